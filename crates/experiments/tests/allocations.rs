@@ -130,7 +130,7 @@ paths = 4
 start_within = "100 ms"
 "#;
 
-/// What a run allocated between two seconds of it.
+/// Allocations of a run between two of its seconds.
 #[derive(Debug)]
 struct Steady {
     calls: usize,

@@ -37,7 +37,7 @@ struct Way {
 }
 
 impl Way {
-    /// What the far end says of a train that begins to leave now.
+    /// The measurement of a train that begins to leave now.
     fn pass(&self, now: Time, train: &Train, (from, far): (&PublicKey, &mut Sensor)) -> SenseMessage {
         let mut shaper =
             Shaper::new(now, Rate::from_mbit(self.rate), self.bucket, Rate::from_mbit(self.others));

@@ -1,8 +1,8 @@
-//! The dumbbell and the parking lot that come along do what they are there to show.
+//! The built-in dumbbell and parking lot show what they are meant to show.
 
 use anabranch_experiments::scenario::{BUILTIN, Metrics, Scenario, Setting, variants};
 
-/// What a scenario that comes along measures within 60 s, with a key set.
+/// The metrics of a built-in scenario after 60 s, with a key set.
 fn measured(name: &str, setting: &str) -> Metrics {
     let (_, text) = BUILTIN.iter().find(|(known, _)| *known == name).expect("it comes along");
     let base = Scenario::parse(text, name).expect("a scenario");

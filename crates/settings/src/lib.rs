@@ -4,7 +4,6 @@
 mod line;
 mod rate;
 mod size;
-mod syntax;
 
 use std::fmt;
 
@@ -13,7 +12,6 @@ use serde::de::DeserializeOwned;
 pub use line::line_of;
 pub use rate::rate;
 pub use size::size;
-pub use syntax::syntax_error;
 
 /// Splits `1.5 GB` into 1.5 and `GB`; `None` unless it starts with a finite number that is not negative.
 #[must_use]
@@ -23,6 +21,9 @@ pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let number: f64 = text[..end].parse().ok()?;
     Some((number, text[end..].trim_start()))
 }
+
+/// The hint for text that is not TOML.
+const FORM: &str = "a line is `key = value`, with text and quantities in quotes: `delay = \"5 ms\"`";
 
 /// A mistake in a file of settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,9 +71,6 @@ impl SettingsError {
     /// Converts the parser's error for `text`, which should be an `F`.
     #[must_use]
     pub fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> Self {
-        if let Some(error) = syntax_error(text) {
-            return error;
-        }
         let start = error.span().map(|span| span.start);
         let line = start.map(|start| line_at(text, start));
         let key = || {
@@ -82,6 +80,10 @@ impl SettingsError {
         let message = error.message();
         let quoted = quoted(message);
         let found = Self { line, message: message.to_owned(), ..Self::default() };
+        if toml::de::DeTable::parse(text).is_err() {
+            let key = line.and_then(|line| key_on(text.lines().nth(line - 1)?));
+            return Self { key: key.unwrap_or_default(), ..found }.hint(FORM);
+        }
         if let Some((unknown, known)) = quoted.split_first().filter(|_| message.starts_with("unknown ")) {
             let what = if message.starts_with("unknown variant") { "value" } else { "key" };
             let hint = match nearest(unknown, known) {
@@ -302,6 +304,25 @@ mod tests {
         let right = toml::from_str::<Ways>("ways = [\"there\", \"back\"]")
             .map(|ways| ways.ways.map(|ways| ways.len()));
         assert_eq!(right, Ok(Some(2)));
+    }
+
+    #[test]
+    fn text_that_is_not_toml_names_its_line_and_shows_the_form_of_a_line() {
+        let told = |text: &str| {
+            let error = toml::from_str::<Sample>(text).expect_err("a mistake");
+            SettingsError::from_toml::<Sample>(&error, text)
+        };
+        for (text, line, key) in [
+            ("a = 1\nb = 5 ms", 2, "b"),
+            ("a = 1\na = 2", 2, "a"),
+            ("a = 1\n[b\nc = 2", 2, ""),
+            ("a = \"x", 1, "a"),
+            ("what is this", 1, ""),
+        ] {
+            let error = told(text);
+            assert_eq!((error.line, error.key.as_str()), (Some(line), key), "{error}");
+            assert!(error.hint.contains("`key = value`") && !error.message.is_empty(), "{error}");
+        }
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! What the ends of a [`Pair`](crate::Pair) do with their sessions.
+//! Applications for the ends of a [`Pair`](crate::Pair).
 
 use anabranch_engine::{Event, Read, Session};
 use anabranch_wire::{Length, Payload, Span, StreamId, Time};
 
 /// An application on one end.
 pub trait App<P> {
-    /// Called whenever something may have changed.
+    /// Called whenever the session may have changed.
     fn poll(&mut self, now: Time, session: &mut Session<P>);
 }
 
@@ -17,20 +17,20 @@ impl<P> App<P> for Idle {
     fn poll(&mut self, _: Time, _: &mut Session<P>) {}
 }
 
-/// Writes a number of bytes to one stream, as fast as the session takes them, and ends it.
+/// Writes a number of bytes to one stream as fast as the session accepts them, then finishes it.
 #[derive(Clone, Debug)]
 pub struct Sender {
     left: u64,
     redundant: bool,
     stream: Option<StreamId>,
-    /// Bytes that the session has taken.
+    /// Bytes that the session has accepted.
     pub written: u64,
     /// When everything was acknowledged.
     pub finished_at: Option<Time>,
 }
 
 impl Sender {
-    /// Sends `bytes`; `u64::MAX` for without end.
+    /// Sends `bytes`; `u64::MAX` for an endless stream.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { left: bytes, redundant: false, stream: None, written: 0, finished_at: None }
@@ -42,11 +42,11 @@ impl Sender {
         Self { redundant: true, ..self }
     }
 
-    /// Ends the stream behind what was written.
+    /// Finishes the stream after the bytes written.
     pub fn stop(&mut self, session: &mut Session<Length>) {
         self.left = 0;
         if let Some(stream) = self.stream {
-            // An error says that it is finished already.
+            // An error means that it is already finished.
             let _ = session.finish(stream);
         }
     }
@@ -71,7 +71,7 @@ impl App<Length> for Sender {
                 }
             }
             if self.left == 0 {
-                // The stream was written to a moment ago, so it can be finished.
+                // The stream was just written to, so it can be finished.
                 let _ = session.finish(stream);
             }
         }
@@ -86,19 +86,19 @@ impl App<Length> for Sender {
 /// Opens a stream that is sent on every path, or on one.
 fn open(session: &mut Session<Length>, redundant: bool) -> Option<StreamId> {
     let stream = session.open_stream()?;
-    // It was opened a moment ago.
+    // The stream was just opened.
     let _ = session.set_redundant(stream, redundant);
     Some(stream)
 }
 
-/// Writes as many bytes to a redundant stream every few milliseconds. It is to be called that often.
+/// Writes a fixed number of bytes to a redundant stream at a fixed interval. It has to be called that often.
 #[derive(Clone, Debug)]
 pub struct Ticker {
     chunk: usize,
     pause: Span,
     next: Time,
     stream: Option<StreamId>,
-    /// Bytes that the session has taken.
+    /// Bytes that the session has accepted.
     pub written: u64,
 }
 
@@ -121,13 +121,13 @@ impl App<Length> for Ticker {
             self.stream = open(session, true);
         }
         let Some(stream) = self.stream else { return };
-        // What finds no room is never written.
+        // Bytes without room are dropped.
         let taken = session.write(stream, &mut Length(self.chunk));
         self.written += taken.unwrap_or(0) as u64;
     }
 }
 
-/// Bytes handed to the application at one moment.
+/// Bytes delivered to the application at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// When.
@@ -136,11 +136,11 @@ pub struct Delivery {
     pub bytes: u64,
 }
 
-/// Reads every stream and notes when bytes come.
+/// Reads every stream and records when bytes arrive.
 #[derive(Clone, Debug, Default)]
 pub struct Sink {
     streams: Vec<StreamId>,
-    /// Every reading that gave bytes.
+    /// Every read that returned bytes.
     pub deliveries: Vec<Delivery>,
     /// Bytes read in all.
     pub received: u64,
@@ -149,7 +149,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Mean rate of delivery between two moments, in Mbit/s.
+    /// Mean delivery rate between two times, in Mbit/s.
     #[must_use]
     pub fn mbit_s(&self, from: Time, to: Time) -> f64 {
         let within = self.deliveries.iter().filter(|delivery| delivery.at >= from && delivery.at < to);

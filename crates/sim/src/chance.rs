@@ -1,15 +1,15 @@
-//! Chance that repeats: a generator for each party, seeded from the scenario's seed, the same on every machine.
+//! Reproducible random numbers: a generator for each party, seeded from the run's seed, the same on every machine.
 
 use anabranch_wire::Span;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::network::{Duration, Sizes};
+use crate::network::plan::{Duration, Sizes};
 
-/// Largest file that a distribution gives, in bytes: a Pareto tail has no end of its own.
+/// Largest file of a distribution, in bytes: a Pareto tail is unbounded.
 const MAX_SIZE: f64 = 1e12;
 
-/// A seed of its own for a party of a kind (SplitMix64 over all three numbers).
+/// The seed of a party of a kind (SplitMix64 over all three numbers).
 #[must_use]
 pub fn seed_of(seed: u64, kind: u64, index: u64) -> u64 {
     mix(mix(mix(seed) ^ kind) ^ index)
@@ -44,12 +44,12 @@ impl Chance {
         low + (high - low) * self.unit()
     }
 
-    /// In `[low, high)`, even on a logarithmic scale; both are above zero.
+    /// Uniform on a logarithmic scale in `[low, high)`; both are above zero.
     pub fn scaled(&mut self, low: f64, high: f64) -> f64 {
         libm::exp(self.between(libm::log(low), libm::log(high)))
     }
 
-    /// Uniform among `0..count`, which is not empty.
+    /// Uniform in `0..count`; `count` is not zero.
     pub fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.generator.next_u64()) * count as u128) >> 64) as usize
     }

@@ -1,7 +1,9 @@
-//! Engines joined by modelled links in virtual time.
+//! Networks of sessions and modelled links in virtual time.
 //!
-//! A [`Pair`] is two sessions and the cables between them: the smallest network, and the one most tests of
-//! the engine run on. Everything is a pure function of its arguments and seeds.
+//! - A [`Pair`] is two sessions joined by cables. Most tests of the engine use it, and [`random`] operations run on it.
+//! - A [`network::Network`] has many sessions over many links, with arriving sessions, plain packets and changing links.
+//!
+//! Everything is a pure function of its arguments and seeds. Scenario files and experiments are in `anabranch-experiments`.
 
 mod app;
 pub mod chance;

@@ -1,8 +1,7 @@
 //! Two sessions joined by cables, in virtual time.
 //!
-//! Each cable has a link in either direction and joins one local socket of the client to one of the server.
-//! The loop is the simplest that is right: carry everything that is due, let both ends send, go to the next
-//! moment at which anything happens.
+//! Each cable has a link in each direction and joins a local socket of the client to one of the server. The loop delivers
+//! everything that is due, lets both ends send, and goes to the next time at which something happens.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -20,7 +19,7 @@ pub const CLIENT: usize = 0;
 /// Index of the end that accepts.
 pub const SERVER: usize = 1;
 
-/// PIDs one after the other from a start: no two sources with starts far apart meet.
+/// Consecutive PIDs from a start, so sources with distant starts never collide.
 #[derive(Clone, Debug)]
 pub struct CountedPids(pub u64);
 
@@ -57,7 +56,7 @@ const OVERHEAD: u32 = 28;
 
 struct Cable<P> {
     links: [Link<Flying<P>>; 2],
-    /// The client's port on this cable: changes when a NAT forgets.
+    /// The client's port on this cable, which changes when a NAT forgets its mapping.
     client_port: u16,
 }
 
@@ -84,11 +83,11 @@ pub struct Pair<P> {
     pub ends: [End<P>; 2],
     cables: Vec<Cable<P>>,
     seed: u64,
-    /// How often something happened at the present moment.
+    /// How many steps there were without time passing.
     steps_now: u32,
 }
 
-/// So many steps without time going on mean that an end asks to be called for ever.
+/// So many steps without time passing mean that an end never stops asking to be called.
 const MOST_STEPS: u32 = 100_000;
 
 fn address(cable: usize, end: usize, port: u16) -> SocketAddr {
@@ -96,7 +95,7 @@ fn address(cable: usize, end: usize, port: u16) -> SocketAddr {
 }
 
 impl<P: Payload> Pair<P> {
-    /// Both ends ready to begin; `seed` decides what the links leave to chance.
+    /// Both ends ready to begin; `seed` is for the randomness of the links.
     #[must_use]
     pub fn new(configs: [Config; 2], cables: &[CableConfig], seed: u64) -> Self {
         let cables = cables.iter().enumerate().map(|(index, cable)| {
@@ -117,14 +116,14 @@ impl<P: Payload> Pair<P> {
         Route { socket: cable as u32, remote: address(cable, 1 - end, port) }
     }
 
-    /// What rules may say of an end's socket on a cable: its interface is `cable0` and so on.
+    /// The place of an end's socket on a cable, for path rules: its interface is `cable0` and so on.
     #[must_use]
     pub fn place(&self, end: usize, cable: usize) -> PathOrigin {
         let local = Some(address(cable, end, 0).ip());
         PathOrigin { interface: format!("cable{cable}"), local, relays: Vec::new() }
     }
 
-    /// Lets the client connect, with every cable as a candidate that its rules allow.
+    /// Connects the client, with every cable that its rules allow as a candidate.
     pub fn connect(&mut self) {
         let config = self.ends[CLIENT].config.clone();
         let routes = (0..self.cables.len()).map(|cable| self.route(CLIENT, cable));
@@ -163,13 +162,13 @@ impl<P: Payload> Pair<P> {
         }
     }
 
-    /// Has the client open every cable that has no path, where that is possible now: what a driver does.
+    /// Lets the client open a path over every cable without one, if possible now, as a driver does.
     pub fn open_missing(&mut self) {
         for cable in 0..self.cables.len() {
             let (now, route) = (self.now, self.route(CLIENT, cable));
             let session = self.session(CLIENT);
             if !session.paths().iter().any(|path| path.route == route && path.state != PathState::Closing) {
-                // Not ready yet, or over: the next call tells.
+                // Not ready yet, or over: the next call tries again.
                 let _ = session.open_path(now, route);
             }
         }
@@ -178,12 +177,12 @@ impl<P: Payload> Pair<P> {
     /// The session of an end.
     ///
     /// # Panics
-    /// When it has none yet.
+    /// If it has none yet.
     pub fn session(&mut self, end: usize) -> &mut Session<P> {
         self.ends[end].session.as_mut().expect("the end has a session")
     }
 
-    /// What the client has spent so far on sending to the server.
+    /// Bytes that the client has sent to the server, needed and not.
     pub fn spent(&mut self) -> Spent {
         let client = self.session(CLIENT);
         let (stats, sending) = (client.stats(), client.paths());
@@ -195,7 +194,7 @@ impl<P: Payload> Pair<P> {
         LinkHandle { link: &mut self.cables[cable].links[direction], now: self.now }
     }
 
-    /// Cuts a cable both ways, or mends it.
+    /// Cuts a cable in both directions, or repairs it.
     pub fn set_down(&mut self, cable: usize, down: bool) {
         for direction in 0..2 {
             self.link(cable, direction).set_down(down);
@@ -210,7 +209,7 @@ impl<P: Payload> Pair<P> {
     /// Runs both ends and their applications until `until`.
     ///
     /// # Panics
-    /// When the present moment does not end.
+    /// If time stops: the ends always ask to be called at once.
     pub fn run(&mut self, until: Time, apps: &mut [&mut dyn App<P>; 2]) {
         loop {
             for (end, app) in apps.iter_mut().enumerate() {
@@ -257,7 +256,7 @@ impl<P: Payload> Pair<P> {
         }
     }
 
-    /// Hands a packet to the end at `to`, unless it is for an address nobody has any more.
+    /// Delivers a packet to the end at `to`; a packet for an old address is lost.
     fn deliver(&mut self, cable: usize, to: usize, (size, ce): (u32, bool), flying: Flying<P>) {
         let port = if to == CLIENT { self.cables[cable].client_port } else { 443 };
         if flying.to != address(cable, to, port) {
@@ -300,20 +299,20 @@ impl<P: Payload> Pair<P> {
             let (from, to) = (address(index, end, port), transmit.route.remote);
             let flying = Flying { from, to, ecn: transmit.ecn, message: transmit.message };
             let ecn = if transmit.ecn { LinkEcn::Capable } else { LinkEcn::NotCapable };
-            // What the link does not take is lost, which the other end will notice.
+            // A packet that the link refuses is lost; the other end will notice.
             let _ = cable.links[end].enqueue(self.now, transmit.size as u32, flying, ecn);
         }
     }
 }
 
-/// A link with the time at which it is touched.
+/// A link and the time of the access.
 pub struct LinkHandle<'a, P> {
     link: &'a mut Link<Flying<P>>,
     now: Time,
 }
 
 impl<P: Payload> LinkHandle<'_, P> {
-    /// Cuts it, or mends it.
+    /// Cuts it, or repairs it.
     pub fn set_down(&mut self, down: bool) {
         self.link.set_down(self.now, down);
     }
@@ -323,7 +322,7 @@ impl<P: Payload> LinkHandle<'_, P> {
         self.link.set_rate(self.now, anabranch_link::RateModel::Fixed(Rate::from_mbit(mbit)));
     }
 
-    /// Gives it another delay, for what has not left yet.
+    /// Gives it another delay, for packets that have not left yet.
     pub fn set_delay(&mut self, delay: Span) {
         self.link.set_delay(self.now, delay);
     }
@@ -338,7 +337,7 @@ impl<P: Payload> LinkHandle<'_, P> {
         self.link.set_mtu(mtu);
     }
 
-    /// Packets waiting in it, the one on its way out included, and their bytes on the wire.
+    /// Packets waiting in it, including the one being sent, and their bytes on the wire.
     #[must_use]
     pub fn backlog(&mut self) -> (usize, u64) {
         self.link.backlog(self.now)

@@ -1,24 +1,24 @@
-//! What sessions spend on being quick: stream bytes that leave more than once without need.
+//! The cost of speed: stream bytes that were sent more than once without need.
 
 use std::iter::Sum;
 
 use anabranch_engine::{PathInfo, SessionStats};
 
-/// Stream bytes that a session sent, and what of them may have been without need.
+/// Stream bytes that a session sent, and how many of them were not needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// All, each as often as it left.
+    /// All, counted each time they were sent.
     pub sent: u64,
-    /// Copies over a faster path, whatever became of them and of what they are copies of.
+    /// Copies sent over a faster path.
     pub copied: u64,
-    /// At most what was taken for lost, and so sent again, although it arrived.
+    /// An upper bound of bytes retransmitted although they had arrived.
     pub early: u64,
-    /// What arrived again, for whatever reason.
+    /// Duplicates that arrived.
     pub twice: u64,
 }
 
 impl Spent {
-    /// What the end that sends has sent by now, by paths that both ends still know.
+    /// The bytes of the sending end so far, over paths that both ends still have.
     #[must_use]
     pub fn of((stats, sending): (SessionStats, &[PathInfo]), receiving: &[PathInfo]) -> Self {
         Self {
@@ -29,8 +29,7 @@ impl Spent {
         }
     }
 
-    /// The share that was without need: all copies and what was sent again too early, or what arrived again where that is
-    /// more, as when a path is in doubt.
+    /// The share that was not needed: copies and early retransmissions, or duplicates if they are more.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.twice.max(self.copied + self.early) as f64 / self.sent.max(1) as f64

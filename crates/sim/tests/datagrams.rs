@@ -106,7 +106,7 @@ impl World {
 
     /// Share of the datagrams that came; each came once.
     fn delivered(&mut self) -> f64 {
-        // What left last has time to arrive and to be mended.
+        // The last datagrams have time to arrive and to be repaired.
         let end = self.pair.now + ms(500);
         self.pair.run(end, &mut [&mut self.source, &mut self.taker]);
         let mut numbers = self.taker.numbers.clone();

@@ -1,4 +1,4 @@
-//! What a user wants of paths is kept: backups, caps, and paths that are never to be used (design §5, path manager).
+//! Path rules are obeyed: backups, caps, and paths that are never used.
 
 use anabranch_engine::{
     Config, Event, IdleReason, PathChange, PathRule, PathRules, PathState, Standing, SuppressionLimits,
@@ -126,7 +126,7 @@ fn a_backup_carries_data_while_the_primary_is_silent_and_is_left_again_after() {
     pair.establish(&mut [&mut sender, &mut sink]);
     pair.run(at(3), &mut [&mut sender, &mut sink]);
     let before = bytes_on(&mut pair, 1);
-    assert!(before < 20_000, "the backup carried {before} bytes beside the primary");
+    assert!(before < 20_000, "the backup carried {before} bytes next to the primary");
 
     let longest = pair.session(CLIENT).paths().into_iter().map(|path| path.rtt).max().unwrap();
     pair.set_down(0, true);
@@ -177,7 +177,7 @@ fn never_means_no_byte_whoever_opens_the_path() {
     let said = there.link(1, SERVER).stats().offered.bytes;
     assert!(said == 0, "the server said {said} bytes where it never should");
     let paths = there.session(CLIENT).paths();
-    assert_eq!(paths.len(), 1, "it was told that its path is refused: {paths:?}");
+    assert_eq!(paths.len(), 1, "it was notified that its path is refused: {paths:?}");
 }
 
 #[test]

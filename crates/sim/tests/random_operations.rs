@@ -60,7 +60,7 @@ fn no_invariant_breaks_under_random_operations() {
     assert!(failures.is_empty(), "{} of {} seeds failed:\n{shown}", failures.len(), seeds.end - seeds.start);
 }
 
-/// What random operations found once, by the seed that found it.
+/// Faults that random operations once found, by seed.
 macro_rules! regressions {
     ($($name:ident: $seed:expr,)*) => {
         $(#[test]

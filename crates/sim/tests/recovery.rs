@@ -87,7 +87,7 @@ fn what_had_arrived_over_a_path_that_died_is_not_sent_again_for_long() {
     pair.set_down(1, true);
     pair.run(seconds(4.5), &mut [&mut sender, &mut sink]);
     let again = repeated(&mut pair) - before;
-    // What travels the near path in a round trip, queue included, is on its way before the answer is there.
+    // A window of the near path, queue included, is under way before the answer arrives.
     assert!(again < 80_000, "{again} bytes came again");
 }
 
@@ -222,7 +222,7 @@ fn a_gap_on_one_path_holds_no_room_from_the_others() {
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
     pair.establish(&mut [&mut sender, &mut sink]);
     pair.run(seconds(5.0), &mut [&mut sender, &mut sink]);
-    // From now on the slow path's packets are missing, and nobody can know for a while.
+    // From now on the slow path's packets are missing, which shows only later.
     pair.link(1, 0).set_down(true);
     pair.run(seconds(5.1), &mut [&mut sender, &mut sink]);
     let arrived = |pair: &mut Pair<Length>| {

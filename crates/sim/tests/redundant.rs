@@ -89,7 +89,7 @@ fn what_waits_as_a_copy_when_a_path_dies_leaves_each_of_the_others_once() {
     let (arrived, before) = (sink.received, [1, 2].map(|cable| sent(&mut pair, cable)));
     pair.set_down(0, true);
     run(&mut pair, 2_500, &mut [&mut ticker, &mut sink]);
-    // What had arrived in the last 10 ms was not acknowledged, and a chunk was on its way.
+    // The last 10 ms of data were not acknowledged, and a chunk was under way.
     let most = ticker.written - arrived + 3 * 10 * CHUNK as u64;
     for (cable, before) in [(1, before[0]), (2, before[1])] {
         let sent = sent(&mut pair, cable) - before;
@@ -123,7 +123,7 @@ impl App<Length> for Plain {
 #[test]
 fn what_one_path_lost_is_not_missing_either_where_the_scheduler_sends_all_on_every_path() {
     let config = Config { scheduler: SchedulerKind::Redundant, ..Config::default() };
-    // What the first lost is on its way over the second for long yet.
+    // Data lost on the first path takes long over the second.
     let mut cables = [CableConfig::new(20.0, ms(20), 2.0), CableConfig::new(20.0, ms(100), 2.0)];
     cables[0].links[0].loss = LossModel::Bernoulli(0.1);
     let mut pair: Pair<Length> = Pair::new([config.clone(), config], &cables, 5);

@@ -27,7 +27,7 @@ fn states(pair: &mut Pair<Length>) -> [State; 2] {
     [CLIENT, SERVER].map(|end| pair.session(end).state())
 }
 
-/// Keeps the reason for which the session ended, and how often it was told.
+/// Records why the session ended, and how often that was reported.
 #[derive(Default)]
 struct Ends {
     told: Vec<CloseReason>,
@@ -306,7 +306,7 @@ fn of_two_paths_that_both_ends_open_over_one_route_one_is_kept() {
         let now = pair.now;
         for side in [CLIENT, SERVER] {
             let route = pair.route(side, 1);
-            pair.session(side).open_path(now, route).expect("nobody has a path over this route now");
+            pair.session(side).open_path(now, route).expect("no session has a path over this route now");
         }
         idle(&mut pair, now + Span::from_secs(3));
         for side in [CLIENT, SERVER] {
@@ -453,7 +453,7 @@ fn a_route_that_nobody_answers_on_is_given_up_when_the_peer_is_heard_again() {
     assert_eq!((sink.received, tried(&mut pair)), (100_000, false));
 }
 
-/// In a session in which nobody speaks the peer is asked for a sign of life, so that the route is not waited for without end.
+/// An idle session probes the peer, so that it does not wait for the route without end.
 #[test]
 fn a_route_that_nobody_answers_on_is_given_up_in_a_session_at_rest() {
     let mut pair = pair(&Config { idle_timeout: Span::from_secs(300), ..Config::default() }, 2);

@@ -1,8 +1,8 @@
-//! Any path breaks in any way at any moment; the session goes on (mTCP §3.5 [M12, M13]).
+//! Failures of a path: a path breaks and is repaired, and the session continues (mTCP §3.5 [M12, M13]).
 //!
-//! A [`Case`] is a network of two to four paths, drawn from a number, of which one breaks at some moment and is mended
-//! six seconds later. An [`Outcome`] tells the longest pause of delivery after the break, the share of the
-//! other paths' rate that was delivered then, and what the path carries again after it was mended.
+//! A [`Case`] is a network of two to four paths, drawn from a number. One path breaks in one of seven ways and is repaired
+//! six seconds later. An [`Outcome`] has the longest gap in delivery after the break, the delivered share of the other
+//! paths' rate, and the rate of the path after its repair.
 
 mod run;
 
@@ -14,13 +14,13 @@ use crate::scenario::Metrics;
 use anabranch_sim::Spent;
 use anabranch_sim::chance::{Chance, seed_of};
 
-/// Keeps the draws of cases apart from those of other parties.
+/// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x6661_696c;
 
-/// When a path breaks unless it is asked otherwise, in seconds after the start.
+/// When a path breaks by default, in seconds after the start.
 pub const MOMENTS: (f64, f64) = (0.3, 6.0);
 
-/// The share of a rate that is promised.
+/// The share of a rate that the session has to reach.
 const LEAST_SHARE: f64 = 0.8;
 
 /// How a path breaks.
@@ -43,11 +43,11 @@ pub enum Break {
 }
 
 impl Break {
-    /// Every way, in the order in which cases take turns.
+    /// All kinds, in the order in which cases take turns.
     pub const ALL: [Self; 7] =
         [Self::Silence, Self::OneWay, Self::OneWayBack, Self::Loss, Self::Rate, Self::Delay, Self::Flapping];
 
-    /// A word for metrics.
+    /// Its name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -94,27 +94,27 @@ pub struct Case {
     pub number: u64,
     /// Two to four.
     pub paths: Vec<CasePath>,
-    /// Index of the one that breaks.
+    /// Index of the path that breaks.
     pub broken: usize,
-    /// How.
+    /// How it breaks.
     pub how: Break,
-    /// How long after the start.
+    /// When it breaks, after the start.
     pub after: Span,
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// The longest time without delivery in the three seconds after the break.
     pub gap: Span,
-    /// What was allowed: three times the longest smoothed round-trip time in use at the break (of a path that is not in use
-    /// yet, what it is going to be), or 200 ms; of a redundant stream, the difference of one-way delays.
+    /// The allowed gap: three times the longest smoothed round-trip time in use at the break, at least 200 ms. A path that
+    /// is not in use yet counts with its later round-trip time. For a redundant stream: the difference of one-way delays.
     pub allowed: Span,
-    /// What was delivered from then on until it was mended, as a share of the other paths' rate.
+    /// The goodput from then until the repair, as a share of the other paths' rate.
     pub living_share: f64,
-    /// What the mended path carries after two seconds or ten round trips, as a share of its rate.
+    /// The rate of the repaired path after two seconds or ten round trips, as a share of its full rate.
     pub restored_share: f64,
-    /// What was sent until then, and what of it without need.
+    /// Bytes sent until then, needed and not.
     pub spent: Spent,
 }
 
@@ -154,9 +154,10 @@ impl fmt::Display for Case {
     }
 }
 
-/// The sweep's figures: `cases`, `clean` (cases in which every promise was kept), and how often each promise was
-/// broken: `gaps`, `slow`, `unrestored`, of all cases and, after the name of a break, of its own; `redundancy`, the share of
-/// all bytes that was sent without need.
+/// The metrics of the sweep.
+///
+/// `cases`; `clean`, the cases without a violation; the violations `gaps`, `slow` and `unrestored`, in all and for each kind
+/// of break; `redundancy`, the share of bytes that were sent without need.
 #[must_use]
 pub fn metrics(runs: &[(Case, Outcome)]) -> Metrics {
     let mut metrics = Metrics::new();
@@ -179,7 +180,7 @@ pub fn metrics(runs: &[(Case, Outcome)]) -> Metrics {
 }
 
 impl Outcome {
-    /// True when every promise was kept.
+    /// Whether it violates no bound.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         !(self.paused() || self.slow() || self.unrestored())
@@ -197,7 +198,7 @@ impl Outcome {
         self.restored_share < LEAST_SHARE
     }
 
-    /// What was promised and not kept, a sentence each.
+    /// The violated bounds, a sentence each.
     #[must_use]
     pub fn breaches(&self, case: &Case) -> Vec<String> {
         let mut found = Vec::new();

@@ -16,29 +16,29 @@ const BROKEN: Span = Span::from_secs(6);
 const MEASURED: Span = Span::from_secs(3);
 /// UDP payload of 1,472 bytes: 1,430 of data in an IP packet of 1,500.
 const PAYLOAD_SHARE: f64 = 1430.0 / 1500.0;
-/// How often the driver looks for cables without a path.
+/// How often the driver reopens paths.
 const LOOKED_AT: Span = Span::from_millis(250);
-/// So many times the delay, while it is longer.
+/// The factor of a longer delay.
 const LONGER: u64 = 20;
-/// Half of a flapping path's second.
+/// How long a flapping path is up, and down.
 const FLAP: Span = Span::from_millis(500);
 
-/// A redundant stream has so many bytes ...
+/// Bytes of each write of a redundant stream.
 const TICK: Span = Span::from_millis(5);
-/// ... at this share of the slowest path's rate ...
+/// Its rate, as a share of the slowest path's.
 const TICKED: f64 = 0.25;
-/// A path holds it whose window has had room for it for so many of its round trips ...
+/// A path can hold the stream if its window has had room for it for so many round trips.
 const HELD_FOR: u64 = 2;
-/// ... and it is looked after so often.
+/// How often that is checked.
 const STEP: Span = Span::from_millis(1);
-/// Bytes on the wire of a full packet: one may be ahead of what is sent.
+/// Bytes of a full packet on the wire: one may be queued ahead.
 const PACKET: f64 = 1500.0;
 
 struct World<S> {
     pair: Pair<Length>,
     sender: S,
     sink: Sink,
-    /// The sender is called so often, if nothing happens.
+    /// The longest time between two calls of the sender.
     step: Span,
 }
 
@@ -52,7 +52,7 @@ impl<S: App<Length>> World<S> {
         world
     }
 
-    /// Runs, and opens again what was given up, as a driver does.
+    /// Runs, and reopens abandoned paths, as a driver does.
     fn run(&mut self, until: Time) {
         while self.pair.now < until {
             let next = until.min(self.pair.now + LOOKED_AT);
@@ -102,8 +102,8 @@ impl<S: App<Length>> World<S> {
         }
     }
 
-    /// The longest smoothed round-trip time in use when a path breaks. A path that comes into use only after that counts
-    /// with the round-trip time that it then has.
+    /// The longest smoothed round-trip time in use when a path breaks. A path that is used only later counts with its later
+    /// round-trip time.
     fn longest_rtt(&mut self, case: &Case) -> Span {
         let cables = 0..case.paths.len();
         let rtts = cables.map(|cable| self.rtt(cable).unwrap_or_else(|| case.rtt_after_break(cable)));
@@ -118,7 +118,7 @@ impl<S: App<Length>> World<S> {
         its.map(|path| path.rtt).max()
     }
 
-    /// The congestion window of a cable's path in bytes, 0 where there is none.
+    /// The congestion window of a cable's path in bytes; 0 without a path.
     fn window(&mut self, cable: usize) -> u64 {
         let paths = self.pair.session(CLIENT).paths().into_iter();
         paths.filter(|path| path.route.socket as usize == cable).map(|path| path.window).max().unwrap_or(0)
@@ -153,7 +153,7 @@ impl<S: App<Length>> World<S> {
 }
 
 impl Case {
-    /// The round-trip time of a full packet, and of one back, on a path without queues once one is broken.
+    /// The round-trip time of full packets in both directions on a path without queues, after a path broke.
     fn rtt_after_break(&self, index: usize) -> Span {
         let CasePath { mbit, rtt, .. } = self.paths[index];
         let (mbit, rtt) = match self.how {
@@ -164,8 +164,8 @@ impl Case {
         rtt + Span::from_secs_f64(2.0 * PACKET * 8e-6 / mbit)
     }
 
-    /// When the ends can see that a path was mended at `mend_at`. Links keep the order of packets: behind those that left
-    /// on a long way, all that follow arrive no sooner than they do, and round trips are as long as before until then.
+    /// When the ends can notice that a path was repaired at `mend_at`. Links keep the order of packets, so packets behind
+    /// those with a long delay arrive after them.
     fn settled(&self, mend_at: Time) -> Time {
         match self.how {
             Break::Delay => mend_at + self.paths[self.broken].rtt / 2 * LONGER,
@@ -196,10 +196,11 @@ impl Case {
         Outcome { gap, allowed, living_share, restored_share, spent: world.pair.spent() }
     }
 
-    /// Runs the case with a redundant stream that each path could carry alone. Allowed is the difference of one-way
-    /// delays between the quickest living path that holds the stream and the broken one, beside the pause between two writes
-    /// and the time that these, behind a full packet, take on that path; where none holds it yet, what is allowed without
-    /// redundancy. Shares are of what was written.
+    /// Runs the case with a redundant stream that each path could carry alone; shares are of the bytes written.
+    ///
+    /// The allowed gap is the difference of one-way delays between the fastest working path that can hold the stream and the
+    /// broken one, plus the pause between two writes and their time on that path behind a full packet. If no path can hold
+    /// it yet, the gap without redundancy is allowed.
     #[must_use]
     pub fn run_redundant(&self) -> Outcome {
         let slowest = self.paths.iter().map(|path| path.mbit).fold(f64::MAX, f64::min);
@@ -225,8 +226,8 @@ impl Case {
         Outcome { gap, allowed, living_share, restored_share, spent: world.pair.spent() }
     }
 
-    /// Runs until the break. The quickest living path that holds a redundant stream of this many bytes each [`TICK`]: its window
-    /// has had room for it for [`HELD_FOR`], so that what had to wait before has left.
+    /// Runs until the break. Returns the fastest working path that can hold a redundant stream of so many bytes each
+    /// [`TICK`]: its window has had room for it for [`HELD_FOR`], so earlier backlogs are gone.
     fn quickest_holding<S: App<Length>>(
         &self,
         world: &mut World<S>,
@@ -250,14 +251,14 @@ impl Case {
         living.last().map(|(_, path)| *path)
     }
 
-    /// The gap that a redundant stream of this many bytes each [`TICK`] may have where this path holds it.
+    /// The allowed gap of a redundant stream of so many bytes each [`TICK`] that this path can hold.
     fn allowed_redundant(&self, holding: &CasePath, chunk: f64) -> Span {
         let sending = Span::from_secs_f64((chunk + PACKET) * 8e-6 / holding.mbit);
         holding.rtt.saturating_sub(self.paths[self.broken].rtt) / 2 + TICK + STEP + sending
     }
 }
 
-/// The gap in delivery that is allowed where this is the longest smoothed round-trip time in use.
+/// The allowed gap in delivery for this longest smoothed round-trip time.
 fn allowed(longest: Span) -> Span {
     (longest * 3).max(Span::from_millis(200))
 }

@@ -1,4 +1,4 @@
-//! One network of the fairness grid, drawn from its number, and as it is run.
+//! A network of the fairness grid: how it is drawn from its number, and its plan.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use anabranch_wire::{Rate, Span, Time};
 use anabranch_sim::chance::{Chance, seed_of};
 use anabranch_sim::network::{FlowPlan, PathPlan, Plan, Supply};
 
-/// Keeps the draws of cells apart from those of other parties.
+/// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x6661_6972;
-/// Queues are so many times rate × this round-trip time, or the part of it that is drawn.
+/// The round-trip time by which queue lengths are measured.
 const USUAL_RTT: Span = Span::from_millis(60);
-/// Rate of links that are no bottleneck.
+/// Rate of links that are not bottlenecks.
 const WIDE: f64 = 1000.0;
 /// Bytes of IPv4 and UDP headers on each packet.
 const OVERHEAD: u32 = 28;
-/// When sessions begin; their neighbours do at some moment before.
+/// When sessions begin; background TCPs begin at random before.
 pub(super) const START: Span = Span::from_secs(3);
 
 /// A link that is shared with background TCPs.
@@ -55,9 +55,11 @@ pub struct FairCell {
 }
 
 impl FairCell {
-    /// Draws the cell with this number. In turn, two or three paths share one bottleneck, two of three do, or none do.
-    /// Bottlenecks have 10 to 50 Mbit/s, queues of 0.5 to 2 products of 60 ms and one to four TCPs, all reno or all
-    /// cubic; round-trip times are 20 to 120 ms.
+    /// Draws the cell with this number.
+    ///
+    /// In turn, all paths share one bottleneck, two of three do, or none do. Bottlenecks have 10 to 50 Mbit/s, queues of
+    /// 0.5 to 2 bandwidth–delay products of 60 ms, and one to four TCPs, all reno or all cubic. Round-trip times are 20 to
+    /// 120 ms.
     #[must_use]
     pub fn draw(number: u64) -> Self {
         let mut chance = Chance::new(seed_of(number, KIND, 0));
@@ -82,7 +84,7 @@ impl FairCell {
         Self { number, bottlenecks, paths }
     }
 
-    /// True when these two paths cross the same bottleneck.
+    /// Whether these two paths cross the same bottleneck.
     #[must_use]
     pub fn shares(&self, a: usize, b: usize) -> bool {
         self.paths[a].bottleneck == self.paths[b].bottleneck
@@ -146,7 +148,7 @@ impl Bottleneck {
         let rate = Rate::from_mbit(self.mbit);
         let queue = (rate.bytes_in(USUAL_RTT) as f64 * self.bdp) as u64;
         let mut link = LinkConfig { overhead: OVERHEAD, ..LinkConfig::fixed(rate, Span::ZERO, queue) };
-        // Against phase effects between regular senders.
+        // Avoids phase effects between regular senders.
         link.queue.random_drop = Some(RandomDrop { places: 5 * 1500, probability: 0.1 });
         link
     }

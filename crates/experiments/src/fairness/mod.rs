@@ -1,10 +1,12 @@
-//! Fair where paths share a bottleneck, fast where they do not.
+//! Fairness: a session is fair if its paths share a bottleneck, and fast if they do not.
 //!
-//! A [`FairCell`] is a network in which the paths of a session share all, some or none of their bottlenecks with each
-//! other, and every bottleneck with background TCPs. It is run with a session over each path alone and over
-//! all together. Where several paths share a bottleneck, together they should take no more than one session over the best
-//! of them alone takes there ([`MOST`]); where they do not, nearly the sum ([`LEAST`]). A cell fails when the 95 %
-//! interval of a ratio lies beyond its bound. What the detectors of shared bottlenecks found is counted beside it.
+//! A [`FairCell`] is a network in which the paths of a session share all, some or none of their bottlenecks. Every
+//! bottleneck also has background TCPs. The cell runs with a session over each path alone and over all together:
+//! - Paths that share a bottleneck should together take no more than the best of them alone ([`MOST`]).
+//! - Paths with bottlenecks of their own should reach nearly the sum ([`LEAST`]).
+//!
+//! A cell fails if the 95 % interval of a ratio lies beyond its bound. The verdicts of the detectors of shared bottlenecks
+//! are counted as well.
 
 mod cell;
 mod run;
@@ -15,31 +17,31 @@ use anabranch_sim::Spent;
 pub use cell::{Bottleneck, FairCell, FairPath};
 pub use run::FairRun;
 
-/// The most that paths which share may take together, as a multiple of the best of them alone.
+/// The most that paths with a shared bottleneck may take together, as a multiple of the best of them alone.
 pub const MOST: f64 = 1.1;
-/// The least that paths which do not share give together, as a share of the sum.
+/// The least that paths with separate bottlenecks must reach together, as a share of the sum.
 pub const LEAST: f64 = 0.9;
 
-/// What all seeds of a cell gave. Ratios are of means over the seeds.
+/// The verdict on a cell. Ratios are of means over the seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FairVerdict {
     /// The cell.
     pub cell: FairCell,
-    /// On the bottleneck that several paths cross: all together over the best alone, before there can be a verdict
-    /// and after; `None` where no paths share.
+    /// On the shared bottleneck: all paths together over the best alone, before and after a detector can decide; `None` if
+    /// no paths share.
     pub shared: Option<[Spread; 2]>,
-    /// Over the bottlenecks that one path crosses: all together over the sum; `None` where there is none.
+    /// Over the bottlenecks of a single path: all together over the sum; `None` without such bottlenecks.
     pub apart: Option<[Spread; 2]>,
-    /// Pairs that share, and those found within 30 s, of all seeds.
+    /// Pairs of paths that share a bottleneck, and those found within 30 s, over all seeds.
     pub found: (usize, usize),
-    /// Pairs that share nothing, and those that were taken for such at any moment, of all seeds.
+    /// Pairs that share none, and those wrongly found at any time, over all seeds.
     pub mistaken: (usize, usize),
-    /// What all runs over all paths together sent, and what of it without need.
+    /// Bytes sent by all runs over all paths, needed and not.
     pub spent: Spent,
 }
 
 impl FairVerdict {
-    /// Judges a cell by its runs, of which there is at least one.
+    /// Judges a cell by its runs; there is at least one.
     #[must_use]
     pub fn of(cell: FairCell, runs: &[FairRun]) -> Self {
         let crossed: Vec<Vec<usize>> =
@@ -54,7 +56,7 @@ impl FairVerdict {
         Self { shared, apart, found, mistaken, cell, spent: runs.iter().map(|run| run.spent).sum() }
     }
 
-    /// True when a whole interval lies beyond its bound.
+    /// Whether a whole interval lies beyond its bound.
     #[must_use]
     pub fn fails(&self) -> bool {
         let greedy = self.shared.is_some_and(|[_, late]| late.mean - late.ci95 > MOST);
@@ -62,8 +64,8 @@ impl FairVerdict {
     }
 }
 
-/// What the paths to some bottlenecks take together, over the sum of what the best path to each takes alone; its
-/// interval is first order in both.
+/// The rate of all paths to some bottlenecks together, over the sum of the best path to each alone; the interval is first
+/// order in both.
 fn ratio(runs: &[FairRun], bottlenecks: &[&Vec<usize>], when: usize) -> Spread {
     let spread = |of: &dyn Fn(&FairRun) -> f64| Spread::of(&runs.iter().map(of).collect::<Vec<_>>());
     let best = |paths: &Vec<usize>| {
@@ -79,10 +81,11 @@ fn ratio(runs: &[FairRun], bottlenecks: &[&Vec<usize>], when: usize) -> Spread {
     Spread { runs: above.runs, mean, ci95: mean * relative }
 }
 
-/// The grid's figures: `cells`, `failing`; of the ratios where paths share and where they do not `shared_mean`,
-/// `shared_worst` (highest), `apart_mean`, `apart_worst` (lowest), and the same with `early_` for the time before a verdict;
-/// `found_in_30_s` of the pairs that share and `false_positives` of those that do not, as shares; `redundancy`, the share of all
-/// bytes that was sent without need.
+/// The metrics of the grid.
+///
+/// `cells`, `failing`; the ratios `shared_mean`, `shared_worst` (highest), `apart_mean`, `apart_worst` (lowest), and the same
+/// with `early_` for the time before a detector decides; `found_in_30_s` and `false_positives` as shares of the pairs;
+/// `redundancy`, the share of bytes that were sent without need.
 #[must_use]
 pub fn metrics(verdicts: &[FairVerdict]) -> Metrics {
     let mut metrics = Metrics::new();

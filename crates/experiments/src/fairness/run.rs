@@ -1,4 +1,4 @@
-//! One cell with one seed: a session over each path alone, then over all together.
+//! Runs a cell with a seed: a session over each path alone, then over all together.
 
 use anabranch_wire::{Span, Time};
 
@@ -7,27 +7,26 @@ use super::cell::START;
 use anabranch_sim::Spent;
 use anabranch_sim::network::Network;
 
-/// How often groups are looked at.
+/// How often verdicts are sampled.
 const LOOK: Span = Span::from_secs(1);
-/// From the start of the session: what holds before a verdict, and after it.
+/// The early and the late interval, from the start of the session.
 const EARLY: (Span, Span) = (Span::from_secs(2), Span::from_secs(12));
 const LATE: (Span, Span) = (Span::from_secs(50), Span::from_secs(110));
-/// Groups are to be found by then.
+/// The time by which groups count as found.
 pub(super) const IN_TIME: Span = Span::from_secs(30);
 
-/// What one seed gave. Rates are in Mbit/s; early ones are of the time before there can be a verdict, late ones of the
-/// time after it.
+/// The result of one seed. Rates are in Mbit/s: early ones before a detector can decide, late ones after.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FairRun {
     /// For each path: a session over it alone, early and late.
     pub singles: Vec<[f64; 2]>,
-    /// For each path: its part in the session over all, early and late.
+    /// For each path: its share of the session over all, early and late.
     pub parts: Vec<[f64; 2]>,
     /// Pairs of paths that share a bottleneck, and those of them that were in one group 30 s after the start.
     pub shared: (usize, usize),
     /// Pairs that share none, and those of them that were in one group at any moment.
     pub apart: (usize, usize),
-    /// What was sent over all paths together, and what of it without need.
+    /// Bytes sent over all paths together, needed and not.
     pub spent: Spent,
 }
 
@@ -43,8 +42,8 @@ fn look(network: &Network, paths: usize) -> (Vec<u64>, Vec<Option<u32>>) {
     (bytes, groups)
 }
 
-/// Runs a session over these paths of a cell; `see` is shown the groups each second. Answers what arrived on each path, and what was
-/// spent.
+/// Runs a session over these paths of a cell; `see` gets the groups each second. Returns the bytes that arrived on each
+/// path, and the bytes sent.
 fn carry(
     cell: &FairCell,
     paths: &[usize],

@@ -1,4 +1,4 @@
-//! One random network of the grid, drawn from its number.
+//! A random network of the grid, drawn from its number.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use anabranch_wire::Span;
 use anabranch_sim::CableConfig;
 use anabranch_sim::chance::{Chance, seed_of};
 
-/// Keeps the draws of cells apart from those of other parties.
+/// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x6772_6964;
 /// Bytes of a file.
 const FILE: u64 = 10_000_000;
-/// A receive window smaller than this would not hold the first flight.
+/// Smallest receive window: less would not hold the first flight.
 const LEAST_WINDOW: u64 = 20_000;
 
 /// A path of a cell.
@@ -23,13 +23,13 @@ pub struct CellPath {
     pub mbit: f64,
     /// Round-trip time without queues, in milliseconds.
     pub rtt_ms: f64,
-    /// Chance of each packet with data to vanish.
+    /// Loss probability of a packet with data.
     pub loss: f64,
     /// Length of the queue in bandwidth–delay products.
     pub bdp: f64,
 }
 
-/// One network, and what is sent over it: a function of its number alone.
+/// A network and its traffic: a function of its number alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Its number.
@@ -38,7 +38,7 @@ pub struct Cell {
     pub paths: Vec<CellPath>,
     /// The receive buffer is one bandwidth–delay product of the path with the highest rate.
     pub tight: bool,
-    /// Bytes to move; `None` for a flow without end.
+    /// Bytes to send; `None` for an endless flow.
     pub file: Option<u64>,
 }
 

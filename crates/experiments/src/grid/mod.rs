@@ -1,9 +1,8 @@
-//! Never slower than one path: random networks, each held against its best single path.
+//! Never slower than one path: random networks, each compared with its best single path.
 //!
-//! A [`Cell`] is a network of two to four paths and what is sent over it, drawn from a number. It is run over each
-//! path alone and over all together, with the same window rule, receive buffer and seeds. The *best single path* of a
-//! cell is the one with the highest mean over the seeds. A cell fails when the 95 % interval of its ratio, all
-//! paths over the best one, lies below [`FLOOR`].
+//! A [`Cell`] is a network of two to four paths and its traffic, drawn from a number. It runs over each path alone and over
+//! all together, with the same window rule, receive buffer and seeds. The *best single path* is the one with the highest
+//! mean over the seeds. A cell fails if the 95 % interval of its ratio (all paths over the best one) lies below [`FLOOR`].
 
 mod cell;
 mod run;
@@ -17,7 +16,7 @@ pub use run::CellRun;
 /// The share of the best single path's rate below which a cell fails.
 pub const FLOOR: f64 = 0.95;
 
-/// What all seeds of a cell gave.
+/// The verdict on a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// The cell.
@@ -26,12 +25,12 @@ pub struct Verdict {
     pub vs_best: Spread,
     /// All paths over the sum of the single ones.
     pub vs_sum: f64,
-    /// What all runs over all paths together sent, and what of it without need.
+    /// Bytes sent by all runs over all paths, needed and not.
     pub spent: Spent,
 }
 
 impl Verdict {
-    /// Judges a cell by its runs, of which there is at least one.
+    /// Judges a cell by its runs; there is at least one.
     #[must_use]
     pub fn of(cell: Cell, runs: &[CellRun]) -> Self {
         let single = |path: usize| Spread::of(&runs.iter().map(|run| run.singles[path]).collect::<Vec<_>>());
@@ -44,13 +43,13 @@ impl Verdict {
         Self { cell, vs_best, vs_sum: multi.mean / sum, spent }
     }
 
-    /// True when the whole interval lies on one side of the floor: more seeds would hardly change the judgement.
+    /// Whether the whole interval lies on one side of the floor, so that more seeds would hardly change the verdict.
     #[must_use]
     pub fn is_decided(&self) -> bool {
         self.fails() || self.vs_best.mean - self.vs_best.ci95 >= FLOOR
     }
 
-    /// True when the whole interval lies below the floor.
+    /// Whether the whole interval lies below the floor.
     #[must_use]
     pub fn fails(&self) -> bool {
         self.vs_best.mean + self.vs_best.ci95 < FLOOR
@@ -64,7 +63,7 @@ fn ratio(above: &Spread, below: &Spread) -> Spread {
     Spread { runs: above.runs, mean, ci95: mean * relative }
 }
 
-/// The grid's figures: `cells`, `failing`, `worst_vs_best_single`, `median_vs_sum` (cells with ample receive
+/// The metrics of the grid: `cells`, `failing`, `worst_vs_best_single`, `median_vs_sum` (cells with ample receive
 /// buffers), `redundancy` (of the bytes of all cells) and `redundancy_worst` (of those of a cell).
 #[must_use]
 pub fn metrics(verdicts: &[Verdict]) -> Metrics {

@@ -1,4 +1,4 @@
-//! One cell with one seed: every path alone, then all together.
+//! Runs a cell with a seed: every path alone, then all together.
 
 use anabranch_engine::{Config, SchedulerKind};
 use anabranch_wire::{Length, Span, Time};
@@ -8,19 +8,19 @@ use anabranch_sim::Spent;
 use anabranch_sim::{CableConfig, Pair};
 use anabranch_sim::{Sender, Sink};
 
-/// A flow without end is measured between these moments.
+/// When an endless flow is measured.
 const STEADY: (Time, Time) = (Time::from_nanos(5_000_000_000), Time::from_nanos(25_000_000_000));
 /// How long a file may take.
 const PATIENCE: Span = Span::from_secs(600);
 
-/// What one seed gave; rates are those at which the application read, in Mbit/s.
+/// The result of one seed; rates are goodputs in Mbit/s.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellRun {
     /// Over all paths at once.
     pub multi: f64,
     /// Over each path alone.
     pub singles: Vec<f64>,
-    /// What was sent over all paths together, and what of it without need.
+    /// Bytes sent over all paths together, needed and not.
     pub spent: Spent,
 }
 
@@ -35,7 +35,7 @@ impl Cell {
         CellRun { multi, singles, spent }
     }
 
-    /// Runs over these cables; answers the rate and what was spent.
+    /// Runs over these cables; returns the rate and the bytes sent.
     fn carry(&self, config: &Config, cables: &[CableConfig], seed: u64) -> (f64, Spent) {
         let mut pair: Pair<Length> = Pair::new([config.clone(), config.clone()], cables, seed);
         let (mut sender, mut sink) = (Sender::new(self.file.unwrap_or(u64::MAX)), Sink::default());

@@ -1,23 +1,23 @@
-//! What is looked at: traffic, estimates, failures, memory.
+//! Measures of an overlay: traffic, errors of estimates, reaction to failures, memory.
 
 use anabranch_wire::{Rate, Span, Time};
 
-use super::run::Run;
+use super::run::Runner;
 use super::ways;
 use crate::scenario::Metrics;
 
-/// Traffic is also looked at over spans of this length, for its peak.
+/// The interval over which peak traffic is measured.
 const SPAN: Span = Span::from_secs(10);
-/// Pairs for which ways are chosen, and for which estimates are judged.
+/// Pairs of relays for which routes are chosen and estimates are checked.
 const PAIRS: usize = 100;
 const ESTIMATES: usize = 2_000;
 
 /// Bytes that each relay sends for sensing.
 pub(super) struct Traffic {
     since: Time,
-    /// Probes and answers; what is told to the controller.
+    /// Probes and answers; reports to the controller.
     bytes: Vec<[u64; 2]>,
-    /// When this span began, what was sent in it, and the most of any.
+    /// When this interval began, the bytes sent in it, and the most of any interval.
     span: Vec<(Time, u64, u64)>,
 }
 
@@ -64,12 +64,12 @@ pub(super) struct Failure {
     from: usize,
     to: usize,
     at: Time,
-    /// When its measurer, and when the controller, knew.
+    /// When the measuring relay, and when the controller, noticed.
     noticed: Option<Time>,
     known: Option<Time>,
 }
 
-impl Run {
+impl Runner {
     /// A link that is measured fails.
     pub fn fail_some_link(&mut self) {
         let from = self.chance.below(self.world.len());
@@ -85,7 +85,7 @@ impl Run {
         }
     }
 
-    /// A relay has found a link to be down.
+    /// A relay found that a link is down.
     pub fn note_down(&mut self, relay: usize) {
         let now = self.now;
         for failure in self.failures.iter_mut().filter(|failure| failure.from == relay) {
@@ -93,7 +93,7 @@ impl Run {
         }
     }
 
-    /// Which failures the controller knows of.
+    /// The failures that the controller has noticed.
     pub fn note_known(&mut self) {
         let (now, map) = (self.now, &self.map);
         for failure in self.failures.iter_mut().filter(|failure| failure.known.is_none()) {
@@ -104,7 +104,7 @@ impl Run {
         }
     }
 
-    /// Times from a failure until its measurer and the controller know of it.
+    /// Times from a failure until the measuring relay and the controller noticed it.
     pub fn judge_failures(&mut self, metrics: &mut Metrics) {
         let times = |known: fn(&Failure) -> Option<Time>| {
             let times = self.failures.iter().filter_map(|failure| Some(known(failure)?.since(failure.at)));
@@ -119,7 +119,7 @@ impl Run {
         }
     }
 
-    /// How far estimates are off, links that count as down and are not, and how good the ways are that are chosen by it all.
+    /// Errors of estimates, links wrongly considered down, and the quality of the chosen routes.
     pub fn judge_estimates(&mut self, metrics: &mut Metrics) {
         self.judge_rates(metrics);
         let (mut off, mut down, mut measured) = (Vec::new(), 0, 0);
@@ -144,7 +144,7 @@ impl Run {
         self.judge_ways(metrics);
     }
 
-    /// How far capacities and what is left of them are off, where trains told, and capacities where they were estimated.
+    /// Errors of capacities and of free capacities: of those measured by trains, and of those estimated.
     fn judge_rates(&mut self, metrics: &mut Metrics) {
         let off = |told: Rate, truth: Rate| (told.as_mbit() / truth.as_mbit() - 1.0).abs();
         let (mut capacity, mut left, mut estimated) = (Vec::new(), Vec::new(), Vec::new());
@@ -171,7 +171,7 @@ impl Run {
         }
     }
 
-    /// Round-trip time of the way over a relay that is chosen, against that of the best there is.
+    /// Round-trip time of the chosen route over a relay, compared with the best one.
     fn judge_ways(&mut self, metrics: &mut Metrics) {
         let (mut looked, mut longer) = (0, Vec::new());
         for (from, to) in self.some_pairs() {
@@ -184,7 +184,7 @@ impl Run {
             };
             let others = (0..self.world.len()).filter(|relay| *relay != from && *relay != to);
             let best = others.map(|relay| truth(&[relay])).fold(f64::INFINITY, f64::min);
-            // The first five would be measured before they are used.
+            // A node would measure the first five before it used them.
             let chosen = found.iter().take(5).map(|way| truth(&way.relays)).fold(f64::INFINITY, f64::min);
             longer.push(chosen / best);
         }
@@ -194,7 +194,7 @@ impl Run {
         metrics.insert("ways_looked_at".into(), looked as f64 / PAIRS as f64);
     }
 
-    /// What the controller keeps.
+    /// Memory of the controller.
     pub fn weigh(&self, metrics: &mut Metrics) {
         let bytes = self.map.memory() + self.mesh.memory();
         metrics.insert("controller_kb".into(), bytes as f64 / 1e3);
@@ -218,7 +218,7 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// Nearest rank; 0 of nothing.
+/// Nearest rank; 0 for an empty list.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)

@@ -1,8 +1,9 @@
-//! Overlays of many relays: what sensing costs, how soon a failed link is known, how good estimates are (issues of scale in [S3], [S7]).
+//! Overlays of many relays: cost of sensing, reaction to failed links, quality of estimates (scale: [S3], [S7]).
 //!
-//! Each relay runs the [`Sensor`](anabranch_overlay::sense::Sensor) that is deployed, and one controller keeps the
-//! [`Mesh`](anabranch_overlay::sense::Mesh) and the [`LinkMap`]. Between them is a [`World`]: relays in towns on a globe, with access links and detours.
-//! Probes are a few packets a second, so for them links are a delay and a loss, without queues; packet trains pass a [`Shaper`].
+//! Each relay runs the deployed [`Sensor`](anabranch_overlay::sense::Sensor); one controller runs the
+//! [`Mesh`](anabranch_overlay::sense::Mesh) and the [`LinkMap`]. Between them is a [`World`]: relays in towns on a globe, with
+//! access links and detours. Probes are a few packets a second, so links delay and lose them but have no queues. Packet
+//! trains pass a [`Shaper`].
 //!
 //! ```text
 //!   0 s      WARM_UP          + MEASURED        failures, one a second        ENOUGH after the last
@@ -22,14 +23,14 @@ pub use world::World;
 
 use crate::scenario::Metrics;
 
-/// What an overlay is like.
+/// The size of an overlay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverlayConfig {
     /// How many relays.
     pub relays: usize,
-    /// How many each measures.
+    /// How many neighbours each measures.
     pub neighbours: usize,
-    /// Links that fail.
+    /// How many links fail.
     pub failures: usize,
 }
 
@@ -44,7 +45,7 @@ impl OverlayConfig {
 /// An overlay at the end of its run.
 #[derive(Clone, Debug)]
 pub struct OverlayRun {
-    /// What was found; see `docs/explanation/overlay.md` for each.
+    /// The metrics, explained in `docs/explanation/overlay.md`.
     pub metrics: Metrics,
     map: LinkMap,
     now: Time,
@@ -56,15 +57,15 @@ impl OverlayRun {
     #[must_use]
     pub fn new(config: OverlayConfig, seed: u64) -> Self {
         let world = World::new(config.relays, seed);
-        let mut run = run::Run::new(world, config, seed);
+        let mut run = run::Runner::new(world, config, seed);
         let metrics = run.go();
         let pairs = run.some_pairs();
         let (map, now) = run.into_map();
         Self { metrics, map, now, pairs }
     }
 
-    /// Chooses ways for a hundred pairs, as a controller does when it is asked; gives how many ways were looked at. What that takes is for those
-    /// who have a clock.
+    /// Chooses routes for a hundred pairs, as a controller does on request; returns how many routes it compared. The caller
+    /// measures the time.
     #[must_use]
     pub fn choose_ways(&self) -> (usize, u64) {
         let looked = self.pairs.iter().map(|&pair| ways(&self.map, self.now, pair).1);
@@ -72,7 +73,7 @@ impl OverlayRun {
     }
 }
 
-/// The best ways between two nodes of a map, and how many were looked at.
+/// The best routes between two nodes of a map, and how many were compared.
 fn ways(map: &LinkMap, now: Time, (from, to): (usize, usize)) -> (Vec<RelayWay>, u64) {
     let (first, last) = (stretches(map, now, from, false), stretches(map, now, to, true));
     best_ways(&first, &last, |a, b| map.figures(now, a, b), WayLimits::default())
@@ -81,5 +82,5 @@ fn ways(map: &LinkMap, now: Time, (from, to): (usize, usize)) -> (Vec<RelayWay>,
 /// When traffic is measured from, and for how long.
 const WARM_UP: Span = Span::from_secs(600);
 const MEASURED: Span = Span::from_secs(600);
-/// A failure that nobody noticed by then is never noticed.
+/// A failure that is not noticed by then counts as never noticed.
 const ENOUGH: Span = Span::from_secs(20);

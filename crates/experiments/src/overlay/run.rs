@@ -16,19 +16,19 @@ use super::{ENOUGH, MEASURED, OverlayConfig, Shaper, WARM_UP, World};
 use crate::scenario::Metrics;
 use anabranch_sim::chance::{Chance, seed_of};
 
-/// Keeps the draws of runs apart from those of other parties.
+/// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x6f76_6572;
-/// How often a relay says that it is alive.
+/// How often a relay sends a heartbeat.
 const HEARTBEAT: Span = Span::from_secs(2);
 /// Round-trip time between a relay and the controller.
 const TO_CONTROLLER: Span = Span::from_millis(60);
 /// Headers of IPv6, UDP and packet, the tag, and the head of a frame.
 const HEADERS: u64 = 40 + 8 + 16 + 16 + 8;
-/// A packet with nothing but an acknowledgement.
+/// Bytes of a packet with only an acknowledgement.
 const ACK: u64 = 40 + 8 + 16 + 16 + 12;
 
 /// See the module's documentation.
-pub(super) struct Run {
+pub(super) struct Runner {
     pub world: World,
     pub config: OverlayConfig,
     pub now: Time,
@@ -45,9 +45,9 @@ pub(super) struct Run {
 
 struct Relay {
     sensor: Sensor,
-    /// When it is called next; an earlier or later call of the same relay is not for it.
+    /// When it is called next; other calls in the queue are outdated.
     wake: Time,
-    /// Up to which version the controller knows it, and whether it was just told something.
+    /// The version that the controller has, and whether an update is under way.
     known: u64,
     is_telling: bool,
 }
@@ -55,7 +55,7 @@ struct Relay {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at: Time,
-    /// In the order in which they were made.
+    /// In order of creation.
     count: u64,
     what: What,
 }
@@ -79,8 +79,8 @@ fn key(index: usize) -> PublicKey {
     PublicKey::from_bytes(bytes)
 }
 
-impl Run {
-    /// All relays are there; nobody has measured anything.
+impl Runner {
+    /// An overlay whose relays have measured nothing yet.
     pub fn new(world: World, config: OverlayConfig, seed: u64) -> Self {
         let (mut mesh, mut map) = (Mesh::new(config.neighbours, seed), LinkMap::default());
         for index in 0..world.len() {
@@ -102,7 +102,7 @@ impl Run {
         Self { world, config, now, map, mesh, chance, traffic, failures, relays, events, count: 0, failed }
     }
 
-    /// Runs to the end, and says what was found.
+    /// Runs to the end and returns the metrics.
     pub fn go(&mut self) -> Metrics {
         for relay in 0..self.relays.len() {
             let first = self.now + HEARTBEAT.mul_f64(self.chance.unit());
@@ -124,12 +124,12 @@ impl Run {
         metrics
     }
 
-    /// What the controller knows at the end.
+    /// The controller's map at the end.
     pub fn into_map(self) -> (LinkMap, Time) {
         (self.map, self.now)
     }
 
-    /// Nothing gets from one relay to the other any more, nor back.
+    /// Cuts the link between two relays, in both directions.
     pub fn fail(&mut self, from: usize, to: usize) {
         self.failed.extend([(from, to), (to, from)]);
     }
@@ -163,7 +163,7 @@ impl Run {
         }
     }
 
-    /// Calls a relay when it wants to be.
+    /// Schedules the next call of a relay.
     fn arm(&mut self, relay: usize) {
         let sensor = &self.relays[relay].sensor;
         let next = [sensor.poll_timeout(), sensor.train_timeout(self.now)].into_iter().flatten().min();
@@ -192,7 +192,7 @@ impl Run {
         self.arm(relay);
     }
 
-    /// The packets of a train come one after the other out of the narrowest place; its end is told when all should be there.
+    /// The packets of a train leave the bottleneck one after the other; its end is reported when all should have arrived.
     fn send_train(&mut self, from: usize, train: &Train) {
         let Some(to) = self.map.find(&train.to) else { return };
         let between = self.world.between(from, to);
@@ -215,7 +215,7 @@ impl Run {
         self.schedule(last, What::End { from, to, number: train.number });
     }
 
-    /// A message leaves; the packet that acknowledges it comes back with or without it.
+    /// Counts a message and the packet that acknowledges it.
     fn send(&mut self, from: usize, to: usize, message: &SenseMessage) {
         let bytes = message.encode();
         self.traffic.sent(self.now, from, HEADERS + bytes.len() as u64, false);
@@ -240,7 +240,7 @@ impl Run {
         self.arm(to);
     }
 
-    /// What a relay says to the controller: every two seconds, and at once when a link has gone down.
+    /// Reports to the controller: every two seconds, and at once after a link failed.
     fn tell(&mut self, relay: usize, by_itself: bool) {
         if by_itself {
             self.schedule(self.now + HEARTBEAT, What::Tell { relay, by_itself });
@@ -258,7 +258,7 @@ impl Run {
         let plain = body(None).len() as u64;
         let has_links = links.is_some();
         let body = body(links);
-        // Of a heartbeat that goes out anyway only the links count; of another one all.
+        // A regular heartbeat is sent anyway, so only its links are extra bytes.
         let more = if by_itself { body.len() as u64 - plain } else { body.len() as u64 + HEADERS + ACK };
         if has_links || !by_itself {
             self.traffic.sent(self.now, relay, more, true);
@@ -281,7 +281,7 @@ impl Run {
         self.schedule(self.now + TO_CONTROLLER / 2, What::Heard { relay, known });
     }
 
-    /// The places of the relays that one measures.
+    /// The indices of the relays that one measures.
     pub fn neighbours(&self, relay: usize) -> Vec<usize> {
         self.mesh.measures(&key(relay)).iter().filter_map(|node| self.map.find(node)).collect()
     }

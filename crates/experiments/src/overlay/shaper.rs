@@ -1,9 +1,9 @@
-//! The narrowest place of a way: a token bucket that others use too.
+//! The bottleneck of a route: a token bucket shared with other traffic.
 
 use anabranch_overlay::sense::CAR;
 use anabranch_wire::{Rate, Span, Time};
 
-/// Packets of trains, and those of others.
+/// Bytes of a packet of a train, and of other traffic.
 const BYTES: f64 = CAR as f64;
 /// Seconds.
 const USED_FOR: f64 = 0.1;
@@ -15,16 +15,16 @@ pub struct Shaper {
     rate: Rate,
     depth: f64,
     level: f64,
-    /// When the last packet was through, in seconds.
+    /// When the last packet left, in seconds.
     free: f64,
     at: f64,
     others: Rate,
-    /// When the next packet of the others comes.
+    /// When the next packet of other traffic arrives.
     next_other: f64,
 }
 
 impl Shaper {
-    /// A line of 1 Gbit/s, behind it a bucket of so many bytes that fills at `rate`. Others have used it at a rate for a while at `now`.
+    /// A line of 1 Gbit/s with a bucket of so many bytes that fills at `rate`; other traffic has used it for a while at `now`.
     #[must_use]
     pub fn new(now: Time, rate: Rate, depth: u32, others: Rate) -> Self {
         let (line, depth) = (Rate::from_mbit(1_000.0), f64::from(depth));
@@ -32,7 +32,7 @@ impl Shaper {
         Self { line, rate, depth, level: depth, free: at, at, others, next_other: at }
     }
 
-    /// When a packet that comes at this time is through.
+    /// When a packet that arrives at this time leaves.
     pub fn pass(&mut self, at: Time) -> Time {
         let at = at.as_nanos() as f64 / 1e9;
         while self.others > Rate::ZERO && self.next_other <= at {

@@ -1,13 +1,13 @@
-//! A globe with towns, relays in them, and the delay and loss between any two: a function of the seed, no table.
+//! Relays in towns on a globe, with the delay and loss between any two: a function of the seed.
 
 use anabranch_wire::{Rate, Span};
 
 use anabranch_sim::chance::{Chance, seed_of};
 
-/// Keeps the draws of worlds apart from those of other parties.
+/// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x676c_6f62;
 
-/// Where relays are and what is between them.
+/// The places of relays.
 #[derive(Clone, Debug)]
 pub struct World {
     seed: u64,
@@ -24,28 +24,30 @@ struct Place {
     loss: [f64; 2],
     /// Capacity out and in.
     rate: [Rate; 2],
-    /// What its shaper lets through at once, in bytes.
+    /// Burst of its shaper, in bytes.
     bucket: u32,
 }
 
-/// What access links are sold as, in Mbit/s.
+/// Nominal rates of access links, in Mbit/s.
 const RATES: [f64; 6] = [10.0, 25.0, 50.0, 100.0, 250.0, 500.0];
 
-/// Between two relays.
+/// The network between two relays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Between {
     /// Round-trip time without queues.
     pub rtt: Span,
     /// Fraction lost one way.
     pub loss: f64,
-    /// What the narrower of the two access links carries, and what others take of it.
+    /// Capacity of the slower access link, and the rate of other traffic on it.
     pub rate: [Rate; 2],
-    /// What a shaper lets through at once, in bytes.
+    /// Burst of the shaper, in bytes.
     pub bucket: u32,
 }
 
 impl World {
-    /// So many relays: half in a dozen large towns, half in others; access of 0.2 to 20 ms, 0.01 to 0.5 % loss and 10 to 500 Mbit/s each way, behind shapers that let up to 100 kB through at once.
+    /// Places relays: half in a dozen large towns, half elsewhere.
+    ///
+    /// Access links have 0.2 to 20 ms, 0.01 to 0.5 % loss, 10 to 500 Mbit/s each way, and shapers with bursts up to 100 kB.
     #[must_use]
     pub fn new(relays: usize, seed: u64) -> Self {
         let mut chance = Chance::new(seed_of(seed, KIND, 0));
@@ -53,7 +55,7 @@ impl World {
         let mut place = |index: usize| {
             let near = if index.is_multiple_of(2) { 12 } else { towns.len() };
             let town = towns[chance.below(near)];
-            // Within some fifty kilometres of its middle.
+            // Within about 50 km of its centre.
             let off = anywhere(&mut chance).map(|part| part * 0.008);
             Place {
                 at: unit([town[0] + off[0], town[1] + off[1], town[2] + off[2]]),
@@ -79,9 +81,10 @@ impl World {
         self.relays.is_empty()
     }
 
-    /// What is between two relays. Light in fibre takes the great circle and a detour of 1.1 to 2.5 times, each pair its own, the same both ways;
-    /// three pairs in a hundred lose 1 to 5 % on the way. Others take up to
-    /// 0.6 of what the narrower access link carries.
+    /// The network between two relays, the same in both directions.
+    ///
+    /// Light in fibre takes 1.1 to 2.5 times the great circle. Three pairs in a hundred lose 1 to 5 %. Other traffic takes
+    /// up to 0.6 of the slower access link.
     #[must_use]
     pub fn between(&self, from: usize, to: usize) -> Between {
         let (a, b) = (&self.relays[from], &self.relays[to]);
@@ -89,7 +92,7 @@ impl World {
         let draw = |what: u64| (seed_of(self.seed, KIND ^ what, pair) >> 11) as f64 / (1_u64 << 53) as f64;
         let cosine: f64 = a.at.iter().zip(b.at).map(|(a, b)| a * b).sum();
         let km = libm::acos(cosine.clamp(-1.0, 1.0)) * 6_371.0;
-        // Most detours are small, a few are long.
+        // Most detours are short.
         let detour = 1.1 + 1.4 * draw(1) * draw(2) * draw(3);
         let ms = km * 2.0 / 200.0 * detour + a.access_ms + b.access_ms;
         let bad = if draw(4) < 0.03 { 0.01 + 0.04 * draw(5) } else { 0.0 };

@@ -1,10 +1,10 @@
-//! What runs differ in, and along which axis they stand in a chart.
+//! The settings in which runs differ, and the one that becomes the x axis of a chart.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::results::RunRecord;
 
-/// Units that values of a key may be mixed in, with what they are of the unit that the axis has then.
+/// Units, the unit of their axis, and the factor between them.
 const UNITS: [(&str, &str, f64); 13] = [
     ("s", "s", 1.0),
     ("ms", "s", 1e-3),
@@ -20,22 +20,21 @@ const UNITS: [(&str, &str, f64); 13] = [
     ("kB", "MB", 1e-3),
     ("B", "MB", 1e-6),
 ];
-/// Values that make an axis beside other keys that differ.
+/// Fewest values of an axis if other keys differ, too.
 const FEWEST: usize = 3;
 
-/// The key along which runs stand, and where.
+/// A setting as an axis.
 #[derive(Debug, PartialEq)]
 pub struct Axis {
     pub key: String,
     /// The key with its unit.
     pub label: String,
-    /// Each value as it was set, and its place.
+    /// The values, as text and as numbers.
     places: BTreeMap<String, f64>,
 }
 
 impl Axis {
-    /// The key with the most values of which all are numbers, or lists that differ in length. One of several keys that differ
-    /// has to have some; `None` when none has.
+    /// The key with the most values that are all numbers, or lists of different lengths; `None` without such a key.
     pub fn of(runs: &[&RunRecord]) -> Option<Self> {
         let differing = differing(runs);
         let fewest = if differing.len() == 1 { 2 } else { FEWEST };
@@ -71,7 +70,7 @@ impl Axis {
         is_one_to_one(&places).then(|| Self { key: key.to_owned(), label, places })
     }
 
-    /// Its values as they were set, in order of their places.
+    /// Its values as text and as numbers, in order of the numbers.
     pub fn values(&self) -> Vec<(&str, f64)> {
         let mut values: Vec<_> = self.places.iter().map(|(value, place)| (value.as_str(), *place)).collect();
         values.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -79,7 +78,7 @@ impl Axis {
     }
 }
 
-/// The keys that not all runs have the same value of.
+/// The keys in which runs differ.
 pub fn differing<'a>(runs: &[&'a RunRecord]) -> Vec<&'a str> {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.set.keys()).collect();
     let first = |key: &String| runs.first().and_then(|run| run.set.get(key));
@@ -89,7 +88,7 @@ pub fn differing<'a>(runs: &[&'a RunRecord]) -> Vec<&'a str> {
         .collect()
 }
 
-/// What a run has of the keys that differ, but for one: `transport.rule=reno` as `reno`.
+/// A run's values of the keys that differ, except one: `transport.rule=reno` as `reno`.
 pub fn values_beside(run: &RunRecord, differing: &[&str], without: Option<&str>) -> String {
     let others = differing.iter().filter(|key| Some(**key) != without);
     let values = others.filter_map(|key| run.set.get(*key));

@@ -1,34 +1,34 @@
-//! What a drawing is drawn on: a title, room for a chart, and beside it, where it hides nothing, the legend.
+//! The canvas of a chart: the title, an area for the chart, and the legend to its right.
 
 use plotters::coord::Shift;
 use plotters::element::{Drawable, PointCollection};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::chart::{Labels, Outcome};
+use super::chart::{Labels, Outcome, color};
 
-/// Room for title and chart in pixels; a legend is beside it.
+/// Size of title and chart in pixels, without the legend.
 pub const SIZE: (u32, u32) = (760, 420);
-/// From one name of the legend to the next.
+/// Line height of the legend.
 const LINE: i32 = 18;
-/// Most lines of a legend: what there is room for beside the chart.
+/// Most lines of a legend.
 const MAX_NAMES: usize = 20;
-/// About how wide a letter is, of the legend and, per point of its size, of the title.
+/// Approximate width of a letter: in the legend, and for each point of the title's font size.
 const LETTER: f64 = 6.5;
 const LETTER_A_POINT: f64 = 0.55;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The parts of a drawing.
-pub struct Sheet<'a> {
+pub struct Canvas<'a> {
     /// Where the chart is drawn.
     pub chart: Area<'a>,
     legend: Area<'a>,
     pub all: Area<'a>,
 }
 
-impl<'a> Sheet<'a> {
-    /// An empty sheet with a title, and as much room for these names as they take; one alone needs none.
+impl<'a> Canvas<'a> {
+    /// An empty canvas with a title and room for a legend with these names. A single name has no legend.
     pub fn new(
         text: &'a mut String,
         labels: &Labels,
@@ -45,7 +45,7 @@ impl<'a> Sheet<'a> {
         Ok(Self { chart, legend, all })
     }
 
-    /// Writes the names, each behind a sample of its colour; one alone is not written.
+    /// Draws the legend: a sample and a name each.
     pub fn name_all<S>(&self, names: &[&str], sample: &dyn Fn((i32, i32), RGBAColor) -> S) -> Outcome
     where
         S: Drawable<SVGBackend<'a>>,
@@ -54,10 +54,10 @@ impl<'a> Sheet<'a> {
         if names.len() < 2 {
             return Ok(());
         }
-        // Of too many the last line counts what is left.
+        // The last line counts the names without room.
         let shown = if names.len() > MAX_NAMES { MAX_NAMES - 1 } else { names.len() };
         for (line, name) in names.iter().take(shown).enumerate() {
-            self.legend.draw(&sample((2, middle_of(line)), Palette99::pick(line).to_rgba()))?;
+            self.legend.draw(&sample((2, middle_of(line)), color(line)))?;
             self.write(line, (*name).to_owned())?;
         }
         if shown < names.len() {
@@ -72,7 +72,7 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// How far down a line of the legend is.
+/// The vertical centre of a line of the legend.
 fn middle_of(line: usize) -> i32 {
     24 + line as i32 * LINE
 }

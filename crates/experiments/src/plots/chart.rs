@@ -5,35 +5,81 @@ use std::ops::Range;
 use plotters::coord::ranged1d::IntoSegmentedCoord;
 use plotters::prelude::*;
 
-use super::canvas::Sheet;
+use super::canvas::Canvas;
 
-/// Most points of a stretch whose points are marked: those of a sweep, not of a series over time.
+/// Lines with more points in a row have no circles: they are series over time.
 const MARKED: usize = 40;
 /// Most lines of a chart.
 pub const MAX_LINES: usize = 12;
+/// Most events that a chart marks.
+const MAX_EVENTS: usize = 50;
+
+/// Colours of lines and bars: Okabe and Ito's, which people with colour blindness tell apart, and four more.
+const COLORS: [RGBColor; MAX_LINES] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+    RGBColor(153, 136, 0),
+    RGBColor(136, 34, 85),
+    RGBColor(51, 34, 136),
+    RGBColor(17, 119, 51),
+    RGBColor(136, 136, 136),
+];
+/// Dashes of lines, in the same order; the first is solid.
+const DASHES: [&str; 5] = ["", "7 3", "2 2", "9 3 2 3", "14 4"];
+
+/// The colour of a line or bar; bars repeat them.
+pub fn color(index: usize) -> RGBAColor {
+    COLORS[index % COLORS.len()].to_rgba()
+}
+
+/// Adds dashes to the lines of a chart: plotters would draw each dash as an element of its own.
+fn dashed(mut svg: String) -> String {
+    for (index, RGBColor(red, green, blue)) in COLORS.iter().enumerate() {
+        let dash = DASHES[index % DASHES.len()];
+        if !dash.is_empty() {
+            let stroke = format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\" stroke-width=\"2\"");
+            svg = svg.replace(&stroke, &format!("{stroke} stroke-dasharray=\"{dash}\""));
+        }
+    }
+    svg
+}
 
 /// A point of a line: where, how much, and how far it may be from that (0 for no error bar).
 pub type Point = (f64, f64, f64);
 
-/// Titles of a chart and of its axes.
-#[derive(Clone, Debug)]
+/// Titles of a chart and of its axes, and its vertical lines.
+#[derive(Clone, Debug, Default)]
 pub struct Labels {
     pub title: String,
     pub x: String,
     pub y: String,
+    pub marks: Marks,
+}
+
+/// Times that a chart marks, in the unit of its x axis.
+#[derive(Clone, Debug, Default)]
+pub struct Marks {
+    /// The end of the warm-up; 0 without one.
+    pub warm_up: f64,
+    pub events: Vec<f64>,
 }
 
 /// A line and its name.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     pub name: String,
-    /// Where a value is NaN the line has a gap.
+    /// A NaN is a gap in the line.
     pub points: Vec<Point>,
-    /// The points are where the line turns, and nothing was measured there: they are not marked.
+    /// The points are corners of steps, not measurements, so they have no circles.
     pub are_corners: bool,
 }
 
-/// A group of bars: one for each name of the legend, in its order, `None` where there is none.
+/// A group of bars: one for each name of the legend, in its order.
 pub struct Bars {
     pub name: String,
     pub values: Vec<Option<(f64, f64)>>,
@@ -54,7 +100,7 @@ pub fn lines(labels: &Labels, curves: &[Curve]) -> Drawn {
     let y = span(points().flat_map(|point| [point.1 - point.2, point.1 + point.2]), true);
     let mut text = String::new();
     draw_lines(&mut text, &labels, shown, (x, y)).map_err(|error| error.to_string())?;
-    Ok(text)
+    Ok(dashed(text))
 }
 
 fn draw_lines(
@@ -64,22 +110,30 @@ fn draw_lines(
     (x, y): (Range<f64>, Range<f64>),
 ) -> Outcome {
     let names: Vec<&str> = curves.iter().map(|curve| curve.name.as_str()).collect();
-    let sheet = Sheet::new(text, labels, &names)?;
-    let mut chart = ChartBuilder::on(&sheet.chart)
+    let canvas = Canvas::new(text, labels, &names)?;
+    let mut chart = ChartBuilder::on(&canvas.chart)
         .margin(12)
         .x_label_area_size(38)
         .y_label_area_size(56)
-        .build_cartesian_2d(x, y)?;
+        .build_cartesian_2d(x.clone(), y.clone())?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .x_desc(&labels.x)
         .y_desc(&labels.y)
-        .x_label_formatter(&number)
-        .y_label_formatter(&number)
+        .x_label_formatter(&|value| tick(*value, &x))
+        .y_label_formatter(&|value| tick(*value, &y))
         .draw()?;
+    let is_inside = |at: &&f64| x.contains(at) && **at > x.start;
+    let vertical = |at: &f64| [(*at, y.start), (*at, y.end)];
+    let warm_up = [labels.marks.warm_up];
+    chart.draw_series(
+        warm_up.iter().filter(is_inside).map(|at| PathElement::new(vertical(at), BLACK.mix(0.35))),
+    )?;
+    let events = labels.marks.events.iter().filter(is_inside).take(MAX_EVENTS);
+    chart.draw_series(events.map(|at| PathElement::new(vertical(at), RED.mix(0.35))))?;
     for (index, curve) in curves.iter().enumerate() {
-        let color = Palette99::pick(index).to_rgba();
+        let color = color(index);
         let style = color.stroke_width(2);
         for stretch in stretches(&curve.points) {
             chart.draw_series(LineSeries::new(stretch.iter().map(|point| (point.0, point.1)), style))?;
@@ -93,9 +147,9 @@ fn draw_lines(
             }))?;
         }
     }
-    sheet
+    canvas
         .name_all(&names, &|(x, y), color| PathElement::new([(x, y), (x + 14, y)], color.stroke_width(2)))?;
-    sheet.all.present()?;
+    canvas.all.present()?;
     Ok(())
 }
 
@@ -114,14 +168,14 @@ fn draw_bars(text: &mut String, labels: &Labels, legend: &[String], groups: &[Ba
         groups.iter().flat_map(|group| group.values.iter().flatten()).map(|(mean, error)| mean + error);
     let y = span(tops, true);
     let names: Vec<&str> = legend.iter().map(String::as_str).collect();
-    let sheet = Sheet::new(text, labels, &names)?;
+    let canvas = Canvas::new(text, labels, &names)?;
     let count = groups.len() as i32;
-    let mut chart = ChartBuilder::on(&sheet.chart)
+    let mut chart = ChartBuilder::on(&canvas.chart)
         .margin(12)
         .x_label_area_size(38)
         .y_label_area_size(56)
         .build_cartesian_2d((0..count - 1).into_segmented(), y.clone())?
-        .set_secondary_coord(0.0..f64::from(count), y);
+        .set_secondary_coord(0.0..f64::from(count), y.clone());
     let name = |place: &SegmentValue<i32>| match place {
         SegmentValue::CenterOf(group) => {
             groups.get(*group as usize).map_or(String::new(), |group| group.name.clone())
@@ -136,11 +190,11 @@ fn draw_bars(text: &mut String, labels: &Labels, legend: &[String], groups: &[Ba
         .y_desc(&labels.y)
         .x_labels(groups.len().min(24))
         .x_label_formatter(&name)
-        .y_label_formatter(&number)
+        .y_label_formatter(&|value| tick(*value, &y))
         .draw()?;
     let width = 0.8 / legend.len().max(1) as f64;
     for index in 0..legend.len() {
-        let color = Palette99::pick(index).to_rgba();
+        let color = color(index);
         let of_it: Vec<(f64, f64, f64)> = groups
             .iter()
             .enumerate()
@@ -159,10 +213,10 @@ fn draw_bars(text: &mut String, labels: &Labels, legend: &[String], groups: &[Ba
         });
         chart.draw_secondary_series(errors)?;
     }
-    sheet.name_all(&names, &|(x, y), color| {
+    canvas.name_all(&names, &|(x, y), color| {
         Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.mix(0.75).filled())
     })?;
-    sheet.all.present()?;
+    canvas.all.present()?;
     Ok(())
 }
 
@@ -189,16 +243,13 @@ fn span(values: impl Iterator<Item = f64>, from_zero: bool) -> Range<f64> {
     (if from_zero && least == 0.0 { 0.0 } else { least - room })..most + room
 }
 
-fn number(value: &f64) -> String {
-    let text = match value.abs() {
-        size if size >= 1000.0 => format!("{value:.0}"),
-        size if size >= 1.0 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
-    };
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
+/// The label of a tick, with enough decimals to tell ten ticks of the axis apart.
+fn tick(value: f64, axis: &Range<f64>) -> String {
+    let step = (axis.end - axis.start) / 10.0;
+    let decimals = (-step.log10()).ceil().clamp(0.0, 9.0) as usize;
+    let text = format!("{value:.decimals$}");
+    let short = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    if short == "-0" { "0".to_owned() } else { short.to_owned() }
 }
 
 #[cfg(test)]
@@ -207,7 +258,7 @@ mod tests {
     use super::*;
 
     fn labels() -> Labels {
-        Labels { title: "a title".into(), x: "s".into(), y: "Mbit/s".into() }
+        Labels { title: "a title".into(), x: "s".into(), y: "Mbit/s".into(), ..Labels::default() }
     }
 
     #[test]
@@ -268,6 +319,35 @@ mod tests {
         for part in ["<svg", "lia", "ewtcp", ">\nM\n", ">\nS\n"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn ticks_of_an_axis_differ() {
+        for axis in [0.0..1.0, 0.97..1.0, 1.0..1.08, 9.0..9.5, 0.0..3e-6, 0.0..20_000.0] {
+            let step = (axis.end - axis.start) / 10.0;
+            let labels: Vec<String> =
+                (0..=10).map(|n| tick(axis.start + f64::from(n) * step, &axis)).collect();
+            assert!(labels.windows(2).all(|two| two[0] != two[1]), "{labels:?}");
+        }
+        assert_eq!(
+            [tick(0.5, &(0.0..1.0)), tick(-1e-12, &(-1.0..1.0)), tick(20.0, &(0.0..50.0))],
+            ["0.5", "0", "20"]
+        );
+    }
+
+    #[test]
+    fn lines_differ_in_dashes_and_the_warm_up_and_events_are_marked() {
+        let curve = |name: &str| Curve {
+            name: name.into(),
+            points: vec![(0.0, 1.0, 0.0), (9.0, 2.0, 0.0)],
+            are_corners: true,
+        };
+        let plain = lines(&labels(), &[curve("a"), curve("b")]).unwrap();
+        // The second line, and its sample in the legend.
+        assert_eq!(plain.matches("stroke-dasharray=\"7 3\"").count(), 2, "{plain}");
+        let marks = Marks { warm_up: 2.0, events: vec![4.0, 5.0, 99.0] };
+        let marked = lines(&Labels { marks, ..labels() }, &[curve("a"), curve("b")]).unwrap();
+        assert_eq!(marked.matches("<polyline").count(), plain.matches("<polyline").count() + 3);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Which charts are drawn of runs.
+//! Charts of runs, as SVG.
 //!
-//! Of the first seed of each variant, which their titles name, how things went over time, a chart a quantity; of all seeds how flows, links and
-//! files are distributed, a line a variant; and metrics as bars over seeds with their 95 % intervals, or, where
-//! the variants differ in numbers, as lines over those that differ most.
+//! - Over time: a chart for each quantity, of the first seed of each variant. Vertical lines mark the end of the warm-up and
+//!   the events.
+//! - Distributions over all seeds, with a line for each variant.
+//! - Metrics over all seeds, with 95 % intervals: lines over the setting with the most numeric values, or else bars.
 
 mod axis;
 mod canvas;
@@ -14,34 +15,33 @@ use crate::scenario::{Course, Quantity};
 
 use crate::results::{RunRecord, matches, names_of, spread};
 use axis::{Axis, differing, values_beside};
-use chart::{Bars, Curve, Labels};
+use chart::{Bars, Curve, Labels, Marks};
 
-/// What is drawn of metrics unless something else is asked for.
+/// The metrics that are drawn by default.
 const USUAL: &str = "flow.*.goodput_mbit_s";
 /// Most points of a distribution's line.
 const MAX_STEPS: usize = 400;
 
-/// Of each quantity, by name, the values of some variants.
+/// Values by quantity and variant.
 pub type Distributions = BTreeMap<String, Vec<(String, Vec<f64>)>>;
 
 /// One chart.
 #[derive(Clone, Debug)]
 pub struct Drawing {
-    /// The scenario that it is of.
+    /// The scenario.
     pub scenario: String,
-    /// What it shows; with the scenario, a name for its file.
+    /// The quantity; with the scenario, a name for its file.
     pub what: String,
     /// The chart as SVG, or why it cannot be drawn.
     pub svg: Result<String, String>,
 }
 
-/// Collects what is to be drawn.
+/// Collects runs and draws them.
 #[derive(Default)]
 pub struct Album {
     runs: Vec<RunRecord>,
     /// The seed and the course of the first run of each variant.
     courses: Vec<(String, u64, Course)>,
-    /// For each distribution, for each variant, the values of all its runs.
     distributions: Distributions,
 }
 
@@ -73,9 +73,10 @@ impl Album {
             let whose = format!("{scenario} {variant}").trim_end().to_owned();
             let which = self.which(variant, *seed);
             for (quantity, curves) in over_time(course) {
-                let (title, unit) = quantity.told();
+                let (title, unit) = quantity.title_and_unit();
                 let title = format!("{whose}: {title}, {which}");
-                let labels = Labels { title, x: "time, s".into(), y: unit.into() };
+                let marks = Marks { warm_up: course.warm_up, events: course.events.clone() };
+                let labels = Labels { title, x: "time, s".into(), y: unit.into(), marks };
                 drawings.push(Drawing {
                     scenario: scenario.clone(),
                     what: format!("{quantity:?}{suffix}"),
@@ -90,7 +91,7 @@ impl Album {
         drawings
     }
 
-    /// Which of a variant's runs is drawn over time.
+    /// The run of a variant that is drawn over time, for titles.
     fn which(&self, variant: &str, seed: u64) -> String {
         match self.runs.iter().filter(|run| run.variant() == variant).count() {
             0 | 1 => format!("seed {seed}"),
@@ -99,7 +100,7 @@ impl Album {
     }
 }
 
-/// Draws distributions, a chart a quantity and a line a variant.
+/// Draws distributions: a chart for each quantity, a line for each variant.
 #[must_use]
 pub fn draw_distributions(scenario: &str, distributions: &Distributions) -> Vec<Drawing> {
     let draw = |(of, variants): (&String, &Vec<(String, Vec<f64>)>)| {
@@ -107,8 +108,12 @@ pub fn draw_distributions(scenario: &str, distributions: &Distributions) -> Vec<
         let ends = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
         let some = variants.iter().filter(|(_, values)| !values.is_empty());
         let curves: Vec<Curve> = some.map(|(name, values)| cumulative(name, values, ends)).collect();
-        let labels =
-            Labels { title: format!("{scenario}: {of}"), x: of.clone(), y: "share with at most this".into() };
+        let labels = Labels {
+            title: format!("{scenario}: {of}"),
+            x: of.clone(),
+            y: "share with at most this".into(),
+            ..Labels::default()
+        };
         Drawing {
             scenario: scenario.to_owned(),
             what: format!("cdf {of}"),
@@ -132,8 +137,7 @@ fn over_time(course: &Course) -> BTreeMap<Quantity, Vec<Curve>> {
     charts
 }
 
-/// The share of values that are at most each of them, from one end of the chart to the other: it rises where a value is, and
-/// nowhere between.
+/// The cumulative distribution of values as steps, over the whole width of a chart.
 fn cumulative(name: &str, values: &[f64], (first, end): (f64, f64)) -> Curve {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -167,15 +171,16 @@ pub fn draw_metric(runs: &[RunRecord], pattern: &str) -> Vec<Drawing> {
             continue;
         }
         let unit = pattern.rsplit('.').next().unwrap_or(pattern).to_owned();
-        let title = format!("{scenario}: {pattern}, means and 95 % intervals");
+        let title = format!("{scenario}: {pattern}, means and 95 % intervals of {}", seeds_of(&runs));
         let drawn = match Axis::of(&runs) {
             Some(axis) => {
                 let curves = over_axis(&names, &axis, &runs);
-                chart::lines(&Labels { title, x: axis.label, y: unit }, &curves)
+                let labels = Labels { title, x: axis.label, y: unit, ..Labels::default() };
+                chart::lines(&labels, &curves)
             }
             None => {
                 let (legend, groups) = as_bars(&names, &runs);
-                chart::bars(&Labels { title, x: String::new(), y: unit }, &legend, &groups)
+                chart::bars(&Labels { title, y: unit, ..Labels::default() }, &legend, &groups)
             }
         };
         drawings.push(Drawing { scenario: scenario.to_owned(), what: pattern.to_owned(), svg: drawn });
@@ -183,7 +188,21 @@ pub fn draw_metric(runs: &[RunRecord], pattern: &str) -> Vec<Drawing> {
     drawings
 }
 
-/// A line for each metric and each variant of what is not on the axis.
+/// How many seeds each variant ran with.
+fn seeds_of(runs: &[&RunRecord]) -> String {
+    let counts: Vec<usize> = names_of(runs, RunRecord::variant)
+        .iter()
+        .map(|variant| runs.iter().filter(|run| run.variant() == *variant).count())
+        .collect();
+    match (counts.iter().min(), counts.iter().max()) {
+        (Some(1), Some(1)) => "1 seed".to_owned(),
+        (Some(least), Some(most)) if least == most => format!("{most} seeds"),
+        (Some(least), Some(most)) => format!("{least} to {most} seeds"),
+        _ => "no seeds".to_owned(),
+    }
+}
+
+/// A line for each metric and each variant that differs in other settings than the axis.
 fn over_axis(names: &[&String], axis: &Axis, runs: &[&RunRecord]) -> Vec<Curve> {
     let differing = differing(runs);
     let beside = |run: &RunRecord| values_beside(run, &differing, Some(&axis.key));
@@ -207,7 +226,7 @@ fn over_axis(names: &[&String], axis: &Axis, runs: &[&RunRecord]) -> Vec<Curve> 
     curves
 }
 
-/// A group of bars a metric, a bar a variant; of one metric alone each variant stands by itself.
+/// A group of bars for each metric, with a bar for each variant; a single metric has a group for each variant instead.
 fn as_bars(names: &[&String], runs: &[&RunRecord]) -> (Vec<String>, Vec<Bars>) {
     let differing = differing(runs);
     let variants = names_of(runs, |run| values_beside(run, &differing, None));
@@ -270,7 +289,7 @@ mod tests {
         for Drawing { scenario, what, svg } in drawings {
             let text = svg.unwrap();
             assert!(text.starts_with("<svg") && text.len() < 60_000, "{what}: {}", text.len());
-            // What is of one seed alone says so.
+            // Charts of one seed name it.
             let is_of_one = !(what.contains("cdf") || what.contains("flow"));
             assert_eq!(text.contains(", seed 1 (the first of 2)"), is_of_one, "{what}");
             assert_eq!(scenario, "test");

@@ -1,11 +1,11 @@
-//! Metrics of many runs side by side, as a Markdown table: a row a variant, a column a metric.
+//! A Markdown table that compares variants: a row for each variant, a column for each metric.
 
 use super::{RunRecord, matches, names_of, rounded, spread};
 
-/// The metrics that the patterns name: their means over the seeds, with 95 % intervals where there are several.
+/// The table of the metrics that match the patterns: means over the seeds, with 95 % intervals.
 ///
 /// # Errors
-/// The first pattern that names nothing.
+/// The first pattern that no metric matches.
 pub fn table(runs: &[RunRecord], patterns: &[String]) -> Result<String, String> {
     let mut known: Vec<&String> = runs.iter().flat_map(|run| run.metrics.keys()).collect();
     known.sort_unstable();

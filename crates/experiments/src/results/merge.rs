@@ -1,10 +1,10 @@
-//! The parts of a sweep, put together.
+//! Merges the parts of a sweep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{COSTS, RunRecord};
 
-/// A run, and the file and line that it is from.
+/// A run with its source.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The run.
@@ -16,16 +16,16 @@ pub struct Found {
 /// Two results of one run that differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conflict {
-    /// Which run, and where both are.
+    /// The run, and both sources.
     pub message: String,
-    /// What differs.
+    /// The metric that differs.
     pub detail: String,
 }
 
-/// All runs, each once, in the order that one sweep has them in, and what seems to be missing.
+/// All runs in the order of one sweep, each once, and a warning for each scenario that misses runs.
 ///
 /// # Errors
-/// When a run is there twice, with different results.
+/// When a run occurs twice with different results.
 pub fn merge(mut all: Vec<Found>) -> Result<(Vec<RunRecord>, Vec<String>), Conflict> {
     let order = |found: &Found| {
         let RunRecord { scenario, run, set, seed, .. } = &found.run;
@@ -46,7 +46,7 @@ pub fn merge(mut all: Vec<Found>) -> Result<(Vec<RunRecord>, Vec<String>), Confl
     Ok((runs.map(|(_, found)| found.run).collect(), warnings))
 }
 
-/// Checks that a run that is there twice has the same results, apart from what it cost.
+/// Checks that two records of a run agree, apart from the metrics of the machine.
 fn same(a: &Found, b: &Found) -> Result<(), Conflict> {
     let results = |found: &Found| {
         let metrics = found.run.metrics.iter().filter(|(name, _)| !COSTS.contains(&name.as_str()));
@@ -63,7 +63,7 @@ fn same(a: &Found, b: &Found) -> Result<(), Conflict> {
         return Ok(());
     };
     let value = |results: &BTreeMap<_, f64>| {
-        // With all of their digits: they may differ in the last.
+        // With all digits: they may differ in the last.
         results.get(name).map_or_else(|| "not there".to_owned(), f64::to_string)
     };
     let (seed, label, place) = (b.run.seed, b.run.label(), &b.place);
@@ -72,7 +72,7 @@ fn same(a: &Found, b: &Found) -> Result<(), Conflict> {
     Err(Conflict { message, detail })
 }
 
-/// What runs in order of scenarios and numbers say of runs that are not there.
+/// A warning for each scenario with gaps in its run numbers.
 fn gaps(all: &[Found]) -> Vec<String> {
     let mut numbers: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for found in all {

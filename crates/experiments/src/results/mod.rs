@@ -1,4 +1,6 @@
-//! Results as a table, as JSON (an object a line and run) or as CSV (a line a run).
+//! Records of runs, as they are written and read again, and tables of them.
+//!
+//! A JSON file of results has a [`RunRecord`] on each line.
 
 mod columns;
 pub mod merge;
@@ -11,26 +13,26 @@ use std::fmt::Write as _;
 use crate::scenario::{Metrics, Outcome, Report, Spread, Summary};
 use serde::{Deserialize, Serialize};
 
-/// One run, as it is written and read again.
+/// A run, as it is written and read again.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RunRecord {
     /// The scenario's name.
     pub scenario: String,
     /// The seed of the run.
     pub seed: u64,
-    /// Which of the sweep's runs it is, from 0.
+    /// Its number in the sweep, from 0.
     #[serde(default)]
     pub run: usize,
-    /// What a sweep set.
+    /// The settings of the sweep.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
-    /// What was measured.
+    /// The metrics.
     pub metrics: Metrics,
     /// The bounds of `[expect]`, judged.
     pub expect: Vec<Outcome>,
 }
 
-/// What a run costs, which the same run need not cost again.
+/// Metrics of the machine, which differ between two runs with the same result.
 pub const COSTS: [&str; 2] = ["run.cpu_s", "run.peak_rss_mb"];
 
 impl RunRecord {
@@ -47,26 +49,28 @@ impl RunRecord {
         }
     }
 
-    /// What does not depend on the machine.
+    /// The record without the metrics of the machine.
     #[must_use]
     pub fn without_usage(mut self) -> Self {
         self.metrics.retain(|name, _| !COSTS.contains(&name.as_str()));
         self
     }
 
-    /// What a sweep set, as text.
+    /// The settings of the sweep, as text.
     pub fn variant(&self) -> String {
         let set: Vec<String> = self.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
         set.join(" ")
     }
 
-    /// The scenario and what a sweep set.
+    /// The scenario and the settings of the sweep.
     pub fn label(&self) -> String {
         format!("{} {}", self.scenario, self.variant()).trim_end().to_owned()
     }
 }
 
-/// A column a variant: the mean over its seeds, with the 95 % interval where there are several.
+/// Means over the seeds of each variant with 95 % intervals, then the bounds; `about` is printed above.
+///
+/// Several variants are followed by a table that compares them.
 #[must_use]
 pub fn table(about: &str, runs: &[RunRecord]) -> String {
     let mut text =
@@ -91,10 +95,26 @@ pub fn table(about: &str, runs: &[RunRecord]) -> String {
         }
         text += &bounds(&of_it);
     }
-    text
+    text + &comparison(runs)
 }
 
-/// What was expected of the runs of a variant, a line each bound, and in how many it was so.
+/// The metrics by which variants are compared: those with bounds, or else goodputs.
+fn comparison(runs: &[RunRecord]) -> String {
+    let all: Vec<&RunRecord> = runs.iter().collect();
+    if names_of(&all, RunRecord::label).len() < 2 {
+        return String::new();
+    }
+    let mut patterns: Vec<String> =
+        runs.iter().flat_map(|run| run.expect.iter().map(|outcome| outcome.name.clone())).collect();
+    patterns.sort_unstable();
+    patterns.dedup();
+    if patterns.is_empty() {
+        patterns.push("flow.*.goodput_mbit_s".to_owned());
+    }
+    columns(runs, &patterns).map_or_else(|_| String::new(), |table| format!("\n{table}"))
+}
+
+/// A line for each bound: in how many runs of a variant it was kept.
 fn bounds(runs: &[&RunRecord]) -> String {
     let mut text = String::new();
     for (index, Outcome { name, bound, .. }) in
@@ -111,7 +131,7 @@ fn bounds(runs: &[&RunRecord]) -> String {
     text
 }
 
-/// A number with four significant digits, or all that it has before the point.
+/// A number with four significant digits, and with all digits before the point.
 pub fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         return format!("{value:.0}");
@@ -120,7 +140,7 @@ pub fn number(value: f64) -> String {
     if places > 9 { format!("{value:.3e}") } else { format!("{value:.places$}") }
 }
 
-/// A mean to as many places as its interval has with two significant digits, and the interval; none where nothing varies.
+/// A mean and its interval, both to the second significant digit of the interval; no interval if nothing varies.
 pub fn rounded(mean: f64, ci95: f64) -> (String, Option<String>) {
     let places = places(ci95, 2).min(places(mean, 7));
     let interval = format!("{ci95:.places$}");
@@ -130,7 +150,7 @@ pub fn rounded(mean: f64, ci95: f64) -> (String, Option<String>) {
     (format!("{mean:.places$}"), Some(interval))
 }
 
-/// Places after the point that show so many significant digits.
+/// Decimals that show so many significant digits.
 fn places(value: f64, digits: i32) -> usize {
     if value == 0.0 {
         return 0;
@@ -161,7 +181,7 @@ fn row(cells: impl Iterator<Item = String>) -> String {
     quoted.collect::<Vec<_>>().join(",") + "\n"
 }
 
-/// Mean and half width of the 95 % interval of a metric over some runs.
+/// Mean and half width of the 95 % interval of a metric over those runs that `of_it` selects.
 pub fn spread(name: &str, runs: &[&RunRecord], of_it: impl Fn(&RunRecord) -> bool) -> Option<(f64, f64)> {
     let values: Vec<f64> =
         runs.iter().filter(|run| of_it(run)).filter_map(|run| run.metrics.get(name).copied()).collect();
@@ -169,7 +189,7 @@ pub fn spread(name: &str, runs: &[&RunRecord], of_it: impl Fn(&RunRecord) -> boo
     (spread.runs > 0).then_some((spread.mean, spread.ci95))
 }
 
-/// What runs are called, each name once, in order of the first runs.
+/// The names of runs, each once, in order.
 pub fn names_of(runs: &[&RunRecord], name: impl Fn(&RunRecord) -> String) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for run in runs {
@@ -181,7 +201,7 @@ pub fn names_of(runs: &[&RunRecord], name: impl Fn(&RunRecord) -> String) -> Vec
     names
 }
 
-/// Whether a name fits a pattern in which each `*` stands for one part of a name, without dots.
+/// Whether a name matches a pattern in which `*` stands for one part between dots.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), name.split('.').collect());
     pattern.len() == name.len()
@@ -208,6 +228,18 @@ mod tests {
         let text = table("What it shows.", &[run(1, 0.5), run(2, 0.7)]);
         assert!(text.starts_with("What it shows.\nx a.b=1, 2 (2 runs)\n  jain "), "{text}");
         assert!(text.contains(" 0.6 ± 1.3\n"), "{text}");
+    }
+
+    #[test]
+    fn several_variants_are_compared() {
+        let other = RunRecord { set: BTreeMap::from([("a.b".into(), "3".into())]), ..run(1, 0.25) };
+        let goodput = |mut run: RunRecord| {
+            run.metrics.insert("flow.M.goodput_mbit_s".into(), 5.0);
+            run
+        };
+        let text = table("", &[goodput(run(1, 0.5)), goodput(other)]);
+        assert!(text.ends_with("| x a.b=1, 2 | 1 | 5 |\n| x a.b=3 | 1 | 5 |\n"), "{text}");
+        assert!(!table("", &[goodput(run(1, 0.5))]).contains('|'));
     }
 
     #[test]

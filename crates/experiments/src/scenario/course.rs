@@ -1,22 +1,24 @@
-//! How a run went: rates, windows, round-trip times and queues over time, and how they are distributed.
+//! A run over time: rates, windows, round-trip times and queues, and their distributions.
 //!
-//! Kept only on request, for plots: from the first moment on, warm-up included, at most [`MAX_POINTS`] points a
-//! line. Groups of several flows have one line, their mean; links of generated networks have none.
+//! Recorded on request, for plots: from time zero, warm-up included, with at most [`MAX_POINTS`] points a line. A group of
+//! several flows has one line, their mean; generated links have none. A path that is not active has no window and no
+//! round-trip time: the last ones would be stale.
 
 use std::ops::Range;
 
+use anabranch_engine::{PathInfo, PathState};
+use anabranch_sim::network::Network;
 use anabranch_wire::Time;
 
 use super::build::Built;
-use anabranch_sim::network::Network;
 
 /// Most points of a line.
 pub const MAX_POINTS: usize = 1000;
 
-/// What the lines of one chart have in common.
+/// The quantity of a line; lines of one quantity share a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
-    /// What applications read, in Mbit/s; of a group, the mean of its flows.
+    /// Bytes that applications read, in Mbit/s; of a group, the mean of its flows.
     Goodput,
     /// The same by path.
     PathGoodput,
@@ -33,7 +35,7 @@ pub enum Quantity {
 impl Quantity {
     /// Its title and its unit.
     #[must_use]
-    pub fn told(self) -> (&'static str, &'static str) {
+    pub fn title_and_unit(self) -> (&'static str, &'static str) {
         match self {
             Self::Goodput => ("goodput", "Mbit/s"),
             Self::PathGoodput => ("goodput of each path", "Mbit/s"),
@@ -48,18 +50,18 @@ impl Quantity {
 /// One quantity of one thing over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// What is measured.
+    /// The quantity.
     pub quantity: Quantity,
-    /// Of what: `M`, `M path 2`, `C1`.
+    /// The flow, path or link: `M`, `M path 2`, `C1`.
     pub of: String,
-    /// A value for each moment of the course; NaN where there was nothing to measure.
+    /// A value for each time of the course; NaN if there was none.
     pub values: Vec<f64>,
 }
 
-/// How one quantity is distributed over flows, links or files.
+/// The distribution of a quantity over flows, links or files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Of what, with its unit.
+    /// The quantity, with its unit.
     pub of: String,
     /// The values, the smallest first.
     pub values: Vec<f64>,
@@ -68,15 +70,19 @@ pub struct Distribution {
 /// A run over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Course {
-    /// Moments in seconds: the ends of the stretches that rates are means over.
+    /// When measuring began, in seconds.
+    pub warm_up: f64,
+    /// When links changed, in seconds.
+    pub events: Vec<f64>,
+    /// The ends of the intervals that rates are means over, in seconds.
     pub times: Vec<f64>,
     /// Lines in order of their quantity.
     pub lines: Vec<Line>,
-    /// Distributions over what was measured after the warm-up.
+    /// Distributions of measurements after the warm-up.
     pub distributions: Vec<Distribution>,
 }
 
-/// Where a line's values come from.
+/// The source of a line's values.
 enum Probe {
     Flows(Range<usize>),
     Path { flow: usize, path: usize },
@@ -87,10 +93,10 @@ enum Probe {
     Link(usize),
 }
 
-/// Notes how a run goes.
+/// Records a run.
 pub(crate) struct Recorder {
     course: Course,
-    /// For each line its source and the counter it stood at last.
+    /// The source of each line, and its counter at the last sample.
     probes: Vec<(Probe, u64)>,
     last: Time,
 }
@@ -103,7 +109,8 @@ impl Recorder {
             let name = &group.name;
             found.push((Quantity::Goodput, name.clone(), Probe::Flows(first..first + group.count)));
             if group.count == 1 {
-                for path in 0..built.plan.flows[first].paths.len() {
+                // Routes below a session are not its paths.
+                for path in 0..built.plan.flows[first].sees_paths() {
                     let of = format!("{name} path {}", path + 1);
                     let flow = first;
                     found.push((Quantity::PathGoodput, of.clone(), Probe::Path { flow, path }));
@@ -124,7 +131,13 @@ impl Recorder {
             }
         }
         found.sort_by_key(|(quantity, ..)| *quantity);
-        let mut recorder = Self { course: Course::default(), probes: Vec::new(), last: Time::ZERO };
+        let mut events: Vec<f64> =
+            built.plan.script.iter().map(|change| change.at.since(Time::ZERO).as_secs_f64()).collect();
+        events.sort_by(f64::total_cmp);
+        events.dedup();
+        let warm_up = built.warm_up.since(Time::ZERO).as_secs_f64();
+        let course = Course { warm_up, events, ..Course::default() };
+        let mut recorder = Self { course, probes: Vec::new(), last: Time::ZERO };
         for (quantity, of, probe) in found {
             recorder.course.lines.push(Line { quantity, of, values: Vec::new() });
             recorder.probes.push((probe, 0));
@@ -132,7 +145,7 @@ impl Recorder {
         recorder
     }
 
-    /// Notes how things stand.
+    /// Takes a sample.
     pub(crate) fn look(&mut self, network: &mut Network) {
         let now = network.now();
         let seconds = now.since(self.last).as_secs_f64();
@@ -156,13 +169,11 @@ impl Recorder {
                     per_second(of_it.map(|info| info.stats.data_received).sum()) * 8e-6
                 }
                 Probe::Window { flow, path } => {
-                    let paths = network.paths(*flow, false);
-                    let info = paths.iter().find(|info| info.route.socket as usize == *path);
+                    let info = active_path(network, *flow, *path);
                     info.map_or(f64::NAN, |info| info.window as f64 / f64::from(info.mtu))
                 }
                 Probe::Rtt { flow, path } => {
-                    let paths = network.paths(*flow, false);
-                    let info = paths.iter().find(|info| info.route.socket as usize == *path);
+                    let info = active_path(network, *flow, *path);
                     info.filter(|info| !info.rtt.is_zero()).map_or(f64::NAN, |info| info.rtt.as_millis_f64())
                 }
                 Probe::Files(source) => per_second(network.arrivals(*source).bytes) * 8e-6,
@@ -175,11 +186,17 @@ impl Recorder {
         self.last = now;
     }
 
-    /// The course, with the distributions of what was measured.
+    /// The course, with these distributions.
     pub(crate) fn finish(mut self, distributions: Vec<Distribution>) -> Course {
         self.course.distributions = distributions;
         self.course
     }
+}
+
+/// A path of a flow's client, if it is active.
+fn active_path(network: &Network, flow: usize, path: usize) -> Option<PathInfo> {
+    let is_it = |info: &PathInfo| info.route.socket as usize == path && info.state == PathState::Active;
+    network.paths(flow, false).into_iter().find(is_it)
 }
 
 /// A distribution of values in any order; `None` when there are fewer than two.

@@ -1,4 +1,4 @@
-//! Networks that are made by rule: torus, dumbbell, parking lot, FatTree, BCube [P6].
+//! Generated networks: torus, dumbbell, parking lot, FatTree, BCube [P6].
 
 use anabranch_link::LinkConfig;
 
@@ -11,7 +11,7 @@ use anabranch_sim::network::PathPlan;
 /// Most cables of a generated network.
 const MAX_CABLES: usize = 1_000_000;
 
-/// Makes cables: the name, and whether it belongs to a host.
+/// Makes the links of a cable from its name and whether it belongs to a host.
 pub(crate) type Maker<'a> = &'a dyn Fn(&str, bool) -> Result<[LinkConfig; 2], ScenarioError>;
 
 /// Builds a network.
@@ -143,39 +143,50 @@ impl Builder<'_> {
     }
 }
 
-/// BCube's edge-disjoint paths, one for each of the given levels (Guo et al., SIGCOMM 2009, BuildPathSet): the path
-/// of a level corrects that digit first and the others after it in turn; where the digit is right already,
-/// it takes a detour over a neighbour at random and corrects that digit last.
-pub(crate) fn bcube_paths(
-    graph: &Graph,
-    (n, k): (usize, usize),
-    (from, to): (usize, usize),
-    (levels, chance): (impl Iterator<Item = usize>, &mut Chance),
-) -> Vec<PathPlan> {
-    let digit = |host: usize, level: usize| host / n.pow(level as u32) % n;
-    let with = |host: usize, level: usize, value: usize| {
-        let weight = n.pow(level as u32);
-        host - digit(host, level) * weight + value * weight
-    };
-    let mut paths = Vec::new();
-    for first in levels {
-        let mut order: Vec<usize> = (0..=k).map(|step| (first + (k + 1) - step) % (k + 1)).collect();
-        let (mut host, mut hosts) = (from, vec![from]);
-        if digit(from, first) == digit(to, first) {
-            let other = (digit(from, first) + 1 + chance.below(n - 1)) % n;
-            host = with(host, first, other);
-            hosts.push(host);
-            order.rotate_left(1);
-        }
-        for level in order {
-            if digit(host, level) != digit(to, level) {
-                host = with(host, level, digit(to, level));
+/// A BCube of k + 1 levels of switches with n ports.
+pub(crate) struct Bcube<'a> {
+    pub graph: &'a Graph,
+    pub n: usize,
+    pub k: usize,
+}
+
+impl Bcube<'_> {
+    /// The edge-disjoint paths between two hosts, one for each of the given levels (Guo et al., SIGCOMM 2009, BuildPathSet).
+    ///
+    /// The path of a level corrects that digit first, then the others in turn. If the digit is already right, the path takes a
+    /// detour over a random neighbour and corrects that digit last.
+    pub(crate) fn paths(
+        &self,
+        (from, to): (usize, usize),
+        levels: impl Iterator<Item = usize>,
+        chance: &mut Chance,
+    ) -> Vec<PathPlan> {
+        let Self { graph, n, k } = *self;
+        let digit = |host: usize, level: usize| host / n.pow(level as u32) % n;
+        let with = |host: usize, level: usize, value: usize| {
+            let weight = n.pow(level as u32);
+            host - digit(host, level) * weight + value * weight
+        };
+        let mut paths = Vec::new();
+        for first in levels {
+            let mut order: Vec<usize> = (0..=k).map(|step| (first + (k + 1) - step) % (k + 1)).collect();
+            let (mut host, mut hosts) = (from, vec![from]);
+            if digit(from, first) == digit(to, first) {
+                let other = (digit(from, first) + 1 + chance.below(n - 1)) % n;
+                host = with(host, first, other);
                 hosts.push(host);
+                order.rotate_left(1);
             }
+            for level in order {
+                if digit(host, level) != digit(to, level) {
+                    host = with(host, level, digit(to, level));
+                    hosts.push(host);
+                }
+            }
+            paths.push(over_switches(graph, n, &hosts));
         }
-        paths.push(over_switches(graph, n, &hosts));
+        paths
     }
-    paths
 }
 
 fn over_switches(graph: &Graph, n: usize, hosts: &[usize]) -> PathPlan {

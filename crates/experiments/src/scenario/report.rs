@@ -1,4 +1,4 @@
-//! What a run gave, whether it was as expected, and what many runs gave on average.
+//! Results of runs: metrics, bounds, and means over many runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::error::{ScenarioError, nearest};
 use super::measure::Metrics;
 use super::model::Bound;
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The scenario's name.
@@ -22,7 +22,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether everything was as expected.
+    /// Whether all bounds were kept.
     #[must_use]
     pub fn ok(&self) -> bool {
         self.expect.iter().all(|outcome| outcome.ok)
@@ -36,13 +36,13 @@ pub struct Outcome {
     pub name: String,
     /// Its value; `None` when it was not measured, as nothing was completed.
     pub value: Option<f64>,
-    /// What it had to be, as text: `≥ 3`.
+    /// The bound as text: `≥ 3`.
     pub bound: String,
     /// Whether it was.
     pub ok: bool,
 }
 
-/// Checks that bounds can be judged: they name metrics that a run has, and say something.
+/// Checks bounds: the metrics exist, and the limits make sense.
 pub(crate) fn check(bounds: &BTreeMap<String, Bound>, known: &BTreeSet<String>) -> Result<(), ScenarioError> {
     for (name, bound) in bounds {
         let fault = |message: String| ScenarioError::new(format!("expect.{name}"), message);
@@ -73,80 +73,23 @@ pub(crate) fn check(bounds: &BTreeMap<String, Bound>, known: &BTreeSet<String>) 
     Ok(())
 }
 
-/// Metrics that not every flow has, by how they begin.
-const ONLY: [(&str, &str); 6] = [
-    ("completion_", "a flow that ends, with a `size` or a `script`,"),
-    ("delay_", "a flow of `datagrams`"),
-    ("delivered_", "a flow of `datagrams`"),
-    ("shared_", "a flow of several paths whose coupling is adaptive"),
-    ("separate_", "a flow of several paths whose coupling is adaptive"),
-    ("jain", "several flows, by `count` or of a [[traffic]],"),
-];
-
-/// Names that are listed where none is near.
-const SOME: usize = 5;
-
-/// What to say of a metric of something that is not there.
-fn nobody(metric: &str, known: &BTreeSet<String>) -> Option<String> {
-    if metric == "jain" {
-        return Some("it is of flows: there is no [[flow]] and no [[traffic]]".to_owned());
-    }
-    let (kind, rest) = metric.split_once('.')?;
-    let (name, _) = rest.split_once('.')?;
-    let is_kind = ["flow", "arrivals", "cbr", "detector"].contains(&kind);
-    let of_kind = || known.iter().filter_map(|known| known.strip_prefix(kind)?.strip_prefix('.'));
-    if !is_kind || of_kind().any(|known| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))) {
-        return None;
-    }
-    let names: BTreeSet<&str> = of_kind().filter_map(|known| Some(known.split_once('.')?.0)).collect();
-    let names: Vec<&str> = names.into_iter().collect();
-    Some(match nearest(name, &names) {
-        Some(near) => format!("there is no {kind} \"{name}\"; did you mean \"{near}\"?"),
-        None if kind == "detector" => {
-            format!("there is no detector \"{name}\" of a flow of several paths, which is what one measures")
-        }
-        None if (1..=SOME).contains(&names.len()) => {
-            format!("there is no {kind} \"{name}\" that is measured; there is \"{}\"", names.join("\", \""))
-        }
-        None => format!("there is no {kind} \"{name}\" that is measured"),
-    })
-}
-
+/// The remedy for the name of a metric that the scenario does not have.
 fn hint(metric: &str, known: &BTreeSet<String>) -> String {
-    if let Some(hint) = nobody(metric, known) {
-        return hint;
-    }
     let names: Vec<&str> = known.iter().map(String::as_str).collect();
-    // The unit left out is likelier than another word.
+    // A name without its unit is likelier than another name.
     let longer = |name: &&&str| {
         name.strip_prefix(metric).is_some_and(|rest| !metric.is_empty() && rest.starts_with(['_', '.']))
     };
-    // What each path has may be asked of the whole.
-    let (whole, part) = metric.rsplit_once('.').unwrap_or(("", metric));
-    let of_part = |name: &&&str| {
-        name.strip_prefix(whole)
-            .and_then(|rest| rest.strip_suffix(part))
-            .is_some_and(|between| between.len() > 2 && between.starts_with('.') && between.ends_with('.'))
-    };
-    let begun = names.iter().filter(longer).min_by_key(|name| name.len());
-    let begun = begun.or_else(|| names.iter().find(of_part)).copied();
-    let of = metric.rsplit_once('.').map(|(_, last)| last);
-    // Who has others of the kind is one of those that have it: only the word is wrong.
-    let has_like = |only: &str| names.iter().any(|name| name.starts_with(&format!("{whole}.{only}")));
-    let only = ONLY.iter().find(|(only, _)| of.is_some_and(|of| of.starts_with(only)) && !has_like(only));
-    if let (None, Some((_, whose))) = (begun, only) {
-        return format!("only {whose} has it");
-    }
+    let begun = names.iter().filter(longer).min_by_key(|name| name.len()).copied();
     match begun.or_else(|| nearest(metric, &names)) {
-        _ if matches!(metric, "run.cpu_s" | "run.peak_rss_mb") => {
-            "what a run costs the machine is no result of it and cannot be expected".to_owned()
-        }
         Some(near) => format!("did you mean \"{near}\"?"),
-        None => "`anabranch sim run` prints the names of all metrics".to_owned(),
+        None => {
+            "`anabranch sim run` prints the names of all metrics of a scenario without [expect]".to_owned()
+        }
     }
 }
 
-/// Holds metrics against bounds, which were checked. What was not measured, as nothing was completed, keeps no bound.
+/// Compares metrics with checked bounds. A metric that was not measured violates its bound.
 pub(crate) fn judge(bounds: &BTreeMap<String, Bound>, metrics: &Metrics) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for (name, bound) in bounds {
@@ -184,7 +127,7 @@ pub struct Spread {
     pub ci95: f64,
 }
 
-/// Many runs together.
+/// Metrics over many runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Every metric that any of them had.
@@ -192,7 +135,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Puts runs together.
+    /// Summarises runs.
     #[must_use]
     pub fn of(runs: &[&Metrics]) -> Self {
         let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.keys()).collect();
@@ -205,7 +148,7 @@ impl Summary {
 }
 
 impl Spread {
-    /// Mean and interval of some values, which are not none.
+    /// Mean and interval of some values.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let runs = values.len();
@@ -268,7 +211,6 @@ mod tests {
         assert!(told("jain = { min = nan }").message.contains("no number"));
         assert!(told("jain = { min = 2, max = 1 }").message.contains("min is above max"));
         assert!(told("jain = {}").message.contains("no bound"));
-        assert!(told("\"run.cpu_s\" = { max = 1 }").hint.contains("costs the machine"));
         assert!(check(&bound("jain = { min = 0.8, above = \"total\" }"), &known).is_ok());
     }
 }

@@ -1,7 +1,6 @@
 //! Quantities as text with their unit: `"10 ms"`, `"100 Mbit/s"`, `"50 packets"`.
 //!
-//! A number without a unit is an error that shows what to write: the same digits mean different things to
-//! different readers. A packet here is a full one of [`PACKET`] bytes on the wire.
+//! A number without a unit is an error that shows the right form. A packet is a full one of [`PACKET`] bytes on the wire.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,16 +12,16 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 /// Bytes of a full packet on the wire, IP and UDP headers included.
 pub const PACKET: u64 = 1500;
 
-/// Something that is written as text with a unit.
+/// A quantity that is written as text with a unit.
 trait Quantity: Sized {
-    /// What it is called in the schema.
+    /// Its name in the schema.
     const NAME: &'static str;
-    /// What it is, and how it is written.
+    /// Its description with an example.
     const EXAMPLE: &'static str;
-    /// Its units and how much of the first one each is; an empty one stands for a bare number.
+    /// Its units and their factors; the empty unit is a bare number.
     const UNITS: &'static [(&'static str, f64)];
 
-    /// From a value in the first unit; the unit it was written in is told beside.
+    /// From a value in the first unit; `unit` is the unit as written.
     fn of(value: f64, unit: &str) -> Option<Self>;
 }
 
@@ -35,7 +34,7 @@ impl<T: Quantity> Text<T> {
     }
 }
 
-/// Whether what follows the digits is more of the number: a decimal comma, a fraction, an exponent.
+/// Whether the number continues after its digits: a decimal comma, a fraction, an exponent.
 fn goes_on(unit: &str) -> bool {
     let mut rest = unit.strip_prefix([',', '/', 'e', 'E']).into_iter().flat_map(str::chars);
     rest.next().is_some_and(|next| next.is_ascii_digit() || matches!(next, '-' | '+'))
@@ -59,7 +58,7 @@ impl<T: Quantity> Visitor<'_> for Text<T> {
         if number < 0.0 {
             return Err(E::custom(format!("\"{text}\" is negative: expected {}", T::EXAMPLE)));
         }
-        // Also of a share: "1" could be one percent or all.
+        // A share needs a unit, too: "1" could be one per cent or all.
         if unit.is_empty() {
             return Err(E::custom(format!("\"{text}\" has no unit: expected {}", T::EXAMPLE)));
         }
@@ -95,18 +94,17 @@ impl<T: Quantity> Visitor<'_> for Text<T> {
     }
 }
 
-/// Whether a bare number has only one meaning.
+/// Whether a bare number is unambiguous.
 fn is_bare<T: Quantity>() -> bool {
     T::UNITS.iter().any(|(name, _)| name.is_empty())
 }
 
-/// A number rounded to a whole one, where that can be held.
+/// A number rounded to an integer, if it fits.
 fn whole(number: f64) -> Option<u64> {
     (number < u64::MAX as f64).then_some((number + 0.5) as u64)
 }
 
-/// What JSON Schema says of a quantity: text of digits and one of its units, or a bare number where that has
-/// only one meaning.
+/// The JSON Schema of a quantity: a number with one of its units, or a bare number if that is unambiguous.
 fn schema_of<T: Quantity>() -> Schema {
     let units: Vec<&str> = T::UNITS.iter().map(|(name, _)| *name).filter(|name| !name.is_empty()).collect();
     let pattern = format!("^ *[+]?[0-9_]*[.]?[0-9_]+ *({}) *$", units.join("|"));

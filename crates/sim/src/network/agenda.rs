@@ -1,14 +1,13 @@
-//! What happens when: one pending moment for each party, the earliest first.
+//! The calendar: one pending call for each party, the earliest first.
 //!
-//! A wheel of wheels. The lowest has slots of [`WIDTH_BITS`] bits of nanoseconds, each wheel above it slots as wide
-//! as the whole wheel below. A party is linked into the slot of its moment, on the lowest wheel on which that slot
-//! is not the one we are in. When the next slot is due its parties go where they then belong: to a wheel below, or,
-//! from the lowest, in order of time and number into `open`, which is what comes next. So a call and its
-//! answer cost the same however many parties there are, and all of it fits into a near cache.
+//! A hierarchy of timer wheels. The lowest has slots of [`WIDTH_BITS`] bits of nanoseconds; each slot of a higher wheel is as
+//! wide as the whole wheel below. A party is in the slot of its time, on the lowest wheel on which that slot is not the
+//! current one. When a slot is due, its parties move to a lower wheel, or from the lowest wheel into `open`, sorted by time
+//! and number. So a call costs the same for any number of parties, and the data fits into a near cache.
 //!
-//! Each party (a link, a session, a source) has at most one moment that counts. One brought forward is linked anew. A
-//! moment that only moves back is left as it is: the party is asked then, and names the later one. So a
-//! retransmission timer that every acknowledgement moves costs nothing.
+//! Each party (a link, a session, a source) has at most one pending call. An earlier time moves the party to another slot. A
+//! later time leaves it: the party is called early and names the later time. So a retransmission timer that every
+//! acknowledgement postpones costs nothing.
 
 use anabranch_wire::Time;
 
@@ -21,7 +20,7 @@ const WHEELS: usize = 5;
 /// The end of a list of parties.
 const NOBODY: u32 = u32::MAX;
 
-/// Moment and party as one number that sorts by moment first, so that ties are broken by party.
+/// Time and party as one number, which sorts by time, then by party.
 type Key = u128;
 
 /// The calendar of a run.
@@ -29,13 +28,13 @@ type Key = u128;
 pub(crate) struct Agenda {
     parties: Vec<Party>,
     wheels: Vec<Wheel>,
-    /// Everything up to the end of the slot in which this moment lies has been taken from the wheels.
+    /// Everything up to the end of the slot of this time has been taken from the wheels.
     position: u64,
-    /// What was taken, the next one last. Entries that were brought forward since are passed over.
+    /// Entries taken from the wheels, the next one last. Entries that were moved since are skipped.
     open: Vec<Key>,
 }
 
-/// What a party asked for, and its neighbours in the slot.
+/// The time of a party, and its neighbours in the slot.
 #[derive(Clone, Copy, Debug)]
 struct Party {
     due: Time,
@@ -43,7 +42,7 @@ struct Party {
     previous: u32,
 }
 
-/// A party that asked for nothing.
+/// A party without a pending call.
 const IDLE: Party = Party { due: Time::NEVER, next: NOBODY, previous: NOBODY };
 
 #[derive(Debug)]

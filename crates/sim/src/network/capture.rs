@@ -1,39 +1,39 @@
-//! Packets as the ends of a network see them, for traces.
+//! Packets as sessions send and receive them, for traces.
 
 use anabranch_engine::{PathInfo, Session};
 use anabranch_wire::{Length, Message, Span, Time};
 
 use super::packets::Destination;
 
-/// A packet at the moment when a session sent or received it.
+/// A packet when a session sent or received it.
 #[derive(Clone, Debug)]
 pub struct Captured {
     /// When.
     pub at: Time,
-    /// Whose: the place of the flow in the plan; flows of arrivals follow the plan's own.
+    /// Its flow, by number in the plan; flows of arrivals follow.
     pub flow: usize,
-    /// Which of the sessions that had this place one after the other, from 0.
+    /// Which of the successive sessions of this flow, from 0.
     pub session: u32,
-    /// Over which of the flow's paths, by its place in the plan.
+    /// The path, by number in the plan.
     pub path: usize,
     /// Whether the packet is on its way to the server.
     pub to_server: bool,
-    /// Whether it was sent now; else it was received now.
+    /// Whether it was sent; otherwise it was received.
     pub sent: bool,
     /// UDP payload in bytes.
     pub size: u32,
-    /// What it says.
+    /// Its content.
     pub message: Message<Length>,
-    /// How the sender finds its path, when it was sent now and the path has a window already.
+    /// The sender's metrics of the path, if it was sent and the path has a window.
     pub metrics: Option<PathMetrics>,
 }
 
-/// How a sender finds one of its paths.
+/// A sender's metrics of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMetrics {
     /// Smoothed round-trip time, zero before the first sample.
     pub rtt: Span,
-    /// Lowest round-trip time lately.
+    /// Lowest recent round-trip time.
     pub min_rtt: Span,
     /// Variation of the round-trip time.
     pub rtt_variance: Span,
@@ -63,7 +63,7 @@ impl Captured {
         }
     }
 
-    /// With how the session that sent it finds its path.
+    /// Adds the sender's metrics of the path.
     pub(super) fn with_metrics(mut self, session: &Session<Length>) -> Self {
         if let Message::Packet(packet) = &self.message {
             self.metrics = session

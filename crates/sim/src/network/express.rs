@@ -16,9 +16,9 @@ const SOON: usize = 12;
 pub(super) struct Express {
     links: Vec<PlainLink>,
     flights: Flights,
-    /// What is on its way over each link; nothing until somebody wants to know.
+    /// The packets on each link; empty until requested.
     underway: Vec<Tally>,
-    /// What arrived at the ends of links and is not moved on yet, and over which link it goes on.
+    /// Packets at the ends of links, and their next links.
     arrived: Vec<(Time, Flight, u32)>,
 }
 
@@ -31,7 +31,7 @@ impl Express {
         Some(Self { links, flights, underway: Vec::new(), arrived: Vec::new() })
     }
 
-    /// What is sent from `at` on arrives later than that.
+    /// Packets sent from `at` on arrive later than that.
     pub(super) fn ahead_of(&self, at: Time) -> Time {
         self.flights.end_of_slot(at)
     }
@@ -62,7 +62,7 @@ impl Express {
     pub(super) fn step(&mut self, until: Time, freight: &mut Freight, landed: &mut Vec<Landed>) {
         self.underway.clear();
         let mut arrived = std::mem::take(&mut self.arrived);
-        // Over which link each goes on is read once the routes are at hand.
+        // The next links are read once the routes are in the cache.
         let prefetched = |(at, flight): (Time, Flight)| {
             freight.routes.prefetch(flight.next as usize);
             (at, flight, LAST_HOP)
@@ -92,7 +92,7 @@ impl Express {
         self.arrived = arrived;
     }
 
-    /// What a link has done so far.
+    /// Counters of a link.
     pub(super) fn stats(&mut self, link: usize) -> LinkStats {
         let Self { links, flights, underway, .. } = self;
         if underway.is_empty() {
@@ -102,17 +102,17 @@ impl Express {
         links[link].stats(underway[link])
     }
 
-    /// Counts from `now` on how many packets wait at most.
+    /// Restarts the queue maximum.
     pub(super) fn restart_peaks(&mut self, now: Time) {
         self.links.iter_mut().for_each(|link| link.restart_peaks(now));
     }
 
-    /// For how long a link had something on its way out by `now`.
+    /// How long a link has been sending by `now`.
     pub(super) fn busy(&self, now: Time, link: usize) -> Span {
         self.links[link].busy(now)
     }
 
-    /// Packets waiting at a link at `now`, the one on its way out included.
+    /// Packets waiting at a link at `now`, including the one being sent.
     pub(super) fn backlog(&mut self, now: Time, link: usize) -> usize {
         self.links[link].backlog(now).0
     }

@@ -1,17 +1,17 @@
-//! When packets arrive at the ends of their links, where that is known as soon as they are sent.
+//! Arrival times of packets on plain links, where they are known when the packet is sent.
 //!
 //! ```text
 //! far -> a ring of wide slots -> the narrow slots of the wide one we are in -> in order of time and link
 //! ```
-//! A narrow slot is as wide as links may go ahead at most. What arrives in a wide slot lies there in the order in which it was
-//! sent; when it is due that goes into its narrow slots, and only when one of these is due is it put in order. So
-//! what is written and read lies together in a near cache, however much is on its way.
+//! A narrow slot is as wide as links may run ahead. A wide slot holds packets in order of sending. When it is due, they move
+//! into narrow slots, and a narrow slot is sorted when it is due. So memory accesses stay in a near cache, however many
+//! packets are under way.
 
 use std::collections::BTreeMap;
 
 use anabranch_wire::{Span, Time};
 
-use super::piles::{Pile, Piles};
+use super::chunked::{ChunkedList, ChunkedLists};
 use super::slots::{Occupied, SLOTS};
 
 /// Bits of nanoseconds in a narrow slot at most.
@@ -25,7 +25,7 @@ const LINK_BITS: u32 = 24;
 /// Bits of a size: plain links carry nothing that is larger than an IP packet can be.
 const SIZE_BITS: u32 = 16;
 
-/// A packet on a link, as links see it: nothing of the packet itself is touched between its first and its last link.
+/// A packet on a link. The packet itself is not accessed between its first and last link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flight {
     /// Where the packet is.
@@ -82,15 +82,15 @@ pub(crate) struct Flights {
     /// The narrow slots of the wide one we are in, and which of them have somebody, a bit each.
     narrow: [Vec<Entry>; 1 << WIDE_BITS],
     filled: u64,
-    wide: Vec<Pile>,
+    wide: Vec<ChunkedList>,
     occupied: Occupied,
     /// Wide slots beyond the ring, by number.
-    far: BTreeMap<u64, Pile>,
-    piles: Piles<Entry>,
+    far: BTreeMap<u64, ChunkedList>,
+    piles: ChunkedLists<Entry>,
     /// The number of the narrow slot that is open.
     position: u64,
     open: Vec<Entry>,
-    /// Those of the open slot in their order, by moment, link and place; the first `taken` are gone.
+    /// The flights of the open slot, sorted by time, link and slot; the first `taken` are gone.
     order: Vec<u64>,
     taken: usize,
 }
@@ -106,10 +106,10 @@ impl Flights {
             bits,
             narrow: std::array::from_fn(|_| Vec::new()),
             filled: 0,
-            wide: vec![Pile::EMPTY; SLOTS],
+            wide: vec![ChunkedList::EMPTY; SLOTS],
             occupied: Occupied::new(),
             far: BTreeMap::new(),
-            piles: Piles::new(),
+            piles: ChunkedLists::new(),
             position: 0,
             open: Vec::new(),
             order: Vec::new(),
@@ -137,7 +137,7 @@ impl Flights {
                 }
                 self.piles.push(pile, entry);
             }
-            _ => self.piles.push(self.far.entry(number).or_insert(Pile::EMPTY), entry),
+            _ => self.piles.push(self.far.entry(number).or_insert(ChunkedList::EMPTY), entry),
         }
     }
 
@@ -148,7 +148,7 @@ impl Flights {
         self.narrow[index].push(entry);
     }
 
-    /// No flight ends before that; [`Time::NEVER`] when there is none.
+    /// No flight ends before that; [`Time::NEVER`] without flights.
     pub(crate) fn next_at(&self) -> Time {
         if let Some(first) = self.order.get(self.taken) {
             return self.moment(*first);
@@ -233,7 +233,7 @@ impl Flights {
         let index = number as usize % SLOTS;
         if self.occupied.has(index) {
             self.occupied.clear(index);
-            let pile = std::mem::replace(&mut self.wide[index], Pile::EMPTY);
+            let pile = std::mem::replace(&mut self.wide[index], ChunkedList::EMPTY);
             let Self { piles, narrow, filled, bits, .. } = self;
             piles.empty(pile, |entry| {
                 let index = entry.narrow_slot(*bits);

@@ -6,37 +6,34 @@
 //!                   a source           -> packets or new sessions
 //!                   the script         -> links change
 //! ```
-//! Each of those on the agenda has one pending moment, whatever it holds. Packets are typed values that
-//! stay where they are; numbers of places travel. Routes are lists of links made beforehand. After the
-//! first round trips nothing is allocated any more but what the engine allocates.
+//! Each party on the agenda has one pending call. Packets are typed values that stay in their slots; slot numbers travel.
+//! Routes are lists of links made beforehand. After the first round trips only the engine allocates.
 //!
-//! A run is a pure function of its [`Plan`]: parties that are due together are called in the order
-//! of their numbers, links first, and each draws from a generator of its own. Links run ahead of the others
-//! where that changes nothing ([`Wires`]).
+//! A run is a pure function of its [`Plan`]: parties that are due at the same time are called in order of their numbers,
+//! links first, and each has a generator of its own. Links run ahead of the others if that changes nothing ([`Wires`]).
 
 mod agenda;
-mod beliefs;
 mod capture;
+mod chunked;
+mod delivery;
 mod express;
 mod flights;
 mod flow;
-mod look;
-mod moment;
+mod inspect;
 mod packets;
-mod piles;
-mod plan;
+pub(crate) mod plan;
 mod routes;
 mod slots;
 mod source;
 mod stepwise;
-mod thin;
+mod striping;
 mod wires;
 
 pub use capture::{Captured, PathMetrics};
-pub use look::{ArrivalState, BurstState, FlowState};
+pub use inspect::{ArrivalState, BurstState, FlowState};
 pub use plan::{
-    AgentPlan, ArrivalPlan, BurstPlan, Change, Decided, Decision, Duration, FlowPlan, InterfaceChange,
-    Limits, LinkChange, PathPlan, Plan, Sizes, StripingPlan, Supply,
+    AgentPlan, ArrivalPlan, BurstPlan, Change, Decided, Decision, Duration, Exceeded, FlowPlan,
+    InterfaceChange, Limits, LinkChange, PathPlan, Plan, Sizes, StripingPlan, Supply,
 };
 
 use std::sync::Arc;
@@ -50,56 +47,56 @@ use flow::{Flow, Routes, Served};
 use packets::Destination;
 use routes::Table;
 use source::{Arrivals, Burst, MAX_OPEN};
-use wires::{Fetched, Landed, Leaving, Wires};
+use wires::{Departure, Fetched, Landed, Leaving, Wires};
 
 /// Kinds of parties for [`seed_of`]; links are kind 1.
 const BURSTS: u64 = 2;
 const ARRIVALS: u64 = 3;
 
-/// The first party of the agenda of those that are no links.
+/// The first party of the agenda: the script.
 const SCRIPT_PARTY: usize = 0;
 
-/// The end of a destination that is a source of plain packets.
+/// The end in the destination of a plain packet.
 const NO_END: u8 = 2;
 
-/// A network that runs.
+/// A running network.
 pub struct Network {
     now: Time,
     wires: Wires,
-    /// The calendar of all that are no links.
+    /// The calendar of everything except links.
     agenda: Agenda,
-    /// Packets at the end of their routes that nobody has taken in yet.
+    /// Packets at the end of their routes, to be delivered.
     landed: Vec<Landed>,
     fetched: Vec<Fetched>,
-    /// Packets that left a session and are not offered to their first links yet.
+    /// Packets that left a session, to be offered to their first links.
     leaving: Vec<Leaving>,
-    /// Of the packets that were given to sessions side by side: which in turn, when, and to which flow.
+    /// The packets of a batch that sessions received: number in the batch, time, flow.
     received: Vec<(usize, Time, u32)>,
-    /// The turn of the session that is called.
+    /// The number in the batch of the packet whose session is called.
     turn: u32,
-    /// Counts the rounds in which packets were given out, and in which each session had its last one.
+    /// Counts batches, and for each session the batch of its last packet.
     rounds: u64,
     seen: Vec<u64>,
     flows: Vec<Flow>,
-    /// How many of the flows are the plan's own.
+    /// How many flows are the plan's own.
     lasting: usize,
-    /// The source of arrivals that each further flow belongs to.
+    /// The source of arrivals of each further flow.
     owners: Vec<u32>,
     bursts: Vec<Burst>,
     arrivals: Vec<(Arrivals, Routes)>,
     script: Vec<Change>,
     played: usize,
-    /// The first parties of each kind in the agenda, after the script, which is the first of all.
+    /// The first party of each kind in the agenda; the script comes before them.
     first_burst: usize,
     first_arrival: usize,
     first_end: usize,
     events: u64,
     limits: Limits,
-    /// Packets that sessions sent and received since they were last taken out, when anybody wants to know.
+    /// Captured packets since the last [`Self::take_captured`], if capturing.
     captured: Option<Vec<Captured>>,
 }
 
-/// Most packets that are captured before somebody takes them.
+/// Most captured packets before the caller has to take them.
 pub const MOST_CAPTURED: usize = 10_000;
 
 impl Network {
@@ -166,18 +163,17 @@ impl Network {
         network
     }
 
-    /// Keeps from now on what sessions send and receive, for [`Self::take_captured`]. It does not go on while it has
-    /// [`MOST_CAPTURED`] of them.
+    /// Captures packets of sessions from now on, for [`Self::take_captured`]. [`Self::run`] stops at [`MOST_CAPTURED`].
     pub fn capture(&mut self) {
         self.captured = Some(Vec::new());
     }
 
-    /// Hands out what was captured since the last call.
+    /// The packets captured since the last call.
     pub fn take_captured(&mut self) -> Vec<Captured> {
         self.captured.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Lets everything happen up to and with `until`.
+    /// Runs up to and including `until`, or until a limit is exceeded.
     pub fn run(&mut self, until: Time) {
         loop {
             let (links_at, others_at) = (self.wires.next_at(), self.agenda.next_at());
@@ -185,7 +181,7 @@ impl Network {
             if at > until || at == Time::NEVER {
                 break;
             }
-            if self.is_overfull() || self.is_laden() {
+            if self.exceeded().is_some() || self.is_laden() {
                 return;
             }
             if let Some(last) = self.wires.ahead_of(at) {
@@ -194,7 +190,7 @@ impl Network {
                 self.call_others(last);
             } else if links_at <= others_at {
                 self.step_links(at);
-                // Nobody is to be called before.
+                // Nothing else is due before.
                 self.call_others(Time::ZERO);
             } else {
                 self.call_other(at);
@@ -204,10 +200,13 @@ impl Network {
         self.now = self.now.max(until);
     }
 
-    /// True when more packets wait or are on their way than there is to be memory for: then it does not go on.
+    /// The limit that it exceeded, if any: then it does not go on.
     #[must_use]
-    pub fn is_overfull(&self) -> bool {
-        self.wires.count() > self.limits.packets
+    pub fn exceeded(&self) -> Option<Exceeded> {
+        if self.wires.count() > self.limits.packets {
+            return Some(Exceeded::Packets);
+        }
+        (self.events > self.limits.events).then_some(Exceeded::Events)
     }
 
     /// Where a run ends early.
@@ -216,19 +215,19 @@ impl Network {
         self.limits
     }
 
-    /// True when so much was captured that somebody has to take it.
+    /// Whether the caller has to take captured packets.
     fn is_laden(&self) -> bool {
         self.captured.as_ref().is_some_and(|captured| captured.len() >= MOST_CAPTURED)
     }
 
-    /// Moves on packets that have crossed a link by `until`.
+    /// Moves packets that have crossed a link by `until`.
     fn step_links(&mut self, until: Time) {
         let hops = self.wires.packet_hops();
         self.wires.step(until, &mut self.landed);
         self.events += self.wires.packet_hops() - hops;
     }
 
-    /// Hands out what has landed and calls all but links, in order of time, up to and with `until`.
+    /// Delivers packets and calls everything except links, in order of time, up to and including `until`.
     fn call_others(&mut self, until: Time) {
         let mut fetched = std::mem::take(&mut self.fetched);
         fetched.extend(self.landed.drain(..).map(|packet| self.wires.fetch(packet)));
@@ -240,7 +239,7 @@ impl Network {
         self.wires.send_all(&mut self.leaving);
     }
 
-    /// Calls the first that is no link and is to be called by `until`; false when none is.
+    /// Calls the first party other than a link that is due by `until`; false without one.
     fn call_other(&mut self, until: Time) -> bool {
         let Some((at, party)) = self.agenda.next(until) else { return false };
         self.now = at;
@@ -264,7 +263,7 @@ impl Network {
         }
     }
 
-    /// Lets an end's application act, sends what its session has to send, and notes when to call it next.
+    /// Calls an end's application, sends its packets, and schedules its next call.
     fn serve(&mut self, index: usize, end: usize) {
         let flow = &mut self.flows[index];
         let mut served = flow.serve(self.now, end);
@@ -274,7 +273,7 @@ impl Network {
             }
             let Some(session) = &mut flow.sessions[end] else { return };
             let mut sends = false;
-            // Looked at where it lies: it is large.
+            // Not moved: it is large.
             while let Some(transmit) = &mut session.poll_transmit(self.now) {
                 sends = true;
                 let path = match &mut flow.thin {
@@ -294,18 +293,18 @@ impl Network {
                     let packet = Captured::new(self.now, (to, true), size, &transmit.message);
                     list.push(packet.with_metrics(session));
                 }
-                let when = (self.now, self.turn);
                 let message = &mut transmit.message;
-                self.leaving.push(self.wires.pack(when, (routes[end], to), size, Some(message)));
+                let packet = Departure { at: self.now, turn: self.turn, start: routes[end], to, size };
+                self.leaving.push(self.wires.pack(packet, Some(message)));
                 session.reclaim(message);
             }
-            // Sending makes room, which the application may fill.
+            // Sending makes room for more data of the application.
             served = if sends { flow.serve(self.now, end) } else { Served::Nothing };
             if served == Served::Nothing {
                 break;
             }
         }
-        // A probe timeout that has become shorter may be over already: then it is now, for time does not go back.
+        // A shortened probe timeout may already be over: then it is due now.
         let next = flow.next_call(end).max(self.now);
         self.agenda.call(self.first_end + index * 2 + end, next);
     }
@@ -318,7 +317,7 @@ impl Network {
         self.flows.len() - 1
     }
 
-    /// A flow is over; one that had arrived leaves its place to the next.
+    /// A flow is over; the slot of an arrived flow becomes free.
     fn on_finished(&mut self, index: usize) {
         let Some(owner) = index.checked_sub(self.lasting) else { return };
         let arrivals = &mut self.arrivals[self.owners[owner] as usize].0;
@@ -335,8 +334,9 @@ impl Network {
         let (sends, next) = burst.call(self.now);
         if sends {
             let to = Destination { flow: index as u32, end: NO_END, ..Destination::default() };
-            let when = (self.now, self.turn);
-            self.leaving.push(self.wires.pack(when, (burst.route, to), burst.plan.packet, None));
+            let (start, size) = (burst.route, burst.plan.packet);
+            let packet = Departure { at: self.now, turn: self.turn, start, to, size };
+            self.leaving.push(self.wires.pack(packet, None));
         }
         self.agenda.call(self.first_burst + index, next);
     }
@@ -377,7 +377,7 @@ impl Network {
     }
 }
 
-/// Paths without a way back get one that takes no time: a link of its own, after all others.
+/// Gives paths without a return route an instant one: one more link for all of them.
 fn lead_back(plan: &mut Plan) {
     let at_once = plan.links.len() as u32;
     let flows = plan.flows.iter_mut().map(|flow| &mut flow.paths);

@@ -1,4 +1,4 @@
-//! What a network is made of: everything the core has to be told before a run, as plain values.
+//! The description of a network and its traffic, as plain values.
 //!
 //! Scenario files and generators end up as a [`Plan`]; tests may write one by hand.
 
@@ -13,10 +13,9 @@ use anabranch_wire::{Rate, Span, Time};
 /// A network and what goes on in it.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Decides everything that is left to chance. Each link and source draws from a generator of its own.
+    /// The seed of all randomness. Each link and source has a generator of its own.
     pub seed: u64,
-    /// Links, each in one direction; elsewhere they are named by their place here. Their seeds are set
-    /// from the plan's.
+    /// Links, each in one direction. Their numbers are their indices here; their seeds follow from the plan's.
     pub links: Vec<LinkConfig>,
     /// Sessions that run once.
     pub flows: Vec<FlowPlan>,
@@ -24,43 +23,54 @@ pub struct Plan {
     pub arrivals: Vec<ArrivalPlan>,
     /// Packets without a session.
     pub bursts: Vec<BurstPlan>,
-    /// What changes while it runs.
+    /// Changes to links during the run.
     pub script: Vec<Change>,
     /// Where a run ends early.
     pub limits: Limits,
 }
 
-/// How much a network may hold.
+/// How much a network may hold and do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most packets that wait or are under way at once. A network with more stops.
     pub packets: usize,
     /// Most sessions of all sources of arrivals that are open at once. Further ones are refused.
     pub sessions: usize,
+    /// Most events: packets that cross a link, and calls of sessions and sources. A network with more stops.
+    pub events: u64,
+}
+
+/// A limit of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exceeded {
+    /// [`Limits::packets`].
+    Packets,
+    /// [`Limits::events`].
+    Events,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { packets: 10_000_000, sessions: 200_000 }
+        Self { packets: 10_000_000, sessions: 200_000, events: 100_000_000_000 }
     }
 }
 
 /// One session and what it carries, from the client to the server.
 #[derive(Clone, Debug)]
 pub struct FlowPlan {
-    /// Its paths; it connects over the first and opens the others then.
+    /// Its paths; it connects over the first and then opens the others.
     pub paths: Vec<PathPlan>,
-    /// How long after its start each of these others is opened at the earliest; without, as soon as can be.
+    /// The earliest times at which the others open, after its start; empty for as soon as possible.
     pub openings: Vec<Span>,
     /// Settings of both ends.
     pub config: Arc<Config>,
-    /// What it carries.
+    /// Its data.
     pub supply: Supply,
     /// When it connects.
     pub start: Time,
-    /// When it vanishes.
+    /// When it ends.
     pub stop: Time,
-    /// Its paths are routes of one path, below the session.
+    /// Its paths are routes below the session, which sees one path.
     pub striping: Option<StripingPlan>,
     /// Its stream is sent on every path.
     pub redundant: bool,
@@ -140,7 +150,7 @@ impl fmt::Display for Decision {
 }
 
 impl FlowPlan {
-    /// How many paths its sessions know of.
+    /// How many paths its sessions have.
     #[must_use]
     pub fn sees_paths(&self) -> usize {
         if self.striping.is_some() { 1 } else { self.paths.len() }
@@ -152,9 +162,9 @@ impl FlowPlan {
 pub struct StripingPlan {
     /// How many packets each route gets in turn, in proportion.
     pub weights: Vec<i64>,
-    /// How many wait at the receiver for earlier ones; `None` when they are handed up as they come.
+    /// The reorder buffer at the receiver; `None` to deliver packets as they arrive.
     pub buffer: Option<BufferSize>,
-    /// The routes as the receiver sees them.
+    /// The routes, for the reorder buffer.
     pub lanes: Vec<Lane>,
     /// How long acknowledgements take.
     pub back: Span,
@@ -165,14 +175,14 @@ pub struct StripingPlan {
 pub struct PathPlan {
     /// From the client to the server.
     pub forward: Vec<u32>,
-    /// From the server to the client. Where it is empty, packets arrive at once.
+    /// From the server to the client. If empty, packets arrive at once.
     pub back: Vec<u32>,
 }
 
-/// What an application has to send.
+/// The data of an application.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Supply {
-    /// As much as goes.
+    /// Endless data.
     Bulk,
     /// So many bytes; then the session ends.
     File(u64),
@@ -183,9 +193,9 @@ pub enum Supply {
         /// In chunks of so many bytes.
         chunk: u64,
     },
-    /// Bytes at moments after its start, in order of time; then the session ends.
+    /// Bytes at times after its start, in order; then the session ends.
     Script(Arc<[(Span, u64)]>),
-    /// Datagrams of one size, one after the other without an end.
+    /// Datagrams of one size, without end.
     Datagrams {
         /// From one to the next.
         pause: Span,
@@ -194,7 +204,7 @@ pub enum Supply {
     },
 }
 
-/// Sessions that arrive at random moments, carry a file each and end.
+/// Sessions that arrive at random, carry a file each and end.
 #[derive(Clone, Debug)]
 pub struct ArrivalPlan {
     /// Arrivals a second and for how long, over and over: a Poisson process whose rate alternates.
@@ -214,7 +224,7 @@ pub struct ArrivalPlan {
 /// The sizes of files, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sizes {
-    /// All alike.
+    /// All equal.
     Fixed(u64),
     /// Exponential with this mean.
     Exponential(f64),
@@ -246,7 +256,7 @@ pub struct BurstPlan {
     pub stop: Time,
 }
 
-/// A length of time that may be left to chance.
+/// A length of time, fixed or random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duration {
     /// Always the same.
@@ -257,7 +267,7 @@ pub enum Duration {
     Uniform(Span),
 }
 
-/// Something that happens to a link.
+/// A change to a link.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// When.
@@ -268,10 +278,10 @@ pub struct Change {
     pub what: LinkChange,
 }
 
-/// What can be changed of a link while packets are on it.
+/// Changes to a link that may hold packets.
 #[derive(Clone, Debug)]
 pub enum LinkChange {
-    /// Cut it, or mend it.
+    /// Cut it, or repair it.
     Down(bool),
     /// Another rate.
     Rate(RateModel),

@@ -1,4 +1,4 @@
-//! The routes of a network: lists of links, one after the other in one table.
+//! The routes of a network: lists of links in one table.
 
 use anabranch_prefetch::prefetch_item;
 

@@ -1,4 +1,4 @@
-//! Which slots of a ring have somebody.
+//! The occupied slots of a ring.
 
 /// Slots of a ring; a word of bits says which words of bits are not zero.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
@@ -32,7 +32,7 @@ impl Occupied {
         self.bits[slot / 64] & 1 << (slot % 64) != 0
     }
 
-    /// The first slot beyond `slot` that has somebody.
+    /// The first occupied slot after `slot`.
     pub(crate) fn after(&self, slot: usize) -> Option<usize> {
         let beyond = |index: usize| u64::MAX.checked_shl(index as u32 + 1).unwrap_or(0);
         let word = slot / 64;
@@ -46,7 +46,7 @@ impl Occupied {
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
-    /// How many slots beyond `slot` the next is that has somebody, going round; never itself.
+    /// The distance from `slot` to the next occupied one around the ring; never itself.
     pub(crate) fn next(&self, slot: usize) -> Option<usize> {
         let round = || if self.has(0) { Some(0) } else { self.after(0) };
         let next = self.after(slot).or_else(round).filter(|next| *next != slot)?;

@@ -1,4 +1,4 @@
-//! Sources without a session of their own: bursts of plain packets, and sessions that arrive at random.
+//! Sources: bursts of plain packets, and sessions that arrive at random.
 
 use anabranch_wire::{Span, Time};
 
@@ -14,7 +14,7 @@ pub(crate) struct Burst {
     chance: Chance,
     /// End of the burst that runs.
     until: Time,
-    /// How long a burst is to last until the next packet is due: what was left of its spacing when the last burst ended.
+    /// The rest of the packet spacing at the end of the last burst.
     left: Span,
     pub sent: u64,
     pub received: u64,
@@ -32,7 +32,7 @@ impl Burst {
             return (false, Time::NEVER);
         }
         if now >= self.until {
-            // The burst that ended was followed by its pause before this call.
+            // The pause after the last burst is over.
             self.until = now + self.chance.duration(self.plan.on);
             let first = now + self.left;
             if first > now || first >= self.until {
@@ -43,13 +43,13 @@ impl Burst {
         (true, self.due(now + self.plan.every))
     }
 
-    /// When to call for a packet that is due then: in this burst, or in one after it, where no time of pauses counts.
+    /// When to call for a packet that is due at `next`: in this burst, or after the pause.
     fn due(&mut self, next: Time) -> Time {
         self.left = next.since(self.until);
         if next < self.until { next } else { self.until + self.pause() }
     }
 
-    /// A pause, never so short that time would stand still.
+    /// A pause, at least a nanosecond.
     fn pause(&mut self) -> Span {
         self.chance.duration(self.plan.off).max(Span::from_nanos(1))
     }
@@ -62,16 +62,16 @@ pub(crate) struct Arrivals {
     chance: Chance,
     phase: usize,
     phase_end: Time,
-    /// Whether the next call brings an arrival or only another phase.
+    /// Whether the next call is an arrival; otherwise it is a change of phase.
     due: bool,
     /// Sessions that arrived.
     pub arrived: u64,
-    /// Those turned away because too many were open.
+    /// Sessions refused because too many were open.
     pub refused: u64,
-    /// How long files took, each with its size, in order of completion.
+    /// Completion time, duration and size of each file, in order of completion.
     pub completed: Vec<(Time, Span, u64)>,
     pub bytes: u64,
-    /// Places of flows that nobody has.
+    /// Free slots of flows.
     pub free: Vec<u32>,
     pub open: usize,
 }
@@ -107,7 +107,7 @@ impl Arrivals {
             self.phase = (self.phase + 1) % self.plan.phases.len();
             self.phase_end = now + self.plan.phases[self.phase].1;
         }
-        // A Poisson process has no memory: beginning anew at a change of rate is right.
+        // A Poisson process has no memory, so it can start again when the rate changes.
         let rate = self.plan.phases[self.phase].0;
         let wait = Span::from_secs_f64(self.chance.exponential() / rate);
         let next = now + wait.max(Span::from_nanos(1));

@@ -1,7 +1,7 @@
-//! Links that are asked one by one.
+//! Links that run one by one.
 //!
-//! A link calls once for whatever it holds: when its first packet arrives. That packet is offered to
-//! the next link of its route, or handed out when there is none.
+//! A link has one pending call: when its first packet arrives. That packet is offered to the next link of its route, or
+//! delivered at the end of the route.
 
 use anabranch_link::{Arrival, Ecn, Link, LinkConfig, LinkStats, RateModel};
 use anabranch_wire::{Span, Time};
@@ -137,24 +137,24 @@ impl Stepwise {
         self.attend(index, freight);
     }
 
-    /// What a link has done by `now`: that is counted only when the link is asked.
+    /// Counters of a link at `now`; they are updated only on request.
     pub(super) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
         let link = &mut self.links[link];
         link.backlog(now);
         *link.stats()
     }
 
-    /// Counts from `now` on how many packets wait at most.
+    /// Restarts the queue maximum.
     pub(super) fn restart_peaks(&mut self, now: Time) {
         self.links.iter_mut().for_each(|link| link.restart_peaks(now));
     }
 
-    /// For how long a link had something on its way out by `now`.
+    /// How long a link has been sending by `now`.
     pub(super) fn busy(&mut self, now: Time, link: usize) -> Span {
         self.links[link].busy(now)
     }
 
-    /// Packets waiting at a link at `now`, the one on its way out included.
+    /// Packets waiting at a link at `now`, including the one being sent.
     pub(super) fn backlog(&mut self, now: Time, link: usize) -> usize {
         self.links[link].backlog(now).0
     }

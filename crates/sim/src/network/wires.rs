@@ -1,30 +1,30 @@
-//! The links of a network and what is on them: takes packets from hop to hop.
+//! The links of a network and their packets: moves packets from hop to hop.
 //!
-//! What is sent arrives a link's delay later at the soonest. Where packets enter over links that others do not pass
-//! through, what links do meanwhile does not depend on what is sent. So where links are plain, too, they go ahead of the sessions
-//! by that delay, slot by slot ([`Express`]); else they are asked one by one ([`Stepwise`]).
+//! A packet arrives at least one link delay after it was sent. If packets enter over links that no other packets pass
+//! through, links do not depend on packets that are sent meanwhile. Plain links then run ahead of the sessions by that
+//! delay, slot by slot ([`Express`]). Otherwise links run one by one ([`Stepwise`]).
 
 use anabranch_link::{LinkConfig, LinkStats};
 use anabranch_wire::{Length, Message, PathId, Span, StreamId, Time};
 
 use super::express::Express;
 use super::flights::Flight;
-use super::packets::{Destination, Kept, Packets};
+use super::packets::{Destination, PackedPacket, Packets};
 use super::plan::LinkChange;
 use super::routes::Table;
 use super::stepwise::Stepwise;
 use crate::chance::seed_of;
 
-/// The kind of party whose seeds are those of links.
+/// The kind of links for seeds.
 const SEED_KIND: u64 = 1;
 
-/// What is written on a packet at the end of its route.
+/// The envelope of a packet at the end of its route.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
     pub to: Destination,
     /// UDP payload in bytes.
     pub size: u32,
-    /// It carries a congestion mark.
+    /// Whether it has a congestion mark.
     pub ce: bool,
 }
 
@@ -36,32 +36,45 @@ pub(crate) struct Landed {
     pub ce: bool,
 }
 
-/// And when it was fetched.
+/// The same, fetched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetched {
     pub at: Time,
     ce: bool,
-    kept: Kept,
+    packed: PackedPacket,
 }
 
 impl Fetched {
     pub(crate) fn envelope(&self) -> Envelope {
-        Envelope { to: self.kept.to, size: self.kept.size, ce: self.ce }
+        Envelope { to: self.packed.to, size: self.packed.size, ce: self.ce }
     }
 
     pub(crate) fn to(&self) -> Destination {
-        self.kept.to
+        self.packed.to
     }
 
-    /// The stream that it has bytes of, and where they begin.
+    /// The stream of its bytes, and their offset.
     pub(crate) fn run_start(&self) -> Option<(StreamId, u64)> {
-        self.kept.run_start()
+        self.packed.run_start()
     }
 
-    /// The path that it is about, and whether it acknowledges.
+    /// The path that it concerns, and whether it is an acknowledgement.
     pub(crate) fn path(&self) -> Option<(PathId, bool)> {
-        self.kept.path()
+        self.packed.path()
     }
+}
+
+/// A packet that leaves its source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    pub at: Time,
+    /// The order among packets that leave at the same time.
+    pub turn: u32,
+    /// Where its route begins in the table.
+    pub start: u32,
+    pub to: Destination,
+    /// UDP payload in bytes.
+    pub size: u32,
 }
 
 /// A packet that has left a session.
@@ -82,7 +95,7 @@ pub(crate) struct Freight {
     pub packet_hops: u64,
 }
 
-/// Links and what is on them.
+/// Links and their packets.
 #[derive(Debug)]
 pub(crate) struct Wires {
     freight: Freight,
@@ -109,7 +122,7 @@ impl Wires {
         Self { freight: Freight { packets: Packets::default(), routes, packet_hops: 0 }, links }
     }
 
-    /// Up to when links may go ahead of what is sent from `at` on; `None` when they may not.
+    /// Up to when links may run ahead of packets sent from `at` on; `None` if they may not.
     pub(crate) fn ahead_of(&self, at: Time) -> Option<Time> {
         match &self.links {
             Links::Express(links) => Some(links.ahead_of(at)),
@@ -117,7 +130,7 @@ impl Wires {
         }
     }
 
-    /// Nothing arrives anywhere before that.
+    /// No packet arrives before that.
     pub(crate) fn next_at(&mut self) -> Time {
         match &mut self.links {
             Links::Express(links) => links.next_at(),
@@ -134,20 +147,14 @@ impl Wires {
         }
     }
 
-    /// Packets that crossed a link so far.
+    /// How many packets crossed a link so far.
     pub(crate) fn packet_hops(&self) -> u64 {
         self.freight.packet_hops
     }
 
-    /// Takes over a packet of `size` bytes that leaves at `at`, in the given turn among those that do, over the route that
-    /// begins at `start`. What is left in the message is there for its lists only.
-    pub(crate) fn pack(
-        &mut self,
-        (at, turn): (Time, u32),
-        (start, to): (u32, Destination),
-        size: u32,
-        message: Option<&mut Message<Length>>,
-    ) -> Leaving {
+    /// Stores a packet; the message keeps only its lists.
+    pub(crate) fn pack(&mut self, packet: Departure, message: Option<&mut Message<Length>>) -> Leaving {
+        let Departure { at, turn, start, to, size } = packet;
         let place = self.freight.packets.insert(to, size, message);
         Leaving { at, turn, ecn: to.ecn, flight: Flight { place, next: start, size } }
     }
@@ -169,21 +176,21 @@ impl Wires {
         }
     }
 
-    /// Has a packet fetched that has landed.
+    /// Fetches a packet at the end of its route.
     pub(crate) fn fetch(&mut self, Landed { at, place, ce }: Landed) -> Fetched {
-        Fetched { at, ce, kept: self.freight.packets.fetch(place) }
+        Fetched { at, ce, packed: self.freight.packets.fetch(place) }
     }
 
     /// Opens a packet that was fetched.
     #[inline]
     pub(crate) fn open(&mut self, fetched: &Fetched) -> Option<Message<Length>> {
-        self.freight.packets.open(&fetched.kept)
+        self.freight.packets.open(&fetched.packed)
     }
 
     /// Takes the lists back of what was opened, before another packet leaves.
     #[inline]
     pub(crate) fn close(&mut self, fetched: &Fetched, message: &mut Message<Length>) {
-        self.freight.packets.close(&fetched.kept, message);
+        self.freight.packets.close(&fetched.packed, message);
     }
 
     /// Changes a link; only where that was expected.
@@ -194,7 +201,7 @@ impl Wires {
         }
     }
 
-    /// What a link has done by `now`.
+    /// Counters of a link at `now`.
     pub(crate) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
         match &mut self.links {
             Links::Express(links) => links.stats(link),
@@ -202,7 +209,7 @@ impl Wires {
         }
     }
 
-    /// Counts from `now` on how many packets wait at most at each link.
+    /// Restarts the queue maximum of each link.
     pub(crate) fn restart_peaks(&mut self, now: Time) {
         match &mut self.links {
             Links::Express(links) => links.restart_peaks(now),
@@ -215,7 +222,7 @@ impl Wires {
         self.freight.packets.lost_of(source)
     }
 
-    /// For how long a link had something on its way out by `now`.
+    /// How long a link has been sending by `now`.
     pub(crate) fn busy(&mut self, now: Time, link: usize) -> Span {
         match &mut self.links {
             Links::Express(links) => links.busy(now, link),
@@ -223,7 +230,7 @@ impl Wires {
         }
     }
 
-    /// Packets waiting at a link at `now`, the one on its way out included.
+    /// Packets waiting at a link at `now`, including the one being sent.
     pub(crate) fn backlog(&mut self, now: Time, link: usize) -> usize {
         match &mut self.links {
             Links::Express(links) => links.backlog(now, link),
@@ -231,7 +238,7 @@ impl Wires {
         }
     }
 
-    /// Packets on their way now.
+    /// Packets under way now.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.freight.packets.count()

@@ -1,4 +1,4 @@
-//! An application that lives by events alone, and knows every byte that it sends and should receive.
+//! An application that relies on events alone, and knows every byte that it sends and should receive.
 //!
 //! It writes to a stream again only after [`Event::StreamWritable`], reads again only after
 //! [`Event::StreamReadable`], and opens streams again only after [`Event::StreamsAvailable`]: an event that
@@ -63,7 +63,7 @@ pub(crate) struct Talker {
     datagrams_seen: BTreeSet<u64>,
     no_streams: bool,
     side: Option<Side>,
-    /// What must never happen and did.
+    /// The first violation.
     pub faults: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! From a seed: two configurations, cables, and what happens to them, as values.
+//! Derives two configurations, cables and a script from a seed.
 
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{AckPolicy, Config, DatagramMode, Detector, ReportConfig, SchedulerKind};
@@ -8,7 +8,7 @@ use anabranch_wire::{PathUse, Span, Time};
 use super::dice::Dice;
 use crate::pair::CableConfig;
 
-/// Everything a run consists of.
+/// The input of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub configs: [Config; 2],
@@ -16,7 +16,7 @@ pub(crate) struct World {
     /// Sorted by time.
     pub steps: Vec<Step>,
     pub finale: Finale,
-    /// When the script is over and everything is mended.
+    /// When the script is over and all links work.
     pub mended_at: Time,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Step {
     pub what: Operation,
 }
 
-/// One thing that happens. `pick` chooses among what there is at the time.
+/// An operation. `pick` chooses among the current candidates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     /// Silence in the directions that are true.
@@ -37,7 +37,7 @@ pub(crate) enum Operation {
     Mend {
         cable: usize,
     },
-    /// The client's NAT forgets.
+    /// The client's NAT forgets its mapping.
     Rebind {
         cable: usize,
     },
@@ -55,7 +55,7 @@ pub(crate) enum Operation {
         cable: usize,
         mtu: Option<u32>,
     },
-    /// A stream of so many bytes, and so many in answer.
+    /// A stream of so many bytes, and so many in response.
     Talk {
         end: usize,
         bytes: u64,
@@ -72,7 +72,7 @@ pub(crate) enum Operation {
         end: usize,
         count: usize,
     },
-    /// The application stops reading, or goes on.
+    /// The application stops or resumes reading.
     Pause {
         end: usize,
         paused: bool,
@@ -215,7 +215,7 @@ fn cable(dice: &mut Dice) -> CableConfig {
 
 fn config(dice: &mut Dice, rebinds: bool) -> Config {
     let mut config = if dice.chance(0.25) { Config::tcp() } else { Config::default() };
-    // What the `tcp` profile takes for granted does not pass every cable here.
+    // Packets of the `tcp` profile do not pass every cable here.
     config.mtu.base = 1200;
     config.mtu.max = 1472;
     config.cc.rule = dice.one_of(&RuleKind::ALL);

@@ -1,4 +1,4 @@
-//! What `anabranch sim` is told on its command line.
+//! Command-line arguments of `anabranch sim`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,40 +14,43 @@ use crate::args::OUTPUT;
 use crate::errors::Failure;
 use crate::values::whole;
 
-/// Runs at the same time for each processor: more only take memory.
+/// Most simultaneous runs for each processor.
 const MOST_A_PROCESSOR: usize = 4;
 
-/// What one run or many need.
+/// Arguments of a run or a sweep.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// A file, or the name of a scenario that comes along
+    /// A file, or the name of a built-in scenario
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
-    /// Seeds, as 7, 1..20 or 1,4,9; the scenario's own when left out, and for a grid ten, then more where ten do not decide
+    /// Seeds, as 7, 1..20 or 1,4,9. Default: the scenario's own; for a grid ten, and more if ten do not decide
     #[arg(long, value_name = "SEEDS", allow_negative_numbers = true)]
     pub seeds: Option<Seeds>,
-    /// Runs at the same time, at most four a processor; one a processor when left out
+    /// Simultaneous runs, at most four for each processor. Default: one for each processor
     #[arg(long, value_name = "N", value_parser = whole(1..=u16::MAX))]
     pub threads: Option<u16>,
-    /// Which networks of `grid` and `fairness` or cases of `failures` to run, how many relays in `overlay`, as seeds are
-    /// written; all when left out
+    /// Networks of `grid` and `fairness`, cases of `failures`, or numbers of relays in `overlay`, written like seeds.
+    /// Default: all
     #[arg(long, value_name = "CELLS")]
     pub cells: Option<Seeds>,
-    /// How `grid` spreads data over paths; a scenario file says it itself
+    /// The scheduler of `grid`; a scenario file has its own
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<SchedulerKind>,
-    /// The `failures` with a redundant stream instead of as much as goes
+    /// Run `failures` with a redundant stream instead of a bulk stream
     #[arg(long)]
     pub redundant: bool,
-    /// When paths of the `failures` break, in seconds after the start, as 6..20; 0.3..6 when left out
+    /// When paths of `failures` break, in seconds after the start, as 6..20. Default: 0.3..6
     #[arg(long, value_name = "FROM..TO")]
     pub after: Option<Moments>,
-    /// Draw how it went into this directory, as SVG, in place of drawings of the same names: over time with the first
-    /// seed, as distributions, as bars over seeds
+    /// End a run of a scenario with an error after so many seconds; no limit by default
+    #[arg(long, value_name = "SECONDS", value_parser = whole(1..=u64::MAX))]
+    pub time_limit: Option<u64>,
+    /// Write charts as SVG into this directory, replacing those of the same names: over time for the first seed,
+    /// distributions, and bars over seeds
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
-    /// Write every packet that sessions send and receive to this file, in place of one that is there, as pcapng, or as
-    /// qlog where its name ends in .sqlog: then to a file for each end of each path; for a single run
+    /// Write every packet that sessions send and receive to this file, replacing it. The format is pcapng; with the
+    /// extension .sqlog it is qlog, with a file for each end of each path. For a single run
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub trace: Option<PathBuf>,
     /// How results are written
@@ -61,19 +64,23 @@ impl RunArgs {
         self.threads.map_or(all, |threads| (all * MOST_A_PROCESSOR).min(threads.into()))
     }
 
-    /// Grids of many networks trace nothing, and only the failures know redundant streams.
+    /// Refuses the options that an experiment does not have.
     pub(super) fn without_trace(&self, name: &str) -> Result<(), Failure> {
         if name != super::failures::NAME {
             self.without_failures()?;
+        }
+        if self.time_limit.is_some() {
+            return Err(Failure::usage(format!("`sim run {name}` has no --time-limit"))
+                .hint("its runs are short: `--cells` limits how many there are"));
         }
         if self.trace.is_none() {
             return Ok(());
         }
         Err(Failure::usage(format!("`sim run {name}` has no --trace"))
-            .hint("a scenario of your own has one: `anabranch sim run FILE --trace FILE`"))
+            .hint("run a scenario file instead: `anabranch sim run FILE --trace FILE`"))
     }
 
-    /// The options that only the grids know are an error elsewhere.
+    /// Refuses the options of grids.
     pub(super) fn without_grid(&self) -> Result<(), Failure> {
         let (option, whose) = match (&self.cells, self.scheduler) {
             (Some(_), _) => ("--cells", "`sim run grid`, `fairness`, `failures` and `overlay`"),
@@ -84,7 +91,7 @@ impl RunArgs {
             .hint("a scenario's own settings are changed with `sim sweep SCENARIO --set KEY=VALUE`"))
     }
 
-    /// The options that only the failures know are an error elsewhere.
+    /// Refuses the options of `failures`.
     fn without_failures(&self) -> Result<(), Failure> {
         let (option, hint) = if self.redundant {
             ("--redundant", "a flow of a scenario is redundant with `redundant = true`")
@@ -100,7 +107,7 @@ impl RunArgs {
     }
 }
 
-/// From when to when something happens, in seconds after the start.
+/// An interval, in seconds after the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments(pub f64, pub f64);
 
@@ -125,10 +132,10 @@ impl fmt::Display for Moments {
 /// How results are written.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct FormatArgs {
-    /// One JSON object a run instead of a table
+    /// One JSON object for each run instead of a table
     #[arg(long, conflicts_with = "csv", help_heading = OUTPUT)]
     pub json: bool,
-    /// One line of comma-separated values a run instead of a table
+    /// One line of comma-separated values for each run instead of a table
     #[arg(long, help_heading = OUTPUT)]
     pub csv: bool,
 }
@@ -143,65 +150,63 @@ impl FormatArgs {
     }
 }
 
-/// A run by itself.
+/// Arguments of `sim run`.
 #[derive(Args, Debug)]
 pub struct SingleArgs {
-    /// As of a sweep.
+    /// Arguments shared with sweeps.
     #[command(flatten)]
     pub run: RunArgs,
-    /// Belongs to sweeps; nobody reads it.
+    /// An option of sweeps, here only for its error message.
     #[arg(long = "set", hide = true, value_parser = UnknownArgumentValueParser::suggest(SETS_SWEEP))]
     set: Option<String>,
-    /// Likewise.
+    /// An option of sweeps, here only for its error message.
     #[arg(long = "shard", hide = true, value_parser = UnknownArgumentValueParser::suggest(SHARD_SWEEP))]
     shard: Option<String>,
 }
 
-/// What is told who would do a share of the runs.
-const SHARD_SWEEP: &str =
-    "shares of many runs are done by `anabranch sim sweep SCENARIO --set KEY=A,B --shard I/N`";
-/// What is told who would change a scenario for one run.
-const SETS_SWEEP: &str =
-    "a scenario runs with other values as `anabranch sim sweep SCENARIO --set KEY=VALUE`";
+/// The hint for `--shard` of a run.
+const SHARD_SWEEP: &str = "shards belong to sweeps: `anabranch sim sweep SCENARIO --set KEY=A,B --shard I/N`";
+/// The hint for `--set` of a run.
+const SETS_SWEEP: &str = "to change values, run `anabranch sim sweep SCENARIO --set KEY=VALUE`";
 
-/// What a sweep needs.
+/// Arguments of `sim sweep`.
 #[derive(Args, Debug)]
 pub struct SweepArgs {
-    /// As of a run.
+    /// Arguments shared with runs.
     #[command(flatten)]
     pub run: RunArgs,
-    /// A key and the values it takes, as flow.M.rule=lia,olia; may be given several times
+    /// A key and its values, as flow.M.rule=lia,olia; may be given several times
     #[arg(long = "set", value_name = "KEY=A,B,…", required = true)]
     pub set: Vec<Setting>,
-    /// Only every n-th run, from the i-th on, as 3/16
+    /// Only every n-th run, starting with the i-th, as 3/16
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
 }
 
-/// What to put together.
+/// Arguments of `sim merge`.
 #[derive(Args, Debug)]
 pub struct MergeArgs {
     /// Files that `run --json` or `sweep --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Only these metrics, as a Markdown table with a row a variant; `*` stands for any part between dots
+    /// Only these metrics, as a Markdown table with a row for each variant; `*` stands for any part between dots
     #[arg(long = "metric", value_name = "NAME", conflicts_with_all = ["json", "csv"])]
     pub metrics: Vec<String>,
-    /// How the whole is written
+    /// The output format
     #[command(flatten)]
     pub format: FormatArgs,
 }
 
-/// What to draw.
+/// Arguments of `sim plot`.
 #[derive(Args, Debug)]
 pub struct PlotArgs {
     /// Files that `run --json` or `sweep --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Metrics to draw, a chart each; `*` stands for any part between dots
+    /// Metrics to draw, one chart each; `*` stands for any part between dots
     #[arg(long = "metric", value_name = "NAME", default_value = "flow.*.goodput_mbit_s")]
     pub metrics: Vec<String>,
-    /// Where the drawings go, in place of those of the same names
+    /// The directory for the charts, which replace those of the same names
     #[arg(long = "into", value_name = "DIR", default_value = ".", help_heading = OUTPUT)]
     pub into: PathBuf,
 }
@@ -244,7 +249,7 @@ impl FromStr for Seeds {
             }
             seeds.extend(first..=last);
         }
-        // The same run once more would count as another.
+        // A repeated run would count as another one.
         let mut sorted = seeds.clone();
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -254,12 +259,12 @@ impl FromStr for Seeds {
     }
 }
 
-/// A share of the runs.
+/// A part of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// From 1.
     pub index: usize,
-    /// How many shares there are.
+    /// How many parts there are.
     pub count: usize,
 }
 
@@ -277,9 +282,9 @@ impl FromStr for Shard {
         match parts {
             Some((index, count)) if (1..=count).contains(&index) => Ok(Self { index, count }),
             Some((_, count)) if count > 0 => {
-                Err(format!("`{text}` is none of the shares, which are 1/{count} to {count}/{count}"))
+                Err(format!("`{text}` is out of range: 1/{count} to {count}/{count}"))
             }
-            _ => Err(format!("`{text}` is no share; write 3/16 for the third of sixteen")),
+            _ => Err(format!("`{text}` is not a shard; write 3/16 for the third of sixteen")),
         }
     }
 }
@@ -321,10 +326,10 @@ mod tests {
         assert_eq!(Shard { index: 3, count: 16 }.to_string(), "3/16");
         let told = |text: &str| text.parse::<Shard>().unwrap_err();
         for text in ["0/4", "5/4"] {
-            assert_eq!(told(text), format!("`{text}` is none of the shares, which are 1/4 to 4/4"));
+            assert_eq!(told(text), format!("`{text}` is out of range: 1/4 to 4/4"));
         }
         for text in ["3", "a/b", "0/0", "1/0", "-1/4", "1/4/4"] {
-            assert_eq!(told(text), format!("`{text}` is no share; write 3/16 for the third of sixteen"));
+            assert_eq!(told(text), format!("`{text}` is not a shard; write 3/16 for the third of sixteen"));
         }
     }
 }

@@ -1,5 +1,4 @@
-//! What the grids of drawn networks have in common: each cell with each seed on all processors, judged once all its
-//! seeds are there, and how that is written.
+//! Runs the cells of a grid on all processors, judges them, and writes the report.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,34 +15,38 @@ use crate::commands::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
-/// Seeds of a cell that none of its results decides before.
+/// Most seeds of an undecided cell.
 const MOST_SEEDS: usize = 80;
 
-/// Cells and seeds, from 1 on, that are run unless others are asked for.
-pub(super) struct Usual {
+/// A grid to run.
+pub(super) struct Grid<'a> {
+    pub args: &'a RunArgs,
+    pub context: &'a Context,
+    /// The default cells.
     pub cells: std::ops::Range<u64>,
+    /// The default seeds.
     pub seeds: std::ops::Range<u64>,
 }
 
-/// The judgements of all cells that are complete, and of how many runs how many were done.
+/// The verdicts on all complete cells, and how many runs were done.
 pub(super) struct Judged<V> {
     pub verdicts: Vec<V>,
     pub done: usize,
     pub all: usize,
 }
 
-/// Runs each cell with each seed; judges a cell when all its seeds are there. Where they do not decide and no others were asked
-/// for, it gets as many seeds again as it had, up to [`MOST_SEEDS`] in all, and is judged by all of them.
+/// Runs each cell with each seed, and judges a cell when all its seeds are complete.
+///
+/// An undecided cell gets twice as many seeds, up to [`MOST_SEEDS`], unless the user named the seeds.
 pub(super) fn judge<R: Send + 'static, V>(
-    args: &RunArgs,
-    context: &Context,
-    usual: Usual,
+    Grid { args, context, cells, seeds }: Grid<'_>,
     work: impl Fn(u64, u64) -> R + Send + Sync + 'static,
-    (mut verdict, decides): (impl FnMut(u64, &[R]) -> V, impl Fn(&V) -> bool),
+    mut verdict: impl FnMut(u64, &[R]) -> V,
+    decides: impl Fn(&V) -> bool,
 ) -> Result<Judged<V>, Failure> {
     args.plot.as_deref().map(Folder::prepare).transpose()?;
-    let mut cells = args.cells.clone().map_or_else(|| usual.cells.collect(), |cells| cells.0);
-    let mut seeds = args.seeds.clone().map_or_else(|| usual.seeds.collect(), |seeds| seeds.0);
+    let mut cells = args.cells.clone().map_or_else(|| cells.collect(), |cells| cells.0);
+    let mut seeds = args.seeds.clone().map_or_else(|| seeds.collect(), |seeds| seeds.0);
     let mut wanted = seeds.len();
     let mut open: BTreeMap<u64, Vec<R>> = BTreeMap::new();
     let mut verdicts: BTreeMap<u64, V> = BTreeMap::new();
@@ -59,7 +62,7 @@ pub(super) fn judge<R: Send + 'static, V>(
         done += in_order(jobs, &crew, work, &mut |(cell, _), run| {
             let runs = open.entry(*cell).or_default();
             runs.push(run);
-            // Of the last cells before the user stopped, some seeds may be missing: these are not judged.
+            // If the user stops the command, incomplete cells are not judged.
             if runs.len() == wanted {
                 let judged = verdict(*cell, runs);
                 if is_last || decides(&judged) {
@@ -76,12 +79,19 @@ pub(super) fn judge<R: Send + 'static, V>(
     Ok(Judged { verdicts: verdicts.into_values().collect(), done, all })
 }
 
-/// Writes a report in the form that was asked for, and draws what is distributed.
+/// Distributions to draw, and the name of the experiment.
+pub(super) struct Charts<'a> {
+    pub name: &'a str,
+    pub distributions: &'a Distributions,
+}
+
+/// Writes a report in the requested form, and draws its distributions.
 pub(super) fn write<T: Serialize>(
     args: &RunArgs,
     report: &T,
-    (table, csv): (impl FnOnce(&T) -> String, impl FnOnce() -> String),
-    drawn: (&str, &Distributions),
+    table: impl FnOnce(&T) -> String,
+    csv: impl FnOnce() -> String,
+    charts: Charts<'_>,
 ) -> Result<(), Failure> {
     if args.format.json {
         Stream::Stdout.json(report)?;
@@ -90,11 +100,13 @@ pub(super) fn write<T: Serialize>(
     } else {
         out::print(&table(report))?;
     }
-    let draw = |folder: &Path| Folder::prepare(folder)?.save_all(draw_distributions(drawn.0, drawn.1));
+    let draw = |folder: &Path| {
+        Folder::prepare(folder)?.save_all(draw_distributions(charts.name, charts.distributions))
+    };
     args.plot.as_deref().map_or(Ok(()), draw)
 }
 
-/// The figures of a grid, a line each, under its name.
+/// The metrics of a grid, a line each.
 pub(super) fn figures(name: &str, metrics: &BTreeMap<String, f64>) -> String {
     let mut text = format!("{name}\n");
     for (name, value) in metrics {
@@ -103,7 +115,7 @@ pub(super) fn figures(name: &str, metrics: &BTreeMap<String, f64>) -> String {
     text
 }
 
-/// The command that runs a cell again, with the seeds that were asked for.
+/// The command that runs a cell again, with the same seeds.
 pub(super) fn replay(name: &str, cell: u64, args: &RunArgs) -> String {
     let mut replay = format!("anabranch sim run {name} --cells {cell}");
     if let Some(seeds) = &args.seeds {

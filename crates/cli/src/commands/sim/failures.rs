@@ -1,4 +1,4 @@
-//! `anabranch sim run failures`: paths that break in seven ways, and whether the session went on.
+//! `anabranch sim run failures`: paths break in seven ways; does the session continue?
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,11 @@ use super::{RunArgs, cells, stop_on_interrupt, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
 
-/// The name under which the sweep is run.
+/// Its name on the command line.
 pub(super) const NAME: &str = "failures";
-/// What it shows, for `sim list`.
-pub(super) const ABOUT: &str = "A path breaks in one of seven ways and is mended: does the session go on?";
+/// Its description in `sim list`.
+pub(super) const ABOUT: &str =
+    "A path breaks in one of seven ways and is repaired: does the session continue?";
 
 const CASES: std::ops::Range<u64> = 0..1000;
 
@@ -26,7 +27,7 @@ struct Report {
     breaches: Vec<Breach>,
 }
 
-/// A case in which promises were broken.
+/// A case that violates a bound.
 #[derive(Serialize)]
 struct Breach {
     broken: Vec<String>,
@@ -34,15 +35,15 @@ struct Breach {
     replay: String,
 }
 
-/// Runs the sweep and writes its figures.
+/// Runs the cases and writes the report.
 ///
 /// # Errors
-/// When a promise was broken, or output cannot be written.
+/// When a case violates a bound, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(NAME)?;
     if args.seeds.is_some() || args.scheduler.is_some() {
         return Err(Failure::usage("the failures take no --seeds and no --scheduler")
-            .hint("a case has its number for a seed: `--cells 0..69` runs the first seventy"));
+            .hint("the number of a case is its seed: `--cells 0..69` runs the first seventy"));
     }
     args.plot.as_deref().map(Folder::prepare).transpose()?;
     let cases = args.cells.clone().map_or_else(|| CASES.collect(), |cells| cells.0);
@@ -69,15 +70,21 @@ fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {
     let options = format!("{redundant}{after}");
     let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome, &options)).collect();
     let report = Report { scenario: NAME, metrics: metrics(runs), breaches };
-    cells::write(args, &report, (table, || csv(runs)), (NAME, &distributions(runs)))?;
+    cells::write(
+        args,
+        &report,
+        table,
+        || csv(runs),
+        cells::Charts { name: NAME, distributions: &distributions(runs) },
+    )?;
     if report.breaches.is_empty() {
         return Ok(());
     }
-    let message = format!("in {} of {} cases a promise was broken", report.breaches.len(), runs.len());
+    let message = format!("{} of {} cases violate a bound", report.breaches.len(), runs.len());
     Err(Failure::local(message))
 }
 
-/// How the gaps of delivery are distributed, a line a kind of break.
+/// The distribution of gaps in delivery, for each kind of break.
 fn distributions(runs: &[(Case, Outcome)]) -> Distributions {
     let mut kinds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for (case, outcome) in runs {

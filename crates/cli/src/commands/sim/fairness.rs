@@ -7,15 +7,15 @@ use anabranch_experiments::plots::Distributions;
 use anabranch_experiments::scenario::Spread;
 use serde::Serialize;
 
-use super::cells::{self, Judged, Usual, judge};
+use super::cells::{self, Charts, Grid, Judged, judge};
 use super::{RunArgs, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
 
-/// The name under which the grid is run.
+/// Its name on the command line.
 pub(super) const NAME: &str = "fairness";
-/// What it shows, for `sim list`.
-pub(super) const ABOUT: &str = "Fair where paths share a bottleneck with others, fast where they do not";
+/// Its description in `sim list`.
+pub(super) const ABOUT: &str = "Fair if paths share a bottleneck, fast if they do not";
 
 const CELLS: std::ops::Range<u64> = 0..60;
 const SEEDS: std::ops::Range<u64> = 1..4;
@@ -36,7 +36,7 @@ struct Failing {
     replay: String,
 }
 
-/// Runs the grid and writes its figures.
+/// Runs the grid and writes the report.
 ///
 /// # Errors
 /// When a cell is beyond its bounds, or output cannot be written.
@@ -44,12 +44,12 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(NAME)?;
     if args.scheduler.is_some() {
         return Err(Failure::usage("the fairness grid takes no --scheduler")
-            .hint("sessions with more to send than goes fill all windows, whatever the scheduler"));
+            .hint("its sessions always fill all windows, whatever the scheduler"));
     }
     let work = |cell, seed| FairCell::draw(cell).run(seed);
     let verdict = |cell, runs: &[FairRun]| FairVerdict::of(FairCell::draw(cell), runs);
     let Judged { verdicts, done, all } =
-        judge(args, context, Usual { cells: CELLS, seeds: SEEDS }, work, (verdict, |_: &FairVerdict| true))?;
+        judge(Grid { args, context, cells: CELLS, seeds: SEEDS }, work, verdict, |_: &FairVerdict| true)?;
     let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts) };
     unless_stopped(done, all)?;
     outcome
@@ -58,7 +58,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
 fn report(args: &RunArgs, verdicts: &[FairVerdict]) -> Result<(), Failure> {
     let failing = verdicts.iter().filter(|verdict| verdict.fails()).map(|verdict| Failing::of(verdict, args));
     let report = Report { scenario: NAME, metrics: metrics(verdicts), failing: failing.collect() };
-    cells::write(args, &report, (table, || csv(verdicts)), (NAME, &distributions(verdicts)))?;
+    cells::write(
+        args,
+        &report,
+        table,
+        || csv(verdicts),
+        Charts { name: NAME, distributions: &distributions(verdicts) },
+    )?;
     if report.failing.is_empty() {
         return Ok(());
     }
@@ -73,7 +79,7 @@ fn late(ratio: Option<[Spread; 2]>) -> Option<f64> {
     ratio.map(|[_, late]| late.mean)
 }
 
-/// How cells are distributed: the session's rate over its due, where it shares bottlenecks and where it does not.
+/// The distribution of cells by the session's rate over its fair rate, with and without shared bottlenecks.
 fn distributions(verdicts: &[FairVerdict]) -> Distributions {
     let shared = verdicts.iter().filter_map(|verdict| late(verdict.shared)).collect();
     let apart = verdicts.iter().filter_map(|verdict| late(verdict.apart)).collect();

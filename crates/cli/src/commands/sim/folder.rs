@@ -1,5 +1,4 @@
-//! The directory that drawings go into: each has a name of its own there, and takes the place of one that an earlier
-//! command left under it.
+//! The directory of drawings. Each drawing of a command has its own name and replaces a file of an earlier command.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,15 +8,15 @@ use anabranch_experiments::plots::Drawing;
 use crate::capture::qlog::file_part;
 use crate::errors::Failure;
 
-/// Where the drawings of one command go.
+/// The directory for the drawings of one command.
 pub(super) struct Folder<'a> {
     path: &'a Path,
-    /// The names of those that are drawn.
+    /// The names of the drawings so far.
     taken: BTreeSet<String>,
 }
 
 impl<'a> Folder<'a> {
-    /// Makes the directory, and sees that it takes files: before the runs, which may take long.
+    /// Creates the directory and checks that it is writable, before the runs start.
     pub(super) fn prepare(path: &'a Path) -> Result<Self, Failure> {
         let not_made = |error: std::io::Error| {
             let failure = Failure::file("create", path, &error);
@@ -33,7 +32,7 @@ impl<'a> Folder<'a> {
         Ok(Self { path, taken: BTreeSet::new() })
     }
 
-    /// Keeps drawings.
+    /// Writes drawings.
     pub(super) fn save_all(&mut self, drawings: Vec<Drawing>) -> Result<(), Failure> {
         drawings.into_iter().try_for_each(|drawing| self.save(drawing))
     }
@@ -44,7 +43,7 @@ impl<'a> Folder<'a> {
         std::fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))
     }
 
-    /// A name that no other drawing has; those of scenarios and flows may differ in case or signs only.
+    /// A name that no other drawing has: names of scenarios and flows may differ only in case or punctuation.
     fn free_name(&mut self, scenario: &str, what: &str) -> String {
         let name = file_part(&format!("{scenario} {what}"));
         let others = (2..).map(|number| format!("{name}-{number}"));

@@ -1,4 +1,4 @@
-//! `anabranch sim run grid`: every cell with every seed, on all processors, and what it amounts to.
+//! `anabranch sim run grid`: random networks, each compared with its best single path.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use anabranch_experiments::grid::{Cell, CellRun, Verdict, metrics};
 use anabranch_experiments::plots::Distributions;
 use serde::Serialize;
 
-use super::cells::{self, Judged, Usual, judge};
+use super::cells::{self, Charts, Grid, Judged, judge};
 use super::{RunArgs, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
 
-/// The name under which the grid is run.
+/// Its name on the command line.
 pub(super) const NAME: &str = "grid";
-/// What it shows, for `sim list`.
+/// Its description in `sim list`.
 pub(super) const ABOUT: &str = "Never slower than one path: random networks against their best single path";
 
 const CELLS: std::ops::Range<u64> = 0..500;
 const SEEDS: std::ops::Range<u64> = 1..11;
-/// Cells that are told one by one.
-const TOLD: usize = 10;
+/// How many of the worst cells are listed.
+const LISTED: usize = 10;
 
 #[derive(Serialize)]
 struct Report {
@@ -29,7 +29,7 @@ struct Report {
     worst: Vec<Worst>,
 }
 
-/// A cell, as it is told.
+/// A listed cell.
 #[derive(Serialize)]
 struct Worst {
     vs_best_single: f64,
@@ -40,7 +40,7 @@ struct Worst {
     replay: String,
 }
 
-/// Runs the grid and writes its figures.
+/// Runs the grid and writes the report.
 ///
 /// # Errors
 /// When a cell is slower than its best single path, or output cannot be written.
@@ -50,7 +50,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     let work = move |cell, seed| Cell::draw(cell).run(scheduler, seed);
     let verdict = |cell, runs: &[CellRun]| Verdict::of(Cell::draw(cell), runs);
     let Judged { verdicts, done, all } =
-        judge(args, context, Usual { cells: CELLS, seeds: SEEDS }, work, (verdict, Verdict::is_decided))?;
+        judge(Grid { args, context, cells: CELLS, seeds: SEEDS }, work, verdict, Verdict::is_decided)?;
     let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts, scheduler) };
     unless_stopped(done, all)?;
     outcome
@@ -60,9 +60,15 @@ fn report(args: &RunArgs, verdicts: &[Verdict], scheduler: SchedulerKind) -> Res
     let metrics = metrics(verdicts);
     let mut order: Vec<&Verdict> = verdicts.iter().collect();
     order.sort_by(|a, b| a.vs_best.mean.total_cmp(&b.vs_best.mean));
-    let worst = order.iter().take(TOLD).map(|verdict| Worst::of(verdict, args, scheduler)).collect();
+    let worst = order.iter().take(LISTED).map(|verdict| Worst::of(verdict, args, scheduler)).collect();
     let report = Report { scenario: NAME, metrics, worst };
-    cells::write(args, &report, (table, || csv(verdicts)), (NAME, &distributions(verdicts)))?;
+    cells::write(
+        args,
+        &report,
+        table,
+        || csv(verdicts),
+        Charts { name: NAME, distributions: &distributions(verdicts) },
+    )?;
     let failing: Vec<&Verdict> = order.into_iter().filter(|verdict| verdict.fails()).collect();
     if failing.is_empty() {
         return Ok(());
@@ -89,7 +95,7 @@ impl Worst {
     }
 }
 
-/// How cells are distributed: what all paths give, over the best single path and over the sum of all.
+/// The distribution of cells by the rate of all paths, over the best single path and over the sum.
 fn distributions(verdicts: &[Verdict]) -> Distributions {
     let of = |value: fn(&Verdict) -> f64| verdicts.iter().map(value).collect();
     let named = |name: &str, values| (name.to_owned(), values);

@@ -1,7 +1,6 @@
-//! Many runs on several threads; their results come out in the order in which they were asked for.
+//! Runs jobs on several threads; results come in the order of the jobs.
 //!
-//! When the user stops them, no new run begins, those that are complete come out, and those under way are left to
-//! end with the program.
+//! If the user stops the command, no new run begins and complete runs are delivered. Runs under way end with the program.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -20,57 +19,59 @@ use crate::capture::qlog::EXTENSION;
 use crate::errors::{Failure, describe};
 use crate::ui::human;
 
-/// How often the display is renewed and a wish to stop is looked at.
+/// How often the display is updated and an interruption is noticed.
 const TICK: Duration = Duration::from_millis(200);
-/// Parts that the progress of a run is counted in.
+/// The unit of progress: a complete run.
 const WHOLE: f64 = 10_000.0;
 
-/// One run to do.
+/// A run to do.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub variant: Arc<Variant>,
     pub seed: u64,
-    /// Which of the sweep's runs it is.
+    /// Its number in the sweep.
     pub run: usize,
 }
 
-/// Who works, and under which conditions.
+/// How jobs are run.
 #[derive(Clone, Debug)]
 pub(super) struct Crew {
     pub threads: usize,
-    /// Show how far things are.
+    /// Show progress.
     pub tell: bool,
     /// Set when the user wants to stop.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Crew {
-    /// A crew that only ends when all is done.
+    /// Runs all jobs to the end.
     pub(super) fn new(threads: usize, tell: bool) -> Self {
         Self { threads, tell, stop: Arc::default() }
     }
 }
 
-/// What is wanted of runs beside their metrics.
+/// Outputs of a run in addition to its metrics, and its time limit.
 #[derive(Clone, Default)]
 pub(super) struct Wanted {
-    /// Note how each run goes.
+    /// Record values over time.
     pub course: bool,
     /// Write packets there.
     pub trace: Option<Traced>,
+    /// End each run after this time.
+    pub time_limit: Option<Duration>,
 }
 
-/// Where the packets of a single run go: whoever ends the run, for whatever reason, ends what was written, too.
+/// The trace of a run. However the run ends, its file is completed.
 #[derive(Clone)]
 pub(super) struct Traced {
     path: PathBuf,
     tracer: Arc<Mutex<Option<Tracer>>>,
-    /// Set when nothing more can be written.
+    /// Set when the file cannot be written.
     stop: Arc<AtomicBool>,
 }
 
 impl Traced {
-    /// Packets go to that file; when it cannot be written, the run is to stop.
+    /// A trace to that file; `stop` is set if it cannot be written.
     pub(super) fn to(path: &Path, stop: &Arc<AtomicBool>) -> Self {
         Self { path: path.to_owned(), tracer: Arc::default(), stop: Arc::clone(stop) }
     }
@@ -80,7 +81,7 @@ impl Traced {
         Ok(())
     }
 
-    /// Writes a packet, unless all has ended.
+    /// Writes a packet, unless the trace is complete.
     fn add(&self, packet: &Captured) {
         if let Some(tracer) = &mut *self.lock()
             && !tracer.add(packet)
@@ -89,7 +90,7 @@ impl Traced {
         }
     }
 
-    /// Ends what is written.
+    /// Completes the file.
     ///
     /// # Errors
     /// When something could not be written.
@@ -102,14 +103,14 @@ impl Traced {
     }
 }
 
-/// A run that is complete.
+/// A complete run.
 pub(super) struct Done {
     pub run: RunRecord,
-    /// Empty unless it was asked for.
+    /// Empty unless requested.
     pub course: Course,
 }
 
-/// Does all runs and hands out their results in order; answers how many were handed out.
+/// Does all runs and delivers their results in order; returns how many it delivered.
 pub(super) fn run_jobs(
     jobs: Vec<Job>,
     crew: &Crew,
@@ -120,15 +121,15 @@ pub(super) fn run_jobs(
     in_order(jobs, crew, work, &mut |_, result| add(result?))
 }
 
-/// What the threads share.
+/// The state that threads share.
 struct Desk<J> {
     jobs: Vec<J>,
     next: AtomicUsize,
-    /// How far each thread is with its job.
+    /// The progress of each thread.
     progress: Vec<AtomicU32>,
 }
 
-/// Does some work for each job and hands out the results in the order of the jobs; answers how many. Work may tell
+/// Does `work` for each job and delivers the results in the order of the jobs; returns how many it delivered. Work reports
 /// which share of its job is done.
 pub(super) fn in_order<J, R>(
     jobs: Vec<J>,
@@ -159,7 +160,7 @@ where
         let (index, result) = match finished.recv_timeout(TICK) {
             Ok(finished) => finished,
             Err(mpsc::RecvTimeoutError::Timeout) => continue,
-            // A thread that panicked has said why.
+            // A thread panicked and printed the reason.
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         };
         waiting.insert(index, result);
@@ -171,17 +172,17 @@ where
             due += 1;
         }
     }
-    // Threads look for more work only until then.
+    // Threads find no more work.
     desk.next.store(all, Ordering::Relaxed);
     teller.clear();
     outcome?;
-    // What was complete out of turn when the user stopped.
+    // Runs that were complete out of order when the user stopped.
     let left = waiting.len();
     waiting.into_iter().try_for_each(|(index, result)| add(&desk.jobs[index], result))?;
     Ok(due + left)
 }
 
-/// Starts threads, as many as the system gives: those that are there do the work of all.
+/// Starts threads; if the system allows fewer, those do all the work.
 fn start(threads: usize, spawn: &mut dyn FnMut(usize) -> io::Result<()>) -> Result<(), Failure> {
     match (0..threads).try_for_each(|thread| spawn(thread).map_err(|error| (thread, error))) {
         Err((0, error)) => Err(Failure::local(format!("cannot start a thread: {}", describe(&error)))
@@ -221,7 +222,11 @@ fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> 
             trace.add(packet);
         }
     };
-    let mut progress = |share: f64| tell(share);
+    let started = Instant::now();
+    let mut progress = |share: f64| {
+        tell(share);
+        wanted.time_limit.is_none_or(|limit| started.elapsed() < limit)
+    };
     let before = usage::thread_cpu();
     let extras = Extras {
         course: wanted.course,
@@ -238,7 +243,7 @@ fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> 
     Ok(Done { run: RunRecord::new(report, job.run, &job.variant.set), course })
 }
 
-/// Writes packets in the form that the name of the file asks for.
+/// A trace file in the format of its extension.
 enum Tracer {
     Pcapng(Trace),
     Qlog(Qlog),
@@ -252,7 +257,7 @@ impl Tracer {
         Trace::create(path, groups).map(Self::Pcapng)
     }
 
-    /// Writes a packet; false when that and what follows cannot be written.
+    /// Writes a packet; false if the file takes no more.
     fn add(&mut self, packet: &Captured) -> bool {
         match self {
             Self::Pcapng(trace) => trace.add(packet),
@@ -268,7 +273,7 @@ impl Tracer {
     }
 }
 
-/// Says on a terminal how far things are and how long they will take.
+/// Shows progress and remaining time on a terminal.
 struct Teller {
     started: Instant,
     all: usize,

@@ -1,15 +1,15 @@
-//! Finds the scenario that a command names, and says what is wrong with it.
+//! Finds the scenario of a command, and reports its mistakes.
 
 use std::io::Read as _;
 use std::path::Path;
 
-use anabranch_experiments::scenario::{BUILTIN, Scenario, ScenarioError, Setting};
+use anabranch_experiments::scenario::{BUILTIN, Scenario, ScenarioError};
 use anabranch_settings::nearest;
 
 use crate::errors::{Failure, Kind};
 
-/// A scenario by its file or its name, of which these settings make variants.
-pub(super) fn load(name: &str, settings: &[Setting]) -> Result<Scenario, Failure> {
+/// A scenario by its file or its name.
+pub(super) fn load(name: &str) -> Result<Scenario, Failure> {
     let known = BUILTIN.iter().find(|(known, _)| *known == name);
     let text = match known {
         Some((_, text)) => (*text).to_owned(),
@@ -18,41 +18,39 @@ pub(super) fn load(name: &str, settings: &[Setting]) -> Result<Scenario, Failure
             text_in(&bytes, (Path::new(name), 1))?.to_owned()
         }
     };
-    let parse = if settings.is_empty() { Scenario::parse } else { Scenario::parse_base };
-    parse(&text, name).map_err(|error| mistake(&error))
+    Scenario::parse(&text, name).map_err(|error| mistake(&error))
 }
 
-/// The failure for a scenario that is neither there nor comes along.
+/// The failure for an unknown scenario.
 fn unreadable(name: &str, error: &std::io::Error) -> Failure {
     let failure = Failure::file("read", Path::new(name), error);
     if error.kind() != std::io::ErrorKind::NotFound {
         return failure;
     }
     if super::DRAWN.iter().any(|(drawn, _)| *drawn == name) {
-        let failure = Failure::usage(format!("`{name}` is no scenario that has settings"));
+        let failure = Failure::usage(format!("`{name}` is not a scenario file and has no settings"));
         return failure.hint(format!("`anabranch sim run {name}` runs it; `--help` says what it takes"));
     }
     let known: Vec<&str> = super::DRAWN.iter().chain(BUILTIN).map(|(known, _)| *known).collect();
-    // Who has copied one may have left it elsewhere.
+    // A copied scenario may be in another directory.
     let file = Path::new(name).file_name().and_then(|file| file.to_str()).unwrap_or(name);
     let like = nearest(file.trim_end_matches(".toml"), &known).map(|near| format!("did you mean `{near}`? "));
-    failure
-        .hint(format!("{}`anabranch sim list` names the scenarios that come along", like.unwrap_or_default()))
+    failure.hint(format!("{}`anabranch sim list` lists the built-in scenarios", like.unwrap_or_default()))
 }
 
-/// Largest scenario file in bytes: what is larger is no scenario.
+/// Largest scenario file in bytes.
 const MAX_FILE: u64 = 16 << 20;
 
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     if read as u64 > MAX_FILE {
-        return Err(std::io::Error::other("it is larger than 16 MiB, which no scenario is"));
+        return Err(std::io::Error::other("it is larger than 16 MiB, the limit for scenarios"));
     }
     Ok(bytes)
 }
 
-/// What a part of a file holds as text, which begins at a line of it; where it is none, the failure names the line.
+/// A part of a file as text, starting at a line of it; the failure names the line that is not UTF-8.
 pub(super) fn text_in<'a>(bytes: &'a [u8], (path, first): (&Path, usize)) -> Result<&'a str, Failure> {
     std::str::from_utf8(bytes).map_err(|error| {
         let good = error.valid_up_to();
@@ -70,11 +68,8 @@ pub(super) fn mistake(error: &ScenarioError) -> Failure {
     if hint.is_empty() { failure } else { failure.hint(hint) }
 }
 
-/// A mistake that the command line made of a scenario which has none, or that of a file's line of which no variant has a use.
+/// A mistake that a `--set` of the command line causes in a correct scenario.
 pub(super) fn wrong_setting(error: &ScenarioError) -> Failure {
-    if error.line.is_some() {
-        return mistake(error);
-    }
     Failure { kind: Kind::Usage, ..mistake(error) }
 }
 
@@ -101,21 +96,21 @@ mod tests {
         std::fs::write(file("binary.toml"), [0_u8, 159, 146, 150]).unwrap();
         std::fs::write(file("empty.toml"), "").unwrap();
         std::fs::write(file("huge.toml"), vec![b'#'; MAX_FILE as usize + 1]).unwrap();
-        let told = |name: &str| load(name, &[]).unwrap_err().to_string();
+        let told = |name: &str| load(name).unwrap_err().to_string();
         for name in [file("binary.toml"), file("huge.toml"), file("missing.toml"), file("")] {
             assert!(told(&name).starts_with(&format!("cannot read {name}")), "{}", told(&name));
         }
         std::fs::write(file("latin.toml"), b"# links\n[[link]]\nname = \"caf\xe9\"\n").unwrap();
-        let latin = load(&file("latin.toml"), &[]).unwrap_err();
+        let latin = load(&file("latin.toml")).unwrap_err();
         let place = format!("cannot read {}:3: the byte 0xe9 is not UTF-8", file("latin.toml"));
         assert_eq!((latin.message, latin.hint.as_deref()), (place, Some("save it as UTF-8")));
         assert!(told(&file("empty.toml")).contains("`duration` is missing"));
-        assert!(load("nsdi11-fig99", &[]).unwrap_err().hint.unwrap().contains("sim list"));
+        assert!(load("nsdi11-fig99").unwrap_err().hint.unwrap().contains("sim list"));
     }
 
     #[test]
     fn a_name_that_is_nearly_right_is_told_what_was_meant() {
-        let hint = |name: &str| load(name, &[]).unwrap_err().hint.unwrap_or_default();
+        let hint = |name: &str| load(name).unwrap_err().hint.unwrap_or_default();
         for (name, meant) in [
             ("two-link", "two-links"),
             ("elsewhere/two-linsk.toml", "two-links"),
@@ -124,7 +119,7 @@ mod tests {
         ] {
             assert!(hint(name).starts_with(&format!("did you mean `{meant}`? ")), "{}", hint(name));
         }
-        assert_eq!(hint("my-own.toml"), "`anabranch sim list` names the scenarios that come along");
+        assert_eq!(hint("my-own.toml"), "`anabranch sim list` lists the built-in scenarios");
         assert!(hint("grid").contains("`anabranch sim run grid` runs it"));
     }
 

@@ -1,4 +1,4 @@
-//! `anabranch sim merge`: the parts of a sweep, put together.
+//! `anabranch sim merge`: merges the parts of a sweep.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -15,7 +15,7 @@ use crate::commands::Context;
 use crate::errors::{Failure, printable};
 use crate::ui::out;
 
-/// Reads all parts and writes the whole, as one sweep would have.
+/// Reads all parts and writes the results as one sweep would have.
 pub(super) fn run(args: &MergeArgs, context: &Context) -> Result<(), Failure> {
     let runs = read(&args.files, context)?;
     if !args.metrics.is_empty() {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &MergeArgs, context: &Context) -> Result<(), Failure> {
     writer.finish()
 }
 
-/// The runs of all parts, each once, in the order that one sweep has them in. What seems to be missing is told.
+/// The runs of all parts, each once, in the order of one sweep. Warns of missing runs.
 pub(super) fn read(files: &[PathBuf], context: &Context) -> Result<Vec<RunRecord>, Failure> {
     let (runs, warnings) = put_together(files)?;
     for warning in warnings.iter().filter(|_| !context.quiet) {
@@ -43,7 +43,7 @@ pub(super) fn no_metric(pattern: &str) -> Failure {
     Failure::usage(format!("no run has a metric \"{pattern}\""))
 }
 
-/// The runs of all parts, and what seems to be missing.
+/// The runs of all parts, and warnings.
 fn put_together(files: &[PathBuf]) -> Result<(Vec<RunRecord>, Vec<String>), Failure> {
     let (mut all, mut warnings) = (Vec::new(), Vec::new());
     for file in files {
@@ -62,19 +62,18 @@ fn put_together(files: &[PathBuf]) -> Result<(Vec<RunRecord>, Vec<String>), Fail
     Ok((runs, warnings))
 }
 
-/// Longest line that is read, in bytes: results of a run have some kilobytes, with ten thousand names of flows some
-/// fifteen megabytes.
+/// Longest line in bytes: results of a run have some kilobytes, with ten thousand flows about 15 MB.
 const MAX_LINE: u64 = 64 << 20;
-/// What a line of results may begin with.
+/// Bytes that a line of results may begin with.
 const FIRST: &[u8] = b"{ \t\r\n";
 
-/// What results of drawn networks have in common with those of scenarios.
+/// The key that results of grids share with those of scenarios.
 #[derive(Deserialize)]
 struct Drawn {
     scenario: String,
 }
 
-/// Adds the runs of a file, a line each. What is no such file is given up where that shows, whether it has an end or not.
+/// Adds the runs of a file, a line each. Stops at the first line that cannot be a result, even if the file is endless.
 fn read_part(file: &Path, all: &mut Vec<Found>) -> Result<(), Failure> {
     let unreadable = |error: &std::io::Error| Failure::file("read", file, error);
     let is_other = |failure: Failure| {
@@ -95,7 +94,7 @@ fn read_part(file: &Path, all: &mut Vec<Found>) -> Result<(), Failure> {
         let read = reader.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut bytes);
         let read = read.map_err(|error| unreadable(&error))?;
         if read as u64 > MAX_LINE {
-            let message = format!("{place}: a line of more than {} MiB, which no result is", MAX_LINE >> 20);
+            let message = format!("{place}: a line of more than {} MiB", MAX_LINE >> 20);
             return Err(is_other(Failure::local(message)));
         }
         let line = text_in(&bytes, (file, number))?.trim();
@@ -109,7 +108,7 @@ fn read_part(file: &Path, all: &mut Vec<Found>) -> Result<(), Failure> {
                 .and_then(|Drawn { scenario }| DRAWN.iter().find(|(name, _)| *name == scenario));
             match drawn {
                 Some((name, _)) => {
-                    failure.hint(format!("of `{name}` one command gives the whole: nothing is to be merged"))
+                    failure.hint(format!("`{name}` runs in one command: there is nothing to merge"))
                 }
                 None => failure,
             }
@@ -132,7 +131,7 @@ mod tests {
 
     #[test]
     fn parts_are_put_together_to_what_one_sweep_would_have_written() {
-        // Numbers with as many digits as a double has, and values that text would put into another order.
+        // Numbers with all digits of a double, and values whose order as text differs.
         let mut state = 1_u64;
         let mut number = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -155,7 +154,7 @@ mod tests {
             std::fs::write(&path, its).unwrap();
             path
         };
-        // One part is there twice.
+        // One part occurs twice.
         let parts: Vec<PathBuf> = [3, 1, 0, 2, 1].map(part).to_vec();
         let (runs, warnings) = put_together(&parts).unwrap();
         let merged: String = runs.iter().map(json_line).collect();
@@ -192,7 +191,7 @@ mod tests {
         assert_eq!(failure.details, ["jain is 0.5 there and 0.75 here"]);
         let c = part("c", &[run(0.5, 3.0)]);
         assert_eq!(put_together(&[a.clone(), c]).unwrap().0.len(), 1);
-        // A bound on what differs says the same of both.
+        // Records that differ in a bound, too.
         let kept = Outcome { name: "jain".to_owned(), value: Some(0.5), bound: "≥ 0".to_owned(), ok: true };
         let bound = |goodput| RunRecord { expect: vec![kept.clone()], ..run(goodput, 1.0) };
         let failure = put_together(&[part("d", &[bound(0.5)]), part("e", &[bound(0.75)])]).unwrap_err();
@@ -223,11 +222,11 @@ mod tests {
         assert_eq!(told(&zeros), format!("{}:1: not an object in JSON", zeros.display()));
         let mut begun = File::options().write(true).open(&zeros).unwrap();
         begun.write_all(b"{").unwrap();
-        let wanted = format!("{}:1: a line of more than 64 MiB, which no result is", zeros.display());
+        let wanted = format!("{}:1: a line of more than 64 MiB", zeros.display());
         assert_eq!(told(&zeros), wanted);
         std::fs::write(folder.path().join("grid"), r#"{"scenario":"grid","metrics":{},"worst":[]}"#).unwrap();
         let failure = put_together(&[folder.path().join("grid")]).unwrap_err();
-        assert!(failure.hint.is_some_and(|hint| hint.starts_with("of `grid` one command gives the whole")));
+        assert!(failure.hint.is_some_and(|hint| hint.starts_with("`grid` runs in one command")));
         let blank = folder.path().join("blank");
         std::fs::write(&blank, "\n".repeat(MAX_RUNS)).unwrap();
         assert_eq!(put_together(std::slice::from_ref(&blank)).unwrap().1.len(), 1);

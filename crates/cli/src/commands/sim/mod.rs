@@ -1,4 +1,4 @@
-//! `anabranch sim`: experiments in virtual time, on the engine that is deployed.
+//! `anabranch sim`: experiments in virtual time, with the deployed engine.
 
 mod args;
 mod cells;
@@ -37,15 +37,15 @@ use load::{load, mistake, text_in, wrong_setting};
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch sim list                                       what comes along
+  anabranch sim list                                       built-in scenarios
   anabranch sim run nsdi11-fig14 --seeds 1..20             means and 95 % intervals
   anabranch sim run mine.toml --json | jq .metrics
   anabranch sim run grid --cells 0..499 --seeds 1..10      never slower than one path?
-  anabranch sim run failures --cells 0..999                is every break bridged?
-  anabranch sim run overlay --cells 50,500                 what do so many relays cost each other?
+  anabranch sim run failures --cells 0..999                does the session survive every break?
+  anabranch sim run overlay --cells 50,500                 cost of sensing with so many relays
   anabranch sim sweep mine.toml --set 'flow.M.rule=lia,olia' --seeds 1..20 --shard 1/4 --json > part1
   anabranch sim merge part1 part2 part3 part4
-  anabranch sim merge part1 --metric 'flow.*.pkt_s'        a Markdown table with a row a variant
+  anabranch sim merge part1 --metric 'flow.*.pkt_s'        a Markdown table of variants
   anabranch sim run nsdi11-fig17 --plot drawings           rates, windows, queues over time, as SVG
   anabranch sim plot part1 part2 --metric jain             bars with error bars over seeds
   anabranch sim compare sockets                            the simulator against real sockets
@@ -53,23 +53,23 @@ Examples:
   anabranch sim run mine.toml --trace mine.sqlog           for qvis
   anabranch sim schema > scenario.schema.json              for editors that check TOML";
 
-/// What exit codes say of experiments.
+/// Exit codes of experiments.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0    done, and everything was as expected
-  1    not as expected: a bound of [expect] was not kept, a promise of grid, fairness,
-       failures or overlay was broken, or the two worlds of compare are further apart
-       than --within; or not done: a mistake in a scenario, results that merge or plot
-       cannot read, a file that cannot be written; standard error says which
-  2    wrong command line: an option, a value, a --set that makes no scenario,
-       a --metric that no run has
+  0    done, all bounds kept
+  1    a bound of [expect], grid, fairness, failures or overlay is violated, or the
+       results of compare differ by more than --within; or the command failed: a
+       mistake in a scenario, results that cannot be read, a file that cannot be
+       written. Standard error has the reason
+  2    wrong command line: an option, a value, a --set that is not valid for the
+       scenario, a --metric that no run has
   3    compare: the connection over sockets was lost
-  130  interrupted; what was complete has been written";
+  130  interrupted; complete runs have been written";
 
 /// Run experiments in virtual time
 ///
-/// A scenario is a text file: links, flows, what happens, what is expected. It runs the engine that is deployed,
-/// over modelled links, without a clock: the same seed gives the same result on every machine.
+/// A scenario is a text file with links, flows, events and expected results. The deployed engine runs over modelled links
+/// in virtual time: the same seed gives the same result on every machine.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct SimArgs {
@@ -78,16 +78,16 @@ pub struct SimArgs {
     pub command: SimCommand,
 }
 
-/// What `sim` can do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Run a scenario, once or with several seeds
     #[command(after_long_help = EXIT_CODES)]
     Run(SingleArgs),
-    /// Run every combination of some settings, or a share of them
+    /// Run every combination of some settings, or a part of them
     #[command(after_long_help = EXIT_CODES)]
     Sweep(SweepArgs),
-    /// Put the parts of a sweep together
+    /// Merge the parts of a sweep
     #[command(after_long_help = EXIT_CODES)]
     Merge(MergeArgs),
     /// Draw results that were written as JSON
@@ -96,14 +96,14 @@ pub enum SimCommand {
     /// Run a scenario in virtual time and over real sockets, and compare
     #[command(after_long_help = EXIT_CODES)]
     Compare(compare::CompareArgs),
-    /// List the scenarios that come along
+    /// List the built-in scenarios
     List,
     /// Print the JSON Schema of scenario files
     Schema,
 }
 
 impl SimArgs {
-    /// How many networks may be run at the same time; a sweep is not looked into.
+    /// How many networks may run at the same time.
     #[must_use]
     pub fn at_once(&self) -> usize {
         match &self.command {
@@ -117,7 +117,7 @@ impl SimArgs {
         }
     }
 
-    /// Whether results go out as JSON.
+    /// Whether results are written as JSON.
     #[must_use]
     pub fn json(&self) -> bool {
         match &self.command {
@@ -131,10 +131,10 @@ impl SimArgs {
     }
 }
 
-/// Does what was asked for.
+/// Runs the command.
 ///
 /// # Errors
-/// When a scenario has a mistake, a bound was not kept, or output cannot be written.
+/// When a scenario has a mistake, a bound is violated, or output cannot be written.
 pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
     match &args.command {
         SimCommand::Run(args) => run_named(&args.run, context),
@@ -157,7 +157,7 @@ fn run_named(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// What comes along without a file to copy from.
+/// The experiments without a scenario file.
 const DRAWN: [(&str, &str); 4] = [
     (grid::NAME, grid::ABOUT),
     (failures::NAME, failures::ABOUT),
@@ -188,7 +188,7 @@ fn run_all(
     context: &Context,
 ) -> Result<(), Failure> {
     args.without_grid()?;
-    let base = load(&args.scenario, settings)?;
+    let base = load(&args.scenario)?;
     let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(vec![base.seed()]));
     let variants = variants(&base, settings).map_err(|error| wrong_setting(&error))?;
     if variants.len().saturating_mul(seeds.0.len()) > MAX_RUNS {
@@ -219,13 +219,14 @@ fn run_all(
         })
     };
     if args.trace.as_ref().is_some_and(is_same) {
-        return Err(Failure::usage("the trace would be written in place of the scenario")
-            .hint("give it a name of its own, such as --trace run.pcapng"));
+        return Err(Failure::usage("the trace would overwrite the scenario")
+            .hint("name another file, such as --trace run.pcapng"));
     }
     let mut folder = args.plot.as_deref().map(Folder::prepare).transpose()?;
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
     let trace = args.trace.as_deref().map(|path| Traced::to(path, &crew.stop));
-    let wanted = Wanted { course: args.plot.is_some(), trace: trace.clone() };
+    let time_limit = args.time_limit.map(std::time::Duration::from_secs);
+    let wanted = Wanted { course: args.plot.is_some(), trace: trace.clone(), time_limit };
     let mut writer = output::Writer::new(args.format.format(), base.about());
     let mut album = folder.as_ref().map(|_| Album::default());
     let all = jobs.len();
@@ -235,7 +236,7 @@ fn run_all(
         }
         writer.add(done.run)
     });
-    // Also of a run that failed or was stopped.
+    // The trace of a failed or stopped run is completed, too.
     let traced = trace.map_or(Ok(()), |trace| trace.finish());
     let done = done?;
     traced?;
@@ -244,33 +245,33 @@ fn run_all(
         folder.save_all(album.draw())?;
     }
     unless_stopped(done, all).map_err(|failure| match args.trace {
-        Some(_) => failure.hint("the trace has what was sent and received until then"),
+        Some(_) => failure.hint("the trace has all packets until then"),
         None => failure,
     })?;
     outcome
 }
 
-/// What a share of fewer runs than there are shares says, which is no mistake: a cluster's array is as it is.
+/// The warning for an empty shard. It is not an error: the size of a cluster's job array may be fixed.
 fn no_runs(shard: Shard, all: usize) -> String {
     let runs = if all == 1 { "1 run".to_owned() } else { format!("{all} runs") };
-    format!("shard {shard} of {runs} is empty: there is nothing to do, and to `sim merge` it adds nothing")
+    format!("shard {shard} of {runs} is empty: it has nothing to do and adds nothing to `sim merge`")
 }
 
-/// The failure of a command that the user stopped before all was done.
+/// The failure of a command that the user stopped early.
 fn unless_stopped(done: usize, all: usize) -> Result<(), Failure> {
     if done >= all {
         return Ok(());
     }
     let message = format!("stopped after {done} of {all} runs");
-    Err(Failure::new(Kind::Interrupted, message).hint("what was complete has been written"))
+    Err(Failure::new(Kind::Interrupted, message).hint("complete runs have been written"))
 }
 
-/// Becomes true when the user wants to stop. A second Ctrl-C ends the program at once.
+/// Becomes true on Ctrl-C. A second Ctrl-C ends the program at once.
 fn stop_on_interrupt() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     let listen = move || {
-        // Without a runtime, or without a thread, Ctrl-C does what it does by default: it ends the program.
+        // Without a runtime or a thread, Ctrl-C ends the program, as by default.
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
             interrupt::requested().await;
@@ -335,7 +336,7 @@ mod tests {
         let variant = Arc::new(variants(&base, &[]).unwrap().remove(0));
         let jobs = vec![Job { variant, seed: 1, run: 0 }];
         let crew = Crew { stop: Arc::clone(&stop), ..Crew::new(1, false) };
-        let wanted = Wanted { course: false, trace: Some(trace.clone()) };
+        let wanted = Wanted { trace: Some(trace.clone()), ..Wanted::default() };
         let (file, ends) = (path.clone(), Arc::clone(&stop));
         std::thread::spawn(move || {
             while !file.metadata().is_ok_and(|meta| meta.len() > 100_000) {

@@ -13,15 +13,15 @@ pub(super) enum Format {
     Csv,
 }
 
-/// Which bounds were not kept.
+/// Counts violated bounds.
 #[derive(Default)]
 pub(super) struct Bounds {
     failed: Vec<String>,
     all: usize,
 }
 
-/// Bounds that are told one by one.
-const TOLD: usize = 20;
+/// How many violated bounds are listed.
+const LISTED: usize = 20;
 
 impl Bounds {
     /// Of these runs.
@@ -40,22 +40,22 @@ impl Bounds {
         }
     }
 
-    /// A failure that names those that were not kept, if there are any.
+    /// The failure that lists the violated bounds, if there are any.
     pub(super) fn outcome(self) -> Result<(), Failure> {
         let count = self.failed.len();
         if count == 0 {
             return Ok(());
         }
         let failure = Failure::local(format!("{count} of {} expectations were not met", self.all));
-        let failure = self.failed.into_iter().take(TOLD).fold(failure, Failure::detail);
-        Err(if count > TOLD { failure.detail(format!("and {} more", count - TOLD)) } else { failure })
+        let failure = self.failed.into_iter().take(LISTED).fold(failure, Failure::detail);
+        Err(if count > LISTED { failure.detail(format!("and {} more", count - LISTED)) } else { failure })
     }
 }
 
-/// Takes runs and writes them.
+/// Writes runs.
 pub(super) struct Writer {
     format: Format,
-    /// What the scenario shows, above a table.
+    /// The description above a table.
     about: String,
     runs: Vec<RunRecord>,
     bounds: Bounds,
@@ -66,7 +66,7 @@ impl Writer {
         Self { format, about: about.to_owned(), runs: Vec::new(), bounds: Bounds::default() }
     }
 
-    /// JSON is written at once, so that what is complete stays when the command is stopped.
+    /// Writes JSON at once, so that complete runs are there if the command is stopped.
     pub(super) fn add(&mut self, run: RunRecord) -> Result<(), Failure> {
         self.bounds.add(&run);
         if self.format == Format::Json {
@@ -76,7 +76,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what waited for the last run.
+    /// Writes tables, which need all runs.
     pub(super) fn finish(self) -> Result<(), Failure> {
         match self.format {
             Format::Table => out::print(&table(&self.about, &self.runs))?,

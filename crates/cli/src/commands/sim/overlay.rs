@@ -1,4 +1,4 @@
-//! `anabranch sim run overlay`: what sensing costs and how soon it knows, in overlays of any size.
+//! `anabranch sim run overlay`: cost and reaction time of sensing, in overlays of any size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use crate::commands::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
-/// The name under which it is run.
+/// Its name on the command line.
 pub(super) const NAME: &str = "overlay";
-/// What it shows, for `sim list`.
+/// Its description in `sim list`.
 pub(super) const ABOUT: &str = "Relays measure each other: traffic, time to notice, estimates, memory";
 
 const SIZES: [u64; 3] = [50, 500, 5_000];
 const LARGEST: u64 = 100_000;
-/// Who sends more for sensing breaks the promise, in kbit/s.
+/// The most that a relay may send for sensing, in kbit/s.
 const BUDGET: f64 = 20.0;
-/// Ways are chosen so often, to take the time of one choice.
+/// How often routes are chosen, to measure the time of one choice.
 const TURNS: u32 = 5;
 
 #[derive(Serialize)]
@@ -32,10 +32,10 @@ struct Run {
     metrics: BTreeMap<String, f64>,
 }
 
-/// Runs the overlays and writes their figures.
+/// Runs the overlays and writes the report.
 ///
 /// # Errors
-/// When the budget was not kept or a failed link not found, or output cannot be written.
+/// When the budget is exceeded, a failed link is not found, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(NAME)?;
     if args.plot.is_some() {
@@ -100,12 +100,12 @@ fn report(args: &RunArgs, runs: &[Run]) -> Result<(), Failure> {
     }
 }
 
-/// The figures that any of the runs has.
+/// The metrics of all runs.
 fn names(runs: &[Run]) -> BTreeSet<&String> {
     runs.iter().flat_map(|run| run.metrics.keys()).collect()
 }
 
-/// A line for each figure, a column for each run.
+/// A line for each metric, a column for each run.
 fn table(runs: &[Run]) -> String {
     let row = |name: &str, value: &dyn Fn(&Run) -> String| {
         let values: String = runs.iter().map(|run| format!(" {:>12}", value(run))).collect();

@@ -10,22 +10,22 @@ use super::trace::{flow_name, flow_names};
 use crate::capture::qlog::{End, Metrics, QlogFiles, Role, Said, Seen};
 use crate::errors::Failure;
 
-/// Qlog files that are being written.
+/// The qlog files of a run.
 pub(super) struct Qlog {
     files: QlogFiles,
     /// Names of the plan's flows.
     names: Vec<String>,
-    /// What went wrong first.
+    /// The first error.
     error: Option<Failure>,
 }
 
 impl Qlog {
-    /// Files beside `path`, whose name theirs begin with.
+    /// Files next to `path` whose names begin with its name.
     pub(super) fn new(path: &Path, groups: &[Group]) -> Self {
         Self { files: QlogFiles::new(path, "anabranch sim"), names: flow_names(groups), error: None }
     }
 
-    /// Writes a packet; false when it takes no more. What goes wrong is told in the end.
+    /// Writes a packet; false if the files take no more. `finish` returns the error.
     pub(super) fn add(&mut self, packet: &Captured) -> bool {
         if self.error.is_none()
             && let Err(error) = self.write(packet)
@@ -50,7 +50,7 @@ impl Qlog {
         packet.metrics.map_or(Ok(()), |found| self.files.add_metrics(end, &name, at, metrics(found)))
     }
 
-    /// Ends the files.
+    /// Completes the files.
     pub(super) fn finish(self) -> Result<(), Failure> {
         self.error.map_or(Ok(()), Err)?;
         self.files.finish().map(|_| ())
@@ -122,7 +122,7 @@ mod tests {
         let frames = records("x-m-path1-client.sqlog")
             .into_iter()
             .flat_map(|event| event["data"]["frames"].as_array().cloned().unwrap_or_default());
-        // What readers of qlog ask for in these.
+        // Fields that readers of qlog require.
         let wanted = [("new_connection_id", "retire_prior_to"), ("unknown", "raw_frame_type")];
         let mut told = 0;
         for frame in frames {

@@ -1,9 +1,8 @@
-//! Packets of a run as a pcapng file, which Wireshark and its kin open.
+//! Packets of a run as a pcapng file, for Wireshark.
 //!
-//! Sessions of the simulator exchange typed packets; here each gets the IPv4, UDP and clear headers it would have
-//! on a wire, and what would be under the seal is cut off, as by a capture with a short snap length. What it says
-//! stands in the packet's comment. Each end of each path is an interface, so a packet is there twice, sent and
-//! received; one that is there once was lost.
+//! The simulator's packets are typed values. Here each gets its IPv4, UDP and clear headers; the encrypted part is cut off,
+//! as by a short snap length, and described in the packet's comment. Each end of each path is an interface, so a packet
+//! occurs twice, sent and received; a lost packet occurs once.
 //!
 //! Addresses number flows and paths: 10.0.0.0/8 + (flow · 32 + path), with the highest of the 24 bits for servers.
 
@@ -23,10 +22,10 @@ use crate::errors::Failure;
 
 /// IPv4 and UDP headers.
 const HEADERS: usize = 28;
-/// Bytes kept of each packet: its headers.
+/// Captured bytes of each packet: its headers.
 const KEPT: usize = HEADERS + Header::LEN;
 
-/// A pcapng file that is being written.
+/// The pcapng file of a run.
 pub(super) struct Trace {
     file: PacketFile,
     /// Names of the plan's flows.
@@ -41,7 +40,7 @@ impl Trace {
         Ok(Self { file, names: flow_names(groups), interfaces: BTreeMap::new() })
     }
 
-    /// Writes a packet; false when it takes no more. What goes wrong is told in the end.
+    /// Writes a packet; false if the file takes no more. `finish` returns the error.
     pub(super) fn add(&mut self, packet: &Captured) -> bool {
         let interface = self.interface(packet);
         let data = kept(packet);
@@ -69,13 +68,13 @@ impl Trace {
         number
     }
 
-    /// Ends the file.
+    /// Completes the file.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         self.file.finish()
     }
 }
 
-/// The names of a plan's flows, those of a group numbered.
+/// The names of a plan's flows; flows of a group are numbered.
 pub(super) fn flow_names(groups: &[Group]) -> Vec<String> {
     let of_group = |group: &Group| -> Vec<String> {
         match group.count {
@@ -86,7 +85,7 @@ pub(super) fn flow_names(groups: &[Group]) -> Vec<String> {
     groups.iter().flat_map(of_group).collect()
 }
 
-/// The name of a packet's flow; sessions of arrivals are numbered by their places, which they have one after the other.
+/// The name of a packet's flow; sessions of arrivals are numbered by their slots, which are reused.
 pub(super) fn flow_name(names: &[String], packet: &Captured) -> String {
     let Captured { flow, session, .. } = packet;
     let named = names.get(*flow).cloned();
@@ -113,7 +112,7 @@ fn kept(packet: &Captured) -> Vec<u8> {
     bytes
 }
 
-/// What a packet says, for people.
+/// A description of a packet's content.
 fn told(message: &Message<Length>) -> String {
     match message {
         Message::Init(_) => "INIT".to_owned(),

@@ -1,5 +1,5 @@
-//! What is below sessions: packets striped over routes (PSMC [T3, T6], SAFIRE [S5]), and sessions put on paths by what these promise
-//! (SAFIRE §III.B [S2]).
+//! Below sessions: packets striped over routes (PSMC [T3, T6], SAFIRE [S5]), and flows routed to the path with the highest
+//! promised rate (SAFIRE §III.B [S2]).
 
 use anabranch_engine::{BufferSize, Lane};
 use anabranch_link::{LinkConfig, LossModel, RateModel};
@@ -11,25 +11,25 @@ use crate::scenario::model::{FlowSpec, ReorderBuffer, Striping, StripingScheme};
 use crate::scenario::units::PACKET;
 use anabranch_sim::network::{PathPlan, StripingPlan};
 
-/// Bytes of data in a segment, for what a path promises a TCP.
+/// Bytes of data in a segment, for the rate that a path promises a TCP.
 const SEGMENT: f64 = 1460.0;
-/// Most packets that may wait.
+/// Largest reorder buffer, in packets.
 const MOST_WAITING: u64 = 100_000;
 /// The scale of weights: a ratio of rates as whole numbers.
 const WEIGHTS: f64 = 1000.0;
 
-/// What is known of a path.
+/// Properties of a path.
 #[derive(Clone, Copy, Debug)]
 struct PathMetrics {
     capacity: Rate,
-    /// Delays of its links, and a packet's time on each.
+    /// Delays of its links, plus the transmission time of a packet on each.
     one_way: Span,
     back: Span,
     loss: f64,
 }
 
 impl PathMetrics {
-    /// What one TCP can have of it: `α ≈ min(C, k·MSS/(RTT·√ε))`, k = 1 (SAFIRE eq. 1).
+    /// The rate of one TCP on it: `α ≈ min(C, k·MSS/(RTT·√ε))`, k = 1 (SAFIRE eq. 1).
     fn promise(&self) -> f64 {
         let rtt = (self.one_way + self.back).as_secs_f64();
         let limit = SEGMENT * 8.0 / (rtt * self.loss.sqrt());
@@ -41,7 +41,7 @@ impl PathMetrics {
     }
 }
 
-/// The path of each of so many flows, one after the other: the one with the most `α/(N + 1)` then, N its flows.
+/// The path of each flow, one after the other: the one with the highest `α/(N + 1)`, where N counts its flows.
 fn route_flows(promises: &[f64], flows: usize) -> Vec<usize> {
     let mut counts = vec![0_u32; promises.len()];
     let mut route = || {
@@ -54,7 +54,7 @@ fn route_flows(promises: &[f64], flows: usize) -> Vec<usize> {
 }
 
 impl Builder<'_> {
-    /// The paths of each session of a flow, and how its packets are striped below it.
+    /// The paths of each session of a flow, and the striping below it.
     pub(super) fn below(
         &self,
         spec: &FlowSpec,

@@ -1,18 +1,18 @@
-//! What no session does: plain packets at a constant rate, changes to links, and detectors that look on.
+//! Plain packets at a constant rate, changes to links, and detectors of shared bottlenecks.
 
 use anabranch_engine::{FastRetransmits, Lag};
 use anabranch_link::{Limit, LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
 use super::links::{check_delay, link_rate, positive, spaced};
-use super::{Builder, Detector, HEADERS, MAX_DURATION};
+use super::{Builder, Detector, HEADERS, MAX_DURATION, Times};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::graph::unknown;
 use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, FlowSpec, LagSpec, Way};
 use crate::scenario::units::PACKET;
 use anabranch_sim::network::{BurstPlan, Change, Duration, LinkChange};
 
-/// Events that a detector which forgets nothing keeps of a path at most.
+/// Most events of a path that a detector without a memory limit stores.
 const MOST_EVENTS: usize = 100_000;
 
 impl Builder<'_> {
@@ -36,23 +36,12 @@ impl Builder<'_> {
             Some(on) => duration(on.0),
             None => Duration::Fixed(MAX_DURATION),
         };
-        self.check_times(&key, (spec.start, None, spec.stop))?;
+        self.check_times(&key, Times { start: spec.start, within: None, stop: spec.stop })?;
         let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
-        let of_bursts = [("off", spec.off.is_some()), ("bursts", spec.bursts.is_some())];
-        if let Some((name, _)) = of_bursts.iter().find(|(_, given)| *given && spec.on.is_none()) {
-            return Err(ScenarioError::new(key(name), "without `on` it sends all the time")
-                .hint("say how long a burst lasts, as `on = \"10 ms\"`, or take it out"));
-        }
-        if spec.on.is_some() && spec.off.is_none() {
-            return Err(ScenarioError::new(key("on"), "without `off` it never pauses")
-                .hint("say how long a pause lasts, as `off = \"100 ms\"`, or take it out"));
-        }
-        if spec.off.is_some_and(|off| off.0.is_zero()) {
-            self.note(
-                ScenarioError::new(key("off"), "no pause: it sends all the time")
-                    .hint("say how long a pause lasts, as `off = \"100 ms\"`, or take it and `on` out"),
-            );
+        if spec.on.is_some() != spec.off.is_some() {
+            return Err(ScenarioError::new(key("on"), "`on` and `off` belong together")
+                .hint("give both, such as `on = \"10 ms\"` and `off = \"100 ms\"`, or none"));
         }
         let limit = |link: &u32| self.graph.cables[*link as usize / 2].links[*link as usize % 2].queue.limit;
         let fits = |link: &&u32| !matches!(limit(link), Limit::Bytes(most) if most < packet);
@@ -65,14 +54,6 @@ impl Builder<'_> {
             .hint("smaller packets, or a longer queue there"));
         }
         let every = spaced(&key("rate"), rate, packet)?;
-        let time = stop.min(self.built.end).since(start).as_secs_f64();
-        // Bursts take work even where they are too short for a packet.
-        let rounds = spec.on.map(|on| on.0 + spec.off.map_or(Span::ZERO, |off| off.0));
-        match rounds.filter(|round| *round < every) {
-            Some(round) => self.bound_packets(key("on"), time / round.as_secs_f64(), "bursts")?,
-            None => self.bound_packets(key("rate"), time / every.as_secs_f64(), "packets")?,
-        }
-        self.taken.extend(&path.forward);
         self.built.bursts.push(spec.name.clone());
         self.built.plan.bursts.push(BurstPlan {
             links: path.forward,
@@ -89,8 +70,8 @@ impl Builder<'_> {
     pub(super) fn event(&mut self, spec: &EventSpec) -> Result<(), ScenarioError> {
         let cable = self.graph.cable("event.link", &spec.link)? as u32;
         if Time::ZERO + spec.at.0 >= self.built.end {
-            return Err(ScenarioError::new("event.at", "after the end: it never happens")
-                .hint("let it happen before `duration` is over"));
+            return Err(ScenarioError::new("event.at", "after the end of the run")
+                .hint("`at` is less than `duration`"));
         }
         let mut changes = Vec::new();
         changes.extend(spec.down.map(LinkChange::Down));
@@ -108,7 +89,7 @@ impl Builder<'_> {
         }
         for what in changes {
             let ways: &[u32] = match (spec.way, &what) {
-                // As in a [[link]], where loss is that of the way there.
+                // As in a [[link]], loss without a direction applies there.
                 (None, LinkChange::Loss(_)) | (Some(Way::There), _) => &[0],
                 (None, _) => &[0, 1],
                 (Some(Way::Back), _) => &[1],
@@ -134,7 +115,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Whether a flow's session sees the paths that the file gives it.
+    /// Whether a flow's session sees all its paths.
     fn sees_paths(&self, name: &str) -> bool {
         let below = |flow: &FlowSpec| flow.striping.is_some() || flow.flow_routing == Some(true);
         !self.file.flow.iter().any(|flow| flow.name == name && below(flow))
@@ -148,10 +129,10 @@ impl Builder<'_> {
             (group.name == spec.flow).then_some((group.count, first - group.count))
         });
         let flow = match known {
-            // One with a single path has nothing to compare, and nothing is told of it: a sweep over its paths may come by there.
+            // A flow with one path is accepted and not measured: a sweep may vary its paths.
             Some((1, flow)) if self.sees_paths(&spec.flow) => flow,
             Some((1, _)) => {
-                let message = format!("\"{}\" sees one path: what is below it chooses", spec.flow);
+                let message = format!("\"{}\" sees one path", spec.flow);
                 return Err(ScenarioError::new(key("flow"), message)
                     .hint("name a flow without `striping` and `flow_routing`"));
             }

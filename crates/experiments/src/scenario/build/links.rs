@@ -1,6 +1,4 @@
-//! Cables, as they are written and as generators make them: rates, delays, queues, loss.
-
-use std::collections::BTreeMap;
+//! Cables, declared or generated: rates, delays, queues, loss.
 
 use anabranch_link::{CodelConfig, Limit, LinkConfig, LossModel, QueueModel, RandomDrop, RateModel};
 use anabranch_wire::{Rate, Span};
@@ -8,97 +6,39 @@ use anabranch_wire::{Rate, Span};
 use super::{Builder, HEADERS};
 use crate::scenario::error::{ScenarioError, line_of, nearest};
 use crate::scenario::generate::generate;
-use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, Topology, Way};
+use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, Topology};
 use crate::scenario::units::{PACKET, QueueText};
 
 /// Longest delay of a link.
 const MAX_DELAY: Span = Span::from_secs(1000);
 /// Fastest link, in bits a second.
 const MAX_RATE: u64 = 10_000_000_000_000;
-/// A queue of which nothing is said.
+/// The default queue.
 const QUEUE: QueueText = QueueText::Bytes(QUEUE_BYTES);
 const QUEUE_BYTES: f64 = 1000.0 * PACKET as f64;
 /// Longest queue, in bytes.
 const MAX_QUEUE: f64 = 1e12;
 
-/// A queue, and the table, which of its name, and the key that say it.
-type Said = (QueueText, &'static str, usize, String);
-
 impl Builder<'_> {
     pub(super) fn links(&mut self) -> Result<(), ScenarioError> {
-        self.note_later();
         if let Some(topology) = &self.file.topology {
             let make = |name: &str, of_host: bool| self.generated_cable(topology, name, of_host);
             self.graph = generate(topology, &make).map_err(|error| self.locate(error, "topology", 0))?;
             self.generated = self.graph.cables.len();
         }
-        self.check_usual().map_err(|error| self.locate(error, "links", 0))?;
+        self.check_defaults().map_err(|error| self.locate(error, "links", 0))?;
         let file = self.file;
-        self.each("link", &file.link, Self::link)?;
-        self.note_usual_queue();
-        self.note_host_queue();
-        self.note_unknown();
-        Ok(())
+        self.each("link", &file.link, Self::link)
     }
 
-    /// Notes which ways of links get a rate by an event: there, back.
-    fn note_later(&mut self) {
-        for event in self.file.event.iter().filter(|event| event.rate.is_some()) {
-            let later = self.later.entry(&event.link).or_default();
-            later[0] |= event.way != Some(Way::Back);
-            later[1] |= event.way != Some(Way::There);
-        }
-    }
-
-    /// Notes queues that are said in BDPs of a rate that an event gives first.
-    fn note_unknown(&mut self) {
-        let file = self.file;
-        let specs: BTreeMap<&str, usize> =
-            file.link.iter().enumerate().map(|(index, spec)| (&spec.name[..], index)).collect();
-        for (name, later) in std::mem::take(&mut self.later) {
-            let Some(cable) = self.graph.find_cable(name).map(|cable| &self.graph.cables[cable]) else {
-                continue;
-            };
-            let unknown = [0, 1].map(|way| later[way] && !is_rated(&cable.links[way]));
-            let said = self.said_of_queues(name, specs.get(name).copied(), cable.of_host);
-            for (said, _) in said.into_iter().zip(unknown).filter(|(_, is_unknown)| *is_unknown) {
-                if let Some((QueueText::Bdp(_), table, index, key)) = said {
-                    self.note_wrong(table, index, bdp_of_no_rate(key));
-                }
-            }
-        }
-    }
-
-    /// What is said of a link's queue each way, and where: table, which of its name, key.
-    fn said_of_queues(&self, name: &str, spec: Option<usize>, of_host: bool) -> [Option<Said>; 2] {
-        let file = self.file;
-        let own = |queue: &dyn Fn(&LinkSpec) -> Option<QueueText>, key: &str| {
-            let index = spec?;
-            Some((queue(&file.link[index])?, "link", index, format!("link.{name}.{key}")))
-        };
-        let of_all = |queue: Option<QueueText>| {
-            let (table, key) = if queue == file.links.queue {
-                ("links", "links.queue")
-            } else {
-                ("topology", "topology.host_queue")
-            };
-            Some((queue?, table, 0, key.to_owned()))
-        };
-        let [usual, usual_back] = self.usual(of_host);
-        let of_both = own(&|spec| spec.queue, "queue");
-        let of_back = own(&|spec| spec.back.as_ref()?.queue, "back.queue");
-        let back = of_back.or_else(|| of_both.clone()).or_else(|| of_all(usual_back.queue.or(usual.queue)));
-        [of_both.or_else(|| of_all(usual.queue)), back]
-    }
-
-    /// Checks what links have that do not say otherwise, even where all of them do.
-    fn check_usual(&self) -> Result<(), ScenarioError> {
+    /// Checks the defaults of `[links]`, even if every link overrides them.
+    fn check_defaults(&self) -> Result<(), ScenarioError> {
         let usual = &self.file.links;
         usual.rate.map_or(Ok(Rate::ZERO), |rate| link_rate("links.rate", rate.0))?;
         usual.delay.map_or(Ok(Span::ZERO), |delay| check_delay("links.delay", delay.0))?;
         match usual.queue {
             Some(QueueText::Bytes(bytes)) => check_length("links.queue", bytes),
-            // How long it is depends on the link.
+            // Its length depends on the link.
             Some(QueueText::Bdp(share)) if share > 0.0 => Ok(()),
             Some(QueueText::Bdp(_)) => check_length("links.queue", 0.0),
             None => Ok(()),
@@ -115,14 +55,14 @@ impl Builder<'_> {
             link_rate("topology.access_rate", access_rate.0)?;
             check_delay("topology.access_delay", access_delay.map_or(Span::ZERO, |delay| delay.0))?;
         }
-        let [there, back] = self.usual(of_host);
+        let [there, back] = self.defaults(of_host);
         two_links(name, &there, &back).map_err(|mut error| {
             let is_of_hosts = of_host && there.queue != self.file.links.queue;
             if is_of_hosts && error.key == format!("link.{name}.queue") {
                 error.key = "topology.host_queue".to_owned();
             }
             if error.key == format!("link.{name}") {
-                let hint = "say in [links] what all of them have, as `rate = \"100 Mbit/s\"`";
+                let hint = "give all of them one in [links], such as `rate = \"100 Mbit/s\"`";
                 error = ScenarioError::new("links.rate", error.message).hint(hint);
                 error = error.at(line_of(self.text, "links", 0, ""));
             }
@@ -130,8 +70,8 @@ impl Builder<'_> {
         })
     }
 
-    /// What a link has of which nothing else is said, each way; a generator may have made it, for a host.
-    fn usual(&self, of_host: bool) -> [LinkDefaults; 2] {
+    /// The defaults of a link, there and back; those of a generated host link differ.
+    fn defaults(&self, of_host: bool) -> [LinkDefaults; 2] {
         let (mut there, mut back) = (self.file.links.clone(), LinkDefaults::default());
         match self.file.topology.as_ref().filter(|_| of_host) {
             Some(Topology::Dumbbell { access_rate, access_delay, .. }) => {
@@ -149,7 +89,7 @@ impl Builder<'_> {
 
     fn link(&mut self, spec: &LinkSpec) -> Result<(), ScenarioError> {
         let known = self.graph.find_cable(&spec.name).filter(|_| spec.between.is_none());
-        let [usual, usual_back] = self.usual(known.is_some_and(|known| self.graph.cables[known].of_host));
+        let [usual, usual_back] = self.defaults(known.is_some_and(|known| self.graph.cables[known].of_host));
         let there = LinkDefaults {
             rate: spec.rate.or(usual.rate),
             delay: spec.delay.or(usual.delay),
@@ -159,12 +99,9 @@ impl Builder<'_> {
             aqm: spec.aqm.or(usual.aqm),
         };
         let mut back = spec.back.clone().unwrap_or_default();
-        // What is said of the link's queue is said of both ways.
+        // A link's queue applies to both directions.
         back.queue = back.queue.or(spec.queue).or(usual_back.queue);
-        let later = self.later.get(&spec.name[..]).copied().unwrap_or_default();
         let links = two_links(&spec.name, &there, &back)?;
-        self.check_back(spec)?;
-        self.note_queue(spec, [0, 1].map(|way| later[way] || is_rated(&links[way])));
         match (self.graph.find_cable(&spec.name), &spec.between) {
             (Some(index), None) if index < self.generated => self.graph.cables[index].links = links,
             (Some(index), Some(_)) if index < self.generated => {
@@ -175,11 +112,8 @@ impl Builder<'_> {
                 .hint("take `between` out, or give the link a name of its own"));
             }
             (Some(_), _) => {
-                return Err(ScenarioError::new(
-                    "link.name",
-                    format!("there are two links \"{}\"", spec.name),
-                )
-                .hint("give each link a name of its own"));
+                let message = format!("there are two links \"{}\"", spec.name);
+                return Err(ScenarioError::new("link.name", message).hint("give each a name of its own"));
             }
             (None, Some([a, b])) if a == b => {
                 return Err(ScenarioError::new(
@@ -206,62 +140,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Checks that what is said of the way back says something.
-    fn check_back(&self, spec: &LinkSpec) -> Result<(), ScenarioError> {
-        if spec.back != Some(LinkDefaults::default()) {
-            return Ok(());
-        }
-        Err(ScenarioError::new(format!("link.{}.back", spec.name), "nothing is said of the way back")
-            .hint("say what it has of its own, as `back = { loss = \"1 %\" }`, or take it out"))
-    }
-
-    /// Notes what is said of a link's queues where nothing ever waits: which of its ways have a rate, or get one.
-    fn note_queue(&mut self, spec: &LinkSpec, [there, back]: [bool; 2]) {
-        let of_back = spec.back.clone().unwrap_or_default();
-        let own = LinkDefaults {
-            queue: spec.queue.filter(|_| !back || of_back.queue.is_some()),
-            aqm: spec.aqm.filter(|_| !back || of_back.aqm.is_some()),
-            random_drop: spec.random_drop.filter(|_| !back || of_back.random_drop.is_some()),
-            ..LinkDefaults::default()
-        };
-        let name = format!("link.{}", spec.name);
-        let idle = [
-            (!there).then(|| nothing_waits(&name, &own)),
-            (!back).then(|| nothing_waits(&format!("{name}.back"), &of_back)),
-        ];
-        idle.into_iter().flatten().flatten().for_each(|idle| self.note(idle));
-    }
-
-    /// Notes what is said of all links' queues where no link has a rate.
-    fn note_usual_queue(&mut self) {
-        let cables = &self.graph.cables;
-        let is_one_rated = cables.iter().flat_map(|cable| &cable.links).any(is_rated);
-        if is_one_rated || cables.is_empty() || self.file.event.iter().any(|event| event.rate.is_some()) {
-            return;
-        }
-        for idle in nothing_waits("links", &self.file.links) {
-            self.note_of("links", 0, idle);
-        }
-    }
-
-    /// Notes what is said of the queues of hosts where no host's link has a rate.
-    fn note_host_queue(&mut self) {
-        let mut of_hosts = self.graph.cables.iter().filter(|cable| cable.of_host);
-        if of_hosts.any(|cable| is_rated(&cable.links[0]))
-            || self.file.event.iter().any(|event| event.rate.is_some())
-        {
-            return;
-        }
-        let queue = match self.file.topology {
-            Some(Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. }) => host_queue,
-            _ => None,
-        };
-        for idle in nothing_waits("topology", &LinkDefaults { queue, ..LinkDefaults::default() }) {
-            self.note_of("topology", 0, ScenarioError { key: "topology.host_queue".to_owned(), ..idle });
-        }
-    }
-
-    /// Whether a path that is written down goes over a link of this name.
+    /// Whether a declared path crosses a link of this name.
     fn is_crossed(&self, name: &str) -> bool {
         let flows = self.file.flow.iter().flat_map(|flow| flow.paths.iter().flatten());
         let arrivals = self.file.arrivals.iter().flat_map(|arrivals| arrivals.paths.iter().flatten());
@@ -270,32 +149,7 @@ impl Builder<'_> {
     }
 }
 
-fn is_rated(link: &LinkConfig) -> bool {
-    !matches!(link.rate, RateModel::Unlimited)
-}
-
-/// A queue as long as the rate of a link says that has none.
-fn bdp_of_no_rate(key: String) -> ScenarioError {
-    ScenarioError::new(key, "a BDP of an unlimited rate")
-        .hint("give the link a rate, or its queue in packets")
-}
-
-/// What is said of a queue: without a rate nothing waits.
-fn nothing_waits(name: &str, said: &LinkDefaults) -> Vec<ScenarioError> {
-    let waits = [
-        ("queue", said.queue.is_some()),
-        ("aqm", said.aqm.is_some_and(|aqm| aqm != Aqm::None)),
-        ("random_drop", said.random_drop == Some(true)),
-    ];
-    let told = |key: &str| match said.queue {
-        Some(QueueText::Bdp(_)) if key == "queue" => bdp_of_no_rate(format!("{name}.queue")),
-        _ => ScenarioError::new(format!("{name}.{key}"), "nothing waits at a link without a rate")
-            .hint("give it one, as `rate = \"100 Mbit/s\"`, or take it out"),
-    };
-    waits.into_iter().filter(|(_, said)| *said).map(|(key, _)| told(key)).collect()
-}
-
-/// Checks a rate at which something is sent.
+/// Checks a sending rate.
 pub(super) fn positive(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
     if rate == Rate::ZERO || rate.as_bits() > MAX_RATE {
         return Err(ScenarioError::new(key, "out of range").hint("from 1 bit/s to 10000 Gbit/s"));
@@ -303,7 +157,7 @@ pub(super) fn positive(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
     Ok(rate)
 }
 
-/// The time from one packet of `bytes` to the next at a rate, in whole nanoseconds, which has to be that rate within a hundredth.
+/// The time from one packet of `bytes` to the next, in whole nanoseconds; an error if rounding changes the rate by 1 %.
 pub(super) fn spaced(key: &str, rate: Rate, bytes: u64) -> Result<Span, ScenarioError> {
     let every = rate.time_for(bytes);
     let kept = bytes as f64 * 8e9 / every.as_nanos().max(1) as f64;
@@ -331,7 +185,7 @@ pub(super) fn check_delay(key: &str, delay: Span) -> Result<Span, ScenarioError>
     Ok(delay)
 }
 
-/// Checks how many bytes a queue holds.
+/// Checks the length of a queue.
 fn check_length(key: &str, bytes: f64) -> Result<(), ScenarioError> {
     let error = |message: &str, hint: &str| Err(ScenarioError::new(key, message).hint(hint));
     if bytes < PACKET as f64 {
@@ -357,7 +211,6 @@ fn two_links(
         random_drop: back.random_drop.or(there.random_drop),
         aqm: back.aqm.or(there.aqm),
     };
-    // What both have is at fault there already.
     Ok([one_link(name, there)?, one_link(&format!("{name}.back"), &back)?])
 }
 
@@ -366,9 +219,9 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
     let delay = check_delay(&key("delay"), link.delay.map_or(Span::ZERO, |delay| delay.0))?;
     let rate = link.rate.map(|rate| link_rate(&key("rate"), rate.0)).transpose()?;
     if rate.is_none() && delay == Span::ZERO {
-        // Packets would go round and round at one moment.
+        // Packets would circle without time passing.
         return Err(ScenarioError::new(format!("link.{name}"), "neither a rate nor a delay")
-            .hint("without a rate it is unlimited, without a delay it has none: give it one of them"));
+            .hint("give it at least one of them"));
     }
     let bytes = match (link.queue.unwrap_or(QUEUE), rate) {
         (QueueText::Bytes(bytes), _) => bytes,
@@ -376,7 +229,7 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
         (QueueText::Bdp(share), Some(rate)) => {
             (rate.as_bytes_f64() * (delay * 2).as_secs_f64() * share).max(PACKET as f64)
         }
-        // Nothing waits there.
+        // Nothing waits at an unlimited link until an event gives it a rate.
         (QueueText::Bdp(_), None) => QUEUE_BYTES,
     };
     check_length(&key("queue"), bytes)?;

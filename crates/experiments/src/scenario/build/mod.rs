@@ -1,32 +1,26 @@
-//! From a file to a [`Plan`]: names become numbers, defaults are filled in, bounds are kept.
+//! From a scenario file to a [`Plan`]: names become numbers, defaults are filled in, values are checked.
 
 mod below;
-mod cut;
 mod events;
-mod idle;
-mod limits;
 mod links;
 mod sessions;
 mod supply;
 mod traffic;
-mod work;
 
-pub(crate) use idle::Idle;
-
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use anabranch_engine::FastRetransmits;
 use anabranch_link::{LinkConfig, RateModel};
+use anabranch_sim::chance::{Chance, seed_of};
+use anabranch_sim::network::{Limits, Plan};
 use anabranch_wire::{Span, Time};
 
 use super::error::{ScenarioError, line_of};
 use super::graph::Graph;
-use super::model::File;
+use super::model::{File, Profile};
 use super::units::SpanText;
-use anabranch_sim::chance::{Chance, seed_of};
-use anabranch_sim::network::{Limits, Plan};
 
-/// Most flows of a scenario, however they are written.
+/// Most flows of a scenario, over all its tables.
 pub const MAX_FLOWS: u64 = 100_000;
 /// Most paths of a flow.
 pub const MAX_PATHS: usize = 32;
@@ -34,15 +28,19 @@ pub const MAX_PATHS: usize = 32;
 const MAX_DURATION: Span = Span::from_secs(86_400);
 /// IPv4 and UDP headers.
 const HEADERS: u32 = 28;
-/// Kinds of parties for seeds.
+/// Most samples of a run.
+const MAX_SAMPLES: u64 = 1_000_000;
+/// The kind of the builder's own seed, next to those of links and sources.
 const STRUCTURE: u64 = 10;
+/// Flows of each traffic pattern in a sketch.
+const SKETCHED: usize = 64;
 
-/// A plan and what its parts are called.
+/// A plan and the names of its parts.
 #[derive(Clone, Debug, Default)]
 pub struct Built {
-    /// What runs.
+    /// The network and its traffic.
     pub plan: Plan,
-    /// Its flows, in groups that follow each other.
+    /// The flows of the plan, in consecutive groups.
     pub groups: Vec<Group>,
     /// Names of its cables: cable `n` is links `2n` and `2n + 1`.
     pub cables: Vec<CableName>,
@@ -50,44 +48,44 @@ pub struct Built {
     pub arrivals: Vec<String>,
     /// Names of its sources of plain packets.
     pub bursts: Vec<String>,
-    /// Who looks for shared bottlenecks.
+    /// Detectors of shared bottlenecks.
     pub detectors: Vec<Detector>,
-    /// When measuring begins and when the run ends.
+    /// When measuring begins.
     pub warm_up: Time,
     /// When the run ends.
     pub end: Time,
-    /// How often to look.
+    /// The time between two samples.
     pub sample: Span,
 }
 
-/// Flows that were declared together.
+/// Flows of one table.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// As declared.
+    /// The table's name.
     pub name: String,
     /// How many flows.
     pub count: usize,
-    /// How many hosts they start from; 0 where there are none.
+    /// How many hosts they start from; 0 without hosts.
     pub senders: usize,
 }
 
-/// mTCP's detector beside a flow.
+/// mTCP's detector, applied to one flow.
 #[derive(Clone, Debug)]
 pub struct Detector {
-    /// As declared.
+    /// The table's name.
     pub name: String,
     /// Its flow, by number.
     pub flow: usize,
-    /// What judges.
+    /// The rule that decides.
     pub rule: FastRetransmits,
 }
 
-/// What a cable is called.
+/// The name and rates of a cable.
 #[derive(Clone, Debug)]
 pub struct CableName {
     /// As declared or generated.
     pub name: String,
-    /// Made by a generator: measured by class only, which is the name up to its first dot.
+    /// Made by a generator, so measured only as part of its class.
     pub generated: bool,
     /// Rates there and back, in bits a second.
     pub rates: [u64; 2],
@@ -104,102 +102,56 @@ struct Builder<'a> {
     file: &'a File,
     text: &'a str,
     graph: Graph,
+    /// How many cables a generator made.
     generated: usize,
     built: Built,
     chance: Chance,
-    /// How many sessions are expected to arrive.
-    arriving: f64,
-    /// How many packets are expected of sources that nothing slows down.
-    offered: f64,
-    /// How many links the paths of all flows cross.
-    crossed: usize,
-    /// What events change: when, which link, and what of it.
+    /// The changes of events: when, which link, which property.
     changed: BTreeSet<(Span, u32, u8)>,
-    /// The links that sessions' data may take, and plain packets.
-    taken: BTreeSet<u32>,
-    /// Those that acknowledgements take unless they cross none.
-    returning: BTreeSet<u32>,
-    /// What is said that changes nothing.
-    idle: Vec<Idle>,
-    /// Which ways of links get a rate by an event: there, back.
-    later: BTreeMap<&'a str, [bool; 2]>,
-    /// Most flows of each pattern.
+    /// Most flows of each traffic pattern.
     most_pairs: usize,
 }
 
-/// Flows of each pattern that a sketch has.
-const SKETCHED: usize = 64;
-
-/// Builds a file with a few flows of each pattern only: paths through large networks take long to find, and most mistakes are
-/// elsewhere. Its groups, cables and sources have the names of the whole.
+/// Builds a file with a few flows of each traffic pattern only.
+///
+/// Finding paths through large networks takes long, and most mistakes are elsewhere. The names are those of the whole.
 pub(crate) fn sketch(file: &File, text: &str) -> Result<Built, ScenarioError> {
-    let mut builder = builder(file, text, (file.seed, SKETCHED));
-    builder.tables()?;
-    Ok(builder.finish())
+    Builder::new(file, text, file.seed, SKETCHED).build()
 }
 
 /// Builds a file for a seed; `text` is for the lines in errors.
 pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, ScenarioError> {
-    Ok(whole(file, text, seed)?.finish())
+    Builder::new(file, text, seed, usize::MAX).build()
 }
 
-/// Builds a file for its own seed, and tells what it says that changes nothing, whatever the seed.
-pub(crate) fn check(file: &File, text: &str) -> Result<(Built, Vec<Idle>), ScenarioError> {
-    let mut builder = whole(file, text, file.seed)?;
-    builder.idle_ways();
-    builder.note_cut();
-    let idle = std::mem::take(&mut builder.idle);
-    Ok((builder.finish(), idle))
-}
-
-fn whole<'a>(file: &'a File, text: &'a str, seed: u64) -> Result<Builder<'a>, ScenarioError> {
-    let mut builder = builder(file, text, (seed, usize::MAX));
-    builder.tables()?;
-    builder.detection()?;
-    builder.limits()?;
-    builder.bound_work()?;
-    builder.bound_looks()?;
-    Ok(builder)
-}
-
-fn builder<'a>(file: &'a File, text: &'a str, (seed, most_pairs): (u64, usize)) -> Builder<'a> {
-    let chance = Chance::new(seed_of(seed, STRUCTURE, 0));
-    let (graph, built) = (Graph::default(), Built::default());
-    let (arriving, offered, crossed) = (0.0, 0.0, 0);
-    let mut builder = Builder {
-        file,
-        text,
-        graph,
-        generated: 0,
-        built,
-        chance,
-        arriving,
-        offered,
-        crossed,
-        changed: BTreeSet::new(),
-        taken: BTreeSet::new(),
-        returning: BTreeSet::new(),
-        idle: Vec::new(),
-        later: BTreeMap::new(),
-        most_pairs,
-    };
-    builder.built.plan.seed = seed;
-    if cfg!(test) {
-        builder.built.plan.limits = Limits { packets: 100_000, sessions: 1_000 };
+impl<'a> Builder<'a> {
+    fn new(file: &'a File, text: &'a str, seed: u64, most_pairs: usize) -> Self {
+        let mut built = Built::default();
+        built.plan.seed = seed;
+        if cfg!(test) {
+            built.plan.limits = Limits { packets: 100_000, sessions: 1_000, events: 20_000_000 };
+        }
+        Self {
+            file,
+            text,
+            graph: Graph::default(),
+            generated: 0,
+            built,
+            chance: Chance::new(seed_of(seed, STRUCTURE, 0)),
+            changed: BTreeSet::new(),
+            most_pairs,
+        }
     }
-    builder
-}
 
-impl Builder<'_> {
-    /// Builds what each table says.
-    fn tables(&mut self) -> Result<(), ScenarioError> {
+    /// Builds every table.
+    fn build(mut self) -> Result<Built, ScenarioError> {
         self.times()?;
         self.names()?;
         self.links()?;
         self.counts()?;
         let file = self.file;
-        // What is wrong with what all have is told even where nobody has it.
-        self.config("transport", (None, None, None), 1).map_err(|error| self.locate(error, "flow", 0))?;
+        // [transport] is checked even if no flow uses it.
+        self.config("transport", Settings::default(), 1).map_err(|error| self.locate(error, "flow", 0))?;
         self.ends()?;
         self.each("flow", &file.flow, Self::flow)?;
         self.each("traffic", &file.traffic, Self::traffic)?;
@@ -213,10 +165,23 @@ impl Builder<'_> {
                 .hint("add a [[flow]], [[traffic]], [[arrivals]] or [[cbr]]")
                 .at(Some(end)));
         }
-        Ok(())
+        Ok(self.finish())
     }
 
-    /// Checks the nodes that flows go between, before paths are looked for: in a large network that takes long.
+    /// Checks the number of flows; the error names the table with the most.
+    fn counts(&self) -> Result<(), ScenarioError> {
+        let counts = self.file.flow.iter().map(|flow| flow.count.unwrap_or(1));
+        let sum = counts.clone().fold(0, u64::saturating_add);
+        let most = counts.clone().enumerate().max_by_key(|(_, count)| *count);
+        let none = counts.enumerate().find(|(_, count)| *count == 0);
+        let Some((index, count)) = none.or(most.filter(|_| sum > MAX_FLOWS)) else { return Ok(()) };
+        let key = format!("flow.{}.count", self.file.flow[index].name);
+        let error = ScenarioError::new(key, format!("{count} flows"))
+            .hint(format!("a scenario has from 1 to {MAX_FLOWS} flows in all"));
+        Err(self.locate(error, "flow", index))
+    }
+
+    /// Checks the nodes of each flow before paths are searched, which takes long in a large network.
     fn ends(&self) -> Result<(), ScenarioError> {
         for (index, flow) in self.file.flow.iter().enumerate() {
             let (Some(from), Some(to)) = (&flow.from, &flow.to) else { continue };
@@ -226,7 +191,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Builds what each of the tables of a name says.
+    /// Builds every table of one name.
     fn each<T>(
         &mut self,
         table: &'static str,
@@ -234,38 +199,26 @@ impl Builder<'_> {
         build: impl Fn(&mut Self, &T) -> Result<(), ScenarioError>,
     ) -> Result<(), ScenarioError> {
         for (index, spec) in specs.iter().enumerate() {
-            let known = self.idle.len();
             build(self, spec).map_err(|error| self.locate(error, table, index))?;
-            self.idle[known..].iter_mut().for_each(|idle| (idle.table, idle.index) = (table, index));
         }
         Ok(())
     }
 
-    /// Checks when something starts and stops.
-    fn check_times(
-        &mut self,
-        key: &dyn Fn(&str) -> String,
-        (start, within, stop): (Option<SpanText>, Option<SpanText>, Option<SpanText>),
-    ) -> Result<(), ScenarioError> {
+    /// Checks that something starts within the run and stops after it started.
+    fn check_times(&self, key: &dyn Fn(&str) -> String, times: Times) -> Result<(), ScenarioError> {
         let end = self.built.end;
-        let start = start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
+        let start = times.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
         if start >= end {
-            return Err(ScenarioError::new(key("start"), "after the end: it never starts")
-                .hint("let it start before `duration` is over"));
+            return Err(ScenarioError::new(key("start"), "after the end of the run")
+                .hint("start before `duration` is over"));
         }
-        if within.is_some_and(|within| start + within.0 > end) {
-            return Err(ScenarioError::new(key("start_within"), "beyond the end: it may never start")
+        if times.within.is_some_and(|within| start + within.0 > end) {
+            return Err(ScenarioError::new(key("start_within"), "after the end of the run")
                 .hint("start and start_within together are at most `duration`"));
         }
-        if stop.is_some_and(|stop| Time::ZERO + stop.0 <= start) {
+        if times.stop.is_some_and(|stop| Time::ZERO + stop.0 <= start) {
             return Err(ScenarioError::new(key("stop"), "it stops before it starts")
                 .hint("stop has to be later than start"));
-        }
-        if stop.is_some_and(|stop| Time::ZERO + stop.0 > end) {
-            self.note(
-                ScenarioError::new(key("stop"), "after the end: it never stops")
-                    .hint("take it out, or let it stop before `duration` is over"),
-            );
         }
         Ok(())
     }
@@ -274,32 +227,23 @@ impl Builder<'_> {
         locate(self.text, error, (table, index))
     }
 
-    /// Names make the keys of results and of sweeps: each has to be there once and be one word of a key.
+    /// Checks names: they are parts of the keys of results and sweeps, so each has to be unique and free of dots.
     fn names(&self) -> Result<(), ScenarioError> {
         let file = self.file;
         let mut tables: Vec<(&str, usize, &str)> = Vec::new();
-        tables.extend(file.link.iter().enumerate().map(|(index, link)| ("link", index, link.name.as_str())));
-        tables.extend(file.flow.iter().enumerate().map(|(index, flow)| ("flow", index, flow.name.as_str())));
-        let traffic = file.traffic.iter().enumerate();
-        tables.extend(traffic.map(|(index, traffic)| ("traffic", index, traffic.name.as_str())));
-        let arrivals = file.arrivals.iter().enumerate();
-        tables.extend(arrivals.map(|(index, arrivals)| ("arrivals", index, arrivals.name.as_str())));
-        let detectors = file.detector.iter().enumerate();
-        tables.extend(detectors.map(|(index, detector)| ("detector", index, detector.name.as_str())));
-        tables.extend(file.cbr.iter().enumerate().map(|(index, cbr)| ("cbr", index, cbr.name.as_str())));
+        let mut add = |table, names: &mut dyn Iterator<Item = &'a String>| {
+            tables.extend(names.enumerate().map(|(index, name)| (table, index, name.as_str())));
+        };
+        add("link", &mut file.link.iter().map(|link| &link.name));
+        add("flow", &mut file.flow.iter().map(|flow| &flow.name));
+        add("traffic", &mut file.traffic.iter().map(|traffic| &traffic.name));
+        add("arrivals", &mut file.arrivals.iter().map(|arrivals| &arrivals.name));
+        add("detector", &mut file.detector.iter().map(|detector| &detector.name));
+        add("cbr", &mut file.cbr.iter().map(|cbr| &cbr.name));
         if file.name.contains(char::is_control) {
             return Err(ScenarioError::new("name", "a name with control characters")
                 .hint("it is one line of text")
                 .at(line_of(self.text, "", 0, "name")));
-        }
-        for (index, link) in file.link.iter().enumerate() {
-            let unnamed = |nodes: &[String; 2]| nodes.iter().any(|node| node.trim().is_empty());
-            if link.between.as_ref().is_some_and(unnamed) {
-                let error =
-                    ScenarioError::new(format!("link.{}.between", link.name), "a node without a name");
-                let hint = "name the nodes at both ends, such as `between = [\"a\", \"b\"]`";
-                return Err(self.locate(error.hint(hint), "link", index));
-            }
         }
         let mut seen = BTreeSet::new();
         for (table, index, name) in tables {
@@ -315,7 +259,7 @@ impl Builder<'_> {
                     "names are parts of the keys of results: not empty, without \".\", \"*\" and control characters",
                 );
             }
-            // Flows that are declared and flows of a pattern are measured alike.
+            // Flows of both tables are measured under `flow.`.
             let family = if table == "traffic" { "flow" } else { table };
             if !seen.insert((family, name)) {
                 return fault(
@@ -337,27 +281,16 @@ impl Builder<'_> {
         }
         let warm_up = self.file.warm_up.map_or(Span::ZERO, |warm_up| warm_up.0);
         if warm_up >= duration {
-            return Err(ScenarioError::new("warm_up", "nothing is left to measure")
-                .hint("warm_up has to be less than duration")
+            return Err(ScenarioError::new("warm_up", "not less than `duration`")
+                .hint("leave time to measure")
                 .at(at("warm_up")));
         }
         let measured = duration.saturating_sub(warm_up);
-        if self.file.sample.is_none() && measured < Span::from_micros(1) {
-            let key = if self.file.warm_up.is_some() { "warm_up" } else { "duration" };
-            return Err(ScenarioError::new(key, "hardly any time is left to measure")
-                .hint("at least a microsecond: duration without warm_up")
-                .at(at(key)));
-        }
         let sample = self.file.sample.map_or((measured / 200).max(Span::from_micros(1)), |sample| sample.0);
-        if sample > measured {
-            return Err(ScenarioError::new("sample", "nothing is ever looked at")
-                .hint("at most what is measured: duration without warm_up")
-                .at(at("sample")));
-        }
-        if sample.is_zero() || measured.as_nanos() / sample.as_nanos() > 1_000_000 {
-            return Err(ScenarioError::new("sample", "too short")
-                .hint("at most a million samples fit in a run")
-                .at(at("sample")));
+        if sample > measured || sample.is_zero() || measured.as_nanos() / sample.as_nanos() > MAX_SAMPLES {
+            return Err(ScenarioError::new("sample", "out of range")
+                .hint("one sample to a million fit into what is measured: `duration` without `warm_up`")
+                .at(at("sample").or_else(|| at("duration"))));
         }
         (self.built.warm_up, self.built.end) = (Time::ZERO + warm_up, Time::ZERO + duration);
         self.built.sample = sample;
@@ -383,8 +316,8 @@ impl Builder<'_> {
     }
 }
 
-/// Adds the line of an error's key: in the `index`-th table of this name, or in the table of what all of them have where the value
-/// is from there.
+/// Adds the line of an error's key: in the `index`-th table of this name, or in the table of defaults if the value is
+/// from there.
 fn locate(text: &str, mut error: ScenarioError, (table, index): (&str, usize)) -> ScenarioError {
     let words: Vec<&str> = error.key.split('.').collect();
     let [before @ .., last] = &words[..] else { return error };
@@ -400,7 +333,7 @@ fn locate(text: &str, mut error: ScenarioError, (table, index): (&str, usize)) -
     };
     let is_own = outer.is_some() || says(text, (table, index), &[last]);
     if words[0] != "transport" && (is_own || !says(text, (shared, 0), &[last])) {
-        // A key that is missing in a table within this one belongs on the line of that.
+        // A key that is missing from a nested table is reported at that table.
         let within = before.last().filter(|_| !is_own).filter(|within| says(text, (table, index), &[within]));
         let line = match (outer, within) {
             (Some(outer), _) => line_of(text, &format!("{table}.{outer}"), index, last),
@@ -414,7 +347,7 @@ fn locate(text: &str, mut error: ScenarioError, (table, index): (&str, usize)) -
     error.at(line)
 }
 
-/// Whether the file has a value in the `index`-th table of this name, under these keys one in the other.
+/// Whether the `index`-th table of this name has a value under these nested keys.
 fn says(text: &str, (table, index): (&str, usize), keys: &[&str]) -> bool {
     let Ok(file) = text.parse::<toml::Table>() else { return false };
     let known = match file.get(table) {
@@ -424,13 +357,7 @@ fn says(text: &str, (table, index): (&str, usize), keys: &[&str]) -> bool {
     keys.iter().try_fold(known, |value, key| Some(value?.get(*key))).flatten().is_some()
 }
 
-/// Nothing but the first path, of which nobody says when it opens.
-fn opens_at_once(key: &dyn Fn(&str) -> String) -> ScenarioError {
-    ScenarioError::new(key("paths_within"), "there is one path, which is there from the start")
-        .hint("take it out, or give the flow more paths")
-}
-
-/// Checks when the paths of a flow open that has so much time when it starts.
+/// Checks that all paths of a flow open while it runs.
 fn check_openings(
     key: &dyn Fn(&str) -> String,
     within: Option<SpanText>,
@@ -439,7 +366,23 @@ fn check_openings(
     if within.is_none_or(|within| within.0 <= time) {
         return Ok(());
     }
-    Err(ScenarioError::new(key("paths_within"), "beyond the end: a path may never open").hint(
-        "all paths may open by `duration`, and by `stop`: a shorter `paths_within`, or an earlier start",
-    ))
+    Err(ScenarioError::new(key("paths_within"), "a path may open after the end")
+        .hint("a shorter `paths_within`, or an earlier start"))
+}
+
+/// When something starts and stops.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    start: Option<SpanText>,
+    /// How long after `start` it starts at the latest, at random.
+    within: Option<SpanText>,
+    stop: Option<SpanText>,
+}
+
+/// Settings of a table of sessions, which override `[transport]`.
+#[derive(Clone, Copy, Default)]
+struct Settings<'a> {
+    profile: Option<Profile>,
+    rule: Option<&'a String>,
+    scheduler: Option<&'a String>,
 }

@@ -1,4 +1,4 @@
-//! Sessions, declared one by one or arriving at random: paths, settings, what they carry.
+//! Sessions, declared or arriving at random: their paths, settings and data.
 
 use std::sync::Arc;
 
@@ -8,29 +8,30 @@ use anabranch_engine::{
 };
 use anabranch_wire::{Span, Time};
 
-use super::supply::{MAX_BYTES, TOO_MANY_BYTES, idle_share, supply};
-use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, opens_at_once};
+use super::supply::{check_size, supply};
+use super::{Builder, Group, MAX_DURATION, MAX_PATHS, Settings, Times, check_openings};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
     Acks, AgentSpec, ArrivalSpec, CouplingKind, DetectorKind, FlowSpec, InterfaceEntry, LeaveOut, PathSpec,
     Profile, Reports, SizeShape, Transport,
 };
 use crate::scenario::units::{PACKET, SpanText};
-use anabranch_sim::network::{AgentPlan, ArrivalPlan, FlowPlan, InterfaceChange, PathPlan, Sizes, Supply};
+use anabranch_sim::network::{AgentPlan, ArrivalPlan, FlowPlan, InterfaceChange, PathPlan, Sizes};
 
-/// Longest that a session is told to wait with something.
+/// Longest timer of a session.
 const MAX_TIMER: Span = Span::from_secs(1000);
 /// Most changes of rate in a run.
 const MAX_PHASES: u64 = 1_000_000;
 
-/// What the path agent of a session has to work with.
+/// The direct paths, relays and interfaces of the path agent.
 fn agent_plan(
     key: &dyn Fn(&str) -> String,
     spec: &AgentSpec,
-    (visible, paths): (usize, usize),
+    visible: usize,
+    paths: usize,
 ) -> Result<AgentPlan, ScenarioError> {
     if visible < paths {
-        let hint = "take it out, or `striping` and `flow_routing`";
+        let hint = "remove it, or `striping` and `flow_routing`";
         return Err(ScenarioError::new(key("agent"), "its sessions see one path each").hint(hint));
     }
     let direct = (paths as u64).checked_sub(spec.relays).ok_or_else(|| {
@@ -58,50 +59,29 @@ impl Builder<'_> {
         let count = spec.count.unwrap_or(1);
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
         let paths = self.paths(&name, given)?;
-        self.offer(&paths, (given.1, given.2), spec.striping.is_some());
-        self.bound_routes(key("paths"), (&paths, count as usize))?;
         let (sessions, striping) = self.below(spec, (&paths, count as usize))?;
         let visible = if striping.is_some() || spec.flow_routing == Some(true) { 1 } else { paths.len() };
-        let mut config =
-            self.config(&name, (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()), visible)?;
-        // A packet's number on the path is its number below.
+        let settings =
+            Settings { profile: spec.profile, rule: spec.rule.as_ref(), scheduler: spec.scheduler.as_ref() };
+        let mut config = self.config(&name, settings, visible)?;
+        // Below a striped session the packet numbers of its path count the packets of all routes.
         config.skip_numbers &= striping.is_none();
-        self.check_times(&key, (spec.start, spec.start_within, spec.stop))?;
+        self.check_times(&key, Times { start: spec.start, within: spec.start_within, stop: spec.stop })?;
         let first = Time::ZERO + spec.start.map_or(Span::ZERO, |start| start.0);
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
         let time = stop.min(self.built.end).since(first + within);
-        if spec.paths_within.is_some() && visible < paths.len() {
-            return Err(ScenarioError::new(key("paths_within"), "its sessions see one path each")
-                .hint("take it out, or `striping` and `flow_routing`"));
-        }
-        if spec.paths_within.is_some() && visible < 2 {
-            self.note(opens_at_once(&key));
-        }
-        if spec.flow_routing == Some(true) && paths.len() < 2 {
-            self.note(
-                ScenarioError::new(key("flow_routing"), "there is one path, which all take")
-                    .hint("take it out, or give the flow more paths"),
-            );
-        }
         check_openings(&key, spec.paths_within, time)?;
         let agent = match &spec.agent {
-            Some(agent) => Some(Arc::new(agent_plan(&key, agent, (visible, paths.len()))?)),
+            Some(agent) => Some(Arc::new(agent_plan(&key, agent, visible, paths.len())?)),
             None => None,
         };
         if agent.is_some() && spec.paths_within.is_some() {
             return Err(ScenarioError::new(key("paths_within"), "the path agent decides when paths open")
-                .hint("take it out, or `agent`"));
+                .hint("remove it, or `agent`"));
         }
-        let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
-        if let Some(idle) = idle_share(&key, spec, config.protection.block) {
-            self.note(idle);
-        }
+        let supply = supply(&key, spec, visible, &mut config)?;
         let config = Arc::new(config);
-        if let Supply::Datagrams { pause, .. } = supply {
-            let time = stop.min(self.built.end).since(first).as_secs_f64() * count as f64;
-            self.bound_packets(key("datagrams.rate"), time / pause.as_secs_f64(), "packets")?;
-        }
         for paths in sessions {
             let start = first + within.mul_f64(self.chance.unit());
             if start >= stop {
@@ -133,54 +113,31 @@ impl Builder<'_> {
         let key = |key: &str| format!("{name}.{key}");
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
         let paths = self.paths(&name, given)?;
-        self.offer(&paths, (given.1, given.2), false);
-        let config = self.config(&name, (spec.profile, spec.rule.as_ref(), None), paths.len())?;
+        let settings = Settings { profile: spec.profile, rule: spec.rule.as_ref(), scheduler: None };
+        let config = self.config(&name, settings, paths.len())?;
         let phase = spec.phase.map_or(MAX_DURATION, |phase| phase.0);
         if spec.rate.is_empty() || spec.rate.iter().any(|rate| !(rate.0 > 0.0 && rate.0 <= 1e6)) {
             return Err(ScenarioError::new(key("rate"), "out of range")
                 .hint("one or more rates, each above 0 and at most 1000000 /s"));
         }
-        if phase.is_zero() || (spec.rate.len() > 1 && spec.phase.is_none()) {
+        if spec.rate.len() > 1 && spec.phase.is_none() {
             return Err(ScenarioError::new(key("phase"), "how long does each rate last?")
-                .hint("several rates need `phase = \"10 s\"`, which is more than nothing"));
+                .hint("several rates need a `phase = \"10 s\"`"));
         }
         let run = self.built.end.since(Time::ZERO).as_nanos();
-        if spec.rate.len() == 1 && spec.phase.is_some() {
-            return Err(ScenarioError::new(key("phase"), "the only rate lasts all the time")
-                .hint("take it out, or give several rates"));
-        }
-        if run / phase.as_nanos() > MAX_PHASES {
+        if phase.is_zero() || run / phase.as_nanos() > MAX_PHASES {
             let least = run.div_ceil(MAX_PHASES);
             return Err(ScenarioError::new(key("phase"), "too short")
                 .hint(format!("at most a million phases fit in a run: \"{least} ns\" or more")));
-        }
-        if spec.shape.is_some() && spec.sizes != SizeShape::Pareto {
-            return Err(ScenarioError::new(key("shape"), "only a Pareto distribution has one")
-                .hint("write `sizes = \"pareto\"`, or take it out"));
         }
         let shape = spec.shape.unwrap_or(1.5);
         if !(shape > 1.0 && shape <= 100.0) {
             return Err(ScenarioError::new(key("shape"), "out of range")
                 .hint("above 1, else a Pareto distribution has no mean, and at most 100"));
         }
-        self.check_times(&key, (spec.start, None, spec.stop))?;
+        self.check_times(&key, Times { start: spec.start, within: None, stop: spec.stop })?;
         let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
-        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0).min(self.built.end);
-        let phases = (stop.since(start).as_secs_f64() / phase.as_secs_f64()).ceil();
-        if spec.rate.len() as f64 > phases {
-            let message = format!("only the first {phases} of {} ever come", spec.rate.len());
-            return Err(
-                ScenarioError::new(key("rate"), message).hint("shorter phases, more time, or fewer rates")
-            );
-        }
-        if spec.size.0 > MAX_BYTES {
-            return Err(ScenarioError::new(key("size"), TOO_MANY_BYTES.0).hint(TOO_MANY_BYTES.1));
-        }
-        self.expect_arrivals(spec, phase)
-            .map_err(|(message, hint)| ScenarioError::new(key("rate"), message).hint(hint))?;
-        if spec.size.0 == 0 {
-            return Err(ScenarioError::new(key("size"), "an empty file").hint("at least \"1 B\""));
-        }
+        check_size(&key("size"), spec.size.0)?;
         let mean = spec.size.0 as f64;
         let sizes = match spec.sizes {
             SizeShape::Fixed => Sizes::Fixed(spec.size.0),
@@ -199,7 +156,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// When the paths of a flow open, beside the first; at once where nothing is said of it.
+    /// When the further paths of a flow open, at random; empty if all open at once.
     pub(super) fn openings(&mut self, within: Option<SpanText>, paths: usize) -> Vec<Span> {
         let Some(SpanText(within)) = within else { return Vec::new() };
         (1..paths).map(|_| within.mul_f64(self.chance.unit())).collect()
@@ -224,13 +181,13 @@ impl Builder<'_> {
                 paths.iter().map(|path| self.graph.path_over(&key("paths"), path.links())).collect()
             }
             (None, Some(from), Some(to)) => self.graph.shortest(&key, (from, to), (1, &mut self.chance)),
-            _ => Err(ScenarioError::new(key("paths"), "where does it go?")
-                .hint("give either `paths`, as lists of links, or `from` and `to`, as nodes")),
+            _ => Err(ScenarioError::new(key("paths"), "no route")
+                .hint("give either `paths` (lists of links), or `from` and `to` (nodes)")),
         };
         found.map(|paths| self.returned(paths))
     }
 
-    /// The same paths, with no links back where acknowledgements cross none.
+    /// The paths, without their return links if acknowledgements cross no link.
     pub(super) fn returned(&self, mut paths: Vec<PathPlan>) -> Vec<PathPlan> {
         if self.file.transport.acks == Some(Acks::Outside) {
             paths.iter_mut().for_each(|path| path.back.clear());
@@ -241,7 +198,7 @@ impl Builder<'_> {
     pub(super) fn config(
         &self,
         name: &str,
-        (profile, rule, scheduler): (Option<Profile>, Option<&String>, Option<&String>),
+        Settings { profile, rule, scheduler }: Settings<'_>,
         paths: usize,
     ) -> Result<Config, ScenarioError> {
         let usual = &self.file.transport;
@@ -250,7 +207,7 @@ impl Builder<'_> {
             Profile::Tcp => Config::tcp(),
             Profile::Default => Config::default(),
         };
-        // A profile named with the flow comes with its own rule.
+        // A flow's own profile brings its own rule.
         let usual_rule = usual.rule.as_ref().filter(|_| profile.is_none());
         if let Some(rule) = rule.or(usual_rule) {
             let known = RuleKind::ALL.map(RuleKind::name);
@@ -262,7 +219,6 @@ impl Builder<'_> {
             let named = scheduler
                 .parse()
                 .map_err(|_| no_such(&key("scheduler"), ("scheduler", scheduler), &known))?;
-            // Nobody asks one where there is one path, so a sweep over it changes nothing.
             if paths > 1 {
                 config.scheduler = named;
             }
@@ -275,7 +231,7 @@ impl Builder<'_> {
     }
 }
 
-/// The error for a rule or scheduler that there is not.
+/// The error for an unknown rule or scheduler.
 fn no_such(key: &str, (what, name): (&str, &str), known: &[&str]) -> ScenarioError {
     let known_names = known.join(", ");
     let hint = match nearest(name, known) {
@@ -320,11 +276,8 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
             return Err(ScenarioError::new(key, "out of range").hint("1 to 1000000 packets"));
         }
         if config.cc.rule == RuleKind::Bbr {
-            return Err(ScenarioError::new(
-                key,
-                format!("{name} has the rule \"bbr\", which has no slow start"),
-            )
-            .hint("take it out, or give that another rule"));
+            let message = format!("{name} has the rule \"bbr\", which has no slow start");
+            return Err(ScenarioError::new(key, message).hint("remove it, or use another rule"));
         }
         config.cc.initial_ssthresh = Some(packets);
     }
@@ -353,11 +306,6 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
     }
     if let Some(LeaveOut { slower_than, sharing_beyond }) = from.leave_out {
         let (omega, d) = (slower_than.unwrap_or(f64::INFINITY), sharing_beyond.unwrap_or(usize::MAX));
-        let says_nothing = slower_than.is_none_or(f64::is_infinite) && sharing_beyond.is_none();
-        if says_nothing {
-            return Err(ScenarioError::new("transport.leave_out", "leaves nothing out")
-                .hint("say `slower_than` or `sharing_beyond`, or take it out"));
-        }
         let wrong = |key: &str| ScenarioError::new(format!("transport.leave_out.{key}"), "out of range");
         if omega.is_nan() || omega <= 1.0 {
             return Err(wrong("slower_than").hint("more than 1"));

@@ -1,4 +1,4 @@
-//! Sessions between the hosts of a generated network: who talks to whom, and over which paths.
+//! Sessions between the hosts of a generated network: pairs of hosts, and their paths.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use anabranch_wire::{Span, Time};
 
-use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, check_openings, opens_at_once};
+use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, Settings, Times, check_openings};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::generate::bcube_paths;
+use crate::scenario::generate::Bcube;
 use crate::scenario::model::{Pattern, Routing, Topology, TrafficSpec};
 use anabranch_sim::network::{FlowPlan, PathPlan, Supply};
 
-/// Most hosts of which each chooses among all others.
+/// Most hosts for patterns in which each host chooses among all others.
 const MAX_MIXED: usize = 20_000;
 
 impl Builder<'_> {
@@ -33,11 +33,8 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("routing"), "only a BCube has paths in an order")
                 .hint("take `routing` out, or use a [topology] of kind \"bcube\""));
         }
-        self.check_times(&key, (None, spec.start_within, None))?;
+        self.check_times(&key, Times { within: spec.start_within, ..Times::default() })?;
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
-        if spec.paths_within.is_some() && paths < 2 {
-            self.note(opens_at_once(&key));
-        }
         check_openings(&key, spec.paths_within, self.built.end.since(Time::ZERO + within))?;
         let mut pairs = self.pairs(spec, &hosts)?;
         let before = self.built.plan.flows.len();
@@ -51,13 +48,13 @@ impl Builder<'_> {
         pairs.truncate(self.most_pairs);
         let mut senders: Vec<usize> = pairs.iter().map(|(from, _)| *from).collect();
         senders.dedup();
-        let settings = (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref());
-        // Settings by number of paths, to be shared.
+        let settings =
+            Settings { profile: spec.profile, rule: spec.rule.as_ref(), scheduler: spec.scheduler.as_ref() };
+        // One config for each number of paths, shared by the flows.
         let mut configs = BTreeMap::new();
         for (from, to) in &pairs {
             let found = self.host_paths(spec, (*from, *to), paths);
             let found = self.returned(found);
-            self.bound_routes(key("paths"), (&found, 1))?;
             let config = match configs.entry(found.len()) {
                 Entry::Occupied(known) => Arc::clone(known.get()),
                 Entry::Vacant(place) => {
@@ -87,23 +84,25 @@ impl Builder<'_> {
     fn host_paths(&mut self, spec: &TrafficSpec, pair: (usize, usize), most: usize) -> Vec<PathPlan> {
         match self.file.topology {
             Some(Topology::Bcube { n, k, .. }) if spec.routing == Routing::InOrder => {
-                // Levels of which the digit is right already come last: a path of such a level takes a detour.
+                // Levels whose digit is already right come last: their paths take a detour.
                 let differs =
                     |level: &usize| pair.0 / n.pow(*level as u32) % n != pair.1 / n.pow(*level as u32) % n;
                 let (mut levels, detours): (Vec<_>, Vec<_>) = (0..=k).rev().partition(differs);
                 levels.extend(detours);
-                bcube_paths(&self.graph, (n, k), pair, (levels.into_iter().take(most), &mut self.chance))
+                let cube = Bcube { graph: &self.graph, n, k };
+                cube.paths(pair, levels.into_iter().take(most), &mut self.chance)
             }
             Some(Topology::Bcube { n, k, .. }) if most > 1 => {
                 let mut levels: Vec<usize> = (0..=k).collect();
                 self.chance.shuffle(&mut levels);
-                bcube_paths(&self.graph, (n, k), pair, (levels.into_iter().take(most), &mut self.chance))
+                let cube = Bcube { graph: &self.graph, n, k };
+                cube.paths(pair, levels.into_iter().take(most), &mut self.chance)
             }
             _ => self.graph.shortest_between(pair.0, pair.1, most, &mut self.chance),
         }
     }
 
-    /// Who sends to whom, by sender.
+    /// Pairs of sender and receiver, by sender.
     fn pairs(&mut self, spec: &TrafficSpec, hosts: &[usize]) -> Result<Vec<(usize, usize)>, ScenarioError> {
         let key = |key: &str| format!("traffic.{}.{key}", spec.name);
         let flows = spec.flows.unwrap_or(1);
@@ -126,7 +125,7 @@ impl Builder<'_> {
             )));
         }
         if count == 0 {
-            return Err(ScenarioError::new(key("share"), "nobody sends").hint(format!(
+            return Err(ScenarioError::new(key("share"), "no host sends").hint(format!(
                 "at least \"{:.3} %\" of {} hosts",
                 100.0 / hosts.len() as f64,
                 hosts.len()
@@ -137,7 +136,7 @@ impl Builder<'_> {
                 return Err(ScenarioError::new(key("flows"), "a permutation has one flow a host")
                     .hint("take `flows` out, or use the pattern \"random\""));
             }
-            // A random cycle through all hosts: nobody sends to itself.
+            // A random cycle through all hosts, so that no host sends to itself.
             let mut order = hosts.to_vec();
             self.chance.shuffle(&mut order);
             let next = order[1..].iter().chain(&order[..1]);

@@ -1,16 +1,16 @@
-//! The ways with the fewest cables between two nodes.
+//! Shortest paths between two nodes, by the number of cables.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{Graph, Way, plan};
 use anabranch_sim::chance::Chance;
 use anabranch_sim::network::PathPlan;
 
-/// How many cables there are to the end, of nodes that ways may go over.
+/// The distance to the end of each node on a shortest path, in cables.
 type Distances = BTreeMap<usize, usize>;
 
 impl Graph {
-    /// Up to `most` different ways, chosen at random; none where the end cannot be reached.
+    /// Up to `most` different shortest paths, chosen at random; empty if the end cannot be reached.
     pub(crate) fn shortest_between(
         &self,
         start: usize,
@@ -20,7 +20,7 @@ impl Graph {
     ) -> Vec<PathPlan> {
         let Some(distances) = self.distances(start, end) else { return Vec::new() };
         let mut found: Vec<Way> = Vec::new();
-        // Walks at random until enough different ones are found; there may be fewer than asked for.
+        // Walks at random until enough different paths are found; there may be fewer.
         for _ in 0..most * 24 {
             let way = self.walk((start, end), &distances, chance);
             if !found.contains(&way) {
@@ -33,30 +33,12 @@ impl Graph {
         found.iter().map(plan).collect()
     }
 
-    /// The links that ways with the fewest cables between two nodes cross.
-    pub(crate) fn links_between(&self, start: usize, end: usize) -> BTreeSet<u32> {
-        let distances = self.distances(start, end).unwrap_or_default();
-        let (mut links, mut seen, mut left) = (BTreeSet::new(), BTreeSet::from([start]), vec![start]);
-        while let Some(node) = left.pop() {
-            for (cable, next) in self.around(node, (start, end)) {
-                if distances.get(&next).map(|left| left + 1) != distances.get(&node).copied() {
-                    continue;
-                }
-                links.insert(cable * 2 + u32::from(self.is_backwards(cable, node)));
-                if seen.insert(next) {
-                    left.push(next);
-                }
-            }
-        }
-        links
-    }
-
-    /// Notes with its neighbours that a node with a new cable leads on.
+    /// Records with its neighbours that a node with a new cable is a transit node.
     pub(super) fn lead_on(&mut self, node: usize) {
         let cables = &self.neighbours[node];
         let new = match cables.len() {
             0 | 1 => return,
-            // The first cable did not lead on before the second was there.
+            // With one cable, the node was not a transit node.
             2 => &cables[..],
             many => &cables[many - 1..],
         };
@@ -67,7 +49,7 @@ impl Graph {
         }
     }
 
-    /// Where one can go from a node on the way between two: to nodes that lead on, and to those two.
+    /// The neighbours of a node that a path between two nodes may visit: transit nodes, and those two.
     fn around(&self, node: usize, (start, end): (usize, usize)) -> impl Iterator<Item = (u32, usize)> {
         let last = [start, end].into_iter().filter_map(move |last| match self.neighbours[last][..] {
             [(cable, at)] if at == node => Some((cable, last)),
@@ -76,7 +58,7 @@ impl Graph {
         self.onward[node].iter().copied().chain(last)
     }
 
-    /// The distances of all nodes on shortest ways: layer by layer from both ends until they meet, then back to the start.
+    /// The distances of all nodes on shortest paths: a search from both ends until they meet, then back to the start.
     fn distances(&self, start: usize, end: usize) -> Option<Distances> {
         let ends = (start, end);
         let mut distances = Distances::from([(end, 0)]);
@@ -107,7 +89,7 @@ impl Graph {
         Some(distances)
     }
 
-    /// The nodes beside a layer that were not seen yet, noted with their distance.
+    /// The unseen neighbours of a layer, recorded with their distance.
     fn next_layer(
         &self,
         layer: &[usize],
@@ -165,7 +147,7 @@ mod tests {
         graph
     }
 
-    /// Cables to the end from everywhere, from it on.
+    /// The distance to the end from every node.
     fn search(graph: &Graph, end: usize) -> Distances {
         let (mut distances, mut queue) = (Distances::from([(end, 0)]), vec![end]);
         let mut at = 0;
@@ -198,20 +180,17 @@ mod tests {
             for (node, distance) in found.iter().flatten() {
                 prop_assert_eq!(Some(distance), wanted.get(node), "of node {}", node);
             }
-            // Every shortest way can be walked: so many of them are there.
+            // Every shortest path can be found.
             let Some(found) = found else { return Ok(()) };
             let nearer = |known: &Distances, node: usize| {
                 let near = |next: &usize| known.get(next).is_some_and(|there| *there < known[&node]);
                 graph.neighbours[node].iter().map(|(_, next)| *next).filter(near).collect::<Vec<_>>()
             };
-            let (mut layer, mut links) = (vec![start], BTreeSet::new());
+            let mut layer = vec![start];
             while let Some(node) = layer.pop() {
                 prop_assert_eq!(nearer(&found, node), nearer(&wanted, node));
                 layer.extend(nearer(&found, node));
-                let leads_on = graph.neighbours[node].iter().filter(|(_, next)| wanted.get(next) < wanted.get(&node));
-                links.extend(leads_on.map(|(cable, _)| cable * 2 + u32::from(graph.is_backwards(*cable, node))));
             }
-            prop_assert_eq!(graph.links_between(start, end), links);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What links carried and lost, what sources of files and of plain packets got through, and how all this is distributed.
+//! Metrics of links, of arriving sessions and of plain packets, and distributions.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Measured {
         }
     }
 
-    /// How goodput is spread over the flows of each group, loss over the links of each class, and times over files.
+    /// Distributions of goodput over flows, of loss over links, and of completion times over files.
     pub(super) fn distributions(
         &self,
         groups: &[Group],
@@ -67,8 +67,8 @@ impl Measured {
         found
     }
 
-    /// Share of packets lost, of those offered if there were any, and share of the time in which something was on its way out: that of the
-    /// rate which is used, also where the rate changes.
+    /// The share of offered packets that were lost (`None` without packets), and the utilisation: the share of time in which
+    /// the link was sending.
     fn link(&self, link: usize) -> (Option<f64>, f64) {
         let (before, after) = (&self.before.links[link], &self.after.links[link]);
         let loss = ratio(
@@ -79,7 +79,7 @@ impl Measured {
         (loss, busy.as_secs_f64() / self.span.as_secs_f64())
     }
 
-    /// Seconds that the files completed while measuring took.
+    /// Completion times of the files completed while measuring, in seconds.
     pub(super) fn completion_times(&self, network: &Network, source: usize) -> Vec<f64> {
         let done = &network.arrivals(source).completed[self.before.arrivals[source].completed..];
         done.iter().map(|file| file.1.as_secs_f64()).collect()
@@ -108,7 +108,7 @@ impl Measured {
         for (index, name) in bursts.iter().enumerate() {
             let (before, after) = (self.before.bursts[index], self.after.bursts[index]);
             let sent = after.sent - before.sent;
-            // Of those whose way ended within the time: what was on its way before and after is about as much.
+            // Counts packets that arrived in the interval: about as many are under way at its beginning as at its end.
             let lost = after.lost - before.lost;
             let ended = lost + (after.received - before.received);
             let mut place = sheet.of("cbr", name);

@@ -1,10 +1,10 @@
-//! What is measured of a run, under flat names.
+//! The metrics of a run, under flat names.
 //!
-//! Counters are read at the end of the warm-up and at the end of the run; their difference is what counts.
-//! Windows, round-trip times and queues are looked at in between at even steps and averaged.
+//! Counters are read at the end of the warm-up and at the end of the run; metrics are made of their difference. Windows,
+//! round-trip times and queues are sampled at even intervals and averaged.
 //!
-//! `goodput` is what the receiving application read. `pkt_s` is the same in full packets, as
-//! simulators without headers count: a packet's payload stands for its 1,500 bytes on the wire.
+//! `goodput` counts the bytes that the receiving application read. `pkt_s` is the same in full packets, as simulators
+//! without headers count: a packet's payload stands for its 1,500 bytes on the wire.
 
 mod links;
 mod results;
@@ -12,24 +12,22 @@ mod shared;
 mod sheet;
 mod snapshot;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use anabranch_engine::{Coupling, Verdict};
 use anabranch_wire::{Span, Time};
 
-use super::Extras;
 use super::build::{Built, CableName, Detector};
 use super::course::{Course, MAX_POINTS, Recorder};
-use anabranch_sim::network::{Network, Supply};
+use super::extras::Extras;
+use anabranch_sim::network::{self, Network, Supply};
 use results::Measured;
 use shared::Observer;
+pub use sheet::Metrics;
 use sheet::{Sheet, jain};
 use snapshot::Snapshot;
 
-/// Names and values, in order of the names.
-pub type Metrics = BTreeMap<String, f64>;
-
-/// Sums over the moments at which things were looked at.
+/// A mean over samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mean {
     sum: f64,
@@ -42,50 +40,50 @@ impl Mean {
         self.count += 1;
     }
 
-    /// `None` when there was nothing to look at.
+    /// `None` without samples.
     pub fn known(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 }
 
-/// What is looked at of a flow.
+/// Samples of a flow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlowSamples {
     /// Window in packets and round-trip time in milliseconds of each path.
     pub paths: Vec<(Mean, Mean)>,
-    /// Kilobytes that wait in the receive buffer for earlier ones.
+    /// Kilobytes in the receive buffer that wait for earlier ones.
     pub buffer: Mean,
-    /// The share of all windows together that a reduction left.
+    /// The share of all windows together that remained after a reduction.
     pub kept: Mean,
-    /// All windows together in bytes, and reductions, when last looked at.
+    /// All windows together in bytes, and the number of reductions, at the last sample.
     windows: (u64, u64),
-    /// What it believes of two of its paths; `None` where it asks for no evidence.
+    /// Verdicts on its paths; `None` if its coupling needs none.
     pub together: Option<Together>,
 }
 
-/// What is believed of its paths.
+/// Verdicts on shared bottlenecks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Together {
-    /// The share of looks at which two were believed to share a bottleneck.
+    /// The share of samples at which two paths counted as sharing a bottleneck.
     pub shared: Mean,
-    /// When that was first so.
+    /// The first such sample.
     pub since: Option<Time>,
-    /// The share of looks at which two were believed to have bottlenecks of their own.
+    /// The share of samples at which two paths counted as having separate bottlenecks.
     pub separate: Mean,
 }
 
-/// Multiples of it, without their whole numbers, are spread evenly and never come again.
+/// The fractional parts of its multiples are spread evenly and never repeat.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 /// Runs a network and measures it.
 ///
 /// # Errors
-/// When there are too many packets at once.
-pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course), Overfull> {
+/// When it exceeds a limit.
+pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course), Exceeded> {
     fill(built, extras).map(|(sheet, course)| (sheet.measured, course))
 }
 
-fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Overfull> {
+fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Exceeded> {
     let mut watch = Watch::new(&built, extras);
     let Built { plan, groups, cables, arrivals, bursts, detectors, warm_up, end, sample } = built;
     let sees_two = |detector: &Detector| plan.flows[detector.flow].sees_paths() > 1;
@@ -104,6 +102,11 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Overfull> {
     let datagrams = datagrams.collect();
     let ends = |supply: &Supply| matches!(supply, Supply::File(_) | Supply::Script(_));
     let ends = plan.flows.iter().map(|flow| ends(&flow.supply)).collect();
+    let agents = plan.flows.iter().map(|flow| {
+        let direct = flow.agent.as_ref()?.direct;
+        Some((direct, flow.paths.len().saturating_sub(direct)))
+    });
+    let agents = agents.collect();
     let counts = (flow_paths.clone(), cables.len(), arrivals.len(), bursts.len());
     let mut network = Network::new(plan);
     if watch.extras.trace.is_some() {
@@ -120,7 +123,7 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Overfull> {
     let (mut at, mut looks) = (warm_up, 0_u32);
     while at < end {
         let next = (at + sample).min(end);
-        // What goes in step with a source of plain packets would be seen at one of its moments only, so these looks are out of step.
+        // Even intervals could be in step with a source of plain packets, so queues are sampled at uneven times.
         watch.run(&mut network, &cables, at + next.since(at).mul_f64((f64::from(looks) * GOLDEN).fract()))?;
         look_at_queues(&mut network, &mut samples, &mut queues);
         watch.run(&mut network, &cables, next)?;
@@ -132,8 +135,20 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Overfull> {
     let delays = (0..flow_paths.len()).map(|flow| network.datagram_delays(flow).to_vec()).collect();
     let span = end.since(warm_up);
     let begin = warm_up;
-    let measured =
-        Measured { before, after, samples, queues, starts, stops, ends, begin, span, datagrams, delays };
+    let measured = Measured {
+        before,
+        after,
+        samples,
+        queues,
+        starts,
+        stops,
+        ends,
+        begin,
+        span,
+        datagrams,
+        delays,
+        agents,
+    };
     let mut out = Sheet::default();
     let mut first = 0;
     let mut rates = Vec::new();
@@ -160,28 +175,44 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Overfull> {
     Ok((out, course))
 }
 
-/// There were too many packets at once.
+/// A run exceeded a limit.
 #[derive(Clone, Debug)]
-pub(crate) struct Overfull {
+pub(crate) struct Exceeded {
+    /// The time in the network.
     pub at: Time,
-    /// On which link the most of them were.
-    pub link: String,
-    /// How many.
-    pub there: u64,
-    /// How many there may be in all.
-    pub most: usize,
+    /// Which limit.
+    pub limit: Limit,
 }
 
-impl Overfull {
-    fn of(network: &mut Network, cables: &[CableName]) -> Self {
-        let mut on_it = |link: usize| {
-            let stats = network.link(link);
-            stats.offered.packets.saturating_sub(stats.delivered.packets + stats.dropped.total())
+/// A limit of a run.
+#[derive(Clone, Debug)]
+pub(crate) enum Limit {
+    /// Packets in the network at once: how many are allowed, the fullest link, and how many are there.
+    Packets { most: usize, link: String, there: u64 },
+    /// Events.
+    Events { most: u64 },
+    /// The caller stopped the run.
+    Caller,
+}
+
+impl Exceeded {
+    /// The limit that a network exceeded, if it did.
+    fn of(network: &mut Network, cables: &[CableName]) -> Option<Self> {
+        let at = network.now();
+        let limit = match network.exceeded()? {
+            network::Exceeded::Events => Limit::Events { most: network.limits().events },
+            network::Exceeded::Packets => {
+                let mut on_it = |link: usize| {
+                    let stats = network.link(link);
+                    stats.offered.packets.saturating_sub(stats.delivered.packets + stats.dropped.total())
+                };
+                let all = (0..cables.len() * 2).map(|link| (on_it(link), link));
+                let (there, fullest) = all.max().unwrap_or_default();
+                let link = cables.get(fullest / 2).map(|cable| cable.name.clone()).unwrap_or_default();
+                Limit::Packets { most: network.limits().packets, link, there }
+            }
         };
-        let all = (0..cables.len() * 2).map(|link| (on_it(link), link));
-        let (there, most) = all.max().unwrap_or_default();
-        let link = cables.get(most / 2).map(|cable| cable.name.clone()).unwrap_or_default();
-        Self { at: network.now(), link, there, most: network.limits().packets }
+        Some(Self { at, limit })
     }
 }
 
@@ -191,7 +222,7 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
     fill(nothing, Extras::default()).map(|(sheet, _)| sheet.into_names()).unwrap_or_default()
 }
 
-/// Looks on while a network runs. How often it looks changes nothing of the run.
+/// Observes a network while it runs, without influence on the run.
 struct Watch<'a> {
     extras: Extras<'a>,
     recorder: Option<Recorder>,
@@ -206,34 +237,37 @@ impl<'a> Watch<'a> {
         Self { extras, recorder, step, end: built.end }
     }
 
-    /// Runs the network up to a moment, in steps.
-    fn run(&mut self, network: &mut Network, cables: &[CableName], until: Time) -> Result<(), Overfull> {
+    /// Runs the network up to a time, in steps.
+    fn run(&mut self, network: &mut Network, cables: &[CableName], until: Time) -> Result<(), Exceeded> {
         while network.now() < until {
             let next = Time::ZERO
                 + self.step * (network.now().since(Time::ZERO).as_nanos() / self.step.as_nanos() + 1);
             self.advance(network, next.min(until));
-            if network.is_overfull() {
-                return Err(Overfull::of(network, cables));
+            if let Some(exceeded) = Exceeded::of(network, cables) {
+                return Err(exceeded);
             }
             if let (Some(recorder), true) = (&mut self.recorder, next <= until) {
                 recorder.look(network);
             }
             if let Some(progress) = &mut self.extras.progress {
-                let total = self.end.since(Time::ZERO).as_secs_f64();
-                progress(network.now().since(Time::ZERO).as_secs_f64() / total);
+                let at = network.now();
+                let share = at.since(Time::ZERO).as_secs_f64() / self.end.since(Time::ZERO).as_secs_f64();
+                if !progress(share) {
+                    return Err(Exceeded { at, limit: Limit::Caller });
+                }
             }
         }
         Ok(())
     }
 
-    /// Runs the network up to a moment, and hands on what it captures as it comes.
+    /// Runs the network up to a time, and passes captured packets on.
     fn advance(&mut self, network: &mut Network, until: Time) {
         loop {
             network.run(until);
             let Some(trace) = &mut self.extras.trace else { return };
             let captured = network.take_captured();
             captured.iter().for_each(&mut **trace);
-            if captured.is_empty() || network.is_overfull() {
+            if captured.is_empty() || network.exceeded().is_some() {
                 return;
             }
         }
@@ -257,8 +291,8 @@ impl FlowSamples {
         Self { paths: vec![Default::default(); paths], ..Self::default() }
     }
 
-    /// All windows together are so large after so many reductions; a single one since the last look tells what it left, where that
-    /// was so short ago that nothing has grown since.
+    /// Adds a sample of all windows together and their reductions. A single reduction since a close last sample shows how
+    /// much of the windows it left.
     fn on_windows(&mut self, windows: u64, reductions: u64, is_close: bool) {
         let (known, before) = std::mem::replace(&mut self.windows, (windows, reductions));
         if is_close && known > 0 && reductions == before + 1 {
@@ -267,7 +301,7 @@ impl FlowSamples {
     }
 }
 
-/// Looks at windows and round trips, so long after the last time.
+/// Samples windows and round-trip times, `step` after the last sample.
 fn look_at_paths(network: &Network, samples: &mut [FlowSamples], step: Span) {
     for (flow, samples) in samples.iter_mut().enumerate() {
         let (mut windows, mut reductions, mut shortest) = (0, 0, Span::MAX);
@@ -277,7 +311,7 @@ fn look_at_paths(network: &Network, samples: &mut [FlowSamples], step: Span) {
             shortest = shortest.min(path.rtt);
             if let Some((window, rtt)) = samples.paths.get_mut(path.route.socket as usize) {
                 window.add(path.window as f64 / f64::from(path.mtu));
-                // What has not been measured yet is no round trip of nothing.
+                // Zero means not measured yet.
                 if !path.rtt.is_zero() {
                     rtt.add(path.rtt.as_millis_f64());
                 }
@@ -290,7 +324,7 @@ fn look_at_paths(network: &Network, samples: &mut [FlowSamples], step: Span) {
     }
 }
 
-/// Looks at what waits at links and in receive buffers.
+/// Samples queues of links and receive buffers.
 fn look_at_queues(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean]) {
     for (flow, samples) in samples.iter_mut().enumerate() {
         samples.buffer.add(network.reassembling(flow) as f64 / 1e3);

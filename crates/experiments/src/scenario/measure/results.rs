@@ -1,10 +1,10 @@
-//! What two snapshots and the samples between them say, under flat names.
+//! Metrics from two snapshots and the samples between them.
 
 use std::ops::Range;
 
 use anabranch_wire::{PACKET_OVERHEAD, Span, Time};
 
-use super::sheet::{Place, jain, largest, mean, quantile, ratio};
+use super::sheet::{Prefixed, jain, largest, mean, quantile, ratio};
 use super::snapshot::{Snapshot, Trouble};
 use super::{FlowSamples, Mean, Sheet, Together};
 use crate::scenario::build::Group;
@@ -15,7 +15,7 @@ const PAYLOAD: f64 = 1430.0;
 /// Bytes of header of MPMTP-AR's control packets (§3.2).
 const CONTROL_HEADER: u64 = 8;
 
-/// All that was measured of a run.
+/// All measurements of a run.
 pub(super) struct Measured {
     pub before: Snapshot,
     pub after: Snapshot,
@@ -23,17 +23,19 @@ pub(super) struct Measured {
     pub queues: Vec<Mean>,
     pub starts: Vec<Time>,
     pub stops: Vec<Time>,
-    /// Which flows come to an end by themselves.
+    /// Whether each flow ends on its own.
     pub ends: Vec<bool>,
     /// When measuring began, and for how long.
     pub begin: Time,
     pub span: Span,
-    /// Of each flow with datagrams, from one to the next; and how long each one that came took.
+    /// For each flow with datagrams: their interval and size, and the delays of those that arrived.
     pub datagrams: Vec<Option<(Span, usize)>>,
     pub delays: Vec<Vec<(u32, Span)>>,
+    /// For each flow with a path agent: how many direct paths it has, and how many relays.
+    pub agents: Vec<Option<(usize, usize)>>,
 }
 
-/// Datagrams sent so long before the end have had time to come.
+/// Datagrams sent later than this before the end are not counted: they may be under way.
 const SETTLED: Span = Span::from_secs(1);
 
 impl Measured {
@@ -49,18 +51,18 @@ impl Measured {
         self.after.flows[flow].bytes - self.before.flows[flow].bytes
     }
 
-    /// Bytes that came for the first time, in order or not: what a simulator counts whose flows are packets and no streams.
+    /// Bytes that arrived for the first time, in order or not, as simulators without streams count them.
     fn arrived(&self, flow: usize) -> u64 {
         let fresh = |paths: &[Trouble]| -> u64 { paths.iter().map(|path| path.fresh).sum() };
         fresh(&self.after.paths[flow]).saturating_sub(fresh(&self.before.paths[flow]))
     }
 
-    /// False when a flow was over before measuring began.
+    /// Whether a flow was still running when measuring began.
     fn takes_part(&self, flow: usize) -> bool {
         self.before.flows[flow].finished_at.is_none() && self.stops[flow] > self.begin
     }
 
-    /// Measures a group; returns the goodput in Mbit/s of each of its flows that was not over before.
+    /// The metrics of a group; returns the goodputs in Mbit/s of its flows that were still running.
     pub(super) fn group(&self, sheet: &mut Sheet, group: &Group, first: usize) -> Vec<f64> {
         let all = first..first + group.count;
         let flows: Vec<usize> = all.clone().filter(|flow| self.takes_part(*flow)).collect();
@@ -72,7 +74,7 @@ impl Measured {
         place.put("pkt_s", self.pkt_s(total) / group.count as f64);
         self.trouble(&mut place, all.clone());
         self.buffers(&mut place, &flows, each);
-        self.beliefs(&mut place, all.clone());
+        self.verdicts(&mut place, all.clone());
         let pauses = flows.iter().filter_map(|flow| self.after.flows[*flow].pause);
         place.put("pause_s", largest(pauses.map(Span::as_secs_f64)));
         if self.ends[first] {
@@ -99,19 +101,19 @@ impl Measured {
         rates
     }
 
-    /// What waited in the receive buffers of the flows that were not over before.
-    fn buffers(&self, place: &mut Place<'_>, flows: &[usize], goodput: f64) {
+    /// Metrics of the receive buffers.
+    fn buffers(&self, place: &mut Prefixed<'_>, flows: &[usize], goodput: f64) {
         let buffers = flows.iter().filter_map(|flow| self.samples[*flow].buffer.known());
         let buffered = mean(&buffers.collect::<Vec<_>>());
         place.put("buffer_kb", buffered);
         let most = flows.iter().map(|flow| self.after.flows[*flow].reassembling_max as f64 / 1e3);
         place.put("buffer_max_kb", largest(most));
-        // Little's law: what waits over what passes is how long each waits.
+        // Little's law: the backlog divided by the rate is the waiting time.
         place.put("reassembly_ms", buffered.filter(|_| goodput > 0.0).map(|kb| kb * 8.0 / goodput));
     }
 
-    /// What reductions left of the windows, and what was believed of bottlenecks.
-    fn beliefs(&self, place: &mut Place<'_>, flows: Range<usize>) {
+    /// Window reductions, and verdicts on shared bottlenecks.
+    fn verdicts(&self, place: &mut Prefixed<'_>, flows: Range<usize>) {
         let samples = &self.samples[flows];
         let kept = samples.iter().map(|flow| flow.kept);
         let (sum, count) = kept.fold((0.0, 0), |all, kept| (all.0 + kept.sum, all.1 + kept.count));
@@ -127,7 +129,7 @@ impl Measured {
         }
     }
 
-    fn trouble(&self, place: &mut Place<'_>, flows: Range<usize>) {
+    fn trouble(&self, place: &mut Prefixed<'_>, flows: Range<usize>) {
         let late = |snapshot: &Snapshot, count: fn(&FlowState) -> u64| -> u64 {
             snapshot.flows[flows.clone()].iter().map(count).sum()
         };
@@ -153,8 +155,8 @@ impl Measured {
         place.put("failures", grown(|trouble| trouble.failures) as f64);
     }
 
-    /// What became of the datagrams sent from the end of the warm-up on, but for the last second's.
-    fn datagrams(&self, place: &mut Place<'_>, flows: Range<usize>, (pause, size): (Span, usize)) {
+    /// Metrics of the datagrams sent after the warm-up, except in the last second.
+    fn datagrams(&self, place: &mut Prefixed<'_>, flows: Range<usize>, (pause, size): (Span, usize)) {
         let (mut sent, mut delays) = (0, Vec::new());
         for flow in flows.clone() {
             let settled = SETTLED.as_nanos() / pause.as_nanos().max(1);
@@ -188,8 +190,15 @@ impl Measured {
         sum(&self.after.flows[flows.clone()]).saturating_sub(sum(&self.before.flows[flows]))
     }
 
-    /// When the path agent last took each relay into use, and last gave it up, after the flow's start.
-    fn decisions(&self, place: &mut Place<'_>, flow: usize) {
+    /// When the path agent last opened and closed each path and relay, after the flow's start.
+    fn decisions(&self, place: &mut Prefixed<'_>, flow: usize) {
+        let Some((direct, relays)) = self.agents[flow] else { return };
+        let routes = (1..=direct).map(|path| format!("path{path}"));
+        for route in routes.chain((1..=relays).map(|relay| format!("relay{relay}"))) {
+            // A route without a decision has the metric without a value.
+            place.put(&format!("{route}.opened_s"), None::<f64>);
+            place.put(&format!("{route}.closed_s"), None::<f64>);
+        }
         for Decided { after, what } in &self.after.decisions[flow] {
             let name = match what {
                 Decision::OpenThrough { candidate } => format!("relay{}.opened_s", candidate + 1),
@@ -201,7 +210,7 @@ impl Measured {
         }
     }
 
-    fn flow_paths(&self, place: &mut Place<'_>, flow: usize) {
+    fn flow_paths(&self, place: &mut Prefixed<'_>, flow: usize) {
         for (path, (window, rtt)) in self.samples[flow].paths.iter().enumerate() {
             let (before, after) = (&self.before.paths[flow][path], &self.after.paths[flow][path]);
             let grown = |count: fn(&Trouble) -> u64| count(after).saturating_sub(count(before));
@@ -219,7 +228,7 @@ impl Measured {
     }
 }
 
-fn spread(place: &mut Place<'_>, rates: &[f64]) {
+fn spread(place: &mut Prefixed<'_>, rates: &[f64]) {
     let mut sorted = rates.to_vec();
     sorted.sort_by(f64::total_cmp);
     place.put("total_mbit_s", rates.iter().sum::<f64>());

@@ -1,19 +1,19 @@
-//! Detectors that look on from outside: mTCP's rule [M8], fed with what can be seen of a flow's paths.
+//! Detectors outside of sessions: mTCP's rule [M8], applied to a flow's paths.
 
 use anabranch_engine::{SharedCongestion, Verdict};
 use anabranch_wire::{PathId, Time};
 
-use super::Sheet;
+use super::sheet::Sheet;
 use crate::scenario::build::Detector;
 use anabranch_sim::network::Network;
 
-/// A detector at work.
+/// A running detector.
 pub(super) struct Observer {
     detector: Detector,
     begin: Time,
-    /// Reductions of the window of each path so far.
+    /// Window reductions of each path so far.
     reductions: [Option<u64>; 2],
-    /// When it first said that the paths share, and that they do not.
+    /// When it first decided that the paths share, and that they do not.
     said: [Option<Time>; 2],
 }
 
@@ -25,7 +25,7 @@ impl Observer {
         Self { detector, begin, reductions: [None; 2], said: [None; 2] }
     }
 
-    /// Sees how things stand.
+    /// Takes a sample.
     pub(super) fn look(&mut self, network: &mut Network) {
         let now = network.now();
         let rule = &mut self.detector.rule;
@@ -51,7 +51,7 @@ impl Observer {
         }
     }
 
-    /// `ratio` and `events` at the end; `shared_s` and `separate_s` from the beginning of what is measured, where it said so.
+    /// The metrics: `ratio` and `events` at the end; `shared_s` and `separate_s`, if it decided so, from the end of the warm-up.
     pub(super) fn tell(&self, sheet: &mut Sheet, now: Time) {
         let mut place = sheet.of("detector", &self.detector.name);
         let found = self.detector.rule.correlation(now, PathId(PAIR[0]), PathId(PAIR[1]));

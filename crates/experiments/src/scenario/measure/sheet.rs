@@ -1,21 +1,22 @@
-//! What was measured, under flat names, and the names of what there was nothing to measure of.
+//! Collects metrics, and the names of metrics without a value.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Metrics;
+/// Metrics by name.
+pub type Metrics = BTreeMap<String, f64>;
 
-/// Takes what was measured.
+/// Collects metrics.
 ///
-/// A share of nothing, and a mean over none, is no number: it is left out, and no bound on it is kept.
+/// A metric without a value, such as a mean over nothing, is left out, and its bounds count as violated.
 #[derive(Debug, Default)]
 pub(super) struct Sheet {
     pub measured: Metrics,
-    /// What another run of the same network may have.
+    /// Metrics without a value in this run.
     pub missing: BTreeSet<String>,
 }
 
 impl Sheet {
-    /// Notes a value under its full name.
+    /// Adds a value under its full name.
     pub(super) fn put(&mut self, name: String, value: impl Into<Option<f64>>) {
         match value.into() {
             Some(value) => _ = self.measured.insert(name, value),
@@ -23,9 +24,9 @@ impl Sheet {
         }
     }
 
-    /// The place of what begins with `kind.name.`.
-    pub(super) fn of(&mut self, kind: &str, name: &str) -> Place<'_> {
-        Place { sheet: self, prefix: format!("{kind}.{name}.") }
+    /// A view for metrics that begin with `kind.name.`.
+    pub(super) fn of(&mut self, kind: &str, name: &str) -> Prefixed<'_> {
+        Prefixed { sheet: self, prefix: format!("{kind}.{name}.") }
     }
 
     /// All names.
@@ -35,39 +36,39 @@ impl Sheet {
 }
 
 /// A sheet, below a prefix.
-pub(super) struct Place<'a> {
+pub(super) struct Prefixed<'a> {
     sheet: &'a mut Sheet,
     prefix: String,
 }
 
-impl Place<'_> {
+impl Prefixed<'_> {
     pub(super) fn put(&mut self, key: &str, value: impl Into<Option<f64>>) {
         self.sheet.put(format!("{}{key}", self.prefix), value);
     }
 }
 
-/// Jain's index of fairness: 1 when all are equal, 1/n when one has everything. `None` when there is nothing to share.
+/// Jain's index of fairness: 1 when all are equal, 1/n when one has everything. `None` if all are zero.
 pub(super) fn jain(values: &[f64]) -> Option<f64> {
     let (sum, squares) = values.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
     (squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
 }
 
-/// `None` of none.
+/// `None` for an empty list.
 pub(super) fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// `None` of nothing.
+/// `None` if the divisor is zero.
 pub(super) fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The largest; `None` of none.
+/// The largest; `None` for an empty list.
 pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     values.into_iter().reduce(f64::max)
 }
 
-/// The value below which a share of a sorted list lies (nearest rank); `None` of none.
+/// The value below which a share of a sorted list lies (nearest rank); `None` for an empty list.
 pub(super) fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().saturating_sub(1);
     sorted.get(((last as f64 * share + 0.5) as usize).min(last)).copied()

@@ -1,4 +1,4 @@
-//! Counters at a moment: two of them, taken at the ends of what is measured, make rates and shares.
+//! Counters of a network at a time. Two snapshots give rates and shares.
 
 use anabranch_engine::{PathInfo, PathStats};
 use anabranch_link::LinkStats;
@@ -6,18 +6,18 @@ use anabranch_wire::Span;
 
 use anabranch_sim::network::{BurstState, Decided, FlowState, Network};
 
-/// How much there is to count: paths of each flow, cables, sources of sessions, sources of plain packets.
+/// The size of a network: paths of each flow, cables, sources of sessions, sources of plain packets.
 pub(super) type Counts = (Vec<usize>, usize, usize, usize);
 
-/// Counters at a moment.
+/// Counters of a network.
 pub(super) struct Snapshot {
     pub flows: Vec<FlowState>,
-    /// For each flow what happened on each of its paths.
+    /// The counters of each path of each flow.
     pub paths: Vec<Vec<Trouble>>,
     /// For each flow what its path agent decided.
     pub decisions: Vec<Vec<Decided>>,
     pub links: Vec<LinkStats>,
-    /// For how long each link had something on its way out.
+    /// How long each link has been sending.
     pub busy: Vec<Span>,
     pub bursts: Vec<BurstState>,
     pub arrivals: Vec<Arrived>,
@@ -25,7 +25,7 @@ pub(super) struct Snapshot {
     pub events: u64,
 }
 
-/// What a path did and what went wrong on it, counted.
+/// Counters of a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trouble {
     pub sent: u64,
@@ -37,7 +37,7 @@ pub(super) struct Trouble {
     /// Bytes of UDP payload that the receiving end sent.
     pub returned: u64,
     pub packets_returned: u64,
-    /// Stream bytes received that were new, and those that were there already.
+    /// New stream bytes received, and duplicates.
     pub fresh: u64,
     pub duplicate: u64,
 }
@@ -64,7 +64,7 @@ impl Trouble {
     }
 }
 
-/// What came of a source of sessions, counted.
+/// Counters of a source of sessions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     pub arrived: u64,

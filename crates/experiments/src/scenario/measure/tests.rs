@@ -1,4 +1,4 @@
-//! Tests of what is measured.
+//! Tests of metrics.
 
 use super::*;
 use crate::scenario::Scenario;
@@ -158,8 +158,7 @@ fn datagrams_are_goodput_like_bytes_of_streams() {
 fn a_flow_that_nothing_arrives_of_has_no_pause() {
     let flow = "\n[[flow]]\nname = \"f\"\npaths = [\"a\"]\n\n[expect]\n\"flow.f.pause_s\" = { max = 1 }\n";
     let text = format!("{WIRE}loss = \"100 %\"\n{flow}");
-    // By itself a mistake, but not as one of several variants.
-    let report = Scenario::parse_base(&text, "s").unwrap().run(1).unwrap();
+    let report = Scenario::parse(&text, "s").unwrap().run(1).unwrap();
     assert_eq!((report.expect[0].value, report.ok()), (None, false));
 }
 
@@ -176,7 +175,7 @@ fn the_fullest_receive_buffer_is_the_same_however_seldom_one_looks() {
     };
     let (often, seldom) = (of("10 ms"), of("2 s"));
     assert!(often.0 == seldom.0 && often.0 > often.1 && often.1 > 0.0, "{often:?} {seldom:?}");
-    // What windows do within two seconds is more than one reduction.
+    // Within two seconds there is more than one reduction.
     assert_eq!(seldom.2, None);
 }
 

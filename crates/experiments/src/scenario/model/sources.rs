@@ -1,4 +1,4 @@
-//! Keys of what sends: sessions, arrivals and sources of a constant rate.
+//! Keys of sources: sessions, arrivals and plain packets.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -6,25 +6,25 @@ use serde::Deserialize;
 use super::super::units::{FrequencyText, RateText, ShareText, SizeText, SpanText};
 use super::{PathSpec, Profile, rules, schedulers};
 
-/// A session, or several alike.
+/// A session, or several of the same kind.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowSpec {
-    /// For results.
+    /// Its name in results.
     pub name: String,
     /// How many of them.
     pub count: Option<u64>,
-    /// Its paths, each a link or a list of links from the sender on.
+    /// Its paths: each a link, or a list of links from the sender on.
     pub paths: Option<Vec<PathSpec>>,
-    /// Where it starts, when its paths are to be found: the fewest links.
+    /// The node it starts from, instead of `paths`: it takes the fewest links.
     pub from: Option<String>,
-    /// Where it ends.
+    /// The node it goes to.
     pub to: Option<String>,
-    /// A file of this size; without end when left out.
+    /// A file of this size. Default: endless data.
     pub size: Option<SizeText>,
-    /// The application makes data at this rate.
+    /// The application produces data at this rate.
     pub rate: Option<RateText>,
-    /// What the application writes, and when, counted from the flow's start: `[["0 s", "1 MB"], ["2 s", "10 kB"]]`. Then it ends.
+    /// The writes of the application: times after the flow's start, and sizes: `[["0 s", "1 MB"], ["2 s", "10 kB"]]`.
     pub script: Option<Vec<ScriptEntry>>,
     /// Its stream is sent on every path.
     pub redundant: Option<bool>,
@@ -34,11 +34,11 @@ pub struct FlowSpec {
     pub datagrams: Option<DatagramSpec>,
     /// When it connects.
     pub start: Option<SpanText>,
-    /// It connects at random so long after its start.
+    /// It connects at random within this time after its start.
     pub start_within: Option<SpanText>,
-    /// Each path beside the first opens at random so long after it connects, or as soon as it can be opened.
+    /// Each further path opens at random within this time after the session connects. Default: at once.
     pub paths_within: Option<SpanText>,
-    /// When it vanishes.
+    /// When it ends.
     pub stop: Option<SpanText>,
     /// See [`Transport`].
     pub profile: Option<Profile>,
@@ -50,66 +50,66 @@ pub struct FlowSpec {
     #[serde(default)]
     #[schemars(schema_with = "schedulers")]
     pub scheduler: Option<String>,
-    /// Its paths are routes of one path below the session, as under a TCP; packets go over them in turn.
+    /// Packets are striped over its paths below the session, which sees one path, as a TCP does.
     pub striping: Option<Striping>,
-    /// Each of its sessions goes over one of the paths, the one that promises it most (SAFIRE [S2]).
+    /// Each session uses one of the paths, the one with the highest promised rate (SAFIRE [S2]).
     pub flow_routing: Option<bool>,
 }
 
-/// What the path agent of a session has to work with.
+/// The paths of the path agent.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
-    /// How many of the paths lead through relays: the last ones. The others begin at an interface each.
+    /// How many of the paths lead through relays: the last ones. Each other path begins at its own interface.
     #[serde(default)]
     pub relays: u64,
     /// How many of these relays carry a path at the same time.
     #[serde(default)]
     pub at_once: u64,
-    /// Interfaces that go and come, counted from the flow's start: `[["10 s", 1, false], ["20 s", 1, true]]`.
+    /// Changes of interfaces, after the flow's start: `[["10 s", 1, false], ["20 s", 1, true]]`.
     #[serde(default)]
     pub interfaces: Vec<InterfaceEntry>,
 }
 
-/// The interface of a path, by the path's number from 1, is there from then on (`true`) or not.
+/// From this time on, the interface of a path (numbered from 1) is available (`true`) or not.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 pub struct InterfaceEntry(pub SpanText, pub u64, pub bool);
 
-/// So much is written so long after the flow's start.
+/// A write: when, after the flow's start, and how much.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 pub struct ScriptEntry(pub SpanText, pub SizeText);
 
-/// Datagrams of one size at a constant rate, and what is done so that they arrive (PSMC [T8]).
+/// Datagrams of one size at a constant rate, and their protection (PSMC [T8]).
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DatagramSpec {
-    /// Of their data.
+    /// Rate of their data.
     pub rate: RateText,
     /// Bytes of each.
     pub size: SizeText,
-    /// What is done so that they arrive.
+    /// Their protection.
     #[serde(default)]
     pub mode: DatagramModeSpec,
-    /// Protected ones: most in a block, 1 to 32.
+    /// With protection: most datagrams of a block, 1 to 32.
     pub block: Option<u8>,
-    /// And how long a block stays open at most.
+    /// With protection: how long a block stays open at most.
     pub patience: Option<SpanText>,
-    /// And the most parity, as a share of a block's datagrams; a block may always have one piece, be it of one datagram.
+    /// With protection: the most parity, as a share of a block's datagrams. A block may always have one piece.
     pub most: Option<ShareText>,
-    /// And whether there is parity for what the busiest path carries, lost or not.
+    /// With protection: whether parity covers the loss of the busiest path.
     pub outlive_path: Option<bool>,
 }
 
-/// What is done so that datagrams arrive.
+/// Protection of datagrams.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DatagramModeSpec {
-    /// Nothing.
+    /// None.
     #[default]
     Once,
-    /// They are sent on every path.
+    /// Sent on every path.
     Redundant,
-    /// Parity follows them.
+    /// Followed by parity.
     Protected,
 }
 
@@ -119,10 +119,10 @@ pub enum DatagramModeSpec {
 pub struct Striping {
     /// How many packets each route gets.
     pub scheme: StripingScheme,
-    /// Whether packets wait for earlier ones at the other end.
+    /// The reorder buffer at the receiver.
     #[serde(default)]
     pub buffer: ReorderBuffer,
-    /// With a fixed buffer, how many may wait.
+    /// The size of a fixed buffer, in packets.
     pub packets: Option<u64>,
 }
 
@@ -130,22 +130,22 @@ pub struct Striping {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum StripingScheme {
-    /// One in turn.
+    /// The same number.
     RoundRobin,
-    /// In the ratio of their rates.
+    /// In proportion to their rates.
     Weighted,
 }
 
-/// Whether packets wait for earlier ones at the other end.
+/// The reorder buffer at the receiver.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReorderBuffer {
-    /// They are handed up as they come.
+    /// None: packets are delivered as they arrive.
     #[default]
     None,
-    /// As many as the double buffer's rule says (PSMC §III.C).
+    /// As large as the double buffer's rule (PSMC §III.C).
     Adaptive,
-    /// Always as many as `packets` says.
+    /// Of `packets` packets.
     Fixed,
 }
 
@@ -153,28 +153,28 @@ pub enum ReorderBuffer {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArrivalSpec {
-    /// For results.
+    /// Its name in results.
     pub name: String,
-    /// Paths of each, as of a flow.
+    /// Paths of each session, as for a flow.
     pub paths: Option<Vec<PathSpec>>,
-    /// Where they start, when their path is to be found.
+    /// The node they start from, instead of `paths`.
     pub from: Option<String>,
-    /// Where they end.
+    /// The node they go to.
     pub to: Option<String>,
-    /// Arrivals a second, one rate after the other.
+    /// Arrival rates, one after the other.
     pub rate: Vec<FrequencyText>,
     /// How long each rate lasts.
     pub phase: Option<SpanText>,
-    /// Mean size of their files.
+    /// Mean file size.
     pub size: SizeText,
-    /// How sizes are distributed.
+    /// The distribution of sizes.
     #[serde(default)]
     pub sizes: SizeShape,
-    /// The exponent of the tail of a Pareto distribution; 1.5 when left out.
+    /// The exponent of a Pareto distribution. Default: 1.5.
     pub shape: Option<f64>,
-    /// When the first may come.
+    /// When arrivals begin.
     pub start: Option<SpanText>,
-    /// None comes after.
+    /// When arrivals end.
     pub stop: Option<SpanText>,
     /// See [`Transport`].
     pub profile: Option<Profile>,
@@ -188,7 +188,7 @@ pub struct ArrivalSpec {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum SizeShape {
-    /// All alike.
+    /// All equal.
     Fixed,
     /// Exponential.
     Exponential,
@@ -201,7 +201,7 @@ pub enum SizeShape {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CbrSpec {
-    /// For results.
+    /// Its name in results.
     pub name: String,
     /// The links they cross.
     pub path: PathSpec,
@@ -209,11 +209,11 @@ pub struct CbrSpec {
     pub rate: RateText,
     /// Size of each packet on the wire.
     pub packet: Option<SizeText>,
-    /// Mean length of a burst; without end when left out.
+    /// Mean length of a burst. Default: endless.
     pub on: Option<SpanText>,
     /// Mean length of the pause after it.
     pub off: Option<SpanText>,
-    /// How both are distributed; exponentially when left out.
+    /// The distribution of both. Default: exponential.
     pub bursts: Option<BurstShape>,
     /// When it begins.
     pub start: Option<SpanText>,
@@ -225,7 +225,7 @@ pub struct CbrSpec {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum BurstShape {
-    /// All alike.
+    /// All equal.
     Fixed,
     /// Exponential.
     #[default]

@@ -2,13 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde::de::value::StrDeserializer;
-use serde::de::{self, Deserializer, IntoDeserializer};
+use serde::de::{self, Deserializer};
 
 use super::super::units::{QueueText, RateText, ShareText, SpanText};
 use super::{Profile, rules, schedulers};
 
-/// A generated network; its links have what `[links]` says.
+/// A generated network; its links have the settings of `[links]`.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Topology {
@@ -17,7 +16,7 @@ pub enum Topology {
         /// How many links.
         links: usize,
     },
-    /// `left` and `right` hosts with a link each, and the link `core` in the middle.
+    /// Hosts on both sides with a link each, and the link `core` in the middle.
     Dumbbell {
         /// Hosts on each side.
         hosts: usize,
@@ -26,7 +25,7 @@ pub enum Topology {
         /// Their delay.
         access_delay: Option<SpanText>,
     },
-    /// Routers in a row, `hop0`, `hop1`, … between them.
+    /// Routers in a row, with the links `hop0`, `hop1`, … between them.
     ParkingLot {
         /// How many links in the row.
         hops: usize,
@@ -35,21 +34,21 @@ pub enum Topology {
     FatTree {
         /// Ports of a switch; even.
         k: usize,
-        /// The queue of a host towards its switch, where it differs.
+        /// The queue of a host towards its switch. Default: that of all links.
         host_queue: Option<QueueText>,
     },
     /// n^(k+1) hosts with k + 1 interfaces, at switches with n ports.
     Bcube {
         /// Ports of a switch.
         n: usize,
-        /// Levels, less one.
+        /// The number of levels minus one.
         k: usize,
-        /// The queue of a host towards its switches, where it differs.
+        /// The queue of a host towards its switches. Default: that of all links.
         host_queue: Option<QueueText>,
     },
 }
 
-/// All keys of [`Topology`], each read where it stands: so a mistake in one is told with its line.
+/// All keys of [`Topology`]. Reading them one by one gives errors the right line.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TopologyKeys {
@@ -75,7 +74,7 @@ enum TopologyKind {
 }
 
 impl TopologyKind {
-    /// The keys that a topology of this kind has.
+    /// The keys of a topology of this kind.
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Torus => &["links"],
@@ -87,14 +86,8 @@ impl TopologyKind {
     }
 }
 
-/// The keys that a topology has whose kind is called so; `None` where none is.
-pub(crate) fn keys_of(kind: &str) -> Option<&'static [&'static str]> {
-    let name: StrDeserializer<'_, de::value::Error> = kind.into_deserializer();
-    TopologyKind::deserialize(name).ok().map(TopologyKind::keys)
-}
-
 impl TopologyKeys {
-    /// The keys that are there and belong to other kinds than this one.
+    /// Refuses keys of other kinds.
     fn check<E: de::Error>(&self, own: &'static [&'static str]) -> Result<(), E> {
         let given = [
             ("links", self.links.is_some()),
@@ -136,22 +129,22 @@ impl<'de> Deserialize<'de> for Topology {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrafficSpec {
-    /// For results.
+    /// Its name in results.
     pub name: String,
-    /// Who talks to whom.
+    /// Pairs of hosts.
     pub pattern: Pattern,
-    /// Flows that each host opens.
+    /// Flows from each host.
     pub flows: Option<usize>,
-    /// The share of hosts that open any.
+    /// The share of hosts that send.
     pub share: Option<ShareText>,
-    /// Most paths of each flow, of the shortest ones at random.
+    /// Most paths of each flow: shortest paths, chosen at random.
     pub paths: Option<usize>,
     /// How paths are chosen.
     #[serde(default)]
     pub routing: Routing,
     /// Each connects at random within this time.
     pub start_within: Option<SpanText>,
-    /// And opens each path beside the first at random so long after that, or as soon as it can.
+    /// Each further path opens at random within this time after that. Default: at once.
     pub paths_within: Option<SpanText>,
     /// See [`Transport`].
     pub profile: Option<Profile>,
@@ -169,21 +162,21 @@ pub struct TrafficSpec {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Routing {
-    /// Of the shortest paths at random; several in BCube: its disjoint ones, in random order.
+    /// Shortest paths at random; several paths in a BCube are its disjoint ones in random order.
     #[default]
     Random,
-    /// BCube only: always its paths in the order of its levels, so that all hosts correct the same digit first.
+    /// BCube only: paths in the order of its levels, so that all hosts correct the same digit first.
     InOrder,
 }
 
-/// Who talks to whom.
+/// Pairs of hosts.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Each host to one other, each receiving one flow.
+    /// Each host sends to one other, and each receives one flow.
     Permutation,
-    /// Each host to others at random.
+    /// Each host sends to others at random.
     Random,
-    /// Each host to its neighbours: hosts at the same switches.
+    /// Each host sends to its neighbours: hosts at the same switches.
     Neighbours,
 }

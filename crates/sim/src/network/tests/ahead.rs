@@ -87,7 +87,7 @@ impl Dice {
     }
 }
 
-/// All that can be asked of a network now.
+/// The whole observable state of a network.
 fn look(network: &mut Network, plan: &Plan) -> String {
     let mut seen = format!("{:?} {} {}", network.now(), network.packet_hops(), network.events());
     for link in 0..plan.links.len() {

@@ -4,7 +4,7 @@ use anabranch_engine::CloseReason;
 use anabranch_wire::Span;
 
 use super::super::talker::{End, Talker};
-use super::Run;
+use super::Runner;
 use crate::pair::{CLIENT, SERVER};
 
 /// Everything is delivered this long after everything is mended.
@@ -12,7 +12,7 @@ const FINISH: Span = Span::from_secs(240);
 /// Both sessions are over this long after they were to close.
 const CLOSE: Span = Span::from_secs(60);
 
-impl Run {
+impl Runner {
     pub(super) fn finish_streams(&mut self) -> Result<(), String> {
         let deadline = self.pair.now + FINISH;
         while self.open_halves() > 0 {
@@ -37,7 +37,7 @@ impl Run {
         self.talkers.iter().map(unread).sum()
     }
 
-    /// What is compared when everything was delivered: each direction of each stream.
+    /// Compares each direction of each stream when everything was delivered.
     pub(super) fn check_streams(&self) -> Result<(), String> {
         for (from, to) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
             for (stream, sent) in &self.talkers[from].out {
@@ -101,7 +101,7 @@ impl Run {
         match &self.talkers[1 - end].closed {
             Some(CloseReason::IdleTimeout | CloseReason::Peer { code: 0x4242, .. }) => Ok(()),
             Some(CloseReason::ConnectTimeout) if self.never_met(1 - end) => Ok(()),
-            told => Err(format!("an abort was told as {told:?}")),
+            told => Err(format!("an abort was reported as {told:?}")),
         }
     }
 
@@ -125,7 +125,7 @@ impl Run {
         !self.talkers[end].established && peer.is_none_or(anabranch_engine::Session::is_closed)
     }
 
-    /// Of what the client sent nothing came through, and it has given up: the server knows of no session.
+    /// No packet of the client arrived, and it has given up: the server has no session.
     pub(super) fn nothing_arrived(&self) -> bool {
         let gave_up = matches!(self.talkers[CLIENT].closed, Some(CloseReason::ConnectTimeout));
         gave_up && self.pair.ends[SERVER].session.is_none()

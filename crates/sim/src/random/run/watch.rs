@@ -1,17 +1,17 @@
-//! What must hold at any time of a run.
+//! Invariants during a run.
 
 use anabranch_engine::{CloseReason, PathState};
 use anabranch_wire::Span;
 
 use super::super::talker::{End, Outgoing, Talker};
-use super::Run;
+use super::Runner;
 use crate::pair::{CLIENT, SERVER};
 
 /// With a cable that works, something must be delivered within this time.
 const PATIENCE: Span = Span::from_secs(15);
 
-impl Run {
-    /// What must hold at any time.
+impl Runner {
+    /// Checks the invariants.
     pub(super) fn check(&mut self) -> Result<(), String> {
         for end in 0..2 {
             if let Some(fault) = self.talkers[end].faults.first() {

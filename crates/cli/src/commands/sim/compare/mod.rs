@@ -1,10 +1,9 @@
 //! `anabranch sim compare`: a scenario in virtual time and again over real sockets, side by side.
 //!
-//! Both worlds have the same engine, settings and link model; over sockets the packets are sealed datagrams on
-//! loopback, time is real, and each link of the scenario is an emulated path. So what differs is what the
-//! simulator leaves out: the operating system, the seal, the driver. In virtual time there are several runs, and what
-//! sockets had is held against their mean: one run of each would differ by the luck of both. A scenario fits when its
-//! flows are bulk, each path is one link, and nothing else sends.
+//! Both use the same engine, settings and link model. Over sockets, packets are sealed datagrams on loopback, time is real,
+//! and each link of the scenario is an emulated path. So the difference is what the simulator leaves out: the operating
+//! system, encryption, and the driver. The result over sockets is compared with the mean of several simulated runs. The
+//! scenario may have only bulk flows whose paths are one link each.
 
 mod sockets;
 
@@ -27,19 +26,19 @@ use crate::errors::{Failure, Kind};
 use crate::node;
 use crate::ui::out::{self, Stream};
 
-/// What is to be compared.
+/// Arguments of `sim compare`.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
-    /// A file, or the name of a scenario that comes along
+    /// A file, or the name of a built-in scenario
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
     /// A key and the value it takes, as duration=20s; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// The simulator's seeds, of which the first is that over sockets, too; eight from the scenario's own on when left out
+    /// Seeds of the simulator; sockets use the first. Default: eight, from the scenario's own on
     #[arg(long, value_name = "SEEDS")]
     pub seeds: Option<Seeds>,
-    /// How many per cent goodputs may differ from the simulator's mean
+    /// By how many per cent goodputs may differ from the simulator's mean
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = per_cent, allow_negative_numbers = true)]
     pub within: f64,
     /// One JSON object instead of a table
@@ -47,21 +46,21 @@ pub struct CompareArgs {
     pub json: bool,
 }
 
-/// Longest that a comparison may take: it runs in real time.
+/// Longest comparison: it runs in real time.
 const MAX_DURATION: Span = Span::from_secs(300);
-/// Runs of the simulator when nothing else is said.
+/// Default number of simulated runs.
 const RUNS: u64 = 8;
 /// Most flows and links.
 const MAX_FLOWS: usize = 16;
 
-/// Two worlds are never quite the same: within nothing they never are.
+/// Reads a percentage above zero: the results are never exactly equal.
 fn per_cent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim().parse();
     let number = number.ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| format!("`{text}` is not a number of per cent above 0; write 5 or 2.5"))
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Comparison {
     scenario: String,
@@ -71,13 +70,13 @@ struct Comparison {
     ok: bool,
 }
 
-/// A flow in both worlds, in Mbit/s of what its reader got.
+/// A flow in both, in Mbit/s of goodput.
 #[derive(Debug, Serialize)]
 struct Row {
     flow: String,
     /// The mean of its runs.
     simulator_mbit_s: f64,
-    /// Half the width of the mean's 95 % interval; one run has none.
+    /// Half the width of the mean's 95 % interval; `None` for one run.
     simulator_ci95: Option<f64>,
     sockets_mbit_s: f64,
     difference_percent: f64,
@@ -87,9 +86,9 @@ struct Row {
 /// Runs both and compares.
 ///
 /// # Errors
-/// When the scenario cannot be run over sockets, sockets cannot be had, or goodputs differ by more than allowed.
+/// When the scenario cannot run over sockets, sockets are not available, or goodputs differ by more than allowed.
 pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<(), Failure> {
-    let base = load(&args.scenario, &args.set)?;
+    let base = load(&args.scenario)?;
     let mut variants = variants(&base, &args.set).map_err(|error| wrong_setting(&error))?;
     if variants.len() > 1 {
         return Err(Failure::usage("a comparison of several variants").hint("give each key one value"));
@@ -126,12 +125,11 @@ pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<(), Failure> 
     if ok {
         return Ok(());
     }
-    Err(Failure::local(format!("goodputs differ by more than {} %", args.within)).hint(
-        "flows that live on few losses vary from run to run, as the ± of the simulator's shows: let it run longer; or the machine is too busy",
-    ))
+    Err(Failure::local(format!("goodputs differ by more than {} %", args.within))
+        .hint("run it longer if the simulator's ± is large; or the machine is too busy"))
 }
 
-/// What the simulator's runs measure.
+/// The metrics of the simulated runs.
 fn in_virtual_time(scenario: &Scenario, seeds: &[u64], crew: &Crew) -> Result<Vec<Metrics>, Failure> {
     let scenario = scenario.clone();
     let mut runs: Vec<Metrics> = Vec::new();
@@ -139,7 +137,10 @@ fn in_virtual_time(scenario: &Scenario, seeds: &[u64], crew: &Crew) -> Result<Ve
         seeds.to_vec(),
         crew,
         move |seed, tell: &dyn Fn(f64)| {
-            let mut progress = tell;
+            let mut progress = |share: f64| {
+                tell(share);
+                true
+            };
             let extras = Extras { progress: Some(&mut progress), ..Extras::default() };
             scenario.run_with(*seed, extras).map(|(report, _)| report)
         },
@@ -169,7 +170,7 @@ fn in_real_time(built: &Built, crew: &Crew) -> Result<Vec<f64>, Failure> {
     Ok(measured)
 }
 
-/// Checks that all was done.
+/// Checks that all runs are complete.
 fn complete(done: usize, all: usize, crew: &Crew) -> Result<(), Failure> {
     let kind = if crew.stop.load(Ordering::Relaxed) { Kind::Interrupted } else { Kind::Local };
     if done == all { Ok(()) } else { Err(Failure::new(kind, "the comparison is incomplete")) }
@@ -177,7 +178,7 @@ fn complete(done: usize, all: usize, crew: &Crew) -> Result<(), Failure> {
 
 impl Row {
     fn new(flow: &str, (simulated, ci95): (f64, Option<f64>), measured: f64, within: f64) -> Self {
-        // Nothing at all in both is the same.
+        // Both may be zero.
         let ratio = if measured == simulated { 1.0 } else { measured / simulated };
         let difference_percent = 100.0 * (ratio - 1.0);
         Self {
@@ -209,7 +210,7 @@ fn show(comparison: &Comparison, json: bool) -> Result<(), Failure> {
     out::print(&text)
 }
 
-/// Checks that sockets can do what the scenario says.
+/// Checks that the scenario can run over sockets.
 fn check(built: &Built) -> Result<(), Failure> {
     let plan = &built.plan;
     let whole = built.end.since(Time::ZERO);
@@ -221,7 +222,7 @@ fn check(built: &Built) -> Result<(), Failure> {
     ];
     if let Some((kind, _)) = kinds.iter().find(|(_, is_empty)| !is_empty) {
         let message = format!("{kind} cannot be run over sockets: only flows are");
-        return refuse(&message, "take them out of the scenario");
+        return refuse(&message, "remove them from the scenario");
     }
     if whole > MAX_DURATION {
         let hint = "shorten it: --set duration=20s --set warm_up=5s";
@@ -234,14 +235,14 @@ fn check(built: &Built) -> Result<(), Failure> {
         return refuse("too many flows or links for sockets", "at most 16 of each");
     }
     if plan.flows.iter().flat_map(|flow| &flow.paths).any(|path| path.back.is_empty()) {
-        let message = "acknowledgements that cross no link cannot be had over sockets";
-        return refuse(message, "take `acks = \"outside\"` out of the scenario");
+        let message = "over sockets, acknowledgements always cross a link";
+        return refuse(message, "remove `acks = \"outside\"`");
     }
     if plan.flows.iter().any(|flow| flow.agent.is_some()) {
         return refuse("over sockets each flow has exactly its paths", "take `agent` out of the scenario");
     }
     if plan.flows.iter().any(|flow| !flow.openings.is_empty()) {
-        return refuse("over sockets paths open at once", "take `paths_within` out of the scenario");
+        return refuse("over sockets paths open at once", "remove `paths_within`");
     }
     let simple = |flow: &FlowPlan| {
         flow.supply == Supply::Bulk
@@ -251,7 +252,7 @@ fn check(built: &Built) -> Result<(), Failure> {
     if !plan.flows.iter().all(simple) {
         return refuse(
             "over sockets a flow is bulk, does not stop, and each of its paths is one link",
-            "take `size`, `rate` and `stop` out, and name a single link for each path",
+            "remove `size`, `rate` and `stop`, and name a single link for each path",
         );
     }
     Ok(())

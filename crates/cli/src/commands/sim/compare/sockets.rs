@@ -17,15 +17,14 @@ use super::MAX_FLOWS;
 use crate::errors::{Failure, Kind};
 use crate::keyfile;
 
-/// Bytes handed to a stream at a time.
+/// Bytes of each write.
 const BLOCK: usize = 1 << 18;
-/// How long sessions may take to be set up.
+/// How long sessions may take to connect.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is told how far it is.
+/// How often progress is reported.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Runs the scenario in real time; answers the goodput of each flow in Mbit/s. `tell` is told now and then which share of the time
-/// is over.
+/// Runs the scenario in real time and returns the goodput of each flow in Mbit/s. `tell` gets the share of time that is over.
 pub(super) async fn over_sockets(built: &Built, tell: &dyn Fn(f64)) -> Result<Vec<f64>, Failure> {
     let plan = &built.plan;
     let places = built.cables.len();
@@ -78,12 +77,12 @@ pub(super) async fn over_sockets(built: &Built, tell: &dyn Fn(f64)) -> Result<Ve
         }
     }
     let [(begun, before), (ended, after)] = looks.as_slice() else { return Ok(Vec::new()) };
-    // On a busy machine a look is late: what counts is the time between the two.
+    // On a busy machine a reading is late, so rates use the time between the two readings.
     let seconds = ended.saturating_sub(*begun).as_secs_f64();
     Ok(before.iter().zip(after).map(|(before, after)| (after - before) as f64 * 8e-6 / seconds).collect())
 }
 
-/// What it is when a sender or the reader ends, which go on for ever.
+/// The failure when a sender or the reader ends: they should run until the end.
 fn broken_off(ended: Result<Result<(), Failure>, tokio::task::JoinError>) -> Failure {
     let why = match ended {
         Ok(Err(failure)) => return failure,
@@ -97,7 +96,7 @@ fn read(counts: &[AtomicU64]) -> Vec<u64> {
     counts.iter().map(|count| count.load(Ordering::Relaxed)).collect()
 }
 
-/// Takes in every flow's session and counts what its streams bring.
+/// Accepts every flow's session and counts the bytes of its streams.
 async fn receive_all(
     reader: Endpoint,
     friends: Vec<PublicKey>,
@@ -118,7 +117,7 @@ async fn receive_all(
     Ok(())
 }
 
-/// How a flow's sender gets to the reader.
+/// The route of a flow's sender to the reader.
 struct Way<'a> {
     emulation: &'a Emulation,
     reader: PublicKey,
@@ -126,7 +125,7 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// What sends a flow: it connects over the flow's first path at its start and writes for ever.
+    /// Sends a flow: connects over its first path at its start, then writes without end.
     fn sender(
         &self,
         flow: &FlowPlan,
@@ -167,7 +166,7 @@ const SENDER: u8 = 1;
 const MIDDLE: u8 = 2;
 const READER: u8 = 3;
 
-/// An address for each role at each link, where the system has all of 127.0.0.0/8; one for all elsewhere.
+/// An address for each role at each link, if the system has all of 127.0.0.0/8; otherwise one for all.
 fn host(place: usize, role: u8) -> IpAddr {
     let net = u8::try_from(place + 1).unwrap_or(u8::MAX);
     if cfg!(target_os = "linux") { [127, 78, net, role].into() } else { Ipv4Addr::LOCALHOST.into() }
@@ -193,7 +192,7 @@ mod tests {
         let runtime = node::runtime().unwrap();
         let measured = runtime.block_on(over_sockets(&built, &|_| {})).unwrap();
         runtime.shutdown_background();
-        // 15 Mbit/s of wire; a busy machine may cost some of it, or have what waited come within what is measured.
+        // 15 Mbit/s on the wire; a busy machine may lose some, or measure a backlog.
         assert!(measured.len() == 1 && (7.0..18.0).contains(&measured[0]), "{measured:?}");
     }
 }

@@ -1,22 +1,22 @@
-//! Many lists that grow and are emptied again, in pieces of one size: what one has given up the next one takes.
+//! Many lists in chunks of one size, which are reused when a list is emptied.
 
 use anabranch_prefetch::prefetch;
 
-/// Items in a piece.
+/// Items of a chunk.
 const PIECE: usize = 32;
 const NONE: u32 = u32::MAX;
 
-/// A list.
+/// A list: its first and last chunk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pile {
+pub(crate) struct ChunkedList {
     first: u32,
     last: u32,
-    /// Items in the last piece.
+    /// Items in the last chunk.
     filled: u32,
 }
 
-impl Pile {
-    /// One of nothing.
+impl ChunkedList {
+    /// The empty list.
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, filled: PIECE as u32 };
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -24,23 +24,23 @@ impl Pile {
     }
 }
 
-/// What the lists consist of.
+/// The chunks of all lists.
 #[derive(Debug)]
-pub(crate) struct Piles<T> {
+pub(crate) struct ChunkedLists<T> {
     pieces: Vec<[T; PIECE]>,
-    /// The piece that comes after each.
+    /// The chunk after each.
     next: Vec<u32>,
     free: Vec<u32>,
 }
 
-impl<T: Copy + Default> Piles<T> {
+impl<T: Copy + Default> ChunkedLists<T> {
     pub(crate) fn new() -> Self {
         Self { pieces: Vec::new(), next: Vec::new(), free: Vec::new() }
     }
 
     /// Adds an item to a list, as its last.
     #[inline]
-    pub(crate) fn push(&mut self, pile: &mut Pile, item: T) {
+    pub(crate) fn push(&mut self, pile: &mut ChunkedList, item: T) {
         if pile.filled as usize == PIECE {
             self.add_piece(pile);
         }
@@ -49,7 +49,7 @@ impl<T: Copy + Default> Piles<T> {
     }
 
     #[cold]
-    fn add_piece(&mut self, pile: &mut Pile) {
+    fn add_piece(&mut self, pile: &mut ChunkedList) {
         let piece = self.free.pop().unwrap_or_else(|| {
             self.pieces.push([T::default(); PIECE]);
             self.next.push(NONE);
@@ -63,7 +63,7 @@ impl<T: Copy + Default> Piles<T> {
     }
 
     /// The items of a list from the first to the last.
-    pub(crate) fn iter(&self, pile: &Pile) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self, pile: &ChunkedList) -> impl Iterator<Item = &T> {
         let filled = pile.filled as usize;
         let pieces = std::iter::successors(self.piece(pile.first), |(_, next)| self.piece(*next));
         pieces.flat_map(move |(items, next)| &items[..if next == NONE { filled } else { PIECE }])
@@ -73,9 +73,8 @@ impl<T: Copy + Default> Piles<T> {
         Some((self.pieces.get(index as usize)?, self.next[index as usize]))
     }
 
-    /// Hands out the items of a list from the first to the last. They were put there long ago, so each piece is fetched while the one
-    /// before is handed out.
-    pub(crate) fn empty(&mut self, pile: Pile, mut take: impl FnMut(T)) {
+    /// Takes out the items of a list in order. They were stored long ago, so each chunk is prefetched during the one before.
+    pub(crate) fn empty(&mut self, pile: ChunkedList, mut take: impl FnMut(T)) {
         let mut piece = pile.first;
         while piece != NONE {
             let next = std::mem::replace(&mut self.next[piece as usize], NONE);
@@ -91,8 +90,8 @@ impl<T: Copy + Default> Piles<T> {
 }
 
 #[cfg(test)]
-impl<T> Piles<T> {
-    /// True when no list has anything.
+impl<T> ChunkedLists<T> {
+    /// Whether all lists are empty.
     pub(crate) fn all_free(&self) -> bool {
         self.free.len() == self.pieces.len()
     }
@@ -104,8 +103,8 @@ mod tests {
 
     #[test]
     fn lists_keep_their_order_and_give_up_their_room() {
-        let mut piles = Piles::new();
-        let mut lists = [Pile::EMPTY; 3];
+        let mut piles = ChunkedLists::new();
+        let mut lists = [ChunkedList::EMPTY; 3];
         for round in 0..4_usize {
             for item in 0..300 {
                 piles.push(&mut lists[(item * 7 + round) % 3], item);
@@ -113,7 +112,7 @@ mod tests {
             let mut all = 0;
             for list in &mut lists {
                 let mut items = Vec::new();
-                piles.empty(std::mem::replace(list, Pile::EMPTY), |item| items.push(item));
+                piles.empty(std::mem::replace(list, ChunkedList::EMPTY), |item| items.push(item));
                 assert!(items.is_sorted() && items.len() == 100, "{items:?}");
                 all += items.len();
             }

@@ -1,4 +1,4 @@
-//! Carries out a world's script and looks at what must always hold.
+//! Executes a world's script and checks the invariants.
 
 mod ending;
 mod watch;
@@ -12,21 +12,21 @@ use super::talker::Talker;
 use super::world::{Finale, Operation, World};
 use crate::pair::{CLIENT, Pair};
 
-/// How often invariants are looked at.
+/// How often invariants are checked.
 const SLICE: Span = Span::from_millis(20);
-/// How often the client opens paths over cables that have none.
+/// How often the client opens missing paths.
 const MANAGE: Span = Span::from_millis(300);
 
-/// An invariant that did not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// When, in virtual time.
     pub at: Time,
-    /// What.
+    /// Which.
     pub what: String,
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Stream bytes delivered at both ends.
@@ -41,7 +41,7 @@ pub struct Summary {
     pub ended_at: Time,
 }
 
-struct Run {
+struct Runner {
     world: World,
     pair: Pair<Bytes>,
     talkers: [Talker; 2],
@@ -57,7 +57,7 @@ struct Run {
     summary: Summary,
 }
 
-/// The world that a seed makes, for people.
+/// A description of the world of a seed.
 #[must_use]
 pub fn describe(seed: u64) -> String {
     format!("{:#?}", World::new(seed))
@@ -66,13 +66,13 @@ pub fn describe(seed: u64) -> String {
 /// Runs the world of `seed`.
 ///
 /// # Errors
-/// [`Broken`] when an invariant does not hold.
+/// [`Broken`] if an invariant is violated.
 ///
 /// # Panics
-/// When the engine does, or when it asks to be called for ever.
+/// If the engine panics, or never stops asking to be called.
 pub fn run(seed: u64) -> Result<Summary, Broken> {
     let world = World::new(seed);
-    let mut run = Run {
+    let mut run = Runner {
         pair: Pair::new(world.configs.clone(), &world.cables, seed % 1000 + 1),
         talkers: Default::default(),
         cut: vec![[false; 2]; world.cables.len()],
@@ -91,7 +91,7 @@ pub fn run(seed: u64) -> Result<Summary, Broken> {
     }
 }
 
-impl Run {
+impl Runner {
     fn all(&mut self) -> Result<(), String> {
         for step in self.world.steps.clone() {
             self.advance(step.at)?;
@@ -131,7 +131,7 @@ impl Run {
         Ok(())
     }
 
-    /// As the path manager of a program would: a path over every cable.
+    /// Opens a path over every cable, as a path manager does.
     fn manage_paths(&mut self) {
         let now = self.pair.now;
         if now < self.managed_at + MANAGE || !self.talkers[CLIENT].established {
@@ -228,7 +228,7 @@ impl Run {
         }
     }
 
-    /// Makes the network kind again and the readers quick.
+    /// Repairs the network and makes the readers fast.
     fn mend(&mut self) {
         for cable in 0..self.cut.len() {
             self.carry_out(Operation::Mend { cable });

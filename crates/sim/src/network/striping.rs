@@ -1,9 +1,8 @@
-//! A thin layer under a session: the packets of its only path are striped over several routes, one at a time, and put back in order
-//! at the other end, or not (PSMC [T1, T3, T6], SAFIRE [S5]).
+//! A layer below a session that stripes the packets of its only path over several routes, and may reorder them at the other
+//! end (PSMC [T1, T3, T6], SAFIRE [S5]).
 //!
-//! The session knows nothing of it, as a TCP knows nothing of what is below. Packets are spread by weighted round robin; what the
-//! server says comes back over the first route (one-way multipath [T4]). A packet's number on its path is its number below, too:
-//! there is one path and none is left out.
+//! The session does not notice it. Packets are spread by weighted round robin; packets of the server return over the first
+//! route (one-way multipath [T4]). The layer uses the packet numbers of the path: there is one path, and no number is skipped.
 
 use anabranch_engine::DoubleBuffer;
 use anabranch_wire::{Length, Message, Time};
@@ -12,19 +11,19 @@ use super::flow::SERVER;
 use super::plan::StripingPlan;
 use super::wires::Envelope;
 
-/// A packet and what is written on it.
+/// A packet with its envelope.
 type Parcel = (Envelope, Message<Length>);
 
-/// What is between a session and its routes.
+/// The layer between a session and its routes.
 #[derive(Debug)]
-pub(crate) struct ThinLayer {
+pub(crate) struct StripingLayer {
     plan: StripingPlan,
-    /// What each route has saved up; the one with the most sends.
+    /// The credit of each route; the one with the most sends.
     credits: Vec<i64>,
     buffer: Option<DoubleBuffer<Parcel>>,
 }
 
-impl ThinLayer {
+impl StripingLayer {
     pub(crate) fn new(plan: StripingPlan) -> Self {
         let mut layer = Self { credits: Vec::new(), buffer: None, plan };
         layer.reset();
@@ -51,7 +50,7 @@ impl ThinLayer {
         richest
     }
 
-    /// Takes in a packet for an end; what can be handed to its session goes into `ready`.
+    /// Takes a packet for an end; packets that its session can have go into `ready`.
     pub(crate) fn take_in(&mut self, now: Time, packet: Parcel, ready: &mut Vec<Parcel>) {
         let number = packet.1.packet().map(|packet| packet.fsn.0);
         match (&mut self.buffer, number) {
@@ -62,7 +61,7 @@ impl ThinLayer {
         }
     }
 
-    /// Hands up what has waited for too long.
+    /// Delivers packets that have waited too long.
     pub(crate) fn handle_timeout(&mut self, now: Time, ready: &mut Vec<Parcel>) {
         if let Some(buffer) = &mut self.buffer {
             buffer.handle_timeout(now, ready);
@@ -86,7 +85,7 @@ mod tests {
     #[test]
     fn packets_are_spread_in_the_ratio_of_the_weights_without_bursts() {
         let plan = StripingPlan { weights: vec![1, 1, 2], buffer: None, lanes: Vec::new(), back: Span::ZERO };
-        let mut layer = ThinLayer::new(plan);
+        let mut layer = StripingLayer::new(plan);
         let routes: Vec<usize> = (0..8).map(|_| layer.next_route(CLIENT)).collect();
         assert_eq!(routes, [2, 0, 1, 2, 2, 0, 1, 2]);
         assert_eq!(layer.next_route(SERVER), 0, "acknowledgements come back over the first");

@@ -1,4 +1,4 @@
-//! The keys of a scenario file and what each means; defaults are applied when it is built.
+//! The keys of a scenario file. Defaults are applied when it is built.
 
 mod sources;
 mod topology;
@@ -20,25 +20,25 @@ use super::units::{QueueText, RateText, ShareText, SizeText, SpanText};
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Its name in results; the file's own when left out.
+    /// Its name in results. Default: the name of the file.
     #[serde(default)]
     pub name: String,
-    /// What it shows: its line in `sim list`.
+    /// Its description in `sim list`.
     #[serde(default)]
     pub about: String,
-    /// The seed when none is given on the command line.
+    /// The seed, unless the command line gives one.
     #[serde(default = "one")]
     pub seed: u64,
-    /// When it ends.
+    /// When the run ends.
     pub duration: SpanText,
-    /// What is measured begins here.
+    /// When measuring begins.
     pub warm_up: Option<SpanText>,
-    /// How often windows, round-trip times and queues are looked at: a 200th of the time measured when left out.
+    /// The interval between samples of windows, round-trip times and queues. Default: a 200th of the measured time.
     pub sample: Option<SpanText>,
-    /// Settings of all flows that do not say otherwise.
+    /// Default settings of all flows.
     #[serde(default)]
     pub transport: Transport,
-    /// What links have that do not say otherwise.
+    /// Default settings of all links.
     #[serde(default)]
     pub links: LinkDefaults,
     /// A generated network.
@@ -55,16 +55,16 @@ pub struct File {
     /// Sessions that come and go.
     #[serde(default)]
     pub arrivals: Vec<ArrivalSpec>,
-    /// Packets of no session.
+    /// Plain packets without a session.
     #[serde(default)]
     pub cbr: Vec<CbrSpec>,
-    /// What changes.
+    /// Changes to links.
     #[serde(default)]
     pub event: Vec<EventSpec>,
-    /// Who looks for shared bottlenecks from outside of a session.
+    /// Detectors of shared bottlenecks outside of sessions.
     #[serde(default)]
     pub detector: Vec<DetectorSpec>,
-    /// What the result has to be.
+    /// Bounds on the results.
     #[serde(default)]
     pub expect: BTreeMap<String, Bound>,
 }
@@ -97,41 +97,41 @@ pub struct Transport {
     #[serde(default)]
     #[schemars(schema_with = "schedulers")]
     pub scheduler: Option<String>,
-    /// Data is bound to a path before it may send, so much on each at most (MPMTP-AR [R5]); `0 B` or nothing: not before.
+    /// Most data that is bound to a path before the path may send it (MPMTP-AR [R5]). Default: `0 B`.
     pub early_binding: Option<SizeText>,
-    /// An acknowledgement for so many packets.
+    /// One acknowledgement for so many packets.
     pub ack_every: Option<u32>,
-    /// And at the latest after this time.
+    /// The longest delay of an acknowledgement.
     pub max_ack_delay: Option<SpanText>,
     /// The shortest retransmission timeout.
     pub rto_min: Option<SpanText>,
-    /// Where slow start begins, in packets.
+    /// The initial window, in packets.
     pub initial_window: Option<u64>,
-    /// Where a path's first slow start ends, in packets; at the first loss when left out.
+    /// The window at which a path's first slow start ends, in packets. Default: at the first loss.
     pub initial_ssthresh: Option<u64>,
-    /// A receive buffer of this size from the start; without, it grows as needed.
+    /// A fixed receive buffer. Default: it grows as needed.
     pub receive_buffer: Option<SizeText>,
     /// Which path acknowledgements return on.
     pub acks: Option<Acks>,
     /// Which paths count as one flow.
     pub coupling: Option<CouplingKind>,
-    /// By what paths that share a bottleneck are found.
+    /// The evidence for shared bottlenecks.
     pub detector: Option<DetectorKind>,
-    /// Packets can be marked instead of dropped, by an `aqm` (RFC 3168).
+    /// An `aqm` marks packets instead of dropping them (RFC 3168).
     pub ecn: Option<bool>,
-    /// Receiver reports, from which load weights follow; none when left out.
+    /// Receiver reports, which set load weights. Default: none.
     pub reports: Option<Reports>,
-    /// Paths that are left out though they work (mTCP [M10]); none when left out.
+    /// Working paths that are not used (mTCP [M10]). Default: none.
     pub leave_out: Option<LeaveOut>,
 }
 
-/// Which paths are left out though they work (mTCP §3.4.1 [M10]).
+/// Working paths that are not used (mTCP §3.4.1 [M10]).
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaveOut {
-    /// ω: those that are slower than the fastest by this factor.
+    /// ω: paths that are slower than the fastest by this factor.
     pub slower_than: Option<f64>,
-    /// d: of those that share a bottleneck, all but so many.
+    /// d: paths beyond so many that share a bottleneck.
     pub sharing_beyond: Option<usize>,
 }
 
@@ -139,9 +139,9 @@ pub struct LeaveOut {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reports {
-    /// α, the weight of what was known of a path's reliability.
+    /// α, the weight of a path's earlier reliability.
     pub alpha: f64,
-    /// b, how fast the share of the bandwidth that reports take follows.
+    /// b, how fast the bandwidth of reports adapts.
     pub b: f64,
 }
 
@@ -149,13 +149,13 @@ pub struct Reports {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Acks {
-    /// On that of the packets they acknowledge.
+    /// On the path of the packets they acknowledge.
     SamePath,
-    /// All on one, which is elected anew when it falls silent.
+    /// All on one path; another is elected if it falls silent.
     Primary,
-    /// All on the one with the lowest round-trip time.
+    /// All on the path with the lowest round-trip time.
     Fastest,
-    /// On none: they arrive at once, and neither wait behind data nor are lost, as in the data centres of htsim.
+    /// On no link: they arrive at once, without queues or loss, as in the data centres of htsim.
     Outside,
 }
 
@@ -163,9 +163,9 @@ pub enum Acks {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum CouplingKind {
-    /// Those that share a bottleneck by evidence.
+    /// Paths that share a bottleneck by evidence.
     Adaptive,
-    /// All of them.
+    /// All paths.
     Fixed,
 }
 
@@ -173,13 +173,13 @@ pub enum CouplingKind {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DetectorKind {
-    /// Losses at the same moments (mTCP).
+    /// Losses at the same time (mTCP).
     Losses,
-    /// One-way delays of the same kind (RFC 8382).
+    /// Similar one-way delays (RFC 8382).
     Delays,
-    /// Round trips that rise and fall together.
+    /// Round-trip times that rise and fall together.
     Waves,
-    /// Waves, and losses where these say nothing.
+    /// Waves, or losses if waves do not decide.
     Both,
 }
 
@@ -187,10 +187,10 @@ pub enum DetectorKind {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// As a TCP of the papers.
+    /// A TCP of the papers.
     #[default]
     Tcp,
-    /// As deployed.
+    /// The deployed engine.
     Default,
 }
 
@@ -198,51 +198,51 @@ pub enum Profile {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aqm {
-    /// None: a packet is dropped where there is no room for it.
+    /// None: a packet is dropped if the queue is full.
     None,
     /// CoDel with a target of 5 ms and an interval of 100 ms (RFC 8289).
     Codel,
 }
 
-/// What a link has unless it says otherwise.
+/// Default settings of links.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct LinkDefaults {
     /// Rate on the wire.
     pub rate: Option<RateText>,
-    /// One way.
+    /// Delay of one direction.
     pub delay: Option<SpanText>,
-    /// Where packets wait.
+    /// Length of the queue.
     pub queue: Option<QueueText>,
     /// Random loss on the wire.
     pub loss: Option<ShareText>,
     /// Drop at random in the last three places.
     pub random_drop: Option<bool>,
-    /// How the queue is kept short.
+    /// Active queue management.
     pub aqm: Option<Aqm>,
 }
 
-/// A cable: a link in either direction.
+/// A cable: a link in each direction.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
-    /// For paths, events and results.
+    /// Its name in paths, events and results.
     pub name: String,
-    /// The nodes at its ends; a link without any fits anywhere in a path.
+    /// The nodes at its ends. A link without nodes fits anywhere in a path.
     pub between: Option<[String; 2]>,
-    /// Rate on the wire, both ways.
+    /// Rate on the wire, in both directions.
     pub rate: Option<RateText>,
-    /// One way, both ways.
+    /// Delay of one direction, in both.
     pub delay: Option<SpanText>,
-    /// Where packets wait, both ways.
+    /// Length of the queue, in both directions.
     pub queue: Option<QueueText>,
-    /// Random loss on the wire, on the way there.
+    /// Random loss on the wire, there only.
     pub loss: Option<ShareText>,
     /// Drop at random in the last three places.
     pub random_drop: Option<bool>,
-    /// How the queue is kept short, both ways.
+    /// Active queue management, in both directions.
     pub aqm: Option<Aqm>,
-    /// What differs on the way back.
+    /// Different settings of the direction back.
     pub back: Option<LinkDefaults>,
 }
 
@@ -295,15 +295,15 @@ impl<'de> Visitor<'de> for PathVisitor {
     }
 }
 
-/// Something that happens to a link.
+/// A change to a link.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventSpec {
     /// When.
     pub at: SpanText,
-    /// To which link; all but loss is changed both ways unless `way` says otherwise.
+    /// The link. Without `way`, loss changes there only, everything else in both directions.
     pub link: String,
-    /// One way only.
+    /// One direction only.
     pub way: Option<Way>,
     /// Cut it (true) or mend it (false).
     pub down: Option<bool>,
@@ -311,28 +311,28 @@ pub struct EventSpec {
     pub rate: Option<RateText>,
     /// Another delay.
     pub delay: Option<SpanText>,
-    /// Another loss, on the way there unless `way` says otherwise.
+    /// Another loss; without `way` there only.
     pub loss: Option<ShareText>,
 }
 
-/// mTCP's detector of shared congestion, fed with the moments at which a flow's paths reduce their windows, to the
-/// `sample`; it changes nothing of the session.
+/// mTCP's detector of shared congestion, applied to the times at which a flow's paths reduce their windows, rounded to a
+/// `sample`. It does not influence the session.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DetectorSpec {
-    /// For results.
+    /// Its name in results.
     pub name: String,
-    /// Whose first two paths it watches.
+    /// The flow whose first two paths it watches.
     pub flow: String,
-    /// Events less than this apart may be one congestion; 200 ms when left out.
+    /// Events less than this apart may be the same congestion. Default: 200 ms.
     pub interval: Option<SpanText>,
-    /// The share of events in common from which on paths share: 0.5 when left out.
+    /// The share of common events from which paths count as sharing. Default: 0.5.
     pub threshold: Option<f64>,
-    /// The chance of a wrong verdict that is put up with: 0.05 when left out.
+    /// The accepted probability of a wrong verdict. Default: 0.05.
     pub zeta: Option<f64>,
-    /// How the search for a lag counts in the waiting time: `counted` when left out.
+    /// How the search for a lag counts in the waiting time. Default: `counted`.
     pub lag: Option<LagSpec>,
-    /// The last 64 events within two minutes count, unless this is false: then all.
+    /// Whether only the last 64 events within two minutes count. Default: true.
     pub forgets: Option<bool>,
 }
 
@@ -340,7 +340,7 @@ pub struct DetectorSpec {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum LagSpec {
-    /// The chance of a wrong verdict is divided by the number of chances that the search gives.
+    /// The probability of a wrong verdict is divided by the number of lags tried.
     Counted,
     /// Not at all, as mTCP has it.
     AsPrinted,
@@ -350,13 +350,13 @@ pub enum LagSpec {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// As the link was declared.
+    /// The direction in which the link was declared.
     There,
-    /// The other way.
+    /// The other direction.
     Back,
 }
 
-/// What a metric has to be.
+/// The bounds of a metric.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {

@@ -1,15 +1,14 @@
-//! Holds `docs/reference/scenarios.md` to the code: whatever a scenario can say is named there.
+//! Checks that `docs/reference/scenarios.md` names every key and value of a scenario.
 
 use anabranch_engine::SchedulerKind;
 use anabranch_engine::cc::RuleKind;
 use serde_json::Value;
 
-use super::mistakes::keys;
-use super::{Scenario, schema};
+use crate::scenario::{BUILTIN, Scenario, schema};
 
-const PAGE: &str = include_str!("../../../../docs/reference/scenarios.md");
+const PAGE: &str = include_str!("../../../../../docs/reference/scenarios.md");
 
-/// What the page has in backticks, in one piece or as a part of an example.
+/// Whether the page has a word in backticks or in an example.
 fn is_named(word: &str) -> bool {
     let parts = |code: &str| {
         code.split(|c: char| !(c.is_alphanumeric() || "_-".contains(c))).any(|part| part == word)
@@ -18,6 +17,25 @@ fn is_named(word: &str) -> bool {
         0 => text.split('`').skip(1).step_by(2).any(parts),
         _ => text.lines().any(parts),
     })
+}
+
+/// The keys of a table, with their schemas, through references and alternatives.
+fn keys(schema: &Value, root: &Value) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    if let Some(name) = schema["$ref"].as_str() {
+        let of = root.pointer(name.trim_start_matches('#')).expect("references lead somewhere");
+        return keys(of, root);
+    }
+    if let Some(properties) = schema["properties"].as_object() {
+        found.extend(properties.iter().map(|(key, schema)| (key.clone(), schema.clone())));
+    }
+    for several in ["anyOf", "oneOf"] {
+        found.extend(schema[several].as_array().into_iter().flatten().flat_map(|one| keys(one, root)));
+    }
+    if schema["items"].is_object() {
+        found.extend(keys(&schema["items"], root));
+    }
+    found
 }
 
 /// All that a schema lists as the only values of something.
@@ -54,7 +72,7 @@ fn every_rule_scheduler_key_and_choice_is_named_on_the_page() {
 fn the_first_scenario_on_the_page_is_the_one_that_comes_along() {
     let example =
         PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
-    let (_, text) = super::BUILTIN.iter().find(|(name, _)| *name == "two-links").expect("it comes along");
+    let (_, text) = BUILTIN.iter().find(|(name, _)| *name == "two-links").expect("it comes along");
     let read = |text: &str| {
         let mut table: toml::Table = text.parse().expect("TOML");
         table.remove("about");

@@ -1,7 +1,13 @@
-use super::refused::mistake;
-use super::*;
+//! Tests of whole scenarios.
 
-pub(super) const SMALL: &str = r#"
+mod bottlenecks;
+mod documented;
+mod errors;
+
+use super::*;
+use errors::mistake;
+
+const SMALL: &str = r#"
 name = "small"
 duration = "10 s"
 warm_up = "2 s"
@@ -98,7 +104,10 @@ fn what_was_counted_of_a_flow_outlives_it() {
 fn to_look_on_changes_nothing_and_the_course_adds_up() {
     let (mut packets, mut shares) = (0, Vec::new());
     let mut trace = |_: &Captured| packets += 1;
-    let mut progress = |share: f64| shares.push(share);
+    let mut progress = |share: f64| {
+        shares.push(share);
+        true
+    };
     let extras = Extras { course: true, trace: Some(&mut trace), progress: Some(&mut progress) };
     let (report, course) = small().run_with(1, extras).unwrap();
     assert_eq!(report, small().run(1).unwrap());
@@ -322,7 +331,6 @@ fn a_sketch_of_a_large_network_measures_what_all_of_it_does_and_finds_what_is_wr
     assert_eq!(measure::names(sketch), measure::names(built));
     let loops =
         format!("{text}\n[[cbr]]\nname = \"c\"\npath = [\"host.0\", \"host.0\"]\nrate = \"1 Mbit/s\"\n");
-    let file = Scenario::read(&loops).unwrap();
-    let error = build::sketch(&file, &loops).unwrap_err();
+    let error = Scenario::parse(&loops, "tree").unwrap_err();
     assert!(error.to_string().contains("cbr.c.path: the path has a loop"), "{error}");
 }

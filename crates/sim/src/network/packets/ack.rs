@@ -18,19 +18,19 @@ type Lengths = SmallVec<[u32; 64]>;
 
 /// A packet with one acknowledgement, in numbers that are small enough.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct AckPacket {
     fsn: u32,
     largest: u32,
     /// Nanoseconds.
     delay: u32,
-    /// From the largest number down: how many are told, how many are not, and so on; 0 from where nothing more is told. Of a long one
-    /// the last is the place of the line where it goes on.
+    /// From the largest number down: how many are acknowledged, how many are missing, and so on; 0 at the end. The last
+    /// entry of a long acknowledgement is the number of its next line.
     lengths: [u32; FIRST],
     /// The path that carries it, and the one that it is about.
     paths: [u16; 2],
 }
 
-impl Told {
+impl AckPacket {
     /// A packet whose ranges lie in one line.
     pub(super) fn of(message: &Message<Length>) -> Option<Self> {
         let (mut told, ranges) = Self::head(message)?;
@@ -141,7 +141,7 @@ fn lengths_of(ranges: &Ranges, mut take: impl FnMut(u32) -> Option<()>) -> Optio
     Some(())
 }
 
-/// The further lines of long acknowledgements.
+/// Further lines of long acknowledgements.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     lines: Vec<Line>,

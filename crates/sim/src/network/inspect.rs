@@ -1,51 +1,51 @@
-//! What can be seen of a network between two runs.
+//! The state of a network, between two calls of [`Network::run`].
 
-use anabranch_engine::{PathInfo, PathWindow, Session, SessionStats};
+use anabranch_engine::{PathInfo, PathWindow, Session, SessionStats, Verdict};
 use anabranch_link::LinkStats;
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{PathId, Span, Time};
 
 use super::flow::{CLIENT, SERVER};
 use super::source::Burst;
 use super::{Decided, Network};
 
-/// What a flow has done, to be read between two runs.
+/// Counters of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowState {
     /// Bytes that the server has read, of streams and of datagrams.
     pub bytes: u64,
     /// Packets with data that reached the server.
     pub data_packets: u64,
-    /// Of these, those that came after data behind theirs: reordered, or sent again.
+    /// Of these, those that arrived after later data: reordered or retransmitted.
     pub late_packets: u64,
     /// Counters of the client's session, while there is one.
     pub client: SessionStats,
     /// Counters of the server's session, while there is one.
     pub server: SessionStats,
-    /// When a file had arrived and was acknowledged in full.
+    /// When its file was completely acknowledged.
     pub finished_at: Option<Time>,
     /// Datagrams that the client's application has sent.
     pub datagrams: u64,
-    /// The longest time for which the server's application had nothing to take, once something had come, since
-    /// [`Network::begin_measures`]; `None` where nothing came.
+    /// The longest time without data for the server's application since [`Network::begin_measures`], after the first data;
+    /// `None` without data.
     pub pause: Option<Span>,
-    /// Most bytes that waited for earlier ones at the server since then.
+    /// Most bytes that waited for earlier ones at the server in that time.
     pub reassembling_max: u64,
 }
 
-/// What a source of sessions has done.
+/// Counters of a source of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct ArrivalState<'a> {
     /// Sessions that arrived.
     pub arrived: u64,
-    /// Those turned away because too many were open.
+    /// Sessions refused because too many were open.
     pub refused: u64,
-    /// Moment of completion, time taken and size in bytes of each file, in order of completion.
+    /// Time of completion, duration and size in bytes of each file, in order of completion.
     pub completed: &'a [(Time, Span, u64)],
     /// Bytes of the files completed.
     pub bytes: u64,
 }
 
-/// What became of the packets of a source of plain packets; those on their way are in `sent` only.
+/// Counters of a source of plain packets; those under way are in `sent` only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BurstState {
     /// Packets sent.
@@ -90,34 +90,34 @@ impl Network {
     /// Counters of a link.
     ///
     /// # Panics
-    /// When the plan has no such link.
+    /// If the plan has no such link.
     #[must_use]
     pub fn link(&mut self, link: usize) -> LinkStats {
         self.wires.stats(self.now, link)
     }
 
-    /// For how long a link had something on its way out so far.
+    /// How long a link has been sending so far.
     ///
     /// # Panics
-    /// When the plan has no such link.
+    /// If the plan has no such link.
     #[must_use]
     pub fn link_busy(&mut self, link: usize) -> Span {
         self.wires.busy(self.now, link)
     }
 
-    /// Packets waiting at a link now, the one on its way out included.
+    /// Packets waiting at a link now, including the one being sent.
     ///
     /// # Panics
-    /// When the plan has no such link.
+    /// If the plan has no such link.
     #[must_use]
     pub fn backlog(&mut self, link: usize) -> usize {
         self.wires.backlog(self.now, link)
     }
 
-    /// What a flow of the plan has done.
+    /// Counters of a flow of the plan.
     ///
     /// # Panics
-    /// When the plan has no such flow.
+    /// If the plan has no such flow.
     #[must_use]
     pub fn flow(&self, flow: usize) -> FlowState {
         let flow = &self.flows[flow];
@@ -137,60 +137,70 @@ impl Network {
     /// Stream bytes that wait for earlier ones at a flow's server.
     ///
     /// # Panics
-    /// When the plan has no such flow.
+    /// If the plan has no such flow.
     #[must_use]
     pub fn reassembling(&self, flow: usize) -> u64 {
         self.flows[flow].sessions[SERVER].as_ref().map_or(0, Session::bytes_reassembling)
     }
 
-    /// Looks for what is longest and largest from now on: pauses, what waits in receive buffers and at links.
+    /// Restarts all maxima: pauses, receive buffers and queues.
     pub fn begin_measures(&mut self) {
         self.flows.iter_mut().for_each(|flow| flow.begin_measures(self.now));
         self.wires.restart_peaks(self.now);
     }
 
-    /// The datagrams that reached a flow's server, in the order in which they did: their number, and how long they took
-    /// from the one application to the other.
+    /// The datagrams that reached a flow's server, in order of arrival: number and delay between the applications.
     ///
     /// # Panics
-    /// When the plan has no such flow.
+    /// If the plan has no such flow.
     #[must_use]
     pub fn datagram_delays(&self, flow: usize) -> &[(u32, Span)] {
         &self.flows[flow].delays
     }
 
-    /// The paths of a flow's client or server; the route's socket is the path's place in the plan. Empty
-    /// while there is no session.
+    /// The paths of a flow's client or server; the route's socket is the path's number in the plan. Empty without a session.
     ///
     /// # Panics
-    /// When the plan has no such flow.
+    /// If the plan has no such flow.
     #[must_use]
     pub fn paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
         self.flows[flow].sessions[usize::from(server)].as_ref().map(Session::paths).unwrap_or_default()
     }
 
-    /// As [`Self::paths`], with what was counted on them when the flow ended where it is over: for counters, not for what
-    /// changes up and down.
+    /// As [`Self::paths`]; after the flow's end, with the counters at its end.
     ///
     /// # Panics
-    /// When the plan has no such flow.
+    /// If the plan has no such flow.
     #[must_use]
     pub fn counted_paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
         self.flows[flow].counted_paths(usize::from(server))
     }
 
-    /// Windows and round-trip times of the paths of a flow's client, as [`Self::paths`] has them.
+    /// Windows and round-trip times of the paths of a flow's client.
     ///
     /// # Panics
-    /// When the plan has no such flow.
+    /// If the plan has no such flow.
     pub fn path_windows(&self, flow: usize) -> impl Iterator<Item = PathWindow> {
         self.flows[flow].sessions[CLIENT].iter().flat_map(Session::path_windows)
     }
 
-    /// What a source of sessions has done.
+    /// The verdicts of a flow's client on each pair of its paths: do they share a bottleneck?
     ///
     /// # Panics
-    /// When the plan has no such source.
+    /// If the plan has no such flow.
+    #[must_use]
+    pub fn verdicts(&self, flow: usize) -> Vec<Verdict> {
+        let Some(session) = &self.flows[flow].sessions[CLIENT] else { return Vec::new() };
+        let paths: Vec<PathId> = session.paths().iter().map(|path| path.id).collect();
+        let pairs =
+            paths.iter().enumerate().flat_map(|(count, b)| paths[..count].iter().map(move |a| (*a, *b)));
+        pairs.map(|(a, b)| session.shared_bottleneck(a, b)).collect()
+    }
+
+    /// Counters of a source of sessions.
+    ///
+    /// # Panics
+    /// If the plan has no such source.
     #[must_use]
     pub fn arrivals(&self, source: usize) -> ArrivalState<'_> {
         let arrivals = &self.arrivals[source].0;
@@ -202,10 +212,10 @@ impl Network {
         }
     }
 
-    /// What became of the packets of a source of plain packets.
+    /// Counters of a source of plain packets.
     ///
     /// # Panics
-    /// When the plan has no such source.
+    /// If the plan has no such source.
     #[must_use]
     pub fn burst(&self, source: usize) -> BurstState {
         let Burst { sent, received, .. } = &self.bursts[source];

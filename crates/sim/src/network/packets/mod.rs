@@ -1,10 +1,10 @@
-//! Packets on their way, each in a place of its own; only the place's number travels from link to link.
+//! Packets under way, each in a slot; only the slot's number travels from link to link.
 //!
-//! Most packets carry one run of a stream or one acknowledgement, and most of a network's memory is packets in queues: such a
-//! packet is kept as the few numbers that it says, in one cache line or few. Whatever else sessions say to each other is kept
-//! as it is, in a place whose last message leaves its lists to those who send: so nobody allocates.
+//! Most packets carry one run of a stream or one acknowledgement, and most of a network's memory is packets in queues. Such
+//! packets are packed as a few numbers, in one or a few cache lines. Other messages are stored as they are, in slots whose
+//! lists are reused, so that nothing is allocated.
 
-mod told;
+mod ack;
 
 use std::ops::Range;
 
@@ -12,20 +12,20 @@ use anabranch_prefetch::prefetch_item;
 use anabranch_wire::{Frame, Fsn, Length, Message, Packet, PathId, ResetToken, StreamFrame, StreamId};
 use smallvec::smallvec;
 
-use told::{Lines, Told};
+use ack::{AckPacket, Lines};
 
 /// The end of a list of hops.
 pub(crate) const LAST_HOP: u32 = u32::MAX;
 
-/// A message that says nothing and has no lists.
+/// A message without content.
 pub(crate) const NO_MESSAGE: Message<Length> = Message::Reset(ResetToken([0; 16]));
 
-/// Who gets a packet.
+/// The receiver of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Destination {
-    /// The place of its flow.
+    /// The slot of its flow.
     pub flow: u32,
-    /// Which of the sessions that had this place.
+    /// Which of the successive sessions of this slot.
     pub generation: u32,
     /// Which end: 0 the client, 1 the server.
     pub end: u8,
@@ -35,10 +35,10 @@ pub(crate) struct Destination {
     pub ecn: bool,
 }
 
-/// A packet as it is kept: in one cache line, since it is most often fetched from afar.
+/// A packet as it is packed: in one cache line, since it is most often fetched from afar.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(crate) struct Kept {
+pub(crate) struct PackedPacket {
     /// UDP payload in bytes.
     pub size: u32,
     pub to: Destination,
@@ -47,35 +47,35 @@ pub(crate) struct Kept {
 
 #[derive(Clone, Copy, Debug)]
 enum Body {
-    /// A packet of no session, or nothing at all.
+    /// A plain packet, or none.
     Empty,
-    Run(Run),
-    Told(Told),
-    /// One that goes on in further lines.
-    Long(Told),
+    Stream(StreamPacket),
+    Ack(AckPacket),
+    /// An acknowledgement with further lines.
+    LongAck(AckPacket),
     /// The place of a message, and whether it has several frames.
     Other(u32, bool),
 }
 
-impl Kept {
-    /// The path whose packets it acknowledges, or with `false` the one that it travels.
+impl PackedPacket {
+    /// The path that it acknowledges (`true`), or its own path.
     pub(crate) fn path(&self) -> Option<(PathId, bool)> {
         match &self.body {
-            Body::Run(run) => Some((run.path, false)),
-            Body::Told(told) | Body::Long(told) => Some((told.about(), true)),
+            Body::Stream(run) => Some((run.path, false)),
+            Body::Ack(ack) | Body::LongAck(ack) => Some((ack.about(), true)),
             Body::Empty | Body::Other(..) => None,
         }
     }
 
-    /// The stream that it has bytes of, and where they begin.
+    /// The stream of its bytes, and their offset.
     pub(crate) fn run_start(&self) -> Option<(StreamId, u64)> {
-        if let Body::Run(run) = &self.body { Some((run.stream, run.offset)) } else { None }
+        if let Body::Stream(run) = &self.body { Some((run.stream, run.offset)) } else { None }
     }
 }
 
 /// A packet with one run of a stream.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct StreamPacket {
     path: PathId,
     len: u32,
     fsn: Fsn,
@@ -84,7 +84,7 @@ struct Run {
     fin: bool,
 }
 
-impl Run {
+impl StreamPacket {
     fn of(message: &Message<Length>) -> Option<Self> {
         let Message::Packet(Packet { path, fsn, frames }) = message else { return None };
         let [Frame::Stream(frame)] = frames.as_slice() else { return None };
@@ -100,25 +100,24 @@ impl Run {
     }
 }
 
-/// All packets on their way.
+/// All packets under way.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
-    kept: Vec<Kept>,
+    packed: Vec<PackedPacket>,
     free: Vec<u32>,
     lines: Lines,
-    /// A free place has a message that was there, with its lists.
+    /// A free slot holds its last message, with its lists.
     messages: Vec<Message<Length>>,
-    /// Those that had one frame and those that had several: each of a kind leaves what another needs.
+    /// Free slots of messages with one frame and with several, because their lists differ.
     free_messages: [Vec<u32>; 2],
-    /// Room for ranges.
+    /// A list for ranges.
     room: Vec<Range<u64>>,
-    /// Of each source of plain packets, how many were lost.
+    /// Lost packets of each source of plain packets.
     lost: Vec<u64>,
 }
 
 impl Packets {
-    /// Takes over a packet of `size` bytes of UDP payload; one of no session has no message. What is left in the message is there
-    /// for its lists only.
+    /// Stores a packet of `size` bytes of UDP payload; a plain packet has no message. The message keeps only its lists.
     pub(crate) fn insert(
         &mut self,
         to: Destination,
@@ -129,17 +128,17 @@ impl Packets {
             None => Body::Empty,
             Some(message) => self.body(message),
         };
-        put(&mut self.kept, &mut self.free, Kept { size, to, body })
+        put(&mut self.packed, &mut self.free, PackedPacket { size, to, body })
     }
 
-    /// What is kept of a message. Nearly all become a few numbers, so it is looked at where it lies.
+    /// Packs a message. Nearly all become a few numbers, so it is not moved.
     fn body(&mut self, message: &mut Message<Length>) -> Body {
-        if let Some(run) = Run::of(message) {
-            Body::Run(run)
-        } else if let Some(told) = Told::of(message) {
-            Body::Told(told)
-        } else if let Some(told) = Told::of_many(message, &mut self.lines) {
-            Body::Long(told)
+        if let Some(run) = StreamPacket::of(message) {
+            Body::Stream(run)
+        } else if let Some(ack) = AckPacket::of(message) {
+            Body::Ack(ack)
+        } else if let Some(ack) = AckPacket::of_many(message, &mut self.lines) {
+            Body::LongAck(ack)
         } else {
             let several = message.packet().is_some_and(|packet| packet.frames.len() > 1);
             let place = self.free_messages[usize::from(several)].pop().unwrap_or_else(|| {
@@ -151,13 +150,13 @@ impl Packets {
         }
     }
 
-    /// Frees a packet's place and all that it carried.
+    /// Frees a packet's slot and its content.
     pub(crate) fn discard(&mut self, place: u32) {
-        let kept = self.fetch(place);
-        match kept.body {
-            Body::Empty => self.note_lost(kept.to.flow as usize),
-            Body::Run(_) | Body::Told(_) => {}
-            Body::Long(told) => told.discard(&mut self.lines),
+        let packed = self.fetch(place);
+        match packed.body {
+            Body::Empty => self.note_lost(packed.to.flow as usize),
+            Body::Stream(_) | Body::Ack(_) => {}
+            Body::LongAck(ack) => ack.discard(&mut self.lines),
             Body::Other(message, several) => self.free_messages[usize::from(several)].push(message),
         }
     }
@@ -176,27 +175,27 @@ impl Packets {
 
     /// Frees a packet's place, for [`Self::open`] to follow. To fetch many before the first is opened costs
     /// little more than to fetch one: they are most often far away, and come side by side.
-    pub(crate) fn fetch(&mut self, place: u32) -> Kept {
+    pub(crate) fn fetch(&mut self, place: u32) -> PackedPacket {
         self.free.push(place);
-        let kept = self.kept[place as usize];
-        if let Body::Long(told) = &kept.body {
-            told.prefetch(&self.lines);
+        let packed = self.packed[place as usize];
+        if let Body::LongAck(ack) = &packed.body {
+            ack.prefetch(&self.lines);
         }
-        kept
+        packed
     }
 
-    /// Has a packet fetched that is soon asked for.
+    /// Prefetches a packet.
     pub(crate) fn prefetch(&self, place: u32) {
-        prefetch_item(&self.kept, place as usize);
+        prefetch_item(&self.packed, place as usize);
     }
 
-    /// What a packet carried that was fetched; nothing when it is of no session.
-    pub(crate) fn open(&mut self, kept: &Kept) -> Option<Message<Length>> {
-        match kept.body {
+    /// The content of a fetched packet; `None` for a plain packet.
+    pub(crate) fn open(&mut self, packed: &PackedPacket) -> Option<Message<Length>> {
+        match packed.body {
             Body::Empty => None,
-            Body::Run(run) => Some(run.into_message()),
-            Body::Told(told) => Some(told.into_message(&mut self.room)),
-            Body::Long(told) => Some(told.into_long_message(&mut self.lines, &mut self.room)),
+            Body::Stream(run) => Some(run.into_message()),
+            Body::Ack(ack) => Some(ack.into_message(&mut self.room)),
+            Body::LongAck(ack) => Some(ack.into_long_message(&mut self.lines, &mut self.room)),
             Body::Other(message, several) => {
                 self.free_messages[usize::from(several)].push(message);
                 Some(std::mem::replace(&mut self.messages[message as usize], NO_MESSAGE))
@@ -204,22 +203,22 @@ impl Packets {
         }
     }
 
-    /// Takes the lists back of what was opened, before another packet is put in.
+    /// Takes back the lists of an opened packet.
     #[inline]
-    pub(crate) fn close(&mut self, kept: &Kept, message: &mut Message<Length>) {
-        let has_lists = match &kept.body {
-            Body::Empty | Body::Run(_) => false,
-            Body::Told(told) => told.has_list(),
-            Body::Long(_) | Body::Other(..) => true,
+    pub(crate) fn close(&mut self, packed: &PackedPacket, message: &mut Message<Length>) {
+        let has_lists = match &packed.body {
+            Body::Empty | Body::Stream(_) => false,
+            Body::Ack(ack) => ack.has_list(),
+            Body::LongAck(_) | Body::Other(..) => true,
         };
         if has_lists {
-            self.keep_lists(kept, message);
+            self.keep_lists(packed, message);
         }
     }
 
     #[inline(never)]
-    fn keep_lists(&mut self, kept: &Kept, message: &mut Message<Length>) {
-        if let Body::Other(place, _) = kept.body {
+    fn keep_lists(&mut self, packed: &PackedPacket, message: &mut Message<Length>) {
+        if let Body::Other(place, _) = packed.body {
             std::mem::swap(&mut self.messages[place as usize], message);
         } else if let Message::Packet(packet) = message
             && let Some(Frame::Ack(ack)) = packet.frames.first_mut()
@@ -230,10 +229,10 @@ impl Packets {
         }
     }
 
-    /// Packets on their way now.
+    /// Packets under way now.
     #[inline]
     pub(crate) fn count(&self) -> usize {
-        self.kept.len() - self.free.len()
+        self.packed.len() - self.free.len()
     }
 }
 
@@ -260,10 +259,10 @@ mod tests {
 
     #[test]
     fn a_packet_takes_one_cache_line() {
-        assert_eq!(size_of::<Kept>(), 64);
+        assert_eq!(size_of::<PackedPacket>(), 64);
     }
 
-    /// Puts each packet in and takes it out again; returns how many messages were kept as they are.
+    /// Puts each packet in and takes it out again; returns how many messages were packed as they are.
     fn keep(cases: &[(u64, Vec<Frame<Length>>)]) -> usize {
         let mut packets = Packets::default();
         let mut kept_whole = 0;
@@ -274,17 +273,17 @@ mod tests {
             let place = packets.insert(to, 1472, Some(&mut sent.clone()));
             kept_whole += packets.messages.len() - free(&packets);
             let other = packets.insert(to, 40, None);
-            let kept = packets.fetch(other);
-            assert_eq!((kept.size, packets.open(&kept)), (40, None));
+            let packed = packets.fetch(other);
+            assert_eq!((packed.size, packets.open(&packed)), (40, None));
             let lost = packets.insert(to, 1472, Some(&mut sent.clone()));
             packets.discard(lost);
-            let kept = packets.fetch(place);
-            let mut opened = packets.open(&kept).unwrap();
-            assert_eq!((kept.size, kept.to, &opened), (1472, to, &sent));
-            packets.close(&kept, &mut opened);
+            let packed = packets.fetch(place);
+            let mut opened = packets.open(&packed).unwrap();
+            assert_eq!((packed.size, packed.to, &opened), (1472, to, &sent));
+            packets.close(&packed, &mut opened);
             assert_eq!(packets.messages.len(), free(&packets));
         }
-        assert_eq!((packets.count(), packets.kept.len(), packets.lines.count()), (0, 2, 0));
+        assert_eq!((packets.count(), packets.packed.len(), packets.lines.count()), (0, 2, 0));
         kept_whole
     }
 
@@ -298,29 +297,29 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_of_small_numbers_is_kept_as_these_however_many_ranges_it_has() {
-        let told = |fsn, ranges: &[std::ops::Range<u64>], delay| {
+        let ack = |fsn, ranges: &[std::ops::Range<u64>], delay| {
             let (ranges, delay) = (ranges.iter().cloned().collect(), Span::from_millis(delay));
             (fsn, vec![Frame::Ack(Ack { path: PathId(9), delay, arrived: None, ranges, ecn: None })])
         };
         let most = u64::from(u32::MAX);
         let many = |count: u64| (0..count).rev().map(|at| at * 9..at * 9 + 4).collect::<Vec<_>>();
         let small = [
-            told(0, &[0..1], 0),
-            told(most, &[most..most + 1, 70..90, 0..50], 4_000),
-            told(7, &[90..91, 70..80, 60..65, 0..50], 25),
-            told(7, &[90..91, 70..80, 60..65, 30..50, 0..20], 25),
-            told(7, &many(11), 25),
-            told(7, &many(12), 25),
-            told(7, &many(32), 25),
-            told(7, &many(100), 25),
+            ack(0, &[0..1], 0),
+            ack(most, &[most..most + 1, 70..90, 0..50], 4_000),
+            ack(7, &[90..91, 70..80, 60..65, 0..50], 25),
+            ack(7, &[90..91, 70..80, 60..65, 30..50, 0..20], 25),
+            ack(7, &many(11), 25),
+            ack(7, &many(12), 25),
+            ack(7, &many(32), 25),
+            ack(7, &many(100), 25),
         ];
         assert_eq!(keep(&small), 0);
         let others = [
-            told(most + 1, &[0..1], 0),
-            told(7, &[most + 1..most + 2], 0),
-            told(7, &[most + 9..most + 10, 0..1], 25),
-            told(7, &[3..4], 5_000),
-            told(7, &[], 1),
+            ack(most + 1, &[0..1], 0),
+            ack(7, &[most + 1..most + 2], 0),
+            ack(7, &[most + 9..most + 10, 0..1], 25),
+            ack(7, &[3..4], 5_000),
+            ack(7, &[], 1),
         ];
         assert_eq!(keep(&others), others.len());
     }

@@ -1,8 +1,7 @@
 //! One flow of a network: two sessions, the routes of their paths, and the applications at both ends.
 //!
-//! The client connects over the first path and opens the others as the server gives it the means; then it
-//! writes to one stream what its [`Supply`] has. The server reads at once. A file's flow ends when all of it
-//! was acknowledged.
+//! The client connects over the first path and opens the others as soon as the server allows it. Then it writes its
+//! [`Supply`] to one stream. The server reads at once. The flow of a file ends when all of it was acknowledged.
 
 mod application;
 mod guided;
@@ -16,7 +15,7 @@ use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time};
 
 use super::packets::{Destination, NO_MESSAGE};
 use super::plan::{AgentPlan, Decided, StripingPlan, Supply};
-use super::thin::ThinLayer;
+use super::striping::StripingLayer;
 use super::wires::Envelope;
 use crate::pair::CountedPids;
 use guided::Guided;
@@ -34,7 +33,7 @@ const REMOTE: [SocketAddr; 2] = [
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1000)),
 ];
 
-/// What an application found to do.
+/// The result of a call of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     Nothing,
@@ -46,10 +45,10 @@ pub(crate) enum Served {
 /// Where each path's routes begin in the list of hops: towards the server, and back.
 pub(crate) type Routes = Arc<[[u32; 2]]>;
 
-/// What a flow has done so far.
+/// Counters of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowCounts {
-    /// Stream bytes read by earlier sessions of this place, and all of datagrams.
+    /// Stream bytes read by earlier sessions of this slot, and all bytes of datagrams.
     pub bytes: u64,
     /// Packets with data that reached the server.
     pub data_packets: u64,
@@ -59,27 +58,27 @@ pub(crate) struct FlowCounts {
     pub datagrams: u64,
     /// When the server's application last took something; zero before.
     took_at: Time,
-    /// The longest time for which there was nothing.
+    /// The longest time without data.
     pause: Span,
     /// Most bytes that waited for earlier ones at the server.
     pub reassembling_max: u64,
 }
 
 impl FlowCounts {
-    /// The server's application takes something.
+    /// The server's application reads something.
     fn took(&mut self, now: Time) {
         self.pause = self.pause_until(now);
         self.took_at = now;
     }
 
-    /// The longest time for which there was nothing, if there is nothing until `now`.
+    /// The longest time without data, if there is none until `now`.
     fn pause_until(&self, now: Time) -> Span {
         let waits = if self.took_at == Time::ZERO { Span::ZERO } else { now.since(self.took_at) };
         self.pause.max(waits)
     }
 }
 
-/// What an end had counted when it vanished.
+/// Counters of an end when its session ended.
 pub(crate) struct Ended {
     paths: Vec<PathInfo>,
     stats: SessionStats,
@@ -93,19 +92,19 @@ impl Ended {
     }
 }
 
-/// A place for a flow, which several may have one after the other.
+/// A slot for a flow, used by several flows one after the other.
 ///
-/// What is its own lies in front of its sessions, which are large: first what every packet asks for, then what packets to the
-/// client ask for, and what those to the server.
+/// Fields are ordered by access, before the sessions, which are large: first for every packet, then for packets to the client,
+/// then for packets to the server.
 #[repr(C)]
 pub(crate) struct Flow {
     pub routes: Routes,
     supply: Supply,
-    /// Counts the sessions that had this place.
+    /// Counts the sessions of this slot.
     pub generation: u32,
     redundant: bool,
-    /// What stripes the packets of its only path.
-    pub thin: Option<Box<ThinLayer>>,
+    /// The striping of its only path.
+    pub thin: Option<Box<StripingLayer>>,
     pub stop: Time,
     // The client's application:
     /// When a steady or scripted application has more.
@@ -122,15 +121,15 @@ pub(crate) struct Flow {
     config: Arc<Config>,
     /// Where the PIDs of the next sessions begin.
     pids: u64,
-    // What arrives at the server:
+    // Data at the server:
     /// End of the data that arrived, gaps or not.
     highest: u64,
     pub counts: FlowCounts,
     // And this is asked for rarely.
-    /// What the first sessions of this place had counted when they ended.
+    /// Counters of the first sessions of this slot at their end.
     ended: [Option<Box<Ended>>; 2],
     pub start: Time,
-    /// How long after that each path beside the first may be opened.
+    /// The earliest times after that at which further paths open.
     openings: Vec<Span>,
     /// When a file had arrived and was acknowledged in full.
     pub finished_at: Option<Time>,
@@ -191,11 +190,11 @@ impl Flow {
 
     /// Stripes the packets of the session's only path over the routes.
     pub(crate) fn striped(mut self, plan: Option<StripingPlan>) -> Self {
-        self.thin = plan.map(|plan| Box::new(ThinLayer::new(plan)));
+        self.thin = plan.map(|plan| Box::new(StripingLayer::new(plan)));
         self
     }
 
-    /// Has fetched what it is, and an end's session, for a packet that comes soon and may acknowledge something.
+    /// Prefetches itself and an end's session for a packet that arrives soon.
     pub(crate) fn prefetch(&self, end: usize, acknowledges: bool) {
         let (client, server) = (std::mem::offset_of!(Self, next_chunk), std::mem::offset_of!(Self, highest));
         prefetch(self, 0..client);
@@ -209,12 +208,12 @@ impl Flow {
         prefetch(session, second);
     }
 
-    /// True when it is never over before it is stopped.
+    /// Whether it runs until it is stopped.
     pub(crate) fn is_endless(&self) -> bool {
         !matches!(self.supply, Supply::File(_) | Supply::Script(_))
     }
 
-    /// Opens paths beside the first so long after its start at the earliest.
+    /// Sets the earliest times at which further paths open, after the start.
     pub(crate) fn opening(self, openings: Vec<Span>) -> Self {
         Self { openings, ..self }
     }
@@ -224,12 +223,12 @@ impl Flow {
         Self { redundant, ..self }
     }
 
-    /// The paths beside the first, a bit each.
+    /// All paths except the first, a bit each.
     fn further_paths(&self) -> u64 {
         if self.thin.is_some() || self.guided.is_some() { 0 } else { (1_u64 << (self.routes.len() - 1)) - 1 }
     }
 
-    /// Gives the place to another flow, which begins at once.
+    /// Starts another flow in this slot.
     pub(crate) fn reuse(&mut self, supply: Supply, start: Time) {
         (self.supply, self.start, self.finished_at) = (supply, start, None);
     }
@@ -263,7 +262,7 @@ impl Flow {
         (self.stream, self.highest) = (None, 0);
     }
 
-    /// Both ends vanish; packets on their way find nobody.
+    /// Ends both sessions; packets under way are lost.
     pub(crate) fn end(&mut self) {
         self.counts.bytes += self.live_bytes();
         let sessions = std::mem::take(&mut self.sessions);
@@ -284,7 +283,7 @@ impl Flow {
         self.sessions[end].as_ref().map(Session::paths).or_else(ended).unwrap_or_default()
     }
 
-    /// What an end has counted, also when the flow is over.
+    /// Counters of an end, also after the end of the flow.
     pub(crate) fn stats(&self, end: usize) -> SessionStats {
         let ended = || self.ended[end].as_ref().map(|ended| ended.stats);
         self.sessions[end].as_ref().map(Session::stats).or_else(ended).unwrap_or_default()
@@ -295,7 +294,7 @@ impl Flow {
         self.counts.bytes + self.live_bytes()
     }
 
-    /// Looks for the longest pause, and for what waits most, from `now` on.
+    /// Restarts the maxima at `now`.
     pub(crate) fn begin_measures(&mut self, now: Time) {
         let counts = &mut self.counts;
         counts.pause = Span::ZERO;
@@ -312,7 +311,7 @@ impl Flow {
         (counts.took_at != Time::ZERO).then_some(longest)
     }
 
-    /// The clock called for an end. False when the flow is over.
+    /// Handles a timeout of an end; false if the flow is over.
     pub(crate) fn handle_timeout(&mut self, now: Time, end: usize) -> bool {
         if now >= self.stop {
             self.end();
@@ -337,7 +336,7 @@ impl Flow {
         true
     }
 
-    /// Takes in a packet.
+    /// Handles a packet.
     #[inline]
     pub(crate) fn handle_packet(&mut self, now: Time, envelope: Envelope, message: &mut Message<Length>) {
         let Some(thin) = &mut self.thin else { return self.hand_up(now, envelope, message) };
@@ -397,7 +396,7 @@ impl Flow {
         }
     }
 
-    /// When an end wants to be called next.
+    /// The next timeout of an end.
     pub(crate) fn next_call(&self, end: usize) -> Time {
         let session = self.sessions[end].as_ref().and_then(Session::poll_timeout).unwrap_or(Time::NEVER);
         let session = self.thin.as_ref().map_or(session, |thin| session.min(thin.deadline(end)));

@@ -1,4 +1,4 @@
-//! Nodes and cables by name, and the ways between them.
+//! Nodes and cables by name, and the paths between them.
 
 mod shortest;
 
@@ -10,12 +10,12 @@ use super::error::{ScenarioError, nearest, some_of};
 use anabranch_sim::chance::Chance;
 use anabranch_sim::network::PathPlan;
 
-/// A cable: the link there and the link back, which are links `2n` and `2n + 1` of the plan.
+/// A cable: two links, `2n` and `2n + 1` of the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Cable {
     pub name: String,
     pub nodes: Option<[usize; 2]>,
-    /// A generator made it, for a host.
+    /// The generated cable of a host.
     pub of_host: bool,
     pub links: [LinkConfig; 2],
 }
@@ -26,19 +26,19 @@ pub(crate) struct Graph {
     nodes: BTreeMap<String, usize>,
     pub cables: Vec<Cable>,
     by_name: BTreeMap<String, usize>,
-    /// For each node its cables and what is at their other ends.
+    /// For each node its cables and the nodes at their other ends.
     neighbours: Vec<Vec<(u32, usize)>>,
-    /// Those that lead on, in the same order: to nodes with more than one cable.
+    /// The same for transit nodes only: nodes with more than one cable.
     onward: Vec<Vec<(u32, usize)>>,
-    /// The nodes that talk, where a generator made them.
+    /// The generated hosts.
     pub hosts: Vec<usize>,
 }
 
-/// A way: cables, each with whether it is crossed backwards.
+/// A route: cables, each with whether it is crossed backwards.
 type Way = Vec<(u32, bool)>;
 
 impl Graph {
-    /// The node with this name, made if there is none.
+    /// The node with this name, which is created if necessary.
     pub(crate) fn node(&mut self, name: &str) -> usize {
         if let Some(node) = self.nodes.get(name) {
             return *node;
@@ -85,8 +85,8 @@ impl Graph {
         self.nodes.get(name).copied().ok_or_else(|| unknown(key, "node", name, self.nodes.keys()))
     }
 
-    /// A path over these cables in order. Those between nodes have to follow each other without coming
-    /// back to a node; those without ends fit anywhere.
+    /// A path over these cables in order. Cables with nodes have to follow each other without a loop; cables without nodes
+    /// fit anywhere.
     pub(crate) fn path_over(&self, key: &str, names: &[String]) -> Result<PathPlan, ScenarioError> {
         if names.is_empty() {
             return Err(ScenarioError::new(key, "a path without links").hint("name at least one link"));
@@ -128,7 +128,7 @@ impl Graph {
         Ok(plan(&way))
     }
 
-    /// What to do about a link that does not follow the one before it.
+    /// The remedy for a link that does not follow the one before it.
     fn between(&self, cable: usize, cables: &[usize]) -> String {
         let ends = |cable: usize| self.cables[cable].nodes.unwrap_or([usize::MAX; 2]);
         let joins =
@@ -158,7 +158,7 @@ impl Graph {
         Ok((start, end))
     }
 
-    /// Up to `most` different ways with the fewest cables, chosen at random.
+    /// Up to `most` different shortest paths, chosen at random.
     pub(crate) fn shortest(
         &self,
         key: &dyn Fn(&str) -> String,
@@ -212,7 +212,7 @@ fn loops(key: &str, how: &str) -> ScenarioError {
         .hint("a path visits each node and link once")
 }
 
-/// The error for a name that nothing has.
+/// The error for an unknown name.
 pub(crate) fn unknown<'a>(
     key: &str,
     what: &str,
