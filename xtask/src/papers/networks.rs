@@ -1,13 +1,13 @@
-//! Random networks, on which sessions are held against promises: never slower than one path, fair, without a pause when a path dies.
+//! Grids of random networks: never slower than one path, fair, without a pause when a path fails.
 
 /// A grid of networks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Networks {
-    /// The name of its results and drawing.
+    /// The name of its results and chart.
     pub(super) name: &'static str,
-    /// What it shows, for its heading.
+    /// Its heading.
     pub(super) about: &'static str,
-    /// What follows `anabranch sim run`.
+    /// The arguments of `anabranch sim run`.
     pub(super) words: &'static [&'static str],
 }
 

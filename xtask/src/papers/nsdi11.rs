@@ -8,11 +8,11 @@ const TP3: &[&str] = &["flow.tp3.per_host_wire_mbit_s", "jain"];
 const GOODPUT: &[&str] = &["flow.*.goodput_mbit_s"];
 const PACKETS: &[&str] = &["flow.*.pkt_s"];
 const BURSTS: &[&str] = &["flow.M.*.goodput_mbit_s"];
-/// Acknowledgements that come straight back, and such that wait with what goes the other way.
+/// Acknowledgements without queues, and acknowledgements that wait behind data of the other direction.
 const ACKS: &str = "transport.acks=outside,same-path";
 const RULES: &str = "transport.rule=ewtcp,mptcp,coupled";
 
-/// The short ones first.
+/// Short ones first.
 pub(super) const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "fig14",

@@ -1,4 +1,4 @@
-//! Comparisons that no paper makes: schedulers, and detectors of shared bottlenecks.
+//! Our own comparisons: schedulers, and detectors of shared bottlenecks.
 
 use super::plan::Experiment;
 

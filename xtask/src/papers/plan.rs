@@ -1,19 +1,19 @@
-//! What is run for each figure and table of the papers, and for comparisons of ours.
+//! The experiments for each figure and table of the papers, and our own comparisons.
 
 use super::{mpmtp, mtcp, nsdi11, ours, psmc, safire};
 
-/// One experiment: a sweep of a scenario, and what of its results is shown.
+/// An experiment: a sweep of a scenario, and the metrics to show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Experiment {
-    /// The name of its results and drawings.
+    /// The name of its results and charts.
     pub(super) name: &'static str,
-    /// What it shows, for its heading.
+    /// Its heading.
     pub(super) about: &'static str,
     pub(super) scenario: &'static str,
-    /// What `sim sweep --set` is given.
+    /// The values of `sim sweep --set`.
     pub(super) set: &'static [&'static str],
     pub(super) seeds: &'static str,
-    /// Patterns of the metrics that are told, the first of which is drawn too.
+    /// Patterns of the metrics in its table; the first is also drawn.
     pub(super) metrics: &'static [&'static str],
 }
 
@@ -27,7 +27,7 @@ pub(super) const PAPERS: [(&str, &[Experiment]); 6] = [
     ("Ours", ours::EXPERIMENTS),
 ];
 
-/// All of all papers.
+/// The experiments of all papers.
 pub(super) fn experiments() -> impl Iterator<Item = &'static Experiment> {
     PAPERS.iter().flat_map(|(_, experiments)| experiments.iter())
 }
