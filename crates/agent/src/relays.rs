@@ -126,6 +126,7 @@ impl InUse {
 }
 
 /// The state of a candidate's path at one look.
+#[derive(Clone, Copy)]
 struct Seen<'a> {
     path: Option<&'a PathInfo>,
     rate: Option<Rate>,

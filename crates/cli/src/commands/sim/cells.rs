@@ -80,6 +80,7 @@ pub(super) fn judge<R: Send + 'static, V>(
 }
 
 /// Distributions to draw, and the name of the experiment.
+#[derive(Clone, Copy)]
 pub(super) struct Charts<'a> {
     pub name: &'a str,
     pub distributions: &'a Distributions,
