@@ -6,23 +6,18 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use anabranch_net::{CloseReason, Config, Endpoint, Session, Stream};
+use anabranch_net::{CloseReason, Session, Stream};
 use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
 use anabranch_wire::Span;
 
 use crate::errors::{Failure, Kind};
-use crate::node;
 use crate::ui::paths::{Direction, PathMeter, PathNames};
 use crate::ui::progress::{PathLine, ProgressSnapshot};
 
 /// Code of a session that its user ended; 0x100 and above are the protocol's.
 const INTERRUPTED: u64 = 1;
-/// Longest time for the handshake, if nobody sets a shorter one.
-const CONNECT_TIMEOUT: Span = Span::from_secs(10);
 /// Time between two looks at a transfer, for the display.
 pub const REDRAW: Duration = Duration::from_millis(100);
-/// Longest time for a session that was broken off to say so again to a peer that did not hear it.
-const LAST_WORDS: Duration = Duration::from_millis(700);
 /// How long the reason of a session's end may come after the ends of its streams: over another path, or in the next packet.
 const REASON: Duration = Duration::from_millis(500);
 /// How long a session that is over may take to end in agreement.
@@ -114,19 +109,6 @@ impl Carrier {
     }
 }
 
-/// Ends an endpoint's sessions. Those that were broken off say so for a moment to whoever still sends: in the
-/// middle of a transfer the first word is easily lost.
-pub async fn close(endpoint: &Endpoint) {
-    endpoint.close().await;
-    let all_gone = async {
-        while endpoint.stats().sessions > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    // Who has not heard it by then finds out by the silence.
-    let _ = tokio::time::timeout(LAST_WORDS, all_gone).await;
-}
-
 /// Reads one session and its transfer for the display.
 pub struct Gauge {
     session: Session,
@@ -169,19 +151,6 @@ pub fn bytes_total(counters: &Snapshot) -> Option<u64> {
     Some(counters.bytes_total).filter(|total| *total > 0 && *total >= counters.bytes_done)
 }
 
-/// The settings of a session that carries a transfer and is given up after `silence`.
-///
-/// Pings keep it alive while one end is busy with its disk or waits for standard input.
-#[must_use]
-pub fn config(silence: Span) -> Config {
-    Config {
-        connect_timeout: CONNECT_TIMEOUT.min(silence),
-        idle_timeout: silence,
-        keep_alive: Some(silence / 3),
-        ..Config::default()
-    }
-}
-
 /// Time since `start`.
 #[must_use]
 pub fn since(start: Instant) -> Span {
@@ -195,7 +164,7 @@ fn label(session: &Session, route: &anabranch_net::Route) -> String {
 
 /// The same while the path's socket is there.
 fn local_label(session: &Session, route: &anabranch_net::Route) -> Option<String> {
-    node::local_name(session, route).map(|local| format!("{local} → {}", route.remote.ip()))
+    anabranch_node::local_name(session, route).map(|local| format!("{local} → {}", route.remote.ip()))
 }
 
 #[cfg(test)]
@@ -208,13 +177,5 @@ mod tests {
         assert_eq!(bytes_total(&counters(0, 0)), None);
         assert_eq!(bytes_total(&counters(5, 0)), None);
         assert_eq!(bytes_total(&counters(5, 9)), Some(9));
-    }
-
-    #[test]
-    fn a_session_is_given_up_when_it_was_pinged_in_vain() {
-        let config = config(Span::from_secs(6));
-        assert_eq!(config.connect_timeout, Span::from_secs(6));
-        assert_eq!((config.idle_timeout, config.keep_alive), (Span::from_secs(6), Some(Span::from_secs(2))));
-        assert_eq!(super::config(Span::from_secs(60)).connect_timeout, CONNECT_TIMEOUT);
     }
 }

@@ -8,8 +8,10 @@
 //!
 //! The [`Kind`] decides the exit code, so that a script can tell "try again" from "never".
 
-mod net;
+mod node;
 mod transfer;
+
+pub(crate) use anabranch_node::describe;
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -123,17 +125,7 @@ impl Failure {
     /// `doing` completes "cannot …": `read`, `create`.
     #[must_use]
     pub fn file(doing: &str, path: &Path, error: &io::Error) -> Self {
-        let failure = Self::local(format!("cannot {doing} {}: {}", path.display(), describe(error)));
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                failure.hint(format!("look at its owner and mode: `ls -ld {}`", path.display()))
-            }
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                failure.hint("free some space and run the same command again")
-            }
-            io::ErrorKind::ReadOnlyFilesystem => failure.hint("choose a directory on a writable file system"),
-            _ => failure,
-        }
+        anabranch_node::Error::file(doing, path, error).into()
     }
 
     /// Output that could not be written: the program that read it went away, or something worse.
@@ -218,14 +210,6 @@ fn escaped<S: Serializer>(text: &Option<ForeignText>, serializer: S) -> Result<S
         Some(text) => serializer.collect_str(text),
         None => serializer.serialize_none(),
     }
-}
-
-/// The system's words for an error, without Rust's "(os error 13)".
-pub(crate) fn describe(error: &io::Error) -> String {
-    let text = error.to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    let mut chars = text[..end].chars();
-    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
 use anabranch_net::Pid;
-use anabranch_node::{Entry, Peer, RelayConnection, RunningPaths, Wanted};
+use anabranch_node::{Entry, NodeSession, Peer, RelayConnection, Wanted};
 use anabranch_overlay::relay::Target;
 use anabranch_secure::RelayHint;
 use tokio::time::timeout;
@@ -136,7 +136,7 @@ async fn a_relay_that_a_grant_opens_is_not_added_a_second_time_by_hand() {
     let dir = tempfile::tempdir().unwrap();
     let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
     let (here, _there, paths) = session(&client, &server, &grants).await;
-    let running = RunningPaths::new(&client, &here, &[], &Peer::default()).beside(paths);
+    let running = NodeSession::new(&client, &here, &[], &Peer::default()).beside(paths);
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
     let refused = running.add(&route(&[&hint])).await.unwrap_err();

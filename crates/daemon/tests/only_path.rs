@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anabranch_daemon::relay::RelayService;
-use anabranch_net::{CloseReason, Config, Endpoint, PathId, PathRules, Session, Span, Target, TicketSecret};
-use anabranch_node::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect, parse_rule};
+use anabranch_net::{CloseReason, Config, Endpoint, PathId, PathRules, Session, Span, TicketSecret};
+use anabranch_node::{Dial, Entry, Grants, Hosting, Node, NodeSession, Peer, RelayPaths, parse_rule};
 use anabranch_secure::RelayHint;
 use common::{
     address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,
@@ -65,13 +65,15 @@ async fn meet(
     client: &Arc<Endpoint>,
     server: &Endpoint,
     (relays, secret): (&[RelayHint], &TicketSecret),
-) -> (RunningPaths, Session) {
-    let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
+) -> (NodeSession, Session) {
+    let dial = Dial::node(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
+    let dial = dial.guest_of(relays.to_vec(), secret.clone());
     // They exchange their addresses, and would find each other on loopback.
     let config = Config { rules: rules(&["relay:*=primary", "*=never"]), ..config() };
+    let client = Node::over(client.clone(), config);
     let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
     // A failed connection ends the wait for the other end.
-    tokio::try_join!(connect(client, (&target, config), (relays, secret)), accept).expect("a session")
+    tokio::try_join!(client.dial(&dial), accept).expect("a session")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,7 +169,7 @@ async fn a_session_whose_only_relay_is_drained_waits_for_another_path() {
     let (client, server) = (node(193).await, node(194).await);
     let (relay, hint) = relay(195, &[193]).await;
     let (here, there) = join(&client, &server, 2).await;
-    let running = RunningPaths::new(&client, &here, &[route(&[&hint])], &Peer::default());
+    let running = NodeSession::new(&client, &here, &[route(&[&hint])], &Peer::default());
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     running.set("0=never").unwrap();
     until("the direct path is closed", || here.paths().iter().all(|path| path.id != PathId::FIRST)).await;

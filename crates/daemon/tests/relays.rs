@@ -11,7 +11,7 @@ use std::time::Duration;
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{PathId, PathUse, Pid, Session, Target, TicketSecret};
 use anabranch_node::{
-    Entry, Grants, Hosting, Peer, RelayChain, RelayError, RelayPaths, RelayRoute, RunningPaths, connect,
+    Dial, Entry, Grants, Hosting, Node, NodeSession, Peer, RelayChain, RelayError, RelayPaths, RelayRoute,
 };
 use anabranch_secure::RelayHint;
 use common::{address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until};
@@ -88,13 +88,15 @@ async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_tic
     let mut hosting = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
     hosting.registered().await.unwrap();
     // This address does not answer.
-    let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
+    let dial = |secret: &TicketSecret| {
+        let dial = Dial::node(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
+        dial.guest_of(vec![hint.clone()], secret.clone())
+    };
     let stranger = TicketSecret::from_random([8; 16]);
     let quick = || anabranch_net::Config { connect_timeout: anabranch_net::Span::from_secs(3), ..config() };
-    let relays = [hint];
-    assert!(connect(&client, (&target, quick()), (&relays, &stranger)).await.is_err());
-    let (dialed, there) =
-        tokio::join!(connect(&client, (&target, config()), (&relays, &secret)), server.accept());
+    assert!(Node::over(client.clone(), quick()).dial(&dial(&stranger)).await.is_err());
+    let (client, dial) = (Node::over(client, config()), dial(&secret));
+    let (dialed, there) = tokio::join!(client.dial(&dial), server.accept());
     let (here, there) = (dialed.unwrap().session().clone(), there.unwrap());
     carry(&here, &there, 500_000).await;
     carry(&there, &here, 500_000).await;
@@ -106,7 +108,7 @@ async fn a_relay_that_was_named_is_not_added_again_with_more_addresses() {
     let (client, server) = (node(60).await, node(61).await);
     let (_relay, hint) = relay(62, &[60]).await;
     let (here, _there) = join(&client, &server, 2).await;
-    let running = RunningPaths::new(&client, &here, &[route(&[&hint])], &Peer::default());
+    let running = NodeSession::new(&client, &here, &[route(&[&hint])], &Peer::default());
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     let mut addresses = hint.addresses.clone();
     addresses.insert(0, "192.0.2.1:4600".parse().unwrap());
@@ -124,7 +126,7 @@ async fn of_two_ways_to_one_relay_the_one_that_was_meant_is_removed_and_added() 
     let entries = relay.addresses();
     let ways = [0, 1].map(|at| route(&[&RelayHint { node: relay.node(), addresses: vec![entries[at]] }]));
     let (here, _there) = join(&client, &server, 4).await;
-    let running = RunningPaths::new(&client, &here, &ways, &Peer::default());
+    let running = NodeSession::new(&client, &here, &ways, &Peer::default());
     let to = |entry: SocketAddr| {
         let path = through_relays(&here).into_iter().find(|path| path.route.remote == entry);
         path.map(|path| path.id)
@@ -144,7 +146,7 @@ async fn of_two_ways_to_one_relay_the_one_that_was_meant_is_removed_and_added() 
 async fn of_two_that_add_the_same_path_at_the_same_moment_one_is_refused() {
     let (client, server) = (node(67).await, node(68).await);
     let (here, _there) = join(&client, &server, 1).await;
-    let running = RunningPaths::new(&client, &here, &[], &Peer::default());
+    let running = NodeSession::new(&client, &here, &[], &Peer::default());
     // This address does not answer, so an addition that is not refused at once waits for its path.
     let waits = |way: &RelayRoute, start: &Barrier, runtime: &Handle| {
         let _in_runtime = runtime.enter();
@@ -202,7 +204,7 @@ async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_ag
     let (refusing, hint) = relay(163, &[]).await;
     let silent = RelayHint { node: key(164).public(), addresses: vec![SocketAddr::new(ip(164), 9)] };
     let (here, there) = join(&client, &server, 1).await;
-    let running = RunningPaths::new(&client, &here, &[], &Peer::default());
+    let running = NodeSession::new(&client, &here, &[], &Peer::default());
     for (way, is_refused) in [(route(&[&hint]), true), (route(&[&silent]), false)] {
         let unknown = running.take_back(&way).await.unwrap_err();
         assert!(unknown.contains("no path through") && unknown.contains("named or added"), "{unknown}");
@@ -243,7 +245,7 @@ async fn the_last_path_that_is_open_is_not_removed_by_hand() {
     let (_relay, hint) = relay(28, &[26]).await;
     let (here, there) = join(&client, &server, 1).await;
     // Without an address for the peer, the direct path's is used.
-    let running = RunningPaths::new(&client, &here, &[route(&[&hint])], &Peer::default());
+    let running = NodeSession::new(&client, &here, &[route(&[&hint])], &Peer::default());
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     running.set("0=never").unwrap();
     let closed = || here.paths().iter().all(|path| path.id != PathId::FIRST);

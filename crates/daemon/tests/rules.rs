@@ -10,7 +10,7 @@ use std::time::Duration;
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, PathRules, Rate, Session, Span, Target};
-use anabranch_node::{Peer, RunningPaths, parse_rule};
+use anabranch_node::{NodeSession, Peer, parse_rule};
 use common::{address, carry, config, doubts, ip, key, node, until};
 
 /// A client with two addresses, each with a link of 40 Mbit/s to the server.
@@ -49,8 +49,8 @@ impl Stage {
         stats.forward.offered.bytes + stats.reverse.offered.bytes
     }
 
-    fn running(&self, session: &Session) -> RunningPaths {
-        RunningPaths::new(&self.client, session, &[], &Peer::default())
+    fn running(&self, session: &Session) -> NodeSession {
+        NodeSession::new(&self.client, session, &[], &Peer::default())
     }
 }
 
@@ -142,7 +142,7 @@ async fn a_path_that_the_other_end_excludes_is_retried_at_growing_intervals() {
     let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
     let (here, there) = tokio::try_join!(client.connect(&target, config()), accept).expect("a session");
     let [ours, theirs] = [(&client, &here), (&server, &there)]
-        .map(|(at, session)| RunningPaths::new(at, session, &[], &Peer::default()));
+        .map(|(at, session)| NodeSession::new(at, session, &[], &Peer::default()));
     until("two paths", || ours.list().iter().filter(|path| path.state == "active").count() == 2).await;
     theirs.set("to:127.0.0.201=never").unwrap();
     let mut ids = BTreeSet::new();

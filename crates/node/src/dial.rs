@@ -1,96 +1,259 @@
-//! A session with a node that may be reached directly, or through relays only.
+//! Opens a session to a node that may be reachable directly, or only through relays.
 //!
-//! The direct way has a head start; then each relay of the ticket is tried at the same time, entered as the guest of
-//! the ticket's maker. The first session to stand wins. Where it stands through a relay, direct paths follow by themselves if
-//! there are any, since both ends tell each other their addresses and try them.
+//! The direct route has a head start. Then every relay is tried at the same time: a ticket's relays as the guest of
+//! the ticket's maker, this node's own relays as their user. The first session to be established wins and the others
+//! end. A session that began through a relay gets direct paths by itself if there are any, since both ends exchange
+//! their addresses and try them.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anabranch_agent::HEAD_START;
-use anabranch_net::{Config, ConnectError, Endpoint, PathId, Pid, Session, Target, TicketSecret};
+use anabranch_net::{
+    Config, ConnectError, Endpoint, Named, PathId, Pid, PublicKey, Session, Target, Ticket, TicketSecret,
+    Tried,
+};
 use anabranch_secure::RelayHint;
+use anabranch_wire::Span;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::paths::RunningPaths;
+use crate::error::{Error, ErrorKind};
+use crate::paths::NodeSession;
 use crate::relay::chain::RelayChain;
 use crate::relay::open_path::{Carrier, outlive};
 use crate::relay::{Entry, Peer, RelayError, RelayPaths, RelayRoute};
 
-/// A relay that has not answered by then is told of, and tried for as long as ever.
-const SOON: Duration = Duration::from_secs(3);
+/// A relay that has not answered after this long is reported in the log; it is still tried.
+const SLOW: Duration = Duration::from_secs(3);
+/// How long closing the sessions that lost the race may take.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// How long to wait for an answer to an expired ticket.
+const PATIENCE_WITH_EXPIRED: Span = Span::from_secs(3);
+/// The port of a node whose ticket has no address.
+const USUAL_PORT: u16 = 4433;
 
-/// How long the sessions that came later may take to be told that they are not needed.
-const PARTING: Duration = Duration::from_secs(3);
-
-/// A session, and what it began on when it was not the direct way.
-struct Dialed {
-    session: Session,
-    through: Option<(RelayHint, Carrier)>,
+/// Whom to dial, and how.
+#[derive(Clone, Debug)]
+pub struct Dial {
+    target: Target,
+    /// The relays of the ticket's maker, and the secret that admits its guests there.
+    guest: Option<(Vec<RelayHint>, TicketSecret)>,
+    expires: Option<u64>,
+    at_once: Option<usize>,
 }
 
-/// Opens a session with the maker of a ticket, whose secret is `secret`. The ticket's relays are kept as further paths
-/// until the session is closed, or they are removed.
-///
-/// # Errors
-/// Of the direct way when no way led there.
-pub async fn connect(
-    endpoint: &Arc<Endpoint>,
-    (target, config): (&Target, Config),
-    (relays, secret): (&[RelayHint], &TicketSecret),
-) -> Result<RunningPaths, ConnectError> {
-    let peer = Peer { addresses: Vec::new(), entry: Entry::Guest(secret.clone()) };
-    if relays.is_empty() {
-        let session = endpoint.connect(target, config).await?;
-        return Ok(RunningPaths::new(endpoint, &session, &[], &peer));
+impl From<&Ticket> for Dial {
+    fn from(ticket: &Ticket) -> Self {
+        let mut dial = Self::node(ticket.node, ticket.addresses.clone());
+        dial.target.credential = Some((ticket.share, ticket.secret.clone()));
+        dial.expires = ticket.expires;
+        dial.guest_of(ticket.relays.clone(), ticket.secret.clone())
     }
-    let Dialed { session, through } = race(endpoint, (target, config), (relays, secret)).await?;
-    let first = through.as_ref().map(|(relay, _)| relay);
-    let others = relays.iter().filter(|relay| Some(*relay) != first);
-    let routes: Vec<RelayRoute> = others.map(|relay| RelayRoute(vec![relay.clone().into()])).collect();
-    let running = RunningPaths::new(endpoint, &session, &routes, &peer);
-    if let Some((relay, carrier)) = through {
-        let route = RelayRoute(vec![relay.into()]);
+}
+
+impl Dial {
+    /// The maker of a ticket.
+    #[must_use]
+    pub fn ticket(ticket: &Ticket) -> Self {
+        ticket.into()
+    }
+
+    /// A node that lets this one in by its key.
+    #[must_use]
+    pub fn node(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
+        Self { target: Target::new(node, addresses), guest: None, expires: None, at_once: None }
+    }
+
+    /// Relays at which the node hosts everyone who knows this secret.
+    #[must_use]
+    pub fn guest_of(mut self, relays: Vec<RelayHint>, secret: TicketSecret) -> Self {
+        self.guest = Some((relays, secret));
+        self
+    }
+
+    /// More addresses of the node, named by the user.
+    #[must_use]
+    pub fn addresses(mut self, more: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let before = self.target.addresses.len();
+        self.target.addresses.extend(more);
+        if self.target.addresses.len() > before {
+            self.target.named = Named::ByUser;
+        }
+        self
+    }
+
+    /// Uses exactly these pairs of local and remote address as direct paths.
+    #[must_use]
+    pub fn pins(mut self, pins: Vec<(IpAddr, SocketAddr)>) -> Self {
+        self.target.pins = pins;
+        self
+    }
+
+    /// Uses only so many of the node's relays at a time, the first ones; a bad one is replaced by another.
+    #[must_use]
+    pub fn relays_at_once(mut self, count: usize) -> Self {
+        self.at_once = Some(count);
+        self
+    }
+
+    /// The port of the node's first address.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.target.addresses.first().map_or(USUAL_PORT, SocketAddr::port)
+    }
+
+    pub(crate) fn secret(&self) -> Option<&TicketSecret> {
+        self.guest.as_ref().map(|(_, secret)| secret)
+    }
+
+    /// How long ago the ticket expired by this clock.
+    fn overdue(&self, now: SystemTime) -> Option<Duration> {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        now.checked_sub(Duration::from_secs(self.expires?)).filter(|ago| !ago.is_zero())
+    }
+}
+
+/// What this node has for the sessions that it opens.
+pub(crate) struct Means<'a> {
+    pub endpoint: &'a Arc<Endpoint>,
+    pub config: &'a Config,
+    /// The node's own relays.
+    pub relays: &'a [RelayRoute],
+    /// As what this node enters its own relays, and those that are added to the session.
+    pub entry: Entry,
+    /// How many paths through relays others may add to the session.
+    pub addable: usize,
+}
+
+/// Opens a session. A ticket that has expired by this machine's clock is tried all the same, since the clock may be
+/// wrong, but not for as long.
+pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, Error> {
+    let overdue = dial.overdue(SystemTime::now());
+    let mut config = means.config.clone();
+    if overdue.is_some() {
+        config.connect_timeout = config.connect_timeout.min(PATIENCE_WITH_EXPIRED);
+    }
+    let patience = config.connect_timeout;
+    match (open(means, dial, config).await, overdue) {
+        (Ok(session), _) => Ok(session),
+        (Err(ConnectError::TimedOut(_)), Some(ago)) => {
+            let ago = Span::from_secs(ago.as_secs()).in_words();
+            let message = format!("the ticket expired {ago} ago, and its maker does not answer");
+            Err(Error::new(ErrorKind::Refused, message).hint("ask for a new ticket"))
+        }
+        (Err(ConnectError::TimedOut(tried)), None) => Err(unanswered(dial, &tried, patience)),
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// A node with another key does not answer either: it cannot read the packet and does not reveal itself.
+fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
+    let addresses: Vec<String> = dial.target.addresses.iter().map(ToString::to_string).collect();
+    let (addresses, patience) = (addresses.join(" or "), patience.in_words());
+    let message = format!("no answer from {addresses} within {patience}");
+    let pairs = tried.0.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
+    pairs.fold(Error::new(ErrorKind::Unreachable, message), Error::tried).hint(
+        "is the program still running there, and is this its newest ticket (after a restart it may have another key, and does \
+         not answer to the old one)? Is the network up, and does the firewall there let the UDP port in?",
+    )
+}
+
+/// Opens a session, and keeps paths through the relays of both ends open in it.
+async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSession, ConnectError> {
+    let Means { endpoint, relays, entry, addable, .. } = means;
+    let granted = match &entry {
+        Entry::Member(grants) => grants.clone(),
+        Entry::Guest(_) => Default::default(),
+    };
+    let mut target = dial.target.clone();
+    target.relayed = (relays.len() + granted.relays().len() + addable) as u32;
+    let own = Peer { addresses: target.addresses.clone(), entry };
+    let at_once = dial.at_once.unwrap_or_default();
+    let (kept, some) = relays.split_at(if at_once == 0 { relays.len() } else { 0 });
+    let mut candidates = guest_routes(dial, relays);
+    candidates.extend(kept.iter().map(|route| Candidate { route: route.clone(), peer: own.clone() }));
+    let call = Call { target, config };
+    let Dialed { session, through } = race(endpoint, &call, &candidates).await?;
+    let running = NodeSession::new(endpoint, &session, &[], &own);
+    let first = through.as_ref().map(|(index, _)| *index);
+    for (index, Candidate { route, peer }) in candidates.iter().enumerate() {
+        if Some(index) != first {
+            let paths = RelayPaths::keep(endpoint, &session, std::slice::from_ref(route), peer);
+            running.adopt(route.clone(), paths);
+        }
+    }
+    if let Some((index, carrier)) = through {
+        let Candidate { route, peer } = candidates.swap_remove(index);
         running.adopt(route.clone(), RelayPaths::go_on(endpoint, &session, (route, peer), carrier));
     }
-    let kept = running.clone();
-    tokio::spawn(async move {
-        session.closed().await;
-        drop(kept);
-    });
-    Ok(running)
+    let chosen = RelayPaths::choose(endpoint, &session, some, (&own, at_once));
+    let granted = RelayPaths::keep_granted(endpoint, &session, &granted, &own.addresses);
+    Ok(running.beside(granted).beside(chosen))
+}
+
+/// The ticket's relays, except those that this node may use itself.
+fn guest_routes(dial: &Dial, own: &[RelayRoute]) -> Vec<Candidate> {
+    let Some((relays, secret)) = &dial.guest else { return Vec::new() };
+    let peer = Peer { addresses: Vec::new(), entry: Entry::Guest(secret.clone()) };
+    let routes = relays.iter().map(|relay| RelayRoute(vec![relay.clone().into()]));
+    let routes = routes.filter(|route| !own.iter().any(|own| own.is_way_of(route)));
+    routes.map(|route| Candidate { route, peer: peer.clone() }).collect()
+}
+
+/// A route through relays by which the session may be opened.
+#[derive(Clone)]
+struct Candidate {
+    route: RelayRoute,
+    peer: Peer,
+}
+
+/// The session to open.
+#[derive(Clone)]
+struct Call {
+    target: Target,
+    config: Config,
+}
+
+/// A session, and the candidate that it began on unless that was the direct route.
+struct Dialed {
+    session: Session,
+    through: Option<(usize, Carrier)>,
 }
 
 async fn race(
     endpoint: &Arc<Endpoint>,
-    (target, config): (&Target, Config),
-    (relays, secret): (&[RelayHint], &TicketSecret),
+    call: &Call,
+    candidates: &[Candidate],
 ) -> Result<Dialed, ConnectError> {
-    let direct = endpoint.connect(target, config.clone());
+    let direct = endpoint.connect(&call.target, call.config.clone());
+    // With pinned paths only these are wanted as the first one.
+    if candidates.is_empty() || !call.target.pins.is_empty() {
+        return Ok(Dialed { session: direct.await?, through: None });
+    }
     tokio::pin!(direct);
     let mut failed = None;
     tokio::select! {
         result = &mut direct => match result {
             Ok(session) => return Ok(Dialed { session, through: None }),
-            // A node that answers and refuses is not kinder through a relay.
-            Err(
-                error @ (ConnectError::NoRoute { .. }
-                | ConnectError::NotTried(_)
-                | ConnectError::RuledOut { .. }
-                | ConnectError::TimedOut(_)),
-            ) => failed = Some(error),
+            Err(error) if may_be_reached_otherwise(&error) => failed = Some(error),
             Err(error) => return Err(error),
         },
         () = sleep(Duration::from_nanos(HEAD_START.as_nanos())) => {}
     }
     let (mut attempts, is_over) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
-    for relay in relays {
-        let (endpoint, relay, secret) = (endpoint.clone(), relay.clone(), secret.clone());
-        let (target, config, is_over) = (target.clone(), config.clone(), is_over.clone());
-        attempts
-            .spawn(async move { through(&endpoint, (&target, config), (&relay, &secret), &is_over).await });
+    for (index, candidate) in candidates.iter().cloned().enumerate() {
+        let (endpoint, call, is_over) = (endpoint.clone(), call.clone(), is_over.clone());
+        attempts.spawn(async move {
+            let attempt =
+                Attempt { endpoint: &endpoint, call: &call, candidate: &candidate, is_over: &is_over };
+            match attempt.open().await {
+                Ok((session, carrier)) => Ok(Dialed { session, through: Some((index, carrier)) }),
+                Err(error) => Err((candidate.route, error)),
+            }
+        });
     }
     let first = loop {
         tokio::select! {
@@ -100,7 +263,7 @@ async fn race(
             },
             Some(result) = attempts.join_next(), if !attempts.is_empty() => match result {
                 Ok(Ok(dialed)) => break dialed,
-                Ok(Err((relay, error))) => tracing::warn!(relay = %relay.node, %error, "no session through the relay"),
+                Ok(Err((relay, error))) => tracing::warn!(%relay, %error, "no session through the relay"),
                 Err(error) => tracing::warn!(%error, "an attempt through a relay ended"),
             },
         }
@@ -113,27 +276,98 @@ async fn race(
     Ok(first)
 }
 
-/// Ends the sessions that stand beside the first one, or come to stand in a moment, while relays still forward for them: the other end would
-/// take each for a receiver of its own until it has been silent for long enough.
-async fn part(mut attempts: JoinSet<Result<Dialed, (RelayHint, RelayError)>>) {
+/// Whether a relay may help: a node that answers and refuses does so through a relay too.
+fn may_be_reached_otherwise(error: &ConnectError) -> bool {
+    matches!(
+        error,
+        ConnectError::NoRoute { .. }
+            | ConnectError::NotTried(_)
+            | ConnectError::RuledOut { .. }
+            | ConnectError::TimedOut(_)
+    )
+}
+
+/// Closes the sessions that lost the race or are about to be established, while relays still forward for them.
+/// Otherwise the other end would take each for one more client until it had been silent for long enough.
+async fn part(mut attempts: JoinSet<Result<Dialed, (RelayRoute, RelayError)>>) {
     let all = async {
         while let Some(done) = attempts.join_next().await {
             if let Ok(Ok(Dialed { session, through })) = done {
                 tokio::spawn(async move {
-                    let _ = timeout(PARTING, session.close()).await;
+                    let _ = timeout(FAREWELL, session.close()).await;
                     outlive(&session, through.map(|(_, carrier)| carrier)).await;
                 });
             }
         }
     };
-    // Who has not heard it by then finds out by the silence.
-    let _ = timeout(PARTING, all).await;
+    // A peer that is not told by then finds out by the idle timeout.
+    let _ = timeout(FAREWELL, all).await;
 }
 
-/// Waits for an outcome; calls `late` once it has taken longer than `soon`.
-async fn patiently<T>(outcome: impl Future<Output = T>, soon: Duration, late: impl FnOnce()) -> T {
+/// An attempt to open the session through one candidate.
+struct Attempt<'a> {
+    endpoint: &'a Endpoint,
+    call: &'a Call,
+    candidate: &'a Candidate,
+    /// True once another attempt has won.
+    is_over: &'a AtomicBool,
+}
+
+impl Attempt<'_> {
+    async fn open(&self) -> Result<(Session, Carrier), RelayError> {
+        let Candidate { route, peer } = self.candidate;
+        let late = || {
+            if !self.is_over.load(Ordering::Relaxed) {
+                tracing::warn!(relay = %route, "the relay has not answered for {} s; is it running there? Still trying", SLOW.as_secs());
+            }
+        };
+        let chain = Arc::new(patiently(self.open_chain(route, &peer.entry), SLOW, late).await?);
+        if chain.is_guest() {
+            return self.open_over(chain, None).await;
+        }
+        let mut last = RelayError::NoAddress;
+        for address in &peer.addresses {
+            match self.open_over(chain.clone(), Some(*address)).await {
+                Err(error) => last = error,
+                opened => return opened,
+            }
+        }
+        Err(last)
+    }
+
+    async fn open_chain(&self, route: &RelayRoute, entry: &Entry) -> Result<RelayChain, RelayError> {
+        let (relays, unresolved) = route.resolve().await;
+        if let Some(unresolved) = unresolved {
+            return Err(unresolved.into());
+        }
+        RelayChain::open(self.endpoint, &relays, entry).await
+    }
+
+    /// Opens the session through these relays, to an address of the node or, for a guest, to the node that hosts it.
+    async fn open_over(
+        &self,
+        chain: Arc<RelayChain>,
+        address: Option<SocketAddr>,
+    ) -> Result<(Session, Carrier), RelayError> {
+        let Call { target, config } = self.call;
+        let own = self.endpoint.new_pid();
+        let last = address.map(|address| (address, target.node));
+        let mut prepared = chain.prepare(last, Pid::HANDSHAKE, own).await?;
+        // Another attempt has won meanwhile: the other end need not see this one.
+        if self.is_over.load(Ordering::Relaxed) {
+            return Err(RelayError::Gone);
+        }
+        let through = (own, prepared.chain.clone());
+        let session = self.endpoint.connect_through(target, config.clone(), through).await?;
+        prepared.lead_to(&session, PathId::FIRST).await?;
+        Ok((session, Carrier { chain, prepared }))
+    }
+}
+
+/// Waits for an outcome; calls `late` once it has taken longer than `limit`.
+async fn patiently<T>(outcome: impl Future<Output = T>, limit: Duration, late: impl FnOnce()) -> T {
     tokio::pin!(outcome);
-    match timeout(soon, &mut outcome).await {
+    match timeout(limit, &mut outcome).await {
         Ok(outcome) => outcome,
         Err(_) => {
             late();
@@ -142,49 +376,30 @@ async fn patiently<T>(outcome: impl Future<Output = T>, soon: Duration, late: im
     }
 }
 
-async fn through(
-    endpoint: &Endpoint,
-    (target, config): (&Target, Config),
-    (relay, secret): (&RelayHint, &TicketSecret),
-    is_over: &AtomicBool,
-) -> Result<Dialed, (RelayHint, RelayError)> {
-    let attempt = async {
-        let entry = Entry::Guest(secret.clone());
-        let opening = RelayChain::open(endpoint, std::slice::from_ref(relay), &entry);
-        let late = || {
-            if !is_over.load(Ordering::Relaxed) {
-                tracing::warn!(relay = %relay.node, "the relay has not answered for {} s; is it running there? Still trying", SOON.as_secs());
-            }
-        };
-        let chain = patiently(opening, SOON, late).await?;
-        let own = endpoint.new_pid();
-        let mut prepared = chain.prepare(None, Pid::HANDSHAKE, own).await?;
-        // Another has stood meanwhile: the other end need not hear of this one.
-        if is_over.load(Ordering::Relaxed) {
-            return Err(RelayError::Gone);
-        }
-        let session = endpoint.connect_through(target, config, (own, prepared.chain.clone())).await?;
-        prepared.lead_to(&session, PathId::FIRST).await?;
-        let carrier = Carrier { chain: Arc::new(chain), prepared };
-        Ok(Dialed { session, through: Some((relay.clone(), carrier)) })
-    };
-    attempt.await.map_err(|error: RelayError| (relay.clone(), error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_takes_long_is_told_of_once_and_waited_for() {
-        for (takes, told) in [(0, false), (60, true)] {
+    async fn a_late_outcome_is_reported_once_and_still_awaited() {
+        for (takes, reported) in [(0, false), (60, true)] {
             let outcome = async {
                 sleep(Duration::from_millis(takes)).await;
                 7
             };
-            let mut is_told = false;
-            assert_eq!(patiently(outcome, Duration::from_millis(20), || is_told = true).await, 7);
-            assert_eq!(is_told, told);
+            let mut is_reported = false;
+            assert_eq!(patiently(outcome, Duration::from_millis(20), || is_reported = true).await, 7);
+            assert_eq!(is_reported, reported);
         }
+    }
+
+    #[test]
+    fn a_ticket_is_overdue_after_its_end_and_one_without_end_never() {
+        let node = anabranch_net::NodeKey::from_random([1; 32]).public();
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let dial = Dial { expires: Some(100), ..Dial::node(node, Vec::new()) };
+        assert_eq!(dial.overdue(at(100)), None);
+        assert_eq!(dial.overdue(at(107)), Some(Duration::from_secs(7)));
+        assert_eq!(Dial::node(node, Vec::new()).overdue(at(107)), None);
     }
 }

@@ -2,21 +2,32 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `address` | where a node is: its key, with addresses or host names |
+//! | `node` | [`Node`]: key, sockets, relays and rules in one place; dials and accepts sessions |
+//! | `access`, `invitation` | who may open sessions; tickets, and the relays that they name |
 //! | `dial` | opens a session to a node that may be reachable directly or only through relays |
+//! | `hold` | dials again whenever a session was lost |
+//! | `keyfile` | key files, readable by their owner only |
+//! | `address` | where a node is: its key, with addresses or host names |
 //! | `relay` | sessions to relays, and paths through them |
 //! | `controllers` | requests to controllers, of which any may answer |
 //! | `grants` | the relays that controllers allow this node to use, kept up to date |
 //! | `paths` | rules for paths; the paths of running sessions, listed and changed |
 //! | `trace` | which routers lie on the route to a host |
 
+mod access;
 mod address;
 mod controllers;
 mod dial;
+mod error;
 pub mod file;
 mod grants;
+mod hold;
+mod invitation;
+pub mod keyfile;
+mod node;
 mod paths;
 mod relay;
+mod threads;
 mod trace;
 
 use std::net::SocketAddr;
@@ -24,17 +35,24 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anabranch_overlay::grant::UnixTime;
 
+pub use access::{Access, TicketShare};
 pub use address::{NodeAt, Place, Unresolved};
 pub use controllers::{ControllerHint, Controllers, Granted, Link, LinkError};
-pub use dial::connect;
+pub use dial::Dial;
+pub use error::{Error, ErrorKind, describe};
 pub use grants::{GrantWanted, Grants, USUAL_PATHS};
+pub use hold::{Held, Holding};
+pub use invitation::{Invitation, MOST_RELAYS_IN_TICKET};
+pub use node::{KeySource, Node, NodeBuilder, ONLY_HERE, USUAL_RELAYS, local_name, only_here};
 pub use paths::{
-    CapStatus, PathStatus, RunningPaths, RunningSessions, SessionPath, parse_rule, parse_rules, parse_terms,
+    CapStatus, NodeSession, PathStatus, RunningSessions, SessionPath, parse_rule, parse_rules, parse_terms,
+    read_rules,
 };
 pub use relay::{
     Entry, Flow, Hosting, MOST_RELAYS, Peer, RelayChain, RelayConnection, RelayError, RelayPaths, RelayRoute,
     Wanted,
 };
+pub use threads::Threads;
 pub use trace::trace;
 
 /// The addresses at which other machines may reach this one; loopback addresses only if there are no others.

@@ -7,12 +7,13 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
 use tokio::time::{Duration, timeout};
 
 /// Longest line.
@@ -112,6 +113,32 @@ fn explained(path: &Path, error: &io::Error) -> String {
         _ => error.to_string(),
     };
     format!("cannot listen on {file}: {why}")
+}
+
+/// A Unix socket at which a service answers until this is dropped; its file is removed with it.
+#[derive(Debug)]
+pub struct Socket {
+    _task: JoinSet<()>,
+    file: PathBuf,
+}
+
+impl Socket {
+    /// Answers at `file`.
+    ///
+    /// # Errors
+    /// As of [`listen`].
+    pub fn open(file: &Path, service: impl Answer) -> io::Result<Self> {
+        let mut task = JoinSet::new();
+        task.spawn(serve(listen(file)?, service));
+        Ok(Self { _task: task, file: file.to_owned() })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Somebody may have removed it already.
+        let _ = fs::remove_file(&self.file);
+    }
 }
 
 /// Answers callers of the Unix socket.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use anabranch_net::{EndpointConfig, Seen, Tap};
+use anabranch_net::{Seen, Tap};
 use clap::{Args, ValueHint};
 
 use self::file::{Packet, PacketFile};
@@ -84,13 +84,10 @@ fn keys_file(path: &Path) -> Result<File, Failure> {
 pub struct Capture(Option<Arc<Recorder>>);
 
 impl Capture {
-    /// Has an endpoint captured.
+    /// What records the datagrams of an endpoint.
     #[must_use]
-    pub fn of(&self, config: EndpointConfig) -> EndpointConfig {
-        match &self.0 {
-            Some(recorder) => config.tap(recorder.clone()),
-            None => config,
-        }
+    pub fn tap(&self) -> Option<Arc<dyn Tap>> {
+        self.0.clone().map(|recorder| recorder as Arc<dyn Tap>)
     }
 
     /// Ends it.

@@ -10,7 +10,7 @@ use anabranch_daemon::controller::http::routes;
 use anabranch_daemon::controller::status::{GrantStatus, Status};
 use anabranch_daemon::controller::{ControllerService, StartError};
 use anabranch_net::{NodeKey, PublicKey};
-use anabranch_node::ControllerHint;
+use anabranch_node::{ControllerHint, Threads, keyfile};
 use anabranch_overlay::grant::GrantId;
 use anabranch_service::http::Door;
 use anabranch_service::process;
@@ -18,10 +18,9 @@ use anabranch_wire::Rate;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use super::service::{self, AskArgs, Asked, Signals, Socket, notify};
+use super::service::{self, AskArgs, Asked, Signals, notify};
 use crate::errors::Failure;
 use crate::ui::{human, out};
-use crate::{keyfile, node};
 
 /// The default configuration file.
 const CONFIG: &str = "/etc/anabranch/controller.toml";
@@ -115,7 +114,7 @@ impl ControllerArgs {
 /// # Errors
 /// When the configuration is wrong, the store is damaged or in use, a port is taken, or no controller answers.
 pub fn run(args: &ControllerArgs, context: &Context) -> Result<(), Failure> {
-    let runtime = node::runtime;
+    let runtime = Threads::start;
     match &args.ask {
         None => {
             process::protect_secrets();
@@ -170,7 +169,7 @@ async fn serve(
         StartError::Bind(error) => Failure::bind(&error),
         other => Failure::local(other.to_string()),
     })?;
-    let _socket = Socket::open(settings.control.as_deref(), controller.watch())?;
+    let _socket = service::answer_at(settings.control.as_deref(), controller.watch())?;
     let mut tasks = tokio::task::JoinSet::new();
     if let Some(http) = &settings.http {
         let door = Door::open(http).await.map_err(|error| Failure::local(error.to_string()))?;

@@ -25,11 +25,11 @@ use tempfile::TempDir;
 use super::Context;
 use crate::args::OUTPUT;
 use crate::errors::{Failure, Kind};
+use crate::interrupt;
 use crate::report::DemoReport;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
 use crate::ui::paint::Paint;
-use crate::{interrupt, node};
 use act::{Errand, Outcome};
 use overlay::Overlay;
 use stage::{Model, Scene, Stage};
@@ -87,7 +87,7 @@ fn demo_size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// When sockets or space for the files are not to be had, or a transfer fails.
 pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
-    let runtime = node::runtime()?;
+    let runtime = anabranch_node::Threads::start()?;
     let report = runtime.block_on(async {
         tokio::select! {
             biased;

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::Context;
 use crate::args::OUTPUT;
 use crate::errors::Failure;
-use crate::keyfile;
 use crate::ui::out::{self, Stream};
+use anabranch_node::keyfile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,7 +64,7 @@ impl KeyOption {
     /// # Errors
     /// As [`keyfile::default_path`].
     pub fn path(&self) -> Result<PathBuf, Failure> {
-        self.file.clone().map_or_else(keyfile::default_path, Ok)
+        Ok(self.file.clone().map_or_else(keyfile::default_path, Ok)?)
     }
 }
 

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use super::service::{self, AnswerArgs, Asked};
 use crate::errors::Failure;
 use crate::ui::human;
-use crate::{node, values};
+use crate::values;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -136,7 +136,7 @@ pub fn run(args: &PathArgs) -> Result<(), Failure> {
     };
     let RunningArgs { control, session, answer } = args.of();
     let request = session.map_or(request.clone(), |session| format!("in {session} {request}"));
-    node::runtime()?.block_on(service::ask(
+    anabranch_node::Threads::start()?.block_on(service::ask(
         (Asked::Session, control, &request),
         answer,
         |paths: &Vec<SessionPath>| text(paths),

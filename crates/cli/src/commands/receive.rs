@@ -1,17 +1,15 @@
 //! `anabranch receive`: fetches what a ticket offers.
 //!
-//! [`reach`] finds the sender, [`consent`] asks the user, [`fetch`] takes the data, over several sessions if need be.
+//! [`consent`] asks the user, [`fetch`] takes the data, over several sessions if need be.
 
 mod consent;
 mod fetch;
-mod reach;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_net::{Endpoint, EndpointConfig, Ticket};
-use anabranch_node::RunningSessions;
+use anabranch_net::Ticket;
+use anabranch_node::{Dial, Node, Threads};
 use anabranch_transfer::{Conflict, Summary, Target};
 use anabranch_wire::Span;
 use clap::Args;
@@ -25,10 +23,9 @@ use crate::path_rules::PathOptions;
 use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
 use crate::ui::render;
-use crate::{interrupt, keyfile, node, values};
+use crate::{interrupt, values};
 use consent::Question;
 use fetch::Fetcher;
-use reach::Sender;
 
 /// How every ticket begins.
 const TICKET_PREFIX: &str = "anabranch1";
@@ -210,7 +207,7 @@ impl ReceiveArgs {
 pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     let ticket = args.ticket()?;
     args.target().check()?;
-    let runtime = node::runtime()?;
+    let runtime = Threads::start()?;
     let capture = args.capture.start()?;
     let outcome = runtime.block_on(fetch(args, &capture, &ticket, context));
     // A thread may still wait for a disk or a pipe; all results are in.
@@ -224,21 +221,19 @@ async fn fetch(
     ticket: &Ticket,
     context: &Context,
 ) -> Result<(), Failure> {
-    let config = capture.of(EndpointConfig::new(keyfile::fresh()?)).path_rules(args.paths_wanted.rules()?);
-    let endpoint = Endpoint::bind(config).await;
-    let endpoint = Arc::new(endpoint.map_err(|error| Failure::bind(&error))?);
+    let node = Node::builder().silence(args.timeout).path_rules(args.paths_wanted.rules()?);
+    let node = node.control(args.running.control.clone()).tap(capture.tap()).start().await?;
     interrupt::survive_file_size_limit();
-    let sessions = RunningSessions::default();
-    let _socket = args.running.open(&sessions)?;
-    let sender = Sender { endpoint: &endpoint, ticket, silence: args.timeout, sessions };
+    let dial = Dial::ticket(ticket);
     let session = tokio::select! {
         biased;
         () = interrupt::requested() => return Err(fetch::stopped()),
-        session = sender.reach() => session?,
+        session = node.dial(&dial) => session?,
     };
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
     let question = Question::new(args, context.quiet);
-    let (summary, took) = Fetcher::new(args, question, sender, display).run(session).await?;
+    let fetcher = Fetcher::new(args, question, (&node, &dial), display);
+    let (summary, took) = fetcher.run(session.session().clone()).await?;
     report(&summary, took, (args, context))
 }
 

@@ -6,6 +6,7 @@
 
 mod list;
 
+use anabranch_node::keyfile;
 use std::path::{Path, PathBuf};
 
 use anabranch_daemon::relay::RelayService;
@@ -19,10 +20,10 @@ use anabranch_wire::Span;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use super::service::{self, AskArgs, Asked, Signals, Socket, notify};
+use super::service::{self, AskArgs, Asked, Signals, notify};
 use crate::errors::Failure;
 use crate::ui::{human, out};
-use crate::{keyfile, node, values};
+use crate::values;
 use list::ListArgs;
 
 /// The default configuration file.
@@ -113,17 +114,19 @@ pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
             let key = keyfile::load_or_create(&settings.key)?;
             let files = [&settings.control, &settings.usage];
             service::confine(files.into_iter().flatten());
-            node::runtime()?.block_on(serve(key, &args.config, settings, context))
+            anabranch_node::Threads::start()?.block_on(serve(key, &args.config, settings, context))
         }
-        Some(RelayAsk::Status(ask)) => node::runtime()?.block_on(ask.ask((Asked::Relay, "status"), text)),
+        Some(RelayAsk::Status(ask)) => {
+            anabranch_node::Threads::start()?.block_on(ask.ask((Asked::Relay, "status"), text))
+        }
         Some(RelayAsk::List(list)) => {
             process::protect_secrets();
-            node::runtime()?.block_on(list::run(list))
+            anabranch_node::Threads::start()?.block_on(list::run(list))
         }
         Some(RelayAsk::Drain(drain)) => {
             let seconds = drain.patience.as_nanos().div_ceil(1_000_000_000);
             let request = format!("drain {seconds}");
-            node::runtime()?.block_on(drain.ask.ask((Asked::Relay, &request), text))
+            anabranch_node::Threads::start()?.block_on(drain.ask.ask((Asked::Relay, &request), text))
         }
     }
 }
@@ -140,7 +143,7 @@ fn read(path: &Path) -> Result<RelaySettings, Failure> {
 async fn serve(key: NodeKey, path: &Path, settings: RelaySettings, context: &Context) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let relay = RelayService::start(key, &settings).await.map_err(|error| Failure::bind(&error))?;
-    let _socket = Socket::open(settings.control.as_deref(), relay.watch())?;
+    let _socket = service::answer_at(settings.control.as_deref(), relay.watch())?;
     let mut tasks = tokio::task::JoinSet::new();
     if let Some(address) = settings.metrics {
         let door = Door::open(&HttpSettings { address, token: None, tls: None }).await;

@@ -1,19 +1,16 @@
 //! `anabranch send`: offers files and prints the ticket that fetches them.
 //!
-//! [`door`] decides who is let in, [`serve`] serves those who are.
+//! [`serve`] serves the receivers.
 
-mod door;
 mod resources;
 mod serve;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use anabranch_net::{Endpoint, EndpointConfig, Ticket};
-use anabranch_node::{Entry, RelayRoute, RunningSessions};
+use anabranch_net::Ticket;
+use anabranch_node::{Access, Invitation, RelayRoute, Threads, TicketShare};
 use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
 use clap::Args;
@@ -21,7 +18,6 @@ use clap::Args;
 use super::Context;
 use crate::args::OUTPUT;
 use crate::capture::{Capture, CaptureOptions};
-use crate::carrier;
 use crate::control::ControlOption;
 use crate::errors::{Failure, describe, printable};
 use crate::path_rules::PathOptions;
@@ -30,8 +26,7 @@ use crate::report::Event;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
 use crate::values::HostPort;
-use crate::{interrupt, node, relays, values};
-use door::Door;
+use crate::{interrupt, values};
 use serve::{Offer, Server};
 
 /// A receiver that is silent on every path for this long is given up, unless it asks for less.
@@ -186,7 +181,7 @@ pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     resources::allow_many_files();
     let contents = share.contents();
     check_offer(&contents)?;
-    let runtime = node::runtime()?;
+    let runtime = Threads::start()?;
     let capture = args.capture.start()?;
     let outcome = runtime.block_on(offer(args, &capture, (share, &contents), context));
     // A thread may still wait for standard input, which is of no use now.
@@ -214,43 +209,26 @@ async fn offer(
     (share, contents): (Share, &Contents),
     context: &Context,
 ) -> Result<(), Failure> {
-    relays::check(&args.relays)?;
     // From here on Ctrl-C ends the command with a farewell to the receivers.
     let stop = interrupt::requested();
-    let door = Door::new(args.expires)?;
-    let key = args.key.as_deref();
-    let config = capture
-        .of(EndpointConfig::new(relays::key(key, &args.relays, &args.control)?))
-        .port(args.port)
-        .session(carrier::config(PATIENCE))
-        .path_rules(args.paths_wanted.rules()?)
-        .authorize(door.clone());
-    let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
-    let grants = args.control.grants(&endpoint, key).await?;
-    let sessions = RunningSessions::default();
-    let _socket = args.running.open(&sessions)?;
-    let reachable = relays::host(&endpoint, (&args.relays, &grants), &door.secret).await?;
-    let ticket = Ticket {
-        node: endpoint.node(),
-        addresses: addresses(&args.addresses, node::addresses_to_tell(&endpoint)).await?,
-        relays: reachable.relays.clone(),
-        share: door.share,
-        secret: door.secret.clone(),
-        expires: door.expires(),
-    };
-    announce((args, &reachable.left_out), &ticket, (contents, context))?;
+    let access = TicketShare::new(Some(args.expires))?;
+    let node = args.control.node().key(args.key.clone()).relays(args.relays.clone()).port(args.port);
+    let node = node.silence(PATIENCE).path_rules(args.paths_wanted.rules()?);
+    let node = node.access(Access::by_ticket(access.clone())).control(args.running.control.clone());
+    let node = node.tap(capture.tap()).start().await?;
+    let port = node.addresses().first().map_or(0, SocketAddr::port);
+    let invitation = node.invite(&access, &outside(&args.addresses, port).await?).await?;
+    announce(args, &invitation, (contents, context))?;
     let events = args.json.then_some(Stream::Stdout);
     let display = context.progress(args.json, Stream::Stdout);
-    let offer = Offer { share, door, once: args.once, events };
-    let running = (sessions, Entry::Member(grants));
-    let outcome = Server::new(&endpoint, offer, display, running).run(stop).await;
-    carrier::close(&endpoint).await;
+    let offer = Offer { share, access, once: args.once, events };
+    let outcome = Server::new(&node, offer, display).run(stop).await;
+    node.close().await;
     outcome
 }
 
-/// The addresses for the ticket: those that the user names first, then the machine's own.
-async fn addresses(named: &[HostPort], own: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Failure> {
-    let port = own.first().map_or(0, SocketAddr::port);
+/// The addresses that the user names, for the ticket; `port` is for those without one.
+async fn outside(named: &[HostPort], port: u16) -> Result<Vec<SocketAddr>, Failure> {
     let mut all = Vec::new();
     for place in named {
         let found = tokio::net::lookup_host((place.host.as_str(), place.port.unwrap_or(port))).await;
@@ -260,23 +238,24 @@ async fn addresses(named: &[HostPort], own: Vec<SocketAddr>) -> Result<Vec<Socke
         })?;
         all.extend(found);
     }
-    let mut seen = BTreeSet::new();
-    Ok(all.into_iter().chain(own).filter(|address| seen.insert(*address)).collect())
+    Ok(all)
 }
 
 /// Warnings to show before the ticket.
 fn warnings(contents: &Contents, ticket: &Ticket, relays: &[String]) -> Vec<String> {
     let unreadable = contents.unreadable.iter().map(|file| format!("this file cannot be sent: {file}"));
-    let only_here = node::only_here(&ticket.addresses).then(|| node::ONLY_HERE.to_owned());
+    let only_here =
+        anabranch_node::only_here(&ticket.addresses).then(|| anabranch_node::ONLY_HERE.to_owned());
     contents.left_out.iter().chain(relays).cloned().chain(unreadable).chain(only_here).collect()
 }
 
 /// Prints the ticket, and what to do with it.
 fn announce(
-    (args, left_out): (&SendArgs, &[String]),
-    ticket: &Ticket,
+    args: &SendArgs,
+    invitation: &Invitation,
     (contents, context): (&Contents, &Context),
 ) -> Result<(), Failure> {
+    let Invitation { ticket, left_out, .. } = invitation;
     let text = ticket.to_text();
     if args.json {
         let expires_s = args.expires.as_secs_f64();
@@ -355,13 +334,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_that_the_user_names_stand_first_and_only_once() {
-        let own: Vec<SocketAddr> = vec!["192.0.2.1:9".parse().unwrap(), "203.0.113.9:9".parse().unwrap()];
+    async fn an_address_without_a_port_gets_the_one_that_is_listened_on() {
         let args: SendArgs =
             parse(&["a", "--address", "203.0.113.9", "--address", "[2001:db8::9]:4433"]).unwrap();
-        let told = addresses(&args.addresses, own).await.unwrap();
-        let expected = ["203.0.113.9:9", "[2001:db8::9]:4433", "192.0.2.1:9"];
-        assert_eq!(told.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+        let found = outside(&args.addresses, 9).await.unwrap();
+        let expected = ["203.0.113.9:9", "[2001:db8::9]:4433"];
+        assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
         assert!(parse::<SendArgs>(&["a", "--address", "a:b"]).is_err());
     }
 }

@@ -4,14 +4,13 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use anabranch_service::control;
+use anabranch_service::control::{self, Socket};
 use anabranch_service::process::sandbox::{Restriction, Sandbox};
 use anabranch_settings::SettingsError;
 use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinSet;
 
 use super::status;
 use crate::args::OUTPUT;
@@ -106,34 +105,13 @@ pub fn notify(states: &[sd_notify::NotifyState<'_>]) {
     }
 }
 
-/// The Unix socket of a running service, if its configuration names one; its file goes with it.
-pub struct Socket {
-    _task: JoinSet<()>,
-    file: Option<PathBuf>,
-}
-
-impl Socket {
-    /// Answers at `file`, if there is to be such a socket.
-    ///
-    /// # Errors
-    /// When another program listens there, or the file cannot be made.
-    pub fn open(file: Option<&Path>, service: impl control::Answer) -> Result<Self, Failure> {
-        let mut task = JoinSet::new();
-        if let Some(file) = file {
-            let listener = control::listen(file).map_err(|error| Failure::local(error.to_string()))?;
-            task.spawn(control::serve(listener, service));
-        }
-        Ok(Self { _task: task, file: file.map(Path::to_owned) })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            // Somebody may have removed it already.
-            let _ = std::fs::remove_file(file);
-        }
-    }
+/// Answers at the Unix socket that a configuration names, if it names one.
+///
+/// # Errors
+/// When another program listens there, or the file cannot be made.
+pub fn answer_at(file: Option<&Path>, service: impl control::Answer) -> Result<Option<Socket>, Failure> {
+    let opened = file.map(|file| Socket::open(file, service)).transpose();
+    opened.map_err(|error| Failure::local(error.to_string()))
 }
 
 /// Who is asked over a Unix socket.
@@ -256,7 +234,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("a.sock");
         let status = r#"{"node": "ab1", "signs": "abs1", "addresses": [], "relays": []}"#;
-        let _controller = Socket::open(Some(&socket), Says(status.to_owned())).unwrap();
+        let _controller = Socket::open(&socket, Says(status.to_owned())).unwrap();
         let ask = |whom| {
             let answer = AnswerArgs { json: false };
             let socket = socket.clone();

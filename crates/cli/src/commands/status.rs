@@ -16,7 +16,6 @@ use super::service::Asked;
 use super::{controller, path, relay};
 use crate::args::OUTPUT;
 use crate::errors::Failure;
-use crate::node;
 use crate::ui::out::{self, Stream};
 
 /// Where services have their sockets.
@@ -76,7 +75,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
             "a relay or a controller has one when its configuration says `control = \"…\"`; name it with `--control FILE`",
         ));
     }
-    let services = node::runtime()?.block_on(async {
+    let services = anabranch_node::Threads::start()?.block_on(async {
         let mut services = Vec::new();
         for control in sockets {
             let answer = ask(&control).await;

@@ -1,9 +1,9 @@
 //! The paths of running sessions: rules for their use, and how people and programs list and change them.
 
+mod control;
 mod rules;
-mod running;
-mod sessions;
+mod session;
 
-pub use rules::{parse_rule, parse_rules, parse_terms};
-pub use running::{CapStatus, PathStatus, RunningPaths};
-pub use sessions::{RunningSessions, SessionPath};
+pub use control::{RunningSessions, SessionPath};
+pub use rules::{parse_rule, parse_rules, parse_terms, read_rules};
+pub use session::{CapStatus, NodeSession, PathStatus};

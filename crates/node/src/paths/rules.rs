@@ -14,9 +14,13 @@
 //! sharing_beyond = 1     # of paths that share a bottleneck, all but so many
 //! ```
 
+use std::path::Path;
+
 use anabranch_net::{Meter, PathRule, PathRules, Pattern, Priority, SuppressionLimits, Terms};
 use anabranch_settings::{SettingsError, located, nearest, size};
 use serde::Deserialize;
+
+use crate::error::Error;
 
 /// A rule in one word: `PATTERN=USE`, or `PATTERN=USE:CAP`.
 ///
@@ -93,6 +97,22 @@ pub fn parse_rules(text: &str, origin: &str) -> Result<PathRules, SettingsError>
     let file = toml::from_str(text).map_err(|error| SettingsError::from_toml::<File>(&error, text));
     file.and_then(|file| read_file(&file, text)).map_err(|error| error.of(origin))
 }
+
+/// Rules given one by one, then those of a file. The first rule that fits a path decides.
+///
+/// # Errors
+/// When the file cannot be read or has a mistake.
+pub fn read_rules(first: &[PathRule], file: Option<&Path>) -> Result<PathRules, Error> {
+    let Some(file) = file else { return Ok(PathRules::new(first.to_vec())) };
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Error::file("read the rules for paths", file, &error).hint(EXAMPLE))?;
+    let more = parse_rules(&text, &file.display().to_string())?;
+    let all = first.iter().chain(more.iter()).cloned().collect();
+    Ok(PathRules::new(all).suppressing(more.suppression))
+}
+
+/// A file of rules in one line.
+const EXAMPLE: &str = "it has a table for each rule: [[path]], match = \"wwan*\", use = \"backup\"";
 
 fn read_file(file: &File, text: &str) -> Result<PathRules, SettingsError> {
     let rules = file
@@ -183,5 +203,21 @@ mod tests {
             let error = parse_rules(text, "paths.toml").unwrap_err().to_string();
             assert!(error.contains(told), "{error}");
         }
+    }
+
+    #[test]
+    fn rules_given_one_by_one_come_before_those_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("paths.toml");
+        std::fs::write(&file, "[[path]]\nmatch = \"*\"\nuse = \"never\"\n").unwrap();
+        let first = [parse_rule("eth0=primary").unwrap()];
+        let read = || read_rules(&first, Some(&file));
+        let patterns: Vec<String> = read().unwrap().iter().map(|rule| rule.pattern.to_string()).collect();
+        assert_eq!(patterns, ["eth0", "*"]);
+        std::fs::write(&file, "[[path]]\nmatch = \"*\"\nuse = \"nevr\"\n").unwrap();
+        let error = read().unwrap_err().to_string();
+        assert!(error.contains("paths.toml:3") && error.contains("did you mean `never`"), "{error}");
+        std::fs::remove_file(&file).unwrap();
+        assert!(read().is_err());
     }
 }

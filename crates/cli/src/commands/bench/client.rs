@@ -2,11 +2,10 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_net::{Addresses, Endpoint, EndpointConfig, Named, Reaches, Session, Target};
-use anabranch_node::{Entry, Peer, RelayPaths, RunningPaths, RunningSessions};
+use anabranch_net::{Addresses, Endpoint, Session};
+use anabranch_node::{Dial, NodeSession, Threads};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
 use super::recorder::Recorder;
@@ -16,19 +15,15 @@ use super::{ClientArgs, text};
 use crate::capture::Capture;
 use crate::commands::Context;
 use crate::errors::{Failure, Kind};
+use crate::interrupt;
 use crate::report::{BenchReport, BenchStart, WithoutPath};
 use crate::ui::out::{self, Stream};
 use crate::values::{LocalEnd, PathPin};
-use crate::{interrupt, node, relays};
 
 /// How long the server may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// Relay paths that may be added while a test runs to which `--path` gave its others.
-const MOST_ADDED: usize = 8;
 /// Code of a session that its user ended.
 const INTERRUPTED: u64 = 1;
-/// The port of a server whose ticket has no address.
-const USUAL_PORT: u16 = 4433;
 
 /// Runs one test.
 ///
@@ -36,33 +31,21 @@ const USUAL_PORT: u16 = 4433;
 /// When the server is not reached or refuses, or the session breaks.
 pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
     let capture = args.capture.start()?;
-    node::runtime()?.block_on(measure(args, &capture, context)).and(capture.finish())
+    Threads::start()?.block_on(measure(args, &capture, context)).and(capture.finish())
 }
 
 async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Result<(), Failure> {
-    relays::check(&args.relays)?;
-    let key = relays::key(args.key.as_deref(), &args.relays, &args.granted)?;
-    let config = capture
-        .of(EndpointConfig::new(key))
-        .addresses(local_addresses(&args.pins))
-        .path_rules(args.paths_wanted.rules()?);
-    let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
-    let grants = args.granted.grants(&endpoint, args.key.as_deref()).await?;
-    let sessions = RunningSessions::default();
-    let _socket = args.running.open(&sessions)?;
-    let target = target(args, grants.relays().len(), &endpoint)?;
-    let session = tokio::select! {
+    let node = args.granted.node().key(args.key.clone()).relays(args.relays.clone());
+    let node = node.addresses(local_addresses(&args.pins)).path_rules(args.paths_wanted.rules()?);
+    let node = node.session(args.tuning.config()).control(args.running.control.clone()).tap(capture.tap());
+    let node = node.start().await?;
+    let dial = dial(args, node.endpoint())?;
+    let paths = tokio::select! {
         biased;
         () = interrupt::requested() => return Err(interrupted()),
-        session = endpoint.connect(&target, args.tuning.config()) => session?,
+        session = node.dial(&dial) => session?,
     };
-    let granted = RelayPaths::keep_granted(&endpoint, &session, &grants, &target.addresses);
-    let peer = Peer { addresses: target.addresses, entry: Entry::default() };
-    let at_once = usize::from(args.at_once.unwrap_or_default());
-    let (all, some) = args.relays.split_at(if at_once == 0 { args.relays.len() } else { 0 });
-    let some = RelayPaths::choose(&endpoint, &session, some, (&peer, at_once));
-    let paths = RunningPaths::new(&endpoint, &session, all, &peer).beside(granted).beside(some);
-    sessions.add(paths.clone());
+    let session = paths.session().clone();
     let (watch, recorder) = (PathWatch::start(&session), Recorder::new(!args.reverse));
     let mut view = View { args, verbose: context.verbose > 0, watch, recorder };
     let outcome = tokio::select! {
@@ -74,7 +57,6 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
         outcome = test(&session, args, &mut view) => outcome,
     };
     let without_path = without_path(&paths);
-    drop(paths);
     if tokio::time::timeout(GOODBYE, session.close()).await.is_err() {
         session.abort(0, "the test is over");
     }
@@ -83,7 +65,7 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
 }
 
 /// The relays that gave no path, and why.
-fn without_path(paths: &RunningPaths) -> Vec<WithoutPath> {
+fn without_path(paths: &NodeSession) -> Vec<WithoutPath> {
     paths.without_path().into_iter().map(|(relay, why)| WithoutPath { relay, why }).collect()
 }
 
@@ -198,27 +180,14 @@ fn local_addresses(pins: &[PathPin]) -> Addresses {
     }
 }
 
-/// Whom to connect to, over which paths.
-fn target(args: &ClientArgs, granted: usize, endpoint: &Endpoint) -> Result<Target, Failure> {
-    let ticket = &args.ticket;
-    let port = ticket.addresses.first().map_or(USUAL_PORT, SocketAddr::port);
+/// Whom to dial, over which paths.
+fn dial(args: &ClientArgs, endpoint: &Endpoint) -> Result<Dial, Failure> {
+    let dial = Dial::ticket(&args.ticket);
+    let port = dial.port();
     let more = args.addresses.iter().map(|end| SocketAddr::new(end.ip, end.port.unwrap_or(port)));
-    let addresses: Vec<SocketAddr> = ticket.addresses.iter().copied().chain(more).collect();
-    let named = match args.addresses.is_empty() {
-        true => Named::InList(Reaches::from_iter(addresses.iter().copied())),
-        false => Named::ByUser,
-    };
-    let credential = Some((ticket.share, ticket.secret.clone()));
     let pins = args.pins.iter().map(|pin| pair(pin, endpoint, port)).collect::<Result<_, _>>()?;
-    let addable = if args.running.control.is_some() { MOST_ADDED } else { 0 };
-    Ok(Target {
-        node: ticket.node,
-        addresses,
-        named,
-        credential,
-        pins,
-        relayed: (args.relays.len() + granted + addable) as u32,
-    })
+    let dial = dial.addresses(more).pins(pins);
+    Ok(args.at_once.map_or(dial.clone(), |count| dial.relays_at_once(usize::from(count))))
 }
 
 /// The two addresses of a pinned path.

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_net::{
-    Addresses, Endpoint, EndpointConfig, NodeKey, PublicKey, Refusal, Session, ShareId, Ticket, TicketSecret,
-    Verdict,
-};
+use anabranch_net::{Addresses, Session, Ticket};
+use anabranch_node::{Access, Node, Threads, TicketShare};
 use anabranch_wire::Span;
 use tokio::sync::Semaphore;
 
@@ -16,9 +14,9 @@ use super::traffic::{Receiver, Sender};
 use crate::capture::Capture;
 use crate::commands::Context;
 use crate::errors::Failure;
+use crate::interrupt;
 use crate::report::mbit_s;
 use crate::ui::{human, out};
-use crate::{interrupt, keyfile, node};
 
 /// Tests at the same time; who comes later waits for a place.
 const MOST_TESTS: usize = 64;
@@ -30,42 +28,33 @@ const BAD_TEST: u64 = 1;
 /// # Errors
 /// When the key cannot be read or the port is taken.
 pub fn run(args: &ServerArgs, context: &Context) -> Result<(), Failure> {
-    let key = keyfile::load_or_fresh(args.key.as_deref())?;
     let capture = args.capture.start()?;
-    node::runtime()?.block_on(serve(args, key, &capture, context)).and(capture.finish())
+    Threads::start()?.block_on(serve(args, &capture, context)).and(capture.finish())
 }
 
-async fn serve(args: &ServerArgs, key: NodeKey, capture: &Capture, context: &Context) -> Result<(), Failure> {
-    let share = ShareId(u64::from_be_bytes(*keyfile::random()?));
-    let secret = TicketSecret::from_random(*keyfile::random()?);
+async fn serve(args: &ServerArgs, capture: &Capture, context: &Context) -> Result<(), Failure> {
+    let share = TicketShare::new(None)?;
     let addresses = match args.bind.as_slice() {
         [] => Addresses::All,
         some => Addresses::Exactly(some.to_vec()),
     };
-    let node = key.public();
-    let config = capture
-        .of(EndpointConfig::new(key))
-        .port(args.port)
-        .addresses(addresses)
-        .session(args.tuning.config())
-        .path_rules(args.paths_wanted.rules()?)
-        .authorize(holders_of(share, secret.clone()));
-    let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
-    let addresses = node::addresses_to_tell(&endpoint);
-    let ticket = Ticket { node, addresses, relays: Vec::new(), share, secret, expires: None };
-    announce(&ticket, context)?;
+    let node = Node::builder().key(args.key.clone()).port(args.port).addresses(addresses);
+    let node = node.session(args.tuning.config()).path_rules(args.paths_wanted.rules()?);
+    let node = node.access(Access::by_ticket(share.clone())).tap(capture.tap()).start().await?;
+    announce(&node.invite(&share, &[]).await?.ticket, context)?;
     tokio::select! {
-        () = accept(&endpoint, args.once, context.quiet) => {}
+        () = accept(&node, args.once, context.quiet) => {}
         () = interrupt::requested() => {}
     }
-    endpoint.close().await;
+    node.close().await;
     Ok(())
 }
 
 /// Serves every session that comes, or one.
-async fn accept(endpoint: &Endpoint, once: bool, quiet: bool) {
+async fn accept(node: &Node, once: bool, quiet: bool) {
     let places = Arc::new(Semaphore::new(MOST_TESTS));
-    while let Some(session) = endpoint.accept().await {
+    while let Some(accepted) = node.accept().await {
+        let session = accepted.session().clone();
         if once {
             tell(&session, test(&session).await, quiet);
             return;
@@ -79,23 +68,11 @@ async fn accept(endpoint: &Endpoint, once: bool, quiet: bool) {
     }
 }
 
-/// Lets in whoever has the secret of this share, and nobody else.
-fn holders_of(
-    share: ShareId,
-    secret: TicketSecret,
-) -> impl Fn(&PublicKey, Option<ShareId>) -> Verdict + Send + Sync + 'static {
-    move |_, shown| match shown {
-        Some(shown) if shown == share => Verdict::Accept { secret: Some(secret.clone()) },
-        Some(_) => Verdict::Refuse(Refusal::TicketNotValid),
-        None => Verdict::Refuse(Refusal::NotAuthorised),
-    }
-}
-
 /// Says how to reach this server: for people where, and the line to paste by itself on standard output.
 fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
     if !context.quiet {
-        if node::only_here(&ticket.addresses) {
-            out::error(&format!("{} {}\n", context.paint.yellow("warning:"), node::ONLY_HERE));
+        if anabranch_node::only_here(&ticket.addresses) {
+            out::error(&format!("{} {}\n", context.paint.yellow("warning:"), anabranch_node::ONLY_HERE));
         }
         let places: Vec<String> = ticket.addresses.iter().map(ToString::to_string).collect();
         out::error(&format!("{} listens on {}\n", ticket.node, places.join(", ")));
@@ -176,18 +153,4 @@ fn tell(session: &Session, outcome: std::io::Result<Served>, quiet: bool) {
         Err(error) => format!("{peer}: {error}\n"),
     };
     out::error(&line);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_is_let_in_without_the_ticket() {
-        let secret = TicketSecret::from_random([3; 16]);
-        let (judge, peer) = (holders_of(ShareId(5), secret), NodeKey::from_random([1; 32]).public());
-        assert!(matches!(judge(&peer, Some(ShareId(5))), Verdict::Accept { secret: Some(_) }));
-        assert!(matches!(judge(&peer, Some(ShareId(6))), Verdict::Refuse(Refusal::TicketNotValid)));
-        assert!(matches!(judge(&peer, None), Verdict::Refuse(Refusal::NotAuthorised)));
-    }
 }

@@ -13,8 +13,6 @@ use anabranch_engine::{Event, PathInfo};
 use anabranch_net::{Events, PublicKey, Session};
 use tokio::task::JoinSet;
 
-use crate::node;
-
 /// Time between two looks at the counters: far less than a closed path is kept for packets that come late.
 const LOOK: Duration = Duration::from_millis(100);
 /// Most closed paths kept until they are asked for; beyond, the oldest go.
@@ -95,7 +93,7 @@ async fn look(session: Session, mut events: Events, seen: Arc<Mutex<Seen>>) {
 fn paths(session: &Session) -> Vec<(PathInfo, Place)> {
     let placed = |info: PathInfo| {
         let place = Place {
-            label: node::local_name(session, &info.route).unwrap_or_else(|| info.id.to_string()),
+            label: anabranch_node::local_name(session, &info.route).unwrap_or_else(|| info.id.to_string()),
             local: session.local_address(&info.route),
             relays: session.relays(&info.route),
         };

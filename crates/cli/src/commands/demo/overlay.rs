@@ -31,7 +31,7 @@ use super::stage::{
     CONTROLLER, GIVER, MIDDLE, Model, PATIENCE, Pair, RELAY, Scene, TAKER, giver_endpoint, host, late, model,
 };
 use crate::errors::Failure;
-use crate::keyfile;
+use anabranch_node::keyfile;
 
 /// Paths that the taker is granted at each relay: one for each session, while the one before may not be over yet.
 const PATHS: u32 = 8;

@@ -16,8 +16,8 @@ use anabranch_node::RelayPaths;
 use anabranch_wire::{PACKET_OVERHEAD, Rate, Span};
 
 use crate::errors::{Failure, Kind};
-use crate::keyfile;
 use crate::report::DemoPath;
+use anabranch_node::keyfile;
 
 /// IPv4 and UDP headers: a link's rate counts them.
 const HEADERS: u32 = 28;

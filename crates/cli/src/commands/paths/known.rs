@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anabranch_daemon::sensing::{self, Sensing};
-use anabranch_net::{Endpoint, EndpointConfig, PublicKey};
-use anabranch_node::Controllers;
-use anabranch_node::NodeAt;
+use anabranch_net::{Endpoint, PublicKey};
+use anabranch_node::{Controllers, NodeAt, keyfile};
 use anabranch_overlay::controller::message::GrantedRelay;
 use anabranch_overlay::sense::{Figures, SensorConfig, WayLimits, best_ways};
 use anabranch_secure::RelayHint;
@@ -18,7 +17,6 @@ use tokio::task::JoinHandle;
 use super::traces::Trace;
 use super::{Chain, PathsArgs};
 use crate::errors::{Failure, Kind};
-use crate::{keyfile, relays};
 
 /// Ways over granted relays that are worth showing, and relays next to an end that are tried as one of two.
 const LIMITS: WayLimits = WayLimits { most: 8, near: 8 };
@@ -58,10 +56,8 @@ impl Asking {
         if args.granted.controllers.is_empty() {
             return Ok(Self(None));
         }
-        let key = relays::key(args.key.as_deref(), &[], &args.granted)?;
-        let endpoint = Endpoint::bind(EndpointConfig::new(key)).await;
-        let endpoint = Arc::new(endpoint.map_err(|error| Failure::bind(&error))?);
-        let relays = args.granted.grants(&endpoint, args.key.as_deref()).await?.relays();
+        let node = args.granted.node().key(args.key.clone()).start().await?;
+        let (endpoint, relays) = (node.endpoint().clone(), node.grants().relays());
         let controllers = Controllers::new(endpoint.clone(), args.granted.controllers.clone());
         let mut sensing = None;
         if args.capacity {

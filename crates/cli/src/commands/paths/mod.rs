@@ -19,7 +19,7 @@ use crate::args::OUTPUT;
 use crate::errors::{Failure, Kind};
 use crate::relays::ControllerOptions;
 use crate::ui::out::{self, Stream};
-use crate::{interrupt, node, values};
+use crate::{interrupt, values};
 
 use known::Asking;
 
@@ -190,7 +190,7 @@ fn share(text: &str) -> Result<f64, String> {
 /// When nothing can be traced from here, or a file cannot be read or written.
 pub fn run(args: &PathsArgs) -> Result<(), Failure> {
     let elsewhere = traces::load(&args.traces)?;
-    let (args, known, own) = node::runtime()?.block_on(async {
+    let (args, known, own) = anabranch_node::Threads::start()?.block_on(async {
         let measure = async {
             let mut args = args.clone();
             for named in args.named.clone() {
@@ -235,7 +235,8 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(args.node.0.to_string(), "203.0.113.9");
-        let chain = node::runtime().unwrap().block_on(args.named[0].chain(args.node.0)).unwrap();
+        let chain =
+            anabranch_node::Threads::start().unwrap().block_on(args.named[0].chain(args.node.0)).unwrap();
         assert_eq!(
             chain.0.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["198.51.100.7", "198.51.100.8"]
@@ -249,10 +250,14 @@ mod tests {
     #[test]
     fn relays_are_named_by_host_too_and_taken_by_the_kind_of_address_that_the_node_has() {
         let args: PathsArgs = parse(&["127.0.0.5", "--relay", "ab1x@localhost:4600+127.0.0.9"]).unwrap();
-        let chain = node::runtime().unwrap().block_on(args.named[0].chain(args.node.0)).unwrap();
+        let chain =
+            anabranch_node::Threads::start().unwrap().block_on(args.named[0].chain(args.node.0)).unwrap();
         assert_eq!(chain.0, [[127, 0, 0, 1], [127, 0, 0, 9]].map(IpAddr::from));
         let nowhere: PathsArgs = parse(&["127.0.0.5", "--relay", "relay.invalid:4600"]).unwrap();
-        let told = node::runtime().unwrap().block_on(nowhere.named[0].chain(nowhere.node.0)).unwrap_err();
+        let told = anabranch_node::Threads::start()
+            .unwrap()
+            .block_on(nowhere.named[0].chain(nowhere.node.0))
+            .unwrap_err();
         assert!(told.message.contains("relay.invalid"), "{told:?}");
     }
 

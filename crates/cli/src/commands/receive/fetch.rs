@@ -7,11 +7,11 @@
 use std::time::{Duration, Instant};
 
 use anabranch_net::Session;
+use anabranch_node::{Dial, Node};
 use anabranch_transfer::{ReceiveOptions, Snapshot, Summary, TransferError};
 
 use super::ReceiveArgs;
 use super::consent::Question;
-use super::reach::Sender;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind};
 use crate::interrupt;
@@ -23,7 +23,9 @@ use crate::ui::progress::{Progress, ProgressSnapshot};
 pub struct Fetcher<'a> {
     args: &'a ReceiveArgs,
     question: Question,
-    sender: Sender<'a>,
+    node: &'a Node,
+    /// The sender.
+    dial: &'a Dial,
     display: Progress,
     start: Instant,
     /// Bytes that earlier sessions of this run moved.
@@ -31,10 +33,15 @@ pub struct Fetcher<'a> {
 }
 
 impl<'a> Fetcher<'a> {
-    /// Fetches from `sender` as `args` say.
+    /// Dials the sender from `node` and fetches as `args` say.
     #[must_use]
-    pub fn new(args: &'a ReceiveArgs, question: Question, sender: Sender<'a>, display: Progress) -> Self {
-        Self { args, question, sender, display, start: Instant::now(), moved: 0 }
+    pub fn new(
+        args: &'a ReceiveArgs,
+        question: Question,
+        (node, dial): (&'a Node, &'a Dial),
+        display: Progress,
+    ) -> Self {
+        Self { args, question, node, dial, display, start: Instant::now(), moved: 0 }
     }
 
     /// Fetches over `session`, and over others when it is lost.
@@ -59,7 +66,7 @@ impl<'a> Fetcher<'a> {
                     carrier = Carrier::new(self.reach_again(failure, &counters).await?);
                 }
                 Err(failure) => {
-                    carrier::close(self.sender.endpoint).await;
+                    self.node.close().await;
                     return Err(failure);
                 }
             }
@@ -112,14 +119,14 @@ impl<'a> Fetcher<'a> {
         let patience = human::seconds(self.args.retry.as_secs_f64());
         let note = format!("{}; looking for the sender again for {patience}", lost.message);
         self.display.note(&note).map_err(|error| Failure::unheard(&error))?;
-        let deadline = Instant::now() + Duration::from_nanos(self.args.retry.as_nanos());
+        let limit = Duration::from_nanos(self.args.retry.as_nanos());
         let reached = tokio::select! {
             biased;
             () = interrupt::requested() => {
                 let so_far = SoFar { counters: counters.clone(), to_stdout: false, moved: self.moved };
                 return Err(so_far.stopped());
             }
-            reached = self.sender.reach_again(deadline) => reached,
+            reached = self.node.redial(self.dial, Some(limit)) => reached.map_err(Failure::from),
             gone = show_waiting(counters, &mut self.display, self.start) => return Err(gone),
         };
         let reached = reached.map_err(|failure| match failure.kind {
@@ -127,7 +134,7 @@ impl<'a> Fetcher<'a> {
             _ => failure,
         })?;
         self.display.note("the sender is there again").map_err(|error| Failure::unheard(&error))?;
-        Ok(reached)
+        Ok(reached.session().clone())
     }
 }
 

@@ -2,18 +2,15 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use anabranch_net::{Endpoint, EndpointConfig};
-use anabranch_node::Controllers;
-use anabranch_node::NodeAt;
+use anabranch_node::{Controllers, NodeAt};
 use clap::Args;
 use serde::Serialize;
 
 use crate::args::OUTPUT;
 use crate::commands::keys::KeyOption;
 use crate::errors::Failure;
-use crate::relays::{self, ControllerOptions};
+use crate::relays::ControllerOptions;
 use crate::ui::out::{self, Stream};
 
 /// Options of `relay list`.
@@ -48,18 +45,16 @@ pub async fn run(args: &ListArgs) -> Result<(), Failure> {
         return Err(Failure::usage("no controller is named")
             .hint("name one: `--controller KEY@ADDRESS:PORT`, as it prints at its start"));
     }
-    let key = relays::key(args.key.file.as_deref(), &[], &args.granted)?;
-    let endpoint = Endpoint::bind(EndpointConfig::new(key)).await;
-    let endpoint = Arc::new(endpoint.map_err(|error| Failure::bind(&error))?);
-    let relays = args.granted.grants(&endpoint, args.key.file.as_deref()).await?.relays();
-    let controllers = Controllers::new(endpoint.clone(), args.granted.controllers.clone());
+    let node = args.granted.node().key(args.key.file.clone()).start().await?;
+    let relays = node.grants().relays();
+    let controllers = Controllers::new(node.endpoint().clone(), args.granted.controllers.clone());
     let mut listed = Vec::new();
     for relay in relays {
         // A stored grant lists relays even while no controller answers.
         let draining = controllers.is_draining(relay.node).await.unwrap_or(false);
         listed.push((relay, draining));
     }
-    endpoint.close().await;
+    node.close().await;
     if args.json {
         let listed = listed.into_iter().map(|(relay, draining)| Listed {
             node: relay.node.to_string(),

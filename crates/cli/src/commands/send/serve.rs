@@ -1,15 +1,13 @@
 //! Serves a share to all receivers, each in a task of its own, and shows the progress.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, Session};
-use anabranch_node::{Entry, Peer, RunningPaths, RunningSessions};
+use anabranch_net::Session;
+use anabranch_node::{Node, TicketShare};
 use anabranch_transfer::{Share, Summary};
 use tokio::task::JoinSet;
 
-use super::door::Door;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind};
 use crate::report::{Event, TransferReport};
@@ -27,7 +25,7 @@ pub struct Offer {
     /// The files.
     pub share: Share,
     /// Admits receivers.
-    pub door: Door,
+    pub access: TicketShare,
     /// Whether one receiver that has it all is enough.
     pub once: bool,
     /// Where events go with `--json`.
@@ -52,11 +50,9 @@ struct Served {
 
 /// See the module's documentation.
 pub struct Server<'a> {
-    endpoint: &'a Arc<Endpoint>,
+    node: &'a Node,
     offer: Offer,
     display: Progress,
-    /// The running sessions for `anabranch path`, and this node's role at relays that are added there.
-    running: (RunningSessions, Entry),
     start: Instant,
     tasks: JoinSet<Served>,
     /// By number of arrival.
@@ -78,17 +74,11 @@ struct Tally {
 impl<'a> Server<'a> {
     /// Serves `offer` on this endpoint, and has its sessions asked and changed meanwhile.
     #[must_use]
-    pub fn new(
-        endpoint: &'a Arc<Endpoint>,
-        offer: Offer,
-        display: Progress,
-        running: (RunningSessions, Entry),
-    ) -> Self {
+    pub fn new(node: &'a Node, offer: Offer, display: Progress) -> Self {
         Self {
-            endpoint,
+            node,
             offer,
             display,
-            running,
             start: Instant::now(),
             tasks: JoinSet::new(),
             receivers: BTreeMap::new(),
@@ -116,12 +106,12 @@ impl<'a> Server<'a> {
                         return Ok(());
                     }
                 }
-                Some(session) = self.endpoint.accept() => self.start(session)?,
+                Some(session) = self.node.accept() => self.start(session.session().clone())?,
                 _ = tick.tick() => {
                     self.watch_expiry()?;
                     if !self.receivers.is_empty() {
                         self.draw()?;
-                    } else if !self.offer.door.is_open() {
+                    } else if !self.offer.access.is_open() {
                         return self.note("the ticket has expired: no one can receive any more");
                     }
                 }
@@ -131,7 +121,7 @@ impl<'a> Server<'a> {
 
     /// Warns a while before the ticket expires, and ends open transfers when it does.
     fn watch_expiry(&mut self) -> Result<(), Failure> {
-        let (left, lasts) = self.offer.door.time_left();
+        let (left, lasts) = self.offer.access.time_left();
         if left.is_zero() {
             self.offer.share.close("the ticket has expired");
         } else if !self.warned && !self.receivers.is_empty() && left < NOTICE.min(lasts / 4) {
@@ -146,9 +136,6 @@ impl<'a> Server<'a> {
     fn start(&mut self, session: Session) -> Result<(), Failure> {
         let (number, counters) = (self.arrived, anabranch_transfer::Progress::new());
         self.arrived += 1;
-        let (sessions, entry) = &self.running;
-        let peer = Peer { addresses: Vec::new(), entry: entry.clone() };
-        sessions.add(RunningPaths::new(self.endpoint, &session, &[], &peer));
         let carrier = Carrier::new(session);
         let name = carrier.peer_name();
         self.note(&format!("{name} begins to receive"))?;

@@ -23,7 +23,6 @@ use super::{load, mistake, stop_on_interrupt, wrong_setting};
 use crate::args::OUTPUT;
 use crate::commands::Context;
 use crate::errors::{Failure, Kind};
-use crate::node;
 use crate::ui::out::{self, Stream};
 
 /// Arguments of `sim compare`.
@@ -157,7 +156,7 @@ fn in_virtual_time(scenario: &Scenario, seeds: &[u64], crew: &Crew) -> Result<Ve
 fn in_real_time(built: &Built, crew: &Crew) -> Result<Vec<f64>, Failure> {
     let mut measured = Vec::new();
     let work = |built: &Built, tell: &dyn Fn(f64)| -> Result<Vec<f64>, Failure> {
-        let runtime = node::runtime()?;
+        let runtime = anabranch_node::Threads::start()?;
         let measured = runtime.block_on(sockets::over_sockets(built, tell));
         runtime.shutdown_background();
         measured

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::MAX_FLOWS;
 use crate::errors::{Failure, Kind};
-use crate::keyfile;
+use anabranch_node::keyfile;
 
 /// Bytes of each write.
 const BLOCK: usize = 1 << 18;
@@ -181,7 +181,6 @@ fn hosts(role: u8, places: usize) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node;
     use anabranch_experiments::scenario::Scenario;
 
     #[test]
@@ -189,7 +188,7 @@ mod tests {
         let text = include_str!("../test.toml").replace("loss = \"1 %\"", "");
         let text = text.replace("duration", "warm_up = \"500 ms\"\nduration");
         let built = Scenario::parse(&text, "test").unwrap().build(1).unwrap();
-        let runtime = node::runtime().unwrap();
+        let runtime = anabranch_node::Threads::start().unwrap();
         let measured = runtime.block_on(over_sockets(&built, &|_| {})).unwrap();
         runtime.shutdown_background();
         // 15 Mbit/s on the wire; a busy machine may lose some, or measure a backlog.

@@ -1,7 +1,7 @@
-//! Node key files: created for their owner only, and refused if others can read them.
+//! Node key files: where they are, made for their owner alone, refused when others can read them.
 //!
-//! The default is `$XDG_CONFIG_HOME/anabranch/key`, or `~/.config/anabranch/key`. [`NodeKey::to_file_text`] defines the
-//! content; this module deals with the file. A new key is
+//! The default is `$XDG_CONFIG_HOME/anabranch/key`, or `~/.config/anabranch/key`. What stands in the file is
+//! `anabranch-secure`'s matter ([`NodeKey::to_file_text`]); this module deals with the file. A new key is
 //! written under another name, flushed, then linked to its own name: the link fails when that name is taken,
 //! so a key is never overwritten and never seen half-written, even by two programs that start together. A program that
 //! has read or made a key, or drawn a secret, leaves no core dump from then on.
@@ -14,19 +14,19 @@ use anabranch_secure::NodeKey;
 use anabranch_service::process;
 use zeroize::Zeroizing;
 
-use crate::errors::Failure;
+use crate::error::Error;
 
 /// Longer files are not key files.
 const MAX_LEN: u64 = 4096;
 
-/// The usual key file.
+/// Where the key file is when nobody says.
 ///
 /// # Errors
 /// When the environment names no home directory.
-pub fn default_path() -> Result<PathBuf, Failure> {
+pub fn default_path() -> Result<PathBuf, Error> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     path_from(variable("XDG_CONFIG_HOME"), variable("HOME"), variable("APPDATA")).ok_or_else(|| {
-        Failure::local("cannot tell where the key file is: HOME is not set")
+        Error::local("cannot tell where the key file is: HOME is not set")
             .hint("name it with `--key FILE` or ANABRANCH_KEY")
     })
 }
@@ -39,19 +39,19 @@ fn path_from(config: Option<PathBuf>, home: Option<PathBuf>, appdata: Option<Pat
     dir.map(|dir| dir.join("anabranch").join("key"))
 }
 
-/// The key in the named file, or a new one that is not stored.
+/// The key in the file that the user named, or else a new one that is kept nowhere.
 ///
 /// # Errors
 /// As [`load`] and [`fresh`].
-pub fn load_or_fresh(file: Option<&Path>) -> Result<NodeKey, Failure> {
+pub fn load_or_fresh(file: Option<&Path>) -> Result<NodeKey, Error> {
     file.map_or_else(fresh, load)
 }
 
-/// A new key from the operating system's randomness; it is not stored.
+/// A new key from the operating system's randomness, kept nowhere.
 ///
 /// # Errors
 /// When the system gives no randomness.
-pub fn fresh() -> Result<NodeKey, Failure> {
+pub fn fresh() -> Result<NodeKey, Error> {
     Ok(NodeKey::from_random(*random()?))
 }
 
@@ -59,11 +59,11 @@ pub fn fresh() -> Result<NodeKey, Failure> {
 ///
 /// # Errors
 /// When the system gives none.
-pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Failure> {
+pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Error> {
     process::protect_secrets();
     let mut random = Zeroizing::new([0; N]);
     getrandom::fill(&mut *random)
-        .map_err(|error| Failure::local(format!("the operating system gave no randomness: {error}")))?;
+        .map_err(|error| Error::local(format!("the operating system gave no randomness: {error}")))?;
     Ok(random)
 }
 
@@ -71,15 +71,15 @@ pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Failure> {
 ///
 /// # Errors
 /// When there is a file already, or it cannot be written.
-pub fn create(path: &Path) -> Result<NodeKey, Failure> {
+pub fn create(path: &Path) -> Result<NodeKey, Error> {
     check_regular(path)?;
     let key = fresh()?;
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        private_dir(dir).map_err(|error| Failure::file("create the directory", dir, &error))?;
+        private_dir(dir).map_err(|error| Error::file("create the directory", dir, &error))?;
     }
     match write_new(path, key.to_file_text().as_bytes()) {
         Ok(()) => Ok(key),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Failure::local(format!(
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::local(format!(
             "there is a key at {} already",
             path.display()
         ))
@@ -87,29 +87,29 @@ pub fn create(path: &Path) -> Result<NodeKey, Failure> {
             "`anabranch keys show --key {}` shows it; to make another, name its file: `anabranch keys new --key FILE`",
             quoted(path)
         ))),
-        Err(error) => Err(Failure::file("write", path, &error)),
+        Err(error) => Err(Error::file("write", path, &error)),
     }
 }
 
 /// Reads the key at `path`.
 ///
 /// # Errors
-/// If the file is missing or not a key file, or others may read or change it.
-pub fn load(path: &Path) -> Result<NodeKey, Failure> {
+/// When there is none, it is no key or no file, or others may read or change it.
+pub fn load(path: &Path) -> Result<NodeKey, Error> {
     process::protect_secrets();
     check_regular(path)?;
     let file = File::open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Failure::local(format!("there is no key at {}", path.display()))
+        io::ErrorKind::NotFound => Error::local(format!("there is no key at {}", path.display()))
             .hint(format!("`{}` makes one", command_for_new(path))),
-        _ => Failure::file("read", path, &error),
+        _ => Error::file("read", path, &error),
     })?;
-    let unreadable = |error| Failure::file("read", path, &error);
+    let unreadable = |error| Error::file("read", path, &error);
     check_private(path, &file.metadata().map_err(unreadable)?)?;
-    // Allocated once: a growing string would leave copies of the key behind.
+    // All its room at once: a text that grows leaves what it held behind.
     let mut text = Zeroizing::new(String::with_capacity(MAX_LEN as usize + 2));
     file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(unreadable)?;
     NodeKey::from_file_text(&text).map_err(|error| {
-        Failure::local(format!("{} is not a key file: {error}", path.display())).hint(format!(
+        Error::local(format!("{} is not a key file: {error}", path.display())).hint(format!(
             "restore it from a copy, or move it away and make a new one with `{}`",
             command_for_new(path)
         ))
@@ -128,16 +128,16 @@ fn quoted(path: &Path) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// Reads the key at `path`, or creates one there if the file is missing.
+/// Reads the key at `path`, or makes one there if there is none.
 ///
 /// # Errors
 /// As [`load`] and [`create`].
-pub fn load_or_create(path: &Path) -> Result<NodeKey, Failure> {
+pub fn load_or_create(path: &Path) -> Result<NodeKey, Error> {
     if path.exists() {
         return load(path);
     }
     // Another program may make one at this moment; then that one counts.
-    create(path).or_else(|failure| if path.exists() { load(path) } else { Err(failure) })
+    create(path).or_else(|error| if path.exists() { load(path) } else { Err(error) })
 }
 
 fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
@@ -176,30 +176,30 @@ fn private_dir(dir: &Path) -> io::Result<()> {
     builder.create(dir)
 }
 
-/// Refuses a directory, whose mode is as it has to be, and a pipe, which might never be opened; what is not there is for others to tell.
-fn check_regular(path: &Path) -> Result<(), Failure> {
+/// Refuses a directory, whose mode is as it has to be, and a pipe, which might never be opened; a missing file is reported elsewhere.
+fn check_regular(path: &Path) -> Result<(), Error> {
     let Some(metadata) = fs::metadata(path).ok().filter(|metadata| !metadata.is_file()) else {
         return Ok(());
     };
     let what = if metadata.is_dir() { "a directory" } else { "no regular file" };
-    Err(Failure::local(format!("{} is {what}, not a key file", path.display()))
+    Err(Error::local(format!("{} is {what}, not a key file", path.display()))
         .hint("name the file itself; `anabranch keys new --key FILE` makes one"))
 }
 
 /// Refuses a key that the group or the world has any permission on.
 #[cfg(unix)]
-fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), Failure> {
+fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
     let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;
     if mode & 0o077 == 0 {
         return Ok(());
     }
-    Err(Failure::local(format!("others may use the key at {}: its mode is {mode:04o}", path.display()))
+    Err(Error::local(format!("others may use the key at {}: its mode is {mode:04o}", path.display()))
         .hint(format!("`chmod 600 {}`; if others could read it, make a new key instead", path.display())))
 }
 
 /// Elsewhere the directory's access rules protect the key.
 #[cfg(not(unix))]
-fn check_private(_path: &Path, _metadata: &fs::Metadata) -> Result<(), Failure> {
+fn check_private(_path: &Path, _metadata: &fs::Metadata) -> Result<(), Error> {
     Ok(())
 }
 
@@ -258,9 +258,9 @@ mod tests {
         create(&dir.key()).unwrap();
         for mode in [0o640, 0o604, 0o620, 0o666] {
             fs::set_permissions(dir.key(), fs::Permissions::from_mode(mode)).unwrap();
-            let failure = load(&dir.key()).unwrap_err();
-            assert!(failure.message.contains(&format!("{mode:04o}")), "{failure}");
-            assert!(failure.hint.unwrap().contains("chmod 600"));
+            let error = load(&dir.key()).unwrap_err();
+            assert!(error.message.contains(&format!("{mode:04o}")), "{error}");
+            assert!(error.hint.unwrap().contains("chmod 600"));
         }
         fs::set_permissions(dir.key(), fs::Permissions::from_mode(0o400)).unwrap();
         assert!(load(&dir.key()).is_ok());
@@ -270,8 +270,8 @@ mod tests {
     fn a_key_is_never_overwritten() {
         let dir = Dir::new("twice");
         let first = create(&dir.key()).unwrap();
-        let failure = create(&dir.key()).unwrap_err();
-        assert!(failure.message.contains("already"), "{failure}");
+        let error = create(&dir.key()).unwrap_err();
+        assert!(error.message.contains("already"), "{error}");
         assert_eq!(load_or_create(&dir.key()).unwrap().public(), first.public());
     }
 
@@ -323,14 +323,14 @@ mod tests {
     #[test]
     fn what_is_no_file_is_refused_as_that_and_nobody_is_told_to_change_its_mode() {
         let dir = Dir::new("directory");
-        for failure in [load(&dir.0), create(&dir.0)].map(Result::unwrap_err) {
-            assert!(failure.message.ends_with("is a directory, not a key file"), "{failure}");
-            assert!(failure.hint.unwrap().contains("name the file itself"));
+        for error in [load(&dir.0), create(&dir.0)].map(Result::unwrap_err) {
+            assert!(error.message.ends_with("is a directory, not a key file"), "{error}");
+            assert!(error.hint.unwrap().contains("name the file itself"));
         }
         #[cfg(unix)]
         {
-            let failure = load(Path::new("/dev/null")).unwrap_err();
-            assert!(failure.message.ends_with("is no regular file, not a key file"), "{failure}");
+            let error = load(Path::new("/dev/null")).unwrap_err();
+            assert!(error.message.ends_with("is no regular file, not a key file"), "{error}");
         }
     }
 

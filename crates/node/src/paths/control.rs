@@ -1,37 +1,37 @@
-//! The control socket of a node: lists and changes the paths of its sessions.
+//! The sessions of a running command, which come and go: their paths, listed and changed by requests of the same machine.
 //!
-//! A request is a line: `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, after `in SESSION` if there are
-//! several sessions. The answer lists all paths of that session, or of all sessions.
+//! A request is a line: `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, with `in SESSION` before it where several sessions
+//! run. The answer to each is all paths of that session, or of all.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
-use super::running::{PathStatus, RunningPaths};
+use super::session::{NodeSession, PathStatus};
 
-/// The usage, for wrong requests.
+/// What can be asked for.
 const WORDS: &str =
     "say `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, after `in SESSION` if need be";
 
-/// A path, and the number of its session.
+/// A path, and whose it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionPath {
-    /// The session's number, from 1 in the order of their start.
+    /// The session, in the order in which the command got them, from 1.
     pub session: u32,
     /// Its path.
     #[serde(flatten)]
     pub path: PathStatus,
 }
 
-/// The sessions of a node; clones share them.
+/// The sessions of a command, as many handles as wanted.
 #[derive(Clone, Default)]
 pub struct RunningSessions(Arc<Mutex<Numbered>>);
 
 #[derive(Default)]
 struct Numbered {
     last: u32,
-    running: BTreeMap<u32, RunningPaths>,
+    running: BTreeMap<u32, NodeSession>,
 }
 
 impl RunningSessions {
@@ -39,8 +39,8 @@ impl RunningSessions {
         self.0.lock().expect("no panic while held")
     }
 
-    /// Lists a session until it is closed.
-    pub fn add(&self, paths: RunningPaths) {
+    /// Takes a session in until it is over.
+    pub fn add(&self, paths: NodeSession) {
         let session = paths.session().clone();
         let number = {
             let mut numbered = self.numbered();
@@ -61,7 +61,7 @@ impl RunningSessions {
         let numbered = self.numbered();
         let listed =
             numbered.running.iter().filter(|(number, _)| wanted.is_none_or(|wanted| wanted == **number));
-        let paths = |(number, paths): (&u32, &RunningPaths)| {
+        let paths = |(number, paths): (&u32, &NodeSession)| {
             let session = *number;
             paths.list().into_iter().map(move |path| SessionPath { session, path })
         };
@@ -69,7 +69,7 @@ impl RunningSessions {
     }
 
     /// The session of that number, or the only one.
-    fn one(&self, wanted: Option<u32>) -> Result<RunningPaths, String> {
+    fn one(&self, wanted: Option<u32>) -> Result<NodeSession, String> {
         let numbered = self.numbered();
         let mut running = numbered.running.iter();
         match (wanted, running.next(), running.next()) {
@@ -86,7 +86,7 @@ impl RunningSessions {
         }
     }
 
-    /// Carries out a request; returns the session that it named.
+    /// Does what a line asks for; gives the session that it named.
     async fn handle(&self, line: &str) -> Result<Option<u32>, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (wanted, request) = match &words[..] {

@@ -1,5 +1,7 @@
-//! A session with its paths: lists them, changes their rules, and adds and removes relays while data flow.
+//! The paths of a running session, for people and programs of the same machine: which there are, and relays that are added and
+//! removed while data flow.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -8,14 +10,13 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use crate::relay::{Entry, RelayRoute};
-use crate::relay::{Peer, RelayPaths};
+use crate::relay::{Entry, Peer, RelayPaths, RelayRoute};
 
-/// How long adding a path may take before it is reported as not open yet.
+/// How long an added path may take before the answer is that it is not there yet.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long resolving names may take, to compare routes; it is part of what a caller waits.
+/// How long a name server may take to say whether two names are of one relay: with the rest less than callers wait.
 const NAMES: Duration = Duration::from_secs(1);
-/// How often to check whether it is open.
+/// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A path of a session.
@@ -25,15 +26,15 @@ pub struct PathStatus {
     pub id: u32,
     /// The address here.
     pub local: Option<String>,
-    /// The remote address; for a path through relays the one of the first relay.
+    /// The address that it leads to: of a path through relays the first one's.
     pub remote: String,
     /// The keys of the relays that it goes through, in order.
     pub relays: Vec<String>,
-    /// Its state.
+    /// Whether it works.
     pub state: String,
-    /// Its current use: `in-use`, `stands-in`, or why it carries nothing.
+    /// What it is for at the moment: `in-use`, `stands-in`, or why it carries nothing.
     pub standing: String,
-    /// The same for people; `None` while it is in use.
+    /// The same for people; nothing while it is in use.
     pub why: Option<String>,
     /// The cap that its bytes count against.
     pub cap: Option<CapStatus>,
@@ -45,31 +46,37 @@ pub struct PathStatus {
     pub lost: u64,
 }
 
-/// A byte cap, for all paths under one rule together.
+/// A byte cap, of all paths under one rule together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapStatus {
     /// All of it.
     pub bytes: u64,
-    /// The bytes not assigned to a path yet.
+    /// What no path has been given yet.
     pub left: u64,
 }
 
-/// A session and its paths through relays, which can be changed while it runs. Clones are handles to the same session;
-/// a node holds one until the session is closed. Without any, paths through relays close.
+/// A session whose relays can be changed while it runs, as many handles as wanted; paths through relays are kept until the last
+/// is dropped.
 #[derive(Clone)]
-pub struct RunningPaths(Arc<Inner>);
+pub struct NodeSession(Arc<Inner>);
+
+impl fmt::Debug for NodeSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeSession").field("peer", &self.0.session.peer()).finish_non_exhaustive()
+    }
+}
 
 struct Inner {
     endpoint: Arc<Endpoint>,
     session: Session,
     peer: Peer,
     kept: Mutex<Vec<(RelayRoute, RelayPaths)>>,
-    /// Further paths, which cannot be removed by hand.
+    /// Kept beside those, not to be removed by hand.
     others: Mutex<Vec<RelayPaths>>,
 }
 
-impl RunningPaths {
-    /// Begins to keep a path open through each of `routes`.
+impl NodeSession {
+    /// Begins to keep a path through each of `routes`.
     #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
         let (endpoint, session, peer) = (endpoint.clone(), session.clone(), peer.clone());
@@ -79,7 +86,7 @@ impl RunningPaths {
         running
     }
 
-    /// Also keeps these paths: through granted relays, or through some of many candidates. No second path is added through their relays.
+    /// Keeps these, too: paths through granted relays, or through some of many. None is added through a relay of theirs.
     #[must_use]
     pub fn beside(self, others: RelayPaths) -> Self {
         self.others().push(others);
@@ -92,7 +99,7 @@ impl RunningPaths {
         &self.0.session
     }
 
-    /// Registers paths through `route` that are already kept.
+    /// Notes paths through `route` that are kept already.
     pub(crate) fn adopt(&self, route: RelayRoute, paths: RelayPaths) {
         self.kept().push((route, paths));
     }
@@ -110,7 +117,7 @@ impl RunningPaths {
         RelayPaths::keep(endpoint, session, std::slice::from_ref(route), &self.peer())
     }
 
-    /// The peer's addresses for relays: the given ones, else the remote addresses of the direct paths.
+    /// How relays reach the peer: where no address was given, at those that direct paths lead to now.
     fn peer(&self) -> Peer {
         let Inner { session, peer, .. } = &*self.0;
         let mut peer = peer.clone();
@@ -141,17 +148,18 @@ impl RunningPaths {
         session.paths().into_iter().map(status).collect()
     }
 
-    /// Routes through relays that never gave a path, each with the reason.
+    /// The ways through relays that were tried and never gave a path, as they are written, and why.
     #[must_use]
     pub fn without_path(&self) -> Vec<(String, String)> {
         let (kept, others) = (self.kept(), self.others());
         kept.iter().map(|(_, paths)| paths).chain(&*others).flat_map(RelayPaths::without_path).collect()
     }
 
-    /// Adds a rule that goes before all others: `PATTERN=USE[:CAP]`, where a path's number stands for its pattern.
+    /// Has paths used by another rule from now on, asked before all others: `PATTERN=USE[:CAP]`, where a path's number stands for
+    /// its way.
     ///
     /// # Errors
-    /// If it is not a rule, there is no such path, or no path would be left.
+    /// When it is no rule, there is no such path, or no path would be left.
     pub fn set(&self, rule: &str) -> Result<(), String> {
         let session = &self.0.session;
         let numbered = rule.split_once('=').and_then(|(id, terms)| Some((id.parse::<u32>().ok()?, terms)));
@@ -176,7 +184,7 @@ impl RunningPaths {
         paths.any(|path| kept.iter().any(|(known, keeper)| known == route && keeper.keeps(path.id)))
     }
 
-    /// Refuses a route that is already kept: two paths over one route would share everything.
+    /// Two paths of one way would share all that they have.
     fn check_is_new(
         &self,
         (route, ways): (&RelayRoute, &[(RelayRoute, RelayRoute)]),
@@ -201,10 +209,10 @@ impl RunningPaths {
         Err(format!("a path through {route} is kept already, {why}: {which}"))
     }
 
-    /// Begins to keep a path through these relays, and waits until it is open.
+    /// Keeps a path through these relays, too, and waits until it is open.
     ///
     /// # Errors
-    /// If there is one already, it is removed meanwhile, or it does not open soon. In the last case the attempts go on.
+    /// When there is one already, it is taken back meanwhile, or it does not open soon; then it is tried on.
     pub async fn add(&self, route: &RelayRoute) -> Result<(), String> {
         let begin = Instant::now();
         self.begin(route).await?;
@@ -232,9 +240,9 @@ impl RunningPaths {
         Ok(())
     }
 
-    /// Checks that a route is new and begins to keep it under one lock, since requests may run concurrently.
+    /// Looks whether it is new and begins to keep it, both before anybody else does: several may be asked for at once.
     async fn begin(&self, route: &RelayRoute) -> Result<(), String> {
-        // Routes that are equal as written are found without a name server.
+        // What the words tell need not wait for a name server.
         self.check_is_new((route, &[]), &self.kept())?;
         let ways = self.ways(route).await;
         let mut kept = self.kept();
@@ -243,8 +251,8 @@ impl RunningPaths {
         Ok(())
     }
 
-    /// This route and the kept ones, each as written and with the current addresses of its names, as far as they resolve
-    /// within [`NAMES`].
+    /// A route and those that are kept as they were named, each with the addresses that its names have now; without those of
+    /// which a name server says nothing within [`NAMES`].
     async fn ways(&self, route: &RelayRoute) -> Vec<(RelayRoute, RelayRoute)> {
         let named: Vec<RelayRoute> = self.kept().iter().map(|(route, _)| route.clone()).collect();
         let resolving = named.into_iter().chain([route.clone()]).map(async |named| {
@@ -254,10 +262,10 @@ impl RunningPaths {
         join_all(resolving).await
     }
 
-    /// Closes a path through relays for good.
+    /// Closes a path through relays, and keeps none there.
     ///
     /// # Errors
-    /// If there is no such path, it was not named or added by hand, or no other path is open.
+    /// When there is no such path, it is not one that was named or added, or no other is open.
     pub fn remove(&self, id: u32) -> Result<(), String> {
         let paths = self.0.session.paths();
         let path = paths.iter().find(|path| path.id.0 == id);
@@ -273,10 +281,10 @@ impl RunningPaths {
         self.give_up((&mut kept, at), &paths)
     }
 
-    /// Like [`Self::remove`], for the path over this route, which need not be open.
+    /// As [`Self::remove`], of the path that was named or added so; also of one that is not open: not yet, not now, or never.
     ///
     /// # Errors
-    /// If no path was named or added so, or it is the only open path.
+    /// When none was, or it is the only path that is open.
     pub async fn take_back(&self, route: &RelayRoute) -> Result<(), String> {
         let is_told = find((route, &[]), &self.kept()).is_some();
         let ways = if is_told { Vec::new() } else { self.ways(route).await };
@@ -286,7 +294,7 @@ impl RunningPaths {
         self.give_up((&mut kept, at), &self.0.session.paths())
     }
 
-    /// Stops keeping one of them, and closes its path.
+    /// Keeps one of them no longer, and closes its path.
     fn give_up(
         &self,
         (kept, at): (&mut Vec<(RelayRoute, RelayPaths)>, usize),
@@ -299,7 +307,7 @@ impl RunningPaths {
         {
             return Err(format!("path {} is the only one that is open", path.id.0));
         }
-        // Its keeper ends first, or it would open the path again.
+        // First nobody keeps it any more, or it would be opened again.
         drop(kept.remove(at));
         if let Some(path) = path {
             self.0.session.close_path(path.id);
@@ -308,7 +316,7 @@ impl RunningPaths {
     }
 }
 
-/// The index of a route among the kept ones: as written, or by the addresses of its names.
+/// The place of a way among those that are kept: as it was named, or by what else it is called.
 fn find(
     (route, ways): (&RelayRoute, &[(RelayRoute, RelayRoute)]),
     kept: &[(RelayRoute, RelayPaths)],
@@ -318,7 +326,7 @@ fn find(
     named.or_else(|| kept.iter().position(|(known, _)| way_of(known, ways).is_way_of(way)))
 }
 
-/// A route with the addresses of its names, if they were resolved.
+/// A route with the addresses of its names, as far as it was among those that were looked at.
 fn way_of<'a>(route: &'a RelayRoute, ways: &'a [(RelayRoute, RelayRoute)]) -> &'a RelayRoute {
     ways.iter().find(|(named, _)| named == route).map_or(route, |(_, way)| way)
 }

@@ -1,0 +1,34 @@
+//! What an error of the node means to the user of a command: its kind decides the exit code.
+
+use std::io;
+
+use anabranch_net::ConnectError;
+use anabranch_node::{Error, ErrorKind};
+
+use super::{Failure, Kind};
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let kind = match error.kind {
+            ErrorKind::Local => Kind::Local,
+            ErrorKind::Usage => Kind::Usage,
+            ErrorKind::Unreachable => Kind::Unreachable,
+            ErrorKind::Refused => Kind::Refused,
+        };
+        Self { kind, message: error.message, details: Vec::new(), tried: error.tried, hint: error.hint }
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl Failure {
+    /// An endpoint that could not be set up.
+    #[must_use]
+    pub fn bind(error: &io::Error) -> Self {
+        Error::bind(error).into()
+    }
+}

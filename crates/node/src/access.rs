@@ -1,0 +1,208 @@
+//! Who may open a session with a node: the holders of its tickets, and the nodes whose keys it lists.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+use anabranch_net::{Authorize, PublicKey, Refusal, ShareId, TicketSecret, Verdict};
+use anabranch_wire::Span;
+
+use crate::error::Error;
+use crate::keyfile::random;
+
+/// A share that a ticket opens until it expires: its name, its secret and its end.
+#[derive(Clone, Debug)]
+pub struct TicketShare {
+    /// The share.
+    pub id: ShareId,
+    /// The secret that opens it.
+    pub secret: TicketSecret,
+    lifetime: Duration,
+    end: Deadline,
+}
+
+impl TicketShare {
+    /// A new share with a random name and secret, open for `lifetime`; without one, until it is removed.
+    ///
+    /// # Errors
+    /// When the system gives no randomness.
+    pub fn new(lifetime: Option<Span>) -> Result<Self, Error> {
+        let now = (Instant::now(), SystemTime::now());
+        Ok(Self {
+            id: ShareId(u64::from_ne_bytes(*random()?)),
+            secret: TicketSecret::from_random(*random()?),
+            lifetime: lifetime.map_or(Duration::MAX, |lifetime| Duration::from_nanos(lifetime.as_nanos())),
+            end: lifetime.map_or(Deadline::NEVER, |lifetime| Deadline::after(lifetime, now)),
+        })
+    }
+
+    /// A share whose name and secret the application stored, so that its tickets stay good over a restart.
+    #[must_use]
+    pub fn stored(id: ShareId, secret: TicketSecret) -> Self {
+        Self { id, secret, lifetime: Duration::MAX, end: Deadline::NEVER }
+    }
+
+    /// True until the share expires.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.end.is_over((Instant::now(), SystemTime::now()))
+    }
+
+    /// The time left until it expires, and its whole lifetime; [`Duration::MAX`] for never.
+    #[must_use]
+    pub fn time_left(&self) -> (Duration, Duration) {
+        (self.end.left((Instant::now(), SystemTime::now())), self.lifetime)
+    }
+
+    /// When it expires, in seconds since 1970, as tickets have it; `None` for never.
+    #[must_use]
+    pub fn expires(&self) -> Option<u64> {
+        self.end.wall?.duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs())
+    }
+}
+
+/// An instant on both clocks; it is over when either clock has passed it.
+///
+/// The wall clock may be set back. The steady clock never is, but stands still while the machine sleeps. With both,
+/// a ticket never opens for longer than its lifetime.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    steady: Option<Instant>,
+    wall: Option<SystemTime>,
+}
+
+impl Deadline {
+    const NEVER: Self = Self { steady: None, wall: None };
+
+    /// An instant too far away for a clock to represent counts as never.
+    fn after(span: Span, (steady, wall): (Instant, SystemTime)) -> Self {
+        let span = Duration::from_nanos(span.as_nanos());
+        Self { steady: steady.checked_add(span), wall: wall.checked_add(span) }
+    }
+
+    fn is_over(&self, now: (Instant, SystemTime)) -> bool {
+        self.left(now).is_zero()
+    }
+
+    /// The time left, by the clock on which it is less.
+    fn left(&self, (steady, wall): (Instant, SystemTime)) -> Duration {
+        let by_steady = self.steady.map_or(Duration::MAX, |end| end.saturating_duration_since(steady));
+        let by_wall = self.wall.map_or(Duration::MAX, |end| end.duration_since(wall).unwrap_or_default());
+        by_steady.min(by_wall)
+    }
+}
+
+/// A list of keys and shares that may be changed while the node runs; clones share it. Everyone else is refused.
+#[derive(Clone, Debug, Default)]
+pub struct Access(Arc<Mutex<Lists>>);
+
+#[derive(Debug, Default)]
+struct Lists {
+    keys: BTreeSet<PublicKey>,
+    shares: Vec<TicketShare>,
+}
+
+impl Access {
+    /// Access with one ticket.
+    #[must_use]
+    pub fn by_ticket(share: TicketShare) -> Self {
+        let access = Self::default();
+        access.allow_share(share);
+        access
+    }
+
+    /// Access for the owners of these keys.
+    #[must_use]
+    pub fn by_keys(keys: impl IntoIterator<Item = PublicKey>) -> Self {
+        let access = Self::default();
+        access.lists().keys.extend(keys);
+        access
+    }
+
+    /// Also lets in the owner of a key.
+    pub fn allow_key(&self, key: PublicKey) {
+        self.lists().keys.insert(key);
+    }
+
+    /// Also lets in the holders of this share's ticket.
+    pub fn allow_share(&self, share: TicketShare) {
+        self.lists().shares.push(share);
+    }
+
+    /// Lets the owner of a key open no more sessions. Sessions that are open stay open.
+    pub fn remove_key(&self, key: &PublicKey) {
+        self.lists().keys.remove(key);
+    }
+
+    /// Lets the holders of this share's ticket open no more sessions. Sessions that are open stay open.
+    pub fn remove_share(&self, share: ShareId) {
+        self.lists().shares.retain(|known| known.id != share);
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.0.lock().expect("no panic while held")
+    }
+}
+
+impl Authorize for Access {
+    fn authorize(&self, peer: &PublicKey, share: Option<ShareId>) -> Verdict {
+        let lists = self.lists();
+        let Some(share) = share else {
+            return match lists.keys.contains(peer) {
+                true => Verdict::Accept { secret: None },
+                false => Verdict::Refuse(Refusal::NotAuthorised),
+            };
+        };
+        match lists.shares.iter().find(|known| known.id == share && known.is_open()) {
+            Some(known) => Verdict::Accept { secret: Some(known.secret.clone()) },
+            None => Verdict::Refuse(Refusal::TicketNotValid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::NodeKey;
+
+    use super::*;
+
+    fn key(seed: u8) -> PublicKey {
+        NodeKey::from_random([seed; 32]).public()
+    }
+
+    #[test]
+    fn a_ticket_opens_its_share_until_it_expires_or_is_removed_and_opens_no_other() {
+        let share = TicketShare::new(Some(Span::from_secs(60))).unwrap();
+        let access = Access::by_ticket(share.clone());
+        let accepts = |id| matches!(access.authorize(&key(1), id), Verdict::Accept { secret: Some(_) });
+        assert!(accepts(Some(share.id)) && share.is_open());
+        assert!(!accepts(Some(ShareId(share.id.0 ^ 1))));
+        assert!(!accepts(None));
+        access.remove_share(share.id);
+        assert!(!accepts(Some(share.id)));
+        let expired = TicketShare { end: Deadline { steady: Some(Instant::now()), wall: None }, ..share };
+        access.allow_share(expired.clone());
+        assert!(!accepts(Some(expired.id)) && !expired.is_open());
+    }
+
+    #[test]
+    fn a_listed_key_is_let_in_without_a_ticket_but_not_with_a_wrong_one() {
+        let access = Access::by_keys([key(1)]);
+        let verdict = |seed, share| access.authorize(&key(seed), share);
+        assert!(matches!(verdict(1, None), Verdict::Accept { secret: None }));
+        assert!(matches!(verdict(2, None), Verdict::Refuse(Refusal::NotAuthorised)));
+        assert!(matches!(verdict(1, Some(ShareId(5))), Verdict::Refuse(Refusal::TicketNotValid)));
+        access.remove_key(&key(1));
+        assert!(matches!(verdict(1, None), Verdict::Refuse(Refusal::NotAuthorised)));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_prolong_a_ticket() {
+        let (steady, wall) = (Instant::now(), SystemTime::now());
+        let end = Deadline::after(Span::from_secs(60), (steady, wall));
+        let later = |seconds| steady + Duration::from_secs(seconds);
+        assert!(!end.is_over((later(59), wall + Duration::from_secs(59))));
+        assert!(end.is_over((later(60), wall - Duration::from_secs(86_400))));
+        assert!(end.is_over((later(1), wall + Duration::from_secs(60))));
+    }
+}

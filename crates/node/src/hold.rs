@@ -1,0 +1,167 @@
+//! Holds a session open: dials again, with pauses, whenever it was lost.
+//!
+//! ```text
+//! Dialing --established--> Open --lost--> Dialing ...
+//!    |                       \--closed here--------> Ended
+//!    \--refused, or patience at its end-------------> Ended
+//! ```
+//! A session itself survives an outage of all paths that is shorter than its idle timeout. What is dialed again here is a
+//! session that ended: after a longer outage, or because the other end was restarted.
+
+use std::time::Duration;
+
+use anabranch_net::CloseReason;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::dial::Dial;
+use crate::error::{Error, ErrorKind};
+use crate::node::Node;
+use crate::paths::NodeSession;
+
+/// Pause after the first attempt that failed; it doubles with each, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// A session that lasted this long ends the doubling of pauses.
+const LASTING: Duration = Duration::from_secs(10);
+
+/// Where a held session stands.
+#[derive(Clone, Debug)]
+pub enum Holding {
+    /// There is no session now; the reason is why the last one ended or the last attempt failed.
+    Dialing(Option<Error>),
+    /// The session is open.
+    Open(NodeSession),
+    /// It will not be dialed again: it was closed here, the node refused, or patience is at its end.
+    Ended(Error),
+}
+
+/// A session that is dialed again whenever it ends, until this is dropped or the session is aborted here.
+#[derive(Debug)]
+pub struct Held {
+    state: watch::Receiver<Holding>,
+    task: JoinHandle<()>,
+}
+
+impl Held {
+    /// Where the session stands now.
+    #[must_use]
+    pub fn state(&self) -> Holding {
+        self.state.borrow().clone()
+    }
+
+    /// Waits for the next change and returns it; the last one again once it has ended.
+    pub async fn changed(&mut self) -> Holding {
+        let _ = self.state.changed().await;
+        self.state.borrow_and_update().clone()
+    }
+
+    /// Waits until the session is open.
+    ///
+    /// # Errors
+    /// Why it will not be dialed again.
+    pub async fn session(&mut self) -> Result<NodeSession, Error> {
+        loop {
+            match self.state.borrow_and_update().clone() {
+                Holding::Open(session) if session.session().close_reason().is_none() => return Ok(session),
+                Holding::Ended(error) => return Err(error),
+                _ => {}
+            }
+            if self.state.changed().await.is_err() {
+                return Err(closed_here());
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Node {
+    /// Dials again and again, with growing pauses, until a session is established or `patience` is over.
+    ///
+    /// # Errors
+    /// Why the last attempt failed; at once if trying again does not help.
+    pub async fn redial(&self, dial: &Dial, patience: Option<Duration>) -> Result<NodeSession, Error> {
+        let mut pause = FIRST_PAUSE;
+        self.dial_until(dial, patience, &mut pause, |_| {}).await
+    }
+
+    /// Holds a session open until the result is dropped. Each time it is lost it is dialed again for as long as
+    /// `patience`, or for ever.
+    #[must_use]
+    pub fn hold(&self, dial: Dial, patience: Option<Duration>) -> Held {
+        let (node, (sender, state)) = (self.clone(), watch::channel(Holding::Dialing(None)));
+        let task = tokio::spawn(async move {
+            let why = node.keep(&dial, patience, &sender).await;
+            sender.send_replace(Holding::Ended(why));
+        });
+        Held { state, task }
+    }
+
+    /// Returns why the session is not dialed again.
+    async fn keep(&self, dial: &Dial, patience: Option<Duration>, state: &watch::Sender<Holding>) -> Error {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let report = |error: &Error| {
+                state.send_replace(Holding::Dialing(Some(error.clone())));
+            };
+            let session = match self.dial_until(dial, patience, &mut pause, report).await {
+                Ok(session) => session,
+                Err(error) => return error,
+            };
+            let begin = Instant::now();
+            state.send_replace(Holding::Open(session.clone()));
+            let reason = session.session().closed().await;
+            if let CloseReason::Local { .. } = reason {
+                return closed_here();
+            }
+            let why = Error::new(ErrorKind::Unreachable, format!("the session was lost: {reason}"));
+            state.send_replace(Holding::Dialing(Some(why)));
+            if begin.elapsed() > LASTING {
+                pause = FIRST_PAUSE;
+            } else {
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    async fn dial_until(
+        &self,
+        dial: &Dial,
+        patience: Option<Duration>,
+        pause: &mut Duration,
+        report: impl Fn(&Error),
+    ) -> Result<NodeSession, Error> {
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let attempt = self.dial(dial);
+            let outcome = match deadline {
+                Some(deadline) => timeout_at(deadline, attempt)
+                    .await
+                    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unreachable, "no answer from the node"))),
+                None => attempt.await,
+            };
+            let error = match outcome {
+                Ok(session) => return Ok(session),
+                Err(error) => error,
+            };
+            let is_over = deadline.is_some_and(|deadline| Instant::now() + *pause >= deadline);
+            if error.kind != ErrorKind::Unreachable || is_over {
+                return Err(error);
+            }
+            report(&error);
+            sleep(*pause).await;
+            *pause = (*pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+fn closed_here() -> Error {
+    Error::local("the session was closed")
+}

@@ -1,0 +1,107 @@
+//! Tickets that lead to a node, and its presence at the relays that they name.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anabranch_net::Ticket;
+use anabranch_secure::RelayHint;
+
+use crate::access::TicketShare;
+use crate::address::NodeAt;
+use crate::error::{Error, ErrorKind};
+use crate::node::Node;
+use crate::relay::{Hosting, RelayError, RelayRoute};
+
+/// Most relays in a ticket.
+pub const MOST_RELAYS_IN_TICKET: usize = 8;
+
+/// A ticket, and this node's registrations at the relays it names. They end when this is dropped.
+#[derive(Debug)]
+pub struct Invitation {
+    /// What to give to others.
+    pub ticket: Ticket,
+    /// Granted relays that could not be used, each with the reason.
+    pub left_out: Vec<String>,
+    _hosting: Vec<Hosting>,
+}
+
+impl Invitation {
+    pub(crate) async fn make(
+        node: &Node,
+        share: &TicketShare,
+        outside: &[SocketAddr],
+    ) -> Result<Self, Error> {
+        let mut seen = BTreeSet::new();
+        let addresses = outside.iter().copied().chain(node.addresses());
+        let mut invitation = Self {
+            ticket: Ticket {
+                node: node.id(),
+                addresses: addresses.filter(|address| seen.insert(*address)).collect(),
+                relays: Vec::new(),
+                share: share.id,
+                secret: share.secret.clone(),
+                expires: share.expires(),
+            },
+            left_out: Vec::new(),
+            _hosting: Vec::new(),
+        };
+        invitation.register(node).await?;
+        Ok(invitation)
+    }
+
+    /// Registers at the relays that were named, which must succeed, and at the granted ones, of which one must.
+    async fn register(&mut self, node: &Node) -> Result<(), Error> {
+        let named = singles(node.relays())?;
+        let is_new = |relay: &RelayHint| named.iter().all(|other| other.node != relay.node);
+        let granted: Vec<NodeAt> =
+            node.grants().relays().into_iter().filter(is_new).map(NodeAt::from).collect();
+        let all = named.iter().chain(&granted).take(MOST_RELAYS_IN_TICKET);
+        let secret = &self.ticket.secret;
+        let host =
+            |relay: &NodeAt| Hosting::at(node.endpoint(), relay.clone(), node.grants(), secret.clone());
+        let hosting: Vec<(&NodeAt, Hosting)> = all.map(|relay| (relay, host(relay))).collect();
+        let mut last = None;
+        for (at, (relay, mut hosting)) in hosting.into_iter().enumerate() {
+            match hosting.registered().await {
+                Ok(hint) => {
+                    // By address, since the holder of the ticket may have another name server or none.
+                    self.ticket.relays.push(hint);
+                    self._hosting.push(hosting);
+                }
+                Err(error) if at < named.len() => return Err(not_through(node, relay, &error)),
+                Err(error) => {
+                    self.left_out.push(format!("relay {} is left out: {error}", relay.node));
+                    last = Some(not_through(node, relay, &error));
+                }
+            }
+        }
+        match last {
+            Some(error) if self.ticket.relays.is_empty() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn not_through(node: &Node, relay: &NodeAt, error: &RelayError) -> Error {
+    let failure = Error::new(ErrorKind::Unreachable, format!("not reachable through {relay}: {error}"));
+    if let RelayError::Unresolved(_) = error {
+        return failure;
+    }
+    failure.hint(format!(
+        "is `anabranch relay` running there, and does it list this node's key, {}, or name the controller?",
+        node.id()
+    ))
+}
+
+/// The relays for a ticket: one for each route.
+fn singles(routes: &[RelayRoute]) -> Result<Vec<NodeAt>, Error> {
+    if routes.len() > MOST_RELAYS_IN_TICKET {
+        return Err(Error::usage(format!("a ticket names {MOST_RELAYS_IN_TICKET} relays at most")));
+    }
+    let single = |route: &RelayRoute| match &route.0[..] {
+        [relay] => Ok(relay.clone()),
+        _ => Err(Error::usage("a ticket names single relays, not one behind the other")
+            .hint("give `--relay` once for each")),
+    };
+    routes.iter().map(single).collect()
+}

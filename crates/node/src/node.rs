@@ -1,0 +1,444 @@
+//! A node: a key, a socket, relays and rules in one place, from which sessions are opened and accepted.
+//!
+//! [`Node::builder`] takes everything that an application or a command line can set. [`Node::dial`] opens a session to
+//! the maker of a ticket, and [`Node::redial`] does so again after the session was lost. On the other side
+//! [`Node::invite`] makes a ticket and [`Node::accept`] waits for sessions. Every session is listed at the control
+//! socket, if there is one.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_net::{
+    Addresses, Authorize, Config, DenyAll, Endpoint, EndpointConfig, NodeKey, PathRules, PublicKey, Route,
+    Session, Span, Tap,
+};
+use anabranch_service::control::Socket;
+
+use crate::access::TicketShare;
+use crate::controllers::{ControllerHint, LinkError};
+use crate::dial::{self, Dial, Means};
+use crate::error::{Error, ErrorKind};
+use crate::grants::{GrantWanted, Grants, USUAL_PATHS};
+use crate::invitation::Invitation;
+use crate::keyfile;
+use crate::paths::{NodeSession, RunningSessions};
+use crate::relay::{Entry, Peer, RelayRoute};
+
+/// How many relays controllers are asked for if the application does not say.
+pub const USUAL_RELAYS: u8 = 3;
+/// How long a closed session may repeat its last packet for a peer that did not receive it.
+const LAST_WORDS: Duration = Duration::from_millis(700);
+/// Longest time for a handshake, unless silence is to be noticed sooner.
+const CONNECT_TIMEOUT: Span = Span::from_secs(10);
+/// Relay paths that may be added by hand to a session whose direct paths are pinned.
+const MOST_ADDED: usize = 8;
+
+/// Where a node's key comes from.
+#[derive(Debug, Default)]
+pub enum KeySource {
+    /// The usual file if relays or controllers have to know the key, else a new key for this run.
+    #[default]
+    Usual,
+    /// This file, which must exist.
+    File(PathBuf),
+    /// This key.
+    Given(NodeKey),
+}
+
+impl KeySource {
+    /// The key, and the file for its grants if it has one; `is_known` when relays or controllers have to know it.
+    fn load(self, is_known: bool) -> Result<(NodeKey, Option<PathBuf>), Error> {
+        Ok(match self {
+            Self::Given(key) => (key, None),
+            Self::File(file) => (keyfile::load(&file)?, Some(grants_file(&file))),
+            Self::Usual if is_known => {
+                let file = keyfile::default_path()?;
+                (keyfile::load_or_create(&file)?, Some(grants_file(&file)))
+            }
+            Self::Usual => (keyfile::fresh()?, None),
+        })
+    }
+}
+
+impl From<Option<PathBuf>> for KeySource {
+    fn from(file: Option<PathBuf>) -> Self {
+        file.map_or(Self::Usual, Self::File)
+    }
+}
+
+impl From<NodeKey> for KeySource {
+    fn from(key: NodeKey) -> Self {
+        Self::Given(key)
+    }
+}
+
+/// What a node is started with. Everything has a default.
+pub struct NodeBuilder {
+    key: KeySource,
+    relays: Vec<RelayRoute>,
+    controllers: Vec<ControllerHint>,
+    most_relays: u8,
+    rules: PathRules,
+    addresses: Addresses,
+    port: u16,
+    session: Config,
+    access: Arc<dyn Authorize>,
+    control: Option<PathBuf>,
+    tap: Option<Arc<dyn Tap>>,
+}
+
+impl Default for NodeBuilder {
+    fn default() -> Self {
+        Self {
+            key: KeySource::default(),
+            relays: Vec::new(),
+            controllers: Vec::new(),
+            most_relays: USUAL_RELAYS,
+            rules: PathRules::default(),
+            addresses: Addresses::All,
+            port: 0,
+            session: Config::default(),
+            access: Arc::new(DenyAll),
+            control: None,
+            tap: None,
+        }
+    }
+}
+
+impl NodeBuilder {
+    /// The key by which others know this node.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<KeySource>) -> Self {
+        self.key = key.into();
+        self
+    }
+
+    /// Relays that list this node's key: each gives every session one more path, and others reach this node through
+    /// them.
+    #[must_use]
+    pub fn relays(mut self, relays: Vec<RelayRoute>) -> Self {
+        self.relays = relays;
+        self
+    }
+
+    /// Controllers that list this node's key and grant it the use of relays, of which any may answer.
+    #[must_use]
+    pub fn controllers(mut self, controllers: Vec<ControllerHint>) -> Self {
+        self.controllers = controllers;
+        self
+    }
+
+    /// How many relays to ask controllers for, at most.
+    #[must_use]
+    pub fn most_relays(mut self, count: u8) -> Self {
+        self.most_relays = count;
+        self
+    }
+
+    /// How paths are to be used, in all sessions together.
+    #[must_use]
+    pub fn path_rules(mut self, rules: PathRules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// The local addresses or interfaces to use; all of them by default, as they come and go.
+    #[must_use]
+    pub fn addresses(mut self, addresses: Addresses) -> Self {
+        self.addresses = addresses;
+        self
+    }
+
+    /// The UDP port to listen on; any free one by default.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Settings of all sessions, such as how long one may be silent before it is lost.
+    #[must_use]
+    pub fn session(mut self, config: Config) -> Self {
+        self.session = config;
+        self
+    }
+
+    /// Gives a session up once it was silent on every path for this long. Pings keep it alive while both ends are idle.
+    #[must_use]
+    pub fn silence(mut self, limit: Span) -> Self {
+        self.session.connect_timeout = CONNECT_TIMEOUT.min(limit);
+        self.session.idle_timeout = limit;
+        self.session.keep_alive = Some(limit / 3);
+        self
+    }
+
+    /// Who may open sessions, usually an [`Access`](crate::Access); no one by default.
+    #[must_use]
+    pub fn access(mut self, access: impl Authorize) -> Self {
+        self.access = Arc::new(access);
+        self
+    }
+
+    /// A Unix socket at which `anabranch path` lists and changes the paths of this node's sessions.
+    #[must_use]
+    pub fn control(mut self, socket: Option<PathBuf>) -> Self {
+        self.control = socket;
+        self
+    }
+
+    /// Shows every datagram that is sent or received to `tap`.
+    #[must_use]
+    pub fn tap(mut self, tap: Option<Arc<dyn Tap>>) -> Self {
+        self.tap = tap;
+        self
+    }
+
+    /// Reads the key, opens the sockets, and gets a grant if there are controllers.
+    ///
+    /// # Errors
+    /// When a relay is named twice, the key cannot be used, the port is taken, no controller grants anything, or another
+    /// program listens at the control socket.
+    pub async fn start(self) -> Result<Node, Error> {
+        check(&self.relays)?;
+        let is_known = !self.relays.is_empty() || !self.controllers.is_empty();
+        let (key, grants_file) = self.key.load(is_known)?;
+        let mut config = EndpointConfig::new(key)
+            .port(self.port)
+            .addresses(self.addresses)
+            .session(self.session.clone())
+            .path_rules(self.rules);
+        (config.authorize, config.tap) = (self.access, self.tap);
+        let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;
+        let endpoint = Arc::new(endpoint);
+        let grants = if self.controllers.is_empty() {
+            Grants::default()
+        } else {
+            let wanted = GrantWanted { relays: (self.most_relays, 1), paths: USUAL_PATHS };
+            let granted = Grants::obtain(&endpoint, &self.controllers, wanted, grants_file).await;
+            granted.map_err(|error| not_granted(&error, &endpoint.node()))?
+        };
+        let sessions = RunningSessions::default();
+        let control = self.control.as_deref().map(|file| Socket::open(file, sessions.clone())).transpose();
+        let control = control.map_err(|error| Error::local(error.to_string()))?;
+        let (relays, config) = (self.relays, self.session);
+        Ok(Node(Arc::new(Inner { endpoint, relays, grants, sessions, config, is_known, control })))
+    }
+}
+
+/// Checks that no route through relays is named twice: two paths over the same route would share everything.
+///
+/// # Errors
+/// When one is.
+fn check(routes: &[RelayRoute]) -> Result<(), Error> {
+    let again =
+        (1..routes.len()).find(|at| routes[..*at].iter().any(|before| before.is_way_of(&routes[*at])));
+    again.map_or(Ok(()), |at| {
+        Err(Error::usage(format!("`--relay` names {} twice: that would be one path", routes[at]))
+            .hint("name each relay once; at another address of it there may be another path"))
+    })
+}
+
+/// A controller that refuses has already given its reason and a remedy.
+fn not_granted(error: &LinkError, own: &PublicKey) -> Error {
+    let failure = Error::new(ErrorKind::Unreachable, format!("no relays: {error}"));
+    match error {
+        LinkError::Denied { .. } => failure,
+        _ => failure.hint(format!(
+            "is `anabranch controller` running there, and does it list this node's key, {own}, as a client? Is the key in `--controller` the one \
+             that it prints? A node that has another does not answer"
+        )),
+    }
+}
+
+/// The file for the grants of a key.
+fn grants_file(key: &Path) -> PathBuf {
+    let mut name = key.as_os_str().to_owned();
+    name.push(".grants");
+    name.into()
+}
+
+/// A running node; clones are handles to the same one. Its sockets close with the last handle.
+#[derive(Clone)]
+pub struct Node(Arc<Inner>);
+
+struct Inner {
+    endpoint: Arc<Endpoint>,
+    relays: Vec<RelayRoute>,
+    grants: Grants,
+    sessions: RunningSessions,
+    config: Config,
+    /// Whether relays or controllers know this node's key.
+    is_known: bool,
+    control: Option<Socket>,
+}
+
+impl Node {
+    /// Begins to describe a node.
+    #[must_use]
+    pub fn builder() -> NodeBuilder {
+        NodeBuilder::default()
+    }
+
+    /// A node over an endpoint that exists, with neither relays nor a control socket. `session` is for the sessions that
+    /// it opens.
+    #[must_use]
+    pub fn over(endpoint: Arc<Endpoint>, session: Config) -> Self {
+        Self(Arc::new(Inner {
+            endpoint,
+            relays: Vec::new(),
+            grants: Grants::default(),
+            sessions: RunningSessions::default(),
+            config: session,
+            is_known: false,
+            control: None,
+        }))
+    }
+
+    /// The public key by which others know this node.
+    #[must_use]
+    pub fn id(&self) -> PublicKey {
+        self.0.endpoint.node()
+    }
+
+    /// The sockets, for what this type has no method for.
+    #[must_use]
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.0.endpoint
+    }
+
+    /// The relays that this node was started with.
+    #[must_use]
+    pub fn relays(&self) -> &[RelayRoute] {
+        &self.0.relays
+    }
+
+    /// What controllers granted this node.
+    #[must_use]
+    pub fn grants(&self) -> &Grants {
+        &self.0.grants
+    }
+
+    /// Opens a session to the maker of a ticket, or to a node by its key: directly, or through relays. Paths through the
+    /// ticket's relays, this node's relays and granted ones follow, until the session is closed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when no route led there, [`ErrorKind::Refused`] when the node does not let this one in.
+    pub async fn dial(&self, dial: &Dial) -> Result<NodeSession, Error> {
+        let Inner { endpoint, relays, grants, sessions, config, is_known, control } = &*self.0;
+        let entry = match dial.secret() {
+            Some(secret) if !is_known => Entry::Guest(secret.clone()),
+            _ => Entry::Member(grants.clone()),
+        };
+        let addable = if control.is_some() { MOST_ADDED } else { 0 };
+        let means = Means { endpoint, config, relays, entry, addable };
+        let session = dial::dial(means, dial).await?;
+        sessions.add(session.clone());
+        Ok(session)
+    }
+
+    /// Waits for a session that another node opens. `None` once the node is closed.
+    pub async fn accept(&self) -> Option<NodeSession> {
+        let session = self.0.endpoint.accept().await?;
+        let peer = Peer { addresses: Vec::new(), entry: Entry::Member(self.0.grants.clone()) };
+        let session = NodeSession::new(&self.0.endpoint, &session, &[], &peer);
+        self.0.sessions.add(session.clone());
+        Some(session)
+    }
+
+    /// The addresses to give to others, best first: those with a default route, then the others. Loopback addresses only
+    /// if there is nothing else: a program on this machine finds the node anyway.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        addresses_to_tell(&self.0.endpoint)
+    }
+
+    /// Makes a ticket that opens `share`, and has this node reachable through its relays and granted ones while the
+    /// invitation exists. `outside` are addresses to put first, such as those of a router that forwards a port.
+    ///
+    /// # Errors
+    /// When a relay that was named does not let this node in, or none of the granted ones does.
+    pub async fn invite(&self, share: &TicketShare, outside: &[SocketAddr]) -> Result<Invitation, Error> {
+        Invitation::make(self, share, outside).await
+    }
+
+    /// Closes the sockets and ends all sessions. Sessions that were broken off repeat their last packet for a moment: in the
+    /// middle of a transfer the first one is easily lost.
+    pub async fn close(&self) {
+        let endpoint = &self.0.endpoint;
+        endpoint.close().await;
+        let all_gone = async {
+            while endpoint.stats().sessions > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        // A peer that has not received it by then finds out by the idle timeout.
+        let _ = tokio::time::timeout(LAST_WORDS, all_gone).await;
+    }
+}
+
+/// The addresses of an endpoint to give to others, best first; loopback addresses only if there is nothing else.
+fn addresses_to_tell(endpoint: &Endpoint) -> Vec<SocketAddr> {
+    let mut sockets = endpoint.sockets();
+    if sockets.iter().any(|socket| !socket.place.loopback) {
+        sockets.retain(|socket| !socket.place.loopback);
+    }
+    sockets.retain(|socket| !socket.ruled_out);
+    sockets.sort_by_key(|socket| !socket.place.has_default_route());
+    sockets.iter().map(|socket| socket.local).collect()
+}
+
+/// True when these addresses lead to this very machine only.
+#[must_use]
+pub fn only_here(addresses: &[SocketAddr]) -> bool {
+    addresses.iter().all(|address| address.ip().is_loopback())
+}
+
+/// The warning for [`only_here`].
+pub const ONLY_HERE: &str = "no network is up: only programs on this very machine can use the ticket; connect to a network and start again";
+
+/// What people call this end of a path: its interface, or its address where that has no name.
+#[must_use]
+pub fn local_name(session: &Session, route: &Route) -> Option<String> {
+    let interface = session.interface(route).filter(|name| !name.is_empty());
+    interface.or_else(|| Some(session.local_address(route)?.ip().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_overlay::controller::message::Again;
+
+    use super::*;
+
+    #[test]
+    fn a_route_that_is_named_twice_is_refused_and_another_address_of_its_relay_is_not() {
+        let [one, other] = [1, 2].map(|byte| NodeKey::from_random([byte; 32]).public());
+        let routes = |texts: &[String]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        let (first, second) = (format!("{one}@192.0.2.1:4600"), format!("{one}@192.0.2.2:4600"));
+        let behind = format!("{first}+{other}@192.0.2.3:4600");
+        assert!(check(&routes(&[first.clone(), second, behind])).is_ok());
+        let twice = check(&routes(&[first.clone(), first.clone()])).unwrap_err();
+        assert!(twice.message.contains(&first) && twice.hint.is_some(), "{twice:?}");
+    }
+
+    #[test]
+    fn a_refusal_by_a_controller_has_no_hint_that_it_may_not_run() {
+        let own = NodeKey::from_random([1; 32]).public();
+        let why = "the quota allows 2 grants, and 2 are in use: there is room in 60 s".to_owned();
+        let refused = not_granted(&LinkError::Denied { why: why.clone(), again: Again::Never }, &own);
+        assert!(refused.message.ends_with(&why) && refused.hint.is_none(), "{refused:?}");
+        let silent = not_granted(&LinkError::Silent, &own).hint.unwrap();
+        assert!(silent.contains(&own.to_string()), "{silent}");
+        // A controller does not answer to a wrong key either.
+        assert!(silent.contains("Is the key in `--controller` the one"), "{silent}");
+    }
+
+    #[test]
+    fn a_session_is_pinged_before_it_is_given_up() {
+        let config = Node::builder().silence(Span::from_secs(6)).session;
+        assert_eq!(config.connect_timeout, Span::from_secs(6));
+        assert_eq!((config.idle_timeout, config.keep_alive), (Span::from_secs(6), Some(Span::from_secs(2))));
+        assert_eq!(Node::builder().silence(Span::from_secs(60)).session.connect_timeout, CONNECT_TIMEOUT);
+    }
+}

@@ -1,0 +1,93 @@
+//! The threads that sessions run on, for programs that have no runtime of their own.
+
+use std::time::Duration;
+
+use anabranch_service::process::memory;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::error::Error;
+
+/// How long a program that ends waits for unfinished calls to the system: a silent name server is asked for up to 10 s, and
+/// its answer is no longer needed.
+const LAST_PATIENCE: Duration = Duration::from_millis(500);
+/// Address space that a program with sessions reserves at least: most of it for threads, and never used.
+const LEAST_ADDRESS_SPACE: u64 = 512 << 20;
+
+/// The threads that sessions run on.
+#[derive(Debug)]
+pub struct Threads(Option<Runtime>);
+
+impl Threads {
+    /// Starts them, one for each core.
+    ///
+    /// # Errors
+    /// When the system gives no threads, or so little address space that an allocation would fail later.
+    pub fn start() -> Result<Self, Error> {
+        check_address_space(memory::address_space())?;
+        let built = Builder::new_multi_thread().enable_all().build();
+        built
+            .map(|runtime| Self(Some(runtime)))
+            .map_err(|error| Error::local(format!("cannot start the network threads: {error}")))
+    }
+
+    /// Runs a future to its end.
+    ///
+    /// # Panics
+    /// If the future panics.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let Self(Some(runtime)) = self else { unreachable!("it is there until this is dropped") };
+        runtime.block_on(future)
+    }
+
+    /// Ends them without waiting.
+    pub fn shutdown_background(mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(LAST_PATIENCE);
+        }
+    }
+}
+
+fn check_address_space(limit: Option<u64>) -> Result<(), Error> {
+    match limit {
+        Some(limit) if limit < LEAST_ADDRESS_SPACE => Err(Error::local(format!(
+            "the address space is limited to {} MiB (`ulimit -v`), and threads reserve up to {} MiB of it",
+            limit >> 20,
+            LEAST_ADDRESS_SPACE >> 20
+        ))
+        .hint("limit the memory in use instead: `systemd-run --user --scope -p MemoryMax=64M anabranch …`")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn an_unfinished_system_call_does_not_delay_the_end() {
+        let threads = Threads::start().unwrap();
+        let (wait, end) = std::sync::mpsc::channel::<()>();
+        // As the system's resolver does while a name server is silent.
+        let resolving = move || end.recv_timeout(Duration::from_secs(20)).is_err();
+        threads.block_on(async { drop(tokio::task::spawn_blocking(resolving)) });
+        let begin = Instant::now();
+        drop(threads);
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        drop(wait);
+    }
+
+    #[test]
+    fn too_little_address_space_is_an_error_with_advice_and_not_an_abort_later() {
+        assert!(check_address_space(None).is_ok() && check_address_space(Some(1 << 30)).is_ok());
+        let error = check_address_space(Some(200 << 20)).unwrap_err();
+        assert!(error.message.contains("200 MiB") && error.hint.is_some(), "{error}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Two nodes on loopback: tickets and keys admit, sessions are dialed again, and errors say what to do.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use anabranch_net::{Addresses, NodeKey, Span};
+use anabranch_node::{Access, Dial, ErrorKind, Holding, Node, NodeBuilder, NodeSession, TicketShare};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn key(seed: u8) -> NodeKey {
+    NodeKey::from_random([seed; 32])
+}
+
+fn builder(seed: u8) -> NodeBuilder {
+    let address: IpAddr = Ipv4Addr::new(127, 0, 2, seed).into();
+    Node::builder().key(key(seed)).addresses(Addresses::Exactly(vec![address])).silence(Span::from_secs(2))
+}
+
+/// Sends a message from one end to the other.
+async fn talk(from: &NodeSession, to: &NodeSession) {
+    let mut stream = from.session().open_stream().await.unwrap();
+    stream.write_all(b"hello").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut heard = String::new();
+    to.session().accept_stream().await.unwrap().read_to_string(&mut heard).await.unwrap();
+    assert_eq!(heard, "hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_leads_to_its_maker_until_it_is_withdrawn() {
+    let share = TicketShare::new(Some(Span::from_secs(60))).unwrap();
+    let access = Access::by_ticket(share.clone());
+    let server = builder(1).access(access.clone()).start().await.unwrap();
+    let outside = ["203.0.113.9:7".parse().unwrap(), server.addresses()[0]];
+    let ticket = server.invite(&share, &outside).await.unwrap().ticket;
+    assert_eq!(ticket.addresses, outside, "each address stands once");
+    let client = builder(2).start().await.unwrap();
+    let dial = Dial::ticket(&ticket);
+    let (here, there) = tokio::join!(client.dial(&dial), server.accept());
+    let (here, there) = (here.unwrap(), there.unwrap());
+    assert_eq!(there.session().share(), Some(share.id));
+    talk(&here, &there).await;
+    access.remove_share(share.id);
+    let refused = client.dial(&Dial::ticket(&ticket)).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Refused, "{refused}");
+    talk(&there, &here).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listed_key_is_admitted_and_another_is_refused() {
+    let server = builder(3).access(Access::by_keys([key(4).public()])).start().await.unwrap();
+    let dial = Dial::node(server.id(), server.addresses());
+    let friend = builder(4).start().await.unwrap();
+    let (here, there) = tokio::join!(friend.dial(&dial), server.accept());
+    talk(&here.unwrap(), &there.unwrap()).await;
+    let stranger = builder(5).start().await.unwrap();
+    let refused = stranger.dial(&dial).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Refused, "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_answer_is_reported_with_what_was_tried_and_a_hint() {
+    let client = builder(6).start().await.unwrap();
+    let silent = std::net::UdpSocket::bind("127.0.2.7:0").unwrap();
+    let dial = Dial::node(key(7).public(), vec![silent.local_addr().unwrap()]);
+    let error = client.dial(&dial).await.unwrap_err();
+    assert_eq!((error.kind, error.tried.len()), (ErrorKind::Unreachable, 1), "{error}");
+    assert!(error.message.contains("within 2 s") && error.hint.is_some(), "{error}");
+    let begin = std::time::Instant::now();
+    assert!(client.redial(&dial, Some(Duration::from_millis(300))).await.is_err());
+    assert!(begin.elapsed() < Duration::from_millis(1_900), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_session_is_dialed_again_when_its_peer_was_restarted_and_ends_when_refused() {
+    let start = |port, access| builder(8).port(port).access(access).start();
+    let friend = || Access::by_keys([key(9).public()]);
+    let server = start(0, friend()).await.unwrap();
+    let (addresses, port) = (server.addresses(), server.addresses()[0].port());
+    let client = builder(9).start().await.unwrap();
+    let mut held = client.hold(Dial::node(server.id(), addresses), None);
+    let (here, there) = tokio::join!(held.session(), server.accept());
+    talk(&here.unwrap(), &there.unwrap()).await;
+    server.close().await;
+    drop(server);
+    let lost = timeout(PATIENCE, held.changed()).await.expect("it is noticed");
+    assert!(matches!(lost, Holding::Dialing(Some(_))), "{lost:?}");
+    let server = loop {
+        match start(port, friend()).await {
+            Ok(server) => break server,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    let (here, there) =
+        timeout(PATIENCE, async { tokio::join!(held.session(), server.accept()) }).await.unwrap();
+    talk(&here.unwrap(), &there.unwrap()).await;
+    server.close().await;
+    drop(server);
+    let _strict = loop {
+        match start(port, Access::default()).await {
+            Ok(server) => break server,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    loop {
+        match timeout(PATIENCE, held.changed()).await.expect("it is refused") {
+            Holding::Ended(error) => return assert_eq!(error.kind, ErrorKind::Refused, "{error}"),
+            other => assert!(matches!(other, Holding::Dialing(_)), "{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_is_named_twice_is_refused_before_anything_starts() {
+    let relay = format!("{}@192.0.2.1:4600", key(1).public());
+    let relays = vec![relay.parse().unwrap(), relay.parse().unwrap()];
+    let error = builder(10).relays(relays).start().await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Usage, "{error}");
+}
