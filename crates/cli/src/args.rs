@@ -4,7 +4,7 @@ use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, capture, completions, controller, demo, keys, man, path, paths, receive, relay, send, sim, status,
+    bench, capture, completions, controller, demo, keys, man, path, receive, relay, send, sim, status, trace,
 };
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
@@ -62,7 +62,7 @@ pub enum Command {
     Bench(bench::BenchArgs),
     Status(status::StatusArgs),
     Path(path::PathArgs),
-    Paths(paths::PathsArgs),
+    Trace(trace::TraceArgs),
     Sim(sim::SimArgs),
     Capture(capture::CaptureArgs),
     Keys(keys::KeysArgs),
@@ -94,7 +94,7 @@ impl Command {
             Self::Bench(args) => args.json(),
             Self::Status(args) => args.json,
             Self::Path(args) => args.json(),
-            Self::Paths(args) => args.json,
+            Self::Trace(args) => args.json,
             // Its standard output is for results alone, which say themselves what was not as expected.
             Self::Sim(_) => false,
             Self::Keys(args) => args.json(),

@@ -186,7 +186,7 @@ fn relays_measure_each_other_and_people_see_it() {
 
     // The way past the first relay to the second: the stretch between them is measured by a relay.
     let key = overlay.scratch.text("user.key");
-    let paths = ["paths", "127.0.0.3", "--controller", &overlay.at, "--key", &key];
+    let paths = ["trace", "127.0.0.3", "--controller", &overlay.at, "--key", &key];
     let said: Value = serde_json::from_str(&must(program(&paths).arg("--json"))).unwrap();
     let way = said["ways"].as_array().unwrap().iter().find(|way| way["name"] == "127.0.0.2").expect("a way");
     let told = &way["told"][0];

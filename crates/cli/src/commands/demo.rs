@@ -1,6 +1,6 @@
 //! `anabranch demo`: two nodes and three slow paths inside this process, to see what it is all about.
 //!
-//! `stage` has the two nodes and the modelled paths, `act` one transfer, `tape` what is measured of it at the
+//! `stage` has the two nodes and the modelled paths, `act` one transfer, `recording` what is measured of it at the
 //! receiver.
 //!
 //! The *steady state* of a transfer is from the moment when a quarter of the file has been delivered to the moment
@@ -10,8 +10,8 @@
 
 mod act;
 mod overlay;
+mod recording;
 mod stage;
-mod tape;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -145,7 +145,7 @@ async fn play<S: Scene>(
     let together =
         act(&format!("\nA file over all {all} paths"), props.errand(&props.whole, all, false)?).await?;
     let cut = act("\nAnother, while a path is cut", props.errand(&props.whole, all, true)?).await?;
-    let silence = cut.cut_at.map(|(at, rtt)| (cut.tape.longest_silence(at, cut.whole_at), rtt));
+    let silence = cut.cut_at.map(|(at, rtt)| (cut.recording.longest_silence(at, cut.whole_at), rtt));
     let (silence, rtt) =
         silence.ok_or_else(|| Failure::local("the file was there before a path could be cut"))?;
     let sum = models.iter().map(|model| model.payload_rate().as_mbit()).sum();
@@ -162,7 +162,7 @@ async fn play<S: Scene>(
 }
 
 fn steady(outcome: &Outcome) -> Rate {
-    outcome.tape.rate_between(STEADY.0, STEADY.1)
+    outcome.recording.rate_between(STEADY.0, STEADY.1)
 }
 
 /// The files: originals, and what becomes of them.

@@ -8,13 +8,13 @@ pub mod demo;
 pub mod keys;
 pub mod man;
 pub mod path;
-pub mod paths;
 pub mod receive;
 pub mod relay;
 pub mod send;
 pub mod service;
 pub mod sim;
 pub mod status;
+pub mod trace;
 
 use crate::args::{Command, Global};
 use crate::errors::Failure;
@@ -62,7 +62,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&args, context),
         Command::Status(args) => status::run(&args),
         Command::Path(args) => path::run(&args),
-        Command::Paths(args) => paths::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Sim(args) => sim::run(&args, context),
         Command::Capture(args) => capture::run(&args),
         Command::Keys(args) => keys::run(&args, context),
@@ -99,7 +99,7 @@ mod tests {
             of::<super::bench::BenchArgs>("bench"),
             of::<super::status::StatusArgs>("status"),
             of::<super::path::PathArgs>("path"),
-            of::<super::paths::PathsArgs>("paths"),
+            of::<super::trace::TraceArgs>("trace"),
             of::<super::sim::SimArgs>("sim"),
             of::<super::capture::CaptureArgs>("capture"),
             of::<super::keys::KeysArgs>("keys"),

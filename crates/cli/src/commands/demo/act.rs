@@ -6,8 +6,8 @@ use std::time::Duration;
 use anabranch_transfer::{Progress as Counters, ReceiveOptions, Share, Target, receive, send};
 use anabranch_wire::Span;
 
+use super::recording::{Recorded, Recording};
 use super::stage::{Pair, Scene};
-use super::tape::{Tape, Taped};
 use crate::carrier::{Carrier, REDRAW};
 use crate::errors::Failure;
 use crate::ui::paths::{Direction, PathMeter};
@@ -32,13 +32,13 @@ pub struct Errand<'a> {
     pub cut: bool,
 }
 
-/// What the tape says of a transfer that is over.
+/// What the recording shows of a transfer that is over.
 pub struct Outcome {
     /// When bytes came.
-    pub tape: Tape,
-    /// When the path was cut, on the tape's clock, and the longest smoothed round-trip time of all paths then.
+    pub recording: Recording,
+    /// When the path was cut, on the recording's clock, and the longest smoothed round-trip time of all paths then.
     pub cut_at: Option<(Duration, Span)>,
-    /// When all bytes were checked and written, on the tape's clock. The receiver then has the disk keep them, and tells the giver, which answers.
+    /// When all bytes were checked and written, on the recording's clock. The receiver then has the disk keep them, and tells the giver, which answers.
     pub whole_at: Duration,
 }
 
@@ -53,13 +53,13 @@ pub async fn play<S: Scene>(
 ) -> Result<Outcome, Failure> {
     let share = Share::from_paths(&[errand.file])?;
     let pair = stage.connect(errand.paths).await?;
-    let tape = Tape::new();
+    let recording = Recording::new();
     let (giver, taker) = (Carrier::new(pair.giver.clone()), Carrier::new(pair.taker.clone()));
-    let taped = Taped::new(taker.clone(), tape.clone());
+    let recorded = Recorded::new(taker.clone(), recording.clone());
     let (sent, received) = (Counters::new(), Counters::new());
     let (options, target) = (ReceiveOptions::default(), Target::Directory(errand.to.clone()));
     let transfer = async {
-        match tokio::try_join!(send(&giver, &share, &sent), receive(&taped, target, &options, &received)) {
+        match tokio::try_join!(send(&giver, &share, &sent), receive(&recorded, target, &options, &received)) {
             Ok(summaries) => Ok(summaries),
             Err(error) => Err(taker.explain(error).await),
         }
@@ -69,7 +69,7 @@ pub async fn play<S: Scene>(
         stage,
         pair: &pair,
         errand,
-        tape: &tape,
+        recording: &recording,
         received: &received,
         meter,
         cut_at: None,
@@ -80,10 +80,10 @@ pub async fn play<S: Scene>(
         outcome = transfer => outcome.map(drop)?,
         gone = watch.show(display) => return Err(gone),
     }
-    let (cut_at, whole_at) = (watch.cut_at, watch.whole_at.unwrap_or_else(|| tape.now()));
+    let (cut_at, whole_at) = (watch.cut_at, watch.whole_at.unwrap_or_else(|| recording.now()));
     display.finish(&watch.snapshot()).map_err(|error| Failure::output(&error))?;
     tokio::join!(taker.close(), giver.close());
-    Ok(Outcome { tape, cut_at, whole_at })
+    Ok(Outcome { recording, cut_at, whole_at })
 }
 
 /// Looks at a running transfer.
@@ -91,7 +91,7 @@ struct Watch<'a, S> {
     stage: &'a S,
     pair: &'a Pair,
     errand: &'a Errand<'a>,
-    tape: &'a Tape,
+    recording: &'a Recording,
     received: &'a Counters,
     meter: PathMeter,
     cut_at: Option<(Duration, Span)>,
@@ -122,23 +122,24 @@ impl<S: Scene> Watch<'_, S> {
     /// Sees how far the file is; true when the path was cut now.
     fn look(&mut self) -> bool {
         if self.received.snapshot().bytes_done >= self.errand.bytes {
-            self.whole_at = Some(self.tape.now());
+            self.whole_at = Some(self.recording.now());
         }
-        let is_time = self.errand.cut && self.cut_at.is_none() && self.tape.bytes() >= self.errand.bytes / 2;
+        let is_time =
+            self.errand.cut && self.cut_at.is_none() && self.recording.bytes() >= self.errand.bytes / 2;
         if is_time {
             let rtt = self.pair.giver.paths().iter().map(|path| path.rtt).max();
-            self.cut_at = Some((self.tape.now(), rtt.unwrap_or(Span::ZERO)));
+            self.cut_at = Some((self.recording.now(), rtt.unwrap_or(Span::ZERO)));
             self.stage.cut(VICTIM);
         }
         is_time
     }
 
     fn snapshot(&mut self) -> ProgressSnapshot {
-        let elapsed = Span::from_secs_f64(self.tape.now().as_secs_f64());
+        let elapsed = Span::from_secs_f64(self.recording.now().as_secs_f64());
         ProgressSnapshot {
             elapsed,
             // What else was said on the streams is next to nothing.
-            bytes_done: self.tape.bytes().min(self.errand.bytes),
+            bytes_done: self.recording.bytes().min(self.errand.bytes),
             bytes_resumed: 0,
             bytes_total: Some(self.errand.bytes),
             waiting: false,

@@ -1,4 +1,4 @@
-//! `anabranch paths` on routers made of namespaces: real traces, without privileges, from every side.
+//! `anabranch trace` on routers made of namespaces: real traces, without privileges, from every side.
 //!
 //! ```text
 //!  a ─ 1,2 ─ r1 ─ 5,6 ── r2 ─ 9,10 ─ b        the numbers end 10.9.0.x; /30 and /31
@@ -78,7 +78,7 @@ impl Routers {
         &self.machines[NAMES.iter().position(|known| *known == name).expect("a machine")]
     }
 
-    /// `anabranch paths` on a machine, by a user without privileges; what it says, as JSON.
+    /// `anabranch trace` on a machine, by a user without privileges; what it says, as JSON.
     fn paths(&self, at: &str, words: &[String]) -> Value {
         let mut command = self.at(at).command("setpriv");
         command.args([
@@ -89,7 +89,7 @@ impl Routers {
             "--clear-groups",
             "--no-new-privs",
             PROGRAM,
-            "paths",
+            "trace",
         ]);
         let output = command.args(words).arg("--json").output().unwrap();
         assert!(output.status.success(), "{at}: {}", errors(&output));

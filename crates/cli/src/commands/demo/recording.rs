@@ -15,7 +15,7 @@ const GRAIN: Duration = Duration::from_micros(200);
 
 /// When how many bytes had come; clones share it.
 #[derive(Clone, Debug)]
-pub struct Tape(Arc<Mutex<Marks>>);
+pub struct Recording(Arc<Mutex<Marks>>);
 
 #[derive(Debug)]
 struct Marks {
@@ -24,14 +24,14 @@ struct Marks {
     marks: Vec<(Duration, u64)>,
 }
 
-impl Tape {
-    /// An empty tape; its clock runs from now.
+impl Recording {
+    /// An empty recording; its clock runs from now.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Marks { start: Instant::now(), marks: Vec::new() })))
     }
 
-    /// Time since the tape was made.
+    /// Time since the recording was made.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.marks().start.elapsed()
@@ -94,38 +94,38 @@ impl Marks {
     }
 }
 
-/// A connection that notes on a tape what is read from its streams.
-pub struct Taped<C> {
+/// A connection that notes on a recording what is read from its streams.
+pub struct Recorded<C> {
     inner: C,
-    tape: Tape,
+    recording: Recording,
 }
 
-impl<C> Taped<C> {
-    /// The same connection with its reads noted on `tape`.
-    pub fn new(inner: C, tape: Tape) -> Self {
-        Self { inner, tape }
+impl<C> Recorded<C> {
+    /// The same connection with its reads noted on `recording`.
+    pub fn new(inner: C, recording: Recording) -> Self {
+        Self { inner, recording }
     }
 }
 
-impl<C: Connection> Connection for Taped<C> {
-    type Stream = TapedStream<C::Stream>;
+impl<C: Connection> Connection for Recorded<C> {
+    type Stream = RecordedStream<C::Stream>;
 
     async fn open(&self) -> io::Result<Self::Stream> {
-        Ok(TapedStream { inner: self.inner.open().await?, tape: self.tape.clone() })
+        Ok(RecordedStream { inner: self.inner.open().await?, recording: self.recording.clone() })
     }
 
     async fn accept(&self) -> io::Result<Self::Stream> {
-        Ok(TapedStream { inner: self.inner.accept().await?, tape: self.tape.clone() })
+        Ok(RecordedStream { inner: self.inner.accept().await?, recording: self.recording.clone() })
     }
 }
 
 /// A stream that notes what is read from it.
-pub struct TapedStream<S> {
+pub struct RecordedStream<S> {
     inner: S,
-    tape: Tape,
+    recording: Recording,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for TapedStream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RecordedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -135,13 +135,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for TapedStream<S> {
         let result = ready!(Pin::new(&mut self.inner).poll_read(cx, buffer));
         let read = buffer.filled().len() - before;
         if read > 0 {
-            self.tape.note(read);
+            self.recording.note(read);
         }
         Poll::Ready(result)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for TapedStream<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RecordedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(cx, data)
     }
@@ -167,15 +167,16 @@ mod tests {
 
     #[test]
     fn the_steady_state_leaves_out_a_slow_start_and_a_slow_end() {
-        let tape = marks(&[(0, 0), (1_000, 25_000), (1_100, 25_000), (1_200, 25_000), (3_000, 25_000)]);
-        assert_eq!(tape.rate_between(0.25, 0.75), Rate::from_mbit(2.0));
+        let recording = marks(&[(0, 0), (1_000, 25_000), (1_100, 25_000), (1_200, 25_000), (3_000, 25_000)]);
+        assert_eq!(recording.rate_between(0.25, 0.75), Rate::from_mbit(2.0));
         assert_eq!(marks(&[]).rate_between(0.25, 0.75), Rate::ZERO);
     }
 
     #[test]
     fn a_silence_counts_from_the_last_byte_before_the_cut_until_all_is_there() {
-        let tape = marks(&[(0, 1), (500, 1), (600, 1), (750, 1), (800, 1)]);
-        let silence = |from, to| tape.longest_silence(Duration::from_millis(from), Duration::from_millis(to));
+        let recording = marks(&[(0, 1), (500, 1), (600, 1), (750, 1), (800, 1)]);
+        let silence =
+            |from, to| recording.longest_silence(Duration::from_millis(from), Duration::from_millis(to));
         assert_eq!(silence(610, 800), Span::from_millis(150));
         assert_eq!(silence(10, 800), Span::from_millis(500));
         assert_eq!(silence(610, 700), Span::ZERO);
@@ -184,8 +185,8 @@ mod tests {
 
     #[test]
     fn reads_of_one_moment_are_one_mark() {
-        let mut tape = marks(&[(5, 10)]);
-        tape.note(Duration::from_micros(5_100), 7);
-        assert_eq!(tape.marks, [(Duration::from_millis(5), 17)]);
+        let mut recording = marks(&[(5, 10)]);
+        recording.note(Duration::from_micros(5_100), 7);
+        assert_eq!(recording.marks, [(Duration::from_millis(5), 17)]);
     }
 }

@@ -12,7 +12,7 @@ use super::known::Known;
 use super::map::Map;
 use super::sets::Sets;
 use super::traces::Trace;
-use super::{Chain, PathsArgs};
+use super::{Chain, TraceArgs};
 
 /// What is known of all ways.
 #[derive(Debug, Serialize)]
@@ -76,7 +76,7 @@ impl Told {
 
 /// Puts all traces on one graph, with what was told of stretches that nobody traced, and chooses.
 pub fn report(
-    args: &PathsArgs,
+    args: &TraceArgs,
     (own, elsewhere, known): (&[Trace], &[(IpAddr, Trace)], &Known),
     limits: &ChoiceLimits,
 ) -> (Report, Map) {

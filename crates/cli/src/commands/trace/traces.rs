@@ -9,7 +9,7 @@ use anabranch_overlay::select::Traceroute;
 use anabranch_wire::Span;
 use serde::{Deserialize, Serialize};
 
-use super::{Elsewhere, PathsArgs};
+use super::{Elsewhere, TraceArgs};
 use crate::errors::Failure;
 
 /// Version of the file; others are not read.
@@ -74,7 +74,7 @@ impl Trace {
 ///
 /// # Errors
 /// When there is no way to one of them.
-pub async fn measure(args: &PathsArgs, granted: impl Iterator<Item = IpAddr>) -> Result<Vec<Trace>, Failure> {
+pub async fn measure(args: &TraceArgs, granted: impl Iterator<Item = IpAddr>) -> Result<Vec<Trace>, Failure> {
     let first = args.relays.iter().filter_map(|chain| chain.0.first());
     let targets: BTreeSet<IpAddr> = first.copied().chain(granted).chain([args.node.0]).collect();
     let tracing: Vec<_> = targets.into_iter().map(|to| (to, tokio::spawn(trace(None, to)))).collect();
@@ -110,7 +110,7 @@ pub fn load(files: &[Elsewhere]) -> Result<Vec<(IpAddr, Trace)>, Failure> {
         let text = std::fs::read(file).map_err(|error| Failure::file("read", file, &error))?;
         let read = read(&text).map_err(|why| {
             Failure::usage(format!("{}: {why}", file.display()))
-                .hint("make it with `anabranch paths NODE --save FILE` on the other machine")
+                .hint("make it with `anabranch trace NODE --save FILE` on the other machine")
         })?;
         traces.extend(read.into_iter().map(|trace| (*at, trace)));
     }

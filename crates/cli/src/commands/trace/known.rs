@@ -15,7 +15,7 @@ use anabranch_wire::{Rate, Span};
 use tokio::task::JoinHandle;
 
 use super::traces::Trace;
-use super::{Chain, PathsArgs};
+use super::{Chain, TraceArgs};
 use crate::errors::{Failure, Kind};
 
 /// Ways over granted relays that are worth showing, and relays next to an end that are tried as one of two.
@@ -52,7 +52,7 @@ impl Asking {
     ///
     /// # Errors
     /// When no controller grants anything.
-    pub async fn begin(args: &PathsArgs) -> Result<Self, Failure> {
+    pub async fn begin(args: &TraceArgs) -> Result<Self, Failure> {
         if args.granted.controllers.is_empty() {
             return Ok(Self(None));
         }
@@ -79,7 +79,7 @@ impl Asking {
     ///
     /// # Errors
     /// When no controller answers.
-    pub async fn known(&self, args: &PathsArgs) -> Result<Known, Failure> {
+    pub async fn known(&self, args: &TraceArgs) -> Result<Known, Failure> {
         let Some(asked) = &self.0 else { return Ok(Known::default()) };
         let begin = Instant::now();
         loop {

@@ -92,7 +92,7 @@ fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
     for [from, to] in &way.unknown {
         writeln!(
             text,
-            "  from {from} to {to}: not known; run `anabranch paths {to} --save FILE` there, and give --traces {from}=FILE here"
+            "  from {from} to {to}: not known; run `anabranch trace {to} --save FILE` there, and give --traces {from}=FILE here"
         )?;
     }
     Ok(())

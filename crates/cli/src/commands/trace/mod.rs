@@ -1,4 +1,4 @@
-//! `anabranch paths`: which ways to a node share routers, and which of them are worth using together.
+//! `anabranch trace`: which ways to a node share routers, and which of them are worth using together.
 
 mod known;
 mod map;
@@ -25,15 +25,15 @@ use known::Asking;
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch paths 203.0.113.9                         the routers on the way there
-  anabranch paths 203.0.113.9 --relay 198.51.100.7    and past a relay: what do both share?
-  anabranch paths 203.0.113.9 --controller ab1...@192.0.2.1:4700    over the relays that it grants
+  anabranch trace 203.0.113.9                         the routers on the way there
+  anabranch trace 203.0.113.9 --relay 198.51.100.7    and past a relay: what do both share?
+  anabranch trace 203.0.113.9 --controller ab1...@192.0.2.1:4700    over the relays that it grants
 
 What is behind a relay only the relay can see, and routers are told apart best from both ends. There:
-  anabranch paths 203.0.113.9 --save relay.json       on the relay
-  anabranch paths 192.0.2.1 --save node.json          on the node, towards this machine
+  anabranch trace 203.0.113.9 --save relay.json       on the relay
+  anabranch trace 192.0.2.1 --save node.json          on the node, towards this machine
 Then here:
-  anabranch paths 203.0.113.9 --relay 198.51.100.7 --traces 198.51.100.7=relay.json --traces 203.0.113.9=node.json";
+  anabranch trace 203.0.113.9 --relay 198.51.100.7 --traces 198.51.100.7=relay.json --traces 203.0.113.9=node.json";
 
 /// Show what the ways to a node share, and which to use
 ///
@@ -42,7 +42,7 @@ Then here:
 /// a controller tells: measured by them, at once if they have not yet, or estimated, and each is said.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
-pub struct PathsArgs {
+pub struct TraceArgs {
     /// The node: a ticket, or its address
     #[arg(value_name = "NODE")]
     pub node: Place,
@@ -188,7 +188,7 @@ fn share(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// When nothing can be traced from here, or a file cannot be read or written.
-pub fn run(args: &PathsArgs) -> Result<(), Failure> {
+pub fn run(args: &TraceArgs) -> Result<(), Failure> {
     let elsewhere = traces::load(&args.traces)?;
     let (args, known, own) = anabranch_node::Threads::start()?.block_on(async {
         let measure = async {
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn nodes_and_relays_are_addresses_or_what_programs_print() {
-        let args: PathsArgs = parse(&[
+        let args: TraceArgs = parse(&[
             "203.0.113.9:4433",
             "--relay",
             "ab1x@198.51.100.7:4600,[2001:db8::1]:4600+198.51.100.8",
@@ -249,11 +249,11 @@ mod tests {
 
     #[test]
     fn relays_are_named_by_host_too_and_taken_by_the_kind_of_address_that_the_node_has() {
-        let args: PathsArgs = parse(&["127.0.0.5", "--relay", "ab1x@localhost:4600+127.0.0.9"]).unwrap();
+        let args: TraceArgs = parse(&["127.0.0.5", "--relay", "ab1x@localhost:4600+127.0.0.9"]).unwrap();
         let chain =
             anabranch_node::Threads::start().unwrap().block_on(args.named[0].chain(args.node.0)).unwrap();
         assert_eq!(chain.0, [[127, 0, 0, 1], [127, 0, 0, 9]].map(IpAddr::from));
-        let nowhere: PathsArgs = parse(&["127.0.0.5", "--relay", "relay.invalid:4600"]).unwrap();
+        let nowhere: TraceArgs = parse(&["127.0.0.5", "--relay", "relay.invalid:4600"]).unwrap();
         let told = anabranch_node::Threads::start()
             .unwrap()
             .block_on(nowhere.named[0].chain(nowhere.node.0))
@@ -270,7 +270,7 @@ mod tests {
             &["1.2.3.4", "--beta", "2"],
             &["1.2.3.4", "--graph", "ways.png"],
         ] {
-            let error = parse::<PathsArgs>(wrong).unwrap_err().to_string();
+            let error = parse::<TraceArgs>(wrong).unwrap_err().to_string();
             assert!(error.contains("write") || error.contains("neither"), "{error}");
         }
     }
