@@ -1,4 +1,4 @@
-//! Who may open a session with a node: the holders of its tickets, and the nodes whose keys it lists.
+//! Access control: holders of tickets and owners of listed keys may open sessions with a node.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};

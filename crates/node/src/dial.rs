@@ -116,13 +116,13 @@ impl Dial {
     }
 }
 
-/// What this node has for the sessions that it opens.
+/// The node's part of a dial.
 pub(crate) struct Means<'a> {
     pub endpoint: &'a Arc<Endpoint>,
     pub config: &'a Config,
     /// The node's own relays.
     pub relays: &'a [RelayRoute],
-    /// As what this node enters its own relays, and those that are added to the session.
+    /// How the node's own relays, and relays added to the session later, admit this node.
     pub entry: Entry,
     /// How many paths through relays others may add to the session.
     pub addable: usize,

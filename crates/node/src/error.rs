@@ -7,7 +7,7 @@ use std::path::Path;
 use anabranch_net::ConnectError;
 use anabranch_settings::SettingsError;
 
-/// What stood in the way.
+/// The cause of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// This machine: a file, a permission, a port.
@@ -23,13 +23,13 @@ pub enum ErrorKind {
 /// Why a node could not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What stood in the way.
+    /// The cause of an error.
     pub kind: ErrorKind,
-    /// What happened: one line, lower case, no full stop.
+    /// The failure in one line, lower case, without a full stop.
     pub message: String,
-    /// What was tried before giving up, such as pairs of addresses.
+    /// The attempts before giving up, such as pairs of addresses.
     pub tried: Vec<String>,
-    /// What to do next.
+    /// Advice.
     pub hint: Option<String>,
 }
 

@@ -5,8 +5,8 @@
 //!    |                       \--closed here--------> Ended
 //!    \--refused, or patience at its end-------------> Ended
 //! ```
-//! A session itself survives an outage of all paths that is shorter than its idle timeout. What is dialed again here is a
-//! session that ended: after a longer outage, or because the other end was restarted.
+//! A session survives an outage of all paths that is shorter than its idle timeout. This module handles sessions that
+//! ended: after a longer outage, or because the other end was restarted.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ impl Node {
     }
 
     /// Holds a session open until the result is dropped. Each time it is lost it is dialed again for as long as
-    /// `patience`, or for ever.
+    /// `patience`, or without end.
     #[must_use]
     pub fn hold(&self, dial: Dial, patience: Option<Duration>) -> Held {
         let (node, (sender, state)) = (self.clone(), watch::channel(Holding::Dialing(None)));

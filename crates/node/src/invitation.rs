@@ -18,7 +18,7 @@ pub const MOST_RELAYS_IN_TICKET: usize = 8;
 /// A ticket, and this node's registrations at the relays it names. They end when this is dropped.
 #[derive(Debug)]
 pub struct Invitation {
-    /// What to give to others.
+    /// The ticket to give to others.
     pub ticket: Ticket,
     /// Granted relays that could not be used, each with the reason.
     pub left_out: Vec<String>,

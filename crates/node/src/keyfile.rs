@@ -1,7 +1,7 @@
-//! Node key files: where they are, made for their owner alone, refused when others can read them.
+//! Node key files: created for their owner only, and refused if others can read them.
 //!
-//! The default is `$XDG_CONFIG_HOME/anabranch/key`, or `~/.config/anabranch/key`. What stands in the file is
-//! `anabranch-secure`'s matter ([`NodeKey::to_file_text`]); this module deals with the file. A new key is
+//! The default is `$XDG_CONFIG_HOME/anabranch/key`, or `~/.config/anabranch/key`. [`NodeKey::to_file_text`] defines the
+//! content; this module deals with the file. A new key is
 //! written under another name, flushed, then linked to its own name: the link fails when that name is taken,
 //! so a key is never overwritten and never seen half-written, even by two programs that start together. A program that
 //! has read or made a key, or drawn a secret, leaves no core dump from then on.
@@ -19,7 +19,7 @@ use crate::error::Error;
 /// Longer files are not key files.
 const MAX_LEN: u64 = 4096;
 
-/// Where the key file is when nobody says.
+/// The usual key file.
 ///
 /// # Errors
 /// When the environment names no home directory.
@@ -39,7 +39,7 @@ fn path_from(config: Option<PathBuf>, home: Option<PathBuf>, appdata: Option<Pat
     dir.map(|dir| dir.join("anabranch").join("key"))
 }
 
-/// The key in the file that the user named, or else a new one that is kept nowhere.
+/// The key in the named file, or a new one that is not stored.
 ///
 /// # Errors
 /// As [`load`] and [`fresh`].
@@ -47,7 +47,7 @@ pub fn load_or_fresh(file: Option<&Path>) -> Result<NodeKey, Error> {
     file.map_or_else(fresh, load)
 }
 
-/// A new key from the operating system's randomness, kept nowhere.
+/// A new key from the operating system's randomness; it is not stored.
 ///
 /// # Errors
 /// When the system gives no randomness.
@@ -94,7 +94,7 @@ pub fn create(path: &Path) -> Result<NodeKey, Error> {
 /// Reads the key at `path`.
 ///
 /// # Errors
-/// When there is none, it is no key or no file, or others may read or change it.
+/// If the file is missing or not a key file, or others may read or change it.
 pub fn load(path: &Path) -> Result<NodeKey, Error> {
     process::protect_secrets();
     check_regular(path)?;
@@ -105,7 +105,7 @@ pub fn load(path: &Path) -> Result<NodeKey, Error> {
     })?;
     let unreadable = |error| Error::file("read", path, &error);
     check_private(path, &file.metadata().map_err(unreadable)?)?;
-    // All its room at once: a text that grows leaves what it held behind.
+    // Allocated once: a growing string would leave copies of the key behind.
     let mut text = Zeroizing::new(String::with_capacity(MAX_LEN as usize + 2));
     file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(unreadable)?;
     NodeKey::from_file_text(&text).map_err(|error| {
@@ -128,7 +128,7 @@ fn quoted(path: &Path) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// Reads the key at `path`, or makes one there if there is none.
+/// Reads the key at `path`, or creates one there if the file is missing.
 ///
 /// # Errors
 /// As [`load`] and [`create`].

@@ -74,7 +74,7 @@ impl From<NodeKey> for KeySource {
     }
 }
 
-/// What a node is started with. Everything has a default.
+/// The description of a node. Everything has a default.
 pub struct NodeBuilder {
     key: KeySource,
     relays: Vec<RelayRoute>,
@@ -174,7 +174,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Who may open sessions, usually an [`Access`](crate::Access); no one by default.
+    /// Decides who may open sessions, usually an [`Access`](crate::Access); no one by default.
     #[must_use]
     pub fn access(mut self, access: impl Authorize) -> Self {
         self.access = Arc::new(access);
@@ -314,7 +314,7 @@ impl Node {
         &self.0.relays
     }
 
-    /// What controllers granted this node.
+    /// The grants of this node.
     #[must_use]
     pub fn grants(&self) -> &Grants {
         &self.0.grants
@@ -398,7 +398,7 @@ pub fn only_here(addresses: &[SocketAddr]) -> bool {
 /// The warning for [`only_here`].
 pub const ONLY_HERE: &str = "no network is up: only programs on this very machine can use the ticket; connect to a network and start again";
 
-/// What people call this end of a path: its interface, or its address where that has no name.
+/// The local end of a path for people: its interface, or its address if that has no name.
 #[must_use]
 pub fn local_name(session: &Session, route: &Route) -> Option<String> {
     let interface = session.interface(route).filter(|name| !name.is_empty());

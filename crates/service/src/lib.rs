@@ -1,5 +1,4 @@
-//! What every long-running program here needs: an HTTP API with metrics, a Unix control socket, and protection of the
-//! process itself.
+//! For long-running programs: an HTTP API with metrics, a Unix control socket, and protection of the process itself.
 //!
 //! | module | content |
 //! |---|---|

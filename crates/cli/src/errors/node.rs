@@ -15,7 +15,7 @@ impl From<Error> for Failure {
             ErrorKind::Unreachable => Kind::Unreachable,
             ErrorKind::Refused => Kind::Refused,
         };
-        Self { kind, message: error.message, details: Vec::new(), tried: error.tried, hint: error.hint }
+        Self { tried: error.tried, hint: error.hint, ..Self::new(kind, error.message) }
     }
 }
 

@@ -1,7 +1,7 @@
-//! The sessions of a running command, which come and go: their paths, listed and changed by requests of the same machine.
+//! The control socket of a node: lists and changes the paths of its sessions.
 //!
-//! A request is a line: `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, with `in SESSION` before it where several sessions
-//! run. The answer to each is all paths of that session, or of all.
+//! A request is a line: `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, after `in SESSION` if there are
+//! several sessions. The answer lists all paths of that session, or of all sessions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 
 use super::session::{NodeSession, PathStatus};
 
-/// What can be asked for.
+/// The usage, for wrong requests.
 const WORDS: &str =
     "say `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, after `in SESSION` if need be";
 
-/// A path, and whose it is.
+/// A path, and the number of its session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionPath {
-    /// The session, in the order in which the command got them, from 1.
+    /// The session's number, from 1 in the order of their start.
     pub session: u32,
     /// Its path.
     #[serde(flatten)]
     pub path: PathStatus,
 }
 
-/// The sessions of a command, as many handles as wanted.
+/// The sessions of a node; clones share them.
 #[derive(Clone, Default)]
 pub struct RunningSessions(Arc<Mutex<Numbered>>);
 
@@ -39,7 +39,7 @@ impl RunningSessions {
         self.0.lock().expect("no panic while held")
     }
 
-    /// Takes a session in until it is over.
+    /// Lists a session until it is closed.
     pub fn add(&self, paths: NodeSession) {
         let session = paths.session().clone();
         let number = {
@@ -86,7 +86,7 @@ impl RunningSessions {
         }
     }
 
-    /// Does what a line asks for; gives the session that it named.
+    /// Carries out a request; returns the session that it named.
     async fn handle(&self, line: &str) -> Result<Option<u32>, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (wanted, request) = match &words[..] {

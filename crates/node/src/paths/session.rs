@@ -1,5 +1,4 @@
-//! The paths of a running session, for people and programs of the same machine: which there are, and relays that are added and
-//! removed while data flow.
+//! A session with its paths: lists them, changes their rules, and adds and removes relays while data flow.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,11 +11,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::relay::{Entry, Peer, RelayPaths, RelayRoute};
 
-/// How long an added path may take before the answer is that it is not there yet.
+/// How long adding a path may take before it is reported as not open yet.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a name server may take to say whether two names are of one relay: with the rest less than callers wait.
+/// How long resolving names may take, to compare routes; it is part of what a caller waits.
 const NAMES: Duration = Duration::from_secs(1);
-/// How often it is looked for.
+/// How often to check whether it is open.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A path of a session.
@@ -26,15 +25,15 @@ pub struct PathStatus {
     pub id: u32,
     /// The address here.
     pub local: Option<String>,
-    /// The address that it leads to: of a path through relays the first one's.
+    /// The remote address; for a path through relays the one of the first relay.
     pub remote: String,
     /// The keys of the relays that it goes through, in order.
     pub relays: Vec<String>,
-    /// Whether it works.
+    /// Its state.
     pub state: String,
-    /// What it is for at the moment: `in-use`, `stands-in`, or why it carries nothing.
+    /// Its current use: `in-use`, `stands-in`, or why it carries nothing.
     pub standing: String,
-    /// The same for people; nothing while it is in use.
+    /// The same for people; `None` while it is in use.
     pub why: Option<String>,
     /// The cap that its bytes count against.
     pub cap: Option<CapStatus>,
@@ -46,17 +45,17 @@ pub struct PathStatus {
     pub lost: u64,
 }
 
-/// A byte cap, of all paths under one rule together.
+/// A byte cap, for all paths under one rule together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapStatus {
     /// All of it.
     pub bytes: u64,
-    /// What no path has been given yet.
+    /// The bytes not assigned to a path yet.
     pub left: u64,
 }
 
-/// A session whose relays can be changed while it runs, as many handles as wanted; paths through relays are kept until the last
-/// is dropped.
+/// A session and its paths through relays, which can be changed while it runs. Clones are handles to the same session;
+/// a node holds one until the session is closed. Without any, paths through relays close.
 #[derive(Clone)]
 pub struct NodeSession(Arc<Inner>);
 
@@ -71,12 +70,12 @@ struct Inner {
     session: Session,
     peer: Peer,
     kept: Mutex<Vec<(RelayRoute, RelayPaths)>>,
-    /// Kept beside those, not to be removed by hand.
+    /// Further paths, which cannot be removed by hand.
     others: Mutex<Vec<RelayPaths>>,
 }
 
 impl NodeSession {
-    /// Begins to keep a path through each of `routes`.
+    /// Begins to keep a path open through each of `routes`.
     #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
         let (endpoint, session, peer) = (endpoint.clone(), session.clone(), peer.clone());
@@ -86,7 +85,7 @@ impl NodeSession {
         running
     }
 
-    /// Keeps these, too: paths through granted relays, or through some of many. None is added through a relay of theirs.
+    /// Also keeps these paths: through granted relays, or through some of many candidates. No second path is added through their relays.
     #[must_use]
     pub fn beside(self, others: RelayPaths) -> Self {
         self.others().push(others);
@@ -99,7 +98,7 @@ impl NodeSession {
         &self.0.session
     }
 
-    /// Notes paths through `route` that are kept already.
+    /// Registers paths through `route` that are already kept.
     pub(crate) fn adopt(&self, route: RelayRoute, paths: RelayPaths) {
         self.kept().push((route, paths));
     }
@@ -117,7 +116,7 @@ impl NodeSession {
         RelayPaths::keep(endpoint, session, std::slice::from_ref(route), &self.peer())
     }
 
-    /// How relays reach the peer: where no address was given, at those that direct paths lead to now.
+    /// The peer's addresses for relays: the given ones, else the remote addresses of the direct paths.
     fn peer(&self) -> Peer {
         let Inner { session, peer, .. } = &*self.0;
         let mut peer = peer.clone();
@@ -148,18 +147,17 @@ impl NodeSession {
         session.paths().into_iter().map(status).collect()
     }
 
-    /// The ways through relays that were tried and never gave a path, as they are written, and why.
+    /// Routes through relays that never gave a path, each with the reason.
     #[must_use]
     pub fn without_path(&self) -> Vec<(String, String)> {
         let (kept, others) = (self.kept(), self.others());
         kept.iter().map(|(_, paths)| paths).chain(&*others).flat_map(RelayPaths::without_path).collect()
     }
 
-    /// Has paths used by another rule from now on, asked before all others: `PATTERN=USE[:CAP]`, where a path's number stands for
-    /// its way.
+    /// Adds a rule that goes before all others: `PATTERN=USE[:CAP]`, where a path's number stands for its pattern.
     ///
     /// # Errors
-    /// When it is no rule, there is no such path, or no path would be left.
+    /// If it is not a rule, there is no such path, or no path would be left.
     pub fn set(&self, rule: &str) -> Result<(), String> {
         let session = &self.0.session;
         let numbered = rule.split_once('=').and_then(|(id, terms)| Some((id.parse::<u32>().ok()?, terms)));
@@ -184,7 +182,7 @@ impl NodeSession {
         paths.any(|path| kept.iter().any(|(known, keeper)| known == route && keeper.keeps(path.id)))
     }
 
-    /// Two paths of one way would share all that they have.
+    /// Refuses a route that is already kept: two paths over one route would share everything.
     fn check_is_new(
         &self,
         (route, ways): (&RelayRoute, &[(RelayRoute, RelayRoute)]),
@@ -209,10 +207,10 @@ impl NodeSession {
         Err(format!("a path through {route} is kept already, {why}: {which}"))
     }
 
-    /// Keeps a path through these relays, too, and waits until it is open.
+    /// Begins to keep a path through these relays, and waits until it is open.
     ///
     /// # Errors
-    /// When there is one already, it is taken back meanwhile, or it does not open soon; then it is tried on.
+    /// If there is one already, it is removed meanwhile, or it does not open soon. In the last case the attempts go on.
     pub async fn add(&self, route: &RelayRoute) -> Result<(), String> {
         let begin = Instant::now();
         self.begin(route).await?;
@@ -240,9 +238,9 @@ impl NodeSession {
         Ok(())
     }
 
-    /// Looks whether it is new and begins to keep it, both before anybody else does: several may be asked for at once.
+    /// Checks that a route is new and begins to keep it under one lock, since requests may run concurrently.
     async fn begin(&self, route: &RelayRoute) -> Result<(), String> {
-        // What the words tell need not wait for a name server.
+        // Routes that are equal as written are found without a name server.
         self.check_is_new((route, &[]), &self.kept())?;
         let ways = self.ways(route).await;
         let mut kept = self.kept();
@@ -251,8 +249,8 @@ impl NodeSession {
         Ok(())
     }
 
-    /// A route and those that are kept as they were named, each with the addresses that its names have now; without those of
-    /// which a name server says nothing within [`NAMES`].
+    /// This route and the kept ones, each as written and with the current addresses of its names, as far as they resolve
+    /// within [`NAMES`].
     async fn ways(&self, route: &RelayRoute) -> Vec<(RelayRoute, RelayRoute)> {
         let named: Vec<RelayRoute> = self.kept().iter().map(|(route, _)| route.clone()).collect();
         let resolving = named.into_iter().chain([route.clone()]).map(async |named| {
@@ -262,10 +260,10 @@ impl NodeSession {
         join_all(resolving).await
     }
 
-    /// Closes a path through relays, and keeps none there.
+    /// Closes a path through relays for good.
     ///
     /// # Errors
-    /// When there is no such path, it is not one that was named or added, or no other is open.
+    /// If there is no such path, it was not named or added by hand, or no other path is open.
     pub fn remove(&self, id: u32) -> Result<(), String> {
         let paths = self.0.session.paths();
         let path = paths.iter().find(|path| path.id.0 == id);
@@ -281,10 +279,10 @@ impl NodeSession {
         self.give_up((&mut kept, at), &paths)
     }
 
-    /// As [`Self::remove`], of the path that was named or added so; also of one that is not open: not yet, not now, or never.
+    /// Like [`Self::remove`], for the path over this route, which need not be open.
     ///
     /// # Errors
-    /// When none was, or it is the only path that is open.
+    /// If no path was named or added so, or it is the only open path.
     pub async fn take_back(&self, route: &RelayRoute) -> Result<(), String> {
         let is_told = find((route, &[]), &self.kept()).is_some();
         let ways = if is_told { Vec::new() } else { self.ways(route).await };
@@ -294,7 +292,7 @@ impl NodeSession {
         self.give_up((&mut kept, at), &self.0.session.paths())
     }
 
-    /// Keeps one of them no longer, and closes its path.
+    /// Stops keeping one of them, and closes its path.
     fn give_up(
         &self,
         (kept, at): (&mut Vec<(RelayRoute, RelayPaths)>, usize),
@@ -307,7 +305,7 @@ impl NodeSession {
         {
             return Err(format!("path {} is the only one that is open", path.id.0));
         }
-        // First nobody keeps it any more, or it would be opened again.
+        // Its keeper ends first, or it would open the path again.
         drop(kept.remove(at));
         if let Some(path) = path {
             self.0.session.close_path(path.id);
@@ -316,7 +314,7 @@ impl NodeSession {
     }
 }
 
-/// The place of a way among those that are kept: as it was named, or by what else it is called.
+/// The index of a route among the kept ones: as written, or by the addresses of its names.
 fn find(
     (route, ways): (&RelayRoute, &[(RelayRoute, RelayRoute)]),
     kept: &[(RelayRoute, RelayPaths)],
@@ -326,7 +324,7 @@ fn find(
     named.or_else(|| kept.iter().position(|(known, _)| way_of(known, ways).is_way_of(way)))
 }
 
-/// A route with the addresses of its names, as far as it was among those that were looked at.
+/// A route with the addresses of its names, if they were resolved.
 fn way_of<'a>(route: &'a RelayRoute, ways: &'a [(RelayRoute, RelayRoute)]) -> &'a RelayRoute {
     ways.iter().find(|(named, _)| named == route).map_or(route, |(_, way)| way)
 }
