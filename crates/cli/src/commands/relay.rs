@@ -6,14 +6,13 @@
 
 mod list;
 
-use anabranch_node::keyfile;
 use std::path::{Path, PathBuf};
 
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
 use anabranch_daemon::relay::status::{LinkStatus, Status};
 use anabranch_net::NodeKey;
-use anabranch_node::{NodeAt, RelayRoute};
+use anabranch_node::{NodeAt, RelayRoute, keyfile};
 use anabranch_service::http::{self, Door, HttpSettings};
 use anabranch_service::process;
 use anabranch_wire::Span;
