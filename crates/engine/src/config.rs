@@ -1,4 +1,4 @@
-//! What a user of the engine may set, with the two profiles `default` and `tcp`.
+//! The settings of a session, with the two profiles `default` and `tcp`.
 
 use anabranch_cc as cc;
 use anabranch_wire::Span;
@@ -15,20 +15,16 @@ pub struct Config {
     pub cc: cc::Config,
     /// Which paths count as one flow.
     pub coupling: Coupling,
-    /// By what paths that share a bottleneck are found.
+    /// How paths that share a bottleneck are found.
     pub detector: Detector,
     /// How outgoing data is spread over paths.
     pub scheduler: SchedulerKind,
-    /// Data is bound to a path before the path may send, so many bytes on each at most (MPMTP-AR [R5]); `None` for
-    /// late binding [M5], the default.
+    /// Binds data to a path before the path may send, at most so many bytes on each (MPMTP-AR [R5]); `None`
+    /// for late binding [M5], the default.
     pub early_binding: Option<u64>,
-    /// Which path acknowledgements return on.
-    pub ack_policy: AckPolicy,
-    /// Acknowledge after this many packets that ask for it.
-    pub ack_every: u32,
-    /// Acknowledge at the latest after this long.
-    pub max_ack_delay: Span,
-    /// When a path is doubted and when it is given up.
+    /// Acknowledgements.
+    pub acks: AckConfig,
+    /// When a path is suspected, and when it has failed.
     pub failure: FailureConfig,
     /// Sizes of buffers and windows, in bytes.
     pub memory: MemoryConfig,
@@ -36,71 +32,66 @@ pub struct Config {
     pub mtu: MtuConfig,
     /// Most paths at the same time, 1 to 64.
     pub max_paths: u32,
-    /// Most streams the peer may have open at the same time. The end of one moves sixteen bytes for each that was opened later, so
-    /// tens of thousands are too many.
+    /// Most streams the peer may have open at the same time. When one ends, sixteen bytes are moved for each
+    /// that was opened later, so tens of thousands are too many.
     pub max_streams: u64,
-    /// Largest datagram accepted from the peer, in bytes; 0 for none.
-    pub max_datagram: u16,
-    /// What is done so that datagrams arrive, by their class.
-    pub datagrams: [DatagramMode; 16],
-    /// How datagrams of protected classes are protected.
-    pub protection: Protection,
-    /// Classes whose datagrams are to come in order, a bit each, flow by flow: flows that are equal modulo 64 wait for each other.
-    pub ordered_classes: u16,
-    /// How long such a datagram waits at most for those before it; less where no path can be so late.
-    pub order_patience: Span,
+    /// Datagrams.
+    pub datagrams: DatagramConfig,
     /// Round-trip time assumed before the first sample.
     pub initial_rtt: Span,
     /// How long the handshake may take.
     pub connect_timeout: Span,
     /// Silence after which the session is over.
     pub idle_timeout: Span,
-    /// Silence after which an otherwise idle session sends a PING; `None` for never. A server waits a sixteenth longer, as the
-    /// client's serves both.
+    /// Silence after which an otherwise idle session sends a PING; `None` for never. A server waits a
+    /// sixteenth longer, since the client's PING serves both.
     pub keep_alive: Option<Span>,
-    /// Receiver reports (MPMTP-AR [R6]); `None` where acknowledgements say enough.
+    /// Receiver reports (MPMTP-AR [R6]); `None` when acknowledgements are enough.
     pub reports: Option<ReportConfig>,
-    /// Ask for ECN marks instead of losses where the path lets them through.
+    /// Use ECN marks on paths that let them through.
     pub ecn: bool,
-    /// What the user wants of paths: priorities, byte caps, paths to leave out. Sessions share the caps.
+    /// The user's rules for paths: priorities, byte caps, paths to leave out. Sessions share the caps.
     pub rules: PathRules,
-    /// Leave a packet number out now and then, so that a peer that acknowledges what it has not got yet is
-    /// noticed (RFC 9000 §21.4).
+    /// Leave a packet number out now and then, to notice a peer that acknowledges packets it has not received
+    /// (RFC 9000 §21.4).
     pub skip_numbers: bool,
 }
 
 /// Which paths' windows are coupled, so that together they take one flow's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coupling {
-    /// Those that share a bottleneck by evidence, and before there is any those over one local socket.
+    /// Those that share a bottleneck by the evidence; before there is any, those over one local socket.
     #[default]
     Adaptive,
-    /// All, or as [`Session::set_path_group`](crate::Session::set_path_group) says: the papers' setting.
+    /// All, or the groups of [`Session::set_path_group`](crate::Session::set_path_group): the papers' setting.
     Fixed,
 }
 
-/// By what paths that share a bottleneck are found.
+/// How paths that share a bottleneck are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detector {
     /// Losses at the same moments (mTCP §3.2 [M8]).
     Losses,
-    /// One-way delays of the same kind (RFC 8382). The peer is asked for times of arrival; where it tells none, nothing is found.
+    /// One-way delays with similar statistics (RFC 8382). They need times of arrival from the peer; without
+    /// them nothing is found.
     Delays,
-    /// Delays that rise and fall together: one-way where the peer tells times of arrival, for which it is asked, round trips where not.
+    /// Delays that rise and fall together: one-way delays if the peer reports times of arrival, round trips
+    /// if not.
     Waves,
-    /// Waves, and losses where these say nothing; and a queue that is full on one path only tells early that two are separate.
+    /// Waves, and losses when waves tell nothing. A queue that is full on one path only shows early that two
+    /// are separate.
     #[default]
     Both,
 }
 
 impl Detector {
-    /// All of them, with their names.
+    /// All detectors, with their names.
     pub const ALL: [(Self, &'static str); 4] =
         [(Self::Losses, "losses"), (Self::Delays, "delays"), (Self::Waves, "waves"), (Self::Both, "both")];
 }
 
 impl Config {
-    /// True when the peer is asked for times of arrival: where shared bottlenecks are looked for, and by delays.
+    /// True when the peer is asked for times of arrival, because shared bottlenecks are looked for by delays.
     pub(crate) fn asks_for_arrival_times(&self) -> bool {
         let looks = self.coupling == Coupling::Adaptive || self.rules.leave_out_sharers();
         looks && self.detector != Detector::Losses
@@ -119,11 +110,38 @@ pub enum AckPolicy {
     Fastest,
 }
 
-/// When a path is doubted, and when it is given up (mTCP §3.5 [M12]).
+/// When acknowledgements leave, and where.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AckConfig {
+    /// Which path they return on.
+    pub policy: AckPolicy,
+    /// Acknowledge after this many packets that ask for it.
+    pub every: u32,
+    /// Acknowledge at the latest after this long.
+    pub max_delay: Span,
+}
+
+/// Datagrams, by their 16 classes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DatagramConfig {
+    /// Largest datagram accepted from the peer, in bytes; 0 for none.
+    pub largest: u16,
+    /// How the datagrams of each class are made to arrive.
+    pub modes: [DatagramMode; 16],
+    /// How datagrams of protected classes are protected.
+    pub protection: Protection,
+    /// Classes whose datagrams are delivered in order, one bit each. Order holds within a flow; flows that are
+    /// equal modulo 64 share it.
+    pub ordered_classes: u16,
+    /// Longest time that such a datagram waits for those before it; less when no path can be so late.
+    pub patience: Span,
+}
+
+/// When a path is suspected, and when it has failed (mTCP §3.5 [M12]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FailureConfig {
-    /// Doubt a path when its acknowledgements are overdue by the probe timeout, and re-send its data
-    /// elsewhere. Off in the papers' setting, where only the failure timer acts.
+    /// Suspect a path when its acknowledgements are overdue by the probe timeout, and send its data again on
+    /// others. Off in the papers' setting, where only the failure timer acts.
     pub suspect: bool,
     /// A path has failed after χ retransmission timeouts without an acknowledgement.
     pub chi: f64,
@@ -136,9 +154,9 @@ pub struct FailureConfig {
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryConfig {
-    /// Receive window at the start, for a stream and for the session.
+    /// Initial receive window, for a stream and for the session.
     pub initial_window: u64,
-    /// Largest the receive window grows, for a stream and for the session.
+    /// Largest receive window, for a stream and for the session.
     pub max_window: u64,
     /// Most bytes written but not yet acknowledged.
     pub send_buffer: u64,
@@ -170,6 +188,18 @@ impl Default for ReportConfig {
     }
 }
 
+impl Default for DatagramConfig {
+    fn default() -> Self {
+        Self {
+            largest: 65_000,
+            modes: [DatagramMode::Once; 16],
+            protection: Protection::default(),
+            ordered_classes: 0,
+            patience: Span::from_millis(200),
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -186,9 +216,7 @@ impl Default for Config {
             detector: Detector::Both,
             scheduler: SchedulerKind::EarliestArrival,
             early_binding: None,
-            ack_policy: AckPolicy::SamePath,
-            ack_every: 2,
-            max_ack_delay: Span::from_millis(10),
+            acks: AckConfig { policy: AckPolicy::SamePath, every: 2, max_delay: Span::from_millis(10) },
             failure: FailureConfig {
                 suspect: true,
                 chi: 2.0,
@@ -208,11 +236,7 @@ impl Default for Config {
             mtu: MtuConfig { base: 1200, max: 1472 },
             max_paths: 8,
             max_streams: 128,
-            max_datagram: 65_000,
-            datagrams: [DatagramMode::Once; 16],
-            protection: Protection::default(),
-            ordered_classes: 0,
-            order_patience: Span::from_millis(200),
+            datagrams: DatagramConfig::default(),
             initial_rtt: Span::from_millis(100),
             connect_timeout: Span::from_secs(10),
             idle_timeout: Span::from_secs(30),
@@ -239,7 +263,7 @@ impl Config {
         config.cc.pacing = false;
         config.coupling = Coupling::Fixed;
         config.scheduler = SchedulerKind::LeastFilled;
-        config.max_ack_delay = Span::from_millis(40);
+        config.acks.max_delay = Span::from_millis(40);
         config.failure.suspect = false;
         config.skip_numbers = false;
         config.mtu = MtuConfig { base: 1472, max: 1472 };

@@ -1,13 +1,13 @@
-//! Control frames that must arrive: what is pending, made from the state of the moment when it is sent.
+//! Control frames that must arrive.
 //!
-//! A lost control frame is not stored and sent again; its key is pending again, and the frame is built
-//! anew from what is true by then.
+//! A lost control frame is not stored and sent again. Its key becomes pending again, and its owner writes the
+//! frame with the values that are current when it leaves.
 
 use std::collections::BTreeSet;
 
 use anabranch_wire::{PathId, StreamId};
 
-/// Names one control frame; the order is the order of sending.
+/// The key of a control frame. Keys are in the order of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Control {
     AckPath,

@@ -1,4 +1,4 @@
-//! What the engine tells its user, as values to drain.
+//! Events and other values that the engine's user drains.
 
 use std::net::SocketAddr;
 
@@ -34,12 +34,12 @@ pub enum Event {
     DatagramReceived,
     /// A path changed.
     Path {
-        /// Which.
+        /// The path.
         path: PathId,
-        /// How.
+        /// The change.
         change: PathChange,
     },
-    /// The peer has this address too.
+    /// The peer has another address.
     PeerAddress {
         /// Its id with the peer.
         id: u64,
@@ -51,40 +51,41 @@ pub enum Event {
         /// Its id with the peer.
         id: u64,
     },
-    /// How the peer sees us on a path: our address outside any NAT.
+    /// The address of this end as the peer sees it on a path: the one outside any NAT.
     ObservedAddress {
         /// The path.
         path: PathId,
-        /// Our address as the peer sees it.
+        /// This end's address as the peer sees it.
         address: SocketAddr,
     },
-    /// The peer has nothing more to send and closes once we have not either.
+    /// The peer has nothing more to send, and closes once this end has nothing either.
     PeerClosing,
     /// The session is over.
     Closed(CloseReason),
 }
 
-/// What happened to a path.
+/// A change of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PathChange {
     /// The peer answered on it; it carries data.
     Opened(Route),
-    /// Its acknowledgements are overdue, or it delivers next to nothing; its data goes elsewhere until it is well.
+    /// Its acknowledgements are overdue, or it delivers almost nothing. Its data takes other paths until it
+    /// recovers.
     Suspect,
-    /// It was silent for χ timeouts, and is only probed from now on.
+    /// It was silent for χ timeouts; from now on it carries only probes.
     Failed,
     /// It answers again.
     Recovered,
-    /// Its window is coupled with those of other paths than before: those that are in the same group.
+    /// Its window is coupled with those of other paths than before: the paths of the same group.
     Grouped {
         /// The group, named by its lowest path.
         group: u32,
-        /// What decided.
+        /// The evidence.
         reason: GroupReason,
     },
-    /// It is for something else than before, or carries nothing for another reason.
+    /// It has another use than before, or carries nothing for another reason.
     Standing(Standing),
-    /// It goes over another address now.
+    /// It takes another route now.
     Moved(Route),
     /// It is gone for good.
     Closed(AbandonReason),
@@ -95,7 +96,7 @@ pub enum PathChange {
 pub enum AbandonReason {
     /// The application or the path manager closed it.
     Requested,
-    /// Nobody answered on it.
+    /// No one answered on it.
     Unreachable,
     /// Its local address is gone.
     AddressGone,
@@ -171,7 +172,7 @@ pub enum CloseReason {
     Reset,
 }
 
-/// What a peer must not do; the number is the code of the CLOSE frame.
+/// A violation of the protocol by the peer; the number is the code of the CLOSE frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// More bytes than credit was given for.

@@ -1,7 +1,7 @@
 //! Datagrams that arrived and wait for the application.
 //!
-//! What waits is taken from the endpoint's memory budget, in growing steps, so that it is not asked for
-//! every datagram. When there is no room, the oldest go: who reads late wants the newest.
+//! Waiting datagrams use the endpoint's memory budget. It is reserved in growing steps, not for every
+//! datagram. When there is no room, the oldest are dropped: a late reader wants the newest.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,11 @@ use crate::stream::{MemoryBudget, Reservation};
 
 /// Reservation doubles, up to steps of this many bytes.
 const LARGEST_STEP: u64 = 64 << 10;
-/// What keeping a datagram takes beside its bytes.
+/// Bytes that a waiting datagram takes in addition to its data.
 const OVERHEAD: u64 = 64;
 
 pub(crate) struct Inbox<P> {
-    /// Each with the time when it came.
+    /// Each with its time of arrival.
     queue: VecDeque<(Time, DatagramFrame<P>)>,
     /// Bytes that `queue` takes.
     bytes: u64,
@@ -33,7 +33,7 @@ impl<P: Payload> Inbox<P> {
         self.queue.is_empty()
     }
 
-    /// Takes in a datagram that came now; returns how many were dropped for it, or in its place.
+    /// Takes a datagram that arrived now; returns how many were dropped for it, or in its place.
     pub(crate) fn push(&mut self, now: Time, datagram: DatagramFrame<P>) -> u64 {
         let cost = cost(&datagram);
         if self.bytes + cost > self.reservation.held() {
@@ -50,7 +50,7 @@ impl<P: Payload> Inbox<P> {
         dropped
     }
 
-    /// The oldest one, and when it came.
+    /// The oldest one, with its time of arrival.
     pub(crate) fn pop(&mut self) -> Option<(Time, DatagramFrame<P>)> {
         let (at, datagram) = self.queue.pop_front()?;
         self.bytes -= cost(&datagram);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_whole_budget_is_dropped() {
+    fn a_datagram_larger_than_the_whole_budget_is_dropped() {
         let mut inbox = Inbox::new(MemoryBudget::new(1000), 1024);
         assert_eq!(inbox.push(Time::ZERO, datagram(1000)), 1);
         assert!(inbox.is_empty());

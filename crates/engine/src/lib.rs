@@ -4,8 +4,8 @@
 //! socket, clock, thread or randomness. The same code runs in the simulator, in emulation and deployed.
 //!
 //! ```text
-//! app write -> stream::send -> schedule picks a path -> path (window, pacing) -> session::build -> Transmit
-//! Arrival -> session::receive -> path notes the number -> stream::recv -> app read
+//! app write -> stream::send -> schedule picks a path -> path (window, pacing) -> session::sending -> Transmit
+//! Arrival -> session::drive -> path notes the number -> stream::recv -> app read
 //!                                       \-> acknowledgement -> path::scoreboard -> congestion control
 //! ```
 
@@ -17,10 +17,10 @@ mod event;
 mod inbox;
 mod manager;
 mod path;
+mod rare_queue;
 mod reorder;
 mod route;
 mod schedule;
-mod seldom;
 mod session;
 mod state;
 mod stats;
@@ -32,7 +32,8 @@ pub use bottleneck::{
     OneWayDelays, SharedCongestion, Verdict,
 };
 pub use config::{
-    AckPolicy, Config, Coupling, Detector, FailureConfig, MemoryConfig, MtuConfig, ReportConfig,
+    AckConfig, AckPolicy, Config, Coupling, DatagramConfig, Detector, FailureConfig, MemoryConfig, MtuConfig,
+    ReportConfig,
 };
 pub use datagram::{DatagramMode, Protection};
 pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
@@ -42,7 +43,7 @@ pub use manager::{
 };
 pub use path::PathState;
 pub use reorder::{BufferSize, DoubleBuffer, Lane, least_size};
-pub use route::{Arrival, Ecn, Route, Transmit};
+pub use route::{Arrival, Ecn, Init, Route, Transmit};
 pub use schedule::{
     Adaptive, Blest, Block, Decision, EarliestArrival, Ecf, Item, LeastConnections, LeastFilled, LeastUsed,
     MinRtt, PathView, Redundant, RoundRobin, Scheduler, SchedulerKind, SessionView, UnknownScheduler,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anabranch_wire::{Message, PathId, Pid};
+use anabranch_wire::{Message, Params, PathId, Pid};
 
 /// One way to reach the peer: a local socket and a far address.
 ///
@@ -13,6 +13,15 @@ pub struct Route {
     pub socket: u32,
     /// Where the packets go.
     pub remote: SocketAddr,
+}
+
+/// A peer's INIT.
+#[derive(Clone, Debug)]
+pub struct Init {
+    /// The peer's parameters.
+    pub params: Params,
+    /// The route that it came over.
+    pub route: Route,
 }
 
 /// The ECN codepoint of a received datagram (RFC 3168).
@@ -49,7 +58,7 @@ pub struct Transmit<P> {
     pub pid: Pid,
     /// The path it belongs to.
     pub path: PathId,
-    /// What to send.
+    /// The message itself.
     pub message: Message<P>,
     /// UDP payload in bytes once it is encoded and sealed.
     pub size: usize,

@@ -18,23 +18,23 @@
 pub enum State {
     /// Not begun, or over.
     Closed,
-    /// INIT is out, on every candidate path.
+    /// INIT was sent on every candidate route.
     InitSent,
-    /// INIT came and was answered; nothing proves yet that the peer has the answer.
+    /// INIT arrived and was answered; nothing proves yet that the peer has the answer.
     InitRecv,
     /// Data flows.
     Established,
-    /// The application here closed; what it wrote is still being delivered.
+    /// The application here closed; data that it wrote is still being delivered.
     ShutdownPending,
-    /// All is delivered and SHUTDOWN is out.
+    /// Everything is delivered, and SHUTDOWN was sent.
     ShutdownSent,
-    /// SHUTDOWN came; what was written here is still being delivered.
+    /// SHUTDOWN arrived; data written here is still being delivered.
     ShutdownRecv,
-    /// All is delivered and SHUTDOWN-ACK is out.
+    /// Everything is delivered, and SHUTDOWN-ACK was sent.
     ShutdownAckSent,
 }
 
-/// What moves a session from one state to the next.
+/// An event that moves a session from one state to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Trigger {
     Connect,

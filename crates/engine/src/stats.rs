@@ -4,9 +4,10 @@ use anabranch_wire::{PathId, PathUse, Rate, Span};
 
 use crate::manager::{Meter, Standing};
 use crate::path::PathState;
+pub use crate::path::PathStats;
 use crate::route::Route;
 
-/// One path as it stands.
+/// A snapshot of one path.
 #[derive(Clone, Debug)]
 pub struct PathInfo {
     /// Its id.
@@ -17,13 +18,13 @@ pub struct PathInfo {
     pub state: PathState,
     /// How it should be used.
     pub usage: PathUse,
-    /// What it is for at the moment, or why it carries nothing.
+    /// Its use at the moment, or why it carries nothing.
     pub standing: Standing,
     /// The cap that its bytes count against.
     pub meter: Option<Meter>,
     /// Smoothed round-trip time, zero before the first sample.
     pub rtt: Span,
-    /// Lowest round-trip time lately.
+    /// Lowest recent round-trip time.
     pub min_rtt: Span,
     /// Variation of the round-trip time.
     pub rtt_variance: Span,
@@ -43,7 +44,7 @@ pub struct PathInfo {
     pub stats: PathStats,
 }
 
-/// What of a path is worth a look many times a second.
+/// The figures of a path that callers read many times a second.
 #[derive(Clone, Copy, Debug)]
 pub struct PathWindow {
     /// Where it goes.
@@ -58,39 +59,6 @@ pub struct PathWindow {
     pub reductions: u64,
 }
 
-/// Counters of one path since it was opened. Bytes are UDP payload.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathStats {
-    /// Packets sent.
-    pub packets_sent: u64,
-    /// Bytes sent.
-    pub bytes_sent: u64,
-    /// Stream and datagram bytes sent, retransmissions, copies and parity included.
-    pub data_sent: u64,
-    /// Packets received.
-    pub packets_received: u64,
-    /// Bytes received.
-    pub bytes_received: u64,
-    /// Packets that have not arrived although later ones have: lost, or still on their way.
-    pub packets_missing: u64,
-    /// Stream and datagram bytes received on it that were new.
-    pub data_received: u64,
-    /// Stream and datagram bytes received on it that were there already.
-    pub data_duplicate: u64,
-    /// Packets declared lost.
-    pub packets_lost: u64,
-    /// Packets declared lost that arrived after all.
-    pub spurious_losses: u64,
-    /// Times the window was reduced.
-    pub congestion_events: u64,
-    /// Probe timeouts.
-    pub probe_timeouts: u64,
-    /// Times it was given up.
-    pub failures: u64,
-    /// Acknowledgement frames sent for its packets.
-    pub acks_sent: u64,
-}
-
 /// Counters of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionStats {
@@ -100,7 +68,7 @@ pub struct SessionStats {
     pub bytes_read: u64,
     /// Stream bytes sent again.
     pub bytes_resent: u64,
-    /// Stream bytes sent once more on a faster path while their first path still owed them.
+    /// Stream bytes copied to a faster path while their first path still owed them.
     pub bytes_copied: u64,
     /// Stream bytes that wait for earlier ones.
     pub bytes_reassembling: u64,
@@ -112,19 +80,19 @@ pub struct SessionStats {
     pub datagrams_sent: u64,
     /// Copies of datagrams and pieces of parity sent.
     pub spares_sent: u64,
-    /// UDP payload bytes of the packets with these.
+    /// UDP payload bytes of the packets that carried them.
     pub spare_bytes: u64,
-    /// Datagrams that came or were mended, each counted once.
+    /// Datagrams that arrived or were restored, each counted once.
     pub datagrams_received: u64,
-    /// Of these, those that were lost and brought back by parity.
+    /// Of these, those that were lost and restored by parity.
     pub datagrams_mended: u64,
-    /// Datagrams that came again, or too late to tell.
+    /// Datagrams that arrived again, or too late to tell.
     pub datagrams_repeated: u64,
-    /// Datagrams that came before others of their flow and waited for them.
+    /// Datagrams that arrived before others of their flow and waited for them.
     pub datagrams_reordered: u64,
     /// Gaps in a flow that were given up because too many datagrams waited behind them (PSMC §III.C [T6]).
     pub gaps_overflowed: u64,
-    /// Gaps that were given up because what waited behind them had waited for too long.
+    /// Gaps that were given up because datagrams had waited behind them for too long.
     pub gaps_timed_out: u64,
     /// Packets dropped because they could not be used.
     pub packets_ignored: u64,

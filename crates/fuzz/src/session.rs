@@ -4,7 +4,7 @@
 //! and nothing may go on forever.
 
 use anabranch_engine::{
-    Arrival, Config, DatagramMode, Detector, Ecn, MemoryBudget, PidSource, Route, Session,
+    Arrival, Config, DatagramMode, Detector, Ecn, Init, MemoryBudget, PidSource, Route, Session,
 };
 use anabranch_wire::{
     DatagramFrame, Fsn, Message, PACKET_OVERHEAD, Packet, Params, PathId, PathUse, Pid, ResetToken, Span,
@@ -123,13 +123,13 @@ pub fn session(input: &[u8]) {
     let pids = Box::new(Pids(100));
     let budget = MemoryBudget::new(1 << 24);
     let modes = [DatagramMode::Once, DatagramMode::Redundant, DatagramMode::Protected];
-    let datagrams = std::array::from_fn(|class| modes[class % modes.len()]);
     // The input's length selects the detector of shared bottlenecks, so that each has its turn.
     let (detector, _) = Detector::ALL[input.len() % Detector::ALL.len()];
-    let mut config = Config { datagrams, detector, ..Config::default() };
-    config.protection.outlive_path = true;
-    config.ordered_classes = 0b1100;
-    let accepted = Session::accept(config, (params(), route(0)), pids, budget, now);
+    let mut config = Config { detector, ..Config::default() };
+    config.datagrams.modes = std::array::from_fn(|class| modes[class % modes.len()]);
+    config.datagrams.protection.outlive_path = true;
+    config.datagrams.ordered_classes = 0b1100;
+    let accepted = Session::accept(config, Init { params: params(), route: route(0) }, pids, budget, now);
     let mut fed = Fed { session: accepted.expect("good parameters"), now, next: [0; 4] };
     fed.drain();
     let mut rest = input;

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anabranch_engine::{
-    Arrival, Config, Ecn, MemoryBudget, PidSource, Read, Route, Session, StreamError, Transmit,
+    Arrival, Config, Ecn, Init, MemoryBudget, PidSource, Read, Route, Session, StreamError, Transmit,
 };
 use anabranch_wire::{Length, Message, Pid, ResetToken, Span, Time};
 
@@ -27,7 +27,8 @@ fn establish(now: Time) -> Option<[Session<Length>; 2]> {
     let pids = |from| Box::new(Pids(from));
     let mut client = Session::connect(Config::default(), &[route()], pids(1 << 32), budget.clone(), now);
     let Message::Init(params) = client.poll_transmit(now)?.message else { return None };
-    let server = Session::accept(Config::default(), (params, route()), pids(1 << 33), budget, now);
+    let server =
+        Session::accept(Config::default(), Init { params, route: route() }, pids(1 << 33), budget, now);
     Some([client, server.ok()?])
 }
 

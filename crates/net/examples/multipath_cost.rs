@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_engine::{
     Arrival, Config, Coupling, Decision, DelaySample, DelayWaves, EarliestArrival, Ecn, FastRetransmits,
-    FullQueues, Groups, Item, MemoryBudget, Meter, OneWay, OneWayDelays, PathRule, PathRules, PathView,
+    FullQueues, Groups, Init, Item, MemoryBudget, Meter, OneWay, OneWayDelays, PathRule, PathRules, PathView,
     Pattern, PidSource, Priority, Read, Route, Scheduler, Session, SessionView, SharedCongestion,
     SuppressionLimits, Terms, Transmit, Verdict,
 };
@@ -55,7 +55,8 @@ fn establish(config: &Config, now: Time) -> Option<[Session<Length>; 2]> {
     let pids = |from| Box::new(Pids(from));
     let mut client = Session::connect(config.clone(), &[route(0)], pids(1 << 32), budget.clone(), now);
     let Message::Init(params) = client.poll_transmit(now)?.message else { return None };
-    let server = Session::accept(config.clone(), (params, route(0)), pids(1 << 33), budget, now);
+    let server =
+        Session::accept(config.clone(), Init { params, route: route(0) }, pids(1 << 33), budget, now);
     Some([client, server.ok()?])
 }
 

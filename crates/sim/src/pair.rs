@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anabranch_engine::{
-    Arrival, Config, Ecn, MemoryBudget, PathError, PathOrigin, PathState, PidSource, Route, Session,
+    Arrival, Config, Ecn, Init, MemoryBudget, PathError, PathOrigin, PathState, PidSource, Route, Session,
 };
 use anabranch_link::{Ecn as LinkEcn, Link, LinkConfig};
 use anabranch_wire::{Message, Params, Payload, Pid, Rate, ResetToken, Span, Time};
@@ -286,7 +286,8 @@ impl<P: Payload> Pair<P> {
         let pids = Box::new(CountedPids((self.seed << 40) | 2 << 32));
         let config = self.ends[SERVER].config.clone();
         let budget = MemoryBudget::new(1 << 40);
-        self.ends[SERVER].session = Session::accept(config, (params, route), pids, budget, self.now).ok();
+        self.ends[SERVER].session =
+            Session::accept(config, Init { params, route }, pids, budget, self.now).ok();
         self.describe(SERVER);
     }
 

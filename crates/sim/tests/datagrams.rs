@@ -71,8 +71,9 @@ struct World {
 
 impl World {
     fn new(mode: DatagramMode, protection: Protection, cables: usize) -> Self {
-        let mut config = Config { protection, ..Config::default() };
-        config.datagrams[usize::from(CLASS)] = mode;
+        let mut config = Config::default();
+        config.datagrams.protection = protection;
+        config.datagrams.modes[usize::from(CLASS)] = mode;
         let cables = vec![CableConfig::new(20.0, ms(20), 2.0); cables];
         let mut pair = Pair::new([config, Config::default()], &cables, 7);
         pair.establish(&mut [&mut Idle, &mut Idle]);
@@ -83,7 +84,8 @@ impl World {
     /// The same where the server wants order, with the other path later by as much.
     fn in_order(later: u64, ordered_classes: u16) -> Self {
         let config = Config { scheduler: SchedulerKind::RoundRobin, ..Config::default() };
-        let server = Config { ordered_classes, ..Config::default() };
+        let mut server = Config::default();
+        server.datagrams.ordered_classes = ordered_classes;
         let cables = [CableConfig::new(20.0, ms(20), 2.0), CableConfig::new(20.0, ms(20 + 2 * later), 2.0)];
         let mut pair = Pair::new([config, server], &cables, 7);
         pair.establish(&mut [&mut Idle, &mut Idle]);

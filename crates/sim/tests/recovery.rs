@@ -24,7 +24,7 @@ fn pair(config: &Config, cables: &[CableConfig]) -> Pair<Length> {
 /// The papers' constants: only the failure timer of χ = 2 TCP timeouts, acknowledgements on the primary.
 fn papers() -> Config {
     let mut config = Config::tcp();
-    config.ack_policy = AckPolicy::Primary;
+    config.acks.policy = AckPolicy::Primary;
     config
 }
 
@@ -162,7 +162,7 @@ fn what_is_lost_goes_over_any_path_and_what_arrived_is_never_sent_again() {
     let mut cables = [CableConfig::new(10.0, ms(30), 2.0), CableConfig::new(10.0, ms(50), 2.0)];
     cables[0].links[0].loss = LossModel::Bernoulli(0.01);
     let mut config = papers();
-    config.ack_policy = AckPolicy::SamePath;
+    config.acks.policy = AckPolicy::SamePath;
     let mut pair = pair(&config, &cables);
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
     pair.establish(&mut [&mut sender, &mut sink]);

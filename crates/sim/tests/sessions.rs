@@ -499,7 +499,8 @@ fn how_a_path_is_to_be_used_may_be_known_before_the_path() {
 
 #[test]
 fn the_primary_path_is_elected_anew_when_it_is_closed() {
-    let config = Config { ack_policy: AckPolicy::Primary, ..Config::default() };
+    let mut config = Config::default();
+    config.acks.policy = AckPolicy::Primary;
     let cables = [30, 40, 60].map(|rtt| CableConfig::new(8.0, ms(rtt), 1.0));
     let mut pair: Pair<Length> = Pair::new([config.clone(), config], &cables, 1);
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());

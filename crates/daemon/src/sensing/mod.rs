@@ -252,13 +252,10 @@ async fn keep(sensing: Arc<Sensing>, relay: GrantedRelay, place: Arc<Mutex<Optio
 
 /// One path and no search for larger packets, so that little is sent besides probes.
 fn session_config() -> Config {
-    let mtu = Config::default().mtu.base;
-    Config {
-        max_paths: 1,
-        max_datagram: LONGEST,
-        mtu: MtuConfig { base: mtu, max: mtu },
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.datagrams.largest = LONGEST;
+    let mtu = config.mtu.base;
+    Config { max_paths: 1, mtu: MtuConfig { base: mtu, max: mtu }, ..config }
 }
 
 /// Sends probes and trains when they are due, and signals links that went down.

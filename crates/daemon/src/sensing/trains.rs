@@ -41,7 +41,8 @@ fn config(train: &Train) -> Config {
     config.cc.initial_window = u64::from(train.packets) * 2;
     config.cc.pacing = false;
     config.memory.datagrams = usize::from(train.packets) + 8;
-    Config { max_paths: 1, max_datagram: LONGEST_ANSWER, mtu: MtuConfig { base: mtu, max: mtu }, ..config }
+    config.datagrams.largest = LONGEST_ANSWER;
+    Config { max_paths: 1, mtu: MtuConfig { base: mtu, max: mtu }, ..config }
 }
 
 /// Sends each packet at its time, once the gate lets it pass. False if the session ended or other packets delayed the train,

@@ -1,38 +1,43 @@
-//! Notices a queue that stands before a path and holds up what goes over the others.
+//! Notices a queue that stands before a path and delays data on the other paths.
 //!
-//! Loss-based windows fill whatever buffer there is. With data that arrives in order, what is given to a path behind seconds of
-//! buffer keeps back all that other paths carry meanwhile (bufferbloat). A queue *stands* when a round trip is beyond the limit and none has been within
-//! three quarters of it for [`STANDS`], nor all within it for [`LULL`]: bursts drain before that, as CoDel has it (RFC 8289 §3.1). The limit is the largest of
+//! Loss-based windows fill any buffer. With data delivered in order, data on a path behind seconds of buffer
+//! delays everything that other paths carry meanwhile (bufferbloat). A queue *stands* when round trips have
+//! been beyond the limit for [`STANDS`] and it has not drained since: no round trip was within three quarters
+//! of the limit, and none of [`LULL`] passed without one beyond it. Bursts drain sooner, as CoDel assumes
+//! (RFC 8289 §3.1). The limit is the largest of
 //!
 //! - [`LEAST`], which people do not notice;
-//! - [`OTHERS`] times the longest round trip of the other paths in use: as long as a pause may take when a path breaks;
-//! - [`DEEP`] times the least round trip of the path itself, over whatever way acknowledgements came back, which buffers of a few bandwidth–delay products stay below; or, where the path
-//!   carries less than a tenth of the fastest (ω of mTCP §3.4.1 [M10]) so that nobody would miss it, [`SHALLOW`] times.
+//! - [`OTHERS`] times the longest round trip of the other paths in use: about the pause when a path breaks;
+//! - [`DEEP`] times the path's own least round trip over any return path, which a few bandwidth–delay
+//!   products stay below; but [`SHALLOW`] times if the path carries less than a tenth of the fastest (ω of
+//!   mTCP §3.4.1 [M10]), since it would not be missed.
 //!
-//! The path that carries most is never bloated: leaving it out would cost more than the queue. Nor is one over which data comes in: what
-//! it acknowledges may wait behind that.
+//! The fastest path is never bloated: leaving it out would cost more than the queue. Nor is a path over which
+//! data arrives, since its acknowledgements may wait behind that data.
 
 use anabranch_wire::{Rate, Span, Time};
 
-/// A queue stands when it has done so for this long.
+/// Time after which a queue stands.
 const STANDS: Span = Span::from_millis(500);
-/// It has drained once a round trip was within so many quarters of the limit: at the limit it goes up and down by a packet.
+/// A queue has drained once a round trip is within this many quarters of the limit. At the limit it varies by
+/// a packet.
 const DRAINED_QUARTERS: u64 = 3;
-/// Nor is it a queue that stands where none was beyond the limit for that long: two that are, and many between that are not, are two bursts.
+/// A queue has drained as well when no round trip was beyond the limit for this long: two bursts far apart
+/// are no queue.
 const LULL: Span = Span::from_millis(250);
-/// Shorter round trips are no matter.
+/// Round trips up to this are never bloated.
 const LEAST: Span = Span::from_millis(200);
-/// Nor are those up to so many times the longest of the other paths.
+/// Round trips up to this many times the longest of the other paths are not bloated.
 const OTHERS: u64 = 3;
-/// So many times its least round trip a path may take,
+/// Round trips up to this many times the path's least are not bloated,
 const DEEP: u64 = 6;
-/// and only so many if it carries less than 1/ω of the fastest.
+/// but only this many if the path carries less than 1/ω of the fastest.
 const SHALLOW: u64 = 2;
 const OMEGA: u64 = 10;
-/// Bytes of data that came in over the path behind which acknowledgements may have waited.
+/// Bytes of data received on the path behind which acknowledgements may have waited.
 const INCOMING: u64 = 12_000;
 
-/// What the other paths in use are like.
+/// The other paths in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Others {
     /// The longest of their smoothed round-trip times.
@@ -42,7 +47,8 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// The round trip beyond which a path of this least round trip and this delivery rate is bloated, `None` when it is not, whatever it takes.
+    /// The round trip beyond which a path with this least round trip and delivery rate is bloated; `None` if
+    /// it never is.
     pub(crate) fn limit(&self, least: Span, rate: Rate) -> Option<Span> {
         let factor = match self.fastest.as_bits() {
             fastest if fastest > rate.as_bits().saturating_mul(OMEGA) => SHALLOW,
@@ -57,27 +63,27 @@ impl Others {
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     since: Time,
-    /// When a round trip was beyond the limit of its moment last.
+    /// When a round trip was last beyond the limit at that time.
     over_at: Time,
-    /// The least limit since then: what the others carry goes up and down, and a queue is none the shorter for it.
+    /// The least limit since then: the other paths' rates vary, and the queue does not shrink with them.
     limit: Span,
-    /// Bytes of data that had come in by then.
+    /// Bytes of data received by then.
     heard: u64,
 }
 
-/// Since when a queue stands before a path.
+/// The queue before a path, if there may be one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bloat {
     queue: Option<Queue>,
 }
 
 impl Bloat {
-    /// False for round trips that are within any limit.
+    /// False for round trips within any limit.
     pub(crate) fn may_stand(sample: Span, least: Span) -> bool {
         sample > LEAST && sample > least * SHALLOW
     }
 
-    /// Takes in a round trip; true when a queue stands, and is beyond the limit of this moment as well.
+    /// Takes a round trip; true when a queue stands and is beyond the current limit as well.
     pub(crate) fn stands(
         &mut self,
         now: Time,
@@ -111,8 +117,8 @@ mod tests {
 
     const OTHER: Others = Others { longest: Span::from_millis(50), fastest: Rate::from_bits(40_000_000) };
 
-    /// Milliseconds until a queue stands before a path of 50 ms and so many Mbit/s, where round trips are as told; data comes in at so
-    /// many bytes a millisecond.
+    /// Milliseconds until a queue stands before a path of 50 ms and `mbit`, with these round trips; data
+    /// arrives at `incoming` bytes a millisecond.
     fn stands_after(mbit: f64, round_trip: impl Fn(u64) -> u64, incoming: u64) -> Option<u64> {
         let (mut bloat, least) = (Bloat::default(), Span::from_millis(50));
         (0..5_000).step_by(20).find(|millis| {
@@ -130,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_path_may_take_depends_on_what_it_carries() {
+    fn the_limit_of_a_path_depends_on_its_rate() {
         assert_eq!(stands_after(20.0, |_| 280, 0), None, "a few bandwidth-delay products");
-        assert_eq!(stands_after(3.0, |_| 280, 0), Some(500), "nobody would miss it");
-        assert_eq!(stands_after(3.0, |_| 190, 0), None, "nobody notices");
-        assert_eq!(stands_after(50.0, |_| 2_000, 0), None, "it carries most");
+        assert_eq!(stands_after(3.0, |_| 280, 0), Some(500), "it would not be missed");
+        assert_eq!(stands_after(3.0, |_| 190, 0), None, "people do not notice");
+        assert_eq!(stands_after(50.0, |_| 2_000, 0), None, "it is the fastest");
     }
 
     #[test]
@@ -144,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_at_the_limit_stands_though_a_round_trip_is_just_within_it() {
+    fn a_queue_at_the_limit_stands_although_a_round_trip_is_just_within_it() {
         assert_eq!(stands_after(3.0, |millis| if millis % 400 == 0 { 195 } else { 205 }, 0), Some(520));
         assert_eq!(
             stands_after(3.0, |millis| if millis == 20 { 205 } else { 195 }, 0),
@@ -153,9 +159,9 @@ mod tests {
         );
     }
 
-    /// A window that is full stops the others for a moment: for so long a path that carries little seems to carry as much as they do.
+    /// A full window stops the other paths for a moment, in which a slow path seems as fast as they are.
     #[test]
-    fn a_queue_stands_though_what_the_others_carry_goes_down_for_a_moment() {
+    fn a_queue_stands_although_the_other_paths_slow_down_for_a_moment() {
         let (mut bloat, least) = (Bloat::default(), Span::from_millis(50));
         let stands = (0..1_000).step_by(20).find(|millis| {
             let mbit = if (280..320).contains(millis) || *millis == 500 { 1.0 } else { 40.0 };
@@ -163,12 +169,12 @@ mod tests {
             let limit = others.limit(least, Rate::from_mbit(2.0));
             bloat.stands(Time::ZERO + Span::from_millis(*millis), Span::from_millis(280), limit, 0)
         });
-        assert_eq!(stands, Some(520), "not at 500: it carries most then");
+        assert_eq!(stands, Some(520), "not at 500, when it is the fastest");
     }
 
-    /// What two paths carry that are alike goes up and down, and so does which of them carries most.
+    /// The rates of two similar paths vary, and so does which of them is the fastest.
     #[test]
-    fn a_round_trip_now_and_then_that_is_beyond_the_limit_of_its_moment_is_no_queue() {
+    fn single_round_trips_beyond_the_limit_are_no_queue() {
         for (mbit, others, dip, millis) in [(30.0, 20.0, 18.0, 400), (4.2, 40.0, 3.9, 280)] {
             let (mut bloat, least) = (Bloat::default(), Span::from_millis(50));
             let stands = (0..20_000).step_by(20).find(|now| {
@@ -182,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_behind_data_that_comes_in_is_not_bloated() {
+    fn acknowledgements_behind_incoming_data_are_not_bloated() {
         assert_eq!(stands_after(20.0, |_| 900, 100), None);
     }
 
     #[test]
-    fn three_round_trips_of_the_other_paths_are_no_matter() {
+    fn three_round_trips_of_the_other_paths_are_allowed() {
         let slow = Others { longest: Span::from_millis(300), ..OTHER };
         assert_eq!(slow.limit(Span::from_millis(50), Rate::from_mbit(1.0)), Some(Span::from_millis(900)));
     }

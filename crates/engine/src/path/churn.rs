@@ -1,7 +1,8 @@
 //! How often a peer may open paths, or give up ones that were made ready for it.
 //!
-//! Each new path id costs a PID, a row in the driver's table and, once used, a [`Path`](super::Path); ids are never
-//! used again and there are 2^31 of a parity. A bucket of credit keeps a peer from going through them at line rate.
+//! Each new path id costs a PID, a row in the driver's table and, once used, a [`Path`](super::Path). Ids are
+//! never reused, and there are 2^31 of each parity. A bucket of credit keeps a peer from using them up at
+//! line rate.
 
 use anabranch_wire::{Span, Time};
 
@@ -23,7 +24,7 @@ impl Churn {
         Self { due: now }
     }
 
-    /// Takes credit for one id; false when there is none.
+    /// Takes credit for one id; false when no credit is left.
     pub(crate) fn spend(&mut self, now: Time) -> bool {
         let next = next_turn(now, self.due, PAUSE, BURST);
         self.due = next.unwrap_or(self.due);

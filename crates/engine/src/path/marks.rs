@@ -1,8 +1,8 @@
-//! Congestion marks on one path, and whether they can be believed (RFC 9000 §13.4.2).
+//! Congestion marks on one path, and whether they can be trusted (RFC 9000 §13.4.2).
 //!
-//! Packets leave as ECT(0) while the path is trusted to carry marks. The peer counts what it sees of each
-//! codepoint and tells the sums. Something on the way may clear the field, or a peer may not count: then the
-//! sums fall short of what was acknowledged, and the path is used without ECN from there on.
+//! Packets leave as ECT(0) while the path is trusted to carry marks. The peer counts the packets of each
+//! codepoint and reports the sums. If a router clears the field, or the peer does not count, the sums are
+//! smaller than the number of acknowledged packets, and the path is used without ECN from then on.
 
 use anabranch_wire::EcnCounts;
 
@@ -11,7 +11,7 @@ pub(crate) struct Marks {
     enabled: bool,
     /// Packets sent as ECT(0) that were acknowledged.
     acknowledged: u64,
-    /// CE marks that the peer has told.
+    /// CE marks that the peer has reported.
     marked: u64,
 }
 
@@ -25,8 +25,8 @@ impl Marks {
         self.enabled
     }
 
-    /// Takes in what an acknowledgement of `newly` packets tells; returns how many marks are new.
-    /// `latest` is false for an acknowledgement that others overtook: its sums are old.
+    /// Takes the sums in an acknowledgement of `newly` packets; returns how many marks are new. `latest` is
+    /// false for an acknowledgement that others overtook: its sums are old.
     pub(crate) fn on_ack(&mut self, newly: u64, told: Option<EcnCounts>, latest: bool) -> u64 {
         if !self.enabled {
             return 0;

@@ -1,15 +1,14 @@
 //! Path MTU discovery without ICMP (RFC 8899).
 //!
-//! Packets of a path have one size, so that runs of them can be sent in one system call. It begins at
-//! what every path must carry and grows to the largest probe that was acknowledged. The largest size is
-//! tried first, since most paths carry it; after that the gap is halved. A probe that is lost says
-//! nothing about congestion.
+//! Packets of a path have one size, so that many can be sent in one system call. It begins at the size that
+//! every path must carry, and grows to the largest probe that was acknowledged. The largest size is tried
+//! first, since most paths carry it; then the gap is halved. A lost probe tells nothing about congestion.
 //!
-//! A size that passed once may stop passing (a black hole): full-sized packets vanish, small ones and the
-//! probes of a path given up arrive. What tells it from congestion is that nothing as large arrived that was sent
-//! after those that were lost. Then the size falls back to the base at once and the search begins again;
-//! when it was a mere pause of the path, the first probe brings the old size back a round trip later. A
-//! search that ended below the largest size is repeated now and then.
+//! A size that passed once may stop passing (a black hole): full-sized packets vanish, while small ones
+//! arrive. It differs from congestion in that nothing as large arrives that was sent after the lost packets.
+//! Then the size falls back to the base at once, and the search begins again. After a mere pause of the path,
+//! the first probe restores the old size a round trip later. A search that ended below the largest size is
+//! repeated now and then.
 
 use anabranch_wire::{Span, Time};
 
@@ -19,9 +18,10 @@ const TRIES: u8 = 3;
 const PRECISION: u16 = 16;
 /// Timeouts since a full-sized packet arrived after which they are suspected.
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
-/// Packets above the base lost, and nothing as large arrived since, after which their size is suspected.
+/// Losses of packets above the base, without one as large arriving since, after which their size is suspected.
 const BLACK_HOLE_LOSSES: u32 = 8;
-/// The same where few are in flight: rounds of losses, each of packets sent after the round before was noticed.
+/// The same with few packets in flight: rounds of losses, each of packets sent after the round before was
+/// noticed.
 const BLACK_HOLE_ROUNDS: u32 = 3;
 /// Pause before a search that ended below the largest size is repeated (RFC 8899 §5.1.1).
 const SEARCH_AGAIN: Span = Span::from_secs(600);
@@ -37,14 +37,14 @@ pub(crate) struct MtuSearch {
     probe: Option<Probe>,
     /// When the search is repeated.
     again_at: Time,
-    /// When the latest full-sized packet that arrived had been sent.
+    /// When the latest full-sized packet that arrived was sent.
     full_sent_at: Time,
-    /// The same of a smaller one above the base, and its size.
+    /// The same of a smaller packet above the base, with its size.
     large_sent: (Time, u16),
     /// Timeouts, and packets above the base lost, since then.
     timeouts: u32,
     losses: u32,
-    /// The smallest of those that were lost.
+    /// The smallest of the lost packets.
     lost_size: u16,
     /// Rounds of such losses, and when the latest began to be noticed.
     rounds: u32,
@@ -158,7 +158,7 @@ impl MtuSearch {
         size.saturating_add(PRECISION) > self.current
     }
 
-    /// Nothing speaks against the size in use.
+    /// The size in use is proven: forgets the evidence against it.
     fn trust(&mut self) {
         (self.timeouts, self.losses, self.rounds) = (0, 0, 0);
         self.lost_size = u16::MAX;
@@ -204,7 +204,7 @@ impl MtuSearch {
         self.again_at = now + SEARCH_AGAIN;
     }
 
-    /// Searches again up to the largest size: what failed before may pass now, or failed with the path.
+    /// Searches again up to the largest size: a size that failed before may pass now, or failed with the path.
     pub(crate) fn search_again(&mut self) {
         self.too_large = self.max.saturating_add(1);
         self.probe = None;

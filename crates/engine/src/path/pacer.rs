@@ -1,9 +1,9 @@
 //! Spreads a path's packets over the round trip (RFC 9002 §7.7).
 //!
-//! A bucket of credit in bytes fills at the pacing rate. Its depth is what the rate gives in
-//! [`BURST`], so that a driver with a coarse clock keeps the rate and can hand over packets in batches.
-//! Once empty it opens again only when it holds what the rate gives in [`QUANTUM`]: packets that dribble
-//! out one by one cost a system call each. Below 50 Mbit/s that is a single packet.
+//! A bucket of credit in bytes fills at the pacing rate. Its depth is what the rate gives in [`BURST`], so
+//! that a driver with a coarse clock keeps the rate and can hand over packets in batches. Once empty it opens
+//! again only when it holds what the rate gives in [`QUANTUM`], since packets that leave one by one cost a
+//! system call each. Below 50 Mbit/s that is a single packet.
 
 use anabranch_wire::{Rate, Span, Time};
 

@@ -1,11 +1,12 @@
-//! What arrived on one path, and when to acknowledge it (MPMTP-AR [R5, R7]).
+//! Packets that arrived on one path, and when to acknowledge them (MPMTP-AR [R5, R7]).
 //!
-//! This is the path level of the two-level receive buffer: packet numbers are put in order here, while
-//! the data goes straight on to its stream. An acknowledgement is due after every n-th packet that asks
-//! for one, at once when a gap opens or closes, and at the latest after the agreed delay.
+//! This is the path level of the two-level receive buffer: packet numbers are put in order here, while the
+//! data goes straight to its stream. An acknowledgement is due after every n-th packet that asks for one, at
+//! once when a gap opens or closes, and at the latest after the agreed delay.
 //!
-//! What is lost comes again under another number, so gaps stay. What lies below one is told until enough
-//! acknowledgements have told it ([`Told`]): repeated for ever it would be most of each of them.
+//! Lost data is sent again under another number, so gaps in the numbers stay. The ranges below a gap are
+//! repeated until enough acknowledgements have carried them ([`Reported`]); repeated without end, they would
+//! fill most of every acknowledgement.
 
 use std::ops::Range;
 
@@ -14,42 +15,42 @@ use anabranch_wire::{Ack, ArrivalTime, EcnCounts, Fsn, PathId, RangeSet, Ranges,
 use crate::config::Config;
 use crate::route::Ecn;
 
-/// Ranges kept; older ones were told many times before.
+/// Most ranges remembered. Older ones were reported many times.
 const MAX_RANGES: usize = 32;
-/// Ranges this far below the highest number are not kept: the sender has settled what they tell.
-const KEPT: u64 = 8192;
-/// A range that has ended is told for so many round trips, within limits, and this often, as acknowledgements are lost one by one
-/// and many together.
-const TELL_ROUNDS: u64 = 3;
-const TELL_AT_LEAST: Span = Span::from_millis(50);
-const TELL_AT_MOST: Span = Span::from_secs(1);
-const TELL_OFTEN: u32 = 8;
+/// Ranges this far below the highest number are forgotten: the sender has settled them.
+const REMEMBERED: u64 = 8192;
+/// A range that has ended is reported for this many round trips, within limits, and in this many
+/// acknowledgements: acknowledgements are lost one by one and many together.
+const REPORT_ROUNDS: u64 = 3;
+const REPORT_AT_LEAST: Span = Span::from_millis(50);
+const REPORT_AT_MOST: Span = Span::from_secs(1);
+const REPORT_TIMES: u32 = 8;
 
-/// From where on ranges are told. Moves up to what was highest at a moment once that moment is long ago.
+/// The number from which on ranges are still reported. It moves up to what was the highest number a while ago.
 #[derive(Debug, Default)]
-struct Told {
-    /// A range that ends here or below is told no more.
+struct Reported {
+    /// Ranges that end here or below are reported no more.
     below: u64,
-    /// What `below` becomes, the highest number at `since`.
+    /// The next value of `below`: the highest number at `since`.
     next: u64,
     since: Time,
     /// Acknowledgements that left since then.
     count: u32,
 }
 
-impl Told {
+impl Reported {
     fn on_acknowledged(&mut self, now: Time, largest: u64, rtt: impl FnOnce() -> Span) {
         self.count += 1;
-        let told_for = now.since(self.since);
-        if self.count >= TELL_OFTEN
-            && told_for >= TELL_AT_LEAST
-            && told_for >= TELL_AT_MOST.min(rtt() * TELL_ROUNDS)
+        let reported_for = now.since(self.since);
+        if self.count >= REPORT_TIMES
+            && reported_for >= REPORT_AT_LEAST
+            && reported_for >= REPORT_AT_MOST.min(rtt() * REPORT_ROUNDS)
         {
             *self = Self { below: self.next, next: largest, since: now, count: 0 };
         }
     }
 
-    /// A packet that was overtaken is news, whatever was told of those around it.
+    /// A late packet has to be reported, however often the ranges around it were.
     fn on_packet(&mut self, now: Time, number: u64) {
         if number < self.next {
             *self = Self { below: self.below.min(number), next: number, since: now, count: 0 };
@@ -57,26 +58,37 @@ impl Told {
     }
 }
 
-/// What every packet asks for is in front.
+/// A packet that arrived on a path.
+#[derive(Clone, Copy)]
+pub(crate) struct Received {
+    pub fsn: Fsn,
+    /// UDP payload in bytes.
+    pub size: usize,
+    /// It asks for an acknowledgement.
+    pub eliciting: bool,
+    pub ecn: Ecn,
+}
+
+/// The packets received on a path. Fields that every packet needs are in front.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Receipt {
     received: RangeSet,
-    /// All below was received or given up.
+    /// All numbers below were received or given up.
     floor: u64,
     largest_at: Time,
-    pub packets: u64,
-    pub bytes: u64,
+    packets: u64,
+    bytes: u64,
     unacknowledged: u32,
     /// Something arrived since the last acknowledgement.
     news: bool,
-    /// No range but the highest ends above this: they are far away in memory.
+    /// No range but the highest ends above this. It saves a look at the ranges, which are elsewhere in memory.
     rest_end: u64,
-    /// The lowest range is not too old before this number comes: it is far away in memory.
+    /// The lowest range need not be looked at before this number arrives.
     look_at: u64,
-    /// [`Time::NEVER`] when nothing is.
+    /// [`Time::NEVER`] when no acknowledgement is.
     due: Time,
-    told: Told,
+    reported: Reported,
     ecn: EcnCounts,
 }
 
@@ -91,7 +103,7 @@ impl Default for Receipt {
             due: Time::NEVER,
             unacknowledged: 0,
             news: false,
-            told: Told::default(),
+            reported: Reported::default(),
             packets: 0,
             bytes: 0,
             ecn: EcnCounts::default(),
@@ -100,22 +112,42 @@ impl Default for Receipt {
 }
 
 impl Receipt {
-    /// Has fetched what lies far away.
+    /// Prefetches what lies elsewhere in memory.
     pub(crate) fn prefetch(&self) {
         self.received.prefetch();
     }
 
-    /// True when this number was here before, or is too old to tell.
+    /// True when this number was received before, or is too old to tell.
     pub(crate) fn is_known(&self, fsn: Fsn) -> bool {
         fsn.0 < self.floor || self.received.contains(fsn.0)
     }
 
     /// The highest number received.
+    #[inline]
     pub(crate) fn largest(&self) -> Option<u64> {
         self.received.last().map(|range| range.end - 1)
     }
 
-    pub(crate) fn on_packet(&mut self, now: Time, fsn: Fsn, (eliciting, ecn): (bool, Ecn), config: &Config) {
+    /// Packets received.
+    pub(crate) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Bytes of UDP payload received.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Counts a packet of `size` bytes.
+    #[inline]
+    pub(super) fn count(&mut self, size: usize) {
+        self.packets += 1;
+        self.bytes += size as u64;
+    }
+
+    /// Notes the number of a packet that arrived.
+    pub(super) fn on_packet(&mut self, now: Time, packet: Received, config: &Config) {
+        let Received { fsn, eliciting, ecn, .. } = packet;
         let next = self.received.last().map_or(0, |last| last.end);
         let in_order = fsn.0 == next;
         if fsn.0 >= next {
@@ -123,10 +155,10 @@ impl Receipt {
         }
         if !in_order {
             self.rest_end = if fsn.0 > next { next } else { self.rest_end.max(fsn.0 + 1) };
-            self.look_at = self.look_at.min(fsn.0 + 1 + KEPT);
+            self.look_at = self.look_at.min(fsn.0 + 1 + REMEMBERED);
         }
         self.received.insert(fsn.0..fsn.0 + 1);
-        self.told.on_packet(now, fsn.0);
+        self.reported.on_packet(now, fsn.0);
         let ranges = self.received.range_count();
         if ranges > MAX_RANGES || (ranges > 1 && fsn.0 > self.look_at) {
             self.forget_oldest(fsn, ranges);
@@ -142,34 +174,36 @@ impl Receipt {
             return;
         }
         self.unacknowledged += 1;
-        let at_once = !in_order || self.unacknowledged >= config.ack_every || ecn == Ecn::Ce;
-        let due = if at_once { now } else { now + config.max_ack_delay };
+        let at_once = !in_order || self.unacknowledged >= config.acks.every || ecn == Ecn::Ce;
+        let due = if at_once { now } else { now + config.acks.max_delay };
         self.due = self.due.min(due);
     }
 
-    /// Forgets the lowest range when it is too old, or there are too many.
+    /// Forgets the lowest range when it is too old, or when there are too many.
     fn forget_oldest(&mut self, fsn: Fsn, ranges: usize) {
         let Some(first) = self.received.first() else { return };
-        if ranges > MAX_RANGES || first.end + KEPT < fsn.0 {
+        if ranges > MAX_RANGES || first.end + REMEMBERED < fsn.0 {
             self.received.forget_first();
             self.floor = first.end;
         } else {
-            self.look_at = first.end + KEPT;
+            self.look_at = first.end + REMEMBERED;
         }
     }
 
     /// When an acknowledgement has to leave; [`Time::NEVER`] for none.
+    #[inline]
     pub(crate) fn due(&self) -> Time {
         self.due
     }
 
-    /// True when an acknowledgement would tell something new to somebody who asked.
+    /// True when an acknowledgement would tell something new about packets that asked for one.
+    #[inline]
     pub(crate) fn wants_ack(&self) -> bool {
         self.news && self.unacknowledged > 0
     }
 
-    /// The acknowledgement for what has arrived so far, with the time of arrival if `timed`; [`Self::on_acknowledged`] once it leaves.
-    /// `room` gives an empty list for ranges that do not lie in place.
+    /// The acknowledgement of everything received so far, with the time of arrival if `timed`. Call
+    /// [`Self::on_acknowledged`] once it leaves. `room` gives an empty list for ranges that do not fit in place.
     pub(crate) fn acknowledge(
         &self,
         now: Time,
@@ -181,50 +215,50 @@ impl Receipt {
         }
         let marked = self.ecn != EcnCounts::default();
         let (delay, arrived) = (now.since(self.largest_at), timed.then(|| ArrivalTime::of(self.largest_at)));
-        let ranges = self.news_of_ranges(room);
+        let ranges = self.ranges_to_report(room);
         Some(Ack { path, delay, arrived, ranges, ecn: marked.then_some(self.ecn) })
     }
 
-    /// What an acknowledgement tells, highest first: the highest range always is told.
-    fn news_of_ranges(&self, room: impl FnOnce() -> Vec<Range<u64>>) -> Ranges {
-        if self.rest_end <= self.told.below {
+    /// The ranges of an acknowledgement, highest first. The highest is always among them.
+    fn ranges_to_report(&self, room: impl FnOnce() -> Vec<Range<u64>>) -> Ranges {
+        if self.rest_end <= self.reported.below {
             return self.received.last().into_iter().collect();
         }
-        let told = || self.received.iter().rev().take_while(|range| range.end > self.told.below);
-        let (mut ranges, count) = (Ranges::new(), told().count());
+        let wanted = || self.received.iter().rev().take_while(|range| range.end > self.reported.below);
+        let (mut ranges, count) = (Ranges::new(), wanted().count());
         if count > ranges.inline_size() {
             let mut list = room();
             list.reserve(count);
             ranges = Ranges::from_vec(list);
         }
-        told().for_each(|range| ranges.push(range));
+        wanted().for_each(|range| ranges.push(range));
         ranges
     }
 
-    /// The acknowledgement is in a packet that leaves. The path's round trip is asked for rarely.
-    pub(crate) fn on_acknowledged(&mut self, now: Time, rtt: impl FnOnce() -> Span) {
-        self.told.on_acknowledged(now, self.largest().unwrap_or(0), rtt);
+    /// The acknowledgement is in a packet that leaves. The path's round trip is needed rarely.
+    pub(super) fn on_acknowledged(&mut self, now: Time, rtt: impl FnOnce() -> Span) {
+        self.reported.on_acknowledged(now, self.largest().unwrap_or(0), rtt);
         self.news = false;
         self.unacknowledged = 0;
         self.due = Time::NEVER;
     }
 
-    /// Puts an acknowledgement that could not leave back in line.
-    pub(crate) fn postpone(&mut self, until: Time) {
+    /// Puts off an acknowledgement that could not leave.
+    pub(super) fn postpone(&mut self, until: Time) {
         self.due = until;
     }
 
-    /// Packets received, and sent as the highest number tells.
+    /// Packets received, and packets sent as the highest number shows.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.packets, self.largest().map_or(0, |largest| largest + 1))
     }
 
-    /// Packets that were sent, as later numbers tell, and are not here.
+    /// Packets that were sent, as later numbers show, and have not arrived.
     pub(crate) fn missing(&self) -> u64 {
         self.largest().map_or(0, |largest| (largest + 1).saturating_sub(self.packets))
     }
 
-    /// How long ago something arrived; `None` before the first packet.
+    /// Time since the highest number arrived; `None` before the first packet.
     pub(crate) fn silence(&self, now: Time) -> Option<Span> {
         self.largest().map(|_| now.since(self.largest_at))
     }
@@ -236,7 +270,8 @@ mod tests {
 
     fn arrive(receipt: &mut Receipt, numbers: &[u64]) {
         for number in numbers {
-            receipt.on_packet(Time::ZERO, Fsn(*number), (true, Ecn::NotEct), &Config::default());
+            let packet = Received { fsn: Fsn(*number), size: 1000, eliciting: true, ecn: Ecn::NotEct };
+            receipt.on_packet(Time::ZERO, packet, &Config::default());
         }
     }
 
@@ -244,13 +279,13 @@ mod tests {
     fn every_second_packet_in_order_makes_an_acknowledgement_due_at_once() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0]);
-        assert_eq!(receipt.due(), Time::ZERO + Config::default().max_ack_delay);
+        assert_eq!(receipt.due(), Time::ZERO + Config::default().acks.max_delay);
         arrive(&mut receipt, &[1]);
         assert_eq!(receipt.due(), Time::ZERO);
     }
 
     #[test]
-    fn a_gap_is_told_at_once() {
+    fn a_gap_is_reported_at_once() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1]);
         receipt.on_acknowledged(Time::ZERO, || Span::ZERO);
@@ -262,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_later_numbers_tell_of_and_has_not_come_is_missing() {
+    fn packets_below_the_highest_number_that_have_not_arrived_are_missing() {
         let mut receipt = Receipt::default();
         assert_eq!(receipt.missing(), 0);
         arrive(&mut receipt, &[0, 1, 4]);
@@ -271,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_gap_is_not_told_for_ever() {
+    fn an_old_gap_is_not_reported_for_ever() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1]);
         arrive(&mut receipt, &(3..10_000).collect::<Vec<_>>());
@@ -284,13 +319,13 @@ mod tests {
     fn a_straggler_makes_the_oldest_gap_older() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[10, 11, 13, 5]);
-        arrive(&mut receipt, &(14..=6 + KEPT).collect::<Vec<_>>());
+        arrive(&mut receipt, &(14..=6 + REMEMBERED).collect::<Vec<_>>());
         assert_eq!(receipt.received.range_count(), 3);
-        arrive(&mut receipt, &[7 + KEPT]);
+        arrive(&mut receipt, &[7 + REMEMBERED]);
         assert_eq!(receipt.received.first(), Some(10..12));
     }
 
-    /// Acknowledges so often within so long with such a round trip, and returns what the next acknowledgement tells.
+    /// Sends `count` acknowledgements `within` a time at such a round trip; returns the ranges of the next one.
     fn after(receipt: &mut Receipt, (count, within): (u32, Span), rtt: Span) -> Vec<std::ops::Range<u64>> {
         for number in 1..=count {
             let now = Time::ZERO + within * u64::from(number) / u64::from(count);
@@ -305,23 +340,23 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_below_a_gap_is_told_for_three_round_trips_and_in_eight_acknowledgements_and_then_no_more() {
+    fn ranges_below_a_gap_are_reported_for_three_round_trips_and_in_eight_acknowledgements() {
         let received = || {
             let mut receipt = Receipt::default();
             arrive(&mut receipt, &[0, 1, 3, 4, 6, 7]);
             receipt
         };
         let all = vec![6..8, 3..5, 0..2];
-        for (rtt, tell_for) in [(1, 50), (100, 300), (2_000, 1_000)] {
-            let (rtt, tell_for) = (Span::from_millis(rtt), Span::from_millis(tell_for));
-            assert_eq!(after(&mut received(), (7, tell_for * 9), rtt), all, "not often enough");
-            assert_eq!(after(&mut received(), (99, tell_for * 9 / 10), rtt), all, "not for long enough");
-            assert_eq!(after(&mut received(), (18, tell_for * 3), rtt), [6..8]);
+        for (rtt, report_for) in [(1, 50), (100, 300), (2_000, 1_000)] {
+            let (rtt, report_for) = (Span::from_millis(rtt), Span::from_millis(report_for));
+            assert_eq!(after(&mut received(), (7, report_for * 9), rtt), all, "not often enough");
+            assert_eq!(after(&mut received(), (99, report_for * 9 / 10), rtt), all, "not for long enough");
+            assert_eq!(after(&mut received(), (18, report_for * 3), rtt), [6..8]);
         }
     }
 
     #[test]
-    fn what_arrives_late_is_told_though_what_lies_around_it_is_not_told_any_more() {
+    fn a_late_packet_is_reported_although_the_ranges_around_it_no_longer_are() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1, 5, 9]);
         assert_eq!(after(&mut receipt, (18, Span::from_secs(3)), Span::ZERO), [9..10]);
@@ -333,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_was_forgotten_counts_as_known() {
+    fn memory_is_bounded_and_forgotten_numbers_count_as_known() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &(0..1000).map(|n| n * 2).collect::<Vec<_>>());
         assert_eq!(receipt.received.range_count(), MAX_RANGES);

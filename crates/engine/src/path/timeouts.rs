@@ -1,41 +1,41 @@
-//! When paths have to be looked at next, and which of these times is the earliest.
+//! When each path has to be looked at next, and the earliest of these times.
 //!
-//! A session is asked for its next timeout after every packet. Few packets change that of more than one path, and fewer
-//! still that of the path whose turn it is first.
+//! A session is asked for its next timeout after every packet. Few packets change the timeout of more than
+//! one path, and fewer still change the earliest one.
 
 use std::cell::Cell;
 
 use anabranch_wire::Time;
 use smallvec::SmallVec;
 
-use super::places::Places;
+use super::place_set::PlaceSet;
 
 /// The timeouts of all paths, in the order of the paths.
 #[derive(Debug)]
 pub(super) struct Timeouts {
     list: SmallVec<[Cell<Time>; 8]>,
-    /// Nobody asked for these since they may have changed.
-    unasked: Cell<Places>,
+    /// These may have changed since they were worked out.
+    unknown: Cell<PlaceSet>,
     /// Of `list`.
     earliest: Cell<Time>,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { list: SmallVec::new(), unasked: Cell::default(), earliest: Cell::new(Time::NEVER) }
+        Self { list: SmallVec::new(), unknown: Cell::default(), earliest: Cell::new(Time::NEVER) }
     }
 }
 
 impl Timeouts {
-    /// The earliest of all, where `timeout_of` finds it for a path of which it is not known.
+    /// The earliest timeout; `timeout_of` works out that of a path whose timeout may have changed.
     pub(super) fn earliest(&self, timeout_of: impl Fn(usize) -> Time) -> Time {
-        let unasked = self.unasked.take();
-        let mut index = 0;
-        while let Some(place) = unasked.next(index, self.list.len()) {
+        let unknown = self.unknown.take();
+        let mut next = 0;
+        while let Some(place) = unknown.next(next, self.list.len()) {
             let timeout = timeout_of(place);
             let before = self.list[place].replace(timeout);
             self.earliest.set(still_earliest(self.earliest.get(), (before, timeout), || self.of_list()));
-            index = place + 1;
+            next = place + 1;
         }
         self.earliest.get()
     }
@@ -45,29 +45,31 @@ impl Timeouts {
     }
 
     /// The timeout of a path may have changed.
-    pub(super) fn forget(&mut self, index: usize) {
-        *self.unasked.get_mut() |= Places::of(index);
+    #[inline]
+    pub(super) fn forget(&mut self, place: usize) {
+        *self.unknown.get_mut() |= PlaceSet::of(place);
     }
 
-    /// All of them may have.
+    /// The timeout of any path may have changed.
     pub(super) fn forget_all(&mut self) {
-        *self.unasked.get_mut() = Places::ALL;
+        *self.unknown.get_mut() = PlaceSet::ALL;
     }
 
-    /// Makes room for a path; all those after it have another place from then on.
-    pub(super) fn insert(&mut self, index: usize) {
-        self.list.insert(index, Cell::new(Time::NEVER));
+    /// Makes room for a path; the paths after it move down.
+    pub(super) fn insert(&mut self, place: usize) {
+        self.list.insert(place, Cell::new(Time::NEVER));
         self.forget_all();
     }
 
-    pub(super) fn remove(&mut self, index: usize) {
-        self.list.remove(index);
+    pub(super) fn remove(&mut self, place: usize) {
+        self.list.remove(place);
         self.earliest.set(self.of_list());
         self.forget_all();
     }
 }
 
-/// The earliest of some times, as `before` became `at`: only where that was the earliest are all gone through.
+/// The earliest of `all` times after one of them went from `before` to `at`. All are compared only when the
+/// earliest got later.
 pub(super) fn still_earliest(earliest: Time, (before, at): (Time, Time), all: impl Fn() -> Time) -> Time {
     let earliest = match before <= earliest && at > before {
         true => all(),

@@ -1,10 +1,10 @@
-//! Whether a path that answers also carries: a train of full packets that nobody waits for, before data is trusted to it.
+//! Tests whether a path that answers also carries data: a train of full packets without data.
 //!
-//! Probes are small. Over a path that has a hundredth of its rate left they come back as fast as ever once the queue has
-//! drained, and data that was sent there on the strength of that would hold up all that follows it. So the last thing
-//! asked of a held path is a *train*: as many full packets as slow start begins with, at half the usual
-//! rate of delivery, which carry nothing. It passes when all of them have arrived, within the time in which a quarter of the
-//! usual rate brings them: the bound below which a path counts as stalled.
+//! Probes are small. On a path with a hundredth of its rate left they return as fast as ever once the queue
+//! has drained, and data sent there would delay all data that follows it. So the last test of a held path is
+//! a *train*: as many full packets as slow start begins with, at half the usual rate, without data. It passes
+//! when all of them arrive within the time that a quarter of the usual rate takes, the bound below which a
+//! path counts as stalled.
 
 use anabranch_wire::{Span, Time};
 
@@ -12,17 +12,17 @@ use super::trouble::GRACE;
 
 /// Packets of a train.
 const TRAIN: u32 = 10;
-/// A train comes in at this part of the usual rate, or it is slow.
+/// A train that arrives at less than this part of the usual rate is slow.
 const LEAST: f64 = 0.25;
 
-/// A train under way.
+/// A train that was begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
-    /// What left from then on belongs to it.
+    /// Packets that left from then on belong to it.
     began: Time,
     /// The usual rate, in bytes a second.
     usual_rate: f64,
-    /// Longest pause between packets: where little was sent lately, the usual rate says little of the path.
+    /// Longest pause between packets: if little was sent recently, the usual rate tells little about the path.
     longest_pause: Span,
     sent: u32,
     /// Bytes of a packet.
@@ -31,7 +31,7 @@ pub(super) struct Trial {
     first_arrived_at: Time,
 }
 
-/// How a trial stands.
+/// The result of a trial so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Open,
@@ -40,19 +40,19 @@ pub(super) enum Outcome {
 }
 
 impl Trial {
-    /// Begins a trial on a path of which this round-trip time and this rate, in bytes a second, are usual.
+    /// Begins a trial on a path with this usual round-trip time and rate, in bytes a second.
     pub(super) fn new(now: Time, usual: Span, usual_rate: f64) -> Self {
         let longest_pause = usual.max(GRACE) / u64::from(TRAIN);
         let (sent, size, arrived) = (0, 0, 0);
         Self { began: now, usual_rate, longest_pause, sent, size, arrived, first_arrived_at: Time::NEVER }
     }
 
-    /// How long after a packet of so many bytes the next one leaves.
+    /// Pause after a packet of `size` bytes.
     pub(super) fn pause(&self, size: u64) -> Span {
         Span::from_secs_f64(2.0 * size as f64 / self.usual_rate).min(self.longest_pause)
     }
 
-    /// A packet of so many bytes has left; true when it was the last one.
+    /// A packet of `size` bytes has left; true when it was the last one.
     pub(super) fn on_sent(&mut self, size: u64) -> bool {
         (self.sent, self.size) = (self.sent + 1, size);
         self.sent >= TRAIN
@@ -78,7 +78,8 @@ impl Trial {
         }
     }
 
-    /// The rate at which the train came in so far, in bytes a second, once a packet has; at most that while it is the only one.
+    /// The rate at which the train has arrived so far, in bytes a second; an upper bound while only one
+    /// packet has arrived.
     pub(super) fn rate(&self, now: Time) -> Option<f64> {
         let lasted = now.since(self.first_arrived_at).as_secs_f64();
         let bytes = u64::from(self.arrived.saturating_sub(1).max(1)) * self.size;
@@ -97,7 +98,7 @@ mod tests {
         Time::ZERO + Span::from_micros(micros)
     }
 
-    /// A train over a path of which one packet takes `micros`, with 50 ms there and back; how it ends and when.
+    /// Sends a train over a path of 50 ms on which each packet takes `micros`; returns how it ends and when.
     fn carry(micros: u64) -> (Outcome, Time) {
         let mut trial = Trial::new(at(0), Span::from_millis(50), USUAL_RATE);
         let (mut sent_at, mut free, mut arrivals) = (at(0), at(0), Vec::new());
@@ -118,21 +119,21 @@ mod tests {
     }
 
     #[test]
-    fn a_train_passes_over_what_is_left_of_a_rate_down_to_a_quarter() {
+    fn a_train_passes_down_to_a_quarter_of_the_rate() {
         for part in 1..=4 {
             assert_eq!(carry(1_000 * part).0, Outcome::Passed, "1/{part}");
         }
     }
 
     #[test]
-    fn a_hundredth_of_the_rate_is_told_by_the_second_packet() {
+    fn the_second_packet_shows_a_hundredth_of_the_rate() {
         let (outcome, when) = carry(100_000);
         assert_eq!(outcome, Outcome::Slow);
         assert!(when <= at(250_000), "{when:?}");
     }
 
     #[test]
-    fn answers_to_what_left_before_do_not_count() {
+    fn acknowledgements_of_earlier_packets_do_not_count() {
         let mut trial = Trial::new(at(1_000), Span::from_millis(50), USUAL_RATE);
         trial.on_sent(1250);
         for _ in 0..20 {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn where_little_was_sent_a_train_takes_no_longer_than_a_round_trip() {
+    fn after_little_data_a_train_takes_no_longer_than_a_round_trip() {
         let trial = Trial::new(at(0), Span::from_millis(50), 1_000.0);
         assert_eq!(trial.pause(1250), Span::from_millis(5));
     }

@@ -1,20 +1,29 @@
-//! Datagrams: in, out, and what is done so that they arrive.
+//! Datagrams in and out, their copies and their parity.
 //!
-//! They wait here until a path may carry them, like streams, and go first. What [`crate::datagram`] keeps begins to exist
-//! with the first datagram that needs it: sessions with streams alone have none of it.
+//! Datagrams wait here until a path may carry them, and leave before streams. The state of
+//! [`crate::datagram`] is created with the first datagram that needs it, so a session with streams alone has
+//! none.
 
 use std::collections::VecDeque;
 
-use super::{CLASSES, OVERHEAD, Session};
+use anabranch_wire::{
+    DatagramFrame, Frame, LARGEST_MARKS, LARGEST_PARITY_OVERHEAD, MarkedFrame, PACKET_OVERHEAD, ParityFrame,
+    PathId, Payload, Time, datagram_frame_overhead,
+};
+
+use super::flight::Flight;
+use super::sending::{Outlet, Packets, fastest, finish};
 use crate::datagram::{Carrier, DatagramMode, Inflow, Mending, Ordering, Sending, Spares};
 use crate::event::{Event, ProtocolError};
+use crate::inbox::Inbox;
 use crate::path::Path;
 use crate::route::Transmit;
 use crate::schedule::{Decision, Item, PathView, SessionView};
-use anabranch_wire::{
-    DatagramFrame, Frame, LARGEST_MARKS, LARGEST_PARITY_OVERHEAD, MarkedFrame, ParityFrame, PathId, Payload,
-    Time, datagram_frame_overhead,
-};
+use crate::stats::SessionStats;
+use crate::stream::MemoryBudget;
+
+/// Classes of datagrams.
+const CLASSES: usize = 16;
 
 /// Why a datagram was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +31,7 @@ pub enum DatagramError {
     /// Larger than the paths or the peer take.
     #[error("datagrams may have at most {most} bytes")]
     TooLarge {
-        /// What they take, in bytes.
+        /// The most bytes that they take.
         most: usize,
     },
     /// The session is not established, or over.
@@ -30,48 +39,70 @@ pub enum DatagramError {
     NotConnected,
 }
 
-/// What a session with datagrams keeps of them.
+/// The datagrams of a session.
 pub(super) struct Datagrams<P> {
+    /// Present once a datagram was sent or received.
+    queues: Option<Box<Queues<P>>>,
+    /// How the datagrams of each class are made to arrive.
+    modes: [DatagramMode; CLASSES],
+    budget: MemoryBudget,
+}
+
+/// Datagrams that wait, and what is remembered of others.
+struct Queues<P> {
     outgoing: VecDeque<DatagramFrame<P>>,
-    /// Kept once a class is redundant or protected.
+    incoming: Inbox<P>,
+    /// Present once a class is redundant or protected.
     sending: Option<Box<Sending<P>>>,
-    /// Kept once the peer sent datagrams with numbers.
+    /// Present once the peer sent datagrams with numbers.
     mending: Option<Box<Mending<P>>>,
-    /// Kept once datagrams came that are wanted in order.
-    pub ordering: Option<Box<Ordering<P>>>,
+    /// Present once datagrams came that are wanted in order.
+    ordering: Option<Box<Ordering<P>>>,
 }
 
-impl<P> Default for Datagrams<P> {
-    fn default() -> Self {
-        Self { outgoing: VecDeque::new(), sending: None, mending: None, ordering: None }
+impl<P: Payload> Datagrams<P> {
+    pub(super) fn new(modes: [DatagramMode; CLASSES], budget: MemoryBudget) -> Self {
+        Self { queues: None, modes, budget }
     }
-}
 
-impl<P: Payload> Session<P> {
-    /// Queues a datagram; when the queue is full, the oldest of the lowest class makes room.
-    ///
-    /// # Errors
-    /// [`DatagramError`] when it can never be sent.
-    pub fn send_datagram(&mut self, mut datagram: DatagramFrame<P>) -> Result<(), DatagramError> {
-        let Some(peer) = self.peer.as_ref().filter(|_| self.state.carries_data()) else {
+    fn queues(&mut self, flight: &Flight<P>) -> &mut Queues<P> {
+        let (budget, most) = (&self.budget, flight.config.memory.datagrams);
+        self.queues.get_or_insert_with(|| {
+            Box::new(Queues {
+                outgoing: VecDeque::new(),
+                incoming: Inbox::new(budget.clone(), most),
+                sending: None,
+                mending: None,
+                ordering: None,
+            })
+        })
+    }
+
+    /// Queues a datagram to send. When the queue is full, the oldest of the lowest class makes room.
+    pub(super) fn send(
+        &mut self,
+        flight: &mut Flight<P>,
+        mut datagram: DatagramFrame<P>,
+    ) -> Result<(), DatagramError> {
+        let Some(peer) = flight.peer.as_ref().filter(|_| flight.state().carries_data()) else {
             return Err(DatagramError::NotConnected);
         };
         datagram.class = datagram.class.min(CLASSES as u8 - 1);
-        let marks = match self.mode_of(datagram.class) {
-            DatagramMode::Once if !self.peer_orders(datagram.class) => 0,
+        let marks = match self.mode_of(flight, datagram.class) {
+            DatagramMode::Once if !peer_orders(flight, datagram.class) => 0,
             DatagramMode::Once | DatagramMode::Redundant => LARGEST_MARKS,
             DatagramMode::Protected => LARGEST_PARITY_OVERHEAD + 1,
         };
-        let header = OVERHEAD + datagram_frame_overhead(datagram.flow, datagram.data.len()) + marks;
-        let fits = usize::from(self.config.mtu.base) - header;
-        let path = self.paths.iter().map(Path::size).min().map_or(fits, |size| size - header);
+        let header = PACKET_OVERHEAD + datagram_frame_overhead(datagram.flow, datagram.data.len()) + marks;
+        let fits = usize::from(flight.config.mtu.base) - header;
+        let path = flight.paths.iter().map(Path::size).min().map_or(fits, |size| size - header);
         let most = path.min(usize::from(peer.max_datagram));
         if datagram.data.len() > most {
             return Err(DatagramError::TooLarge { most });
         }
-        let outgoing = &mut self.datagrams.get_or_insert_default().outgoing;
-        if outgoing.len() >= self.config.memory.datagrams {
-            self.stats.datagrams_dropped += 1;
+        let outgoing = &mut self.queues(flight).outgoing;
+        if outgoing.len() >= flight.config.memory.datagrams {
+            flight.stats.datagrams_dropped += 1;
             let lowest = outgoing.iter().map(|queued| queued.class).min().unwrap_or(0);
             if lowest > datagram.class {
                 return Ok(());
@@ -83,154 +114,163 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Takes a datagram that arrived, and the time when it did.
-    pub fn recv_datagram(&mut self) -> Option<(Time, DatagramFrame<P>)> {
-        self.incoming.pop()
+    /// Takes a datagram that arrived, with its time of arrival.
+    pub(super) fn receive(&mut self) -> Option<(Time, DatagramFrame<P>)> {
+        self.queues.as_mut()?.incoming.pop()
     }
 
-    /// What is done from now on so that the datagrams of a class, 0 to 15, arrive; [`Config::datagrams`](crate::Config::datagrams) says
-    /// what is done at first.
-    pub fn set_datagram_mode(&mut self, class: u8, mode: DatagramMode) {
+    pub(super) fn set_mode(&mut self, class: u8, mode: DatagramMode) {
         self.modes[usize::from(class).min(CLASSES - 1)] = mode;
     }
 
-    /// What is done for a class, as far as the peer knows of it.
-    fn mode_of(&self, class: u8) -> DatagramMode {
-        let is_known = self.peer.as_ref().is_some_and(|peer| peer.max_block > 0);
-        if is_known { self.modes[usize::from(class).min(CLASSES - 1)] } else { DatagramMode::Once }
+    /// The mode of a class, as far as the peer supports it.
+    fn mode_of(&self, flight: &Flight<P>, class: u8) -> DatagramMode {
+        if takes_numbers(flight) {
+            self.modes[usize::from(class).min(CLASSES - 1)]
+        } else {
+            DatagramMode::Once
+        }
     }
 
     /// True while datagrams, copies of them or parity wait for a path.
-    pub(super) fn has_datagrams(&self) -> bool {
-        let Some(datagrams) = &self.datagrams else { return false };
-        !datagrams.outgoing.is_empty()
-            || datagrams.sending.as_ref().is_some_and(|sending| sending.has_spares())
+    #[inline]
+    pub(super) fn have_work(&self) -> bool {
+        let Some(queues) = &self.queues else { return false };
+        !queues.outgoing.is_empty() || queues.sending.as_ref().is_some_and(|sending| sending.has_spares())
     }
 
     /// True while datagrams wait that have not left yet.
-    pub(super) fn datagrams_wait(&self) -> bool {
-        self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.outgoing.is_empty())
+    #[inline]
+    pub(super) fn wait(&self) -> bool {
+        self.queues.as_ref().is_some_and(|queues| !queues.outgoing.is_empty())
     }
 
-    /// Gives back what memory is not in use.
-    pub(super) fn rest_datagrams(&mut self) {
-        if let Some(datagrams) = &mut self.datagrams {
-            datagrams.outgoing.shrink_to_fit();
+    /// Frees memory that is not in use.
+    pub(super) fn shrink(&mut self) {
+        if let Some(queues) = &mut self.queues {
+            queues.outgoing.shrink_to_fit();
         }
     }
 
-    /// Parity first, which is of use only soon; then what leaves for the first time, then copies.
-    pub(super) fn place_datagrams(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
-        if let Some(sent) = self.place_spare(now, (views, Spares::Parity)) {
+    /// The next packet of datagrams: parity first, which is of use only soon, then datagrams, then copies.
+    pub(super) fn place(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        outlet: &mut Outlet<'_, P>,
+    ) -> Option<Transmit<P>> {
+        if let Some(sent) = self.place_spare(now, flight, outlet, Spares::Parity) {
             return Some(sent);
         }
-        if let Some(sent) = self.place_datagram(now, views) {
+        if let Some(sent) = self.place_datagram(now, flight, outlet) {
             return Some(sent);
         }
-        let sent = self.place_spare(now, (views, Spares::All));
-        if sent.is_none() && self.has_datagrams() {
-            // They wait for paths of their own.
-            let ready = views.iter().map(|view| view.ready_at).filter(|at| *at > now).min();
-            self.wake_at = self.wake_at.min(ready.unwrap_or(Time::NEVER));
+        let sent = self.place_spare(now, flight, outlet, Spares::All);
+        if sent.is_none() && self.have_work() {
+            // They wait for certain paths.
+            let ready = outlet.views.iter().map(|view| view.ready_at).filter(|at| *at > now).min();
+            flight.clock.wake_at = flight.clock.wake_at.min(ready.unwrap_or(Time::NEVER));
         }
         sent
     }
 
-    fn place_datagram(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
-        let front = self.datagrams.as_ref()?.outgoing.front()?;
-        if self.mode_of(front.class) == DatagramMode::Redundant {
-            let open = views.iter().filter(|view| view.budget > 0);
-            let fastest = open.min_by_key(|view| (view.rtt, view.id))?.id;
-            return self.build_datagram(now, fastest, (views, false));
+    fn place_datagram(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        outlet: &mut Outlet<'_, P>,
+    ) -> Option<Transmit<P>> {
+        let front = self.queues.as_ref()?.outgoing.front()?;
+        if self.mode_of(flight, front.class) == DatagramMode::Redundant {
+            let fastest = fastest(outlet.views)?;
+            return self.build(now, flight, outlet, fastest, false);
         }
         let (class, flow, bytes) = (front.class, front.flow, front.data.len() as u64);
         let item = Item { bytes, resend: false, class, flow };
-        let session = SessionView { now, more_expected: self.streams.more_expected(), window: u64::MAX };
-        match self.scheduler.pick(&session, views, &item) {
-            Decision::Send { path, .. } => self.build_datagram(now, path, (views, false)),
-            Decision::Duplicate(paths) => self.build_datagram(now, *paths.first()?, (views, true)),
+        let session = SessionView { now, more_expected: flight.streams.more_expected(), window: u64::MAX };
+        match outlet.scheduler.pick(&session, outlet.views, &item) {
+            Decision::Send { path, .. } => self.build(now, flight, outlet, path, false),
+            Decision::Duplicate(paths) => self.build(now, flight, outlet, *paths.first()?, true),
             Decision::Wait(until) => {
-                self.wake_at = until;
+                flight.clock.wake_at = until;
                 None
             }
         }
     }
 
-    /// The next datagram on this path; `everywhere` when the scheduler wants it on all.
-    fn build_datagram(
+    /// A packet with the next datagram for this path; `everywhere` when the scheduler wants it on all paths.
+    fn build(
         &mut self,
         now: Time,
+        flight: &mut Flight<P>,
+        outlet: &mut Outlet<'_, P>,
         path: PathId,
-        (views, everywhere): (&[PathView], bool),
+        everywhere: bool,
     ) -> Option<Transmit<P>> {
-        let index = self.path_index(path)?;
-        // Acknowledgements take what room it leaves: datagrams may be as large as the packet.
-        let mut draft = self.draft(index);
-        while let Some(datagram) = self.datagrams.as_mut()?.outgoing.pop_front() {
+        let index = flight.paths.place_of(path)?;
+        // Acknowledgements take the room that it leaves: a datagram may be as large as the packet.
+        let mut draft = Packets::draft(flight, index);
+        while let Some(datagram) = self.queues.as_mut()?.outgoing.pop_front() {
             let length = datagram.data.len() as u64;
-            let mode = match self.mode_of(datagram.class) {
-                DatagramMode::Once if everywhere && self.takes_numbers() => DatagramMode::Redundant,
+            let mode = match self.mode_of(flight, datagram.class) {
+                DatagramMode::Once if everywhere && takes_numbers(flight) => DatagramMode::Redundant,
                 mode => mode,
             };
-            let frame = if mode == DatagramMode::Once && !self.peer_orders(datagram.class) {
+            let frame = if mode == DatagramMode::Once && !peer_orders(flight, datagram.class) {
                 Frame::Datagram(datagram)
             } else {
-                let carrier = carrier(&self.paths[index]);
-                self.sending_mut().mark(mode, carrier, datagram)
+                let carrier = carrier(&flight.paths[index]);
+                self.sending(flight).mark(mode, carrier, datagram)
             };
             let marked = if let Frame::Marked(marked) = &frame { Some(marked.clone()) } else { None };
             if draft.push(frame) {
-                self.paths.aside(index).stats.data_sent += length;
-                self.stats.datagrams_sent += 1;
+                flight.paths.count_sent_data(index, length);
+                flight.stats.datagrams_sent += 1;
                 if let Some(marked) = marked {
-                    let others = views.iter().map(|view| view.id).filter(|id| *id != path);
-                    self.sending_mut().on_sent(now, path, &marked, others);
+                    let others = outlet.views.iter().map(|view: &PathView| view.id).filter(|id| *id != path);
+                    self.sending(flight).on_sent(now, path, &marked, others);
                 }
                 break;
             }
             // The path has become smaller since the datagram was taken.
-            self.stats.datagrams_dropped += 1;
+            flight.stats.datagrams_dropped += 1;
         }
-        self.add_acks(now, index, &mut draft);
-        self.finish_draft(now, index, draft)
+        outlet.packets.add_acks(now, flight, index, &mut draft);
+        finish(now, flight, index, draft)
     }
 
-    /// True when the peer wants the datagrams of a class in order.
-    fn peer_orders(&self, class: u8) -> bool {
-        self.peer.as_ref().is_some_and(|peer| peer.ordered_classes >> class.min(15) & 1 == 1)
+    fn sending(&mut self, flight: &Flight<P>) -> &mut Sending<P> {
+        let wanted = flight.peer.as_ref().map_or((0, 0), |peer| (peer.max_block, peer.ordered_classes));
+        let protection = flight.config.datagrams.protection;
+        self.queues(flight).sending.get_or_insert_with(|| Box::new(Sending::new(protection, wanted)))
     }
 
-    fn takes_numbers(&self) -> bool {
-        self.peer.as_ref().is_some_and(|peer| peer.max_block > 0)
-    }
-
-    fn sending_mut(&mut self) -> &mut Sending<P> {
-        let wanted = self.peer.as_ref().map_or((0, 0), |peer| (peer.max_block, peer.ordered_classes));
-        let protection = self.config.protection;
-        let datagrams = self.datagrams.get_or_insert_default();
-        datagrams.sending.get_or_insert_with(|| Box::new(Sending::new(protection, wanted)))
-    }
-
-    /// A copy of a datagram, or a piece of parity.
-    fn place_spare(&mut self, now: Time, (views, which): (&[PathView], Spares)) -> Option<Transmit<P>> {
+    /// A packet with a copy of a datagram, or a piece of parity.
+    fn place_spare(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        outlet: &mut Outlet<'_, P>,
+        which: Spares,
+    ) -> Option<Transmit<P>> {
         while let Some((path, frame)) =
-            self.datagrams.as_mut()?.sending.as_mut()?.next_spare(now, views, which)
+            self.queues.as_mut()?.sending.as_mut()?.next_spare(now, outlet.views, which)
         {
-            let Some(index) = self.path_index(path) else { continue };
+            let Some(index) = flight.paths.place_of(path) else { continue };
             let length = match &frame {
                 Frame::Parity(parity) => parity.data.len(),
                 Frame::Marked(marked) => marked.datagram.data.len(),
                 _ => 0,
             };
-            let mut draft = self.draft(index);
+            let mut draft = Packets::draft(flight, index);
             if !draft.push(frame) {
                 continue;
             }
-            self.add_acks(now, index, &mut draft);
-            let sent = self.finish_draft(now, index, draft)?;
-            self.paths.aside(index).stats.data_sent += length as u64;
-            self.stats.spares_sent += 1;
-            self.stats.spare_bytes += sent.size as u64;
+            outlet.packets.add_acks(now, flight, index, &mut draft);
+            let sent = finish(now, flight, index, draft)?;
+            flight.paths.count_sent_data(index, length as u64);
+            flight.stats.spares_sent += 1;
+            flight.stats.spare_bytes += sent.size as u64;
             return Some(sent);
         }
         None
@@ -238,115 +278,153 @@ impl<P: Payload> Session<P> {
 
     pub(super) fn handle_datagram(
         &mut self,
-        (now, index): (Time, usize),
+        now: Time,
+        flight: &mut Flight<P>,
+        index: usize,
         datagram: DatagramFrame<P>,
     ) -> Result<(), ProtocolError> {
-        self.check_size(datagram.data.len())?;
-        self.paths[index].stats.data_received += datagram.data.len() as u64;
-        self.hand_up(now, datagram);
+        check_size(flight, datagram.data.len())?;
+        flight.paths.edit(index).stats_mut().data_received += datagram.data.len() as u64;
+        self.hand_up(now, flight, datagram);
         Ok(())
     }
 
     pub(super) fn handle_marked(
         &mut self,
-        (now, index): (Time, usize),
+        now: Time,
+        flight: &mut Flight<P>,
+        index: usize,
         marked: MarkedFrame<P>,
     ) -> Result<(), ProtocolError> {
         let length = marked.datagram.data.len();
-        self.check_size(length)?;
-        let taken = self.mending_mut().on_datagram(now, marked);
-        let stats = &mut self.paths[index].stats;
+        check_size(flight, length)?;
+        let taken = self.mending(flight).on_datagram(now, marked);
+        let stats = flight.paths.edit(index).stats_mut();
         if taken.is_empty() {
-            self.stats.datagrams_repeated += 1;
             stats.data_duplicate += length as u64;
+            flight.stats.datagrams_repeated += 1;
             return Ok(());
         }
         stats.data_received += length as u64;
-        self.stats.datagrams_mended += taken.len() as u64 - 1;
-        taken.into_iter().for_each(|taken| self.put_in_order(now, taken));
+        flight.stats.datagrams_mended += taken.len() as u64 - 1;
+        taken.into_iter().for_each(|taken| self.put_in_order(now, flight, taken));
         Ok(())
     }
 
-    pub(super) fn handle_parity(&mut self, now: Time, parity: ParityFrame<P>) -> Result<(), ProtocolError> {
+    pub(super) fn handle_parity(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        parity: ParityFrame<P>,
+    ) -> Result<(), ProtocolError> {
         // It may be longer than the longest datagram by one.
-        self.check_size(parity.data.len().saturating_sub(1))?;
-        let taken = self.mending_mut().on_parity(now, parity);
-        self.stats.datagrams_mended += taken.len() as u64;
-        taken.into_iter().for_each(|taken| self.put_in_order(now, taken));
+        check_size(flight, parity.data.len().saturating_sub(1))?;
+        let taken = self.mending(flight).on_parity(now, parity);
+        flight.stats.datagrams_mended += taken.len() as u64;
+        taken.into_iter().for_each(|taken| self.put_in_order(now, flight, taken));
         Ok(())
     }
 
-    fn check_size(&self, length: usize) -> Result<(), ProtocolError> {
-        if length > usize::from(self.config.max_datagram) {
-            return Err(ProtocolError::DatagramSize);
-        }
-        Ok(())
+    fn mending(&mut self, flight: &Flight<P>) -> &mut Mending<P> {
+        let budget = self.budget.clone();
+        self.queues(flight).mending.get_or_insert_with(|| Box::new(Mending::new(budget)))
     }
 
-    fn mending_mut(&mut self) -> &mut Mending<P> {
-        let budget = &self.budget;
-        let datagrams = self.datagrams.get_or_insert_default();
-        datagrams.mending.get_or_insert_with(|| Box::new(Mending::new(budget.clone())))
-    }
-
-    /// Hands a datagram up, in its turn if its class is wanted in order.
-    fn put_in_order(&mut self, now: Time, (datagram, place): (DatagramFrame<P>, Option<u64>)) {
-        let is_ordered = self.local.ordered_classes >> datagram.class.min(15) & 1 == 1;
-        let Some(place) = place.filter(|_| is_ordered) else { return self.hand_up(now, datagram) };
-        let (patience, budget) = (self.config.order_patience, &self.budget);
-        let datagrams = self.datagrams.get_or_insert_default();
-        let ordering =
-            datagrams.ordering.get_or_insert_with(|| Box::new(Ordering::new(patience, budget.clone())));
+    /// Hands a datagram to the application, in its turn if its class is wanted in order.
+    fn put_in_order(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        (datagram, place): (DatagramFrame<P>, Option<u64>),
+    ) {
+        let is_ordered = flight.config.datagrams.ordered_classes >> datagram.class.min(15) & 1 == 1;
+        let Some(place) = place.filter(|_| is_ordered) else { return self.hand_up(now, flight, datagram) };
+        let (patience, budget) = (flight.config.datagrams.patience, self.budget.clone());
+        let queues = self.queues(flight);
+        let ordering = queues.ordering.get_or_insert_with(|| Box::new(Ordering::new(patience, budget)));
         if ordering.wants_look(now) {
-            let usual = self.config.initial_rtt;
+            let usual = flight.config.initial_rtt;
             let inflow = |path: &Path| {
                 let rtt = path.rtt();
                 let rtt = if rtt.has_sample() { rtt.smoothed() } else { usual };
-                let received = (path.receipt.bytes, path.receipt.packets);
-                Inflow { path: path.id, one_way: rtt / 2, received }
+                let received = (path.receipt().bytes(), path.receipt().packets());
+                Inflow { path: path.id(), one_way: rtt / 2, received }
             };
-            ordering.look(now, self.paths.iter().map(inflow).collect());
+            ordering.look(now, flight.paths.iter().map(inflow).collect());
         }
         let mut ready = Vec::new();
         ordering.insert(now, (place, datagram), &mut ready);
-        ready.into_iter().for_each(|datagram| self.hand_up(now, datagram));
+        ready.into_iter().for_each(|datagram| self.hand_up(now, flight, datagram));
     }
 
-    fn hand_up(&mut self, now: Time, datagram: DatagramFrame<P>) {
-        self.stats.datagrams_received += 1;
-        let first = self.incoming.is_empty();
-        self.stats.datagrams_dropped += self.incoming.push(now, datagram);
-        if first && !self.incoming.is_empty() {
-            self.events.push_back(Event::DatagramReceived);
+    fn hand_up(&mut self, now: Time, flight: &mut Flight<P>, datagram: DatagramFrame<P>) {
+        flight.stats.datagrams_received += 1;
+        let incoming = &mut self.queues(flight).incoming;
+        let first = incoming.is_empty();
+        flight.stats.datagrams_dropped += incoming.push(now, datagram);
+        if first && !incoming.is_empty() {
+            flight.out.events.push_back(Event::DatagramReceived);
         }
     }
 
-    pub(super) fn datagrams_timeout(&self) -> Time {
-        let Some(datagrams) = &self.datagrams else { return Time::NEVER };
-        let sending = datagrams.sending.as_ref().map_or(Time::NEVER, |sending| sending.next_timeout());
-        let mending = datagrams.mending.as_ref().map_or(Time::NEVER, |mending| mending.next_timeout());
-        let ordering = datagrams.ordering.as_ref().map_or(Time::NEVER, |ordering| ordering.next_timeout());
+    /// When something is due.
+    #[inline]
+    pub(super) fn next_timeout(&self) -> Time {
+        let Some(queues) = &self.queues else { return Time::NEVER };
+        let sending = queues.sending.as_ref().map_or(Time::NEVER, |sending| sending.next_timeout());
+        let mending = queues.mending.as_ref().map_or(Time::NEVER, |mending| mending.next_timeout());
+        let ordering = queues.ordering.as_ref().map_or(Time::NEVER, |ordering| ordering.next_timeout());
         sending.min(mending).min(ordering)
     }
 
-    pub(super) fn handle_datagrams_timeout(&mut self, now: Time) {
-        let Some(datagrams) = &mut self.datagrams else { return };
-        if let Some(sending) = &mut datagrams.sending {
-            sending.handle_timeout(now, self.paths.iter().map(carrier));
+    pub(super) fn handle_timeout(&mut self, now: Time, flight: &mut Flight<P>) {
+        let Some(queues) = &mut self.queues else { return };
+        if let Some(sending) = &mut queues.sending {
+            sending.handle_timeout(now, flight.paths.iter().map(carrier));
         }
-        if let Some(mending) = &mut datagrams.mending {
+        if let Some(mending) = &mut queues.mending {
             mending.handle_timeout(now);
         }
-        if let Some(ordering) = &mut datagrams.ordering {
+        if let Some(ordering) = &mut queues.ordering {
             let mut ready = Vec::new();
             ordering.handle_timeout(now, &mut ready);
-            ready.into_iter().for_each(|datagram| self.hand_up(now, datagram));
+            ready.into_iter().for_each(|datagram| self.hand_up(now, flight, datagram));
+        }
+    }
+
+    /// Adds what is counted here to the session's counters.
+    pub(super) fn add_stats(&self, stats: SessionStats) -> SessionStats {
+        let ordering = self.queues.as_ref().and_then(|queues| queues.ordering.as_ref());
+        let order = ordering.map(|ordering| ordering.counts).unwrap_or_default();
+        SessionStats {
+            datagrams_reordered: order.waited,
+            gaps_overflowed: order.overflowed,
+            gaps_timed_out: order.timed_out,
+            datagrams_repeated: stats.datagrams_repeated + order.repeated,
+            ..stats
         }
     }
 }
 
-/// What is to be known of a path that a datagram leaves on.
+/// True when the peer wants the datagrams of a class in order.
+fn peer_orders<P>(flight: &Flight<P>, class: u8) -> bool {
+    flight.peer.as_ref().is_some_and(|peer| peer.ordered_classes >> class.min(15) & 1 == 1)
+}
+
+/// True when the peer takes datagrams with numbers.
+fn takes_numbers<P>(flight: &Flight<P>) -> bool {
+    flight.peer.as_ref().is_some_and(|peer| peer.max_block > 0)
+}
+
+fn check_size<P>(flight: &Flight<P>, length: usize) -> Result<(), ProtocolError> {
+    if length > usize::from(flight.config.datagrams.largest) {
+        return Err(ProtocolError::DatagramSize);
+    }
+    Ok(())
+}
+
+/// The path that a datagram leaves on, as protection sees it.
 fn carrier(path: &Path) -> Carrier {
-    let lost = path.stats.packets_lost.saturating_sub(path.stats.spurious_losses);
-    Carrier { path: path.id, totals: (path.stats.packets_sent, lost) }
+    let lost = path.stats().packets_lost.saturating_sub(path.stats().spurious_losses);
+    Carrier { path: path.id(), totals: (path.stats().packets_sent, lost) }
 }

@@ -1,203 +1,171 @@
-//! The handshake: INIT races over all candidate routes, the first INIT-ACK wins (MPMTP-AR §3.2 [R3]).
+//! The handshake: INIT races over all candidate routes, and the first INIT-ACK wins (MPMTP-AR §3.2 [R3]).
 //!
-//! The client sends the same INIT over every candidate at once and again with doubled pauses. The route
-//! whose INIT-ACK comes first becomes path 0. The server answers each route on which INIT reached it and
-//! is established by the first packet, whose route becomes its path 0.
-
-use std::sync::Arc;
+//! The client sends the same INIT over every candidate at once, and again with doubled pauses. The route
+//! whose INIT-ACK comes first becomes path 0. The server answers each route on which INIT reached it. The
+//! first packet establishes it, and the packet's route becomes its path 0.
 
 use anabranch_wire::{MAX_BLOCK, Message, Params, PathId, Payload, Pid, ResetToken, Side, Span, Time};
 
-use super::Session;
-use super::race::{Race, Raced};
-use crate::config::{AckPolicy, Config};
-use crate::event::{CloseReason, Event, PathChange, PidSource, ProtocolError};
-use crate::path::{Allowance, Path, PathState};
-use crate::route::{Arrival, Route, Transmit};
-use crate::state::Trigger;
+use super::flight::Flight;
+use super::path_control::PathControl;
+use super::race::{MAX_ROUTES, Race, Raced};
+use crate::config::Config;
+use crate::event::{CloseReason, ProtocolError};
+use crate::route::{Arrival, Init, Route, Transmit};
+use crate::state::{State, Trigger};
 use crate::stream::{Limits, MemoryBudget, Reservation, Streams};
 
 /// UDP payload of INIT, padded so that an answer never amplifies.
 const INIT_SIZE: usize = 1200;
 const FIRST_RETRY: Span = Span::from_millis(250);
-/// Routes over which INIT is taken and answered.
-pub(super) const MAX_GREETINGS: usize = 8;
 const LONGEST_RETRY: Span = Span::from_secs(2);
 
 /// A route over which INIT is sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
+struct Candidate {
     raced: Raced,
-    pub due: Time,
+    due: Time,
     pause: Span,
 }
 
-impl<P: Payload> Session<P> {
-    /// Opens a session: INIT goes out on every route.
-    #[must_use]
-    pub fn connect(
-        config: impl Into<Arc<Config>>,
-        routes: &[Route],
-        pids: Box<dyn PidSource + Send>,
-        budget: MemoryBudget,
-        now: Time,
-    ) -> Self {
-        let mut session = Self::new(config.into(), Side::Client, pids, (budget, now));
-        session.trigger(Trigger::Connect);
-        for route in routes {
-            session.add_candidate(now, *route);
-        }
-        session
+/// The handshake of a session.
+pub(super) struct Handshake {
+    /// Routes over which INIT is sent.
+    candidates: Vec<Candidate>,
+    started_at: Time,
+    /// The parameters that this end announces.
+    local: Params,
+}
+
+impl Handshake {
+    pub(super) fn new(local: Params, now: Time) -> Self {
+        Self { candidates: Vec::new(), started_at: now, local }
     }
 
-    /// Accepts the session that a peer's INIT with `params` opens; INIT-ACK goes out over `route`.
-    ///
-    /// # Errors
-    /// [`ProtocolError::Params`] when the peer's parameters are out of range.
-    pub fn accept(
-        config: impl Into<Arc<Config>>,
-        (params, route): (Params, Route),
-        pids: Box<dyn PidSource + Send>,
-        budget: MemoryBudget,
-        now: Time,
-    ) -> Result<Self, ProtocolError> {
-        let mut session = Self::new(config.into(), Side::Server, pids, (budget, now));
-        session.trigger(Trigger::Init);
-        session.adopt(params)?;
-        session.first_path(now, route);
-        session.race.on_init(now, route);
-        session.greetings.push(route);
-        Ok(session)
+    pub(super) fn local(&self) -> &Params {
+        &self.local
     }
 
-    /// One more route to try while the handshake runs.
-    pub fn add_candidate(&mut self, now: Time, route: Route) {
-        self.next_timeout.set(None);
-        let known = self.candidates.iter().any(|candidate| candidate.raced.route == route);
-        if !known && self.state == crate::state::State::InitSent {
+    /// Announces the PID at the last relay instead of this end's own.
+    pub(super) fn set_local_pid(&mut self, pid: Pid) {
+        self.local.pid = pid;
+    }
+
+    /// Tries one more route.
+    pub(super) fn add_candidate(&mut self, now: Time, route: Route) {
+        if !self.is_candidate(route) {
             let raced = Raced { route, sent_at: now, attempts: 0 };
             self.candidates.push(Candidate { raced, due: now, pause: FIRST_RETRY });
         }
     }
 
-    /// Whether INIT goes out on this route.
-    #[must_use]
-    pub fn is_candidate(&self, route: Route) -> bool {
+    pub(super) fn is_candidate(&self, route: Route) -> bool {
         self.candidates.iter().any(|candidate| candidate.raced.route == route)
     }
 
-    /// The driver has got a cookie for this route: INIT goes out there again at once.
-    pub fn handle_cookie(&mut self, now: Time, route: Route) {
-        self.next_timeout.set(None);
+    /// Sends INIT over a route again at once: the driver got a cookie for it.
+    pub(super) fn handle_cookie(&mut self, now: Time, route: Route) {
         if let Some(candidate) = self.candidates.iter_mut().find(|candidate| candidate.raced.route == route) {
             (candidate.due, candidate.raced.attempts) = (now, 0);
         }
     }
 
-    fn adopt(&mut self, params: Params) -> Result<(), ProtocolError> {
-        if params.max_paths == 0 || usize::from(params.max_udp_payload) < INIT_SIZE {
-            return Err(ProtocolError::Params);
-        }
-        let (data, stream) = (params.initial_max_data, params.initial_max_stream_data);
-        self.streams.on_peer_params(data, stream, params.initial_max_streams);
-        self.peer = Some(params);
+    /// Accepts the session that an INIT opens.
+    pub(super) fn accept<P: Payload>(
+        now: Time,
+        flight: &mut Flight<P>,
+        control: &mut PathControl,
+        init: Init,
+    ) -> Result<(), ProtocolError> {
+        flight.life.trigger(Trigger::Init);
+        adopt(flight, init.params)?;
+        control.create_first(now, flight, init.route);
+        control.race.on_init(now, init.route);
+        flight.out.greetings.push(init.route);
         Ok(())
     }
 
-    fn first_path(&mut self, now: Time, route: Route) {
-        let mut path = Path::new(PathId::FIRST, route, &self.config, now);
-        if let Some(peer) = &self.peer {
-            path.remote_pid = Some(peer.pid);
-            path.remote_reset = Some(peer.reset_token);
-            path.mtu.limit(peer.max_udp_payload);
-        }
-        path.state = PathState::Active;
-        path.allowance = Allowance::proven();
-        self.cc.add_path(path.id, path.size() as u64, now);
-        self.paths.insert(path);
-        self.apply_rules(now, 0);
-    }
-
-    /// The peer's INIT came again, maybe over another route. It is answered until the client is known to hear us: its
-    /// first route may be dead already.
-    pub(super) fn handle_init(&mut self, now: Time, route: Route) {
-        if self.side != Side::Server || self.is_heard() || !self.allows(route) {
+    /// The peer's INIT came again, maybe over another route. It is answered until the client is known to hear
+    /// this end: its first route may be dead already.
+    pub(super) fn handle_init<P: Payload>(
+        now: Time,
+        flight: &mut Flight<P>,
+        control: &mut PathControl,
+        route: Route,
+    ) {
+        let first = flight.paths.place_of(PathId::FIRST);
+        let has_acks = first.is_none_or(|first| flight.paths[first].board().has_acks());
+        let is_heard = has_acks || flight.paths.len() > 1;
+        if flight.life.side() != Side::Server || is_heard || !control.live.rules.allow(route) {
             return;
         }
-        let owed = self.greetings.iter();
-        if owed.len() < MAX_GREETINGS && owed.copied().all(|known| known != route) {
-            self.greetings.push(route);
+        let owed = flight.out.greetings.iter();
+        if owed.len() < MAX_ROUTES && owed.copied().all(|known| known != route) {
+            flight.out.greetings.push(route);
         }
-        self.race.on_init(now, route);
+        control.race.on_init(now, route);
     }
 
-    /// True once something that left on path 0 was acknowledged, or another path is there.
-    fn is_heard(&self) -> bool {
-        let first = self.path(PathId::FIRST);
-        first.is_none_or(|path| path.board.has_acks()) || self.paths.len() > 1
-    }
-
-    pub(super) fn handle_init_ack(&mut self, now: Time, arrival: &Arrival, params: Params) {
-        if self.side != Side::Client {
+    pub(super) fn handle_init_ack<P: Payload>(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        control: &mut PathControl,
+        (arrival, params): (&Arrival, &Params),
+    ) {
+        if flight.life.side() != Side::Client {
             return;
         }
-        self.addresses.on_received(arrival.size as u64);
-        if self.peer.is_some() {
-            return self.handle_late_init_ack(now, arrival.route);
+        flight.credit.on_received(arrival.size as u64);
+        if flight.peer.is_some() {
+            return control.handle_late_init_ack(now, flight, arrival.route);
         }
-        if let Err(error) = self.adopt(params) {
-            return self.fail(now, error);
+        if let Err(error) = adopt(flight, params.clone()) {
+            return flight.end(now, CloseReason::Protocol(error));
         }
-        let mut raced = self.candidates.drain(..).map(|candidate| candidate.raced).collect::<Vec<_>>();
+        let mut raced: Vec<_> = self.candidates.drain(..).map(|candidate| candidate.raced).collect();
         let winner = raced.iter().position(|raced| raced.route == arrival.route);
         let sample = winner.and_then(|index| raced.remove(index).rtt(now));
-        self.race = Race::won_by(arrival.route, &raced);
-        self.first_path(now, arrival.route);
+        control.race = Race::won_by(arrival.route, &raced);
+        control.create_first(now, flight, arrival.route);
         if let Some(sample) = sample {
-            self.paths[0].sample_rtt(now, PathId::FIRST, sample, Span::ZERO);
+            flight.paths.edit(0).sample_rtt(now, PathId::FIRST, sample, Span::ZERO);
         }
-        self.trigger(Trigger::InitAck);
-        self.on_established(now);
+        flight.life.trigger(Trigger::InitAck);
+        control.on_established(now, flight);
     }
 
-    /// The first packet proves to the server that the client has its INIT-ACK. Its route becomes that of path 0 if
-    /// INIT came over it: a copy of the packet, sent from elsewhere by somebody on the way, must not.
-    pub(super) fn handle_first_packet(&mut self, now: Time, arrival: &Arrival) {
-        if !self.trigger(Trigger::FirstPacket) {
+    /// The first packet proves to the server that the client has its INIT-ACK. Its route becomes that of path
+    /// 0 if INIT came over it: a copy of the packet, sent from elsewhere by someone on the way, must not move
+    /// the path.
+    pub(super) fn handle_first_packet<P: Payload>(
+        now: Time,
+        flight: &mut Flight<P>,
+        control: &mut PathControl,
+        arrival: &Arrival,
+    ) {
+        if !flight.life.trigger(Trigger::FirstPacket) {
             return;
         }
-        self.greetings.clear();
-        let path = &mut self.paths[0];
-        if let Some(raced) = self.race.take(arrival.route) {
-            path.route = arrival.route;
+        flight.out.greetings.clear();
+        let path = flight.paths.edit(0);
+        if let Some(raced) = control.race.take(arrival.route) {
+            path.set_route(arrival.route);
             if let Some(sample) = raced.rtt(now) {
                 path.sample_rtt(now, PathId::FIRST, sample, Span::ZERO);
             }
         }
-        self.on_established(now);
-    }
-
-    fn on_established(&mut self, now: Time) {
-        self.last_heard = now;
-        self.events.push_back(Event::Established);
-        let route = self.paths[0].route;
-        self.events.push_back(Event::Path { path: PathId::FIRST, change: PathChange::Opened(route) });
-        self.review_standings();
-        self.issue_pids();
-        self.update_send_limit();
-        if self.config.ack_policy == AckPolicy::Primary {
-            self.elect_primary();
-        }
-    }
-
-    /// Answers to copies of INIT that took another route and came late.
-    pub(super) fn transmit_late_answer(&mut self, now: Time) -> Option<Transmit<P>> {
-        if self.greetings.is_empty() { None } else { self.transmit_handshake(now) }
+        control.on_established(now, flight);
     }
 
     /// The next handshake message to send.
-    pub(super) fn transmit_handshake(&mut self, now: Time) -> Option<Transmit<P>> {
-        let (route, pid, message) = if self.side == Side::Client {
+    pub(super) fn poll_transmit<P: Payload>(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        race: &mut Race,
+    ) -> Option<Transmit<P>> {
+        let (route, pid, message) = if flight.life.side() == Side::Client {
             let candidate = self.candidates.iter_mut().find(|candidate| candidate.due <= now)?;
             candidate.due = now + candidate.pause;
             candidate.pause = (candidate.pause * 2).min(LONGEST_RETRY);
@@ -205,26 +173,50 @@ impl<P: Payload> Session<P> {
             (raced.attempts, raced.sent_at) = (raced.attempts + 1, now);
             (raced.route, Pid::HANDSHAKE, Message::Init(self.local.clone()))
         } else {
-            let peer = self.peer.as_ref()?.pid;
-            let route = self.greetings.pop_newest()?;
-            self.race.on_answer(now, route);
+            let peer = flight.peer.as_ref()?.pid;
+            let route = flight.out.greetings.pop_newest()?;
+            race.on_answer(now, route);
             (route, peer, Message::InitAck(self.local.clone()))
         };
-        self.last_sent = now;
+        flight.clock.last_sent = now;
         Some(Transmit { route, pid, path: PathId::FIRST, message, size: INIT_SIZE, ecn: false })
     }
 
-    pub(super) fn handshake_timeout(&self) -> Option<Time> {
+    /// When INIT leaves again, or the handshake has taken too long.
+    pub(super) fn next_timeout(&self, config: &Config) -> Time {
         let retry = self.candidates.iter().map(|candidate| candidate.due).min();
-        let limit = self.started_at + self.config.connect_timeout;
-        Some(retry.map_or(limit, |retry| retry.min(limit)))
+        let limit = self.started_at + config.connect_timeout;
+        retry.map_or(limit, |retry| retry.min(limit))
     }
 
-    pub(super) fn handle_handshake_timeout(&mut self, now: Time) {
-        if now >= self.started_at + self.config.connect_timeout {
-            self.end(now, CloseReason::ConnectTimeout);
+    pub(super) fn handle_timeout<P: Payload>(&self, now: Time, flight: &mut Flight<P>) {
+        if now >= self.started_at + flight.config.connect_timeout {
+            flight.end(now, CloseReason::ConnectTimeout);
         }
     }
+
+    /// Frees memory that is not in use.
+    pub(super) fn shrink(&mut self) {
+        self.candidates.shrink_to_fit();
+    }
+
+    /// Sends nothing any more if the session is over.
+    pub(super) fn stop_if_over(&mut self, state: State) {
+        if state == State::Closed {
+            self.candidates.clear();
+        }
+    }
+}
+
+/// Takes the peer's parameters.
+fn adopt<P: Payload>(flight: &mut Flight<P>, params: Params) -> Result<(), ProtocolError> {
+    if params.max_paths == 0 || usize::from(params.max_udp_payload) < INIT_SIZE {
+        return Err(ProtocolError::Params);
+    }
+    let (data, stream) = (params.initial_max_data, params.initial_max_stream_data);
+    flight.streams.on_peer_params(data, stream, params.initial_max_streams);
+    flight.peer = Some(params);
+    Ok(())
 }
 
 pub(super) fn new_streams<P: Payload>(side: Side, config: &Config, budget: MemoryBudget) -> Streams<P> {
@@ -247,11 +239,11 @@ pub(super) fn local_params(config: &Config, (pid, reset_token): (Pid, ResetToken
         initial_max_streams: config.max_streams,
         max_paths: config.max_paths,
         max_udp_payload: config.mtu.max.max(config.mtu.base),
-        max_datagram: config.max_datagram,
+        max_datagram: config.datagrams.largest,
         idle_timeout_ms: (config.idle_timeout.as_nanos() / 1_000_000).min(u64::from(u32::MAX)) as u32,
-        max_ack_delay_us: config.max_ack_delay.as_micros().min(u64::from(u32::MAX)) as u32,
-        max_block: if config.max_datagram > 0 { MAX_BLOCK } else { 0 },
-        ordered_classes: config.ordered_classes,
+        max_ack_delay_us: config.acks.max_delay.as_micros().min(u64::from(u32::MAX)) as u32,
+        max_block: if config.datagrams.largest > 0 { MAX_BLOCK } else { 0 },
+        ordered_classes: config.datagrams.ordered_classes,
         arrival_times: config.asks_for_arrival_times(),
     }
 }

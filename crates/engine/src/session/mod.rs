@@ -1,213 +1,96 @@
-//! The session: what ties paths, streams, scheduling and congestion control together.
+//! The session: one flow over all paths between two machines.
 //!
-//! The application's calls are in this file; the rest of the work is in its parts:
+//! A [`Session`] is a composition. Each component owns its fields, its deadline and its control frames:
 //!
-//! | file | what |
-//! |---|---|
-//! | `handshake` | INIT on every candidate, INIT-ACK, parameters |
-//! | `receive` | packets in: numbers, frames |
-//! | `acks` | acknowledgements in: losses, windows, round-trip times |
-//! | `reinject` | copies for the tail and for a window that is held up |
-//! | `transmit` | what to send next |
-//! | `place` | on which path data goes |
-//! | `build` | one packet: which frames go in |
-//! | `room` | lists that few packets need, kept from one to the next |
-//! | `draft` | a packet in the making: what fits, and what of it is remembered |
-//! | `paths` | opening, proving, moving, abandoning paths; PIDs; addresses |
-//! | `race` | other routes for path 0, which the handshake tried |
-//! | `relayed` | paths through relays |
-//! | `alarms` | the clock: probe timeouts, failures, keep-alive, idle |
-//! | `management` | what a user wants of paths: priorities, caps; why a path is idle |
-//! | `doubt` | paths that are no use, and when they are well again |
-//! | `closing` | shutdown, abort, the last words |
-//! | `early` | buffers of paths, where data is bound early |
-//! | `copies` | what leaves on every path at once |
-//! | `datagrams` | datagrams, copies of them, and parity |
-//! | `reports` | receiver reports |
-//! | `sharing` | evidence of shared bottlenecks, and the groups that follow from it |
+//! | file | component | owns |
+//! |---|---|---|
+//! | `flight` | `Flight` | paths, streams, congestion control, and what is in flight between them |
+//! | `lifecycle` | `Lifecycle` | the session's state, and its last words |
+//! | `clock` | `Clock` | silence, keep-alive, rest |
+//! | `outbox` | `Outbox` | control frames, events and PID changes that wait to be drained |
+//! | `ack_routes` | `AckRoutes` | which path acknowledgements travel on |
+//! | `handshake` | `Handshake` | INIT on every candidate route, INIT-ACK, parameters |
+//! | `path_control` | `PathControl` | opening, proving, moving and abandoning paths |
+//! | `path_ids` | `PathIds` | path ids and their PIDs, paths through relays |
+//! | `race` | `Race` | other routes for path 0, which the handshake tried |
+//! | `unproven` | `Credit`, `Proofs` | what may be sent to addresses where the peer has not answered |
+//! | `liveness` | `Liveness` | when a path is suspected, failed and taken back |
+//! | `rules` | `Rules` | what the user wants of paths: priorities, caps, paths left out |
+//! | `coupling` | `Coupling` | evidence of shared bottlenecks, and the groups that follow |
+//! | `sending` | `Sending` | data and acknowledgements out: scheduler, packets, copies, early binding |
+//! | `datagrams` | `Datagrams` | datagrams, copies of them, and parity |
+//! | `reports` | `Reports` | receiver reports |
+//! | `addresses` | `Addresses` | further addresses of both ends |
+//!
+//! Most components act on the `Flight`, which they get as an argument. The application's calls are in this
+//! file; `drive` takes messages in, gives messages out, and says whose turn it is.
 
-mod abandon;
-mod acks;
+mod ack_routes;
 mod addresses;
-mod alarms;
-mod build;
-mod closing;
-mod copies;
+mod clock;
+mod coupling;
 mod datagrams;
-mod doubt;
-mod draft;
-mod early;
+mod drive;
+mod flight;
 mod handshake;
-mod management;
+mod lifecycle;
+mod liveness;
+mod outbox;
+mod path_control;
 mod path_ids;
-mod paths;
-mod place;
 mod race;
-mod receive;
-mod reinject;
-mod relayed;
 mod reports;
-mod rest;
-mod room;
-mod sharing;
-mod transmit;
+mod rules;
+mod sending;
+mod unproven;
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use anabranch_cc::Controller;
-use anabranch_wire::{Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time};
+use anabranch_wire::{
+    DatagramFrame, MAX_REASON_LEN, Message, Params, PathId, PathUse, Payload, Pid, Side, Span, StreamId, Time,
+};
 
 pub use datagrams::DatagramError;
-pub use paths::PathError;
-pub use relayed::ReservedPath;
+pub use path_control::PathError;
+pub use path_ids::ReservedPath;
 
-use crate::config::{Config, Coupling};
-use crate::control::{Control, ControlQueue};
+use crate::bottleneck::Verdict;
+use crate::config::Config;
 use crate::datagram::DatagramMode;
-use crate::event::{CloseReason, Event, PidChange, PidSource, ProtocolError};
-use crate::inbox::Inbox;
-use crate::path::{Churn, Path, Paths, SentPacket};
-use crate::route::Route;
-use crate::schedule::{PathView, Scheduler};
-use crate::seldom::Seldom;
-use crate::state::State;
+use crate::event::{AbandonReason, CloseReason, Event, PidChange, PidSource, ProtocolError};
+use crate::manager::{PathOrigin, PathRules};
+use crate::path::Path;
+use crate::route::{Init, Route};
+use crate::schedule::Scheduler;
+use crate::state::{State, Trigger};
 use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
-use crate::stream::{Carried, MemoryBudget, Read, Reservation, StreamError, Streams};
+use crate::stream::{MemoryBudget, Read, StreamError};
 
 use addresses::Addresses;
-use closing::Ending;
 use datagrams::Datagrams;
-use handshake::Candidate;
-use management::Manager;
-use race::Race;
-use reports::Reporter;
-use room::Room;
-use sharing::Sharing;
-
-/// Header and tag of a sealed packet, in bytes.
-const OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD;
-
-/// Types of service of datagrams.
-const CLASSES: usize = 16;
-
-/// Events that may wait when one comes that a peer can cause at will.
-const MAX_EVENTS: usize = 1024;
+use flight::Flight;
+use handshake::Handshake;
+use path_control::PathControl;
+use reports::Reports;
+use sending::Sending;
 
 /// One flow over every path between two machines. See the crate's documentation.
 ///
-/// Who has thousands of sessions finds each of them far away in memory. So the fields lie by what asks for them: every packet, what
-/// is sent and acknowledged, what arrives, and last what few packets ask for.
+/// With thousands of sessions, each one is cold in the cache, so fields are ordered by access: fields for
+/// sending, fields that every packet needs (down into [`Flight`]), then rare ones.
 #[repr(C, align(64))]
 pub struct Session<P> {
-    state: State,
-    side: Side,
-    /// Who says which paths' windows are coupled, as things are.
-    coupling: Coupling,
-    /// The scheduler has sent data on several paths at once.
-    duplicates: bool,
-    /// Those who have many sessions give all of them the same settings, and find them at hand.
-    config: Arc<Config>,
-    /// When pacing or the scheduler wants to be asked again.
-    wake_at: Time,
-    /// What [`Session::poll_timeout`] found, until something changes.
-    next_timeout: Cell<Option<Option<Time>>>,
-    last_heard: Time,
-    last_sent: Time,
-    /// Packets that had come and gone when it came to rest last.
-    rested_at: Option<u64>,
-    /// The controller's revision that what is kept of the paths is true of.
-    windows_as_of: Option<u64>,
-    /// The path that the peer wants acknowledgements on, with the number of the wish.
-    ack_path: (Option<PathId>, u64),
-    /// What a user wants of paths, if anything.
-    manager: Option<Box<Manager>>,
-    /// Kept once a datagram was queued, or one with a number came.
-    datagrams: Option<Box<Datagrams<P>>>,
-    /// Kept where reports are wanted.
-    reporter: Option<Box<Reporter>>,
-    pid_changes: Seldom<PidChange>,
-    /// Routes over which INIT-ACK is owed.
-    greetings: Seldom<Route>,
-    control: ControlQueue,
-    events: VecDeque<Event>,
-    peer: Option<Params>,
-    paths: Paths,
-    // Up to here what every packet asks for, from here on what is sent and acknowledged.
-    run: Option<Run>,
-    scheduler: Box<dyn Scheduler>,
-    scratch: Scratch,
-    cc: Controller,
-    streams: Streams<P>,
-    // And for this few packets ask.
-    stats: SessionStats,
-    /// PIDs given to the peer, for paths open and to come.
-    local_pids: BTreeMap<PathId, (Pid, ResetToken)>,
-    /// PIDs that the peer gave, for paths to come.
-    remote_pids: BTreeMap<PathId, (Pid, ResetToken)>,
-    local: Params,
-    pids: Box<dyn PidSource + Send>,
-    /// Path ids set aside for paths through relays.
-    reserved: BTreeSet<PathId>,
-    /// Of paths through relays: the PID at the last relay, for what the peer sends.
-    reply_pids: BTreeMap<PathId, Pid>,
-    /// What the peer wants of paths that it has not opened yet.
-    early_wishes: BTreeMap<PathId, EarlyWish>,
-    /// Paths given up here, with the reason, until the peer knows.
-    abandoned: BTreeMap<PathId, u64>,
-    /// Next path id to give a PID for: of the client's and of the server's.
-    next_pid_path: [u32; 2],
-    /// Next path id to open here.
-    next_path: u32,
-    /// How often the peer may open paths.
-    churn: Churn,
-    /// What is reserved for the paths that it has opened.
-    reserved_paths: Reservation,
-    incoming: Inbox<P>,
-    /// What is done so that the datagrams of each class arrive.
-    modes: [DatagramMode; CLASSES],
-    budget: MemoryBudget,
-    addresses: Addresses,
-    /// The path that we want acknowledgements on.
-    primary: (Option<PathId>, u64),
-    /// The path on which data came again that the peer does not know to be here.
+    sending: Sending<P>,
+    reports: Reports,
+    datagrams: Datagrams<P>,
+    /// The path on which data arrived again that the peer does not know to have arrived.
     repeat_on: Option<PathId>,
-    /// Runs that were bound to a path and never left, while they are in line again.
-    given_back: Carried,
-    candidates: Vec<Candidate>,
-    /// Other routes for path 0 while it is the only one.
-    race: Race,
-    started_at: Time,
-    /// Kept once there were several paths.
-    sharing: Option<Box<Sharing>>,
-    ending: Option<Ending>,
-    room: Room<P>,
-}
-
-/// A scheduler's choice that still has bytes to go.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    path: PathId,
-    left: u64,
-    resend: bool,
-}
-
-/// What a peer wants of a path that it has not opened yet.
-#[derive(Clone, Copy, Debug, Default)]
-struct EarlyWish {
-    /// How it is to be used, with the number of the wish.
-    usage: (PathUse, u64),
-    /// Most bytes that may be sent there.
-    limit: Option<u64>,
-}
-
-/// Buffers kept to avoid allocating them for every packet.
-#[derive(Default)]
-struct Scratch {
-    packets: Vec<SentPacket>,
-    views: Vec<PathView>,
+    flight: Flight<P>,
+    control: PathControl,
+    handshake: Handshake,
+    addresses: Addresses,
 }
 
 impl<P: Payload> Session<P> {
@@ -215,121 +98,130 @@ impl<P: Payload> Session<P> {
         config: Arc<Config>,
         side: Side,
         mut pids: Box<dyn PidSource + Send>,
-        (budget, now): (MemoryBudget, Time),
+        budget: MemoryBudget,
+        now: Time,
     ) -> Self {
         let (pid, reset_token) = pids.next_pid();
-        let incoming = Inbox::new(budget.clone(), config.memory.datagrams);
         let streams = handshake::new_streams(side, &config, budget.clone());
         let local = handshake::local_params(&config, (pid, reset_token), streams.initial_window());
-        let reporter = Reporter::new(&config);
-        let manager = Manager::new(&config.rules);
         let mut session = Self {
-            side,
-            state: State::Closed,
-            local,
-            peer: None,
-            pids,
-            pid_changes: Seldom::default(),
-            local_pids: BTreeMap::new(),
-            remote_pids: BTreeMap::new(),
-            reserved: BTreeSet::new(),
-            reply_pids: BTreeMap::new(),
-            early_wishes: BTreeMap::new(),
-            abandoned: BTreeMap::new(),
-            next_pid_path: [2, 1],
-            next_path: if side == Side::Client { 2 } else { 1 },
-            churn: Churn::new(now),
-            reserved_paths: Reservation::new(budget.clone()),
-            paths: Paths::default(),
-            cc: Controller::new(config.cc),
-            windows_as_of: None,
-            scheduler: config.scheduler.build(),
-            streams,
-            incoming,
-            modes: config.datagrams,
-            datagrams: None,
-            budget,
-            control: ControlQueue::default(),
-            addresses: Addresses::default(),
-            events: VecDeque::new(),
-            ack_path: (None, 0),
-            primary: (None, 0),
+            sending: Sending::new(config.scheduler.build()),
+            reports: Reports::new(&config),
+            datagrams: Datagrams::new(config.datagrams.modes, budget.clone()),
             repeat_on: None,
-            run: None,
-            duplicates: false,
-            given_back: Carried::default(),
-            candidates: Vec::new(),
-            race: Race::default(),
-            greetings: Seldom::default(),
-            started_at: now,
-            last_heard: now,
-            last_sent: now,
-            rested_at: None,
-            wake_at: Time::NEVER,
-            next_timeout: Cell::new(None),
-            reporter,
-            manager,
-            coupling: config.coupling,
-            sharing: None,
-            ending: None,
-            stats: SessionStats::default(),
-            scratch: Scratch::default(),
-            room: Room::default(),
-            config,
+            control: PathControl::new(&config, side, budget, now),
+            handshake: Handshake::new(local, now),
+            addresses: Addresses::default(),
+            flight: Flight::new(config, side, pids, streams, now),
         };
-        session.register_pid(PathId::FIRST, pid, reset_token);
+        let (flight, control) = (&mut session.flight, &mut session.control);
+        control.note_interests(flight);
+        control.ids.register(&mut flight.out, PathId::FIRST, pid, reset_token);
         session
+    }
+
+    /// Opens a session: INIT goes out on every route.
+    #[must_use]
+    pub fn connect(
+        config: impl Into<Arc<Config>>,
+        routes: &[Route],
+        pids: Box<dyn PidSource + Send>,
+        budget: MemoryBudget,
+        now: Time,
+    ) -> Self {
+        let mut session = Self::new(config.into(), Side::Client, pids, budget, now);
+        session.flight.life.trigger(Trigger::Connect);
+        for route in routes {
+            session.add_candidate(now, *route);
+        }
+        session
+    }
+
+    /// Accepts the session that a peer's INIT opens; INIT-ACK goes out over the INIT's route.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Params`] when the peer's parameters are out of range.
+    pub fn accept(
+        config: impl Into<Arc<Config>>,
+        init: Init,
+        pids: Box<dyn PidSource + Send>,
+        budget: MemoryBudget,
+        now: Time,
+    ) -> Result<Self, ProtocolError> {
+        let mut session = Self::new(config.into(), Side::Server, pids, budget, now);
+        Handshake::accept(now, &mut session.flight, &mut session.control, init)?;
+        Ok(session)
+    }
+
+    /// Tries one more route while the handshake runs.
+    pub fn add_candidate(&mut self, now: Time, route: Route) {
+        self.flight.clock.forget_timeout();
+        if self.flight.state() == State::InitSent {
+            self.handshake.add_candidate(now, route);
+        }
+    }
+
+    /// Whether INIT goes out on this route.
+    #[must_use]
+    pub fn is_candidate(&self, route: Route) -> bool {
+        self.handshake.is_candidate(route)
+    }
+
+    /// Sends INIT over a route again at once, since the driver got a cookie for it.
+    pub fn handle_cookie(&mut self, now: Time, route: Route) {
+        self.flight.clock.forget_timeout();
+        self.handshake.handle_cookie(now, route);
     }
 
     /// Replaces the scheduler by one of the caller's.
     pub fn set_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
-        self.scheduler = scheduler;
-        self.run = None;
+        self.sending.set_scheduler(scheduler);
+        self.flight.choice = None;
     }
 
     /// Which end this is.
     #[must_use]
     pub fn side(&self) -> Side {
-        self.side
+        self.flight.life.side()
     }
 
     /// Where the session is in its life.
     #[must_use]
     pub fn state(&self) -> State {
-        self.state
+        self.flight.state()
     }
 
-    /// What this end announces in INIT or INIT-ACK.
+    /// The parameters that this end announces in INIT or INIT-ACK.
     #[must_use]
     pub fn local_params(&self) -> &Params {
-        &self.local
+        self.handshake.local()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.flight.out.events.pop_front()
     }
 
-    /// The next change of the PIDs that belong to this session; to be carried out before anything is sent.
+    /// The next change of the PIDs that belong to this session. Drivers apply it before they send anything.
     pub fn poll_pid_change(&mut self) -> Option<PidChange> {
-        self.pid_changes.pop_oldest()
+        self.flight.out.pid_changes.pop_oldest()
     }
 
     /// Opens a stream; `None` while the peer admits no more, until [`Event::StreamsAvailable`].
     pub fn open_stream(&mut self) -> Option<StreamId> {
-        self.streams.open()
+        self.flight.streams.open()
     }
 
-    /// How many bytes of a range of a stream have not arrived yet: what handling them would keep. A driver asks that keeps bytes where
-    /// they were received, and more than these with them.
+    /// Bytes of a range of a stream that have not arrived yet. Drivers use this to decide whether to copy
+    /// bytes or keep the buffer that they arrived in.
     #[must_use]
     pub fn not_arrived(&self, stream: StreamId, range: Range<u64>) -> u64 {
-        self.streams.not_arrived(stream, range)
+        self.flight.streams.not_arrived(stream, range)
     }
 
     /// The next stream that the peer opened.
     pub fn accept_stream(&mut self) -> Option<StreamId> {
-        self.streams.accept()
+        self.flight.streams.accept()
     }
 
     /// Takes bytes from the front of `data`; returns how many. Fewer than all means full: wait for
@@ -338,8 +230,8 @@ impl<P: Payload> Session<P> {
     /// # Errors
     /// [`StreamError`] when the stream takes no bytes any more.
     pub fn write(&mut self, stream: StreamId, data: &mut P) -> Result<usize, StreamError> {
-        let taken = self.streams.write(stream, data)?;
-        self.stats.bytes_written += taken as u64;
+        let taken = self.flight.streams.write(stream, data)?;
+        self.flight.stats.bytes_written += taken as u64;
         Ok(taken)
     }
 
@@ -348,23 +240,24 @@ impl<P: Payload> Session<P> {
     /// # Errors
     /// [`StreamError`] when it has ended already.
     pub fn finish(&mut self, stream: StreamId) -> Result<(), StreamError> {
-        self.streams.finish(stream)
+        self.flight.streams.finish(stream)
     }
 
-    /// Gives up the sending half of a stream; the peer is told `code`.
+    /// Gives up the sending half of a stream, and sends the peer `code`.
     ///
     /// # Errors
     /// [`StreamError::Unknown`] when there is no such stream.
     pub fn reset(&mut self, stream: StreamId, code: u64) -> Result<(), StreamError> {
-        self.streams.reset(stream, code, (&mut self.events, &mut self.control))
+        let out = &mut self.flight.out;
+        self.flight.streams.reset(stream, code, (&mut out.events, &mut out.control))
     }
 
-    /// Wants no more of the receiving half; the peer is told `code`.
+    /// Wants no more of the receiving half, and sends the peer `code`.
     ///
     /// # Errors
     /// [`StreamError::Unknown`] when there is no such stream.
     pub fn stop(&mut self, stream: StreamId, code: u64) -> Result<(), StreamError> {
-        self.streams.stop(stream, code, &mut self.control)
+        self.flight.streams.stop(stream, code, &mut self.flight.out.control)
     }
 
     /// Takes up to `most` bytes from a stream.
@@ -372,53 +265,277 @@ impl<P: Payload> Session<P> {
     /// # Errors
     /// [`StreamError::Unknown`] when there is no such stream, or its end was read already.
     pub fn read(&mut self, stream: StreamId, most: usize) -> Result<Read<P>, StreamError> {
-        self.streams.read(stream, most, &mut self.control)
+        self.flight.streams.read(stream, most, &mut self.flight.out.control)
     }
 
-    /// All paths as they stand, those that are being opened included.
+    /// Sends a stream on every path at once from now on, or on one path again. It has the lowest latency and
+    /// no pause when a path dies, as long as each path can carry all of it. The peer decides about its own
+    /// half.
+    ///
+    /// # Errors
+    /// [`StreamError`] when there is no such stream, or all of it was delivered or given up.
+    pub fn set_redundant(&mut self, stream: StreamId, redundant: bool) -> Result<(), StreamError> {
+        self.flight.choice = None;
+        self.flight.streams.set_redundant(stream, redundant)
+    }
+
+    /// Queues a datagram; when the queue is full, the oldest of the lowest class makes room.
+    ///
+    /// # Errors
+    /// [`DatagramError`] when it can never be sent.
+    pub fn send_datagram(&mut self, datagram: DatagramFrame<P>) -> Result<(), DatagramError> {
+        self.datagrams.send(&mut self.flight, datagram)
+    }
+
+    /// Takes a datagram that arrived, with its time of arrival.
+    pub fn recv_datagram(&mut self) -> Option<(Time, DatagramFrame<P>)> {
+        self.datagrams.receive()
+    }
+
+    /// Sets what is done from now on so that the datagrams of a class, 0 to 15, arrive. The first setting is
+    /// that of [`Config::datagrams`].
+    pub fn set_datagram_mode(&mut self, class: u8, mode: DatagramMode) {
+        self.datagrams.set_mode(class, mode);
+    }
+
+    /// Takes the lists of a sent message, or of any other that its caller no longer needs, to reuse them.
+    #[inline]
+    pub fn reclaim(&mut self, message: &mut Message<P>) {
+        self.sending.packets.spare.reclaim(message);
+    }
+
+    /// Opens a path over `route`. It carries data once the peer has answered on it. While the peer is not
+    /// heard, the last id stays for [`Self::reserve_path`]: no new ids come then, and a path through a relay
+    /// may work.
+    ///
+    /// # Errors
+    /// [`PathError`] when it cannot be opened now.
+    pub fn open_path(&mut self, now: Time, route: Route) -> Result<PathId, PathError> {
+        self.control.open(now, &mut self.flight, route)
+    }
+
+    /// Stops using a path; what is in flight on it leaves on others.
+    pub fn close_path(&mut self, now: Time, path: PathId, reason: AbandonReason) {
+        self.control.close(now, &mut self.flight, path, reason);
+    }
+
+    /// True when the peer has answered at this address, in the handshake or on a path.
+    #[must_use]
+    pub fn is_proven(&self, address: SocketAddr) -> bool {
+        self.control.is_proven(&self.flight, address)
+    }
+
+    /// Sets the next path id aside for a path through relays.
+    ///
+    /// # Errors
+    /// [`PathError`] when no path can be opened now.
+    pub fn reserve_path(&mut self) -> Result<ReservedPath, PathError> {
+        self.control.ids.reserve(&mut self.flight)
+    }
+
+    /// Opens a reserved path over `route`; the peer has to send with the PID `reply`, at the last relay.
+    ///
+    /// # Errors
+    /// [`PathError`] when it cannot be opened any more; the id is spent then.
+    pub fn open_reserved(
+        &mut self,
+        now: Time,
+        id: PathId,
+        (route, reply): (Route, Pid),
+    ) -> Result<(), PathError> {
+        self.control.open_reserved(now, &mut self.flight, id, (route, reply))
+    }
+
+    /// Gives back a reserved path id that will not be opened.
+    pub fn release_path(&mut self, id: PathId) {
+        self.flight.clock.forget_timeout();
+        self.control.ids.release(&mut self.flight.out, id);
+    }
+
+    /// The peer's PID for a path, once it is known.
+    #[must_use]
+    pub fn remote_pid(&self, path: PathId) -> Option<Pid> {
+        let place = self.flight.paths.place_of(path)?;
+        self.flight.paths[place].remote_pid()
+    }
+
+    /// Before the handshake of a client that reaches the peer through relays: the peer has to send with the
+    /// PID `reply`, at the last relay, until further paths are open.
+    pub fn set_first_reply_pid(&mut self, reply: Pid) {
+        self.handshake.set_local_pid(reply);
+        self.control.ids.set_first_reply(reply);
+    }
+
+    /// Sets how a path should be used, and tells the peer.
+    ///
+    /// # Errors
+    /// [`PathError::Unknown`] when there is no such path.
+    pub fn set_path_use(&mut self, path: PathId, usage: PathUse) -> Result<(), PathError> {
+        let index = self.flight.paths.place_of(path).ok_or(PathError::Unknown)?;
+        self.control.live.rules.set_use(&mut self.flight, index, usage);
+        Ok(())
+    }
+
+    /// Limits the UDP payload on a path, to what its local interface takes.
+    ///
+    /// # Errors
+    /// [`PathError::Unknown`] when there is no such path.
+    pub fn set_path_mtu_limit(&mut self, path: PathId, most: u16) -> Result<(), PathError> {
+        let flight = &mut self.flight;
+        let index = flight.paths.place_of(path).ok_or(PathError::Unknown)?;
+        flight.paths.edit(index).mtu_mut().limit(most);
+        flight.cc.set_mss(path, flight.paths[index].size() as u64);
+        Ok(())
+    }
+
+    /// Puts paths into congestion-control groups: windows of one group are coupled. From then on the caller
+    /// decides about groups ([`Coupling::Fixed`](crate::Coupling::Fixed)).
+    ///
+    /// # Errors
+    /// [`PathError::Unknown`] when there is no such path.
+    pub fn set_path_group(&mut self, path: PathId, group: u32) -> Result<(), PathError> {
+        self.flight.paths.place_of(path).ok_or(PathError::Unknown)?;
+        self.control.live.coupling.fix();
+        self.control.note_interests(&mut self.flight);
+        self.flight.cc.set_group(path, group);
+        Ok(())
+    }
+
+    /// Whether two paths share a bottleneck, by the evidence of [`Config::detector`]. Undecided when no one
+    /// needs to know.
+    #[must_use]
+    pub fn shared_bottleneck(&self, a: PathId, b: PathId) -> Verdict {
+        self.control.live.coupling.shared_bottleneck(a, b)
+    }
+
+    /// Describes where packets leave by a socket, so that rules can refer to it. Needed before paths begin
+    /// there; existing paths get what the rules say.
+    pub fn describe_socket(&mut self, now: Time, socket: u32, place: PathOrigin) {
+        self.control.describe_socket(now, &mut self.flight, socket, place);
+    }
+
+    /// True when the rules let a path over `route` be opened.
+    #[must_use]
+    pub fn allows(&self, route: Route) -> bool {
+        self.control.live.rules.allow(route)
+    }
+
+    /// True when this session has path rules.
+    #[must_use]
+    pub fn has_path_rules(&self) -> bool {
+        self.control.live.rules.are_there()
+    }
+
+    /// The rules for this session's paths.
+    #[must_use]
+    pub fn path_rules(&self) -> PathRules {
+        self.control.live.rules.get()
+    }
+
+    /// Replaces the rules. Paths that they rule out are closed, the others are used as they say. If there
+    /// were no rules before, the `places` of all sockets have to come with them.
+    ///
+    /// # Errors
+    /// [`PathError::NoneLeft`] when no path would be left; then nothing changes.
+    pub fn set_path_rules(
+        &mut self,
+        now: Time,
+        rules: PathRules,
+        places: impl IntoIterator<Item = (u32, PathOrigin)>,
+    ) -> Result<(), PathError> {
+        self.control.set_rules(now, &mut self.flight, rules, places)
+    }
+
+    /// Announces an address at which this end can be reached.
+    pub fn advertise_address(&mut self, id: u64, address: SocketAddr) {
+        self.addresses.advertise(&mut self.flight.out, id, address);
+    }
+
+    /// Announces that an address is gone.
+    pub fn withdraw_address(&mut self, id: u64) {
+        self.addresses.withdraw(&mut self.flight.out, id);
+    }
+
+    /// The addresses at which the peer sees this end, by its own report, on the current paths.
+    pub fn observed_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.flight.paths.iter().filter_map(|path| path.feedback().observed())
+    }
+
+    /// Closes once everything written has been delivered; the peer may send what it has left.
+    pub fn close(&mut self, now: Time) {
+        self.flight.clock.forget_timeout();
+        match self.flight.state() {
+            State::InitSent | State::InitRecv => {
+                self.abort(now, 0, "closed before it was established");
+            }
+            _ => {
+                self.flight.life.trigger(Trigger::CloseRequested);
+                self.advance_shutdown();
+            }
+        }
+    }
+
+    /// Ends the session at once; undelivered data is lost. `reason` is cut to 255 bytes.
+    pub fn abort(&mut self, now: Time, code: u64, reason: &str) {
+        self.flight.clock.forget_timeout();
+        let mut end = reason.len().min(MAX_REASON_LEN);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.flight.end(now, CloseReason::Local { code, reason: reason[..end].to_owned() });
+        self.handshake.stop_if_over(self.flight.state());
+    }
+
+    /// True when nothing remains to be done for a closed session.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.flight.life.is_over()
+    }
+
+    /// All current paths, those that are being opened included.
     #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
-        self.paths.iter().map(|path| self.info(path)).collect()
+        self.flight.paths.iter().map(|path| self.info(path)).collect()
     }
 
-    /// Window and round-trip time of all paths, for those who look often.
+    /// Window and round-trip time of all paths, for callers that look often.
     pub fn path_windows(&self) -> impl Iterator<Item = PathWindow> {
-        self.paths.iter().map(|path| {
+        self.flight.paths.iter().map(|path| {
             let rtt = path.rtt();
             PathWindow {
-                route: path.route,
-                window: self.cc.window(path.id),
-                mtu: path.mtu.current(),
+                route: path.route(),
+                window: self.flight.cc.window(path.id()),
+                mtu: path.mtu().current(),
                 rtt: if rtt.has_sample() { rtt.smoothed() } else { Span::ZERO },
-                reductions: path.stats.congestion_events,
+                reductions: path.stats().congestion_events,
             }
         })
     }
 
     fn info(&self, path: &Path) -> PathInfo {
-        let rtt = path.rtt();
+        let (rtt, cc) = (path.rtt(), &self.flight.cc);
         let sampled = rtt.has_sample();
         PathInfo {
-            id: path.id,
-            route: path.route,
-            state: path.state,
+            id: path.id(),
+            route: path.route(),
+            state: path.state(),
             usage: path.effective_use(),
-            standing: path.standing,
-            meter: path.meter.as_ref().map(|meter| meter.meter().clone()),
+            standing: path.usage().standing(),
+            meter: path.usage().meter().cloned(),
             rtt: if sampled { rtt.smoothed() } else { Span::ZERO },
             min_rtt: if sampled { rtt.min() } else { Span::ZERO },
             rtt_variance: if sampled { rtt.variance() } else { Span::ZERO },
-            window: self.cc.window(path.id),
-            in_flight: path.board.pipe(),
-            delivery_rate: path.delivery_rate,
-            mtu: path.mtu.current(),
-            group: self.cc.group(path.id),
-            reliability: path.reliability,
+            window: cc.window(path.id()),
+            in_flight: path.board().pipe(),
+            delivery_rate: path.delivery().rate(),
+            mtu: path.mtu().current(),
+            group: cc.group(path.id()),
+            reliability: path.feedback().reliability(),
             stats: PathStats {
-                packets_received: path.receipt.packets,
-                bytes_received: path.receipt.bytes,
-                packets_missing: path.receipt.missing(),
-                ..path.stats
+                packets_received: path.receipt().packets(),
+                bytes_received: path.receipt().bytes(),
+                packets_missing: path.receipt().missing(),
+                ..*path.stats()
             },
         }
     }
@@ -426,75 +543,50 @@ impl<P: Payload> Session<P> {
     /// Stream bytes that wait for earlier ones: as [`SessionStats::bytes_reassembling`].
     #[must_use]
     pub fn bytes_reassembling(&self) -> u64 {
-        self.streams.waiting_bytes()
+        self.flight.streams.waiting_bytes()
     }
 
     /// Counters of the session.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let ordering = self.datagrams.as_ref().and_then(|datagrams| datagrams.ordering.as_ref());
-        let order = ordering.map(|ordering| ordering.counts).unwrap_or_default();
         SessionStats {
-            datagrams_reordered: order.waited,
-            gaps_overflowed: order.overflowed,
-            gaps_timed_out: order.timed_out,
-            datagrams_repeated: self.stats.datagrams_repeated + order.repeated,
-            bytes_read: self.streams.bytes_read(),
-            bytes_reassembling: self.streams.waiting_bytes(),
-            bytes_unacknowledged: self.streams.buffered(),
-            ..self.stats
+            bytes_read: self.flight.streams.bytes_read(),
+            bytes_reassembling: self.flight.streams.waiting_bytes(),
+            bytes_unacknowledged: self.flight.streams.buffered(),
+            ..self.datagrams.add_stats(self.flight.stats)
         }
     }
+}
 
-    fn path_index(&self, id: PathId) -> Option<usize> {
-        self.paths.place_of(id)
-    }
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
 
-    fn path(&self, id: PathId) -> Option<&Path> {
-        self.path_index(id).map(|index| &self.paths[index])
-    }
+    use anabranch_wire::Length;
 
-    /// Brings up to date what is kept of the paths.
-    fn look_at_paths(&mut self) {
-        let revision = self.cc.revision();
-        let known = revision.is_some() && revision == self.windows_as_of;
-        if !known || !self.paths.are_fresh(|path| self.cc.window(path)) {
-            self.look_again(known, revision);
-        }
-    }
+    use super::*;
 
-    /// Looks at those paths that may have changed, or at all where not even the windows are known to be as they were. Kept apart,
-    /// for nothing has changed when most packets leave.
-    #[inline(never)]
-    fn look_again(&mut self, known: bool, revision: Option<u64>) {
-        if !known {
-            self.windows_as_of = revision;
-            self.paths.forget_all();
-        }
-        let cc = &self.cc;
-        self.paths.refresh(|path| cc.window(path));
-    }
-
-    fn fail(&mut self, now: Time, error: ProtocolError) {
-        self.end(now, CloseReason::Protocol(error));
-    }
-
-    /// A number that nobody can guess: from the source of PIDs, which are as hard to guess.
-    fn next_token(&mut self) -> u64 {
-        self.pids.next_pid().0.0
-    }
-
-    /// Adds an event that a peer can cause as often as it likes, unless very many wait already: then nobody
-    /// looks. True when it was added.
-    fn announce(&mut self, event: Event) -> bool {
-        let room = self.events.len() < MAX_EVENTS;
-        if room {
-            self.events.push_back(event);
-        }
-        room
-    }
-
-    fn push_control(&mut self, control: Control) {
-        self.control.push(control);
+    #[test]
+    fn fields_that_a_packet_needs_lie_side_by_side() {
+        type Any = Session<Length>;
+        let flight = |offset: usize| offset_of!(Any, flight) + offset;
+        let common = [
+            offset_of!(Any, reports),
+            flight(offset_of!(Flight<Length>, config)),
+            flight(offset_of!(Flight<Length>, paths)),
+        ];
+        let sending = [
+            flight(offset_of!(Flight<Length>, choice)),
+            flight(offset_of!(Flight<Length>, cc)),
+            flight(offset_of!(Flight<Length>, streams)),
+        ];
+        let rare = flight(offset_of!(Flight<Length>, stats));
+        assert!([&common[..], &sending, &[rare]].concat().is_sorted());
+        let ([acks, _], [first, second]) = (Any::bytes_needed(true), Any::bytes_needed(false));
+        assert!(acks.end > sending[2] && first.end == sending[0], "{acks:?}, {first:?}");
+        assert!(
+            second.start < acks.end && acks.end < second.end && second.end < rare,
+            "{acks:?}, {second:?}"
+        );
     }
 }

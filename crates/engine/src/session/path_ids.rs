@@ -1,80 +1,263 @@
-//! The PIDs of paths: those given to the peer, for a few ids of each parity ahead of need, and those that it gives.
+//! Path ids and their PIDs: those given to the peer, for a few ids ahead of need, and those that the peer gives.
+//!
+//! A path through relays is prepared before it is opened, since a relay needs the PIDs of both ends to
+//! forward for it. So an id is *reserved*, which names both PIDs; the driver sets up the relays with them,
+//! and then opens the path over a route that stands for the chain. The peer has to send with the PID that the
+//! last relay gave, not with this end's own. NEW_PID says so in each challenge, on the path itself, so that
+//! no older one can follow it.
 
-use anabranch_wire::{NewPid, PathId, Payload, Pid, ResetToken};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Session;
+use anabranch_wire::{Frame, NewPid, PathId, Payload, Pid, ResetToken, Side};
+
+use super::flight::Flight;
+use super::outbox::Outbox;
+use super::path_control::PathError;
 use crate::control::Control;
-use crate::event::{PidChange, ProtocolError};
+use crate::event::{AbandonReason, PidChange, ProtocolError};
 
 /// PIDs given ahead, for ids of each parity.
 const PIDS_AHEAD: usize = 4;
+/// Most PIDs of the peer that wait for their paths, and most ids that one may be ahead.
+const MAX_AHEAD: u32 = 64;
+/// Most paths given up here that are remembered for a peer that acknowledges nothing.
+const MAX_ABANDONED: usize = 256;
 
-impl<P: Payload> Session<P> {
-    pub(super) fn register_pid(&mut self, path: PathId, pid: Pid, token: ResetToken) {
-        self.local_pids.insert(path, (pid, token));
-        self.pid_changes.push(PidChange::Register { pid, path });
+/// A path id that is set aside, with what a relay has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedPath {
+    /// The path's id.
+    pub id: PathId,
+    /// This end's PID: the first relay puts it on packets that come here.
+    pub own: Pid,
+    /// The peer's PID: the last relay puts it on packets that go there.
+    pub remote: Pid,
+}
+
+/// The ids of a session's paths, open and to come, and their PIDs.
+pub(super) struct PathIds {
+    side: Side,
+    /// PIDs given to the peer, for paths open and to come.
+    local: BTreeMap<PathId, (Pid, ResetToken)>,
+    /// PIDs that the peer gave, for paths to come.
+    remote: BTreeMap<PathId, (Pid, ResetToken)>,
+    /// Ids set aside for paths through relays.
+    reserved: BTreeSet<PathId>,
+    /// For paths through relays: the PID at the last relay, which the peer has to use.
+    reply: BTreeMap<PathId, Pid>,
+    /// Paths given up here, with the reason, until the peer knows.
+    abandoned: BTreeMap<PathId, u64>,
+    /// The next ids to give PIDs for: of the client's and of the server's.
+    next_pid_path: [u32; 2],
+    /// The next id to open here.
+    next: u32,
+}
+
+impl PathIds {
+    pub(super) fn new(side: Side) -> Self {
+        Self {
+            side,
+            local: BTreeMap::new(),
+            remote: BTreeMap::new(),
+            reserved: BTreeSet::new(),
+            reply: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
+            next_pid_path: [2, 1],
+            next: if side == Side::Client { 2 } else { 1 },
+        }
+    }
+
+    /// Gives the peer a PID for a path.
+    pub(super) fn register(&mut self, out: &mut Outbox, path: PathId, pid: Pid, token: ResetToken) {
+        self.local.insert(path, (pid, token));
+        out.pid_changes.push(PidChange::Register { pid, path });
     }
 
     /// Gives the peer PIDs for the next few paths of each parity.
-    pub(super) fn issue_pids(&mut self) {
+    pub(super) fn issue<P: Payload>(&mut self, flight: &mut Flight<P>) {
         for parity in 0..2 {
-            for _ in self.ready_count(parity)..PIDS_AHEAD {
-                self.issue_pid(parity);
+            for _ in self.ready_count(flight, parity)..PIDS_AHEAD {
+                self.issue_one(flight, parity);
             }
         }
     }
 
-    /// Ids of a parity that have a PID and no use yet.
-    fn ready_count(&self, parity: u32) -> usize {
-        let used = |path: &PathId| self.path_index(*path).is_some() || self.reserved.contains(path);
-        self.local_pids.keys().filter(|path| path.0 % 2 == parity && !used(path)).count()
+    /// Ids of a parity that have a PID and no path yet.
+    fn ready_count<P: Payload>(&self, flight: &Flight<P>, parity: u32) -> usize {
+        let used = |path: &PathId| flight.paths.place_of(*path).is_some() || self.reserved.contains(path);
+        self.local.keys().filter(|path| path.0 % 2 == parity && !used(path)).count()
     }
 
-    fn issue_pid(&mut self, parity: u32) {
+    fn issue_one<P: Payload>(&mut self, flight: &mut Flight<P>, parity: u32) {
         let path = PathId(self.next_pid_path[parity as usize]);
         self.next_pid_path[parity as usize] += 2;
-        let (pid, token) = self.pids.next_pid();
-        self.register_pid(path, pid, token);
-        self.push_control(Control::NewPid(path));
+        let (pid, token) = flight.pids.next_pid();
+        self.register(&mut flight.out, path, pid, token);
+        flight.out.want(Control::NewPid(path));
     }
 
-    /// A peer that names PIDs for further ids of its own wants to open many paths: it gets PIDs for as many, within
-    /// what may be open at the same time.
-    fn follow_peer(&mut self, named: PathId) {
+    /// Gives PIDs for as many of the peer's own ids as it names PIDs for, within what may be open at the same
+    /// time: it wants to open many paths.
+    fn follow_peer<P: Payload>(&mut self, flight: &mut Flight<P>, named: PathId) {
         if named.opener() == self.side {
             return;
         }
         let parity = named.0 % 2;
         while self.next_pid_path[parity as usize] <= named.0
-            && self.ready_count(parity) < self.max_paths() as usize
+            && self.ready_count(flight, parity) < flight.max_paths() as usize
         {
-            self.issue_pid(parity);
+            self.issue_one(flight, parity);
         }
     }
 
-    /// The peer names a PID, in a packet of the path `on`. What the opener of a path says on the path itself comes
-    /// after everything it said before.
-    pub(super) fn handle_new_pid(&mut self, on: PathId, new: NewPid) -> Result<(), ProtocolError> {
+    /// Takes a PID that the peer names in a packet of the path `on`. A PID that the opener of a path names on
+    /// the path itself is its latest.
+    pub(super) fn handle_new_pid<P: Payload>(
+        &mut self,
+        flight: &mut Flight<P>,
+        on: PathId,
+        new: NewPid,
+    ) -> Result<(), ProtocolError> {
         let is_latest = on == new.path && new.path.opener() != self.side;
-        if let Some(index) = self.path_index(new.path) {
-            let path = &mut self.paths[index];
-            if path.remote_pid.is_none() || is_latest {
-                (path.remote_pid, path.remote_reset) = (Some(new.pid), Some(new.reset_token));
+        if let Some(index) = flight.paths.place_of(new.path) {
+            let path = flight.paths.edit(index);
+            if path.remote_pid().is_none() || is_latest {
+                path.set_remote_pid(new.pid, new.reset_token);
             }
             return Ok(());
         }
-        // Ids this end has not named a PID for, so many ahead, are not the peer's to name.
-        let far = new.path.0 > self.next_pid_path[new.path.0 as usize % 2].max(self.next_path) + 64;
-        if far || self.remote_pids.len() > 64 {
+        let next = self.next_pid_path[new.path.0 as usize % 2];
+        if new.path.0 > next.max(self.next) + MAX_AHEAD || self.remote.len() > MAX_AHEAD as usize {
             return Err(ProtocolError::PathLimit);
         }
-        let opened = new.path.opener() == self.side && new.path.0 < self.next_path;
-        let issued = new.path.0 < self.next_pid_path[new.path.0 as usize % 2];
-        let over = issued && !self.local_pids.contains_key(&new.path);
+        let opened = new.path.opener() == self.side && new.path.0 < self.next;
+        let over = new.path.0 < next && !self.local.contains_key(&new.path);
         if !opened && !over {
-            self.remote_pids.insert(new.path, (new.pid, new.reset_token));
-            self.follow_peer(new.path);
+            self.remote.insert(new.path, (new.pid, new.reset_token));
+            self.follow_peer(flight, new.path);
         }
         Ok(())
+    }
+
+    /// The next id to open here, if both ends named their PIDs for it. With `spare`, the id after it has to
+    /// be ready as well.
+    pub(super) fn take_next(&mut self, spare: bool) -> Option<PathId> {
+        let is_ready = |id: PathId| self.local.contains_key(&id) && self.remote.contains_key(&id);
+        let id = PathId(self.next);
+        if !is_ready(id) || spare && !is_ready(PathId(self.next + 2)) {
+            return None;
+        }
+        self.next += 2;
+        Some(id)
+    }
+
+    /// Takes the PID that the peer gave for a path.
+    pub(super) fn take_remote(&mut self, id: PathId) -> Option<(Pid, ResetToken)> {
+        self.remote.remove(&id)
+    }
+
+    /// True when the peer may open a path with this id; `is_open` when it has.
+    pub(super) fn is_awaited(&self, id: PathId, is_open: bool) -> bool {
+        id.opener() != self.side && self.local.contains_key(&id) && !is_open
+    }
+
+    /// Takes back the PIDs of a path that is over; false when the peer had none.
+    pub(super) fn retire(&mut self, out: &mut Outbox, path: PathId) -> bool {
+        let retired = self.local.remove(&path);
+        if let Some((pid, _)) = retired {
+            out.pid_changes.push(PidChange::Retire { pid, path });
+        }
+        self.reply.remove(&path);
+        retired.is_some()
+    }
+
+    /// Number of ids that are reserved.
+    pub(super) fn reserved_count(&self) -> u32 {
+        self.reserved.len() as u32
+    }
+
+    /// Sets the next path id aside for a path through relays.
+    pub(super) fn reserve<P: Payload>(&mut self, flight: &mut Flight<P>) -> Result<ReservedPath, PathError> {
+        if !flight.state().carries_data() {
+            return Err(PathError::NotEstablished);
+        }
+        let most = flight.max_paths();
+        if flight.paths.open_count() + self.reserved_count() >= most {
+            return Err(PathError::TooMany(most));
+        }
+        let id = PathId(self.next);
+        let (Some((own, _)), Some((remote, _))) = (self.local.get(&id), self.remote.get(&id)) else {
+            return Err(PathError::NotReady);
+        };
+        let reserved = ReservedPath { id, own: *own, remote: *remote };
+        self.next += 2;
+        self.reserved.insert(id);
+        self.issue(flight);
+        Ok(reserved)
+    }
+
+    pub(super) fn is_reserved(&self, id: PathId) -> bool {
+        self.reserved.contains(&id)
+    }
+
+    /// Takes a reserved id for a path on which the peer has to send with the PID `reply`.
+    pub(super) fn take_reserved(&mut self, id: PathId, reply: Pid) {
+        self.reserved.remove(&id);
+        self.reply.insert(id, reply);
+    }
+
+    /// Gives back a reserved id that will not be opened.
+    pub(super) fn release(&mut self, out: &mut Outbox, id: PathId) {
+        if !self.reserved.remove(&id) {
+            return;
+        }
+        self.remote.remove(&id);
+        self.retire(out, id);
+        self.abandon(out, id, AbandonReason::Unreachable);
+    }
+
+    /// True for a path through relays.
+    pub(super) fn is_relayed(&self, id: PathId) -> bool {
+        self.reply.contains_key(&id)
+    }
+
+    /// On path 0, the peer has to send with the PID `reply`.
+    pub(super) fn set_first_reply(&mut self, reply: Pid) {
+        self.reply.insert(PathId::FIRST, reply);
+    }
+
+    /// The frame for the challenge of a path through relays: it names the PID for the return path.
+    pub(super) fn reply_frame(&self, path: PathId) -> Option<NewPid> {
+        let pid = *self.reply.get(&path)?;
+        let (_, reset_token) = *self.local.get(&path)?;
+        Some(NewPid { path, pid, reset_token })
+    }
+
+    /// Tells the peer that a path is given up.
+    pub(super) fn abandon(&mut self, out: &mut Outbox, id: PathId, reason: AbandonReason) {
+        self.abandoned.insert(id, reason.code());
+        if self.abandoned.len() > MAX_ABANDONED {
+            self.abandoned.pop_first();
+        }
+        out.want(Control::PathAbandon(id));
+    }
+
+    /// The peer knows that a path is given up.
+    pub(super) fn on_abandon_known(&mut self, id: PathId) {
+        self.abandoned.remove(&id);
+    }
+
+    /// The frame for a PID or for a path given up; `None` for others, or when it has become pointless.
+    pub(super) fn frame<P: Payload>(&self, control: Control) -> Option<Frame<P>> {
+        match control {
+            Control::NewPid(path) => {
+                let (pid, reset_token) = *self.local.get(&path)?;
+                Some(Frame::NewPid(NewPid { path, pid, reset_token }))
+            }
+            Control::PathAbandon(path) => {
+                Some(Frame::PathAbandon { path, reason: *self.abandoned.get(&path)? })
+            }
+            _ => None,
+        }
     }
 }

@@ -1,29 +1,28 @@
-//! What the race of the handshake leaves: other routes for path 0 while it is the only path.
+//! Other routes for path 0, which the race of the handshake leaves while path 0 is the only path.
 //!
-//! Until each end has named PIDs for further paths, a round trip after the handshake, path 0 is all there is. Where it
-//! is silent from its first packet on, waiting for the probe timeout, three round trips, and then for the proof of
-//! another route would be long. Each end therefore remembers the routes over which the other was heard in the
-//! handshake, which proves them:
+//! Until each end has named PIDs for further paths, a round trip after the handshake, there is only path 0.
+//! If it is silent from its first packet on, it would take long to wait for the probe timeout, three round
+//! trips, and then for the proof of another route. So each end remembers the routes over which it heard the
+//! other in the handshake, which proves them:
 //!
 //! - the client moves path 0 to one of them when the first acknowledgement is half a round trip late;
-//! - an end to which the newest packet of path 0 comes over one of them follows at once.
+//! - an end follows at once when the newest packet of path 0 comes over one of them.
 //!
-//! From the probe timeout on, the client challenges the other routes in turn, first those over which something was
-//! heard.
+//! From the probe timeout on, the client challenges the other routes in turn, first those over which
+//! something was heard.
 //!
-//! Between the routes of the race the client decides and the server follows: if both followed each other's newest
-//! packets, they could change places for ever.
+//! The client chooses between the routes of the race and the server follows. If each followed the newest
+//! packets of the other, they might never agree.
 
 use std::net::SocketAddr;
 
-use anabranch_wire::{PathId, Payload, Side, Span, Time};
+use anabranch_wire::{Span, Time};
 
-use super::Session;
-use super::handshake::MAX_GREETINGS;
-use crate::control::Control;
-use crate::event::{Event, PathChange};
-use crate::path::{Challenge, Path, PathState};
+use crate::path::Challenge;
 use crate::route::Route;
+
+/// Most routes over which INIT is taken and answered, and which are remembered.
+pub(super) const MAX_ROUTES: usize = 8;
 
 /// A route over which a message of the handshake went.
 #[derive(Clone, Copy, Debug)]
@@ -44,29 +43,30 @@ impl Raced {
 /// The routes of the race.
 #[derive(Debug, Default)]
 pub(super) struct Race {
-    /// Over which INIT went and nothing came back.
+    /// INIT went over these and nothing came back.
     unheard: Vec<Raced>,
-    /// Over which INIT or INIT-ACK came; at the client with the round-trip time.
+    /// INIT or INIT-ACK came over these; at the client with the round-trip time.
     proven: Vec<(Raced, Option<Span>)>,
-    /// Over which path 0 went until it was silent.
+    /// Path 0 took these until it was silent.
     left: Vec<Route>,
-    /// All over which this end sent INIT.
+    /// This end sent INIT over these.
     chosen_here: Vec<Route>,
-    /// How many were challenged.
+    /// Number of challenges so far.
     challenged: usize,
-    /// Challenges that others have replaced: where a round trip is longer than the probe timeout, answers come late.
+    /// Challenges that others have replaced. If a round trip is longer than the probe timeout, their answers
+    /// come late.
     asked: Vec<Challenge>,
 }
 
 impl Race {
     /// The client's, once the first INIT-ACK is there, over `winner`.
     pub(super) fn won_by(winner: Route, others: &[Raced]) -> Self {
-        let others = &others[..others.len().min(MAX_GREETINGS)];
+        let others = &others[..others.len().min(MAX_ROUTES)];
         let chosen_here = std::iter::once(winner).chain(others.iter().map(|raced| raced.route)).collect();
         Self { unheard: others.to_vec(), chosen_here, ..Self::default() }
     }
 
-    /// True when this end decides whether path 0 moves to `route`.
+    /// True when this end decides about moves of path 0 to `route`.
     pub(super) fn is_chosen_here(&self, route: Route) -> bool {
         self.chosen_here.contains(&route)
     }
@@ -78,7 +78,7 @@ impl Race {
 
     /// INIT came over `route`.
     pub(super) fn on_init(&mut self, now: Time, route: Route) {
-        if self.proven.len() < MAX_GREETINGS && self.proven.iter().all(|(known, _)| known.route != route) {
+        if self.proven.len() < MAX_ROUTES && self.proven.iter().all(|(known, _)| known.route != route) {
             self.proven.push((Raced { route, sent_at: now, attempts: 0 }, None));
         }
     }
@@ -90,17 +90,17 @@ impl Race {
         }
     }
 
-    /// INIT-ACK came over `route`; true when it has not before.
-    fn on_init_ack(&mut self, now: Time, route: Route) -> bool {
+    /// INIT-ACK came over `route`; true for the first one there.
+    pub(super) fn on_init_ack(&mut self, now: Time, route: Route) -> bool {
         let index = self.unheard.iter().position(|unheard| unheard.route == route);
         let raced = index.map(|index| self.unheard.remove(index));
         self.proven.extend(raced.map(|raced| (raced, raced.rtt(now))));
         raced.is_some()
     }
 
-    /// The next route to challenge, again and again: those over which something was heard first, but these only when path 0 has
-    /// been silent for longer than one lost packet explains.
-    fn next_to_challenge(
+    /// The next route to challenge, in turn: first those over which something was heard, but these only once
+    /// path 0 has been silent for longer than one lost packet explains.
+    pub(super) fn next_to_challenge(
         &mut self,
         silent_for_long: bool,
         is_used: impl Fn(&Route) -> bool,
@@ -115,153 +115,62 @@ impl Race {
     }
 
     /// Remembers a challenge that another replaces, the latest few.
-    fn on_replaced(&mut self, challenge: Challenge) {
-        if self.asked.len() >= MAX_GREETINGS {
+    pub(super) fn on_replaced(&mut self, challenge: Challenge) {
+        if self.asked.len() >= MAX_ROUTES {
             self.asked.remove(0);
         }
         self.asked.push(challenge);
     }
 
-    /// Path 0 goes over another route now: what was asked over others before moves it no more.
+    /// Path 0 has another route now: answers to earlier challenges move it no more.
     pub(super) fn settle(&mut self) {
         self.asked.clear();
     }
 
-    /// A proven route, which then can be moved to no more.
+    /// Takes out a proven route, for path 0 to move to.
     pub(super) fn take(&mut self, route: Route) -> Option<Raced> {
         let index = self.proven.iter().position(|(proven, _)| proven.route == route);
         index.map(|index| self.proven.remove(index).0)
     }
-}
 
-impl<P: Payload> Session<P> {
-    /// INIT-ACK came over another route than the first.
-    pub(super) fn handle_late_init_ack(&mut self, now: Time, route: Route) {
-        if self.race.on_init_ack(now, route)
-            && let Some(index) = self.path_index(PathId::FIRST)
-        {
-            self.paths.forget_timeout(index);
-            self.leave_silent_route(now);
+    /// Takes out the proven route found last, with its round-trip time.
+    pub(super) fn pop_proven(&mut self) -> Option<(Route, Option<Span>)> {
+        self.proven.pop().map(|(raced, rtt)| (raced.route, rtt))
+    }
+
+    pub(super) fn has_proven(&self) -> bool {
+        !self.proven.is_empty()
+    }
+
+    /// Path 0 has left `route`.
+    pub(super) fn on_left(&mut self, route: Route) {
+        if self.is_chosen_here(route) && !self.left.contains(&route) {
+            self.left.push(route);
         }
+    }
+
+    /// A replaced challenge, by its token.
+    pub(super) fn replaced(&self, token: u64) -> Option<Challenge> {
+        self.asked.iter().find(|challenge| challenge.token == token).copied()
     }
 
     /// Another path carries data: path 0 stays where it is.
-    pub(super) fn end_race(&mut self) {
-        self.race.unheard.clear();
-        self.race.proven.clear();
-        self.race.left.clear();
-        self.stay();
-    }
-
-    /// Path 0 is not silent, or no longer alone: an answer over another route of the race moves it no more.
-    pub(super) fn stay(&mut self) {
-        let Some(index) = self.path_index(PathId::FIRST) else { return };
-        self.race.settle();
-        let path = &mut self.paths[index];
-        let strays = |challenge: &Challenge| {
-            challenge.route != path.route && self.race.is_chosen_here(challenge.route)
-        };
-        if path.challenge.as_deref().is_some_and(strays) {
-            path.challenge = None;
-        }
-    }
-
-    /// True when another path than this one goes over the route.
-    pub(super) fn is_taken(&self, route: Route, index: usize) -> bool {
-        let takes = |(other, path): (usize, &Path)| {
-            other != index && path.route == route && path.state != PathState::Closing
-        };
-        self.paths.iter().enumerate().any(takes)
-    }
-
-    /// When the client moves path 0 unless something is acknowledged.
-    pub(super) fn leave_at(&self, path: &Path) -> Option<Time> {
-        let leaves = self.side == Side::Client && path.id == PathId::FIRST && !path.board.has_acks();
-        if self.race.proven.is_empty() || !leaves {
-            return None;
-        }
-        path.first_answer_due(self.config.max_ack_delay)
-    }
-
-    /// Moves path 0 to a proven route when nothing was acknowledged on its own in time.
-    pub(super) fn leave_silent_route(&mut self, now: Time) {
-        let Some(index) = self.path_index(PathId::FIRST) else { return };
-        if self.leave_at(&self.paths[index]).is_none_or(|at| at > now) {
-            return;
-        }
-        if let Some((raced, rtt)) = self.race.proven.pop()
-            && !self.is_taken(raced.route, index)
-        {
-            self.move_path(now, index, raced.route);
-            // Also where the address is the same: what is out may be lost, and is not to count against this route.
-            self.give_up_flight(now, index);
-            if let Some(rtt) = rtt {
-                self.paths[index].sample_rtt(now, PathId::FIRST, rtt, Span::ZERO);
-            }
-            self.update_pacing(now, index);
-        }
-    }
-
-    /// The client tries the other routes, when path 0 is silent.
-    pub(super) fn try_alternative(&mut self, now: Time, index: usize) {
-        if self.side == Side::Server || self.paths[index].id != PathId::FIRST {
-            return;
-        }
-        let long = self.paths[index].health.timeouts > 1 || self.paths[index].state == PathState::Failed;
-        let used = |route: &Route| self.paths.iter().any(|path| path.route == *route);
-        let Some(route) = self.race.next_to_challenge(long, used) else { return };
-        let waiting = self.paths[index].challenge.as_ref().map(|challenge| challenge.route);
-        if waiting != Some(route) {
-            let interval = self.config.initial_rtt;
-            let token = self.next_token();
-            let replaced =
-                self.paths[index].challenge.replace(Box::new(Challenge::new(token, route, now, interval)));
-            if let Some(replaced) = replaced.filter(|replaced| self.race.is_chosen_here(replaced.route)) {
-                self.race.on_replaced(*replaced);
-            }
-        }
-    }
-
-    /// The answer to a challenge that another has replaced meanwhile: it stands again, on path 0.
-    pub(super) fn recall_challenge(&mut self, token: u64) -> Option<usize> {
-        let index = self.path_index(PathId::FIRST)?;
-        let asked = self.race.asked.iter().find(|challenge| challenge.token == token)?;
-        self.paths[index].challenge = Some(Box::new(*asked));
-        Some(index)
-    }
-
-    /// A path goes on over another route, which is proven.
-    pub(super) fn move_path(&mut self, now: Time, index: usize, route: Route) {
-        self.remember_address(index);
-        let path = &mut self.paths[index];
-        let id = path.id;
-        let same_host = path.route.remote.ip() == route.remote.ip();
-        let left = std::mem::replace(&mut path.route, route);
-        if id == PathId::FIRST && self.race.is_chosen_here(left) && !self.race.left.contains(&left) {
-            self.race.left.push(left);
-        }
-        if !same_host {
-            path.forget_rtt();
-            // What left for the old address says nothing of the new one's room.
-            self.give_up_flight(now, index);
-            let size = self.paths[index].size() as u64;
-            self.cc.add_path(id, size, now);
-            self.forget_sharing(id);
-            self.review_groups(now);
-        }
-        self.events.push_back(Event::Path { path: id, change: PathChange::Moved(route) });
-        self.push_control(Control::ObservedAddress(id));
-        self.apply_rules(now, index);
+    pub(super) fn end(&mut self) {
+        self.unheard.clear();
+        self.proven.clear();
+        self.left.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use anabranch_wire::{Frame, Fsn, Length, Message, Packet, Pid, ResetToken};
+    use anabranch_wire::{Frame, Fsn, Length, Message, Packet, PathId, Pid, ResetToken};
 
+    use super::super::Session;
     use super::super::handshake::local_params;
     use super::*;
-    use crate::{Arrival, Config, Ecn, MemoryBudget, PidSource};
+    use crate::path::PathState;
+    use crate::{Arrival, Config, Ecn, Init, MemoryBudget, PidSource};
 
     struct Pids(u64);
 
@@ -327,7 +236,7 @@ mod tests {
     fn of_routes_that_init_came_over_the_newest_is_answered_first_and_each_once() {
         let (now, budget) = (Time::ZERO + Span::from_secs(1), MemoryBudget::new(1 << 30));
         let params = local_params(&Config::default(), (Pid(9), ResetToken([2; 16])), 1 << 20);
-        let first = (params.clone(), route(0));
+        let first = Init { params: params.clone(), route: route(0) };
         let mut server =
             Session::<Length>::accept(Config::default(), first, Box::new(Pids(0)), budget, now).unwrap();
         for socket in [1, 0, 1] {

@@ -1,59 +1,43 @@
 //! Receiver reports and what the sender learns from them (MPMTP-AR §3.5 [R6]).
 //!
-//! The receiver spends a fraction of what it receives on reports; the fraction falls while the paths'
-//! reliability stays the same and rises when it changes. After every third report of a path the sender
-//! updates its reliability `R ← α·R + (1−α)·received/sent` and the load weights `w ← w·R/R̄`.
+//! The receiver spends a fraction of what it receives on reports. The fraction falls while the paths'
+//! reliability stays the same, and rises when it changes. After every third report of a path the sender
+//! updates the path's reliability `R ← α·R + (1−α)·received/sent` and the load weights `w ← w·R/R̄`.
 
 use std::collections::BTreeMap;
 
 use anabranch_wire::{Frame, Fsn, PathId, Payload, Report};
 
-use super::Session;
+use super::flight::Flight;
 use crate::config::{Config, ReportConfig};
-use crate::path::{PathState, ReportMemory};
+use crate::path::{Path, Paths};
 
-/// Bytes that a report takes, roughly, its share of a packet included.
+/// Bytes that a report takes, with its share of a packet.
 const REPORT_BYTES: f64 = 48.0;
+/// The least and the largest fraction, and the first one.
 const FRACTIONS: (f64, f64) = (0.01, 0.05);
 const FIRST_FRACTION: f64 = 0.025;
-/// A change of reliability up to this counts as none.
+/// Changes of reliability up to this do not count.
 const STEADY: f64 = 0.05;
-/// What a peer can bring a path's reliability down to: weights stay numbers.
-const LEAST_RELIABILITY: f64 = 1e-3;
-/// Reports of a path between two updates.
-const REPORTS_AN_UPDATE: u32 = 3;
+
+/// The reports that a session sends, if it does.
+#[derive(Debug)]
+pub(super) struct Reports(Option<Box<Reporter>>);
 
 /// Decides when to report.
 #[derive(Debug)]
-pub(super) struct Reporter {
+struct Reporter {
     config: ReportConfig,
     fraction: f64,
     received: u64,
     last_share: f64,
-    /// Packets of each path at its last report: received, and sent as their numbers tell.
-    told: BTreeMap<PathId, (u64, u64)>,
+    /// Packets of each path at its last report: received, and sent as their numbers show.
+    reported: BTreeMap<PathId, (u64, u64)>,
     /// Paths whose report is to be sent.
     pending: Vec<PathId>,
 }
 
 impl Reporter {
-    /// One for a session that is to report.
-    pub(super) fn new(config: &Config) -> Option<Box<Self>> {
-        let reporter = |config| Self {
-            config,
-            fraction: FIRST_FRACTION,
-            received: 0,
-            last_share: 1.0,
-            told: BTreeMap::new(),
-            pending: Vec::new(),
-        };
-        config.reports.map(|config| Box::new(reporter(config)))
-    }
-
-    pub(super) fn on_received(&mut self, bytes: u64) {
-        self.received += bytes;
-    }
-
     fn is_due(&self, paths: usize) -> bool {
         self.received as f64 * self.fraction >= REPORT_BYTES * paths as f64
     }
@@ -66,83 +50,100 @@ impl Reporter {
         self.last_share = share;
         self.received = 0;
     }
+
+    /// Queues reports when the fraction allows them.
+    fn prepare(&mut self, paths: &Paths) {
+        let heard = |path: &&Path| !path.is_closing() && path.receipt().largest().is_some();
+        let count = paths.iter().filter(heard).count();
+        if count == 0 || !self.is_due(count) {
+            return;
+        }
+        let before = std::mem::take(&mut self.reported);
+        let mut shares = 0.0;
+        for path in paths.iter().filter(heard) {
+            let now = path.receipt().counts();
+            shares += share_since(before.get(&path.id()).copied().unwrap_or_default(), now);
+            self.reported.insert(path.id(), now);
+        }
+        self.adapt(shares / count as f64);
+        self.pending = paths.iter().filter(heard).map(Path::id).collect();
+    }
 }
 
-/// What share of the packets sent since the last report was received.
+impl Reports {
+    pub(super) fn new(config: &Config) -> Self {
+        let reporter = |config| Reporter {
+            config,
+            fraction: FIRST_FRACTION,
+            received: 0,
+            last_share: 1.0,
+            reported: BTreeMap::new(),
+            pending: Vec::new(),
+        };
+        Self(config.reports.map(|config| Box::new(reporter(config))))
+    }
+
+    /// Counts bytes received.
+    #[inline]
+    pub(super) fn on_received(&mut self, bytes: usize) {
+        if let Some(reporter) = &mut self.0 {
+            reporter.received += bytes as u64;
+        }
+    }
+
+    /// Queues reports when the fraction allows them.
+    #[inline]
+    pub(super) fn prepare(&mut self, paths: &Paths) {
+        if let Some(reporter) = &mut self.0 {
+            reporter.prepare(paths);
+        }
+    }
+
+    #[inline]
+    pub(super) fn are_pending(&self) -> bool {
+        self.0.as_ref().is_some_and(|reporter| !reporter.pending.is_empty())
+    }
+
+    /// The next report.
+    pub(super) fn next_frame<P: Payload>(&mut self, flight: &Flight<P>) -> Option<Frame<P>> {
+        let id = self.0.as_mut()?.pending.pop()?;
+        let path = &flight.paths[flight.paths.place_of(id)?];
+        Some(Frame::Report(Report {
+            path: id,
+            bytes: path.receipt().bytes(),
+            packets: path.receipt().packets(),
+            highest_fsn: Fsn(path.receipt().largest().unwrap_or(0)),
+            highest_tsn: flight.streams.highest_received(),
+        }))
+    }
+}
+
+/// Takes a report of the peer.
+pub(super) fn handle_report<P: Payload>(flight: &mut Flight<P>, report: &Report) {
+    let alpha = flight.config.reports.unwrap_or_default().alpha;
+    let Some(index) = flight.paths.place_of(report.path) else { return };
+    if flight.paths.edit(index).on_report(report, alpha) {
+        update_weights(&mut flight.paths);
+    }
+}
+
+/// The share of the packets sent since the last report that was received.
 fn share_since((received, sent): (u64, u64), now: (u64, u64)) -> f64 {
     let sent = now.1.saturating_sub(sent);
     if sent == 0 { 1.0 } else { now.0.saturating_sub(received) as f64 / sent as f64 }
 }
 
-impl<P: Payload> Session<P> {
-    /// Puts reports in line when the fraction allows for them.
-    pub(super) fn prepare_reports(&mut self) {
-        let Some(reporter) = &mut self.reporter else { return };
-        let heard =
-            |path: &&crate::path::Path| path.state != PathState::Closing && path.receipt.largest().is_some();
-        let count = self.paths.iter().filter(heard).count();
-        if count == 0 || !reporter.is_due(count) {
-            return;
-        }
-        let told = std::mem::take(&mut reporter.told);
-        let mut shares = 0.0;
-        for path in self.paths.iter().filter(heard) {
-            let now = path.receipt.counts();
-            shares += share_since(told.get(&path.id).copied().unwrap_or_default(), now);
-            reporter.told.insert(path.id, now);
-        }
-        reporter.adapt(shares / count as f64);
-        reporter.pending = self.paths.iter().filter(heard).map(|path| path.id).collect();
+/// `w_i ← w_i · R_i / R̄`, scaled to a mean of 1.
+fn update_weights(paths: &mut Paths) {
+    let count = paths.len() as f64;
+    let mean = paths.iter().map(|path| path.feedback().reliability()).sum::<f64>() / count;
+    for path in paths.edit_all() {
+        let feedback = path.feedback_mut();
+        feedback.set_weight(feedback.weight() * (feedback.reliability() / mean.max(f64::MIN_POSITIVE)));
     }
-
-    pub(super) fn has_reports(&self) -> bool {
-        self.reporter.as_ref().is_some_and(|reporter| !reporter.pending.is_empty())
-    }
-
-    /// The next report in line.
-    pub(super) fn next_report(&mut self) -> Option<Frame<P>> {
-        let id = self.reporter.as_mut()?.pending.pop()?;
-        let path = self.path(id)?;
-        Some(Frame::Report(Report {
-            path: path.id,
-            bytes: path.receipt.bytes,
-            packets: path.receipt.packets,
-            highest_fsn: Fsn(path.receipt.largest().unwrap_or(0)),
-            highest_tsn: self.streams.highest_received(),
-        }))
-    }
-
-    pub(super) fn handle_report(&mut self, report: &Report) {
-        let alpha = self.config.reports.unwrap_or_default().alpha;
-        let Some(index) = self.path_index(report.path) else { return };
-        let path = &mut self.paths[index];
-        let known = path.report;
-        path.report.count += 1;
-        if path.report.count < REPORTS_AN_UPDATE {
-            return;
-        }
-        let sent = report.highest_fsn.0.saturating_add(1).saturating_sub(known.sent);
-        let received = report.packets.saturating_sub(known.packets);
-        path.report =
-            ReportMemory { packets: report.packets, sent: report.highest_fsn.0.saturating_add(1), count: 0 };
-        if sent == 0 {
-            return;
-        }
-        let share = (received as f64 / sent as f64).min(1.0);
-        path.reliability = (alpha * path.reliability + (1.0 - alpha) * share).max(LEAST_RELIABILITY);
-        self.update_weights();
-    }
-
-    /// `w_i ← w_i · R_i / R̄`, normalised to a mean of 1.
-    fn update_weights(&mut self) {
-        let count = self.paths.len() as f64;
-        let mean = self.paths.iter().map(|path| path.reliability).sum::<f64>() / count;
-        for path in &mut self.paths {
-            path.weight *= path.reliability / mean.max(f64::MIN_POSITIVE);
-        }
-        let sum = self.paths.iter().map(|path| path.weight).sum::<f64>();
-        for path in &mut self.paths {
-            path.weight = (path.weight * count / sum).clamp(1e-3, 1e3);
-        }
+    let sum = paths.iter().map(|path| path.feedback().weight()).sum::<f64>();
+    for path in paths.edit_all() {
+        let feedback = path.feedback_mut();
+        feedback.set_weight((feedback.weight() * count / sum).clamp(1e-3, 1e3));
     }
 }

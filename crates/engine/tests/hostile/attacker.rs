@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 use anabranch_engine::{
-    Arrival, CloseReason, Config, Ecn, Event, MemoryBudget, PidChange, PidSource, ProtocolError, Route,
+    Arrival, CloseReason, Config, Ecn, Event, Init, MemoryBudget, PidChange, PidSource, ProtocolError, Route,
     Session, State, Transmit,
 };
 use anabranch_wire::{
@@ -139,7 +139,7 @@ impl Victim {
     fn begin(config: Config, budget: MemoryBudget, params: Params) -> Self {
         let now = Time::ZERO + Span::from_secs(1);
         let pids = Box::new(Pids(now.as_nanos()));
-        let session = Session::accept(config, (params, route()), pids, budget, now).unwrap();
+        let session = Session::accept(config, Init { params, route: route() }, pids, budget, now).unwrap();
         let mut victim = Self { session, now, pids: 0, packets: 0, bytes: 0, next: BTreeMap::new() };
         victim.drain();
         victim

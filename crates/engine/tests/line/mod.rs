@@ -1,6 +1,6 @@
 //! Two sessions in steady state, for tests that count the cost of a packet.
 
-use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PidSource, Read, Route, Session, Transmit};
+use anabranch_engine::{Arrival, Config, Ecn, Init, MemoryBudget, PidSource, Read, Route, Session, Transmit};
 use anabranch_wire::{Length, Message, Pid, ResetToken, Span, StreamId, Time};
 
 struct Pids(u64);
@@ -36,7 +36,7 @@ impl Line {
             Session::connect(Config::default(), &[route()], Box::new(Pids(1 << 32)), budget.clone(), now);
         let init = client.poll_transmit(now).unwrap();
         let Message::Init(params) = init.message else { panic!("INIT comes first") };
-        let accepted = (params, route());
+        let accepted = Init { params, route: route() };
         let server =
             Session::accept(Config::default(), accepted, Box::new(Pids(1 << 33)), budget, now).unwrap();
         let flying = [Vec::new(), Vec::new()];

@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use anabranch_agent::Direct;
-use anabranch_engine::{Arrival, Ecn, Route, Session as Engine};
+use anabranch_engine::{Arrival, Ecn, Init, Route, Session as Engine};
 use anabranch_secure::{
     Admission, CookieError, HandshakeError, InitId, PendingInit, Protection, Refusal, read_init,
 };
@@ -141,7 +141,7 @@ fn open_session(
     }
     let engine = Engine::accept(
         Arc::clone(&endpoint.config),
-        (params.clone(), arrival.route),
+        Init { params: params.clone(), route: arrival.route },
         new_pids(endpoint),
         endpoint.budget.clone(),
         now,

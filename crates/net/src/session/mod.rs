@@ -191,7 +191,7 @@ impl Session {
     }
 
     /// Sets how datagrams of a class, 0 to 15, are protected against loss from now on. [`Config::datagrams`](crate::Config::datagrams)
-    /// gives the initial modes, [`Config::protection`](crate::Config::protection) the parameters.
+    /// gives the initial modes, [`DatagramConfig::protection`](anabranch_engine::DatagramConfig::protection) the parameters.
     ///
     /// ```no_run
     /// # fn set(session: &anabranch_net::Session) {

@@ -224,9 +224,9 @@ fn config(dice: &mut Dice, rebinds: bool) -> Config {
     }
     config.cc.pacing = config.cc.pacing || config.cc.rule == RuleKind::Bbr;
     config.scheduler = dice.one_of(&SchedulerKind::ALL).0;
-    config.ack_policy = dice.one_of(&[AckPolicy::SamePath, AckPolicy::Primary, AckPolicy::Fastest]);
-    config.ack_every = 1 + dice.below(4) as u32;
-    config.max_ack_delay = millis(dice.one_of(&[1.0, 10.0, 40.0]));
+    config.acks.policy = dice.one_of(&[AckPolicy::SamePath, AckPolicy::Primary, AckPolicy::Fastest]);
+    config.acks.every = 1 + dice.below(4) as u32;
+    config.acks.max_delay = millis(dice.one_of(&[1.0, 10.0, 40.0]));
     config.failure.suspect = dice.chance(0.7);
     config.memory.initial_window = dice.one_of(&[2_000, 20_000, 512 << 10]);
     config.memory.max_window = config.memory.initial_window * dice.one_of(&[1, 4, 64]);
@@ -236,9 +236,9 @@ fn config(dice: &mut Dice, rebinds: bool) -> Config {
     config.max_streams = dice.one_of(&[1, 3, 128]);
     config.reports = dice.chance(0.3).then(ReportConfig::default);
     let modes = [DatagramMode::Once, DatagramMode::Redundant, DatagramMode::Protected];
-    config.datagrams = std::array::from_fn(|class| modes[class % modes.len()]);
-    config.protection.outlive_path = true;
-    config.ordered_classes = 0b1110;
+    config.datagrams.modes = std::array::from_fn(|class| modes[class % modes.len()]);
+    config.datagrams.protection.outlive_path = true;
+    config.datagrams.ordered_classes = 0b1110;
     config.ecn = dice.chance(0.2);
     config.keep_alive = (rebinds || dice.chance(0.3)).then(|| millis(400.0 + dice.unit() * 1_500.0));
     config

@@ -1,4 +1,4 @@
-//! What an acknowledgement tells: which packets arrived, how long they took, how fast they are delivered.
+//! Acknowledgements: which packets arrived, how long they took, how fast they are delivered.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 use super::{AckOutcome, Arrived, MAX_REORDER_PACKETS, Sample, Scoreboard, Slot, State};
 use crate::event::ProtocolError;
 
-/// Of the packets that an acknowledgement is the first for, the one sent last: its number, and how things stood then.
+/// The newest packet that an acknowledgement is the first for: its number, and the state when it was sent.
 type Newest = (u64, Sample);
 
 impl Scoreboard {
-    /// Takes in the ranges of an acknowledgement; `tell` hears of the packets it is the first for.
+    /// Takes the ranges of an acknowledgement; `tell` is called for each packet acknowledged for the first time.
     pub(crate) fn on_ack(
         &mut self,
         now: Time,
@@ -21,12 +21,12 @@ impl Scoreboard {
     ) -> Result<AckOutcome, ProtocolError> {
         let mut outcome = AckOutcome { in_flight: self.pipe, ..AckOutcome::default() };
         let Some(largest) = ranges.first().map(|range| range.end - 1) else { return Ok(outcome) };
-        if largest >= self.next || ranges.iter().any(|range| range.contains(&self.skipped)) {
+        if largest >= self.next || ranges.iter().any(|range| range.contains(&self.skips.last)) {
             return Err(ProtocolError::AckOfUnsent);
         }
         let mut newest: Option<Newest> = None;
         let base = self.base();
-        // Most tell what those before told already.
+        // Most ranges repeat those of earlier acknowledgements.
         let told = ranges.iter().take_while(|range| range.end > base);
         let told = told.map(|range| range.start.max(base)..range.end);
         let news: Ranges = self.acked.not_held(told).collect();
@@ -43,7 +43,7 @@ impl Scoreboard {
         }
         if self.largest_acked.is_none_or(|known| largest > known) {
             self.largest_acked = Some(largest);
-            // The delay that the peer tells is that of the largest.
+            // The delay that the peer reports is that of the largest.
             let strayed = |number| number < largest && self.strays.contains(&largest);
             if let Some((_, packet)) = newest.as_ref().filter(|(number, _)| !strayed(*number)) {
                 outcome.rtt = Some(now.since(packet.sent_at));
@@ -56,31 +56,31 @@ impl Scoreboard {
         Ok(outcome)
     }
 
-    /// Takes packets in that counted as lost and were past.
+    /// Takes packets that counted as lost, from the past ones.
     fn take_late(
         &mut self,
         gap: &Range<u64>,
         (outcome, newest): (&mut AckOutcome, &mut Option<Newest>),
         tell: &mut impl FnMut(&Arrived<'_>),
     ) {
-        if self.past_span.end <= gap.start {
+        if self.past.span.end <= gap.start {
             return;
         }
-        let index = self.past.partition_point(|slot| slot.number(self.next) < gap.start);
-        while self.past.get(index).is_some_and(|slot| slot.number(self.next) < gap.end)
-            && let Some(slot) = self.past.remove(index)
+        let index = self.past.slots.partition_point(|slot| slot.number(self.next) < gap.start);
+        while self.past.slots.get(index).is_some_and(|slot| slot.number(self.next) < gap.end)
+            && let Some(slot) = self.past.slots.remove(index)
         {
             let number = slot.number(self.next);
             self.note_past();
             self.on_spurious(number, outcome);
-            self.delivered += u64::from(slot.size);
+            self.rate.delivered += u64::from(slot.size);
             outcome.packets += 1;
             take_newest(newest, (number, &slot), outcome);
             tell(&slot.arrived());
         }
     }
 
-    /// Takes packets in of which nothing was told before.
+    /// Takes packets that were not acknowledged before.
     fn take_acked(
         &mut self,
         gap: &Range<u64>,
@@ -103,7 +103,7 @@ impl Scoreboard {
                     outcome.acked_bytes += u64::from(slot.size);
                 }
             }
-            self.delivered += u64::from(slot.size);
+            self.rate.delivered += u64::from(slot.size);
             outcome.packets += 1;
             take_newest(newest, (number, slot), outcome);
             tell(&slot.arrived());
@@ -111,13 +111,13 @@ impl Scoreboard {
         late.into_iter().for_each(|number| self.on_spurious(number, outcome));
     }
 
-    /// A packet that counted as lost has arrived: it takes longer for others to be lost from now on.
+    /// A packet that counted as lost has arrived: from now on, more reordering is waited for.
     fn on_spurious(&mut self, number: u64, outcome: &mut AckOutcome) {
         outcome.spurious += 1;
-        self.kept_lost -= 1;
+        self.past.lost -= 1;
         let gap = self.largest_acked.unwrap_or(0).saturating_sub(number) + 1;
-        self.reorder_packets = self.reorder_packets.max(gap).min(MAX_REORDER_PACKETS);
-        self.reorder_eighths = (self.reorder_eighths + 1).min(16);
+        self.reordering.packets = self.reordering.packets.max(gap).min(MAX_REORDER_PACKETS);
+        self.reordering.eighths = (self.reordering.eighths + 1).min(16);
     }
 
     /// Delivery rate as BBR samples it (draft-cheng-iccrg-delivery-rate-estimation): what was delivered
@@ -125,15 +125,16 @@ impl Scoreboard {
     fn measure(&mut self, now: Time, packet: &Sample, outcome: &mut AckOutcome) {
         let sending = packet.sent_at.since(packet.first_sent_at);
         let acking = now.since(packet.delivered_at);
-        self.first_sent_at = packet.sent_at;
-        self.delivered_at = now;
-        outcome.round_start = packet.delivered >= self.round_end;
+        self.rate.first_sent_at = packet.sent_at;
+        self.rate.delivered_at = now;
+        outcome.round_start = packet.delivered >= self.rate.round_end;
         if outcome.round_start {
-            self.round_end = self.delivered;
+            self.rate.round_end = self.rate.delivered;
         }
         let interval = sending.max(acking);
-        if !interval.is_zero() && self.delivered > packet.delivered {
-            outcome.delivery_rate = Some(Rate::from_bytes_in(self.delivered - packet.delivered, interval));
+        if !interval.is_zero() && self.rate.delivered > packet.delivered {
+            outcome.delivery_rate =
+                Some(Rate::from_bytes_in(self.rate.delivered - packet.delivered, interval));
         }
     }
 }

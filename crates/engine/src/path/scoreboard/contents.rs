@@ -1,11 +1,11 @@
-//! What one packet carried.
+//! The contents of one packet.
 
 use smallvec::SmallVec;
 
 use super::Content;
 use crate::stream::SentRun;
 
-/// What a packet carried that somebody has to hear of when it is acknowledged or lost: most often one run.
+/// The contents of a packet whose fate matters to others: usually one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Contents {
     #[default]
@@ -17,16 +17,16 @@ pub(crate) enum Contents {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Many {
     list: SmallVec<[Content; 4]>,
-    /// Another one that is not needed, while this is not.
+    /// The next spare one, while this is spare.
     next: Option<Box<Many>>,
 }
 
-/// Places for contents of many, kept from one packet to the next: no more than there were at once.
+/// Spare boxes for packets with several contents, kept to avoid allocation.
 #[derive(Debug, Default)]
 pub(super) struct Spare(Option<Box<Many>>);
 
 impl Spare {
-    /// Adds to what a packet carries.
+    /// Adds to the contents of a packet.
     pub(super) fn add(&mut self, contents: &mut Contents, content: Content) {
         *contents = match std::mem::take(contents) {
             Contents::Nothing => Contents::One(content),
@@ -44,7 +44,7 @@ impl Spare {
         };
     }
 
-    /// Keeps the place of contents that nobody asks for any more.
+    /// Keeps the box of contents that are no longer needed.
     #[inline]
     pub(super) fn keep(&mut self, contents: Contents) {
         if let Contents::Many(mut many) = contents {
@@ -56,7 +56,7 @@ impl Spare {
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        // One by one: however many there are, none is dropped within another.
+        // One by one, so that drops do not nest.
         while let Some(mut many) = self.0.take() {
             self.0 = many.next.take();
         }

@@ -1,4 +1,4 @@
-//! Which packets are lost, and what those that may be carried, for other paths to carry it too.
+//! Losses, and packets in flight whose data other paths may carry as well.
 
 use anabranch_wire::{Span, Time};
 use smallvec::SmallVec;
@@ -12,13 +12,13 @@ impl Scoreboard {
         let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
         self.loss_at = None;
         let Some(largest) = self.largest_acked else { return losses };
-        // Most often all that left before what was acknowledged has come as well.
+        // Usually everything sent before the acknowledged packets has arrived as well.
         if self.cursor >= largest || self.slots.front().is_none_or(|first| first.number(self.next) >= largest)
         {
             self.cursor = self.cursor.max(largest);
             return losses;
         }
-        let patience = (rtt * self.reorder_eighths / 8).max(Span::from_millis(1));
+        let patience = (rtt * self.reordering.eighths / 8).max(Span::from_millis(1));
         let mut index = self.index_of(self.cursor);
         self.cursor = largest;
         while let Some(slot) = self.slots.get_mut(index) {
@@ -28,12 +28,12 @@ impl Scoreboard {
             }
             if slot.state.is_outstanding() {
                 let overdue_at = slot.sample.sent_at + patience;
-                if largest < number + self.reorder_packets && overdue_at > now {
+                if largest < number + self.reordering.packets && overdue_at > now {
                     self.loss_at = Some(overdue_at);
                     self.cursor = number;
                     break;
                 }
-                self.kept_lost += 1;
+                self.past.lost += 1;
                 self.pipe -= u64::from(slot.size);
                 losses.packets += 1;
                 losses.bytes += u64::from(slot.size);
@@ -49,7 +49,7 @@ impl Scoreboard {
     pub(crate) fn give_up(&mut self, lost: &mut Vec<SentPacket>) -> Losses {
         let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
         for slot in self.slots.iter_mut().filter(|slot| slot.state.is_outstanding()) {
-            self.kept_lost += 1;
+            self.past.lost += 1;
             losses.packets += 1;
             losses.bytes += u64::from(slot.size);
             losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
@@ -62,7 +62,8 @@ impl Scoreboard {
         losses
     }
 
-    /// Marks what is outstanding as doubted and shows what it carried, so that other paths can carry it too.
+    /// Marks outstanding packets as doubted, and shows their contents, so that other paths can carry them as
+    /// well.
     pub(crate) fn doubt(&mut self, mut carried: impl FnMut(&Contents)) {
         for slot in &mut self.slots {
             if slot.state == State::Outstanding {
@@ -74,16 +75,16 @@ impl Scoreboard {
 
     /// True when packets are in flight that [`Self::next_to_copy`] never looked at.
     pub(crate) fn has_news(&self) -> bool {
-        self.pipe > 0 && self.copied_to.max(self.cursor) < self.next
+        self.pipe > 0 && self.copies.looked_to.max(self.cursor) < self.next
     }
 
-    /// The next packet that is outstanding, carries data, was sent after `since` and was neither shown here before
-    /// nor given to other paths otherwise.
+    /// The next packet that is outstanding, carries data, was sent after `since` and was neither shown here
+    /// before nor given to other paths otherwise.
     pub(crate) fn next_to_copy(&mut self, since: Time) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
-        let from = self.index_of(self.copied_to.max(self.cursor));
+        let from = self.index_of(self.copies.looked_to.max(self.cursor));
         for slot in self.slots.range(from..) {
             let number = slot.number(self.next);
-            self.copied_to = number + 1;
+            self.copies.looked_to = number + 1;
             if slot.state != State::Outstanding || slot.sample.sent_at <= since {
                 continue;
             }
@@ -95,18 +96,18 @@ impl Scoreboard {
         None
     }
 
-    /// The newest packet in flight that carries data for which no other path answers, as far as `most` packets were
-    /// looked at.
+    /// The newest packet in flight with data that no other path is responsible for; looks at `most` packets
+    /// at most.
     pub(crate) fn newest_to_copy(&mut self, most: usize) -> Option<Candidate> {
-        if self.tail.to != self.next {
-            self.tail = Tail { from: self.next, to: self.next, bytes: 0 };
+        if self.copies.tail.to != self.next {
+            self.copies.tail = Tail { from: self.next, to: self.next, bytes: 0 };
         }
-        let end = self.index_of(self.tail.from);
+        let end = self.index_of(self.copies.tail.from);
         for slot in self.slots.range(..end).rev().take(most) {
             if slot.state == State::Outstanding {
                 let runs: SmallVec<[SentRun; 1]> = slot.contents.runs().cloned().collect();
                 if !runs.is_empty() {
-                    let ahead = self.pipe.saturating_sub(self.tail.bytes);
+                    let ahead = self.pipe.saturating_sub(self.copies.tail.bytes);
                     return Some(Candidate {
                         number: slot.number(self.next),
                         sent_at: slot.sample.sent_at,
@@ -115,20 +116,20 @@ impl Scoreboard {
                     });
                 }
             }
-            self.tail.pass(slot, self.next);
+            self.copies.tail.pass(slot, self.next);
         }
         None
     }
 
-    /// Leaves out what [`Self::newest_to_copy`] showed last.
+    /// Passes over the packet that [`Self::newest_to_copy`] returned last.
     pub(crate) fn pass_newest(&mut self) {
-        let shown = self.index_of(self.tail.from).checked_sub(1);
+        let shown = self.index_of(self.copies.tail.from).checked_sub(1);
         if let Some(slot) = shown.and_then(|index| self.slots.get(index)) {
-            self.tail.pass(slot, self.next);
+            self.copies.tail.pass(slot, self.next);
         }
     }
 
-    /// Notes that another path answers for what a packet carried.
+    /// Notes that another path is responsible for a packet's data.
     pub(crate) fn on_copied(&mut self, number: u64) {
         let index = self.index_of(number);
         let next = self.next;
@@ -138,13 +139,13 @@ impl Scoreboard {
         }
     }
 
-    /// What the oldest outstanding packets carried, for a probe.
+    /// Runs of the oldest outstanding packets, for a probe.
     pub(crate) fn oldest_runs(&self) -> impl Iterator<Item = &SentRun> {
         let outstanding = self.slots.iter().filter(|slot| slot.state.is_outstanding());
         outstanding.flat_map(|slot| slot.contents.runs())
     }
 
-    /// What outstanding packets carry for which no other path answers.
+    /// Runs in outstanding packets that no other path is responsible for.
     pub(crate) fn runs_on_their_way(&self) -> impl Iterator<Item = &SentRun> {
         let carrying = self.slots.iter().filter(|slot| slot.state == State::Outstanding);
         carrying.flat_map(|slot| slot.contents.runs())

@@ -124,9 +124,9 @@ fn what_a_silent_peer_loses_is_not_remembered_without_end() {
         }
         board.give_up(&mut Vec::new());
     }
-    assert_eq!((board.slots.len(), board.past.len() as u64, board.pipe()), (0, KEEP_LOST, 0));
+    assert_eq!((board.slots.len(), board.past.slots.len() as u64, board.pipe()), (0, KEEP_LOST, 0));
     assert_eq!(ack(&mut board, &[8_000..10_000]).spurious, 2000);
-    assert_eq!(board.kept_lost, 48);
+    assert_eq!(board.past.lost, 48);
 }
 
 /// A run of so many bytes from an offset on.
@@ -185,9 +185,9 @@ fn numbers_beyond_what_a_slot_holds_of_them_are_told_apart() {
     assert_eq!(board.newest_to_copy(64).map(|found| found.number), Some(first + 3));
     // The two that were lost come late, after the two others.
     assert_eq!(ack(&mut board, &[first + 2..first + 5]).packets, 2);
-    assert_eq!((board.slots.len(), board.past_span.clone()), (0, first..first + 2));
+    assert_eq!((board.slots.len(), board.past.span.clone()), (0, first..first + 2));
     assert_eq!(ack(&mut board, &[first..first + 5]).spurious, 2);
-    assert_eq!((board.kept_lost, board.pipe(), board.past_span.is_empty()), (0, 0, true));
+    assert_eq!((board.past.lost, board.pipe(), board.past.span.is_empty()), (0, 0, true));
 }
 
 #[test]

@@ -7,10 +7,10 @@ fn at(millis: u64) -> Time {
 }
 
 /// Acknowledgements come back as they always did.
-fn ways() -> WaysBack {
-    let mut ways = WaysBack::new(PathId::FIRST, RTT);
-    ways.sample(at(0), PathId::FIRST, RTT, Span::ZERO);
-    ways
+fn returns() -> ReturnPaths {
+    let mut returns = ReturnPaths::new(PathId::FIRST, RTT);
+    returns.sample(at(0), PathId::FIRST, RTT, Span::ZERO);
+    returns
 }
 
 fn answer(millis: u64, acked_bytes: u64, age: u64) -> Answer {
@@ -51,7 +51,8 @@ fn a_stall_is_told_beforehand_and_put_off_by_every_answer() {
     let stall_at =
         |trouble: &Trouble, oldest| trouble.stall_at((at(oldest), 30_000), Span::from_millis(5)).unwrap();
     let first = stall_at(&trouble, 990);
-    // Not before the oldest is old, and not much later: what was delivered of late puts it off by four times as long as it usually takes.
+    // Not before the oldest packet is old, and not much later: recent delivery delays it by four times the
+    // usual time.
     assert!((at(990 + 2 * 50 + 20 + 5)..at(1_160)).contains(&first), "{first:?}");
     trouble.on_ack(&answer(999, 14_000, 10));
     assert!(stall_at(&trouble, 990) > first);
@@ -66,7 +67,7 @@ fn window_after(millis: u64) -> u64 {
     trouble.hold(at(1_000), Fault::Stalls);
     let end = 1_000 + 60_000;
     assert!(trouble.is_well(at(end), Some(Span::from_millis(millis)), Span::ZERO));
-    trouble.window_before(&ways()).unwrap()
+    trouble.window_before(&returns()).unwrap()
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn a_window_that_the_trouble_itself_found_is_forgotten() {
             trouble.on_ack(&answer(millis, 1400, 50));
         }
         trouble.hold(at(1000 + 50 * periods), Fault::Stalls);
-        assert_eq!(trouble.window_before(&ways()).is_some(), known, "{periods}");
+        assert_eq!(trouble.window_before(&returns()).is_some(), known, "{periods}");
     }
 }
 
@@ -132,20 +133,20 @@ fn a_window_found_among_many_losses_is_none_however_long_ago() {
         trouble.on_ack(&answer(millis, 1400, 50));
     }
     trouble.hold(at(2000), Fault::Stalls);
-    assert_eq!(trouble.window_before(&ways()), None);
+    assert_eq!(trouble.window_before(&returns()), None);
 }
 
 #[test]
 fn over_a_shorter_way_back_there_is_less_to_find_again() {
-    let mut ways = ways();
-    ways.sample(at(0), PathId(2), RTT * 5, Span::ZERO);
+    let mut returns = returns();
+    returns.sample(at(0), PathId(2), RTT * 5, Span::ZERO);
     let mut trouble = Trouble::default();
     for millis in (0..1000).step_by(2) {
         assert_eq!(trouble.on_ack(&Answer { via: PathId(2), ..answer(millis, 1400, 50) }), None);
     }
-    assert_eq!(trouble.window_before(&ways), Some(50_000));
-    ways.sample(at(1000), PathId::FIRST, RTT, Span::ZERO);
-    assert_eq!(trouble.window_before(&ways), Some(10_000));
+    assert_eq!(trouble.window_before(&returns), Some(50_000));
+    returns.sample(at(1000), PathId::FIRST, RTT, Span::ZERO);
+    assert_eq!(trouble.window_before(&returns), Some(10_000));
 }
 
 #[test]
@@ -219,14 +220,14 @@ fn a_first_silence_ends_with_the_first_answer_in_time_and_a_late_answer_is_not_e
 #[test]
 fn a_path_that_was_in_trouble_and_loses_nothing_more_finds_its_window_again() {
     let mut trouble = usual();
-    assert_eq!(trouble.take_recovery(at(1000), (10_000, RTT), &ways()), None);
+    assert_eq!(trouble.take_recovery(at(1000), (10_000, RTT), &returns()), None);
     trouble.hold(at(1000), Fault::Stalls);
     assert!((0..20).any(|k| answers(&mut trouble, at(1000 + 10 * k))));
     trouble.on_lost(at(1250), 1, at(1250));
     let mut found = Vec::new();
     for millis in (1300..2000).step_by(10) {
         trouble.on_ack(&answer(millis, 1400, 50));
-        found.extend(trouble.take_recovery(at(millis), (10_000, RTT), &ways()));
+        found.extend(trouble.take_recovery(at(millis), (10_000, RTT), &returns()));
     }
     assert_eq!(found.len(), 1);
     assert!(found[0] > 40_000, "{found:?}");
@@ -277,12 +278,12 @@ fn a_bloated_path_comes_back_with_a_small_window_and_finds_the_old_one_when_no_q
     assert_eq!(trouble.fault(), Some(Fault::Bloated));
     assert!(!trouble.is_well(at(1010), Some(RTT * 4), Span::ZERO), "it still drains");
     assert!((2..40).any(|k| answers(&mut trouble, at(1000 + 10 * k))));
-    assert_eq!(trouble.window_to_return_to(&ways()), Some(28_000));
+    assert_eq!(trouble.window_to_return_to(&returns()), Some(28_000));
     let mut found = Vec::new();
     for millis in (1500..40_000).step_by(10) {
         let smoothed = if millis < 30_000 { RTT * 3 / 2 } else { RTT };
         trouble.on_ack(&Answer { smoothed, ..answer(millis, 1400, 50) });
-        let window = trouble.take_recovery(at(millis), (10_000, smoothed), &ways());
+        let window = trouble.take_recovery(at(millis), (10_000, smoothed), &returns());
         found.extend(window.map(|window| (millis, window > 28_000)));
     }
     assert_eq!(found, [(30_000, true)]);
@@ -294,5 +295,5 @@ fn another_fault_ends_what_a_queue_has_taught() {
     trouble.hold_bloated(at(1000), (RTT, Rate::from_bytes_in(280_000, Span::from_secs(1))));
     assert!((0..40).any(|k| answers(&mut trouble, at(1000 + 10 * k))));
     trouble.hold(at(2000), Fault::Stalls);
-    assert!(trouble.window_to_return_to(&ways()).is_none_or(|window| window > 28_000));
+    assert!(trouble.window_to_return_to(&returns()).is_none_or(|window| window > 28_000));
 }

@@ -246,7 +246,7 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
         if !(1..=64).contains(&every) {
             return Err(ScenarioError::new("transport.ack_every", "out of range").hint("1 to 64"));
         }
-        config.ack_every = every;
+        config.acks.every = every;
     }
     config.early_binding = from.early_binding.map(|most| most.0).filter(|most| *most > 0);
     for (key, value) in [("max_ack_delay", from.max_ack_delay), ("rto_min", from.rto_min)] {
@@ -256,7 +256,7 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
         }
     }
     if let Some(delay) = from.max_ack_delay {
-        config.max_ack_delay = delay.0;
+        config.acks.max_delay = delay.0;
     }
     if let Some(rto) = from.rto_min {
         config.failure.rto.min = rto.0;
@@ -290,7 +290,7 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
         config.memory.initial_window = buffer.0;
     }
     if let Some(acks) = from.acks {
-        config.ack_policy = match acks {
+        config.acks.policy = match acks {
             Acks::SamePath | Acks::Outside => AckPolicy::SamePath,
             Acks::Primary => AckPolicy::Primary,
             Acks::Fastest => AckPolicy::Fastest,

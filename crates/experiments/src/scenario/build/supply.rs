@@ -109,12 +109,12 @@ fn datagram_supply(
         return Err(ScenarioError::new(key("datagrams.size"), "out of range")
             .hint(format!("1 to {MAX_DATAGRAM} bytes, so that each fits a packet")));
     }
-    config.datagrams[0] = match mode {
+    config.datagrams.modes[0] = match mode {
         DatagramModeSpec::Once => DatagramMode::Once,
         DatagramModeSpec::Redundant => DatagramMode::Redundant,
         DatagramModeSpec::Protected => DatagramMode::Protected,
     };
-    let usual = config.protection;
+    let usual = config.datagrams.protection;
     let block = block.unwrap_or(usual.block);
     let most = most.map_or(usual.most, |most| most.0);
     if !(1..=MAX_BLOCK).contains(&block) {
@@ -130,7 +130,7 @@ fn datagram_supply(
     }
     let patience = patience.map_or(usual.patience, |patience| patience.0);
     let outlive_path = outlive_path.unwrap_or(usual.outlive_path);
-    config.protection = Protection { block, patience, most, outlive_path };
+    config.datagrams.protection = Protection { block, patience, most, outlive_path };
     Ok(Supply::Datagrams { pause: spaced(&key("datagrams.rate"), rate, size.0)?, size: size.0 as usize })
 }
 

@@ -9,7 +9,7 @@ mod guided;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
-use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathInfo, Route, Session, SessionStats};
+use anabranch_engine::{Arrival, Config, Ecn, Init, MemoryBudget, PathInfo, Route, Session, SessionStats};
 use anabranch_prefetch::prefetch;
 use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time};
 
@@ -203,7 +203,7 @@ impl Flow {
             if end == CLIENT { client..server } else { server..std::mem::offset_of!(Self, ended) },
         );
         let session = &self.sessions[end];
-        let [first, second] = Session::<Length>::at_hand(acknowledges);
+        let [first, second] = Session::<Length>::bytes_needed(acknowledges);
         prefetch(session, first);
         prefetch(session, second);
     }
@@ -380,8 +380,14 @@ impl Flow {
             let pids = self.next_pids();
             let budget = MemoryBudget::new(BUDGET);
             // The client's own parameters are in range.
-            self.sessions[SERVER] =
-                Session::accept(Arc::clone(&self.config), (params.clone(), route), pids, budget, now).ok();
+            self.sessions[SERVER] = Session::accept(
+                Arc::clone(&self.config),
+                Init { params: params.clone(), route },
+                pids,
+                budget,
+                now,
+            )
+            .ok();
         }
     }
 

@@ -1,19 +1,20 @@
-//! What was sent on one path and what became of it (mTCP §3.1.3 [M3], MPMTP-AR [R4]).
+//! Packets sent on one path, and whether they arrived (mTCP §3.1.3 [M3], MPMTP-AR [R4]).
 //!
-//! Every transmission has its own packet number here, so each is accounted for by itself: `pipe` grows
-//! when it is sent and shrinks when it is acknowledged or lost, whatever becomes of the data elsewhere.
-//! Loss is inferred from this path's numbers and times only [M4]: a packet is lost when one sent
-//! [`Scoreboard::reorder_packets`] later was acknowledged, or when it was sent 9/8 of a round trip before
-//! one that was (RFC 9002 §6.1). Both limits widen when a loss turns out to have been an early guess.
+//! Every transmission has its own packet number, so each is counted by itself: `pipe` grows when it is sent
+//! and shrinks when it is acknowledged or lost, whatever happens to the data elsewhere. Losses follow from
+//! this path's numbers and times only [M4]: a packet is lost when one sent a few numbers later was
+//! acknowledged, or when it was sent 9/8 of a round trip before one that was (RFC 9002 §6.1). Both limits
+//! ([`Reordering`]) widen when a lost packet arrives after all.
 //!
-//! An acknowledgement costs time in proportion to what it tells anew: known ranges are skipped as
-//! ranges, and the search for losses never looks at a packet twice. Only packets that ask for an
-//! acknowledgement are remembered, and of the lost ones only the latest [`KEEP_LOST`], so a peer that
-//! acknowledges nothing cannot make the memory grow beyond what windows let out.
+//! The cost of an acknowledgement is proportional to its news: known ranges are skipped as ranges, and the
+//! search for losses never looks at a packet twice. Only packets that ask for an acknowledgement are
+//! remembered, and only the latest [`KEEP_LOST`] of the lost ones. So a peer that acknowledges nothing cannot
+//! make the memory grow beyond the windows.
 //!
-//! **Optimistic acknowledgements.** A peer that acknowledges what has not arrived yet gets more than its share of
-//! the network (RFC 9000 §21.4). So a number is left out now and then; only a peer that acknowledges
-//! blindly acknowledges it. Which one nobody can guess: the distance comes from the source of PIDs.
+//! **Optimistic acknowledgements.** A peer that acknowledges packets before they arrive gets more than its
+//! share of the network (RFC 9000 §21.4). So a number is left out now and then, and only a peer that
+//! acknowledges blindly acknowledges it. No one can guess the number, since its distance comes from the
+//! source of PIDs.
 
 mod acks;
 mod contents;
@@ -43,7 +44,7 @@ pub(crate) enum Content {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Outstanding,
-    /// Outstanding still, and another path answers for what it carried.
+    /// Still outstanding, but another path is responsible for its data.
     Doubted,
     Acked,
     Lost,
@@ -69,11 +70,11 @@ pub(crate) struct SentPacket {
     pub sent_at: Time,
     pub size: u16,
     pub contents: Contents,
-    /// Its data was given to other paths while this one was in doubt.
+    /// Its data was queued for other paths while this one was in doubt.
     pub doubted: bool,
 }
 
-/// One transmission as it is remembered: one line of memory, for thousands of them lie far away.
+/// One transmission, in one cache line: thousands of them do not fit the cache.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot {
@@ -88,7 +89,7 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 64);
 
-/// How things stood when a packet was sent, to measure by.
+/// The state when a packet was sent, to measure the delivery rate.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     sent_at: Time,
@@ -103,8 +104,8 @@ impl Slot {
         next - u64::from((next as u32).wrapping_sub(self.low))
     }
 
-    /// Counts it as lost; returns what has to be told of it. It may still arrive: then what it carried
-    /// is acknowledged, however late.
+    /// Counts it as lost, and returns its contents. If it still arrives, its contents count as acknowledged,
+    /// however late.
     fn lose(&mut self) -> SentPacket {
         let doubted = self.state == State::Doubted;
         self.state = State::Lost;
@@ -112,13 +113,13 @@ impl Slot {
         SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted }
     }
 
-    /// What has to be told of a transmission that arrived.
+    /// The transmission, for others to hear that it arrived.
     fn arrived(&self) -> Arrived<'_> {
         Arrived { sent_at: self.sample.sent_at, size: self.size, contents: &self.contents }
     }
 }
 
-/// What an acknowledgement told.
+/// The result of an acknowledgement.
 #[derive(Debug, Default)]
 pub(crate) struct AckOutcome {
     /// Packets acknowledged for the first time.
@@ -129,7 +130,7 @@ pub(crate) struct AckOutcome {
     pub in_flight: u64,
     /// Time since the highest packet was sent, if this acknowledgement is the first for it.
     pub rtt: Option<Span>,
-    /// Delivery rate over the last round trip, where it can be told.
+    /// Delivery rate over the last round trip, if it can be measured.
     pub delivery_rate: Option<Rate>,
     /// The packet was sent when the application had nothing more.
     pub app_limited: bool,
@@ -139,7 +140,7 @@ pub(crate) struct AckOutcome {
     pub spurious: u64,
 }
 
-/// What loss detection found.
+/// The result of loss detection.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     pub packets: u64,
@@ -149,7 +150,7 @@ pub(crate) struct Losses {
     pub sent_at: Time,
 }
 
-/// The newest packets that were gone through for copies: from the first number to the second.
+/// The newest packets that were searched for copies: from the first number to the second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tail {
     from: u64,
@@ -175,81 +176,106 @@ pub(crate) struct Candidate {
     pub runs: SmallVec<[SentRun; 1]>,
 }
 
-/// What leaves asks for what is in front, an acknowledgement for what comes then.
+/// Numbers that are left out.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Scoreboard {
-    /// From the first packet that is outstanding on, ascending by number; numbers in between asked for nothing or
-    /// were left out.
-    slots: VecDeque<Slot>,
-    /// Number of the next packet.
-    next: u64,
+struct Skips {
     /// The number to leave out next.
-    skip_at: u64,
-    pipe: u64,
-    /// No packet from this one on carries data.
-    data_end: u64,
+    next: u64,
+    /// The number left out last, [`u64::MAX`] before the first.
+    last: u64,
+    distance: u64,
+}
+
+/// Sums to measure the delivery rate.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct RateSampler {
     delivered: u64,
     delivered_at: Time,
     first_sent_at: Time,
-    last_sent_at: Time,
     app_limited_until: u64,
+    /// A round trip is over when a packet is acknowledged that left after so much was delivered.
+    round_end: u64,
+}
+
+/// How much reordering is waited for.
+#[derive(Debug)]
+struct Reordering {
+    packets: u64,
+    /// In eighths of a round trip.
+    eighths: u64,
+}
+
+/// Packets before the slots that were lost and may arrive after all.
+#[derive(Debug, Default)]
+struct Past {
+    /// Ascending by number.
+    slots: VecDeque<Slot>,
+    /// From the lowest number among them to the highest: it saves a look at the slots, which are elsewhere in
+    /// memory.
+    span: Range<u64>,
+    /// Lost packets, here and among the scoreboard's slots.
+    lost: usize,
+}
+
+/// How far the packets in flight were searched for something to copy.
+#[derive(Debug, Default)]
+struct CopySearch {
+    /// Packets below were looked at.
+    looked_to: u64,
+    /// The newest packets, which were looked at from the other end.
+    tail: Tail,
+}
+
+/// The packets sent on a path. Fields for sending are in front, those for acknowledgements follow.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Scoreboard {
+    /// From the first outstanding packet on, ascending by number. Numbers in between asked for no
+    /// acknowledgement, or were left out.
+    slots: VecDeque<Slot>,
+    /// Number of the next packet.
+    next: u64,
+    skips: Skips,
+    pipe: u64,
+    /// No packet from this one on carries data.
+    data_end: u64,
+    rate: RateSampler,
+    last_sent_at: Time,
     acked: RangeSet,
     largest_acked: Option<u64>,
     /// No packet below is outstanding.
     cursor: u64,
-    round_end: u64,
-    reorder_packets: u64,
-    /// Time threshold in eighths of a round trip.
-    reorder_eighths: u64,
+    reordering: Reordering,
     loss_at: Option<Time>,
-    /// Packets in `slots` and `past` that are lost.
-    kept_lost: usize,
-    /// Packets before those that were lost and may arrive after all, ascending.
-    past: VecDeque<Slot>,
-    /// From the lowest number among them to the highest: they are far away in memory.
-    past_span: Range<u64>,
+    past: Past,
     spare: Spare,
-    /// The number left out last, [`u64::MAX`] before the first.
-    skipped: u64,
-    skip_distance: u64,
-    /// Packets below were looked at for copies.
-    copied_to: u64,
-    /// Nothing in it is to be copied any more.
-    tail: Tail,
-    /// From the first to the last number of those that went another way than the path's.
+    copies: CopySearch,
+    /// From the first to the last number of packets that took another route than the path's.
     strays: Range<u64>,
 }
 
 impl Scoreboard {
-    /// Leaves numbers out now and then if `skips`.
+    /// An empty scoreboard. With `skips`, it leaves numbers out now and then.
     pub(crate) fn new(skips: bool) -> Self {
+        let next = if skips { FIRST_SKIP } else { u64::MAX };
         Self {
             slots: VecDeque::new(),
-            past: VecDeque::new(),
-            past_span: 0..0,
-            spare: Spare::default(),
             next: 0,
+            skips: Skips { next, last: u64::MAX, distance: FIRST_SKIP },
+            pipe: 0,
             data_end: 0,
-            kept_lost: 0,
-            skipped: u64::MAX,
-            skip_at: if skips { FIRST_SKIP } else { u64::MAX },
-            skip_distance: FIRST_SKIP,
+            rate: RateSampler::default(),
+            last_sent_at: Time::ZERO,
             acked: RangeSet::new(),
             largest_acked: None,
             cursor: 0,
-            copied_to: 0,
-            tail: Tail::default(),
-            pipe: 0,
-            reorder_packets: 3,
-            reorder_eighths: 9,
+            reordering: Reordering { packets: 3, eighths: 9 },
             loss_at: None,
-            delivered: 0,
-            delivered_at: Time::ZERO,
-            first_sent_at: Time::ZERO,
-            app_limited_until: 0,
-            round_end: 0,
-            last_sent_at: Time::ZERO,
+            past: Past::default(),
+            spare: Spare::default(),
+            copies: CopySearch::default(),
             strays: 0..0,
         }
     }
@@ -261,28 +287,29 @@ impl Scoreboard {
 
     /// True when a number is to be left out before the next packet.
     pub(crate) fn skip_is_due(&self) -> bool {
-        self.next >= self.skip_at
+        self.next >= self.skips.next
     }
 
-    /// Leaves a number out; `luck` decides how far the next one is, which the peer must not be able to guess.
-    pub(crate) fn skip(&mut self, luck: u64) {
-        self.skipped = self.next;
+    /// Leaves a number out. `random` decides the distance to the next one, which the peer must not be able to
+    /// guess.
+    pub(crate) fn skip(&mut self, random: u64) {
+        self.skips.last = self.next;
         self.next += 1;
-        self.skip_distance = (self.skip_distance * 2).min(LAST_SKIP);
-        self.skip_at = self.next + self.skip_distance / 2 + luck % self.skip_distance;
+        self.skips.distance = (self.skips.distance * 2).min(LAST_SKIP);
+        self.skips.next = self.next + self.skips.distance / 2 + random % self.skips.distance;
     }
 
-    /// The lowest number that an acknowledgement may still tell something about.
+    /// The lowest number whose acknowledgement would still be news.
     fn base(&self) -> u64 {
-        if !self.past_span.is_empty() {
-            return self.past_span.start;
+        if !self.past.span.is_empty() {
+            return self.past.span.start;
         }
         self.slots.front().map_or(self.next, |slot| slot.number(self.next))
     }
 
     /// Index of the first slot that is not below `number`.
     fn index_of(&self, number: u64) -> usize {
-        // Most often the numbers have no holes, and the guess is right.
+        // Usually the numbers have no holes, and the guess is right.
         let first = self.slots.front().map_or(self.next, |slot| slot.number(self.next));
         if number <= first {
             return 0;
@@ -290,7 +317,7 @@ impl Scoreboard {
         let guess = (number - first) as usize;
         let Some(last) = self.slots.len().checked_sub(1) else { return 0 };
         let from = guess.min(last);
-        // Every step down takes at least one off the number.
+        // Every step down lowers the number by at least one.
         let beyond = self.slots[from].number(self.next).saturating_sub(number);
         if beyond == 0 && from == guess {
             return guess;
@@ -304,7 +331,7 @@ impl Scoreboard {
         least + below
     }
 
-    /// Has fetched what an acknowledgement tells of first, and the place of the next packet.
+    /// Prefetches the first packets that an acknowledgement is about, and the slot of the next packet.
     pub(crate) fn prefetch(&self) {
         self.slots.iter().take(2).for_each(|slot| prefetch(slot, 0..usize::MAX));
         prefetch_room(&self.slots);
@@ -328,7 +355,7 @@ impl Scoreboard {
     /// Packets that must be acknowledged beyond one for it to be lost.
     #[cfg(test)]
     fn reorder_packets(&self) -> u64 {
-        self.reorder_packets
+        self.reordering.packets
     }
 
     /// True once something sent on the path was acknowledged.
@@ -349,7 +376,7 @@ impl Scoreboard {
         oldest.map(|slot| slot.sample.sent_at)
     }
 
-    /// Adds to what a packet in the making carries.
+    /// Adds to the contents of a packet that is being built.
     pub(crate) fn add(&mut self, contents: &mut Contents, content: Content) {
         self.spare.add(contents, content);
     }
@@ -362,16 +389,16 @@ impl Scoreboard {
             return;
         }
         if self.pipe == 0 {
-            (self.first_sent_at, self.delivered_at) = (now, now);
+            (self.rate.first_sent_at, self.rate.delivered_at) = (now, now);
         }
         self.pipe += u64::from(size);
         self.last_sent_at = now;
-        let app_limited = self.app_limited_until > self.delivered;
+        let app_limited = self.rate.app_limited_until > self.rate.delivered;
         let sample = Sample {
             sent_at: now,
-            delivered: self.delivered,
-            delivered_at: self.delivered_at,
-            first_sent_at: self.first_sent_at,
+            delivered: self.rate.delivered,
+            delivered_at: self.rate.delivered_at,
+            first_sent_at: self.rate.first_sent_at,
         };
         if contents.runs().next().is_some() {
             self.data_end = self.next;
@@ -383,7 +410,7 @@ impl Scoreboard {
         self.slots.push_back(Slot { low, size, state, app_limited, sample, contents });
     }
 
-    /// A packet leaves another way than the path's: what becomes of it says nothing of the path.
+    /// A packet takes another route than the path's, so its fate tells nothing about the path.
     pub(crate) fn on_stray(&mut self) {
         let told = self.largest_acked.is_some_and(|largest| largest + 1 >= self.strays.end);
         if told || self.strays.is_empty() {
@@ -393,31 +420,31 @@ impl Scoreboard {
         self.strays.end = self.next;
     }
 
-    /// The application had nothing more to send: rates measured from here on are not the path's.
+    /// The application had nothing more to send, so rates measured from here on are not the path's.
     pub(crate) fn on_app_limited(&mut self) {
-        self.app_limited_until = (self.delivered + self.pipe).max(1);
+        self.rate.app_limited_until = (self.rate.delivered + self.pipe).max(1);
     }
 
-    /// How many transmissions are remembered from the oldest that nothing is known of on.
+    /// Number of transmissions from the oldest outstanding one on.
     pub(crate) fn remembered(&self) -> usize {
         self.slots.len()
     }
 
-    /// Gives back the room for packets that there are none of.
-    pub(super) fn rest(&mut self) {
+    /// Frees memory that is not in use.
+    pub(super) fn shrink(&mut self) {
         self.slots.shrink_to_fit();
-        self.past.shrink_to_fit();
+        self.past.slots.shrink_to_fit();
         self.spare = Spare::default();
     }
 
     /// Notes which numbers `past` holds.
     fn note_past(&mut self) {
         let number = |slot: Option<&Slot>| slot.map(|slot| slot.number(self.next));
-        let (first, last) = (number(self.past.front()), number(self.past.back()));
-        self.past_span = first.unwrap_or(0)..last.map_or(0, |last| last + 1);
+        let (first, last) = (number(self.past.slots.front()), number(self.past.slots.back()));
+        self.past.span = first.unwrap_or(0)..last.map_or(0, |last| last + 1);
     }
 
-    /// Drops what nobody will ask about again. Lost packets stay a while, to notice that they arrived.
+    /// Drops settled packets. Lost ones stay for a while, to notice if they arrive.
     fn forget_front(&mut self) {
         while let Some(state) = self.slots.front().map(|slot| slot.state) {
             match state {
@@ -428,26 +455,28 @@ impl Scoreboard {
                     }
                 }
                 State::Lost => {
-                    self.past.extend(self.slots.pop_front());
+                    self.past.slots.extend(self.slots.pop_front());
                     self.note_past();
                 }
             }
         }
         let settled = self.largest_acked.unwrap_or(0).saturating_sub(KEEP_LOST);
-        while !self.past.is_empty() && (self.past_span.start < settled || self.kept_lost as u64 > KEEP_LOST) {
-            if let Some(slot) = self.past.pop_front() {
+        while !self.past.slots.is_empty()
+            && (self.past.span.start < settled || self.past.lost as u64 > KEEP_LOST)
+        {
+            if let Some(slot) = self.past.slots.pop_front() {
                 self.spare.keep(slot.contents);
             }
-            self.kept_lost -= 1;
+            self.past.lost -= 1;
             self.note_past();
         }
         self.acked.remove_below(self.base());
         trim(&mut self.slots);
-        trim(&mut self.past);
+        trim(&mut self.past.slots);
     }
 }
 
-/// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds.
+/// Frees the room that a burst took. A ring is cycled through from end to end, however few slots it holds.
 fn trim(ring: &mut VecDeque<Slot>) {
     if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 4 {
         ring.shrink_to((ring.len() * 2).max(LEAST_RING));

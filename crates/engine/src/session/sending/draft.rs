@@ -1,42 +1,42 @@
-//! A packet in the making: its frames, and what of them is remembered.
+//! A packet being built: its frames, and what has to be remembered of them.
 
 use anabranch_wire::{
-    Frame, Frames, MAX_FRAMES, Payload, StreamFrame, packet_encoded_len, stream_frame_overhead_last,
-    varint_len,
+    Frame, Frames, MAX_FRAMES, PACKET_OVERHEAD as OVERHEAD, Payload, StreamFrame, packet_encoded_len,
+    stream_frame_overhead_last, varint_len,
 };
 
-use super::OVERHEAD;
-use crate::path::{Content, Contents, Scoreboard};
+use crate::path::{Content, Contents, Paths};
 use crate::route::Route;
 use crate::stream::SentRun;
 
-/// A packet in the making. It is large: it is built where it lies, and moved once.
-pub(super) struct Draft<P> {
-    /// Where it goes: the path's route, but for proofs of others and last words.
-    pub(super) route: Route,
-    pub(super) frames: Frames<P>,
-    pub(super) contents: Contents,
-    /// Bytes for frames, and how many those take that are in it, each as if another followed.
-    pub(super) whole: usize,
+/// A packet being built. It is large, so it is built in place and moved once.
+pub(in super::super) struct Draft<P> {
+    /// The path's route, except for proofs of other routes and last words.
+    pub(in super::super) route: Route,
+    pub(in super::super) frames: Frames<P>,
+    pub(in super::super) contents: Contents,
+    /// Bytes available for frames.
+    pub(in super::super) whole: usize,
+    /// Bytes of its frames, each as if another followed.
     filled: usize,
     /// Bytes by which the last frame gets shorter if none follows.
     spare: usize,
     /// Bytes of streams.
-    pub(super) data: u64,
+    pub(in super::super) data: u64,
     /// It asks for an acknowledgement.
-    pub(super) eliciting: bool,
+    pub(in super::super) eliciting: bool,
     /// It carries bytes of applications.
-    pub(super) paced: bool,
+    pub(in super::super) paced: bool,
 }
 
 impl<P: Payload> Draft<P> {
-    pub(super) fn new(whole: usize, route: Route) -> Self {
+    pub(in super::super) fn new(whole: usize, route: Route) -> Self {
         let (frames, contents) = (Frames::new(), Contents::default());
         Self { route, frames, contents, whole, filled: 0, spare: 0, data: 0, eliciting: false, paced: false }
     }
 
     /// Adds a frame if there is room for it with its length.
-    pub(super) fn push(&mut self, frame: Frame<P>) -> bool {
+    pub(in super::super) fn push(&mut self, frame: Frame<P>) -> bool {
         let length = frame.encoded_len();
         if length > self.room() || self.is_full() {
             return false;
@@ -51,7 +51,12 @@ impl<P: Payload> Draft<P> {
     }
 
     /// Adds a stream frame cut to fit as the last one, which needs no length.
-    pub(super) fn add_stream(&mut self, frame: StreamFrame<P>, board: &mut Scoreboard) -> SentRun {
+    pub(in super::super) fn add_stream(
+        &mut self,
+        frame: StreamFrame<P>,
+        paths: &mut Paths,
+        index: usize,
+    ) -> SentRun {
         let length = frame.data.len();
         let end = frame.offset + length as u64;
         let run = SentRun::new(frame.stream, frame.offset..end, frame.fin);
@@ -61,25 +66,25 @@ impl<P: Payload> Draft<P> {
         self.data += length as u64;
         (self.eliciting, self.paced) = (true, true);
         self.frames.push(Frame::Stream(frame));
-        board.add(&mut self.contents, Content::Run(run.clone()));
+        paths.add_content(index, &mut self.contents, Content::Run(run.clone()));
         run
     }
 
     /// Bytes left for frames.
-    pub(super) fn room(&self) -> usize {
+    pub(in super::super) fn room(&self) -> usize {
         self.whole.saturating_sub(self.filled)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in super::super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(in super::super) fn is_full(&self) -> bool {
         self.frames.len() + 1 >= MAX_FRAMES
     }
 
     /// Bytes of the sealed packet, in which the last frame goes without its length.
-    pub(super) fn size(&self) -> usize {
+    pub(in super::super) fn size(&self) -> usize {
         let size = OVERHEAD + self.filled - self.spare;
         debug_assert_eq!(size, OVERHEAD + packet_encoded_len(&self.frames));
         size

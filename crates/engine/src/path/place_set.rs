@@ -1,27 +1,32 @@
-//! Sets of paths, as one word: what is asked of all paths for every packet is asked of a set.
+//! Sets of paths, one word each, for questions about all paths that every packet asks.
 
 use std::ops::{BitAnd, BitOr, BitOrAssign};
 
-/// A set of places in the list. From the 64th on all share a bit: the set may then name more than was put in.
+/// A set of places in the list of paths. Places from the 64th on share a bit, so the set may contain more
+/// than was put in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Places(u64);
+pub(super) struct PlaceSet(u64);
 
-impl Places {
+impl PlaceSet {
     pub(super) const ALL: Self = Self(u64::MAX);
 
+    #[inline]
     pub(super) fn of(index: usize) -> Self {
         Self(1 << index.min(63))
     }
 
+    #[inline]
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
+    #[inline]
     pub(super) fn has(self, index: usize) -> bool {
         self.0 & Self::of(index).0 != 0
     }
 
-    /// Puts a place in or takes it out; where a bit is shared, it is not taken out.
+    /// Puts a place in or takes it out. A place that shares its bit stays in.
+    #[inline]
     pub(super) fn put(&mut self, index: usize, wanted: bool) {
         if wanted {
             self.0 |= Self::of(index).0;
@@ -31,6 +36,7 @@ impl Places {
     }
 
     /// The first place from `index` on, below `end`.
+    #[inline]
     pub(super) fn next(self, index: usize, end: usize) -> Option<usize> {
         let beyond = self.0 & (u64::MAX << index.min(63));
         let first = (beyond.trailing_zeros() as usize).max(index);
@@ -38,7 +44,7 @@ impl Places {
     }
 }
 
-impl BitAnd for Places {
+impl BitAnd for PlaceSet {
     type Output = Self;
 
     fn bitand(self, other: Self) -> Self {
@@ -46,7 +52,7 @@ impl BitAnd for Places {
     }
 }
 
-impl BitOr for Places {
+impl BitOr for PlaceSet {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
@@ -54,7 +60,7 @@ impl BitOr for Places {
     }
 }
 
-impl BitOrAssign for Places {
+impl BitOrAssign for PlaceSet {
     fn bitor_assign(&mut self, other: Self) {
         self.0 |= other.0;
     }
@@ -66,7 +72,7 @@ mod tests {
 
     #[test]
     fn places_beyond_the_last_bit_are_never_missed() {
-        let mut places = Places::default();
+        let mut places = PlaceSet::default();
         for index in [3, 70] {
             places.put(index, true);
         }

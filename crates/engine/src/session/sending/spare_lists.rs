@@ -1,30 +1,29 @@
-//! Room for what few packets have: more than one frame, or an acknowledgement of more ranges than lie in place.
+//! Spare lists for what few packets have: more than one frame, or an acknowledgement of more ranges than fit
+//! in place.
 //!
-//! A packet leaves with its lists, so each such packet would ask the allocator. Whoever drives the session gives them back once
-//! what they say is written down, and the next packet of that kind has them.
+//! A packet leaves with its lists, so each such packet would allocate. The driver gives a packet back once it
+//! is encoded, and the next packet of that kind uses its lists.
 
 use std::ops::Range;
 
 use anabranch_wire::{Frame, Frames, Message, Payload};
 
-use super::Session;
-
-/// Lists with room that hold nothing.
-pub(super) struct Room<P> {
+/// Empty lists with room.
+pub(in super::super) struct SpareLists<P> {
     frames: Vec<Frame<P>>,
     ranges: Vec<Range<u64>>,
 }
 
-impl<P> Default for Room<P> {
+impl<P> Default for SpareLists<P> {
     fn default() -> Self {
         Self { frames: Vec::new(), ranges: Vec::new() }
     }
 }
 
-impl<P> Room<P> {
-    /// Makes room for a second frame. Most packets have none: what is here is far away in memory.
+impl<P> SpareLists<P> {
+    /// Makes room for a second frame, which most packets do not have.
     #[inline]
-    pub(super) fn for_another(&mut self, frames: &mut Frames<P>) {
+    pub(in super::super) fn for_another(&mut self, frames: &mut Frames<P>) {
         if frames.len() == 1 {
             self.for_second(frames);
         }
@@ -39,12 +38,12 @@ impl<P> Room<P> {
         }
     }
 
-    /// An empty list for ranges that do not lie in place.
-    pub(super) fn for_ranges(&mut self) -> Vec<Range<u64>> {
+    /// An empty list for ranges that do not fit in place.
+    pub(in super::super) fn for_ranges(&mut self) -> Vec<Range<u64>> {
         std::mem::take(&mut self.ranges)
     }
 
-    /// Keeps a packet's lists where they have more room.
+    /// Keeps a packet's lists if they have more room than the spare ones.
     #[inline(never)]
     fn keep(&mut self, frames: &mut Frames<P>) {
         for frame in frames.iter_mut() {
@@ -63,14 +62,14 @@ impl<P> Room<P> {
     }
 }
 
-impl<P: Payload> Session<P> {
-    /// Takes the lists out of a message that was sent, or of any other, once its caller needs it no more: they serve for those to come.
+impl<P: Payload> SpareLists<P> {
+    /// Takes the lists out of a message that its owner no longer needs.
     #[inline]
-    pub fn reclaim(&mut self, message: &mut Message<P>) {
+    pub(in super::super) fn reclaim(&mut self, message: &mut Message<P>) {
         let Message::Packet(packet) = message else { return };
         let has_ranges = |frame: &Frame<P>| matches!(frame, Frame::Ack(ack) if ack.ranges.spilled());
         if packet.frames.spilled() || packet.frames.first().is_some_and(has_ranges) {
-            self.room.keep(&mut packet.frames);
+            self.keep(&mut packet.frames);
         }
     }
 }
@@ -82,18 +81,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_with_lists_leaves_them_to_the_next() {
-        let mut room = Room::<Length>::default();
+    fn the_lists_of_a_packet_serve_the_next() {
+        let mut spare = SpareLists::<Length>::default();
         let ranges = (0..9).rev().map(|at| at * 9..at * 9 + 4).collect();
         let ack = Ack { path: PathId(1), delay: Span::ZERO, arrived: None, ranges, ecn: None };
         let frames = [Frame::Ack(ack), Frame::Ping].into_iter().collect();
         let mut packet = Packet { path: PathId(0), fsn: Fsn(0), frames };
         let places = (packet.frames.as_ptr(), 9);
-        room.keep(&mut packet.frames);
-        let list = room.for_ranges();
+        spare.keep(&mut packet.frames);
+        let list = spare.for_ranges();
         assert!(list.is_empty() && list.capacity() >= places.1);
         let mut next = Frames::from_iter([Frame::Ping]);
-        room.for_another(&mut next);
+        spare.for_another(&mut next);
         next.push(Frame::Padding(1));
         assert_eq!((next.as_ptr(), &next[..]), (places.0, &[Frame::Ping, Frame::Padding(1)][..]));
     }

@@ -1,24 +1,24 @@
-//! A queue of what comes seldom.
+//! A queue for rare items.
 
 use std::collections::VecDeque;
 
-/// A queue that has nothing nearly always, and takes one word then.
+/// A queue that is almost always empty, and then takes one word.
 #[derive(Debug)]
-pub(crate) struct Seldom<T>(Option<Box<Items<T>>>);
+pub(crate) struct RareQueue<T>(Option<Box<Items<T>>>);
 
-/// The list has three words: they lie elsewhere while they are needed.
+/// A list takes three words, so it is boxed.
 #[derive(Debug)]
 struct Items<T> {
     list: VecDeque<T>,
 }
 
-impl<T> Default for Seldom<T> {
+impl<T> Default for RareQueue<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T> Seldom<T> {
+impl<T> RareQueue<T> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -62,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_come_in_their_order_and_leave_nothing() {
-        let mut queue = Seldom::default();
+    fn items_come_in_order_and_an_empty_queue_takes_one_word() {
+        let mut queue = RareQueue::default();
         for round in 0..2 {
             assert!(
                 queue.is_empty() && queue.iter().len() == 0 && queue.pop_oldest().is_none(),

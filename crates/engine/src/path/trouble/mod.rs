@@ -1,70 +1,75 @@
-//! Notices a path that still answers but is no use, and says when it is well again.
+//! Notices a path that answers but is of no use, and decides when it is well again.
 //!
 //! Four things can be wrong with a path whose acknowledgements keep coming:
 //!
-//! - **It stalls.** Delivery has fallen below a quarter of what is usual while the oldest packet out is older than
-//!   twice the usual round trip: the rate was cut and what is in the queue will take for ever. That is seen when an answer comes, or when
-//!   none has come in time ([`Trouble::stall_at`]). A queue that merely fills does not look so, as delivery goes on. Whatever is delivered, so old a packet is too much when it
-//!   *blocks*: another path has nothing in flight, because the peer's receive window is full of what waits for this one.
-//! - **It loses.** Of at least [`PACKETS`] packets a fifth was lost, and not in one burst: in [`ROUNDS`] round trips at
-//!   least. No window rule makes anything of such a path.
-//! - **It is slow to answer.** It was silent, and the first answer took more than three usual round trips, while no data came in
-//!   over it that the answer could have waited behind.
+//! - **It stalls.** It delivers less than a quarter of its usual rate, while the oldest packet in flight is
+//!   older than twice the usual round trip: the rate was cut, and the queue will take very long. This shows
+//!   when an acknowledgement comes, or when none has come in time ([`Trouble::stall_at`]). A queue that
+//!   merely fills looks different, since delivery continues. A packet so old is too much at any rate if it
+//!   *blocks*: another path is idle because the peer's receive window is full of data that waits for this
+//!   one.
+//! - **It loses.** A fifth of at least [`PACKETS`] packets was lost, spread over at least [`ROUNDS`] round
+//!   trips. No window rule can use such a path.
+//! - **It answers late.** It was silent, and the first answer took more than three usual round trips, while
+//!   no data arrived over it that the answer could have waited behind.
 //! - **It is bloated.** A queue stands before it that other paths need not wait for (`bloat`).
 //!
-//! Such a path is *held*: it carries no data and is probed a few times a round trip with packets of no value. It is well
-//! when enough answers in a row came in the usual time over long enough a while, both of which grow with
-//! every episode, so that a path that flaps is kept out, and it then stood a trial of what it carries (`trial`);
-//! or when it answered steadily for [`Hold::until`], for then this is how it is now.
+//! Such a path is *held*: it carries no data, and is probed a few times a round trip with packets of no
+//! value. It is well when enough answers in a row came in the usual time over a long enough while, and it
+//! then passed a trial (`trial`). Number and time grow with every episode, so that a flapping path is kept
+//! out. It is also well when it has answered steadily until [`Hold::until`]: its present state is the usual
+//! one then.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
 
-use super::WaysBack;
+use super::bloat::Bloat;
+use super::return_paths::ReturnPaths;
 use super::trial::{Outcome, Trial};
 use crate::manager::Fault;
 
-/// Round trips of many losses that make a path one that loses; after twice as many it is judged anew.
+/// Round trips with many losses after which a path loses; after twice as many it is judged again.
 const ROUNDS: u32 = 4;
 /// Round trips without a loss after which trouble is over.
 const CLEAN: u32 = 3;
 /// Packets over which losses are judged, at least.
 const PACKETS: u64 = 48;
-/// Episodes closer together than this make for more patience.
+/// Episodes closer together than this make the path wait longer.
 const MEMORY: Span = Span::from_secs(10);
-/// Answers in a row that a first episode asks for, and how many more each further one does.
+/// Answers in a row that the first episode asks for, and how many more each further one does.
 const ANSWERS: (u32, u32) = (6, 2);
-/// How long answers must have come after a second episode; it doubles with each, up to the second.
+/// How long answers must have come after a second episode. It doubles with each one, up to the second value.
 const WHILE: (Span, Span) = (Span::from_millis(60), Span::from_secs(1));
-/// How long another round-trip time has to last until it counts as usual; it doubles with each episode up to the second.
+/// How long another round-trip time has to last until it counts as usual. It doubles with each episode, up to
+/// the second value.
 const PATIENCE: (Span, Span) = (Span::from_secs(10), Span::from_secs(60));
-/// Probes of a held path are this far apart.
+/// The least and largest pause between probes of a held path.
 const PROBES: (Span, Span) = (Span::from_millis(10), Span::from_millis(200));
-/// What of the largest window is remembered after each round trip.
+/// Share of the largest window that is remembered after each round trip.
 const FADING: f64 = 0.98;
-/// Bytes of data that came in over a path during its silence after which late answers are the peer's queue.
+/// Bytes of data received on a path during its silence after which late answers are due to the peer's queue.
 const INCOMING: u64 = 12_000;
-/// A full queue makes a round trip at most so many times as long.
+/// A full queue makes a round trip at most this many times as long.
 const QUEUES: u64 = 6;
-/// Added to multiples of the usual round trip, for paths on which that is next to nothing.
+/// Added to multiples of the usual round trip, for paths with a very short one.
 pub(super) const GRACE: Span = Span::from_millis(20);
 
-/// Why a path is held, and since when.
+/// Why a path is held, and how it gets back.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     why: Fault,
     since: Time,
-    /// From then on whatever it answers counts as usual.
+    /// From then on any answer counts as usual.
     until: Time,
     /// Answers in the usual time, in a row, and since when.
     good: u32,
     good_since: Time,
     probe_at: Time,
     trial: Option<Trial>,
-    /// What a trial found where that is too little, in bytes a second.
+    /// The rate that a failed trial found, in bytes a second.
     found_rate: Option<f64>,
 }
 
-/// What an acknowledgement told of a path.
+/// An acknowledgement, as [`Trouble`] sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub now: Time,
@@ -74,7 +79,7 @@ pub(crate) struct Answer {
     pub round_start: bool,
     /// The congestion window in bytes; `None` in the first slow start.
     pub window: Option<u64>,
-    /// When the oldest packet left that is still to be acknowledged.
+    /// When the oldest unacknowledged packet left.
     pub oldest: Option<Time>,
     /// The path that acknowledgements come back on.
     pub via: PathId,
@@ -82,12 +87,12 @@ pub(crate) struct Answer {
     pub blocks: bool,
 }
 
-/// A queue stood before the path.
+/// The path before a queue stood before it.
 #[derive(Clone, Copy, Debug)]
 struct Bloated {
     /// The round-trip time without it.
     least: Span,
-    /// The window in bytes that fills the path, and a queue as long.
+    /// The window in bytes that fills the path and a queue of the same length.
     window: u64,
 }
 
@@ -99,41 +104,53 @@ pub(crate) struct Trouble {
     usual: Span,
     /// The usual delivery, in bytes a second.
     usual_rate: f64,
-    /// What was delivered in the period under way.
+    /// Start of the current period, and bytes delivered in it.
     period: (Time, u64),
-    /// Round trips since losses are judged, those of many losses, and packets.
+    /// Round trips since the losses are judged, and those with many losses.
     rounds: (u32, u32),
     arrived: u64,
     lost: u64,
-    /// Packets of the round trip under way.
+    /// Packets of the current round trip: arrived, and lost.
     round: (u64, u64),
     /// Round trips in a row without a loss.
     clean: u32,
-    /// Of the last round trip a fifth was lost.
+    /// A fifth of the last round trip was lost.
     losing: bool,
-    /// The largest window lately, in bytes; `None` while the first slow start looks for it.
+    /// The largest recent window, in bytes; `None` during the first slow start.
     window: Option<f64>,
-    /// The path that acknowledgements came back on when it was found.
+    /// The return path when it was found.
     window_via: PathId,
-    /// Periods since the first slow start ended, those of many losses left out.
+    /// Periods since the first slow start ended, without those of many losses.
     window_known_for: u32,
-    /// The silence under way is an episode: longer than what one lost packet makes.
+    /// The current silence is an episode: longer than one lost packet explains.
     silent: bool,
-    /// The latest episode was a queue, and the path has not found its window again.
+    /// Set when the latest episode was a queue and the path has not found its window again.
     bloated: Option<Bloated>,
     found_rate: Option<f64>,
-    /// Bytes of data that had come in over the path when the silence began.
+    /// Bytes of data received on the path when the silence began.
     heard: u64,
     episodes: u32,
     last_episode: Time,
+    /// The queue that may stand before the path.
+    bloat: Bloat,
 }
 
 impl Trouble {
+    /// The queue that may stand before the path.
+    pub(super) fn bloat_mut(&mut self) -> &mut Bloat {
+        &mut self.bloat
+    }
+
+    /// Forgets the queue that may stand before the path.
+    pub(crate) fn forget_queue(&mut self) {
+        self.bloat = Bloat::default();
+    }
+
     pub(crate) fn is_held(&self) -> bool {
         self.hold.is_some()
     }
 
-    /// What the path is held for.
+    /// The fault that the path is held for.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.hold.as_ref().map(|hold| hold.why)
     }
@@ -143,7 +160,7 @@ impl Trouble {
         self.hold.as_ref().map(|hold| hold.probe_at)
     }
 
-    /// A probe of a held path is due; `size` is that of a full packet in bytes.
+    /// A probe of a held path is due; `size` is that of a full packet.
     pub(crate) fn on_probe(&mut self, now: Time, size: u64) {
         let pause = (self.usual / 4).max(PROBES.0).min(PROBES.1);
         if let Some(hold) = &mut self.hold {
@@ -151,7 +168,7 @@ impl Trouble {
         }
     }
 
-    /// A probe of a held path of so many bytes has left.
+    /// A probe of `size` bytes has left on a held path.
     pub(crate) fn on_probe_sent(&mut self, size: u64) {
         if let Some(hold) = &mut self.hold
             && let Some(trial) = &mut hold.trial
@@ -161,7 +178,7 @@ impl Trouble {
         }
     }
 
-    /// True while probes are to be full packets.
+    /// True while probes have to be full packets.
     pub(crate) fn is_on_trial(&self) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.trial.is_some())
     }
@@ -173,8 +190,8 @@ impl Trouble {
         }
     }
 
-    /// The path was silent for so many probe timeouts. The first may be due to one lost packet; the second begins an
-    /// episode, unless one is under way.
+    /// The path was silent for this many probe timeouts. The first may be due to one lost packet; the second
+    /// begins an episode, unless one has begun.
     pub(crate) fn on_silence(&mut self, now: Time, timeouts: u32) {
         if let Some(hold) = &mut self.hold {
             hold.start_over(now);
@@ -189,22 +206,23 @@ impl Trouble {
         self.episodes = if recent { self.episodes + 1 } else { 1 };
         self.last_episode = now;
         if self.window_known_for < ROUNDS * 2 {
-            // It was the trouble that ended the first slow start, not the path's room.
+            // The trouble ended the first slow start, not the capacity of the path.
             self.window = None;
         }
     }
 
-    /// Holds a path before which a queue stands: well is what answers as without it, in the `least` round-trip time.
+    /// Holds a path before which a queue stands. It is well when it answers in the `least` round-trip time,
+    /// as without a queue.
     pub(crate) fn hold_bloated(&mut self, now: Time, (least, rate): (Span, Rate)) {
         self.hold(now, Fault::Bloated);
         self.usual = least;
         self.bloated = Some(Bloated { least, window: rate.bytes_in(least) * 2 });
     }
 
-    /// The window in bytes up to which a path that is taken back starts slowly, if there is a bound.
-    pub(crate) fn window_to_return_to(&self, ways: &WaysBack) -> Option<u64> {
+    /// The window up to which slow start goes when the path is taken back, if there is a bound.
+    pub(crate) fn window_to_return_to(&self, returns: &ReturnPaths) -> Option<u64> {
         let bloated = self.bloated.map(|bloated| bloated.window);
-        let before = self.window_before(ways);
+        let before = self.window_before(returns);
         bloated.map(|window| window.min(before.unwrap_or(window))).or(before)
     }
 
@@ -235,15 +253,15 @@ impl Trouble {
         (self.rounds, self.arrived, self.lost, self.round) = ((0, 0), 0, 0, (0, 0));
     }
 
-    /// The window in bytes that the path should find again, when it was in trouble lately and has now been without loss for
-    /// [`CLEAN`] round trips at less than half of it; once. Without a bound where it had not found its window yet. A path that was bloated has to show
-    /// that no queue is left, however long that takes: with the window that it was given there is one, unless it carries more
-    /// than it did, and nobody knows how much.
+    /// The window that the path should find again: returned once, if the path was in trouble recently and has
+    /// had no loss for [`CLEAN`] round trips at less than half of that window. Unbounded if it had not found
+    /// its window before. A bloated path first has to show that no queue is left, however long that takes:
+    /// the window it was given makes one, unless the path carries more than before.
     pub(crate) fn take_recovery(
         &mut self,
         now: Time,
         (window, smoothed): (u64, Span),
-        ways: &WaysBack,
+        returns: &ReturnPaths,
     ) -> Option<u64> {
         if let Some(bloated) = self.bloated {
             let no_queue = smoothed * 4 <= bloated.least * 5;
@@ -253,7 +271,7 @@ impl Trouble {
             });
         }
         let lately = self.episodes > 0 && now.since(self.last_episode) < MEMORY;
-        let before = self.window_before(ways).unwrap_or(u64::MAX);
+        let before = self.window_before(returns).unwrap_or(u64::MAX);
         if !lately || self.clean != CLEAN || window >= before / 2 {
             return None;
         }
@@ -261,13 +279,13 @@ impl Trouble {
         Some(before)
     }
 
-    /// The window that the path had before it was in trouble, in bytes, once it had found one: as much of it as the way
-    /// leaves that acknowledgements take back now.
-    pub(crate) fn window_before(&self, ways: &WaysBack) -> Option<u64> {
-        self.window.map(|window| (window * ways.part_left(self.window_via)) as u64)
+    /// The window in bytes that the path had before the trouble, if it had found one, scaled to the current
+    /// return path.
+    pub(crate) fn window_before(&self, returns: &ReturnPaths) -> Option<u64> {
+        self.window.map(|window| (window * returns.part_left(self.window_via)) as u64)
     }
 
-    /// Takes in an acknowledgement on a path that carries data; answers what is wrong when the path is no use.
+    /// Takes an acknowledgement on a path that carries data; returns the fault of a path that is of no use.
     pub(crate) fn on_ack(&mut self, answer: &Answer) -> Option<Fault> {
         if self.usual.is_zero() {
             self.usual = answer.smoothed;
@@ -321,8 +339,9 @@ impl Trouble {
         false
     }
 
-    /// When the path stalls if nothing more is acknowledged, as [`Self::stalls`] judges it; `late` is how much later than usual an
-    /// acknowledgement may be in any case. `None` while nothing is usual, or so few bytes are `out` that little can be delivered.
+    /// When the path stalls if nothing more is acknowledged, as [`Self::stalls`] judges it. `late` is the
+    /// delay that an acknowledgement may always have. `None` before there is a usual rate, or when too few
+    /// bytes are `out` to tell.
     pub(crate) fn stall_at(&self, (oldest, out): (Time, u64), late: Span) -> Option<Time> {
         let quarter = self.usual_rate * self.usual.as_secs_f64() / 4.0;
         if quarter <= 0.0 || (out as f64) < quarter {
@@ -332,13 +351,13 @@ impl Trouble {
         Some((self.period.0 + slow).max(oldest + self.usual * 2 + GRACE + late))
     }
 
-    /// So much data had come in over the path when its silence began.
+    /// The silence of the path begins, after this much data was received on it.
     pub(crate) fn heard(&mut self, data_received: u64) {
         self.heard = data_received;
     }
 
-    /// True when data went on coming in over the path: its answers wait behind what the peer sends, and being late says
-    /// nothing against it.
+    /// True when data kept arriving on the path: its answers wait behind the peer's data, so their delay is
+    /// no fault.
     pub(crate) fn is_behind_data(&self, data_received: u64) -> bool {
         data_received >= self.heard + INCOMING
     }
@@ -352,9 +371,9 @@ impl Trouble {
         }
     }
 
-    /// Takes in an acknowledgement on a path that carries no data because of doubt; true when it is well, which
-    /// ends the hold. A path that is not well is held from now on. `detour` is the round-trip time of the path that
-    /// the acknowledgement came back on when that is another: as much more is no fault of this one.
+    /// Takes an acknowledgement on a path in doubt; true when the path is well, which ends the hold. A path
+    /// that is not well is held from now on. `detour` is the round-trip time of the return path, if that is
+    /// another path: a delay up to that is no fault.
     pub(crate) fn is_well(&mut self, now: Time, sample: Option<Span>, detour: Span) -> bool {
         let good = sample.map(|sample| self.usual.is_zero() || sample <= self.usual * 3 + GRACE + detour);
         let Some(hold) = &mut self.hold else {
@@ -389,8 +408,8 @@ impl Trouble {
         well
     }
 
-    /// Tries a held path that `answers` well enough, and judges the trial; true when there is no more to find out. A train
-    /// that is slow is an episode: it filled the path.
+    /// Tries a held path that `answers` well enough, and judges the trial; true when it passed or needs none.
+    /// A slow train is an episode, since it filled the path.
     fn is_tried(&mut self, now: Time, good: Option<bool>, answers: bool) -> bool {
         let Some(hold) = &mut self.hold else { return true };
         let Some(trial) = &hold.trial else {
@@ -414,8 +433,8 @@ impl Trouble {
         }
     }
 
-    /// The path is taken back: as it is now is usual. Over a round trip that is shorter, by more than a queue makes, a smaller window makes
-    /// the same rate.
+    /// The path is taken back, and its present state is the usual one. If the round trip has become shorter
+    /// by more than a queue, a smaller window gives the same rate.
     fn end_hold(&mut self, now: Time, sample: Option<Span>) {
         let found_rate = self.hold.as_ref().and_then(|hold| hold.found_rate);
         let Self { episodes, window, window_via, window_known_for, bloated, .. } = *self;
@@ -427,7 +446,7 @@ impl Trouble {
         *self = Self { episodes, last_episode, found_rate, ..known };
     }
 
-    /// The rate of a path that was taken back although a trial found so much less than usual.
+    /// The rate that a trial found, for a path that was taken back although it carries much less than before.
     pub(crate) fn found_rate(&self) -> Option<Rate> {
         self.found_rate.map(|rate| Rate::from_bytes_in(rate as u64, Span::from_secs(1)))
     }

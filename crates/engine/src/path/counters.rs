@@ -1,0 +1,34 @@
+//! Counters of one path.
+
+/// Counters of one path since it was opened. Bytes are UDP payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathStats {
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Stream and datagram bytes sent, retransmissions, copies and parity included.
+    pub data_sent: u64,
+    /// Packets received.
+    pub packets_received: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Packets that have not arrived although later ones have: lost, or still on their way.
+    pub packets_missing: u64,
+    /// Stream and datagram bytes received on it that were new.
+    pub data_received: u64,
+    /// Stream and datagram bytes received on it that had arrived before.
+    pub data_duplicate: u64,
+    /// Packets declared lost.
+    pub packets_lost: u64,
+    /// Packets declared lost that arrived after all.
+    pub spurious_losses: u64,
+    /// Times the window was reduced.
+    pub congestion_events: u64,
+    /// Probe timeouts.
+    pub probe_timeouts: u64,
+    /// Times it was given up.
+    pub failures: u64,
+    /// Acknowledgement frames sent for its packets.
+    pub acks_sent: u64,
+}

@@ -1,0 +1,523 @@
+//! All paths of a session, with an index for the questions of every packet.
+//!
+//! Each packet asks every path several short questions: does it owe a proof, a probe, an acknowledgement, has
+//! its window room? With eight paths of a kilobyte each, that would be most of the cost of a packet. So the
+//! answers are cached: those about all paths in the [`Index`], those about one path in the path itself
+//! ([`Cached`]).
+//!
+//! [`Paths::edit`] is the only way to change a path freely. It marks the path stale, and [`Paths::refresh`]
+//! looks at stale paths again. The other methods that change a path change only what nothing cached depends
+//! on, or update the cache themselves. A congestion window is cached as well: [`Paths::forget`] after it was
+//! changed.
+
+mod index;
+
+use std::ops::Deref;
+
+use anabranch_wire::{PathId, Span, Time};
+use smallvec::SmallVec;
+
+use super::receipt::Received;
+use super::scoreboard::{Candidate, Content, Contents};
+use super::{Bloat, Others, Path, PathState};
+use crate::config::Config;
+use crate::manager::Standing;
+use crate::route::Route;
+use crate::stream::SentRun;
+pub(super) use index::Cached;
+use index::Index;
+pub(crate) use index::Wants;
+
+/// The paths of a session, sorted by id.
+#[derive(Debug, Default)]
+pub(crate) struct Paths {
+    list: Vec<Path>,
+    index: Index,
+}
+
+/// A packet that leaves on a path.
+pub(crate) struct Departure {
+    pub now: Time,
+    /// UDP payload in bytes.
+    pub size: usize,
+    /// It asks for an acknowledgement.
+    pub eliciting: bool,
+    /// It takes another route than the path's.
+    pub strays: bool,
+    /// It uses up pacing credit.
+    pub paced: bool,
+    pub contents: Contents,
+}
+
+impl Paths {
+    /// The place of a path.
+    #[inline]
+    pub(crate) fn place_of(&self, id: PathId) -> Option<usize> {
+        self.index.place_of(id)
+    }
+
+    /// True when this is the place of that path.
+    #[inline]
+    pub(crate) fn is_at(&self, place: usize, id: PathId) -> bool {
+        self.index.is_at(place, id)
+    }
+
+    /// True when a path may carry data: no other has a better grade, or its own is the best. Looks at the
+    /// paths themselves.
+    pub(crate) fn may_carry(&self, path: &Path) -> bool {
+        let mine = path.grade();
+        mine > 0 && (mine == Path::BEST || self.list.iter().all(|other| other.grade() <= mine))
+    }
+
+    /// The place of the path with the least round-trip time of those that may carry data.
+    pub(crate) fn best(&self) -> Option<usize> {
+        let usable = (0..self.list.len()).filter(|place| self.may_carry(&self.list[*place]));
+        usable.min_by_key(|place| {
+            let path = &self.list[*place];
+            (!path.is_active(), path.rtt().smoothed(), path.id)
+        })
+    }
+
+    /// Paths that are not closing.
+    pub(crate) fn open_count(&self) -> u32 {
+        self.list.iter().filter(|path| !path.is_closing()).count() as u32
+    }
+
+    /// True when a path other than `id` is active.
+    pub(crate) fn has_active_besides(&self, id: PathId) -> bool {
+        self.list.iter().any(|path| path.id != id && path.is_active())
+    }
+
+    /// True when a path other than `id` is active and has nothing in flight.
+    pub(crate) fn has_idle_besides(&self, id: PathId) -> bool {
+        self.list.iter().any(|path| path.id != id && path.is_active() && path.board.pipe() == 0)
+    }
+
+    /// True when a silent path need not be waited for: another carries data or, held back, answers.
+    pub(crate) fn has_stand_in(&self, id: PathId) -> bool {
+        let stands_in = |path: &Path| match path.state {
+            PathState::Active => true,
+            PathState::Suspect => path.trouble.is_held() && path.health.timeouts() == 0,
+            _ => false,
+        };
+        self.list.iter().any(|path| path.id != id && stands_in(path))
+    }
+
+    /// True when an open path other than the one at `place` takes this route.
+    pub(crate) fn is_taken(&self, route: Route, place: usize) -> bool {
+        let takes = |(other, path): (usize, &Path)| {
+            other != place && path.address.route == route && !path.is_closing()
+        };
+        self.list.iter().enumerate().any(takes)
+    }
+
+    /// Adds a path where its id belongs.
+    pub(crate) fn insert(&mut self, mut path: Path) {
+        path.cached = Cached::default();
+        let place = self.index.insert(path.id);
+        // Paths are large and few, and most sessions are idle: no room for more.
+        self.list.reserve_exact(1);
+        self.list.insert(place, path);
+    }
+
+    /// Takes a path out; the paths after it move up.
+    pub(crate) fn remove(&mut self, place: usize) -> Path {
+        let path = self.list.remove(place);
+        self.index.remove(place, &self.list, &path);
+        path
+    }
+
+    /// A path to change in any way. It counts as stale until the next refresh.
+    #[inline]
+    pub(crate) fn edit(&mut self, place: usize) -> &mut Path {
+        self.index.forget(place);
+        &mut self.list[place]
+    }
+
+    /// All paths to change in any way.
+    pub(crate) fn edit_all(&mut self) -> std::slice::IterMut<'_, Path> {
+        self.index.forget_all();
+        self.list.iter_mut()
+    }
+
+    /// Marks a path stale, as when its congestion window was changed.
+    pub(crate) fn forget(&mut self, place: usize) {
+        self.index.forget(place);
+    }
+
+    /// Marks all paths stale.
+    pub(crate) fn forget_all(&mut self) {
+        self.index.forget_all();
+    }
+
+    /// A path's timeout depends on something outside the path that has changed.
+    pub(crate) fn forget_timeout(&mut self, place: usize) {
+        self.index.forget_timeout(place);
+    }
+
+    /// True when nothing has changed since the last refresh. `window` gives a path's congestion window.
+    pub(crate) fn are_fresh(&self, window: impl Fn(PathId) -> u64) -> bool {
+        self.index.is_fresh(&self.list, window)
+    }
+
+    /// Looks at the stale paths again; `window` gives a path's congestion window.
+    pub(crate) fn refresh(&mut self, window: impl Fn(PathId) -> u64) {
+        self.index.refresh(&mut self.list, window);
+    }
+
+    /// Notes that a packet left on a path and that the path's window did not change.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, place: usize, packet: Departure) {
+        let path = &mut self.list[place];
+        let size = packet.size as u64;
+        // A lost probe of the path MTU tells nothing about the path, and may be noticed late: it counts
+        // neither as in flight nor as owed an acknowledgement.
+        let is_probe = packet.contents.is_mtu_probe();
+        if packet.eliciting {
+            if !is_probe {
+                path.health.on_sent(packet.now);
+            }
+            // Control frames and probes leave regardless of pacing and so use no credit: at a low rate they
+            // would leave none for data.
+            if packet.paced {
+                path.pacer.on_sent(size);
+            }
+        }
+        if packet.strays {
+            path.board.on_stray();
+        } else {
+            let in_flight = if is_probe { 0 } else { packet.size as u16 };
+            path.board.on_sent(packet.now, in_flight, packet.eliciting, packet.contents);
+        }
+        path.allowance.on_sent(size);
+        path.stats.packets_sent += 1;
+        path.stats.bytes_sent += size;
+        self.index.on_sent(place, path, packet.eliciting);
+    }
+
+    /// Leaves a packet number out; `random` decides when the next one is left out.
+    pub(crate) fn skip_number(&mut self, place: usize, random: u64) {
+        self.list[place].board.skip(random);
+    }
+
+    /// Notes a packet that arrived; true when its number is the highest so far.
+    #[inline]
+    pub(crate) fn on_received(&mut self, place: usize, now: Time, packet: Received, config: &Config) -> bool {
+        self.change_receipt(place, |path| {
+            let newest = path.receipt.largest().is_none_or(|largest| packet.fsn.0 > largest);
+            path.receipt.on_packet(now, packet, config);
+            path.receipt.count(packet.size);
+            newest
+        })
+    }
+
+    /// Notes a packet that arrived after the session was over, without counting it. `None` when its number
+    /// was known, else whether it is the highest so far.
+    pub(crate) fn on_received_late(
+        &mut self,
+        place: usize,
+        now: Time,
+        packet: Received,
+        config: &Config,
+    ) -> Option<bool> {
+        self.change_receipt(place, |path| {
+            let largest = path.receipt.largest();
+            let known = path.receipt.is_known(packet.fsn);
+            path.receipt.on_packet(now, packet, config);
+            (!known).then_some(largest.is_none_or(|largest| packet.fsn.0 > largest))
+        })
+    }
+
+    /// Notes that an acknowledgement for a path's packets leaves.
+    pub(crate) fn on_acknowledged(&mut self, place: usize, now: Time) {
+        self.change_receipt(place, |path| {
+            path.receipt.on_acknowledged(now, || path.returns.rtt().smoothed());
+            path.stats.acks_sent += 1;
+        });
+    }
+
+    /// Puts off an acknowledgement that could not leave.
+    pub(crate) fn postpone_ack(&mut self, place: usize, until: Time) {
+        self.change_receipt(place, |path| path.receipt.postpone(until));
+    }
+
+    /// Changes what arrived on a path. Of the cache, only acknowledgements depend on it.
+    #[inline]
+    fn change_receipt<R>(&mut self, place: usize, change: impl FnOnce(&mut Path) -> R) -> R {
+        let path = &mut self.list[place];
+        let result = change(path);
+        self.index.on_receipt_changed(place, &path.receipt);
+        result
+    }
+
+    /// Adds to the contents of a packet that will leave on a path.
+    #[inline]
+    pub(crate) fn add_content(&mut self, place: usize, contents: &mut Contents, content: Content) {
+        self.list[place].board.add(contents, content);
+    }
+
+    /// Counts stream and datagram bytes that leave on a path.
+    #[inline]
+    pub(crate) fn count_sent_data(&mut self, place: usize, bytes: u64) {
+        self.list[place].stats.data_sent += bytes;
+    }
+
+    /// Counts stream bytes that arrived on a path.
+    #[inline]
+    pub(crate) fn count_received_data(&mut self, place: usize, new: u64, duplicate: u64) {
+        let stats = &mut self.list[place].stats;
+        stats.data_received += new;
+        stats.data_duplicate += duplicate;
+    }
+
+    /// Counts what this end has spent of the path's cap; true when that takes another slice, or none is left.
+    pub(crate) fn meter_sent(&mut self, place: usize) -> bool {
+        let path = &mut self.list[place];
+        path.usage.on_sent(path.allowance.spent())
+    }
+
+    /// Counts what the peer has spent of the path's cap; true when that takes another slice, or none is left.
+    pub(crate) fn meter_received(&mut self, place: usize) -> bool {
+        let path = &mut self.list[place];
+        let spent = path.spent_by_peer();
+        path.usage.on_received(spent)
+    }
+
+    /// Notes what a path is for now; true when that is new.
+    pub(crate) fn set_standing(&mut self, place: usize, standing: Standing) -> bool {
+        self.list[place].usage.stand(standing)
+    }
+
+    /// Bytes that pacing lets a path send now.
+    #[inline]
+    pub(crate) fn pacing_budget(&mut self, place: usize, now: Time) -> u64 {
+        self.list[place].pacer.budget(now)
+    }
+
+    /// Notes that the application limits the path's rate, unless its window is full.
+    pub(crate) fn on_app_limited(&mut self, place: usize) {
+        let path = &mut self.list[place];
+        if path.is_active() && path.board.pipe() < path.cached.window() {
+            path.board.on_app_limited();
+        }
+    }
+
+    /// Takes a round trip of a path; true when a queue stands before the path that its `others` need not wait
+    /// for.
+    pub(crate) fn queue_stands(&mut self, place: usize, now: Time, sample: Span, others: &Others) -> bool {
+        let path = &mut self.list[place];
+        let limit = others.limit(path.returns.least(), path.delivery.rate());
+        let received = path.stats.data_received;
+        let bloat: &mut Bloat = path.trouble.bloat_mut();
+        bloat.stands(now, sample, limit, received)
+    }
+
+    /// The newest packet in flight on a path that may be copied, as far as `most` packets were looked at.
+    pub(crate) fn newest_to_copy(&mut self, place: usize, most: usize) -> Option<Candidate> {
+        self.list[place].board.newest_to_copy(most)
+    }
+
+    /// Passes over the packet that [`Self::newest_to_copy`] found last.
+    pub(crate) fn pass_newest(&mut self, place: usize) {
+        self.list[place].board.pass_newest();
+    }
+
+    /// Number and runs of the next packet of a path to copy that left after `since`. See
+    /// [`super::Scoreboard::next_to_copy`].
+    pub(crate) fn next_to_copy(
+        &mut self,
+        place: usize,
+        since: Time,
+    ) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
+        self.list[place].board.next_to_copy(since)
+    }
+
+    /// Notes that another path is responsible for a packet's data.
+    pub(crate) fn on_copied(&mut self, place: usize, number: u64) {
+        self.list[place].board.on_copied(number);
+    }
+
+    /// When proofs, probes and acknowledgements are wanted, as of the last refresh.
+    #[inline]
+    pub(crate) fn wants(&self) -> Wants {
+        self.index.wants()
+    }
+
+    /// A path's congestion window in bytes, as of the last refresh.
+    #[inline]
+    pub(crate) fn window(&self, place: usize) -> u64 {
+        self.list[place].cached.window()
+    }
+
+    /// How long a packet sent now takes to arrive, as of the last refresh.
+    #[inline]
+    pub(crate) fn one_way(&self, place: usize) -> Span {
+        self.list[place].cached.one_way()
+    }
+
+    /// All congestion windows together, in bytes, as of the last refresh.
+    pub(crate) fn total_window(&self) -> u64 {
+        debug_assert_eq!(
+            self.index.total_window(),
+            self.list.iter().map(|path| path.cached.window()).sum::<u64>()
+        );
+        self.index.total_window()
+    }
+
+    /// True when a path may carry data, as of the last refresh: no better one is left.
+    #[inline]
+    pub(crate) fn is_usable(&self, place: usize) -> bool {
+        self.index.is_usable(place)
+    }
+
+    /// True when all paths are equally good for data, as of the last refresh.
+    #[inline]
+    pub(crate) fn are_all_usable(&self) -> bool {
+        self.index.are_all_usable()
+    }
+
+    /// True when a path's window has room for a packet, as of the last refresh.
+    #[inline]
+    pub(crate) fn has_room(&self, place: usize) -> bool {
+        self.index.have_room().has(place)
+    }
+
+    /// True when some window has room for a packet, as of the last refresh.
+    #[inline]
+    pub(crate) fn have_room(&self) -> bool {
+        !self.index.have_room().is_empty()
+    }
+
+    /// True when a path has copies to send of what others carry, as of the last refresh.
+    #[inline]
+    pub(crate) fn have_copies(&self) -> bool {
+        !self.index.have_copies().is_empty()
+    }
+
+    /// True when a doubtful path is to be probed, as of the last refresh.
+    #[inline]
+    pub(crate) fn want_probes(&self) -> bool {
+        !self.index.want_probes().is_empty()
+    }
+
+    /// True when something in flight on some path was never looked at for copies, as of the last refresh.
+    pub(crate) fn have_news(&self) -> bool {
+        !self.index.have_news().is_empty()
+    }
+
+    /// The first path from `place` on with something in flight that was never looked at for copies.
+    pub(crate) fn next_with_news(&self, place: usize) -> Option<usize> {
+        self.index.have_news().next(place, self.list.len())
+    }
+
+    /// Notes that everything in flight on a path was looked at for copies.
+    pub(crate) fn on_looked_at(&mut self, place: usize) {
+        self.index.on_looked_at(place);
+    }
+
+    /// True when data is in flight on some path that changed since [`Self::on_tail_looked_at`], as of the
+    /// last refresh.
+    pub(crate) fn have_tails(&self) -> bool {
+        !self.index.have_tails().is_empty()
+    }
+
+    /// The same of one path.
+    pub(crate) fn has_tail(&self, place: usize) -> bool {
+        self.index.have_tails().has(place)
+    }
+
+    /// Notes that the newest packets in flight on a path were looked at for copies.
+    pub(crate) fn on_tail_looked_at(&mut self, place: usize) {
+        self.index.on_tail_looked_at(place);
+    }
+
+    /// The first path from `place` on whose acknowledgement would tell something new. With `own`, paths that
+    /// carry their own acknowledgements are passed over, except that one.
+    #[inline]
+    pub(crate) fn next_to_acknowledge(&self, place: usize, own: Option<usize>) -> Option<usize> {
+        self.index.next_to_acknowledge(&self.list, place, own)
+    }
+
+    /// The first path of which an acknowledgement is due, as of the last refresh.
+    pub(crate) fn owing_ack(&self, now: Time) -> Option<usize> {
+        self.index.owing_ack(now)
+    }
+
+    /// The next timeout of all paths, acknowledgements included; `timeout_of` finds that of one path without
+    /// them.
+    pub(crate) fn next_timeout(&self, timeout_of: impl Fn(&Path) -> Time) -> Time {
+        self.index.next_timeout(&self.list, timeout_of)
+    }
+
+    /// True when some path does not know yet that the application has nothing more to send.
+    #[inline]
+    pub(crate) fn have_untold(&self) -> bool {
+        !self.index.untold().is_empty()
+    }
+
+    /// The next path from `place` on that does not know yet that there is nothing to send; from now on it does.
+    pub(crate) fn next_untold(&mut self, place: usize) -> Option<usize> {
+        self.index.next_untold(place, self.list.len())
+    }
+
+    /// The next path from `place` on whose scheduler view may be wrong, and whether in more than what is in
+    /// flight. The view counts as right from now on.
+    pub(crate) fn next_old_view(&mut self, place: usize) -> Option<(usize, bool)> {
+        self.index.next_old_view(place, self.list.len())
+    }
+
+    /// Notes that all scheduler views are gone.
+    pub(crate) fn forget_views(&mut self) {
+        self.index.forget_views();
+    }
+}
+
+impl Deref for Paths {
+    type Target = [Path];
+
+    #[inline]
+    fn deref(&self) -> &[Path] {
+        &self.list
+    }
+}
+
+impl<'a> IntoIterator for &'a Paths {
+    type Item = &'a Path;
+    type IntoIter = std::slice::Iter<'a, Path>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::{Pid, ResetToken};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::path::PathEvent;
+
+    #[test]
+    fn timeouts_are_found_again_when_another_path_becomes_good_for_data() {
+        let mut paths = Paths::default();
+        for id in [PathId(0), PathId(1)] {
+            let route = Route { socket: id.0, remote: "192.0.2.1:4433".parse().unwrap() };
+            let mut path = Path::new(id, route, &Config::default(), Time::ZERO);
+            path.set_remote_pid(Pid(9), ResetToken([0; 16]));
+            path.transition(PathEvent::Answered);
+            path.transition(PathEvent::Silent);
+            paths.insert(path);
+        }
+        let others = |paths: &Paths, of: &Path| {
+            let is_active = |path: &&Path| path.id != of.id && path.is_active();
+            if paths.iter().any(|path| is_active(&path)) { Time::ZERO } else { Time::NEVER }
+        };
+        let next = |paths: &Paths| paths.next_timeout(|path| others(paths, path));
+        paths.refresh(|_| 10_000);
+        assert_eq!(next(&paths), Time::NEVER);
+        paths.edit(1).transition(PathEvent::Recovered);
+        paths.refresh(|_| 10_000);
+        assert_eq!(next(&paths), Time::ZERO);
+    }
+}

@@ -1,0 +1,157 @@
+//! How a path may be used: what each end wants of it, and the byte cap it counts against.
+
+use anabranch_wire::{PathId, PathStatus, PathUse, VARINT_MAX};
+
+use crate::manager::{IdleReason, Meter, PathMeter, Standing};
+
+/// The wishes of this end for a path.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    /// The cap that the path's bytes count against.
+    meter: Option<Box<PathMeter>>,
+    /// The use announced to the peer.
+    announced: PathUse,
+    /// The use wanted here while the cap is not used up.
+    wanted: PathUse,
+    /// Why this end leaves the path out although it works.
+    left_out: Option<IdleReason>,
+    /// The standing reported last.
+    standing: Standing,
+}
+
+/// The wishes that the ends have announced to each other for a path.
+#[derive(Debug)]
+pub(crate) struct Wishes {
+    /// The use that the peer wants, with the sequence number of its wish.
+    peer: (PathUse, u64),
+    /// Sequence number of this end's wish.
+    sequence: u64,
+    /// Bytes in all that the peer may send on the path.
+    peer_limit: u64,
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self {
+            meter: None,
+            announced: PathUse::Normal,
+            wanted: PathUse::Normal,
+            left_out: None,
+            standing: Standing::Idle(IdleReason::Proving),
+        }
+    }
+}
+
+impl Default for Wishes {
+    fn default() -> Self {
+        Self { peer: (PathUse::Normal, 0), sequence: 0, peer_limit: u64::MAX }
+    }
+}
+
+impl Usage {
+    #[inline]
+    pub(crate) fn announced(&self) -> PathUse {
+        self.announced
+    }
+
+    #[inline]
+    pub(crate) fn left_out(&self) -> Option<IdleReason> {
+        self.left_out
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    #[inline]
+    pub(crate) fn is_metered(&self) -> bool {
+        self.meter.is_some()
+    }
+
+    pub(crate) fn meter(&self) -> Option<&Meter> {
+        self.meter.as_ref().map(|meter| meter.meter())
+    }
+
+    /// The size of the path's cap once the cap is used up.
+    pub(crate) fn used_up_cap(&self) -> Option<u64> {
+        self.meter.as_ref().filter(|meter| meter.is_used_up()).map(|meter| meter.meter().cap())
+    }
+
+    /// Bytes in all that this end and the peer may send.
+    pub(super) fn limits(&self) -> (u64, u64) {
+        self.meter.as_ref().map_or((u64::MAX, u64::MAX), |meter| meter.limits())
+    }
+
+    /// Counts the path against another cap, or none, after both ends have `spent` so much.
+    pub(super) fn set_meter(&mut self, meter: Option<Meter>, spent: (u64, u64)) {
+        self.meter = meter.map(|meter| Box::new(PathMeter::new(meter, spent)));
+    }
+
+    /// Notes the bytes that this end has spent in all; true when the path got another slice of its cap, or
+    /// none was left.
+    pub(super) fn on_sent(&mut self, spent: u64) -> bool {
+        self.meter.as_mut().is_some_and(|meter| meter.on_sent(spent))
+    }
+
+    /// Notes the bytes that the peer has spent in all; true as for [`Self::on_sent`].
+    pub(super) fn on_received(&mut self, spent: u64) -> bool {
+        self.meter.as_mut().is_some_and(|meter| meter.on_received(spent))
+    }
+
+    pub(super) fn set_wanted(&mut self, wanted: PathUse) {
+        self.wanted = wanted;
+    }
+
+    /// Works out the use to announce to the peer; true when it differs from the one announced before.
+    pub(super) fn renew(&mut self) -> bool {
+        let used_up = self.meter.as_ref().is_some_and(|meter| meter.is_used_up());
+        let usage = if used_up { PathUse::Standby } else { self.wanted };
+        std::mem::replace(&mut self.announced, usage) != usage
+    }
+
+    /// Leaves the path out, or takes it back; true when that is new.
+    pub(super) fn leave_out(&mut self, reason: Option<IdleReason>) -> bool {
+        std::mem::replace(&mut self.left_out, reason) != reason
+    }
+
+    /// Notes what the path is for now; true when that is new.
+    pub(super) fn stand(&mut self, standing: Standing) -> bool {
+        std::mem::replace(&mut self.standing, standing) != standing
+    }
+}
+
+impl Wishes {
+    #[inline]
+    pub(super) fn peer_use(&self) -> PathUse {
+        self.peer.0
+    }
+
+    /// Takes the peer's wish, unless a newer one came before; true when it was taken.
+    pub(super) fn hear(&mut self, wish: (PathUse, u64)) -> bool {
+        let newer = wish.1 > self.peer.1;
+        if newer {
+            self.peer = wish;
+        }
+        newer
+    }
+
+    /// Numbers another wish of this end.
+    pub(super) fn number_next(&mut self) {
+        self.sequence += 1;
+    }
+
+    /// Sets how much the peer may send in all; true when that is new.
+    pub(super) fn set_peer_limit(&mut self, limit: u64) -> bool {
+        std::mem::replace(&mut self.peer_limit, limit) != limit
+    }
+
+    /// How much the peer may send in all, as it goes over the wire.
+    pub(super) fn peer_limit(&self) -> u64 {
+        self.peer_limit.min(VARINT_MAX)
+    }
+
+    /// The frame that announces this end's wish.
+    pub(super) fn status(&self, path: PathId, usage: PathUse) -> PathStatus {
+        PathStatus { path, sequence: self.sequence, usage }
+    }
+}

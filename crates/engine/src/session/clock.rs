@@ -1,0 +1,75 @@
+//! The times that a session as a whole depends on: silence, keep-alive, rest.
+//!
+//! A session that was quiet for [`QUIET`] is at rest: it frees the memory that its last work took. Of the ten
+//! thousand sessions of a busy node, most are idle at any moment.
+
+use std::cell::Cell;
+
+use anabranch_wire::{Params, Side, Span, Time};
+
+use crate::config::Config;
+
+/// Time without packets after which a session is at rest.
+const QUIET: Span = Span::from_secs(2);
+/// Most packets since then that do not end the rest: keep-alives and their answers.
+const FEW: u64 = 16;
+
+/// When something was heard and sent, and when to be called next.
+pub(super) struct Clock {
+    /// When pacing or the scheduler wants another look.
+    pub wake_at: Time,
+    /// The next timeout, until something changes.
+    pub next_timeout: Cell<Option<Option<Time>>>,
+    pub last_heard: Time,
+    pub last_sent: Time,
+    /// Packets sent and received when the session came to rest last.
+    rested_at: Option<u64>,
+}
+
+impl Clock {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            wake_at: Time::NEVER,
+            next_timeout: Cell::new(None),
+            last_heard: now,
+            last_sent: now,
+            rested_at: None,
+        }
+    }
+
+    /// The next timeout has to be worked out again.
+    #[inline]
+    pub(super) fn forget_timeout(&mut self) {
+        self.next_timeout.set(None);
+    }
+
+    /// When the session has been silent for too long.
+    pub(super) fn idle_at(&self, config: &Config, peer: Option<&Params>) -> Time {
+        let peer = peer.map_or(0, |peer| peer.idle_timeout_ms);
+        let peer = if peer == 0 { Span::MAX } else { Span::from_millis(u64::from(peer)) };
+        self.last_heard + config.idle_timeout.min(peer)
+    }
+
+    /// When a packet has to keep the session alive. A server waits a little longer, since the client's packet
+    /// serves both.
+    pub(super) fn keep_alive_at(&self, config: &Config, side: Side) -> Option<Time> {
+        let pause = config.keep_alive?;
+        let later = if side == Side::Server { pause / 16 } else { Span::ZERO };
+        Some(self.last_heard.max(self.last_sent) + pause + later)
+    }
+
+    /// When the session comes to rest, if nothing happens before.
+    pub(super) fn rest_at(&self) -> Time {
+        self.last_heard.max(self.last_sent) + QUIET
+    }
+
+    /// True when the session is still at rest; `packets` counts those sent and received in all.
+    pub(super) fn is_at_rest(&self, packets: impl FnOnce() -> u64) -> bool {
+        self.rested_at.is_some_and(|at| packets().abs_diff(at) < FEW)
+    }
+
+    /// The session comes to rest after `packets` in all.
+    pub(super) fn rest(&mut self, packets: u64) {
+        self.rested_at = Some(packets);
+    }
+}

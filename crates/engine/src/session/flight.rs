@@ -1,0 +1,459 @@
+//! Paths, streams and congestion control: what all components of a session act on, and what is in flight
+//! between them.
+//!
+//! [`Flight`] finds out what an acknowledgement means for packets and streams, queues lost data again, and
+//! keeps the index of the paths up to date. [`super::liveness`] decides what it means for the paths
+//! themselves.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anabranch_cc::{AckSample, Controller, LossEvent};
+use anabranch_wire::{Frame, Params, PathId, Payload, Ranges, Side, Span, StreamId, Time};
+
+use super::ack_routes::AckRoutes;
+use super::clock::Clock;
+use super::lifecycle::Lifecycle;
+use super::outbox::Outbox;
+use super::unproven::Credit;
+use crate::config::Config;
+use crate::control::Control;
+use crate::event::{CloseReason, Event, PidSource, ProtocolError};
+use crate::path::{AckOutcome, Content, Losses, PathState, Paths, SentPacket};
+use crate::state::State;
+use crate::stats::SessionStats;
+use crate::stream::{Carried, SentRun, Streams};
+
+/// A scheduler's choice: bytes that leave on a path before the scheduler is asked again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub path: PathId,
+    pub left: u64,
+    pub resend: bool,
+}
+
+/// One thing that an acknowledgement tells, apart from its numbers.
+#[derive(Debug)]
+pub(super) enum AckFact {
+    /// Bytes of a stream arrived.
+    Arrived(SentRun),
+    /// The peer knows that this end reset a stream.
+    ResetKnown(StreamId),
+    /// The peer knows that this end gave up a path.
+    AbandonKnown(PathId),
+}
+
+/// Lists that are kept to avoid allocation.
+#[derive(Default)]
+struct Scratch {
+    lost: Vec<SentPacket>,
+    facts: Vec<AckFact>,
+}
+
+/// The data plane of a session. Fields are in the order of use: fields that every packet needs, then those
+/// for sending and acknowledgements, then rare ones.
+#[repr(C)]
+pub(super) struct Flight<P> {
+    pub life: Lifecycle,
+    /// Shared by all sessions with the same settings.
+    pub config: Arc<Config>,
+    pub clock: Clock,
+    pub out: Outbox,
+    pub peer: Option<Params>,
+    pub acks: AckRoutes,
+    /// Evidence of shared bottlenecks is wanted. Kept here since every acknowledgement asks.
+    pub wants_evidence: bool,
+    /// There are path rules.
+    pub has_rules: bool,
+    /// A path whose cap gave another slice, or has none left.
+    pub new_slice: Option<usize>,
+    /// A packet that left on a path or over a route without proof: its address, and its bytes.
+    pub sent_unproven: Option<(SocketAddr, u64)>,
+    /// The controller's revision that the cached windows belong to.
+    windows_as_of: Option<u64>,
+    pub paths: Paths,
+    // A packet with data needs the fields up to here, an acknowledgement those from here on.
+    pub choice: Option<Choice>,
+    /// The scheduler has sent data on several paths at once.
+    pub duplicates: bool,
+    scratch: Scratch,
+    pub cc: Controller,
+    pub streams: Streams<P>,
+    pub stats: SessionStats,
+    pub pids: Box<dyn PidSource + Send>,
+    /// What may be sent to addresses without proof.
+    pub credit: Credit,
+}
+
+impl<P: Payload> Flight<P> {
+    pub(super) fn new(
+        config: Arc<Config>,
+        side: Side,
+        pids: Box<dyn PidSource + Send>,
+        streams: Streams<P>,
+        now: Time,
+    ) -> Self {
+        Self {
+            life: Lifecycle::new(side),
+            clock: Clock::new(now),
+            out: Outbox::default(),
+            peer: None,
+            acks: AckRoutes::default(),
+            wants_evidence: false,
+            has_rules: false,
+            new_slice: None,
+            sent_unproven: None,
+            windows_as_of: None,
+            paths: Paths::default(),
+            choice: None,
+            duplicates: false,
+            scratch: Scratch::default(),
+            cc: Controller::new(config.cc),
+            streams,
+            stats: SessionStats::default(),
+            pids,
+            credit: Credit::default(),
+            config,
+        }
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        self.life.state()
+    }
+
+    /// A number that no one can guess: it comes from the source of PIDs, which are as hard to guess.
+    pub(super) fn next_token(&mut self) -> u64 {
+        self.pids.next_pid().0.0
+    }
+
+    /// Most paths that both ends allow at the same time.
+    pub(super) fn max_paths(&self) -> u32 {
+        self.peer.as_ref().map_or(1, |peer| peer.max_paths.min(self.config.max_paths))
+    }
+
+    /// Ends the session for `reason`.
+    pub(super) fn end(&mut self, now: Time, reason: CloseReason) {
+        if self.life.end(now, &reason, &self.paths, &self.config) {
+            self.out.events.push_back(Event::Closed(reason));
+        }
+    }
+
+    /// Brings the index of the paths up to date.
+    #[inline]
+    pub(super) fn refresh_paths(&mut self) {
+        let revision = self.cc.revision();
+        let known = revision.is_some() && revision == self.windows_as_of;
+        if !known || !self.paths.are_fresh(|path| self.cc.window(path)) {
+            self.refresh_stale(known, revision);
+        }
+    }
+
+    /// Looks at the stale paths, or at all when the windows may have changed. Out of line, since for most
+    /// packets nothing has.
+    #[inline(never)]
+    fn refresh_stale(&mut self, known: bool, revision: Option<u64>) {
+        if !known {
+            self.windows_as_of = revision;
+            self.paths.forget_all();
+        }
+        let cc = &self.cc;
+        self.paths.refresh(|path| cc.window(path));
+    }
+
+    /// Packets of all current paths, both ways.
+    pub(super) fn packets(&self) -> u64 {
+        self.paths.iter().map(|path| path.stats().packets_sent + path.stats().packets_received).sum()
+    }
+
+    /// Frees memory that is not in use.
+    pub(super) fn shrink(&mut self) {
+        self.paths.edit_all().for_each(crate::path::Path::shrink);
+        self.streams.rest();
+        self.out.shrink();
+        self.scratch = Scratch::default();
+    }
+
+    /// Takes the ranges of an acknowledgement for the path at `index`. Returns what they mean for the path
+    /// and whether its packets become larger; [`Self::take_facts`] has the rest.
+    pub(super) fn take_ranges(
+        &mut self,
+        now: Time,
+        index: usize,
+        ranges: &Ranges,
+    ) -> Result<(AckOutcome, bool), ProtocolError> {
+        let (board, mtu, trouble) = self.paths.edit(index).acknowledged_parts();
+        let facts = &mut self.scratch.facts;
+        let mut resized = false;
+        let outcome = board.on_ack(now, ranges, |packet| {
+            mtu.on_delivered(packet.sent_at, packet.size);
+            trouble.on_arrived(now, packet.sent_at);
+            for content in packet.contents {
+                match content {
+                    // Packets that left in a row usually arrive in a row: their data is one run then.
+                    Content::Run(run) => {
+                        let extends = match facts.last_mut() {
+                            Some(AckFact::Arrived(before)) => before.extend(run),
+                            _ => false,
+                        };
+                        if !extends {
+                            facts.push(AckFact::Arrived(run.clone()));
+                        }
+                    }
+                    Content::Control(Control::ResetStream(stream)) => {
+                        facts.push(AckFact::ResetKnown(*stream));
+                    }
+                    Content::Control(Control::PathAbandon(path)) => facts.push(AckFact::AbandonKnown(*path)),
+                    Content::Control(_) => {}
+                    Content::MtuProbe(size) => resized |= mtu.on_probe_acked(*size),
+                }
+            }
+        })?;
+        Ok((outcome, resized))
+    }
+
+    /// The facts of the acknowledgement taken last; [`Self::return_facts`] gives the list back.
+    pub(super) fn take_facts(&mut self) -> Vec<AckFact> {
+        std::mem::take(&mut self.scratch.facts)
+    }
+
+    pub(super) fn return_facts(&mut self, mut facts: Vec<AckFact>) {
+        facts.clear();
+        self.scratch.facts = facts;
+    }
+
+    /// Feeds an acknowledgement with `marks` new ECN marks to congestion control.
+    pub(super) fn feed_congestion_control(
+        &mut self,
+        now: Time,
+        index: usize,
+        outcome: &AckOutcome,
+        marks: u64,
+    ) {
+        let path = self.paths.edit(index);
+        let id = path.id();
+        let searching = self.cc.in_slow_start(id);
+        if let Some(rate) = outcome.delivery_rate {
+            path.delivery_mut().sample(rate, outcome.app_limited, searching);
+        }
+        let window = self.cc.window(id);
+        let slack = if searching { window / 2 } else { window / 4 };
+        let rtt = path.rtt();
+        let sample = AckSample {
+            now,
+            acked_bytes: outcome.acked_bytes,
+            rtt: outcome.rtt.unwrap_or_else(|| rtt.smoothed()),
+            in_flight: outcome.in_flight,
+            delivery_rate: outcome.delivery_rate,
+            round_start: outcome.round_start,
+            app_limited: outcome.app_limited,
+            window_limited: outcome.in_flight + slack + path.size() as u64 >= window,
+            ce_marks: marks,
+        };
+        self.cc.on_ack(id, &sample, rtt);
+        if outcome.spurious > 0 {
+            path.stats_mut().spurious_losses += outcome.spurious;
+            if path.delivery_mut().on_spurious(outcome.spurious) {
+                self.cc.on_spurious_loss(id);
+            }
+        }
+        if marks > 0 {
+            self.on_marks(now, index, outcome);
+        }
+    }
+
+    /// New congestion marks (RFC 9002 §7.1).
+    fn on_marks(&mut self, now: Time, index: usize, outcome: &AckOutcome) {
+        let path = self.paths.edit(index);
+        let sent_at = now - outcome.rtt.unwrap_or_else(|| path.rtt().smoothed());
+        let event = LossEvent { now, lost_bytes: 0, in_flight: outcome.in_flight, sent_at };
+        if self.cc.on_ecn(path.id(), &event) {
+            path.stats_mut().congestion_events += 1;
+        }
+    }
+
+    /// Finds packets of a path that are lost, and queues what they carried for any path [M6].
+    pub(super) fn find_losses(&mut self, now: Time, index: usize) -> Option<Losses> {
+        let path = self.paths.edit(index);
+        let rtt = path.rtt();
+        let patience = rtt.smoothed().max(rtt.latest());
+        let mut losses = path.board_mut().detect_losses(now, patience, &mut self.scratch.lost);
+        if self.scratch.lost.is_empty() {
+            return None;
+        }
+        let mut lost = std::mem::take(&mut self.scratch.lost);
+        self.requeue(now, index, &mut lost, &mut losses);
+        self.scratch.lost = lost;
+        (losses.packets > 0).then_some(losses)
+    }
+
+    /// Feeds losses to congestion control.
+    pub(super) fn feed_losses(&mut self, now: Time, index: usize, losses: &Losses) {
+        let path = self.paths.edit(index);
+        let (lost_bytes, in_flight, sent_at) = (losses.bytes, losses.in_flight, losses.sent_at);
+        let begins_episode = self.cc.on_loss(path.id(), &LossEvent { now, lost_bytes, in_flight, sent_at });
+        path.stats_mut().congestion_events += u64::from(begins_episode);
+        path.delivery_mut().on_lost(losses.packets, begins_episode);
+    }
+
+    /// Queues what lost packets carried again. Probes of the path MTU do not count as losses.
+    fn requeue(&mut self, now: Time, index: usize, lost: &mut Vec<SentPacket>, losses: &mut Losses) {
+        let mut shrinks = false;
+        let elsewhere = self.carried_elsewhere(index);
+        for packet in lost.drain(..) {
+            let path = self.paths.edit(index);
+            let is_probe = packet.contents.iter().any(|content| matches!(content, Content::MtuProbe(_)));
+            shrinks |= !is_probe && path.mtu_mut().on_lost(now, packet.sent_at, packet.size);
+            for content in &packet.contents {
+                match content {
+                    Content::Run(run) if !packet.doubted => self.streams.on_lost_beyond(run, &elsewhere),
+                    Content::Run(_) => {}
+                    Content::Control(control) => self.out.want(*control),
+                    Content::MtuProbe(size) => {
+                        path.mtu_mut().on_probe_lost(now, *size);
+                        losses.packets -= 1;
+                        losses.bytes -= u64::from(packet.size);
+                    }
+                }
+            }
+        }
+        let path = self.paths.edit(index);
+        path.stats_mut().packets_lost += losses.packets;
+        path.trouble_mut().on_lost(now, losses.packets, losses.sent_at);
+        if shrinks {
+            self.on_size_changed(now, index);
+        }
+    }
+
+    /// Queues everything in flight on a path again [M3].
+    pub(super) fn give_up_flight(&mut self, now: Time, index: usize) {
+        let mut lost = std::mem::take(&mut self.scratch.lost);
+        let mut losses = self.paths.edit(index).board_mut().give_up(&mut lost);
+        self.requeue(now, index, &mut lost, &mut losses);
+        self.scratch.lost = lost;
+        self.choice = None;
+    }
+
+    /// Lets everything in flight on a suspect path leave on others as well.
+    pub(super) fn doubt_flight(&mut self, index: usize) {
+        let elsewhere = self.carried_elsewhere(index);
+        let (streams, out) = (&mut self.streams, &mut self.out);
+        self.paths.edit(index).board_mut().doubt(|contents| {
+            for content in contents {
+                match content {
+                    Content::Run(run) => streams.on_lost_beyond(run, &elsewhere),
+                    Content::Control(control) => out.want(*control),
+                    Content::MtuProbe(_) => {}
+                }
+            }
+        });
+        self.choice = None;
+    }
+
+    /// Lets what suspect paths carry leave on others as well, now that another path is active.
+    pub(super) fn doubt_suspects(&mut self) {
+        for index in 0..self.paths.len() {
+            if self.paths[index].state() == PathState::Suspect {
+                self.doubt_flight(index);
+            }
+        }
+    }
+
+    /// True for streams that leave on several paths at once.
+    pub(super) fn is_copied(&self, stream: StreamId) -> bool {
+        self.duplicates || self.streams.is_redundant(stream)
+    }
+
+    /// Data of streams that leave on several paths at once, as far as other active paths carry it.
+    fn carried_elsewhere(&self, index: usize) -> Carried {
+        let mut carried = Carried::default();
+        if !self.duplicates && !self.streams.has_redundant() {
+            return carried;
+        }
+        let others = self.paths.iter().enumerate();
+        for (_, path) in others.filter(|(other, path)| *other != index && path.is_active()) {
+            let runs = path.board().runs_on_their_way();
+            runs.filter(|run| self.is_copied(run.stream)).for_each(|run| carried.add(run));
+        }
+        carried
+    }
+
+    /// The packets of a path have another size than before.
+    pub(super) fn on_size_changed(&mut self, now: Time, index: usize) {
+        let path = &self.paths[index];
+        self.cc.set_mss(path.id(), path.size() as u64);
+        self.update_pacing(now, index);
+    }
+
+    pub(super) fn update_pacing(&mut self, now: Time, index: usize) {
+        if !self.cc.is_paced() {
+            return;
+        }
+        let path = self.paths.edit(index);
+        let rate = self.cc.pacing_rate(path.id(), path.rtt());
+        let size = path.size() as u64;
+        path.pacer_mut().set_rate(now, rate, size);
+    }
+
+    /// Lets applications queue what all windows carry in two round trips, or 256 KiB.
+    pub(super) fn update_send_limit(&mut self) {
+        self.refresh_paths();
+        self.streams.set_unsent_limit((self.paths.total_window() * 2).max(256 << 10));
+    }
+
+    /// The longest smoothed round-trip time of all paths.
+    fn longest_rtt(&self) -> Span {
+        let live = self.paths.iter().filter(|path| path.rtt().has_sample());
+        live.map(|path| path.rtt().smoothed()).max().unwrap_or(self.config.initial_rtt)
+    }
+
+    /// The peer reports where it sees this end on a path.
+    pub(super) fn observe(&mut self, path: PathId, address: SocketAddr) {
+        let Some(index) = self.paths.place_of(path) else { return };
+        if self.paths[index].feedback().observed() != Some(address)
+            && self.out.tell_if_read(Event::ObservedAddress { path, address })
+        {
+            self.paths.edit(index).feedback_mut().set_observed(address);
+        }
+    }
+
+    /// A control frame for a path or a stream, with its current values; `None` when it has become pointless.
+    pub(super) fn frame(&mut self, now: Time, control: Control) -> Option<Frame<P>> {
+        let rtt = self.longest_rtt();
+        let path = |path| self.paths.place_of(path).map(|index| &self.paths[index]);
+        Some(match control {
+            Control::PathStatus(id) => Frame::PathStatus(path(id)?.status()),
+            Control::MaxPathData(id) => Frame::MaxPathData { path: id, limit: path(id)?.peer_limit() },
+            Control::ObservedAddress(id) => {
+                Frame::ObservedAddress { path: id, address: path(id)?.route().remote }
+            }
+            Control::ResetStream(stream) => {
+                let (code, final_size) = self.streams.reset_frame(stream)?;
+                Frame::ResetStream { stream, code, final_size }
+            }
+            Control::StopSending(stream) => {
+                Frame::StopSending { stream, code: self.streams.stop_code(stream)? }
+            }
+            Control::MaxData => Frame::MaxData { limit: self.streams.renew_data(now, rtt) },
+            Control::MaxStreamData(stream) => {
+                let (limit, received) = self.streams.renew_stream(stream, now, rtt)?;
+                Frame::MaxStreamData { stream, limit, received }
+            }
+            Control::MaxStreams => Frame::MaxStreams { limit: self.streams.stream_limit() },
+            _ => return None,
+        })
+    }
+
+    /// True when no window has room, so that the scheduler need not be asked.
+    pub(super) fn is_full(&self) -> bool {
+        !self.paths.have_room() && !self.cc.is_paced() && self.config.early_binding.is_none()
+    }
+
+    /// True when a path may send a full packet now.
+    pub(super) fn may_send(&mut self, now: Time, index: usize) -> bool {
+        if !self.paths.has_room(index) || !self.paths.is_usable(index) {
+            return false;
+        }
+        !self.cc.is_paced() || self.paths.pacing_budget(index, now) >= self.paths[index].size() as u64
+    }
+}

@@ -1,0 +1,175 @@
+//! Head-of-line relief: data that a slow path still owes leaves again on a faster path with nothing else to do.
+//!
+//! A path is idle for one of two reasons. In both, a copy that arrives before the original shortens the wait.
+//! Nothing is copied while there is new data to send.
+//!
+//! - **The gap.** The peer's receive window is full of data that waits for what a slow path carries. The slow
+//!   path's *oldest* packets leave again, since each that arrives opens the window. Their expected arrival
+//!   follows from when they left and from how long packets took recently.
+//! - **The tail.** Everything has left, and the transfer ends when the last path is done. That path's
+//!   *newest* packets leave again, as long as they would arrive after the copy, so that all paths end at
+//!   about the same moment. Their expected arrival follows from the bytes in flight and the delivery rate,
+//!   since round-trip samples do not include the latest queue yet. They are judged again whenever the path
+//!   acknowledges something.
+//!
+//! A packet is copied once, only if the copy should arrive first by more than the variation of both paths,
+//! and copies stay within [`SHARE`] of what was sent. From then on the copy's path is responsible: if the
+//! original is lost, nothing more happens.
+
+use anabranch_wire::{Payload, Span, Time};
+use smallvec::SmallVec;
+
+use super::packets::Packets;
+use crate::path::Path;
+use crate::route::Transmit;
+use crate::session::flight::Flight;
+
+/// One byte may be copied for this many that leave for the first time ...
+const SHARE: u64 = 50;
+/// ... and this many bytes from the start: a short transfer has a tail as well.
+const ALLOWANCE: u64 = 48 << 10;
+/// Most packets of one path looked at in one search.
+const LOOKED_AT: usize = 64;
+
+/// True when there may be something to copy, and a path with room for it.
+pub(super) fn may_relieve<P: Payload>(flight: &Flight<P>) -> bool {
+    let paths = &flight.paths;
+    let some = if flight.streams.unsent() > 0 { paths.have_news() } else { paths.have_tails() };
+    some && paths.len() > 1
+        && paths.have_room()
+        && flight.stats.bytes_copied < ALLOWANCE + flight.streams.sent() / SHARE
+}
+
+/// The next copy, if some path has room for it.
+pub(super) fn transmit_relief<P: Payload>(
+    now: Time,
+    flight: &mut Flight<P>,
+    packets: &mut Packets<P>,
+) -> Option<Transmit<P>> {
+    if !may_relieve(flight) {
+        return None;
+    }
+    if flight.streams.unsent() > 0 {
+        relieve_gap(now, flight, packets)
+    } else {
+        relieve_tail(now, flight, packets)
+    }
+}
+
+/// Everything has left: copies the newest packet of the path that ends last to the path that ends first.
+fn relieve_tail<P: Payload>(
+    now: Time,
+    flight: &mut Flight<P>,
+    packets: &mut Packets<P>,
+) -> Option<Transmit<P>> {
+    let fast = least_to_send_on(now, flight, arrival_delay)?;
+    let mut slow: SmallVec<[(Span, usize); 8]> = SmallVec::new();
+    for index in (0..flight.paths.len()).filter(|index| *index != fast && flight.paths.has_tail(*index)) {
+        slow.push((arrival_delay(flight, index), index));
+    }
+    slow.sort_by_key(|(delay, _)| std::cmp::Reverse(*delay));
+    slow.into_iter().find_map(|(_, slow)| copy_newest(now, flight, packets, slow, fast))
+}
+
+/// How long a packet that leaves on a path now takes to arrive, behind everything in flight there.
+fn arrival_delay<P>(flight: &Flight<P>, index: usize) -> Span {
+    let path = &flight.paths[index];
+    path.drained_in(path.board().pipe() + path.size() as u64).max(flight.paths.one_way(index))
+}
+
+/// Copies the newest packet of a slow path, if the copy arrives before it.
+fn copy_newest<P: Payload>(
+    now: Time,
+    flight: &mut Flight<P>,
+    packets: &mut Packets<P>,
+    slow: usize,
+    fast: usize,
+) -> Option<Transmit<P>> {
+    let arrives = now + arrival_delay(flight, fast) + margin(&flight.paths[fast]);
+    for _ in 0..LOOKED_AT {
+        let Some(newest) = flight.paths.newest_to_copy(slow, LOOKED_AT) else { break };
+        let path = &flight.paths[slow];
+        let original = (now + path.drained_in(newest.ahead)).max(newest.sent_at + path.one_way());
+        if original <= arrives + margin(path) {
+            break;
+        }
+        let copied = newest.runs.iter().any(|run| flight.is_copied(run.stream));
+        let built = if copied { None } else { packets.build_relief(now, flight, fast, &newest.runs) };
+        if built.is_some() {
+            flight.paths.on_copied(slow, newest.number);
+            return built;
+        }
+        flight.paths.pass_newest(slow);
+    }
+    flight.paths.on_tail_looked_at(slow);
+    None
+}
+
+/// The path that may send and has the least delay.
+fn least_to_send_on<P: Payload>(
+    now: Time,
+    flight: &mut Flight<P>,
+    delay: impl Fn(&Flight<P>, usize) -> Span,
+) -> Option<usize> {
+    let mut least = None;
+    for index in 0..flight.paths.len() {
+        let its = delay(flight, index);
+        if least.is_none_or(|(_, best)| its < best) && flight.may_send(now, index) {
+            least = Some((index, its));
+        }
+    }
+    least.map(|(index, _)| index)
+}
+
+/// The peer's window is full: copies the oldest packet of the slowest path.
+fn relieve_gap<P: Payload>(
+    now: Time,
+    flight: &mut Flight<P>,
+    packets: &mut Packets<P>,
+) -> Option<Transmit<P>> {
+    let fast = least_to_send_on(now, flight, |flight, index| flight.paths.one_way(index))?;
+    let mut slow: SmallVec<[usize; 8]> = SmallVec::new();
+    let mut next = 0;
+    while let Some(index) = flight.paths.next_with_news(next) {
+        next = index + 1;
+        if flight.paths.one_way(index) > flight.paths.one_way(fast) {
+            slow.push(index);
+        }
+    }
+    slow.sort_by_key(|index| std::cmp::Reverse(flight.paths.one_way(*index)));
+    slow.into_iter().find_map(|slow| copy_oldest(now, flight, packets, slow, fast))
+}
+
+/// Copies the oldest packet of a slow path that would arrive after its copy.
+fn copy_oldest<P: Payload>(
+    now: Time,
+    flight: &mut Flight<P>,
+    packets: &mut Packets<P>,
+    slow: usize,
+    fast: usize,
+) -> Option<Transmit<P>> {
+    let (from, to) = (&flight.paths[slow], &flight.paths[fast]);
+    let arrives = now + to.one_way() + margin(from) + margin(to);
+    // Packets that left the slow path before this arrive before a copy would.
+    let since = Time::ZERO + arrives.since(Time::ZERO).saturating_sub(from.one_way());
+    for _ in 0..LOOKED_AT {
+        let Some((number, runs)) = flight.paths.next_to_copy(slow, since) else {
+            flight.paths.on_looked_at(slow);
+            return None;
+        };
+        // Data that leaves on all paths has left on the fast one already.
+        if runs.iter().any(|run| flight.is_copied(run.stream)) {
+            continue;
+        }
+        let built = packets.build_relief(now, flight, fast, &runs);
+        if built.is_some() {
+            flight.paths.on_copied(slow, number);
+            return built;
+        }
+    }
+    None
+}
+
+fn margin(path: &Path) -> Span {
+    path.rtt().variance()
+}
