@@ -1,4 +1,4 @@
-//! What the configuration files of relay and controller have in common.
+//! Shared parts of the configuration files of relay and controller.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use anabranch_wire::{Header, Rate};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
 
-/// Paths of one user at a relay unless the file says otherwise.
+/// Default number of paths of one user at a relay.
 const USER_PATHS: u32 = 64;
 
-/// Reads a file of settings and checks it; `origin` is its name, for errors.
+/// Parses and checks a file of settings; `origin` is its name, for errors.
 pub(crate) fn parse<F: DeserializeOwned, S>(
     (text, origin): (&str, &str),
     check: impl FnOnce(F, &str) -> Result<S, SettingsError>,
@@ -23,7 +23,7 @@ pub(crate) fn parse<F: DeserializeOwned, S>(
     file.and_then(|file| check(file, text)).map_err(|error: SettingsError| error.of(origin))
 }
 
-/// What is right for keys whose values the parser alone judges, and for tables that are missing.
+/// Examples of valid values, for keys whose errors come from the parser, and for missing tables.
 const EXAMPLES: [(&str, &str); 14] = [
     ("address", "`address = \"127.0.0.1:4780\"`, an IP address and a port"),
     ("addresses", "IP addresses without port, `addresses = [\"192.0.2.1\"]`"),
@@ -47,7 +47,7 @@ const EXAMPLES: [(&str, &str); 14] = [
     ),
 ];
 
-/// With what is right for the error's key, where the parser does not say it.
+/// Adds an example for the error's key, where the parser gives none.
 fn with_example(error: SettingsError) -> SettingsError {
     let is_terse = error.message.starts_with("invalid ") || error.key == "store";
     match EXAMPLES.iter().find(|(key, _)| is_terse && *key == error.key) {
@@ -69,7 +69,7 @@ pub(crate) fn node_key(text: &str) -> Result<PublicKey, SettingsError> {
 pub(crate) struct Names(BTreeMap<PublicKey, String>);
 
 impl Names {
-    /// Takes in the `index`-th key of a kind, and gives its name.
+    /// Adds the `index`-th key of a kind; returns its name.
     pub(crate) fn add(
         &mut self,
         key: PublicKey,
@@ -91,7 +91,7 @@ impl Names {
     }
 }
 
-/// How much a key may use, as a table of the file says. A path takes two PIDs, one for each direction.
+/// The limits in a table of the file. A path takes two PIDs, one for each direction.
 pub(crate) fn limits(
     (paths, highest_tos): (Option<u32>, Option<u8>),
     (rate, bytes): (Option<RateText>, Option<u64>),

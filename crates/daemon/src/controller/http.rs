@@ -1,13 +1,13 @@
-//! The controller's HTTP API: the same questions as over its Unix socket, and events.
+//! The controller's HTTP API: the requests of its Unix socket, and events.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /api/v1/status` | what it knows |
+//! | `GET /api/v1/status` | all relays |
 //! | `GET /api/v1/relays/{key}` | one relay |
-//! | `GET /api/v1/clients/{key}/grants` | what a client holds |
-//! | `DELETE /api/v1/clients/{key}/grants`, `…/grants/{id}` | takes all back, or one |
+//! | `GET /api/v1/clients/{key}/grants` | the grants of a client |
+//! | `DELETE /api/v1/clients/{key}/grants`, `…/grants/{id}` | revokes all of them, or one |
 //! | `GET /api/v1/events` | server-sent events: `status` whenever it has changed |
-//! | `GET /api/v1/openapi.json` | all this as an OpenAPI 3.1 document |
+//! | `GET /api/v1/openapi.json` | the description of this API, as an OpenAPI 3.1 document |
 //! | `GET /metrics` | for Prometheus |
 
 use std::convert::Infallible;
@@ -33,10 +33,10 @@ use anabranch_service::http::{metrics, problem};
 
 const TAKEN: &str = "as many listen to events already as may; `/api/v1/status` tells the same to who asks";
 
-/// How often it is looked whether something has changed, for events.
+/// How often changes are looked for, for events.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Callers that listen to events at the same time. They stay, and are to leave connections to those who only ask.
+/// Most callers that listen to events. They stay, and must leave connections to other callers.
 pub const MOST_LISTENERS: usize = 64;
 
 /// The routes.
@@ -119,7 +119,7 @@ fn events(watch: Watch, place: OwnedSemaphorePermit) -> Sse<impl Stream<Item = R
     Sse::new(events.take_until(closing)).keep_alive(KeepAlive::default())
 }
 
-/// As Prometheus reads it (text format 0.0.4).
+/// The status in Prometheus' text format 0.0.4.
 fn to_prometheus(status: &Status) -> String {
     let mut text = String::new();
     let mut put = |name: &str, help: &str, samples: &[(String, f64)]| {

@@ -131,8 +131,8 @@ impl RelayService {
         self.endpoint.local_addresses()
     }
 
-    /// Takes over other users, controllers, rates and next hops. What the new configuration allows goes on; paths and
-    /// sessions of users that it removes end. Port, addresses and key stay as they are.
+    /// Takes over other users, controllers, rates and next hops. Paths and sessions of removed users end, all others go
+    /// on. Port, addresses and key stay as they are.
     pub fn reload(&self, settings: &RelaySettings) {
         let mut config = fitted(settings.core(self.node()), &self.budget);
         config.next_hops.public.extend(self.membership.observed());

@@ -25,7 +25,7 @@ impl Redb {
     /// Opens or creates the file.
     ///
     /// # Errors
-    /// What is wrong with the file and what to do. The file is left as it is.
+    /// If the file cannot be used; the message says what to do. The file is left as it is.
     pub async fn open(file: &Path) -> Result<Self, OpenError> {
         let path = file.to_owned();
         // A panic of the library means damage too.
