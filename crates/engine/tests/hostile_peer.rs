@@ -685,7 +685,8 @@ fn a_copy_of_the_first_packet_from_elsewhere_does_not_move_the_path() {
     let _turn = Meter::new();
     let elsewhere = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
     let mut victim = Victim::unheard();
-    let sent = victim.say_as((0, 0), elsewhere, [Frame::Ping]);
+    // Long enough to have a challenge of an address without proof allowed.
+    let sent = victim.say_as((0, 0), elsewhere, [Frame::Ping, Frame::Padding(100)]);
     assert_eq!(victim.session.paths()[0].route, route());
     let there: Vec<_> = sent.iter().filter(|sent| sent.route == elsewhere).collect();
     let only_challenges = there.iter().all(|sent| {
