@@ -25,7 +25,7 @@ pub(crate) struct Challenge {
     first_at: Time,
     interval: Span,
     longest: Span,
-    /// What the address may be sent.
+    /// Bytes that may be sent to the address.
     allowance: Allowance,
     /// It is padded to the size that every path must carry.
     padded: bool,
@@ -65,13 +65,13 @@ impl Challenge {
         self.padded
     }
 
-    /// Small challenges are answered: now one of full size, with another token.
+    /// The challenge of full size that follows the answer to a small one, with another token.
     pub(crate) fn grow(&self, token: u64, now: Time) -> Self {
         let interval = self.rtt(now).map_or(self.interval, |rtt| rtt * 3);
         Self::new(token, self.route, now, interval).padded()
     }
 
-    /// Waits as if it had been sent.
+    /// Puts off the next attempt, as if it had been sent now.
     pub(crate) fn postpone(&mut self, now: Time) {
         self.due = now + self.interval;
     }
@@ -107,7 +107,7 @@ impl Challenge {
         last_heard < self.first_at
     }
 
-    /// Is waited for as long again, and asked more rarely.
+    /// Waits as long again, and is sent at longer pauses.
     pub(crate) fn wait_on(&mut self, now: Time) {
         self.first_at = now;
         self.longest = LONGEST_UNHEARD;
@@ -118,7 +118,7 @@ impl Challenge {
         self.attempts > 0 && now < self.due
     }
 
-    /// How long an answer has been waited for.
+    /// Time since the first attempt.
     pub(crate) fn age(&self, now: Time) -> Span {
         now.since(self.first_at)
     }
@@ -129,8 +129,8 @@ impl Challenge {
     }
 }
 
-/// How much may be sent on a path: before its address is proven in proportion to what came from there, and ever within the
-/// limits that this end and the peer set.
+/// How much may be sent on a path: in proportion to what came from its address until that is proven, and always
+/// within the limits that both ends set.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Allowance {
@@ -138,7 +138,7 @@ pub(crate) struct Allowance {
     left: u64,
     /// Bytes sent, with [`PACKET_COST`] for each packet.
     spent: u64,
-    /// Most of these by the wish of this end, and of the peer.
+    /// The limits of this end and of the peer.
     limits: (u64, u64),
 }
 
@@ -169,7 +169,7 @@ impl Allowance {
         if self.proven { room } else { self.left.min(room) }
     }
 
-    /// What was spent of the limits.
+    /// Bytes spent of the limits.
     pub(crate) fn spent(&self) -> u64 {
         self.spent
     }
@@ -192,12 +192,12 @@ impl Allowance {
         self.left = self.left.max(CHALLENGE_BYTES);
     }
 
-    /// This end wants no more than so much sent in all.
+    /// Sets this end's limit of bytes in all.
     pub(crate) fn limit_here(&mut self, limit: u64) {
         self.limits.0 = limit;
     }
 
-    /// The peer wants no more than so much sent in all; its highest limit counts.
+    /// Sets the peer's limit of bytes in all; its highest one counts.
     pub(crate) fn limit_there(&mut self, limit: u64) {
         self.limits.1 = if self.limits.1 == u64::MAX { limit } else { self.limits.1.max(limit) };
     }

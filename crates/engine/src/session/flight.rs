@@ -81,7 +81,7 @@ pub(super) struct Flight<P> {
     pub streams: Streams<P>,
     pub stats: SessionStats,
     pub pids: Box<dyn PidSource + Send>,
-    /// What may be sent to addresses without proof.
+    /// Bytes that may be sent to addresses without proof.
     pub credit: Credit,
 }
 

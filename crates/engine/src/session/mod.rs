@@ -13,7 +13,7 @@
 //! | `path_control` | `PathControl` | opening, proving, moving and abandoning paths |
 //! | `path_ids` | `PathIds` | path ids and their PIDs, paths through relays |
 //! | `race` | `Race` | other routes for path 0, which the handshake tried |
-//! | `unproven` | `Credit`, `Proofs` | what may be sent to addresses where the peer has not answered |
+//! | `unproven` | `Credit`, `Proofs` | limits for addresses where the peer has not answered |
 //! | `liveness` | `Liveness` | when a path is suspected, failed and taken back |
 //! | `rules` | `Rules` | what the user wants of paths: priorities, caps, paths left out |
 //! | `coupling` | `Coupling` | evidence of shared bottlenecks, and the groups that follow |

@@ -94,12 +94,13 @@ impl Binding {
         } else {
             decide(now, flight, placement, views)
         };
-        let Some(bind) = decision else { return false };
-        self.bind_run(flight, Bind { bytes: bind.bytes.min(most), ..bind })
+        let Some(mut bind) = decision else { return false };
+        bind.bytes = bind.bytes.min(most);
+        self.bind_run(flight, &bind)
     }
 
     /// Binds data to a path, packet by packet, and queues copies on the others; false when there was none.
-    fn bind_run<P: Payload>(&mut self, flight: &mut Flight<P>, bind: Bind) -> bool {
+    fn bind_run<P: Payload>(&mut self, flight: &mut Flight<P>, bind: &Bind) -> bool {
         let Some(index) = flight.paths.place_of(bind.path) else { return false };
         let room = flight.paths[index].size() - PACKET_OVERHEAD;
         let mut bound = 0;
