@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::cargo::cargo_output;
 
 /// The crates without I/O, as in `docs/explanation/architecture.md`.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "anabranch-prefetch",
     "anabranch-wire",
     "anabranch-cc",
@@ -21,6 +21,7 @@ const PURE: [&str; 11] = [
     "anabranch-overlay",
     "anabranch-sim",
     "anabranch-experiments",
+    "anabranch-tunnel",
 ];
 
 /// Libraries that use the operating system: the clock, sockets, files, threads, randomness.

@@ -35,7 +35,7 @@ pub use config::{
     AckConfig, AckPolicy, Config, Coupling, DatagramConfig, Detector, FailureConfig, MemoryConfig, MtuConfig,
     ReportConfig,
 };
-pub use datagram::{DatagramMode, Protection};
+pub use datagram::{DatagramMode, DatagramSource, Protection, Pulled};
 pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
 pub use manager::{
     Fault, IdleReason, Meter, PathOrigin, PathReport, PathRule, PathRules, Pattern, Prefix, Priority,

@@ -59,9 +59,9 @@ pub use tap::{Seen, Tap};
 
 pub use anabranch_agent::{Named, Permission, Reaches, may_try};
 pub use anabranch_engine::{
-    AbandonReason, AckPolicy, CloseReason, Config, DatagramMode, Decision, Ecn, Event, IdleReason, Item,
+    AbandonReason, AckPolicy, CloseReason, Config, DatagramMode, DatagramSource, Decision, Ecn, Event, IdleReason, Item,
     Meter, PathChange, PathError, PathInfo, PathOrigin, PathReport, PathRule, PathRules, PathState,
-    PathStats, PathView, Pattern, Prefix, Priority, Protection, ReportConfig, ReservedPath, Route, Scheduler,
+    PathStats, PathView, Pattern, Prefix, Priority, Protection, Pulled, ReportConfig, ReservedPath, Route, Scheduler,
     SchedulerKind, SessionStats, SessionView, Standing, SuppressionLimits, Terms, cc, suppress,
 };
 pub use anabranch_secure::{

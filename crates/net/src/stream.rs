@@ -38,8 +38,17 @@ const LARGEST_COPY: usize = 64 << 10;
 pub struct Stream {
     handle: Arc<Handle>,
     id: StreamId,
+    half: Half,
     read_ended: bool,
     write_ended: bool,
+}
+
+/// Which halves of the stream a handle is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Half {
+    Both,
+    Reading,
+    Writing,
 }
 
 impl fmt::Debug for Stream {
@@ -50,7 +59,19 @@ impl fmt::Debug for Stream {
 
 impl Stream {
     pub(crate) fn new(handle: Arc<Handle>, id: StreamId) -> Self {
-        Self { handle, id, read_ended: false, write_ended: false }
+        Self { handle, id, half: Half::Both, read_ended: false, write_ended: false }
+    }
+
+    /// A handle to the reading half and one to the writing half, for two tasks that use [`Stream::read_chunk`] and [`Stream::write_chunk`].
+    #[must_use]
+    pub fn into_halves(mut self) -> (Self, Self) {
+        let (handle, id) = (self.handle.clone(), self.id);
+        let (read_ended, write_ended) = (self.read_ended, self.write_ended);
+        // The halves end what they are for; this handle ends nothing.
+        (self.read_ended, self.write_ended) = (true, true);
+        let reading = Self { handle: handle.clone(), id, half: Half::Reading, read_ended, write_ended: true };
+        let writing = Self { handle, id, half: Half::Writing, read_ended: true, write_ended };
+        (reading, writing)
     }
 
     /// Its number in the session.
@@ -156,8 +177,13 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let mut core = self.handle.inner.core();
-        core.wakers.forget(self.id);
-        // A half that is over needs neither.
+        if self.half != Half::Writing {
+            core.wakers.forget_reader(self.id);
+        }
+        if self.half != Half::Reading {
+            core.wakers.forget_writer(self.id);
+        }
+        // What is over already needs neither.
         if !self.write_ended {
             let _ = core.engine.finish(self.id);
         }

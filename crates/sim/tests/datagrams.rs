@@ -1,6 +1,12 @@
 //! Datagrams that are to arrive: copies of them, parity that follows the loss, and what both cost.
 
-use anabranch_engine::{Config, DatagramMode, Protection, SchedulerKind, Session, SessionStats};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use anabranch_engine::{
+    Config, DatagramMode, DatagramSource, PathView, Protection, Pulled, SchedulerKind, Session, SessionStats,
+    SessionView,
+};
 use anabranch_link::LossModel;
 use anabranch_sim::{App, CLIENT, CableConfig, Idle, Pair, SERVER};
 use anabranch_wire::{DatagramFrame, Span, Time};
@@ -235,4 +241,45 @@ fn a_loss_holds_up_what_is_wanted_in_order_for_a_while_and_no_longer() {
     assert!(world.taker.numbers.is_sorted());
     let stats = world.pair.session(SERVER).stats();
     assert!(stats.gaps_timed_out + stats.gaps_overflowed >= 20, "{stats:?}");
+}
+
+/// Numbered datagrams that wait outside the session: even ones for the first path, odd ones for the last.
+struct Waiting {
+    numbers: Arc<Mutex<VecDeque<u32>>>,
+}
+
+impl DatagramSource<Bytes> for Waiting {
+    fn is_waiting(&self) -> bool {
+        !self.numbers.lock().unwrap().is_empty()
+    }
+
+    fn next(&mut self, _: &SessionView, paths: &[PathView]) -> Pulled<Bytes> {
+        let mut numbers = self.numbers.lock().unwrap();
+        let wanted = |number: u32| if number.is_multiple_of(2) { paths.first() } else { paths.last() };
+        let index = numbers.iter().position(|number| wanted(*number).is_some_and(|path| path.budget > 1_000));
+        let Some(number) = index.and_then(|index| numbers.remove(index)) else {
+            return Pulled::Wait(Time::NEVER);
+        };
+        let mut data = vec![number as u8; 600 + number as usize % 50];
+        data[..4].copy_from_slice(&number.to_be_bytes());
+        let path = wanted(number).expect("it was found above").id;
+        Pulled::Send { path, datagram: DatagramFrame { class: CLASS, flow: 9, data: data.into() } }
+    }
+}
+
+#[test]
+fn a_source_keeps_its_datagrams_until_their_path_has_room() {
+    let mut world = World::in_order(0, 0);
+    let numbers = Arc::new(Mutex::new((0..2_000).collect::<VecDeque<u32>>()));
+    world.pair.session(CLIENT).set_datagram_source(Box::new(Waiting { numbers: numbers.clone() }));
+    world.pair.run(at(310), &mut [&mut Idle, &mut world.taker]);
+    let left = numbers.lock().unwrap().len();
+    assert!((1_000..2_000).contains(&left), "{left} still wait: windows and pacing hold them back");
+    world.pair.run(at(1_500), &mut [&mut Idle, &mut world.taker]);
+    assert_eq!((numbers.lock().unwrap().len(), world.taker.numbers.len()), (0, 2_000));
+    for parity in [0, 1] {
+        let one_path: Vec<u32> =
+            world.taker.numbers.iter().copied().filter(|number| number % 2 == parity).collect();
+        assert!(one_path.is_sorted(), "each path keeps the order of its datagrams");
+    }
 }

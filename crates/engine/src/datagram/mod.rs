@@ -22,6 +22,7 @@
 //! | `mending` | the receiver's blocks, and restoring lost datagrams |
 //! | `turns` | the rate limit of restoring |
 //! | `ordering` | datagrams that wait for earlier ones, where the receiver wants order |
+//! | `source` | datagrams that wait outside the session until a path may carry them |
 
 mod code;
 mod loss;
@@ -29,6 +30,7 @@ mod mending;
 mod ordering;
 mod seen;
 mod sending;
+mod source;
 mod turns;
 
 use anabranch_wire::Span;
@@ -36,6 +38,7 @@ use anabranch_wire::Span;
 pub(crate) use mending::Mending;
 pub(crate) use ordering::{Inflow, Ordering};
 pub(crate) use sending::{Carrier, Sending, Spares};
+pub use source::{DatagramSource, Pulled};
 
 /// How the datagrams of a class are protected against loss. Without effect if the peer does not repair datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,9 @@ use anabranch_wire::{
 
 use super::flight::Flight;
 use super::sending::{Outlet, Packets, fastest, finish};
-use crate::datagram::{Carrier, DatagramMode, Inflow, Mending, Ordering, Sending, Spares};
+use crate::datagram::{
+    Carrier, DatagramMode, DatagramSource, Inflow, Mending, Ordering, Pulled, Sending, Spares,
+};
 use crate::event::{Event, ProtocolError};
 use crate::inbox::Inbox;
 use crate::path::Path;
@@ -45,6 +47,8 @@ pub(super) struct Datagrams<P> {
     queues: Option<Box<Queues<P>>>,
     /// How the datagrams of each class are made to arrive.
     modes: [DatagramMode; CLASSES],
+    /// Asked for a datagram when a path has room and none wait here.
+    source: Option<Box<dyn DatagramSource<P>>>,
     budget: MemoryBudget,
 }
 
@@ -62,7 +66,7 @@ struct Queues<P> {
 
 impl<P: Payload> Datagrams<P> {
     pub(super) fn new(modes: [DatagramMode; CLASSES], budget: MemoryBudget) -> Self {
-        Self { queues: None, modes, budget }
+        Self { queues: None, modes, source: None, budget }
     }
 
     fn queues(&mut self, flight: &Flight<P>) -> &mut Queues<P> {
@@ -119,6 +123,11 @@ impl<P: Payload> Datagrams<P> {
         self.queues.as_mut()?.incoming.pop()
     }
 
+    /// Asks `source` from now on for datagrams whenever a path has room and none wait here.
+    pub(super) fn set_source(&mut self, source: Box<dyn DatagramSource<P>>) {
+        self.source = Some(source);
+    }
+
     pub(super) fn set_mode(&mut self, class: u8, mode: DatagramMode) {
         self.modes[usize::from(class).min(CLASSES - 1)] = mode;
     }
@@ -135,6 +144,9 @@ impl<P: Payload> Datagrams<P> {
     /// True while datagrams, copies of them or parity wait for a path.
     #[inline]
     pub(super) fn have_work(&self) -> bool {
+        if self.source.as_ref().is_some_and(|source| source.is_waiting()) {
+            return true;
+        }
         let Some(queues) = &self.queues else { return false };
         !queues.outgoing.is_empty() || queues.sending.as_ref().is_some_and(|sending| sending.has_spares())
     }
@@ -180,7 +192,9 @@ impl<P: Payload> Datagrams<P> {
         flight: &mut Flight<P>,
         outlet: &mut Outlet<'_, P>,
     ) -> Option<Transmit<P>> {
-        let front = self.queues.as_ref()?.outgoing.front()?;
+        let Some(front) = self.queues.as_ref().and_then(|queues| queues.outgoing.front()) else {
+            return self.pull(now, flight, outlet);
+        };
         if self.mode_of(flight, front.class) == DatagramMode::Redundant {
             let fastest = fastest(outlet.views)?;
             return self.build(now, flight, outlet, fastest, false);
@@ -193,6 +207,30 @@ impl<P: Payload> Datagrams<P> {
             Decision::Duplicate(paths) => self.build(now, flight, outlet, *paths.first()?, true),
             Decision::Wait(until) => {
                 flight.clock.wake_at = until;
+                None
+            }
+        }
+    }
+
+    /// A packet with a datagram of the source, if it has one for these paths.
+    fn pull(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        outlet: &mut Outlet<'_, P>,
+    ) -> Option<Transmit<P>> {
+        let source = self.source.as_mut().filter(|source| source.is_waiting())?;
+        if !flight.state().carries_data() {
+            return None;
+        }
+        let session = SessionView { now, more_expected: flight.streams.more_expected(), window: u64::MAX };
+        match source.next(&session, outlet.views) {
+            Pulled::Send { path, datagram } => {
+                self.queues(flight).outgoing.push_front(datagram);
+                self.build(now, flight, outlet, path, false)
+            }
+            Pulled::Wait(until) => {
+                flight.clock.wake_at = flight.clock.wake_at.min(until);
                 None
             }
         }

@@ -58,7 +58,7 @@ pub use path_ids::ReservedPath;
 
 use crate::bottleneck::Verdict;
 use crate::config::Config;
-use crate::datagram::DatagramMode;
+use crate::datagram::{DatagramMode, DatagramSource};
 use crate::event::{AbandonReason, CloseReason, Event, PidChange, PidSource, ProtocolError};
 use crate::manager::{PathOrigin, PathRules};
 use crate::path::Path;
@@ -285,6 +285,11 @@ impl<P: Payload> Session<P> {
     /// [`DatagramError`] when it can never be sent.
     pub fn send_datagram(&mut self, datagram: DatagramFrame<P>) -> Result<(), DatagramError> {
         self.datagrams.send(&mut self.flight, datagram)
+    }
+
+    /// Asks `source` from now on for datagrams whenever a path has room and none wait in the session.
+    pub fn set_datagram_source(&mut self, source: Box<dyn DatagramSource<P>>) {
+        self.datagrams.set_source(source);
     }
 
     /// Takes a datagram that arrived, with its time of arrival.

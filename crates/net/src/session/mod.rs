@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anabranch_engine::{
-    AbandonReason, CloseReason, DatagramError, DatagramMode, Event, PathError, PathInfo, PathRules, Pattern,
-    ReservedPath, Route, Scheduler, SessionStats,
+    AbandonReason, CloseReason, DatagramError, DatagramMode, DatagramSource, Event, PathError, PathInfo,
+    PathRules, Pattern, ReservedPath, Route, Scheduler, SessionStats,
 };
 use anabranch_secure::{PublicKey, ShareId};
 use anabranch_wire::{DatagramFrame, PathId, PathUse, Pid, Side, StreamId, Time};
@@ -161,6 +161,41 @@ impl Session {
         drop(core);
         self.handle.inner.wake_driver();
         Ok(())
+    }
+
+    /// Asks `source` for datagrams whenever a path has room. Call [`Session::datagrams_wait`] after adding to an empty source.
+    pub fn set_datagram_source(&self, source: Box<dyn DatagramSource<Bytes>>) {
+        self.handle.inner.core().engine.set_datagram_source(source);
+    }
+
+    /// Wakes the session because its [`DatagramSource`] has something to send.
+    pub fn datagrams_wait(&self) {
+        self.handle.inner.wake_driver();
+    }
+
+    /// Waits for unreliable messages from the peer and adds up to `most` of them to `arrived`.
+    ///
+    /// # Errors
+    /// [`SessionError::Closed`].
+    pub async fn recv_datagrams(&self, arrived: &mut Vec<Datagram>, most: usize) -> Result<(), SessionError> {
+        poll_fn(|cx| {
+            let mut core = self.handle.inner.core();
+            let before = arrived.len();
+            while arrived.len() - before < most
+                && let Some((_, DatagramFrame { class, flow, data })) = core.engine.recv_datagram()
+            {
+                arrived.push(Datagram { class, flow, data });
+            }
+            if arrived.len() > before {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(reason) = &core.closed {
+                return Poll::Ready(Err(SessionError::Closed(reason.clone())));
+            }
+            core.wakers.wait(Wait::Datagram, cx.waker());
+            Poll::Pending
+        })
+        .await
     }
 
     /// The next unreliable message from the peer.

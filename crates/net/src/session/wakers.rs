@@ -69,9 +69,13 @@ impl Wakers {
         }
     }
 
-    /// Forgets a stream whose handle was dropped.
-    pub(crate) fn forget(&mut self, stream: StreamId) {
+    /// Forgets the reader of a stream: its handle is gone.
+    pub(crate) fn forget_reader(&mut self, stream: StreamId) {
         self.readers.remove(&stream);
+    }
+
+    /// Forgets the writer of a stream: its handle is gone.
+    pub(crate) fn forget_writer(&mut self, stream: StreamId) {
         self.writers.remove(&stream);
     }
 }

@@ -1,0 +1,44 @@
+//! Why a tunnel cannot be opened, or ended.
+
+use std::io;
+
+/// See the module's documentation.
+#[derive(Debug, thiserror::Error)]
+pub enum TunnelError {
+    /// The device cannot be made.
+    #[error("cannot create the network device {name}: {error}")]
+    Device {
+        /// Its name.
+        name: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A command that changes the system failed.
+    #[error("`{command}` failed: {output}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// What it printed.
+        output: String,
+    },
+    /// A file of the system cannot be changed.
+    #[error("cannot change {file}: {error}")]
+    File {
+        /// Its path.
+        file: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The server does not open the tunnel.
+    #[error("the server refused the tunnel: {0}")]
+    Refused(String),
+    /// The peer does not speak this protocol.
+    #[error("the other end does not speak the tunnel's protocol: {0}")]
+    Protocol(String),
+    /// The session ended.
+    #[error("the session ended: {0}")]
+    Session(#[from] anabranch_net::SessionError),
+    /// Reading or writing failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}

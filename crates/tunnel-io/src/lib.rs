@@ -1,0 +1,27 @@
+//! The tunnel at work: a TUN device, what the system needs around it, and the sessions that carry its packets.
+//!
+//! | module | job |
+//! |---|---|
+//! | `device` | the TUN device: reads and writes super-packets |
+//! | `system` | addresses, routes, rules, DNS, NAT: the commands that set them up and take them down |
+//! | `guard` | a small process that takes them down when this one is killed |
+//! | `pump` | packets from the device into entry queues, and from sessions into the device |
+//! | `streams` | the stream lane: TCP connections as streams of a session |
+//! | `client` | `tunnel up`: one session at a time, dialed again when it is lost |
+//! | `server` | `tunnel serve`: many clients behind one device |
+//! | `status` | what a running tunnel reports |
+//!
+//! Which lane and path a packet takes is decided in `anabranch-tunnel`, without I/O.
+
+pub mod client;
+mod control;
+pub mod device;
+mod error;
+pub mod guard;
+mod pump;
+pub mod server;
+pub mod status;
+mod streams;
+pub mod system;
+
+pub use error::TunnelError;

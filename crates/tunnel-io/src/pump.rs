@@ -1,0 +1,212 @@
+//! Packets from the device into entry queues, and from sessions into the device.
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch_net::{Clock, Session, SessionError};
+use anabranch_tunnel::coalesce::Coalescer;
+use anabranch_tunnel::entry::{DATAGRAM_OVERHEAD, Lane, Parcel, SharedEntry};
+use anabranch_tunnel::flow::FlowKey;
+use anabranch_tunnel::icmp;
+use anabranch_tunnel::offload::{VirtioHeader, split};
+use anabranch_tunnel::packet::Header;
+use anabranch_tunnel::queue::QueueLimits;
+use anabranch_tunnel::rewrite::clamp_segment_size;
+use bytes::{Bytes, BytesMut};
+
+use crate::device::Device;
+use crate::status::FlowBook;
+
+/// Datagrams taken from a session in one go.
+const BATCH: usize = 256;
+
+/// Counters of one direction.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub packets: AtomicU64,
+    pub bytes: AtomicU64,
+    /// Packets that were not allowed, or not packets.
+    pub refused: AtomicU64,
+}
+
+impl Traffic {
+    pub(crate) fn count(&self, bytes: usize) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Chooses the lane of a flow by the configuration.
+pub(crate) trait Classify: Send + Sync + 'static {
+    fn lane(&self, header: &Header, packet: &[u8]) -> Lane;
+}
+
+impl<F: Fn(&Header, &[u8]) -> Lane + Send + Sync + 'static> Classify for F {
+    fn lane(&self, header: &Header, packet: &[u8]) -> Lane {
+        self(header, packet)
+    }
+}
+
+/// What a peer at the other end of a session needs here: its entry queue and its counters.
+pub(crate) struct Link {
+    pub entry: SharedEntry<Bytes>,
+    pub flows: Mutex<FlowBook>,
+    pub sent: Traffic,
+    pub received: Traffic,
+    /// Largest inner packet that its paths carry.
+    pub mtu: AtomicU16,
+    session: Mutex<Option<Session>>,
+    clock: Clock,
+    /// Of the flow numbers.
+    seed: u64,
+}
+
+impl Link {
+    pub(crate) fn new(clock: Clock, (seed, mtu): (u64, u16)) -> Arc<Self> {
+        Arc::new(Self {
+            entry: SharedEntry::new(QueueLimits::default()),
+            flows: Mutex::default(),
+            sent: Traffic::default(),
+            received: Traffic::default(),
+            mtu: AtomicU16::new(mtu),
+            session: Mutex::default(),
+            clock,
+            seed,
+        })
+    }
+
+    /// Sends through this session from now on.
+    pub(crate) fn attach(&self, session: &Session) {
+        session.set_datagram_source(Box::new(self.entry.clone()));
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone());
+        session.datagrams_wait();
+    }
+
+    /// The session has ended. What waits goes through the next one.
+    pub(crate) fn detach(&self) {
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(crate) fn session(&self) -> Option<Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Queues packets of one flow. Returns an answer for the sender where they are too large.
+    fn push(&self, header: &Header, packets: &[Bytes], lane: Lane) -> Option<Vec<u8>> {
+        let (first, now) = (packets.first()?, self.clock.now());
+        let mtu = self.mtu.load(Ordering::Relaxed);
+        if first.len() > usize::from(mtu) {
+            self.sent.refused.fetch_add(packets.len() as u64, Ordering::Relaxed);
+            return icmp::too_big(first, mtu);
+        }
+        let key = FlowKey::of(header, first);
+        let flow = key.hash(self.seed);
+        let bytes = packets.iter().map(Bytes::len).sum();
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        flows.note(now, flow, &key, (packets.len(), bytes));
+        drop(flows);
+        self.sent.packets.fetch_add(packets.len() as u64, Ordering::Relaxed);
+        self.sent.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let wake = self.entry.with(|entry| {
+            for packet in packets {
+                entry.push(now, flow, Parcel { data: packet.clone(), lane });
+            }
+        });
+        if wake && let Some(session) = &*self.session.lock().unwrap_or_else(PoisonError::into_inner) {
+            session.datagrams_wait();
+        }
+        None
+    }
+}
+
+/// Reads the device for ever; `route` names the link for a packet.
+///
+/// # Errors
+/// Of the device.
+pub(crate) async fn from_device(
+    device: &Device,
+    classify: &dyn Classify,
+    route: impl Fn(&Header) -> Option<Arc<Link>>,
+) -> std::io::Result<()> {
+    let mut buffer = vec![0; crate::device::LARGEST_READ];
+    let mut arena = BytesMut::new();
+    loop {
+        let mut reads = 0;
+        let result = device.read(&mut buffer, |read| {
+            take(read, (device, &mut arena), classify, &route);
+            reads += 1;
+            reads < BATCH
+        });
+        result.await?;
+        // The sessions' tasks get their turn even while the device always has something.
+        tokio::task::yield_now().await;
+    }
+}
+
+fn take(
+    read: &[u8],
+    (device, arena): (&Device, &mut BytesMut),
+    classify: &dyn Classify,
+    route: &impl Fn(&Header) -> Option<Arc<Link>>,
+) {
+    let Some((virtio, packet)) = VirtioHeader::read(read) else { return };
+    let Some(header) = Header::read(packet) else { return };
+    let Some(link) = route(&header) else { return };
+    let lane = classify.lane(&header, packet);
+    let Some(mut packets) = split(&virtio, packet, arena) else { return };
+    if packets.len() == 1 && is_syn(&header, &packets[0]) {
+        packets[0] = clamped(&packets[0], link.mtu.load(Ordering::Relaxed));
+    }
+    if let Some(answer) = link.push(&header, &packets, lane) {
+        device.write_packet(&answer);
+    }
+}
+
+/// Takes datagrams of a session until it ends, and hands those that `allow` accepts to the device.
+pub(crate) async fn to_device(
+    (device, link): (&Device, &Link),
+    session: &Session,
+    allow: impl Fn(&Header) -> bool,
+) -> SessionError {
+    let mut arrived = Vec::with_capacity(BATCH);
+    let mut coalescer: Coalescer = device.coalescer();
+    loop {
+        if let Err(error) = session.recv_datagrams(&mut arrived, BATCH).await {
+            return error;
+        }
+        for datagram in arrived.drain(..) {
+            let packet = datagram.data;
+            let header =
+                Header::read(&packet).filter(|header| header.length == packet.len() && allow(header));
+            let Some(header) = header else {
+                link.received.refused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            link.received.count(packet.len());
+            let packet = if is_syn(&header, &packet) {
+                clamped(&packet, link.mtu.load(Ordering::Relaxed))
+            } else {
+                packet
+            };
+            coalescer.push(packet);
+        }
+        coalescer.drain().for_each(|group| device.write(&group));
+    }
+}
+
+fn is_syn(header: &Header, packet: &[u8]) -> bool {
+    header.protocol == 6 && packet.get(header.payload + 13).is_some_and(|flags| flags & 2 != 0)
+}
+
+fn clamped(packet: &[u8], mtu: u16) -> Bytes {
+    let mut copy = BytesMut::from(packet);
+    clamp_segment_size(&mut copy, mtu);
+    copy.freeze()
+}
+
+/// What the paths of a session carry of inner packets: the widest path counts, since packets that a narrow one does not take go over the others.
+pub(crate) fn inner_mtu(session: &Session, most: u16) -> Option<u16> {
+    let widest = session.paths().iter().map(|path| path.mtu).max()?;
+    let inner = widest.saturating_sub(DATAGRAM_OVERHEAD as u16).min(most);
+    Some(inner.max(576))
+}

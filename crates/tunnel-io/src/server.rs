@@ -1,0 +1,469 @@
+//! `tunnel serve`: many clients behind one device.
+//!
+//! A client is known by its key: it gets the same addresses each time it comes, so its programs' connections outlive a new session and a restart of
+//! the server. A client may send from its own addresses and networks only, and reach what [`Destinations`] allows.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use anabranch_net::{Clock, PublicKey, Session};
+use anabranch_tunnel::access::{Destinations, PrefixTable};
+use anabranch_tunnel::entry::Lane;
+use anabranch_tunnel::message::{Answer, Request, StreamHead, VERSION};
+use anabranch_tunnel::packet::Header;
+use ipnet::IpNet;
+use tokio::time::{sleep, timeout};
+
+use crate::client::{MTU, lane_of};
+use crate::control::Control;
+use crate::device::Device;
+use crate::error::TunnelError;
+use crate::guard::Guard;
+use crate::pump::{Classify, Link, from_device, inner_mtu, to_device};
+use crate::status::Status;
+use crate::streams::{Exit, Open, read_head};
+use crate::system::{self, ServerSystem};
+
+/// How long a client may take to say what it wants.
+const HELLO: Duration = Duration::from_secs(10);
+/// How often the paths' MTU is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Settings of the server.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Name of the device.
+    pub interface: String,
+    /// The server's addresses; the rest of each network is for clients.
+    pub addresses: Vec<IpNet>,
+    /// Clients reach other networks through this machine, under its addresses.
+    pub exit: bool,
+    /// Destinations that clients may reach besides public ones.
+    pub allow: Vec<IpNet>,
+    /// Name servers for clients.
+    pub dns: Vec<IpAddr>,
+    /// Clients may use the stream lane.
+    pub streams: bool,
+    /// Networks behind clients, by their key.
+    pub behind: BTreeMap<PublicKey, Vec<IpNet>>,
+    /// Clients at the same time, and addresses given to them.
+    pub most_clients: usize,
+    /// Command line of the own program for [`Guard`].
+    pub guard: Vec<OsString>,
+}
+
+/// What happens, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A client's tunnel is open.
+    Joined {
+        /// Its key.
+        node: PublicKey,
+        /// Its addresses and networks.
+        networks: Vec<IpNet>,
+    },
+    /// A client's session ended.
+    Left {
+        /// Its key.
+        node: PublicKey,
+        /// Why.
+        reason: String,
+    },
+    /// A client was not let in.
+    Refused {
+        /// Its key.
+        node: PublicKey,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A client that has an address.
+struct Client {
+    link: Arc<Link>,
+    networks: Vec<IpNet>,
+    /// Counts its sessions: only the last one may detach the link.
+    sessions: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    clients: BTreeMap<PublicKey, Client>,
+    routes: PrefixTable<Arc<Link>>,
+    hosts: Hosts,
+}
+
+/// The server's side of all tunnels.
+pub struct Server {
+    options: ServerOptions,
+    destinations: Destinations,
+    table: RwLock<Table>,
+    clock: Clock,
+    seed: u64,
+    open: Open,
+    device: Mutex<Option<Arc<Device>>>,
+}
+
+impl Server {
+    /// A server that does not serve yet. `seed` keeps others from choosing flows that collide.
+    #[must_use]
+    pub fn new(options: ServerOptions, clock: Clock, seed: u64) -> Arc<Self> {
+        // Clients reach the server itself, and each other only where that is allowed.
+        let own = options.addresses.iter().map(|address| IpNet::from(address.addr()));
+        let allowed: Vec<IpNet> = options.allow.iter().copied().chain(own).collect();
+        Arc::new(Self {
+            destinations: Destinations::public_and(&allowed),
+            options,
+            table: RwLock::default(),
+            clock,
+            seed,
+            open: Open::default(),
+            device: Mutex::default(),
+        })
+    }
+
+    /// Serves the sessions that `accept` gives until it gives none or this future is dropped.
+    ///
+    /// # Errors
+    /// When the device or the system cannot be set up, or the device fails.
+    pub async fn run<A: Future<Output = Option<Session>> + Send>(
+        self: Arc<Self>,
+        accept: impl Fn() -> A + Send + Sync,
+        notice: impl Fn(Notice) + Clone + Send + Sync + 'static,
+    ) -> Result<(), TunnelError> {
+        let interface = &self.options.interface;
+        system::clean(interface);
+        let device = Arc::new(Device::create(interface, MTU)?);
+        let _guard = Guard::start(&self.options.guard)?;
+        let _cleaner = Cleaner(interface.clone());
+        let system = ServerSystem {
+            interface: interface.clone(),
+            addresses: self.options.addresses.clone(),
+            behind: self.options.behind.values().flatten().copied().collect(),
+            exit: self.options.exit,
+        };
+        system.apply()?;
+        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Some(device.clone());
+        let reader = from_device(&device, &*self, |header| self.link_to(header.destination));
+        let sessions = async {
+            while let Some(session) = accept().await {
+                let (server, device, notice) = (self.clone(), device.clone(), notice.clone());
+                tokio::spawn(async move { server.serve(&device, session, notice).await });
+            }
+        };
+        tokio::select! {
+            result = reader => Ok(result?),
+            () = sessions => Ok(()),
+        }
+    }
+
+    /// All tunnels as they are now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let (now, table) = (self.clock.now(), self.table.read().unwrap_or_else(PoisonError::into_inner));
+        let peers = table.clients.iter().map(|(node, client)| {
+            let networks = client.networks.iter().map(ToString::to_string).collect();
+            client.link.status(now, node.to_string(), networks)
+        });
+        let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        Status {
+            interface: self.options.interface.clone(),
+            peers: peers.collect(),
+            streams: self.open.count(),
+            device_dropped: device.as_ref().map_or(0, |device| device.dropped()),
+        }
+    }
+
+    fn link_to(&self, destination: IpAddr) -> Option<Arc<Link>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.routes.find(destination).cloned()
+    }
+
+    async fn serve(&self, device: &Device, session: Session, notice: impl Fn(Notice)) {
+        let node = session.peer();
+        let opened = timeout(HELLO, self.open(&session)).await;
+        let silent = || TunnelError::Protocol("it did not ask for a tunnel".into());
+        let (mut control, joined) = match opened.unwrap_or_else(|_| Err(silent())) {
+            Ok(opened) => opened,
+            Err(error) => {
+                notice(Notice::Refused { node, reason: error.to_string() });
+                return session.abort(0, "no tunnel was opened");
+            }
+        };
+        notice(Notice::Joined { node, networks: joined.networks.clone() });
+        joined.link.attach(&session);
+        let sources = sources(&joined.networks);
+        let allow = |header: &Header| {
+            sources.find(header.source).is_some() && self.destinations.allow(header.destination)
+        };
+        let reason = tokio::select! {
+            error = to_device((device, &joined.link), &session, allow) => error.to_string(),
+            ended = control.receive::<Request>() => match ended {
+                Ok(None) => "the client closed the tunnel".to_owned(),
+                Ok(Some(_)) => "the client asked for a second tunnel".to_owned(),
+                Err(error) => error.to_string(),
+            },
+            () = self.take_streams(&session) => "the session ended".to_owned(),
+            () = follow_mtu(&session, &joined.link) => String::new(),
+        };
+        self.leave(node, joined.number);
+        notice(Notice::Left { node, reason });
+        session.abort(0, "the tunnel is closed");
+    }
+
+    /// Reads what the client wants and answers.
+    async fn open(&self, session: &Session) -> Result<(Control, Joined), TunnelError> {
+        let mut stream = session.accept_stream().await?;
+        if read_head(&mut stream).await? != StreamHead::Control {
+            return Err(TunnelError::Protocol("its first stream is not the control stream".into()));
+        }
+        let mut control = Control::new(stream);
+        let hello = control.receive::<Request>().await?;
+        let asked = match hello {
+            Some(Request::Hello { version: VERSION, networks }) => self.join(session.peer(), &networks),
+            Some(Request::Hello { version, .. }) => Err(format!(
+                "this server speaks version {VERSION} of the tunnel, the client version {version}"
+            )),
+            None => return Err(TunnelError::Protocol("it closed the control stream".into())),
+        };
+        let joined = match asked {
+            Ok(joined) => joined,
+            Err(reason) => {
+                control.send(&Answer::Refused { reason: reason.clone() }).await?;
+                // The answer leaves before the session ends.
+                sleep(Duration::from_millis(200)).await;
+                return Err(TunnelError::Refused(reason));
+            }
+        };
+        let welcome = Answer::Welcome {
+            version: VERSION,
+            addresses: joined.addresses.clone(),
+            gateways: self.options.addresses.iter().map(IpNet::addr).collect(),
+            dns: self.options.dns.clone(),
+            routes: self.routes(),
+            mtu: MTU,
+            streams: self.options.streams,
+        };
+        control.send(&welcome).await?;
+        Ok((control, joined))
+    }
+
+    /// What clients reach through this server.
+    fn routes(&self) -> Vec<IpNet> {
+        let mut routes: Vec<IpNet> = self.options.addresses.iter().map(IpNet::trunc).collect();
+        routes.extend(&self.options.allow);
+        if self.options.exit {
+            routes.extend(["0.0.0.0/0", "::/0"].iter().filter_map(|all| all.parse::<IpNet>().ok()));
+        }
+        routes
+    }
+
+    /// Gives a client its addresses, or says why it gets none.
+    fn join(&self, node: PublicKey, networks: &[IpNet]) -> Result<Joined, String> {
+        let granted = self.options.behind.get(&node).map(Vec::as_slice).unwrap_or_default();
+        if let Some(network) = networks.iter().find(|network| !granted.contains(network)) {
+            return Err(format!(
+                "this server does not route {network} to you; its operator has to list it for your key, {node}"
+            ));
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let table = &mut *table;
+        if !table.clients.contains_key(&node) && table.clients.len() >= self.options.most_clients {
+            table.forget_one()?;
+        }
+        let addresses = table.hosts.addresses_of(node, &self.options.addresses)?;
+        let own = addresses.iter().map(|address| IpNet::from(address.addr()));
+        let all: Vec<IpNet> = own.chain(granted.iter().copied()).collect();
+        let client = table.clients.entry(node).or_insert_with(|| Client {
+            link: Link::new(self.clock.clone(), (self.seed, MTU)),
+            networks: all.clone(),
+            sessions: 0,
+        });
+        client.sessions += 1;
+        let joined = Joined { link: client.link.clone(), addresses, networks: all, number: client.sessions };
+        for network in &joined.networks {
+            table.routes.insert(*network, joined.link.clone());
+        }
+        Ok(joined)
+    }
+
+    /// The client keeps its addresses; its packets wait for its next session.
+    fn leave(&self, node: PublicKey, number: u64) {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = table.clients.get(&node).filter(|client| client.sessions == number) {
+            client.link.detach();
+        }
+    }
+
+    async fn take_streams(&self, session: &Session) {
+        let exit = Exit::new(self.open.clone());
+        while let Ok(mut stream) = session.accept_stream().await {
+            if !self.options.streams {
+                continue;
+            }
+            let (exit, destinations) = (exit.clone(), self.destinations.clone());
+            tokio::spawn(async move {
+                // A stream that is not a connection is dropped.
+                if let Ok(StreamHead::Connect(destination)) = read_head(&mut stream).await {
+                    let is_allowed = destinations.allow(destination.ip());
+                    exit.serve(stream, destination, is_allowed).await;
+                }
+            });
+        }
+    }
+}
+
+impl Classify for Server {
+    fn lane(&self, header: &Header, packet: &[u8]) -> Lane {
+        lane_of(Lane::Auto, header, packet)
+    }
+}
+
+/// A client that was given its addresses.
+struct Joined {
+    link: Arc<Link>,
+    addresses: Vec<IpNet>,
+    networks: Vec<IpNet>,
+    number: u64,
+}
+
+impl Table {
+    /// Forgets a client without a session, so that another gets its place.
+    fn forget_one(&mut self) -> Result<(), String> {
+        let idle =
+            self.clients.iter().find(|(_, client)| client.link.session().is_none()).map(|(node, _)| *node);
+        let node = idle.ok_or("this server has as many clients as it takes; try again later")?;
+        if let Some(client) = self.clients.remove(&node) {
+            client.networks.iter().for_each(|network| drop(self.routes.remove(network)));
+        }
+        self.hosts.forget(node);
+        Ok(())
+    }
+}
+
+/// Which client has which host number. The number follows from the client's key, so a restarted server gives the same one.
+#[derive(Debug, Default)]
+struct Hosts {
+    by_node: BTreeMap<PublicKey, u32>,
+    by_number: BTreeMap<u32, PublicKey>,
+}
+
+impl Hosts {
+    fn forget(&mut self, node: PublicKey) {
+        if let Some(number) = self.by_node.remove(&node) {
+            self.by_number.remove(&number);
+        }
+    }
+
+    /// The client's addresses, one in each network.
+    fn addresses_of(&mut self, node: PublicKey, networks: &[IpNet]) -> Result<Vec<IpNet>, String> {
+        let bits = networks.iter().map(|network| network.max_prefix_len() - network.prefix_len()).min();
+        // Numbers 2 to all but the last: the network, the server by custom, and broadcast are none.
+        let hosts = (1_u64 << bits.unwrap_or(0).min(24)).saturating_sub(3) as u32;
+        let number = match self.by_node.get(&node) {
+            Some(number) => *number,
+            None => self.free(node, hosts, networks).ok_or("this server has no address left for you")?,
+        };
+        self.by_node.insert(node, number);
+        self.by_number.insert(number, node);
+        Ok(networks.iter().filter_map(|network| host(network, number)).collect())
+    }
+
+    fn free(&self, node: PublicKey, hosts: u32, networks: &[IpNet]) -> Option<u32> {
+        let key = node.to_string();
+        let start = key
+            .bytes()
+            .fold(2_166_136_261_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619));
+        let is_servers = |number: &u32| {
+            networks
+                .iter()
+                .any(|network| host(network, *number).is_some_and(|host| host.addr() == network.addr()))
+        };
+        (0..hosts)
+            .map(|step| 2 + (start % hosts + step) % hosts)
+            .find(|number| !self.by_number.contains_key(number) && !is_servers(number))
+    }
+}
+
+/// The address with this number in a network.
+fn host(network: &IpNet, number: u32) -> Option<IpNet> {
+    let address = match network.network() {
+        IpAddr::V4(first) => IpAddr::from((u32::from(first) + number).to_be_bytes()),
+        IpAddr::V6(first) => IpAddr::from((u128::from(first) + u128::from(number)).to_be_bytes()),
+    };
+    IpNet::new(address, network.prefix_len()).ok()
+}
+
+fn sources(networks: &[IpNet]) -> PrefixTable<()> {
+    let mut table = PrefixTable::default();
+    for network in networks {
+        table.insert(*network, ());
+    }
+    table
+}
+
+async fn follow_mtu(session: &Session, link: &Link) {
+    // The search for larger packets takes a moment.
+    sleep(3 * LOOK).await;
+    loop {
+        if let Some(mtu) = inner_mtu(session, MTU) {
+            link.mtu.store(mtu, Ordering::Relaxed);
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Cleans up when the server ends in order.
+struct Cleaner(String);
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        system::clean(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::NodeKey;
+
+    use super::*;
+
+    fn node(byte: u8) -> PublicKey {
+        NodeKey::from_random([byte; 32]).public()
+    }
+
+    fn networks() -> Vec<IpNet> {
+        vec!["10.77.0.1/24".parse().unwrap(), "fd77::1/64".parse().unwrap()]
+    }
+
+    #[test]
+    fn a_client_gets_the_same_addresses_from_a_restarted_server() {
+        let (mut first, mut second) = (Hosts::default(), Hosts::default());
+        let before = first.addresses_of(node(1), &networks()).unwrap();
+        assert_eq!(before.len(), 2);
+        second.addresses_of(node(2), &networks()).unwrap();
+        assert_eq!(second.addresses_of(node(1), &networks()).unwrap(), before);
+    }
+
+    #[test]
+    fn no_two_clients_share_an_address_and_none_gets_the_servers() {
+        let mut hosts = Hosts::default();
+        let mut given: Vec<IpNet> = (0..253)
+            .filter_map(|byte| hosts.addresses_of(node(byte), &networks()[..1]).ok())
+            .flatten()
+            .collect();
+        let all = given.len();
+        given.sort();
+        given.dedup();
+        assert_eq!(given.len(), all);
+        assert!(all >= 250, "{all} of 253");
+        let reserved = ["10.77.0.0", "10.77.0.1", "10.77.0.255"];
+        assert!(!given.iter().any(|host| reserved.contains(&host.addr().to_string().as_str())));
+        assert!(hosts.addresses_of(node(254), &networks()[..1]).is_err());
+    }
+}

@@ -1,0 +1,440 @@
+//! What the system needs around the device: addresses, routes, rules, DNS, forwarding and NAT.
+//!
+//! Everything is done by the commands that an administrator would use (`ip`, `nft`, `resolvectl`), so an error shows a command line that can be
+//! tried by hand. What does not vanish with the device carries a tag and is taken away by [`clean`]: rules have a priority of their own
+//! ([`RULE_PRIORITY`]) and protocol ([`RULE_PROTOCOL`]), firewall rules live in one table per device, and settings that were changed are in a file
+//! below `/run/anabranch`. The steps come in such an order that a process killed between two of them leaves no route into nowhere: the default route
+//! lives in a table of its own and vanishes with the device; the rule that leads there comes last.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::error::TunnelError;
+
+/// Mark of the tunnel's own packets, which the rules leave outside.
+pub const MARK: u32 = 0x0061_6e62;
+/// The routing table of the tunnel's routes.
+pub const TABLE: u32 = 51_877;
+/// Priority of the tunnel's rules; the next number is used as well.
+pub const RULE_PRIORITY: u32 = 5_270;
+/// Protocol number of the tunnel's rules and routes, as a tag.
+pub const RULE_PROTOCOL: u32 = 187;
+/// The firewall table of the kill switch: one name, so that any later run finds it.
+pub const KILL_SWITCH: &str = "anabranch_kill_switch";
+/// Where changed settings are remembered.
+const STATE: &str = "/run/anabranch";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const MANAGED: &str = "# written by anabranch tunnel; the original is restored when the tunnel ends\n";
+
+/// One change of the system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Standard input.
+    pub input: String,
+}
+
+impl Step {
+    fn new(line: &str) -> Self {
+        Self { command: line.split_whitespace().map(str::to_owned).collect(), input: String::new() }
+    }
+
+    fn nft(script: String) -> Self {
+        Self { command: vec!["nft".into(), "-f".into(), "-".into()], input: script }
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// [`TunnelError::Command`] with what it printed.
+    pub fn run(&self) -> Result<String, TunnelError> {
+        let failed = |output: String| TunnelError::Command { command: self.command.join(" "), output };
+        let (program, arguments) = self.command.split_first().ok_or_else(|| failed(String::new()))?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                failed(format!("{error}; is the package installed that contains `{program}`?"))
+            })?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A command that does not read its input says itself why.
+            let _ = stdin.write_all(self.input.as_bytes());
+        }
+        let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+        }
+    }
+}
+
+/// What the client wants of its system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientSystem {
+    /// The device.
+    pub interface: String,
+    /// Its addresses.
+    pub addresses: Vec<IpNet>,
+    /// Destinations that go through the tunnel.
+    pub routes: Vec<IpNet>,
+    /// Name servers, asked through the tunnel.
+    pub dns: Vec<IpAddr>,
+    /// Port of the listener that takes TCP connections for the stream lane.
+    pub stream_port: Option<u16>,
+    /// Nothing may leave outside the tunnel.
+    pub kill_switch: bool,
+}
+
+/// What the server wants of its system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerSystem {
+    /// The device.
+    pub interface: String,
+    /// Its addresses, with the length of the clients' networks.
+    pub addresses: Vec<IpNet>,
+    /// Networks behind clients.
+    pub behind: Vec<IpNet>,
+    /// Clients leave for other networks under the server's addresses.
+    pub exit: bool,
+}
+
+fn has(addresses: &[IpNet], v6: bool) -> bool {
+    addresses.iter().any(|address| address.addr().is_ipv6() == v6)
+}
+
+/// `ip` for the address family of a prefix.
+fn ip(prefix: &IpNet) -> &'static str {
+    if prefix.addr().is_ipv6() { "ip -6" } else { "ip -4" }
+}
+
+fn address_steps(interface: &str, addresses: &[IpNet]) -> Vec<Step> {
+    let each = addresses.iter().map(|address| {
+        let nodad = if address.addr().is_ipv6() { " nodad" } else { "" };
+        Step::new(&format!("{} address replace {address} dev {interface}{nodad}", ip(address)))
+    });
+    each.chain([Step::new(&format!("ip link set dev {interface} up"))]).collect()
+}
+
+impl ClientSystem {
+    /// The steps, in order.
+    #[must_use]
+    pub fn steps(&self) -> Vec<Step> {
+        let interface = &self.interface;
+        let mut steps = address_steps(interface, &self.addresses);
+        for route in &self.routes {
+            if has(&self.addresses, route.addr().is_ipv6()) {
+                steps.push(Step::new(&format!(
+                    "{} route replace {route} dev {interface} table {TABLE} proto {RULE_PROTOCOL}",
+                    ip(route)
+                )));
+            }
+        }
+        if let Some(port) = self.stream_port {
+            steps.push(Step::nft(redirect_script(interface, port)));
+        }
+        if self.kill_switch {
+            steps.push(Step::nft(kill_switch_script(interface)));
+        }
+        steps.extend(self.rules());
+        steps
+    }
+
+    /// The rules that lead into the tunnel: those of longer prefixes than a default route stay ahead of it.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Step> {
+        let families = [("ip -4", has(&self.addresses, false)), ("ip -6", has(&self.addresses, true))];
+        let families = families.into_iter().filter(|(_, wanted)| *wanted).map(|(family, _)| family);
+        families
+            .flat_map(|family| {
+                let next = RULE_PRIORITY + 1;
+                [
+                    format!(
+                        "{family} rule add not fwmark {MARK:#x} lookup main suppress_prefixlength 0 priority {RULE_PRIORITY} protocol {RULE_PROTOCOL}"
+                    ),
+                    format!(
+                        "{family} rule add not fwmark {MARK:#x} lookup {TABLE} priority {next} protocol {RULE_PROTOCOL}"
+                    ),
+                ]
+            })
+            .map(|line| Step::new(&line))
+            .collect()
+    }
+
+    /// Applies everything.
+    ///
+    /// # Errors
+    /// Of the first step that fails; [`clean`] takes back those before it.
+    pub fn apply(&self) -> Result<(), TunnelError> {
+        self.steps().iter().try_for_each(|step| step.run().map(drop))?;
+        if self.dns.is_empty() { Ok(()) } else { set_dns(&self.interface, &self.dns) }
+    }
+}
+
+/// Local programs' TCP connections that would leave through the device, and forwarded ones, go to the listener.
+fn redirect_script(interface: &str, port: u16) -> String {
+    let table = table_name(interface);
+    format!(
+        "table inet {table} {{\n\
+         \tchain output {{\n\
+         \t\ttype nat hook output priority -100; policy accept;\n\
+         \t\toifname \"{interface}\" meta l4proto tcp redirect to :{port}\n\
+         \t}}\n\
+         \tchain prerouting {{\n\
+         \t\ttype nat hook prerouting priority -100; policy accept;\n\
+         \t\tiifname != \"{interface}\" fib daddr oifname \"{interface}\" meta l4proto tcp redirect to :{port}\n\
+         \t}}\n\
+         }}\n"
+    )
+}
+
+fn kill_switch_script(interface: &str) -> String {
+    format!(
+        "add table inet {KILL_SWITCH}\n\
+         delete table inet {KILL_SWITCH}\n\
+         table inet {KILL_SWITCH} {{\n\
+         \tchain output {{\n\
+         \t\ttype filter hook output priority 0; policy drop;\n\
+         \t\toifname \"lo\" accept\n\
+         \t\toifname \"{interface}\" accept\n\
+         \t\tmeta mark {MARK:#x} accept\n\
+         \t\tudp dport {{ 67, 547 }} accept\n\
+         \t\ticmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
+         \t}}\n\
+         }}\n"
+    )
+}
+
+impl ServerSystem {
+    /// The steps, in order.
+    #[must_use]
+    pub fn steps(&self) -> Vec<Step> {
+        let interface = &self.interface;
+        let mut steps = address_steps(interface, &self.addresses);
+        for network in &self.behind {
+            steps.push(Step::new(&format!(
+                "{} route replace {network} dev {interface} proto {RULE_PROTOCOL}",
+                ip(network)
+            )));
+        }
+        if self.exit {
+            steps.push(Step::nft(self.masquerade_script()));
+        }
+        steps
+    }
+
+    fn masquerade_script(&self) -> String {
+        let interface = &self.interface;
+        let mut lines = String::new();
+        for address in &self.addresses {
+            let (family, network) = (if address.addr().is_ipv6() { "ip6" } else { "ip" }, address.trunc());
+            let _ = writeln!(lines, "\t\t{family} saddr {network} oifname != \"{interface}\" masquerade");
+        }
+        format!(
+            "table inet {} {{\n\
+             \tchain postrouting {{\n\
+             \t\ttype nat hook postrouting priority 100; policy accept;\n\
+             {lines}\
+             \t}}\n\
+             }}\n",
+            table_name(interface)
+        )
+    }
+
+    /// Applies everything.
+    ///
+    /// # Errors
+    /// Of the first step that fails; [`clean`] takes back those before it.
+    pub fn apply(&self) -> Result<(), TunnelError> {
+        if self.exit {
+            let mut settings = vec!["net/ipv4/ip_forward"];
+            if has(&self.addresses, true) {
+                settings.push("net/ipv6/conf/all/forwarding");
+            }
+            let mut state = State::load(&self.interface);
+            for setting in settings {
+                state.set(setting, "1", &self.interface)?;
+            }
+        }
+        self.steps().iter().try_for_each(|step| step.run().map(drop))
+    }
+}
+
+/// The name of a device's firewall table.
+fn table_name(interface: &str) -> String {
+    let plain = interface.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' });
+    format!("anabranch_tunnel_{}", plain.collect::<String>())
+}
+
+/// Settings of the system as they were.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    /// Below `/proc/sys`, with the value before.
+    settings: Vec<(String, String)>,
+    /// The contents of `/etc/resolv.conf` before.
+    resolv_conf: Option<String>,
+}
+
+impl State {
+    fn file(interface: &str) -> PathBuf {
+        Path::new(STATE).join(format!("tunnel-{interface}.json"))
+    }
+
+    fn load(interface: &str) -> Self {
+        let text = fs::read_to_string(Self::file(interface)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Written before the change that it remembers.
+    fn save(&self, interface: &str) -> Result<(), TunnelError> {
+        let file = Self::file(interface);
+        let failed = |error| TunnelError::File { file: file.display().to_string(), error };
+        fs::create_dir_all(STATE).map_err(failed)?;
+        let part = file.with_extension("part");
+        fs::write(&part, serde_json::to_vec(self).unwrap_or_default()).map_err(failed)?;
+        fs::rename(&part, &file).map_err(failed)
+    }
+
+    fn set(&mut self, setting: &str, value: &str, interface: &str) -> Result<(), TunnelError> {
+        let file = Path::new("/proc/sys").join(setting);
+        let failed = |error| TunnelError::File { file: file.display().to_string(), error };
+        let before = fs::read_to_string(&file).map_err(failed)?;
+        if before.trim() == value {
+            return Ok(());
+        }
+        if !self.settings.iter().any(|(known, _)| known == setting) {
+            self.settings.push((setting.to_owned(), before.trim().to_owned()));
+            self.save(interface)?;
+        }
+        fs::write(&file, value).map_err(failed)
+    }
+}
+
+/// Sends the system's name queries to these servers: for this link only with systemd-resolved, which forgets them with the link; otherwise by
+/// rewriting `/etc/resolv.conf`.
+fn set_dns(interface: &str, servers: &[IpAddr]) -> Result<(), TunnelError> {
+    let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    let resolved = [
+        Step::new(&format!("resolvectl dns {interface} {}", servers.join(" "))),
+        Step::new(&format!("resolvectl domain {interface} ~.")),
+        Step::new(&format!("resolvectl default-route {interface} yes")),
+    ];
+    if resolved.iter().try_for_each(|step| step.run().map(drop)).is_ok() {
+        return Ok(());
+    }
+    let failed = |error| TunnelError::File { file: RESOLV_CONF.to_owned(), error };
+    let before = fs::read_to_string(RESOLV_CONF).map_err(failed)?;
+    let mut state = State::load(interface);
+    if !before.starts_with(MANAGED) {
+        state.resolv_conf = Some(before);
+        state.save(interface)?;
+    }
+    let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+    // The file itself is written, not replaced: it may be a mount or a link.
+    fs::write(RESOLV_CONF, format!("{MANAGED}{lines}")).map_err(failed)
+}
+
+/// Takes away everything of a device that does not vanish with it. Nothing happens where there is nothing.
+pub fn clean(interface: &str) {
+    for family in ["ip -4", "ip -6"] {
+        for priority in [RULE_PRIORITY + 1, RULE_PRIORITY] {
+            // Each call deletes one rule; more than one is there after a run that was killed.
+            let delete =
+                Step::new(&format!("{family} rule delete priority {priority} protocol {RULE_PROTOCOL}"));
+            let mut left = 16;
+            while left > 0 && delete.run().is_ok() {
+                left -= 1;
+            }
+        }
+    }
+    let table = table_name(interface);
+    let _ = Step::new(&format!("nft delete table inet {table}")).run();
+    let state = State::load(interface);
+    for (setting, value) in &state.settings {
+        let _ = fs::write(Path::new("/proc/sys").join(setting), value);
+    }
+    if let Some(before) = &state.resolv_conf
+        && fs::read_to_string(RESOLV_CONF).is_ok_and(|now| now.starts_with(MANAGED))
+    {
+        let _ = fs::write(RESOLV_CONF, before);
+    }
+    let _ = fs::remove_file(State::file(interface));
+    // Others may have files there.
+    let _ = fs::remove_dir(STATE);
+}
+
+/// Takes the kill switch away: only when its user says so.
+pub fn open_kill_switch() {
+    let _ = Step::new(&format!("nft delete table inet {KILL_SWITCH}")).run();
+}
+
+/// Whether both rules of each family are there.
+#[must_use]
+pub fn rules_are_there(system: &ClientSystem) -> bool {
+    let families = [("ip -4", has(&system.addresses, false)), ("ip -6", has(&system.addresses, true))];
+    families.into_iter().filter(|(_, wanted)| *wanted).all(|(family, _)| {
+        let listed =
+            Step::new(&format!("{family} rule show protocol {RULE_PROTOCOL}")).run().unwrap_or_default();
+        [RULE_PRIORITY, RULE_PRIORITY + 1]
+            .iter()
+            .all(|priority| listed.lines().any(|line| line.starts_with(&format!("{priority}:"))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client() -> ClientSystem {
+        ClientSystem {
+            interface: "anabranch0".into(),
+            addresses: vec!["10.77.0.2/24".parse().unwrap()],
+            routes: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
+            dns: vec![],
+            stream_port: Some(4000),
+            kill_switch: false,
+        }
+    }
+
+    #[test]
+    fn the_rule_into_the_tunnel_comes_last_and_has_the_tag() {
+        let lines: Vec<String> = client().steps().iter().map(|step| step.command.join(" ")).collect();
+        assert!(lines[0].contains("address replace 10.77.0.2/24 dev anabranch0"), "{lines:#?}");
+        assert!(lines.last().unwrap().contains(&format!("lookup {TABLE} priority 5271 protocol 187")));
+        assert!(!lines.iter().any(|line| line.contains("-6")), "no IPv6 without an address of it");
+    }
+
+    #[test]
+    fn the_server_masquerades_its_clients_and_nothing_else() {
+        let server = ServerSystem {
+            interface: "anabranch0".into(),
+            addresses: vec!["10.77.0.1/24".parse().unwrap(), "fd77::1/64".parse().unwrap()],
+            behind: vec!["192.168.50.0/24".parse().unwrap()],
+            exit: true,
+        };
+        let steps = server.steps();
+        let script = &steps.last().unwrap().input;
+        assert!(script.contains("ip saddr 10.77.0.0/24 oifname != \"anabranch0\" masquerade"), "{script}");
+        assert!(script.contains("ip6 saddr fd77::/64"), "{script}");
+        assert!(steps.iter().any(|step| step.command.join(" ").contains("route replace 192.168.50.0/24")));
+    }
+
+    #[test]
+    fn a_command_that_fails_is_shown_with_its_output() {
+        let error = Step::new("ip link set dev no-such-device-9 up").run().unwrap_err().to_string();
+        assert!(error.contains("ip link set dev no-such-device-9 up"), "{error}");
+        let error = Step::new("no-such-program-of-ours").run().unwrap_err().to_string();
+        assert!(error.contains("installed"), "{error}");
+    }
+}

@@ -1,0 +1,424 @@
+//! The entry queue: inner packets wait here, and each gets its lane and path at the moment a path has room.
+//!
+//! The session asks ([`DatagramSource`]). Every flow takes turns ([`FairQueue`]); for the flow whose turn it is the lane decides:
+//!
+//! - **routed**: the flow stays on one path ([`FlowRouter`]); it waits while that path has no room.
+//! - **striped**: each packet goes where it arrives first, and the far end puts the flow in order again.
+//! - **low-latency**: the path with the lowest round-trip time; a copy on every path if the class says so.
+//!
+//! `auto`, the default, begins routed. It stripes a flow while all of these hold: the flow has always had packets waiting for [`PATIENCE`], so one
+//! path is not enough for it; the paths together carry at least [`GAIN`] times what the best one does; their delays differ by no more than
+//! [`MOST_SPREAD`]. It goes back to routed at a pause, when nothing of the flow is under way that could be overtaken.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch_engine::{
+    DatagramSource, Decision, EarliestArrival, Item, PathView, Pulled, Scheduler, SessionView,
+};
+use anabranch_wire::{DatagramFrame, PathId, Payload, Rate, Span, Time};
+
+use smallvec::SmallVec;
+
+use crate::queue::{FairQueue, Head, QueueCounts, QueueLimits, Queueable};
+use crate::router::{FlowRouter, spread};
+
+/// Datagram classes of the tunnel: types of service for relays and for the far end.
+pub mod class {
+    /// Packets of flows that stay on one path.
+    pub const ROUTED: u8 = 1;
+    /// Packets of striped flows: the far end puts them in order.
+    pub const STRIPED: u8 = 2;
+    /// Packets that want the lowest delay.
+    pub const LOW_LATENCY: u8 = 5;
+    /// The same, copied on every path.
+    pub const REDUNDANT: u8 = 6;
+    /// Packets with parity for what is lost (PSMC [T8]).
+    pub const PROTECTED: u8 = 4;
+    /// The classes that the far end wants in order, as a mask.
+    pub const ORDERED: u16 = 1 << STRIPED;
+}
+
+/// Bytes that a datagram takes in a packet besides the inner packet: header, tag, frame, number and place.
+pub const DATAGRAM_OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD + 10 + anabranch_wire::LARGEST_MARKS;
+
+/// A flow is striped once it has had packets waiting for so long without a break.
+const PATIENCE: Span = Span::from_millis(50);
+/// How many times the best path's rate all paths have to carry for striping to pay.
+const GAIN: f64 = 1.1;
+/// Striping across a larger difference of one-way delays costs a flow more than it gains.
+const MOST_SPREAD: Span = Span::from_millis(100);
+/// After such a pause nothing of a flow is under way any more.
+const PAUSE: Span = Span::from_millis(500);
+/// When to ask again for a packet that is larger than any path takes so far: the search for larger packets goes on.
+const RETRY: Span = Span::from_millis(10);
+/// Striped flows remembered at most.
+const MOST_STRIPED: usize = 1024;
+
+/// How the packets of a class travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lane {
+    /// Routed until striping pays.
+    #[default]
+    Auto,
+    /// Each flow on one path.
+    Routed,
+    /// Each packet where it arrives first.
+    Striped,
+    /// The path with the lowest round-trip time.
+    LowLatency,
+    /// A copy on every path.
+    Redundant,
+    /// Where it arrives first, with parity for what is lost.
+    Protected,
+}
+
+/// A packet in the queue, with what the choice of its path depends on.
+#[derive(Clone, Debug)]
+pub struct Parcel<P> {
+    /// The packet.
+    pub data: P,
+    /// How it travels.
+    pub lane: Lane,
+}
+
+/// A packet that can carry a congestion mark.
+pub trait InnerPacket: Payload {
+    /// Sets "congestion experienced"; false when the packet cannot carry it.
+    fn mark_congestion(&mut self) -> bool;
+}
+
+impl<P: InnerPacket> Queueable for Parcel<P> {
+    fn size(&self) -> usize {
+        self.data.len()
+    }
+
+    fn mark(&mut self) -> bool {
+        self.data.mark_congestion()
+    }
+}
+
+/// The lane and path that a flow has now, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowPlace {
+    /// Striped, or routed on this path.
+    pub path: Option<PathId>,
+}
+
+/// The entry queue of one session.
+#[derive(Debug)]
+pub struct Entry<P> {
+    queue: FairQueue<Parcel<P>>,
+    choice: Choice,
+}
+
+/// What decides lane and path.
+#[derive(Debug, Default)]
+struct Choice {
+    router: FlowRouter,
+    /// Flows that `auto` stripes, with their last packet.
+    striped: BTreeMap<u32, Time>,
+    scheduler: EarliestArrival,
+}
+
+impl<P: InnerPacket> Entry<P> {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(limits: QueueLimits) -> Self {
+        Self { queue: FairQueue::new(limits), choice: Choice::default() }
+    }
+
+    /// Takes in a packet.
+    pub fn push(&mut self, now: Time, flow: u32, parcel: Parcel<P>) {
+        self.queue.push(now, flow, parcel);
+    }
+
+    /// True without packets.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Bytes that wait.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.queue.bytes()
+    }
+
+    /// What became of packets so far.
+    #[must_use]
+    pub fn counts(&self) -> QueueCounts {
+        self.queue.counts()
+    }
+
+    /// Where a flow's packets go; `None` when no packet of it came recently.
+    #[must_use]
+    pub fn place_of(&self, flow: u32) -> Option<FlowPlace> {
+        if self.choice.striped.contains_key(&flow) {
+            return Some(FlowPlace { path: None });
+        }
+        self.choice.router.assigned(flow).map(|path| FlowPlace { path: Some(path) })
+    }
+
+    /// The next datagram for these paths.
+    pub fn next(&mut self, session: &SessionView, paths: &[PathView]) -> Pulled<P> {
+        let choice = &mut self.choice;
+        let mut wake_at = Time::NEVER;
+        let found = self.queue.next(session.now, |head| match choice.place(session, paths, head) {
+            Ok(place) => Some(place),
+            Err(until) => {
+                wake_at = wake_at.min(until);
+                None
+            }
+        });
+        let Some((flow, parcel, (path, class))) = found else { return Pulled::Wait(wake_at) };
+        Pulled::Send { path, datagram: DatagramFrame { class, flow, data: parcel.data } }
+    }
+}
+
+impl Choice {
+    /// Path and class for a flow's oldest packet, or when to ask again.
+    fn place<P: InnerPacket>(
+        &mut self,
+        session: &SessionView,
+        paths: &[PathView],
+        head: &Head<'_, Parcel<P>>,
+    ) -> Result<(PathId, u8), Time> {
+        let size = head.packet.data.len() as u64;
+        // A path whose packets are too small for this one is no path for it.
+        let wide: SmallVec<[PathView; 8]>;
+        let needed = size + DATAGRAM_OVERHEAD as u64;
+        let paths = if paths.iter().all(|path| path.mtu >= needed) {
+            paths
+        } else {
+            wide = paths.iter().filter(|path| path.mtu >= needed).copied().collect();
+            &wide
+        };
+        if paths.is_empty() {
+            return Err(session.now + RETRY);
+        }
+        let lane = match head.packet.lane {
+            Lane::Auto => self.automatic(session.now, paths, head),
+            lane => lane,
+        };
+        match lane {
+            Lane::Routed | Lane::Auto => {
+                let path = self.router.path_of(session.now, head.flow, paths);
+                room_on(path, paths).map(|path| (path, class::ROUTED))
+            }
+            Lane::LowLatency | Lane::Redundant => {
+                let fastest = paths.iter().min_by_key(|path| (path.min_rtt, path.id)).ok_or(Time::NEVER)?;
+                let class = if lane == Lane::Redundant { class::REDUNDANT } else { class::LOW_LATENCY };
+                room_on(fastest.id, paths).map(|path| (path, class))
+            }
+            Lane::Striped | Lane::Protected => {
+                let class = if lane == Lane::Protected { class::PROTECTED } else { class::STRIPED };
+                let bytes = size.max(head.bytes as u64);
+                let item = Item { bytes, resend: false, class, flow: head.flow };
+                match self.scheduler.pick(session, paths, &item) {
+                    Decision::Send { path, .. } => Ok((path, class)),
+                    Decision::Duplicate(_) => Err(Time::NEVER),
+                    Decision::Wait(until) => Err(until),
+                }
+            }
+        }
+    }
+
+    /// What `auto` means for a flow now.
+    fn automatic<P>(&mut self, now: Time, paths: &[PathView], head: &Head<'_, P>) -> Lane {
+        if let Some(last) = self.striped.get_mut(&head.flow) {
+            if now.since(*last) <= PAUSE {
+                *last = now;
+                return Lane::Striped;
+            }
+            self.striped.remove(&head.flow);
+        }
+        let is_backlogged = now.since(head.backlogged_since) >= PATIENCE;
+        if !(is_backlogged && pays(paths) && self.make_room(now)) {
+            return Lane::Routed;
+        }
+        self.striped.insert(head.flow, now);
+        Lane::Striped
+    }
+
+    /// Room for one more striped flow.
+    fn make_room(&mut self, now: Time) -> bool {
+        if self.striped.len() >= MOST_STRIPED {
+            self.striped.retain(|_, last| now.since(*last) <= PAUSE);
+        }
+        self.striped.len() < MOST_STRIPED
+    }
+}
+
+/// Whether striping over these paths brings more than the best of them.
+fn pays(paths: &[PathView]) -> bool {
+    let rates = paths.iter().map(|path| path.rate.as_bits());
+    let (sum, best) = rates.fold((0, 0), |(sum, best), rate| (sum + rate, rate.max(best)));
+    sum as f64 >= best as f64 * GAIN && best > Rate::ZERO.as_bits() && spread(paths) <= MOST_SPREAD
+}
+
+/// The path, if it has room now; when to ask again otherwise.
+fn room_on(path: PathId, paths: &[PathView]) -> Result<PathId, Time> {
+    let view = paths.iter().find(|view| view.id == path).ok_or(Time::NEVER)?;
+    if view.budget > 0 { Ok(path) } else { Err(view.ready_at) }
+}
+
+/// An entry queue that a session asks and a device fills.
+#[derive(Debug)]
+pub struct SharedEntry<P> {
+    entry: Arc<Mutex<Entry<P>>>,
+    /// Something waits: read without the lock.
+    waiting: Arc<AtomicBool>,
+}
+
+impl<P> Clone for SharedEntry<P> {
+    fn clone(&self) -> Self {
+        Self { entry: self.entry.clone(), waiting: self.waiting.clone() }
+    }
+}
+
+impl<P: InnerPacket> SharedEntry<P> {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(limits: QueueLimits) -> Self {
+        let entry = Arc::new(Mutex::new(Entry::new(limits)));
+        Self { entry, waiting: Arc::default() }
+    }
+
+    /// Works on the queue. Returns whether something waits that the session has not been woken for.
+    pub fn with(&self, work: impl FnOnce(&mut Entry<P>)) -> bool {
+        let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        work(&mut entry);
+        let waits = !entry.is_empty();
+        !self.waiting.swap(waits, Ordering::AcqRel) && waits
+    }
+}
+
+impl<P: InnerPacket + Send> DatagramSource<P> for SharedEntry<P> {
+    fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    fn next(&mut self, session: &SessionView, paths: &[PathView]) -> Pulled<P> {
+        let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let pulled = entry.next(session, paths);
+        self.waiting.store(!entry.is_empty(), Ordering::Release);
+        pulled
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use anabranch_wire::Length;
+
+    use super::*;
+
+    impl InnerPacket for Length {
+        fn mark_congestion(&mut self) -> bool {
+            false
+        }
+    }
+
+    pub(crate) fn view(id: u32, mbit: f64) -> PathView {
+        PathView {
+            id: PathId(id),
+            budget: 100_000,
+            ready_at: Time::ZERO,
+            window: 100_000,
+            in_flight: 0,
+            rtt: Span::from_millis(20),
+            min_rtt: Span::from_millis(20),
+            rtt_variance: Span::from_millis(1),
+            rate: Rate::from_mbit(mbit),
+            mtu: 1400,
+            bytes_sent: 0,
+            weight: 1.0,
+        }
+    }
+
+    fn at(millis: u64) -> SessionView {
+        let now = Time::ZERO + Span::from_millis(millis);
+        SessionView { now, more_expected: false, window: u64::MAX }
+    }
+
+    fn fill(entry: &mut Entry<Length>, lane: Lane, flow: u32, count: usize) {
+        (0..count).for_each(|_| entry.push(Time::ZERO, flow, Parcel { data: Length(1200), lane }));
+    }
+
+    fn sent(pulled: &Pulled<Length>) -> Option<(u32, u8)> {
+        match pulled {
+            Pulled::Send { path, datagram } => Some((path.0, datagram.class)),
+            Pulled::Wait(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_routed_flow_waits_for_its_path_and_holds_up_no_other() {
+        let mut entry = Entry::new(QueueLimits::default());
+        fill(&mut entry, Lane::Routed, 1, 2);
+        let mut paths = [view(0, 20.0), view(1, 15.0)];
+        assert_eq!(sent(&entry.next(&at(0), &paths)), Some((0, class::ROUTED)));
+        paths[0].budget = 0;
+        paths[0].ready_at = at(3).now;
+        assert!(matches!(entry.next(&at(1), &paths), Pulled::Wait(until) if until == at(3).now));
+        fill(&mut entry, Lane::Routed, 2, 1);
+        assert_eq!(sent(&entry.next(&at(1), &paths)), Some((1, class::ROUTED)));
+    }
+
+    #[test]
+    fn low_latency_takes_the_fastest_path_only() {
+        let mut entry = Entry::new(QueueLimits::default());
+        fill(&mut entry, Lane::LowLatency, 1, 2);
+        let mut paths = [view(0, 100.0), view(1, 1.0)];
+        paths[1].min_rtt = Span::from_millis(5);
+        assert_eq!(sent(&entry.next(&at(0), &paths)), Some((1, class::LOW_LATENCY)));
+        paths[1].budget = 0;
+        assert_eq!(sent(&entry.next(&at(0), &paths)), None);
+    }
+
+    #[test]
+    fn auto_stripes_a_flow_that_one_path_cannot_carry() {
+        let mut entry = Entry::new(QueueLimits::default());
+        fill(&mut entry, Lane::Auto, 1, 40);
+        let mut paths = [view(0, 20.0), view(1, 10.0)];
+        assert_eq!(sent(&entry.next(&at(0), &paths)), Some((0, class::ROUTED)));
+        assert_eq!(sent(&entry.next(&at(60), &paths)).unwrap().1, class::STRIPED);
+        paths[0].budget = 0;
+        assert_eq!(sent(&entry.next(&at(61), &paths)), Some((1, class::STRIPED)));
+        assert_eq!(entry.place_of(1), Some(FlowPlace { path: None }));
+    }
+
+    #[test]
+    fn auto_does_not_stripe_where_it_would_not_pay() {
+        let far_apart = |millis: u64| {
+            let mut paths = [view(0, 20.0), view(1, 10.0)];
+            (paths[1].rtt, paths[1].min_rtt) = (Span::from_millis(millis), Span::from_millis(millis));
+            paths
+        };
+        for (paths, class) in [
+            ([view(0, 20.0), view(1, 1.0)], class::ROUTED),
+            (far_apart(400), class::ROUTED),
+            (far_apart(100), class::STRIPED),
+        ] {
+            let mut entry = Entry::new(QueueLimits::default());
+            fill(&mut entry, Lane::Auto, 1, 40);
+            assert_eq!(sent(&entry.next(&at(60), &paths)).unwrap().1, class);
+        }
+    }
+
+    #[test]
+    fn the_device_is_asked_to_wake_the_session_once() {
+        let mut shared = SharedEntry::new(QueueLimits::default());
+        let push = |entry: &mut Entry<Length>| {
+            entry.push(Time::ZERO, 1, Parcel { data: Length(100), lane: Lane::Auto });
+        };
+        assert!(shared.with(push));
+        assert!(!shared.with(push));
+        let paths = [view(0, 20.0)];
+        (0..2).for_each(|_| drop(shared.next(&at(0), &paths)));
+        assert!(!shared.is_waiting());
+        assert!(shared.with(push));
+    }
+}

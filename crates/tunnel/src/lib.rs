@@ -1,0 +1,35 @@
+//! The core of the tunnel, without I/O: which flow a packet belongs to, which lane and path it takes, when it leaves, and how packets become
+//! large ones and large ones packets.
+//!
+//! ```text
+//! device ─ super-packet ─▶ offload::segment ─▶ entry queue (fair, CoDel) ─ asked by the session ─▶ lane, path ─▶ datagram
+//! datagram ─▶ (in order per flow, in the session) ─▶ guard: source, MSS, ECN ─▶ coalesce ─ super-packet ─▶ device
+//! ```
+//!
+//! | module | job |
+//! |---|---|
+//! | `packet`, `checksum` | headers of inner packets |
+//! | `flow` | which flow a packet belongs to |
+//! | `offload` | super-packets of the device into packets |
+//! | `coalesce` | packets of one flow into a super-packet |
+//! | `queue` | a fair queue over flows with CoDel |
+//! | `router` | flow routing (SAFIRE [S1, S2]): a path for each flow |
+//! | `entry` | the entry queue and the choice of lane and path, asked by the session |
+//! | `rewrite`, `icmp` | what a tunnel changes in packets, or answers to them |
+//! | `access` | prefixes: who may send from where to where |
+//! | `message` | what both ends agree on over the control stream |
+
+pub mod access;
+pub mod checksum;
+pub mod coalesce;
+pub mod entry;
+pub mod flow;
+pub mod icmp;
+pub mod message;
+pub mod offload;
+pub mod packet;
+pub mod queue;
+pub mod rewrite;
+pub mod router;
+#[cfg(test)]
+mod samples;

@@ -1,0 +1,156 @@
+//! What a tunnel changes in packets: the segment size that TCP announces, and congestion marks.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::checksum;
+use crate::entry::InnerPacket;
+use crate::packet::{Header, IPV4_HEADER, IPV6_HEADER, be16, protocol};
+
+const SYN: u8 = 0x02;
+/// Bytes of a TCP header without options.
+const TCP_HEADER: usize = 20;
+
+/// Lowers the maximum segment size that a SYN announces to what fits an inner MTU. Other packets stay as they are.
+pub fn clamp_segment_size(packet: &mut [u8], mtu: u16) {
+    let Some(header) = Header::read(packet) else { return };
+    let at = header.payload;
+    let is_syn = header.protocol == protocol::TCP
+        && header.has_payload_header()
+        && packet.get(at + 13).is_some_and(|flags| flags & SYN != 0);
+    if !is_syn {
+        return;
+    }
+    let ip = if header.source.is_ipv4() { IPV4_HEADER } else { IPV6_HEADER };
+    let most = mtu.saturating_sub((ip + TCP_HEADER) as u16);
+    let end = (at + usize::from(packet[at + 12] >> 4) * 4).min(header.length);
+    let Some(place) = segment_size_option(packet, at + TCP_HEADER, end) else { return };
+    let Some(announced) = be16(packet, place).filter(|announced| *announced > most) else { return };
+    // The checksum covers 16-bit words counted from the TCP header; an option may begin in the middle of one.
+    let (before, after) = if (place - at).is_multiple_of(2) {
+        (announced, most)
+    } else {
+        (announced.swap_bytes(), most.swap_bytes())
+    };
+    packet[place..place + 2].copy_from_slice(&most.to_be_bytes());
+    if let Some(sum) = be16(packet, at + 16) {
+        packet[at + 16..at + 18].copy_from_slice(&checksum::updated(sum, before, after).to_be_bytes());
+    }
+}
+
+/// Where the value of the maximum segment size option lies.
+fn segment_size_option(packet: &[u8], mut at: usize, end: usize) -> Option<usize> {
+    while at < end {
+        match *packet.get(at)? {
+            0 => return None,
+            1 => at += 1,
+            2 if *packet.get(at + 1)? == 4 && at + 4 <= end => return Some(at + 2),
+            _ => at += usize::from(*packet.get(at + 1)?).max(2),
+        }
+    }
+    None
+}
+
+/// Sets "congestion experienced" in a packet whose sender understands it (RFC 3168). False for others, which stay as they are.
+pub fn mark_congestion(packet: &mut [u8]) -> bool {
+    let Some(header) = Header::read(packet).filter(|header| header.ecn() != 0) else { return false };
+    if header.source.is_ipv4() {
+        let before = be16(packet, 0).unwrap_or(0);
+        packet[1] |= 3;
+        let sum = checksum::updated(be16(packet, 10).unwrap_or(0), before, be16(packet, 0).unwrap_or(0));
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        packet[1] |= 0x30;
+    }
+    true
+}
+
+impl InnerPacket for Bytes {
+    fn mark_congestion(&mut self) -> bool {
+        // Rare: only then is the packet copied.
+        if Header::read(self).is_none_or(|header| header.ecn() == 0) {
+            return false;
+        }
+        let mut copy = BytesMut::from(&self[..]);
+        let is_marked = mark_congestion(&mut copy);
+        *self = copy.freeze();
+        is_marked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::samples;
+
+    /// A SYN with these options, padded to a multiple of four bytes.
+    fn syn(options: &[u8], v6: bool) -> (Vec<u8>, usize) {
+        let (mut packet, at) =
+            if v6 { (samples::tcp_v6(1, options), 40) } else { (samples::tcp_v4(1, options), 20) };
+        packet[at + 12] = ((5 + options.len() / 4) as u8) << 4;
+        packet[at + 13] = SYN;
+        samples::finish_checksum(&mut packet, at, 16);
+        (packet, at)
+    }
+
+    #[test]
+    fn a_syn_announces_what_fits_and_its_checksum_stays_right() {
+        for v6 in [false, true] {
+            for options in
+                [&[2, 4, 0x05, 0xb4][..], &[1, 2, 4, 0x05, 0xb4, 1, 1, 0], &[8, 3, 0, 2, 4, 5, 0xb4, 0]]
+            {
+                let (mut packet, at) = syn(options, v6);
+                clamp_segment_size(&mut packet, 1280);
+                let place = segment_size_option(&packet, at + 20, packet.len()).unwrap();
+                assert_eq!(be16(&packet, place), Some(if v6 { 1220 } else { 1240 }));
+                assert_eq!(samples::transport_sum(&packet, at), 0xffff);
+            }
+        }
+    }
+
+    #[test]
+    fn smaller_announcements_and_other_packets_stay_as_they_are() {
+        let small = syn(&[2, 4, 2, 0], false).0;
+        for packet in [small, samples::tcp_v4(1, &[2, 4, 0xff, 0xff]), samples::udp_v4(&[2, 4, 0xff, 0xff])] {
+            let mut clamped = packet.clone();
+            clamp_segment_size(&mut clamped, 1280);
+            assert_eq!(clamped, packet);
+        }
+    }
+
+    #[test]
+    fn only_packets_that_understand_marks_are_marked() {
+        let mut plain = Bytes::from(samples::udp_v4(b"x"));
+        assert!(!plain.mark_congestion());
+        let mut capable = samples::udp_v4(b"x");
+        capable[1] = 2;
+        capable[10..12].fill(0);
+        let sum = !checksum::sum(&capable[..20], 0);
+        capable[10..12].copy_from_slice(&sum.to_be_bytes());
+        let mut capable = Bytes::from(capable);
+        assert!(capable.mark_congestion());
+        assert_eq!((capable[1], checksum::sum(&capable[..20], 0)), (3, 0xffff));
+        let mut six = samples::udp_v6(b"x");
+        six[1] = 0x10;
+        assert!(mark_congestion(&mut six));
+        assert_eq!(Header::read(&six).unwrap().ecn(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_packets_never_panic(mut packet in proptest::collection::vec(any::<u8>(), 0..100), mtu: u16, first: bool) {
+            if let Some(byte) = packet.first_mut() {
+                *byte = if first { 0x45 } else { 0x60 };
+            }
+            if packet.len() > 40 {
+                let length = (packet.len() as u16).to_be_bytes();
+                packet[2..4].copy_from_slice(&length);
+                packet[9] = protocol::TCP;
+                packet[33] |= SYN;
+            }
+            clamp_segment_size(&mut packet, mtu);
+            mark_congestion(&mut packet);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Flow routing: each inner flow stays on one path (SAFIRE [S1, S2]).
+//!
+//! A new flow takes the path with the most `α/(N + 1)`: α is what the path delivers, N how many active flows it carries. The paper estimates α as
+//! `min(C, k·MSS/(RTT·√ε))`; here the session's congestion control has measured what the path delivers, which includes both terms.
+//!
+//! A flow keeps its path, since packets of one flow on two paths would overtake each other. It moves when its path is not offered any more, and at
+//! a pause longer than the paths' delays differ ("flowlet"), when another path has become [`BETTER`] times as good.
+
+use std::collections::BTreeMap;
+
+use anabranch_engine::PathView;
+use anabranch_wire::{PathId, Span, Time};
+
+/// A flow counts as active for so long after a packet.
+const ACTIVE: Span = Span::from_secs(2);
+/// A flow is forgotten after so long without a packet.
+const MEMORY: Span = Span::from_secs(60);
+/// How many times as good another path has to be for a flow to move at a pause.
+const BETTER: f64 = 1.5;
+/// Most flows that are remembered.
+const MOST_FLOWS: usize = 4096;
+/// How often inactive flows are looked for.
+const SWEEP: Span = Span::from_millis(500);
+
+/// The flow table.
+#[derive(Debug, Default)]
+pub struct FlowRouter {
+    flows: BTreeMap<u32, Assigned>,
+    active: BTreeMap<PathId, u32>,
+    swept_at: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Assigned {
+    path: PathId,
+    last: Time,
+    is_active: bool,
+}
+
+impl FlowRouter {
+    /// The path for a packet of this flow. `paths` is what may carry data now, never empty.
+    pub fn path_of(&mut self, now: Time, flow: u32, paths: &[PathView]) -> PathId {
+        self.sweep(now);
+        let known = self.flows.get(&flow).copied();
+        let path = match known.filter(|known| paths.iter().any(|path| path.id == known.path)) {
+            Some(known) if now.since(known.last) <= spread(paths) => known.path,
+            Some(known) => self.better(known.path, paths),
+            None => self.best(None, paths),
+        };
+        self.note(now, flow, path);
+        path
+    }
+
+    /// How many flows were active on a path recently.
+    #[must_use]
+    pub fn active_on(&self, path: PathId) -> u32 {
+        self.active.get(&path).copied().unwrap_or(0)
+    }
+
+    /// The path that a flow has, if it is known.
+    #[must_use]
+    pub fn assigned(&self, flow: u32) -> Option<PathId> {
+        self.flows.get(&flow).map(|assigned| assigned.path)
+    }
+
+    /// `α/(N + 1)` of a path, for a flow that is on `own` already.
+    fn worth(&self, path: &PathView, own: Option<PathId>) -> f64 {
+        let others = self.active_on(path.id) - u32::from(own == Some(path.id)).min(self.active_on(path.id));
+        path.rate.as_bits() as f64 / f64::from(others + 1)
+    }
+
+    fn best(&self, own: Option<PathId>, paths: &[PathView]) -> PathId {
+        let worth = |path: &&PathView| self.worth(path, own);
+        // Among equals the shortest delay, then the lowest number.
+        let best = paths.iter().max_by(|a, b| {
+            worth(a).total_cmp(&worth(b)).then(b.min_rtt.cmp(&a.min_rtt)).then(b.id.cmp(&a.id))
+        });
+        best.map_or(PathId::FIRST, |path| path.id)
+    }
+
+    fn better(&self, own: PathId, paths: &[PathView]) -> PathId {
+        let best = self.best(Some(own), paths);
+        let worth = |id: PathId| {
+            paths.iter().find(|path| path.id == id).map_or(0.0, |path| self.worth(path, Some(own)))
+        };
+        if worth(best) > worth(own) * BETTER { best } else { own }
+    }
+
+    fn note(&mut self, now: Time, flow: u32, path: PathId) {
+        if !self.flows.contains_key(&flow) && self.flows.len() >= MOST_FLOWS {
+            let oldest = self.flows.iter().min_by_key(|(_, assigned)| assigned.last).map(|(flow, _)| *flow);
+            if let Some(oldest) = oldest.and_then(|oldest| self.flows.remove(&oldest)) {
+                self.leave(oldest);
+            }
+        }
+        if let Some(before) = self.flows.insert(flow, Assigned { path, last: now, is_active: true }) {
+            self.leave(before);
+        }
+        *self.active.entry(path).or_default() += 1;
+    }
+
+    fn leave(&mut self, assigned: Assigned) {
+        if let Some(count) = self.active.get_mut(&assigned.path).filter(|_| assigned.is_active) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn sweep(&mut self, now: Time) {
+        if now.since(self.swept_at) < SWEEP {
+            return;
+        }
+        self.swept_at = now;
+        let active = &mut self.active;
+        self.flows.retain(|_, assigned| {
+            if assigned.is_active && now.since(assigned.last) > ACTIVE {
+                assigned.is_active = false;
+                if let Some(count) = active.get_mut(&assigned.path) {
+                    *count = count.saturating_sub(1);
+                }
+            }
+            now.since(assigned.last) <= MEMORY
+        });
+        active.retain(|_, count| *count > 0);
+    }
+}
+
+/// How much the delays of the paths differ, one way.
+#[must_use]
+pub fn spread(paths: &[PathView]) -> Span {
+    let longest = paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO);
+    let shortest = paths.iter().map(|path| path.min_rtt).min().unwrap_or(Span::ZERO);
+    longest.saturating_sub(shortest) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::Rate;
+
+    use super::*;
+    use crate::entry::tests::view;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    #[test]
+    fn flows_spread_by_rate_over_active_flows() {
+        let mut router = FlowRouter::default();
+        let paths = [view(0, 10.0), view(1, 10.0), view(2, 20.0)];
+        for flow in 0..8 {
+            router.path_of(at(0), flow, &paths);
+        }
+        let counts: Vec<u32> = paths.iter().map(|path| router.active_on(path.id)).collect();
+        assert_eq!(counts, [2, 2, 4]);
+    }
+
+    #[test]
+    fn a_flow_keeps_its_path_until_it_pauses_and_another_is_far_better() {
+        let mut router = FlowRouter::default();
+        let even = [view(0, 10.0), view(1, 9.0)];
+        assert_eq!(router.path_of(at(0), 7, &even), PathId(0));
+        let mut changed = [view(0, 5.0), view(1, 9.0)];
+        changed[1].min_rtt = Span::from_millis(120);
+        changed[1].rtt = Span::from_millis(120);
+        assert_eq!(router.path_of(at(10), 7, &changed), PathId(0), "no pause");
+        assert_eq!(router.path_of(at(200), 7, &changed), PathId(1), "a pause longer than 50 ms");
+        assert_eq!(router.path_of(at(400), 7, &even), PathId(1), "not far better");
+        assert_eq!((router.active_on(PathId(0)), router.active_on(PathId(1))), (0, 1));
+    }
+
+    #[test]
+    fn a_flow_leaves_a_path_that_is_not_offered_at_once() {
+        let mut router = FlowRouter::default();
+        let paths = [view(0, 10.0), view(1, 9.0)];
+        assert_eq!(router.path_of(at(0), 7, &paths), PathId(0));
+        assert_eq!(router.path_of(at(1), 7, &paths[1..]), PathId(1));
+    }
+
+    #[test]
+    fn flows_without_packets_are_forgotten_and_a_flood_of_flows_is_bounded() {
+        let mut router = FlowRouter::default();
+        let paths = [view(0, Rate::from_mbit(10.0).as_bits() as f64 / 1e6)];
+        for flow in 0..10_000 {
+            router.path_of(at(u64::from(flow) / 100), flow, &paths);
+        }
+        assert!(router.flows.len() <= MOST_FLOWS && router.active_on(PathId(0)) as usize <= MOST_FLOWS);
+        router.path_of(at(100_000), 1, &paths);
+        assert_eq!((router.flows.len(), router.active_on(PathId(0))), (1, 1));
+    }
+}
