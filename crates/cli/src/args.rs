@@ -5,6 +5,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::commands::{
     bench, capture, completions, controller, demo, keys, man, path, receive, relay, send, sim, status, trace,
+    tunnel,
 };
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
@@ -59,6 +60,7 @@ pub enum Command {
     Demo(demo::DemoArgs),
     Relay(relay::RelayArgs),
     Controller(controller::ControllerArgs),
+    Tunnel(tunnel::TunnelArgs),
     Bench(bench::BenchArgs),
     Status(status::StatusArgs),
     Path(path::PathArgs),
@@ -91,6 +93,7 @@ impl Command {
             Self::Receive(args) => return args.events(),
             Self::Demo(args) => args.json,
             Self::Relay(args) => args.json(),
+            Self::Tunnel(args) => args.json(),
             Self::Bench(args) => args.json(),
             Self::Status(args) => args.json,
             Self::Path(args) => args.json(),

@@ -59,6 +59,8 @@ pub struct ClientOptions {
     pub dns: bool,
     /// Nothing may leave outside the tunnel, not even after this program has ended.
     pub kill_switch: bool,
+    /// UDP port of the endpoint: its packets stay outside the tunnel.
+    pub udp_port: u16,
     /// Networks behind this machine that the server should reach.
     pub networks: Vec<IpNet>,
     /// The lane of packets without a class of their own.
@@ -253,6 +255,7 @@ impl Client {
             addresses: welcome.addresses.clone(),
             routes,
             dns: if options.dns { welcome.dns.clone() } else { Vec::new() },
+            udp_port: options.udp_port,
             stream_port: taker.as_ref().map(|taker| taker.port),
             kill_switch: options.kill_switch,
         };

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use anabranch_net::{Session, Time};
 use anabranch_tunnel::flow::FlowKey;
 use anabranch_wire::Span;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::pump::{Link, Traffic};
 
@@ -17,7 +17,7 @@ const LISTED: Span = Span::from_secs(30);
 const MOST: usize = 4096;
 
 /// A running tunnel.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The network device.
     pub interface: String,
@@ -30,7 +30,7 @@ pub struct Status {
 }
 
 /// The other end of a session.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
     /// Its key.
     pub node: String,
@@ -53,7 +53,7 @@ pub struct PeerStatus {
 }
 
 /// Packets and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Count {
     /// Packets.
     pub packets: u64,
@@ -64,7 +64,7 @@ pub struct Count {
 }
 
 /// The entry queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
     /// Bytes that wait.
     pub bytes: usize,
@@ -77,7 +77,7 @@ pub struct Queue {
 }
 
 /// A path.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Path {
     /// Its number.
     pub id: u32,
@@ -100,7 +100,7 @@ pub struct Path {
 }
 
 /// A flow.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Protocol, addresses and ports.
     pub name: String,

@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TunnelError;
 
-/// Mark of the tunnel's own packets, which the rules leave outside.
-pub const MARK: u32 = 0x0061_6e62;
 /// The routing table of the tunnel's routes.
 pub const TABLE: u32 = 51_877;
-/// Priority of the tunnel's rules; the next number is used as well.
+/// Priority of the first of the tunnel's rules; the next two numbers are used as well.
 pub const RULE_PRIORITY: u32 = 5_270;
+/// How many rules each address family has.
+const RULES: u32 = 3;
 /// Protocol number of the tunnel's rules and routes, as a tag.
 pub const RULE_PROTOCOL: u32 = 187;
 /// The firewall table of the kill switch: one name, so that any later run finds it.
@@ -91,6 +91,8 @@ pub struct ClientSystem {
     pub routes: Vec<IpNet>,
     /// Name servers, asked through the tunnel.
     pub dns: Vec<IpAddr>,
+    /// UDP port of the tunnel's own packets, which stay outside.
+    pub udp_port: u16,
     /// Port of the listener that takes TCP connections for the stream lane.
     pub stream_port: Option<u16>,
     /// Nothing may leave outside the tunnel.
@@ -145,30 +147,28 @@ impl ClientSystem {
             steps.push(Step::nft(redirect_script(interface, port)));
         }
         if self.kill_switch {
-            steps.push(Step::nft(kill_switch_script(interface)));
+            steps.push(Step::nft(kill_switch_script(interface, self.udp_port)));
         }
         steps.extend(self.rules());
         steps
     }
 
-    /// The rules that lead into the tunnel: those of longer prefixes than a default route stay ahead of it.
+    /// The rules that lead into the tunnel. Ahead of them are the tunnel's own packets, known by their port, and routes with longer prefixes than a
+    /// default route: a local network stays local.
     #[must_use]
     pub fn rules(&self) -> Vec<Step> {
         let families = [("ip -4", has(&self.addresses, false)), ("ip -6", has(&self.addresses, true))];
         let families = families.into_iter().filter(|(_, wanted)| *wanted).map(|(family, _)| family);
+        let lookups = [
+            format!("ipproto udp sport {} lookup main", self.udp_port),
+            "lookup main suppress_prefixlength 0".to_owned(),
+            format!("lookup {TABLE}"),
+        ];
+        let line = |family: &str, (index, lookup): (u32, &String)| {
+            format!("{family} rule add {lookup} priority {} protocol {RULE_PROTOCOL}", RULE_PRIORITY + index)
+        };
         families
-            .flat_map(|family| {
-                let next = RULE_PRIORITY + 1;
-                [
-                    format!(
-                        "{family} rule add not fwmark {MARK:#x} lookup main suppress_prefixlength 0 priority {RULE_PRIORITY} protocol {RULE_PROTOCOL}"
-                    ),
-                    format!(
-                        "{family} rule add not fwmark {MARK:#x} lookup {TABLE} priority {next} protocol {RULE_PROTOCOL}"
-                    ),
-                ]
-            })
-            .map(|line| Step::new(&line))
+            .flat_map(|family| (0..).zip(&lookups).map(move |rule| Step::new(&line(family, rule))))
             .collect()
     }
 
@@ -199,7 +199,7 @@ fn redirect_script(interface: &str, port: u16) -> String {
     )
 }
 
-fn kill_switch_script(interface: &str) -> String {
+fn kill_switch_script(interface: &str, udp_port: u16) -> String {
     format!(
         "add table inet {KILL_SWITCH}\n\
          delete table inet {KILL_SWITCH}\n\
@@ -208,7 +208,7 @@ fn kill_switch_script(interface: &str) -> String {
          \t\ttype filter hook output priority 0; policy drop;\n\
          \t\toifname \"lo\" accept\n\
          \t\toifname \"{interface}\" accept\n\
-         \t\tmeta mark {MARK:#x} accept\n\
+         \t\tudp sport {udp_port} accept\n\
          \t\tudp dport {{ 67, 547 }} accept\n\
          \t\ticmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
          \t}}\n\
@@ -348,7 +348,7 @@ fn set_dns(interface: &str, servers: &[IpAddr]) -> Result<(), TunnelError> {
 /// Takes away everything of a device that does not vanish with it. Nothing happens where there is nothing.
 pub fn clean(interface: &str) {
     for family in ["ip -4", "ip -6"] {
-        for priority in [RULE_PRIORITY + 1, RULE_PRIORITY] {
+        for priority in (RULE_PRIORITY..RULE_PRIORITY + RULES).rev() {
             // Each call deletes one rule; more than one is there after a run that was killed.
             let delete =
                 Step::new(&format!("{family} rule delete priority {priority} protocol {RULE_PROTOCOL}"));
@@ -379,7 +379,7 @@ pub fn open_kill_switch() {
     let _ = Step::new(&format!("nft delete table inet {KILL_SWITCH}")).run();
 }
 
-/// Whether both rules of each family are there.
+/// Whether all rules of each family are there.
 #[must_use]
 pub fn rules_are_there(system: &ClientSystem) -> bool {
     let families = [("ip -4", has(&system.addresses, false)), ("ip -6", has(&system.addresses, true))];
@@ -402,6 +402,7 @@ mod tests {
             addresses: vec!["10.77.0.2/24".parse().unwrap()],
             routes: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
             dns: vec![],
+            udp_port: 4434,
             stream_port: Some(4000),
             kill_switch: false,
         }
@@ -411,7 +412,7 @@ mod tests {
     fn the_rule_into_the_tunnel_comes_last_and_has_the_tag() {
         let lines: Vec<String> = client().steps().iter().map(|step| step.command.join(" ")).collect();
         assert!(lines[0].contains("address replace 10.77.0.2/24 dev anabranch0"), "{lines:#?}");
-        assert!(lines.last().unwrap().contains(&format!("lookup {TABLE} priority 5271 protocol 187")));
+        assert!(lines.last().unwrap().contains(&format!("lookup {TABLE} priority 5272 protocol 187")));
         assert!(!lines.iter().any(|line| line.contains("-6")), "no IPv6 without an address of it");
     }
 

@@ -15,6 +15,7 @@ pub mod service;
 pub mod sim;
 pub mod status;
 pub mod trace;
+pub mod tunnel;
 
 use crate::args::{Command, Global};
 use crate::errors::Failure;
@@ -59,6 +60,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args, context),
         Command::Relay(args) => relay::run(&args, context),
         Command::Controller(args) => controller::run(&args, context),
+        Command::Tunnel(args) => tunnel::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Status(args) => status::run(&args),
         Command::Path(args) => path::run(&args),
@@ -96,6 +98,7 @@ mod tests {
             of::<super::demo::DemoArgs>("demo"),
             of::<super::relay::RelayArgs>("relay"),
             of::<super::controller::ControllerArgs>("controller"),
+            of::<super::tunnel::TunnelArgs>("tunnel"),
             of::<super::bench::BenchArgs>("bench"),
             of::<super::status::StatusArgs>("status"),
             of::<super::path::PathArgs>("path"),

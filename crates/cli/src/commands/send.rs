@@ -228,7 +228,7 @@ async fn offer(
 }
 
 /// The addresses that the user names, for the ticket; `port` is for those without one.
-async fn outside(named: &[HostPort], port: u16) -> Result<Vec<SocketAddr>, Failure> {
+pub(crate) async fn outside(named: &[HostPort], port: u16) -> Result<Vec<SocketAddr>, Failure> {
     let mut all = Vec::new();
     for place in named {
         let found = tokio::net::lookup_host((place.host.as_str(), place.port.unwrap_or(port))).await;

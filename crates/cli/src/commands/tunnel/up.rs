@@ -1,0 +1,250 @@
+//! `tunnel up`: the client's end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anabranch_net::{Endpoint, EndpointConfig, PathRules, Session, Target, Ticket};
+use anabranch_node::{
+    Entry, Peer, RelayPaths, RelayRoute, RunningPaths, RunningSessions, connect, parse_rule,
+};
+use anabranch_service::control::{self, Answer};
+use anabranch_tunnel::entry::Lane;
+use anabranch_tunnel_io::client::{Client, ClientOptions, Notice, Scope, session_config};
+use clap::{Args, ValueEnum};
+use ipnet::IpNet;
+
+use super::DeviceArgs;
+use crate::args::OUTPUT;
+use crate::commands::Context;
+use crate::commands::service::Socket;
+use crate::errors::{Failure, printable};
+use crate::path_rules::PathOptions;
+use crate::relays::ControllerOptions;
+use crate::ui::out;
+use crate::{interrupt, keyfile, node, relays};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo anabranch tunnel up TICKET                   everything goes through the tunnel
+  sudo anabranch tunnel up TICKET --to 10.20.0.0/16 this network only
+  sudo anabranch tunnel up TICKET --path-rule 'wwan*=metered:500MB'
+                                                    mobile data only while nothing else works";
+
+/// Send this machine's packets through a tunnel server
+///
+/// TICKET is the line that `anabranch tunnel serve` printed. The tunnel stays up until Ctrl-C; when its session is lost, it is opened
+/// again, and programs wait meanwhile.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct UpArgs {
+    /// The server's ticket
+    #[arg(value_name = "TICKET")]
+    pub ticket: Ticket,
+    /// Which device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Send packets to this network only; may be given again [default: all that the server reaches]
+    #[arg(long = "to", value_name = "NETWORK")]
+    pub to: Vec<IpNet>,
+    /// How packets travel that have no class of their own
+    #[arg(long, value_name = "LANE", value_enum, default_value_t)]
+    pub lane: LaneName,
+    /// Carry TCP connections as packets, not as streams
+    #[arg(long)]
+    pub no_streams: bool,
+    /// Leave the system's name servers as they are
+    #[arg(long)]
+    pub no_dns: bool,
+    /// Let nothing leave outside the tunnel, not even after it has ended, until `anabranch tunnel cleanup`
+    #[arg(long)]
+    pub kill_switch: bool,
+    /// A network behind this machine that the server should reach; the server has to list it for this machine's key
+    #[arg(long = "network", value_name = "NETWORK")]
+    pub networks: Vec<IpNet>,
+    /// Key file [default: the usual one, made when there is none]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
+    #[arg(help_heading = "Network")]
+    pub key: Option<PathBuf>,
+    /// A relay as one more path, by address or host name; it has to list this machine's key. May be given again
+    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
+    pub relays: Vec<RelayRoute>,
+    /// Who grants the use of more.
+    #[command(flatten)]
+    pub granted: ControllerOptions,
+    /// What is wanted of paths.
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
+    /// One JSON event a line instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+/// The lanes that a user can choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LaneName {
+    /// Each flow on one path, striped over all while that is faster
+    #[default]
+    Auto,
+    /// Each flow on one path
+    Routed,
+    /// Each packet where it arrives first, put in order at the far end
+    Striped,
+    /// The path with the lowest round-trip time
+    LowLatency,
+    /// A copy on every path
+    Redundant,
+    /// Parity for what is lost
+    Protected,
+}
+
+impl From<LaneName> for Lane {
+    fn from(name: LaneName) -> Self {
+        match name {
+            LaneName::Auto => Self::Auto,
+            LaneName::Routed => Self::Routed,
+            LaneName::Striped => Self::Striped,
+            LaneName::LowLatency => Self::LowLatency,
+            LaneName::Redundant => Self::Redundant,
+            LaneName::Protected => Self::Protected,
+        }
+    }
+}
+
+/// Answers `anabranch tunnel status`.
+#[derive(Clone)]
+struct Asked(Arc<Client>);
+
+impl Answer for Asked {
+    async fn answer(&self, _line: &str) -> String {
+        control::reply(&self.0.status())
+    }
+}
+
+/// Keeps the tunnel up until interrupted.
+///
+/// # Errors
+/// What stood in the way, and what to do about it.
+pub fn run(args: &UpArgs, context: &Context) -> Result<(), Failure> {
+    node::runtime()?.block_on(up(args, *context))
+}
+
+async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
+    relays::check(&args.relays)?;
+    let stop = interrupt::requested();
+    let key = match &args.key {
+        Some(file) => keyfile::load(file)?,
+        None => keyfile::load_or_create(&keyfile::default_path()?)?,
+    };
+    let config = EndpointConfig::new(key)
+        .session(session_config())
+        .path_rules(outside(&args.device.interface, args.paths_wanted.rules()?));
+    let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
+    let grants = args.granted.grants(&endpoint, args.key.as_deref()).await?;
+    let udp_port = endpoint.local_addresses().first().map_or(0, std::net::SocketAddr::port);
+    let options = ClientOptions {
+        interface: args.device.interface.clone(),
+        scope: if args.to.is_empty() { Scope::All } else { Scope::Networks(args.to.clone()) },
+        streams: !args.no_streams,
+        dns: !args.no_dns,
+        kill_switch: args.kill_switch,
+        udp_port,
+        networks: args.networks.clone(),
+        lane: args.lane.into(),
+        guard: super::guard_command(&args.device.interface),
+    };
+    let client = Client::new(options, endpoint.clock(), u64::from_ne_bytes(*keyfile::random()?));
+    let _socket = Socket::open(Some(&super::socket(&args.device.interface)), Asked(client.clone()))?;
+    let dialer = Arc::new(Dialer {
+        endpoint: endpoint.clone(),
+        ticket: args.ticket.clone(),
+        relays: args.relays.clone(),
+        grants,
+        sessions: RunningSessions::default(),
+    });
+    let dial = Box::new(move || {
+        let dialer = dialer.clone();
+        Box::pin(async move { dialer.dial().await }) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>
+    });
+    let json = args.json;
+    let outcome = tokio::select! {
+        result = client.run(dial, move |notice| tell(&notice, (json, context))) => match result {
+            Ok(never) => match never {},
+            Err(error) => Err(super::failure(&error)),
+        },
+        () = stop => Ok(()),
+    };
+    endpoint.close().await;
+    outcome
+}
+
+/// Rules that keep the tunnel's own paths out of the tunnel.
+pub fn outside(interface: &str, rules: PathRules) -> PathRules {
+    let own = parse_rule(&format!("{interface}=never")).into_iter();
+    let suppression = rules.suppression;
+    PathRules::new(own.chain(rules.iter().cloned()).collect()).suppressing(suppression)
+}
+
+/// Opens sessions with the server.
+struct Dialer {
+    endpoint: Arc<Endpoint>,
+    ticket: Ticket,
+    relays: Vec<RelayRoute>,
+    grants: anabranch_node::Grants,
+    sessions: RunningSessions,
+}
+
+impl Dialer {
+    async fn dial(&self) -> Result<Session, String> {
+        let target = Target {
+            credential: Some((self.ticket.share, self.ticket.secret.clone())),
+            ..Target::new(self.ticket.node, self.ticket.addresses.clone())
+        };
+        let through = (&self.ticket.relays[..], &self.ticket.secret);
+        let running = connect(&self.endpoint, (&target, session_config()), through).await;
+        let running = running.map_err(|error| error.to_string())?;
+        let session = running.session().clone();
+        let peer = Peer { addresses: self.ticket.addresses.clone(), entry: Entry::default() };
+        let granted =
+            RelayPaths::keep_granted(&self.endpoint, &session, &self.grants, &self.ticket.addresses);
+        let named = RelayPaths::keep(&self.endpoint, &session, &self.relays, &peer);
+        self.sessions.add(running.beside(granted).beside(named));
+        Ok(session)
+    }
+}
+
+fn tell(notice: &Notice, (json, context): (bool, Context)) {
+    if json {
+        // Whoever reads the events may be gone; the tunnel goes on.
+        let _ = out::print(&format!("{}\n", event(notice)));
+        return;
+    }
+    if context.quiet {
+        return;
+    }
+    let line = match notice {
+        Notice::Up { addresses, routes, streams } => {
+            let list =
+                |networks: &[IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let lane = if *streams { "; TCP as streams" } else { "" };
+            format!("the tunnel is up: {} → {}{lane}", list(addresses), list(routes))
+        }
+        Notice::Lost(why) => format!("the session was lost ({}); dialing again", printable(why)),
+        Notice::Unreachable(why) => format!("the server is not reached: {}", printable(why)),
+        Notice::RulesRestored => {
+            "another program deleted the tunnel's routing rules; they are there again".to_owned()
+        }
+    };
+    out::error(&format!("{line}\n"));
+}
+
+fn event(notice: &Notice) -> serde_json::Value {
+    use serde_json::json;
+    match notice {
+        Notice::Up { addresses, routes, streams } => {
+            json!({"event": "up", "addresses": addresses, "routes": routes, "streams": streams})
+        }
+        Notice::Lost(why) => json!({"event": "lost", "reason": why}),
+        Notice::Unreachable(why) => json!({"event": "unreachable", "reason": why}),
+        Notice::RulesRestored => json!({"event": "rules-restored"}),
+    }
+}
