@@ -14,7 +14,6 @@ use clap::{Args, Subcommand};
 use crate::args::OUTPUT;
 use crate::commands::Context;
 use crate::errors::Failure;
-use crate::node;
 use crate::ui::out;
 
 pub use serve::ServeArgs;
@@ -114,7 +113,7 @@ pub fn run(args: &TunnelArgs, context: &Context) -> Result<(), Failure> {
 
 fn status(args: &StatusArgs) -> Result<(), Failure> {
     let socket = socket(&args.device.interface);
-    let asked = node::runtime()?.block_on(control::ask::<Status>(&socket, "status"));
+    let asked = anabranch_node::Threads::start()?.block_on(control::ask::<Status>(&socket, "status"));
     let status = asked.map_err(|error| {
         Failure::local(format!("no tunnel answers at {}: {error}", socket.display()))
             .hint("is `anabranch tunnel up` or `tunnel serve` running, under this name of its device, and are you root?")

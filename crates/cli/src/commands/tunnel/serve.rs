@@ -5,10 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_net::{
-    Authorize, Endpoint, EndpointConfig, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret, Verdict,
-};
-use anabranch_node::RelayRoute;
+use anabranch_net::{NodeKey, PublicKey, ShareId, Ticket, TicketSecret};
+use anabranch_node::{Access, RelayRoute, Threads, TicketShare, keyfile};
 use anabranch_service::control::{self, Answer};
 use anabranch_tunnel_io::client::session_config;
 use anabranch_tunnel_io::server::{Notice, Server, ServerOptions};
@@ -18,14 +16,14 @@ use ipnet::IpNet;
 use super::DeviceArgs;
 use crate::args::OUTPUT;
 use crate::commands::Context;
-use crate::commands::send::addresses;
-use crate::commands::service::Socket;
+use crate::commands::send::outside;
+use crate::commands::service;
 use crate::errors::{Failure, printable};
 use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;
 use crate::ui::out;
 use crate::values::HostPort;
-use crate::{interrupt, keyfile, node, relays, values};
+use crate::{interrupt, values};
 
 /// UDP port of a tunnel server.
 const PORT: u16 = 4434;
@@ -121,33 +119,20 @@ impl Answer for Asked {
 /// # Errors
 /// What stood in the way, and what to do about it.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
-    node::runtime()?.block_on(serve(args, *context))
+    Threads::start()?.block_on(serve(args, *context))
 }
 
 async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
-    relays::check(&args.relays)?;
     let stop = interrupt::requested();
     let key = keyfile::load_or_create(&args.key.clone().map_or_else(keyfile::default_path, Ok)?)?;
-    let door = Door {
-        share: share(&key, &args.ticket),
-        clients: args.clients.iter().map(|(key, _)| *key).collect(),
-    };
-    let config = EndpointConfig::new(key)
-        .port(args.port)
-        .session(session_config())
-        .path_rules(super::up::outside(&args.device.interface, args.paths_wanted.rules()?))
-        .authorize(door.clone());
-    let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
-    let grants = args.granted.grants(&endpoint, args.key.as_deref()).await?;
-    let reachable = relays::host(&endpoint, (&args.relays, &grants), &door.share.1).await?;
-    let ticket = Ticket {
-        node: endpoint.node(),
-        addresses: addresses(&args.addresses, node::addresses_to_tell(&endpoint)).await?,
-        relays: reachable.relays.clone(),
-        share: door.share.0,
-        secret: door.share.1.clone(),
-        expires: None,
-    };
+    let share = share(&key, &args.ticket);
+    let access = Access::by_ticket(share.clone());
+    args.clients.iter().for_each(|(client, _)| access.allow_key(*client));
+    let rules = super::up::outside(&args.device.interface, args.paths_wanted.rules()?);
+    let node = args.granted.node().key(key).relays(args.relays.clone()).port(args.port);
+    let node = node.session(session_config()).path_rules(rules).access(access).start().await?;
+    let port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
+    let invitation = node.invite(&share, &outside(&args.addresses, port).await?).await?;
     let options = ServerOptions {
         interface: args.device.interface.clone(),
         addresses: args.inside.clone(),
@@ -159,13 +144,13 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
         most_clients: MOST_CLIENTS,
         guard: super::guard_command(&args.device.interface),
     };
-    let server = Server::new(options, endpoint.clock(), u64::from_ne_bytes(*keyfile::random()?));
-    let _socket = Socket::open(Some(&super::socket(&args.device.interface)), Asked(server.clone()))?;
+    let server = Server::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
+    let _socket = service::answer_at(Some(&super::socket(&args.device.interface)), Asked(server.clone()))?;
     let json = args.json;
-    let accepting = endpoint.clone();
+    let accepting = node.clone();
     let accept = move || {
-        let endpoint = accepting.clone();
-        async move { endpoint.accept().await }
+        let node = accepting.clone();
+        async move { node.accept().await.map(|session| session.session().clone()) }
     };
     let running = server.run(accept, move |notice| tell(&notice, (json, context)));
     let outcome = tokio::select! {
@@ -173,41 +158,23 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
         () = async {
             // The line is printed once the device is there: a failure comes without it.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-            announce(&ticket, (json, context));
+            announce(&invitation.ticket, (json, context));
             stop.await;
         } => Ok(()),
     };
-    endpoint.close().await;
+    node.close().await;
     outcome
 }
 
 /// The share that the ticket of this name opens. It follows from the key, so the ticket stays good when the server is started again.
-fn share(key: &NodeKey, name: &str) -> (ShareId, TicketSecret) {
+fn share(key: &NodeKey, name: &str) -> TicketShare {
     let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 tunnel ticket");
     hasher.update(key.to_file_text().as_bytes()).update(name.as_bytes());
     let (mut id, mut secret) = ([0; 8], [0; 16]);
     let mut output = hasher.finalize_xof();
     output.fill(&mut id);
     output.fill(&mut secret);
-    (ShareId(u64::from_be_bytes(id)), TicketSecret::from_random(secret))
-}
-
-/// Lets in the holders of the ticket and the listed clients.
-#[derive(Clone)]
-struct Door {
-    share: (ShareId, TicketSecret),
-    clients: Vec<PublicKey>,
-}
-
-impl Authorize for Door {
-    fn authorize(&self, peer: &PublicKey, share: Option<ShareId>) -> Verdict {
-        match share {
-            Some(share) if share == self.share.0 => Verdict::Accept { secret: Some(self.share.1.clone()) },
-            Some(_) => Verdict::Refuse(Refusal::TicketNotValid),
-            None if self.clients.contains(peer) => Verdict::Accept { secret: None },
-            None => Verdict::Refuse(Refusal::NotAuthorised),
-        }
-    }
+    TicketShare::stored(ShareId(u64::from_be_bytes(id)), TicketSecret::from_random(secret))
 }
 
 fn announce(ticket: &Ticket, (json, context): (bool, Context)) {
@@ -272,15 +239,11 @@ mod tests {
     }
 
     #[test]
-    fn the_ticket_stays_good_and_only_it_and_listed_keys_open_the_tunnel() {
+    fn the_ticket_stays_good_and_another_name_makes_another_ticket() {
         let key = NodeKey::from_random([9; 32]);
         let first = share(&key, "tunnel");
-        assert_eq!(first.0, share(&key, "tunnel").0);
-        assert_ne!(first.0, share(&key, "newer").0);
-        let [listed, other] = [1, 2].map(|byte| anabranch_net::NodeKey::from_random([byte; 32]).public());
-        let door = Door { share: first.clone(), clients: vec![listed] };
-        let lets_in = |peer, share| matches!(door.authorize(peer, share), Verdict::Accept { .. });
-        assert!(lets_in(&other, Some(first.0)) && lets_in(&listed, None));
-        assert!(!lets_in(&other, None) && !lets_in(&listed, Some(ShareId(first.0.0 ^ 1))));
+        assert_eq!(first.id, share(&key, "tunnel").id);
+        assert_ne!(first.id, share(&key, "newer").id);
+        assert_ne!(first.id, share(&NodeKey::from_random([8; 32]), "tunnel").id);
     }
 }

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_net::{Endpoint, EndpointConfig, PathRules, Session, Target, Ticket};
-use anabranch_node::{
-    Entry, Peer, RelayPaths, RelayRoute, RunningPaths, RunningSessions, connect, parse_rule,
-};
+use anabranch_net::{PathRules, Ticket};
+use anabranch_node::{Dial, RelayRoute, Threads, keyfile, parse_rule};
 use anabranch_service::control::{self, Answer};
 use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel_io::client::{Client, ClientOptions, Notice, Scope, session_config};
@@ -16,12 +14,12 @@ use ipnet::IpNet;
 use super::DeviceArgs;
 use crate::args::OUTPUT;
 use crate::commands::Context;
-use crate::commands::service::Socket;
+use crate::commands::service;
 use crate::errors::{Failure, printable};
 use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;
 use crate::ui::out;
-use crate::{interrupt, keyfile, node, relays};
+use crate::{interrupt, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,8 +35,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct UpArgs {
-    /// The server's ticket
-    #[arg(value_name = "TICKET")]
+    /// The server's ticket; `-` to read it from standard input, `@FILE` from a file
+    #[arg(value_name = "TICKET", value_parser = values::ticket, env = values::TICKET_VARIABLE, hide_env_values = true)]
     pub ticket: Ticket,
     /// Which device.
     #[command(flatten)]
@@ -125,22 +123,19 @@ impl Answer for Asked {
 /// # Errors
 /// What stood in the way, and what to do about it.
 pub fn run(args: &UpArgs, context: &Context) -> Result<(), Failure> {
-    node::runtime()?.block_on(up(args, *context))
+    Threads::start()?.block_on(up(args, *context))
 }
 
 async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
-    relays::check(&args.relays)?;
     let stop = interrupt::requested();
     let key = match &args.key {
         Some(file) => keyfile::load(file)?,
         None => keyfile::load_or_create(&keyfile::default_path()?)?,
     };
-    let config = EndpointConfig::new(key)
-        .session(session_config())
-        .path_rules(outside(&args.device.interface, args.paths_wanted.rules()?));
-    let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
-    let grants = args.granted.grants(&endpoint, args.key.as_deref()).await?;
-    let udp_port = endpoint.local_addresses().first().map_or(0, std::net::SocketAddr::port);
+    let rules = outside(&args.device.interface, args.paths_wanted.rules()?);
+    let node = args.granted.node().key(key).relays(args.relays.clone());
+    let node = node.session(session_config()).path_rules(rules).start().await?;
+    let udp_port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
     let options = ClientOptions {
         interface: args.device.interface.clone(),
         scope: if args.to.is_empty() { Scope::All } else { Scope::Networks(args.to.clone()) },
@@ -152,18 +147,15 @@ async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
         lane: args.lane.into(),
         guard: super::guard_command(&args.device.interface),
     };
-    let client = Client::new(options, endpoint.clock(), u64::from_ne_bytes(*keyfile::random()?));
-    let _socket = Socket::open(Some(&super::socket(&args.device.interface)), Asked(client.clone()))?;
-    let dialer = Arc::new(Dialer {
-        endpoint: endpoint.clone(),
-        ticket: args.ticket.clone(),
-        relays: args.relays.clone(),
-        grants,
-        sessions: RunningSessions::default(),
-    });
-    let dial = Box::new(move || {
-        let dialer = dialer.clone();
-        Box::pin(async move { dialer.dial().await }) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>
+    let client = Client::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
+    let _socket = service::answer_at(Some(&super::socket(&args.device.interface)), Asked(client.clone()))?;
+    let (dialer, dial) = (node.clone(), Dial::ticket(&args.ticket));
+    let dial: anabranch_tunnel_io::client::Dial = Box::new(move || {
+        let (node, dial) = (dialer.clone(), dial.clone());
+        Box::pin(async move {
+            let session = node.dial(&dial).await.map_err(|error| error.to_string())?;
+            Ok(session.session().clone())
+        })
     });
     let json = args.json;
     let outcome = tokio::select! {
@@ -173,7 +165,7 @@ async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
         },
         () = stop => Ok(()),
     };
-    endpoint.close().await;
+    node.close().await;
     outcome
 }
 
@@ -182,34 +174,6 @@ pub fn outside(interface: &str, rules: PathRules) -> PathRules {
     let own = parse_rule(&format!("{interface}=never")).into_iter();
     let suppression = rules.suppression;
     PathRules::new(own.chain(rules.iter().cloned()).collect()).suppressing(suppression)
-}
-
-/// Opens sessions with the server.
-struct Dialer {
-    endpoint: Arc<Endpoint>,
-    ticket: Ticket,
-    relays: Vec<RelayRoute>,
-    grants: anabranch_node::Grants,
-    sessions: RunningSessions,
-}
-
-impl Dialer {
-    async fn dial(&self) -> Result<Session, String> {
-        let target = Target {
-            credential: Some((self.ticket.share, self.ticket.secret.clone())),
-            ..Target::new(self.ticket.node, self.ticket.addresses.clone())
-        };
-        let through = (&self.ticket.relays[..], &self.ticket.secret);
-        let running = connect(&self.endpoint, (&target, session_config()), through).await;
-        let running = running.map_err(|error| error.to_string())?;
-        let session = running.session().clone();
-        let peer = Peer { addresses: self.ticket.addresses.clone(), entry: Entry::default() };
-        let granted =
-            RelayPaths::keep_granted(&self.endpoint, &session, &self.grants, &self.ticket.addresses);
-        let named = RelayPaths::keep(&self.endpoint, &session, &self.relays, &peer);
-        self.sessions.add(running.beside(granted).beside(named));
-        Ok(session)
-    }
 }
 
 fn tell(notice: &Notice, (json, context): (bool, Context)) {
