@@ -59,10 +59,11 @@ pub use tap::{Seen, Tap};
 
 pub use anabranch_agent::{Named, Permission, Reaches, may_try};
 pub use anabranch_engine::{
-    AbandonReason, AckPolicy, CloseReason, Config, DatagramMode, DatagramSource, Decision, Ecn, Event, IdleReason, Item,
-    Meter, PathChange, PathError, PathInfo, PathOrigin, PathReport, PathRule, PathRules, PathState,
-    PathStats, PathView, Pattern, Prefix, Priority, Protection, Pulled, ReportConfig, ReservedPath, Route, Scheduler,
-    SchedulerKind, SessionStats, SessionView, Standing, SuppressionLimits, Terms, cc, suppress,
+    AbandonReason, AckPolicy, CloseReason, Config, DatagramMode, DatagramSource, Decision, Ecn, Event,
+    IdleReason, Item, Meter, PathChange, PathError, PathInfo, PathOrigin, PathReport, PathRule, PathRules,
+    PathState, PathStats, PathView, Pattern, Prefix, Priority, Protection, Pulled, ReportConfig,
+    ReservedPath, Route, Scheduler, SchedulerKind, SessionStats, SessionView, Standing, SuppressionLimits,
+    Terms, cc, suppress,
 };
 pub use anabranch_secure::{
     CapturedSession, Limits as KeyLimits, NodeKey, PublicKey, Refusal, ResetKey, ShareId, Ticket,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Addresses, Authorize, Config, DenyAll, Endpoint, EndpointConfig, NodeKey, PathRules, PublicKey, Route,
-    Session, Span, Tap,
+    Addresses, Authorize, Config, DenyAll, Endpoint, EndpointConfig, NodeKey, PathRules, PublicKey, ResetKey,
+    Route, Session, Span, Tap,
 };
 use anabranch_service::control::Socket;
 
@@ -204,12 +204,13 @@ impl NodeBuilder {
         check(&self.relays)?;
         let is_known = !self.relays.is_empty() || !self.controllers.is_empty();
         let (key, grants_file) = self.key.load(is_known)?;
+        let reset_key = reset_key(&key);
         let mut config = EndpointConfig::new(key)
             .port(self.port)
             .addresses(self.addresses)
             .session(self.session.clone())
             .path_rules(self.rules);
-        (config.authorize, config.tap) = (self.access, self.tap);
+        (config.authorize, config.tap, config.reset_key) = (self.access, self.tap, Some(reset_key));
         let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;
         let endpoint = Arc::new(endpoint);
         let grants = if self.controllers.is_empty() {
@@ -225,6 +226,12 @@ impl NodeBuilder {
         let (relays, config) = (self.relays, self.session);
         Ok(Node(Arc::new(Inner { endpoint, relays, grants, sessions, config, is_known, control })))
     }
+}
+
+/// The key of reset tokens follows from the node's key, so a restarted node tells its old peers that their sessions are gone.
+fn reset_key(key: &NodeKey) -> ResetKey {
+    let text = key.to_file_text();
+    ResetKey::from_random(blake3::derive_key("anabranch 2026 node reset key", text.as_bytes()))
 }
 
 /// Checks that no route through relays is named twice: two paths over the same route would share everything.
