@@ -56,7 +56,8 @@ fn a_transfer_does_not_notice_that_both_clocks_jump() {
     let scratch = Scratch::new();
     let Some(clock) = clock("a_transfer_does_not_notice", &scratch) else { return };
     let file = scratch.file("from/disk.img", 192 << 20, 2);
-    let mut command = program(&["send", file.to_str().unwrap(), "-q", "--rate", "400Mbit/s"]);
+    let mut command =
+        program(&["send", file.to_str().unwrap(), "-q", "--rate", "400Mbit/s", "--expires", "200000h"]);
     let sender = Sender::start_as(clock.command(&mut command));
     let mut command = program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]);
     let receiver = Running::start(clock.command(&mut command));

@@ -114,7 +114,7 @@ fn an_expired_ticket_ends_what_is_under_way_after_a_notice_and_lets_no_one_in() 
 fn nothing_is_written_without_consent_and_the_offer_is_shown() {
     let scratch = Scratch::new();
     let sender = small_offer(&scratch);
-    let to = scratch.text("to");
+    let to = scratch.text("fresh");
     let asked = program(&["receive", &sender.ticket, &to]).output().unwrap();
     assert_failed(
         &asked,
@@ -126,7 +126,7 @@ fn nothing_is_written_without_consent_and_the_offer_is_shown() {
     let line = text.lines().find(|line| line.contains("\"event\":\"offer\"")).unwrap();
     let offer: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!((&offer["files"], &offer["names"][0]["name"]), (&1.into(), &"note.txt".into()), "{text}");
-    assert!(!scratch.path("to").exists());
+    assert!(!scratch.path("fresh").exists());
     assert_failed(&receive(&[&sender.ticket, &to, "--max-size", "999"]), 4, &["more than the 999 bytes"]);
     assert!(receive(&[&sender.ticket, &to, "--max-size", "1000"]).status.success());
 }

@@ -202,7 +202,8 @@ impl NodeBuilder {
     /// program listens at the control socket.
     pub async fn start(self) -> Result<Node, Error> {
         check(&self.relays)?;
-        let is_known = !self.relays.is_empty() || !self.controllers.is_empty();
+        let has_key = !matches!(self.key, KeySource::Usual);
+        let is_known = has_key || !self.relays.is_empty() || !self.controllers.is_empty();
         let (key, grants_file) = self.key.load(is_known)?;
         let reset_key = reset_key(&key);
         let mut config = EndpointConfig::new(key)
@@ -276,7 +277,7 @@ struct Inner {
     grants: Grants,
     sessions: RunningSessions,
     config: Config,
-    /// Whether relays or controllers know this node's key.
+    /// Whether others may know this node's key: the user chose it, or relays and controllers have to list it.
     is_known: bool,
     control: Option<Socket>,
 }

@@ -100,12 +100,12 @@ pub fn session_config() -> Config {
         idle_timeout: Span::from_secs(1800),
         keep_alive: Some(Span::from_secs(15)),
         max_streams: streams::MOST_CONNECTIONS as u64,
-        ordered_classes: class::ORDERED,
         ..Config::default()
     };
     config.memory.datagrams = 4096;
-    config.datagrams[usize::from(class::REDUNDANT)] = DatagramMode::Redundant;
-    config.datagrams[usize::from(class::PROTECTED)] = DatagramMode::Protected;
+    config.datagrams.ordered_classes = class::ORDERED;
+    config.datagrams.modes[usize::from(class::REDUNDANT)] = DatagramMode::Redundant;
+    config.datagrams.modes[usize::from(class::PROTECTED)] = DatagramMode::Protected;
     config
 }
 
@@ -130,7 +130,7 @@ impl Client {
     /// A tunnel that is not up yet. `seed` keeps others from choosing flows that collide.
     #[must_use]
     pub fn new(options: ClientOptions, clock: Clock, seed: u64) -> Arc<Self> {
-        let link = Link::new(clock.clone(), (seed, MTU));
+        let link = Link::new(clock, (seed, MTU));
         Arc::new(Self { options, link, clock, open: Open::default() })
     }
 

@@ -280,7 +280,7 @@ impl Server {
         let own = addresses.iter().map(|address| IpNet::from(address.addr()));
         let all: Vec<IpNet> = own.chain(granted.iter().copied()).collect();
         let client = table.clients.entry(node).or_insert_with(|| Client {
-            link: Link::new(self.clock.clone(), (self.seed, MTU)),
+            link: Link::new(self.clock, (self.seed, MTU)),
             networks: all.clone(),
             sessions: 0,
         });

@@ -144,6 +144,7 @@ pub(crate) async fn carry(session: Session, (connection, destination): (TcpStrea
 fn reset(connection: TcpStream) {
     // Without lingering, what waits is dropped and the other end gets a reset.
     let _ = socket2::SockRef::from(&connection).set_linger(Some(Duration::ZERO));
+    drop(connection);
 }
 
 /// Reads the head of a stream that the other end opened.

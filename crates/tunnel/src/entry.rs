@@ -417,7 +417,9 @@ pub(crate) mod tests {
         assert!(shared.with(push));
         assert!(!shared.with(push));
         let paths = [view(0, 20.0)];
-        (0..2).for_each(|_| drop(shared.next(&at(0), &paths)));
+        for _ in 0..2 {
+            shared.next(&at(0), &paths);
+        }
         assert!(!shared.is_waiting());
         assert!(shared.with(push));
     }

@@ -213,12 +213,7 @@ impl<P: Payload> Datagrams<P> {
     }
 
     /// A packet with a datagram of the source, if it has one for these paths.
-    fn pull(
-        &mut self,
-        now: Time,
-        flight: &mut Flight<P>,
-        outlet: &mut Outlet<'_, P>,
-    ) -> Option<Transmit<P>> {
+    fn pull(&mut self, now: Time, flight: &mut Flight<P>, outlet: &mut Outlet<'_, P>) -> Option<Transmit<P>> {
         let source = self.source.as_mut().filter(|source| source.is_waiting())?;
         if !flight.state().carries_data() {
             return None;

@@ -47,7 +47,6 @@ pub struct TunnelArgs {
 /// What can be done with tunnels.
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "a command's help text stands on its arguments; one here would replace it")]
-#[expect(clippy::large_enum_variant, reason = "there is one of them in a process")]
 pub enum TunnelCommand {
     Serve(ServeArgs),
     Up(UpArgs),

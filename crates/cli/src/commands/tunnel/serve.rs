@@ -128,7 +128,7 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     let share = share(&key, &args.ticket);
     let access = Access::by_ticket(share.clone());
     args.clients.iter().for_each(|(client, _)| access.allow_key(*client));
-    let rules = super::up::outside(&args.device.interface, args.paths_wanted.rules()?);
+    let rules = super::up::outside(&args.device.interface, &args.paths_wanted.rules()?);
     let node = args.granted.node().key(key).relays(args.relays.clone()).port(args.port);
     let node = node.session(session_config()).path_rules(rules).access(access).start().await?;
     let port = node.addresses().first().map_or(0, std::net::SocketAddr::port);

@@ -132,7 +132,7 @@ async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
         Some(file) => keyfile::load(file)?,
         None => keyfile::load_or_create(&keyfile::default_path()?)?,
     };
-    let rules = outside(&args.device.interface, args.paths_wanted.rules()?);
+    let rules = outside(&args.device.interface, &args.paths_wanted.rules()?);
     let node = args.granted.node().key(key).relays(args.relays.clone());
     let node = node.session(session_config()).path_rules(rules).start().await?;
     let udp_port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
@@ -170,7 +170,7 @@ async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
 }
 
 /// Rules that keep the tunnel's own paths out of the tunnel.
-pub fn outside(interface: &str, rules: PathRules) -> PathRules {
+pub fn outside(interface: &str, rules: &PathRules) -> PathRules {
     let own = parse_rule(&format!("{interface}=never")).into_iter();
     let suppression = rules.suppression;
     PathRules::new(own.chain(rules.iter().cloned()).collect()).suppressing(suppression)
