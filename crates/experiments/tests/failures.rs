@@ -11,9 +11,8 @@ use anabranch_wire::{Length, Rate, Span, Time};
 
 const CASES: Range<u64> = 0..14;
 /// Once broken: a path that answered and did not carry; what was sent while all paths were in doubt; a window found while
-/// acknowledgements took a longer way back; one found among losses before they were known for trouble; and a queue that stood
-/// before a path of which a hundredth was left.
-const BROKEN_ONCE: [u64; 5] = [305, 571, 1220, 2488, 634];
+/// acknowledgements took a longer way back; and one found among losses before they were known for trouble.
+const BROKEN_ONCE: [u64; 4] = [305, 571, 1220, 2488];
 /// Bytes of a full packet.
 const PACKET: u64 = 1500;
 /// A round trip beyond which a queue may not stand for long beside paths of some 60 ms.
@@ -56,17 +55,27 @@ fn heavy_losses_of_one_path_leave_the_others_of_its_group_alone() {
     }
 }
 
-/// In 329 the last path is validated after it has fallen silent, in 194 after it has become 20 times as long; the redundant ones break while
-/// a slow path still has to send what was written before it was there.
+/// In 329 the last path is validated after it has fallen silent; the redundant ones break while a slow path still has to send data that was
+/// written before the path opened.
 #[test]
 fn breaks_while_paths_are_opened_are_bridged() {
-    let plain = [329, 194].map(|number| (Case::draw_within(number, (0.02, 0.3)), false));
+    let plain = [329].map(|number| (Case::draw_within(number, (0.02, 0.3)), false));
     let redundant = [(105, (0.05, 0.6)), (1875, MOMENTS)];
     let redundant = redundant.map(|(number, moments)| (Case::draw_within(number, moments), true));
     for (case, redundant) in plain.into_iter().chain(redundant) {
         let outcome = if redundant { case.run_redundant() } else { case.run() };
         assert!(outcome.is_clean(), "{}", outcome.breaches(&case).join("\n"));
     }
+}
+
+/// Paths open a round trip later since the first challenge to an unproven address is small. These two cases then miss a bound that they kept before:
+/// a silence of three round trips, and half the rate of the paths that live. Their figures must not get worse.
+#[test]
+fn two_cases_that_miss_a_bound_since_paths_open_later_get_no_worse() {
+    let gap = Case::draw(634).run().gap;
+    assert!(gap <= Span::from_millis(600), "{gap}");
+    let share = Case::draw_within(194, (0.02, 0.3)).run().living_share;
+    assert!(share >= 0.35, "{share}");
 }
 
 /// Two paths, of which the thin one has seconds of buffer.
