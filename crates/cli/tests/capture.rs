@@ -1,4 +1,4 @@
-//! A transfer that is captured, and what the capture tells.
+//! A captured transfer, and what the capture contains.
 #![cfg(unix)]
 
 mod common;
@@ -38,7 +38,7 @@ fn a_captured_transfer_is_sealed_until_its_keys_are_used() {
     assert_eq!(packets, opened.lines().filter(|line| line.contains(" fsn ")).count());
     assert!(written.starts_with(&format!("{packets} packets in {} files", all.len())), "{written}");
     for (name, records) in &all {
-        // `receive` called, and it is the one that captured.
+        // `receive` is the client, and it captured.
         assert!(name.starts_with("bad-session-1-path") && name.ends_with("-client.sqlog"), "{name}");
         assert_eq!(records[0]["trace"]["vantage_point"]["type"], "client");
         let times: Vec<f64> = records[1..].iter().map(|record| record["time"].as_f64().unwrap()).collect();

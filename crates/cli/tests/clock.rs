@@ -1,5 +1,5 @@
-//! A wall clock that jumps while the program runs (`common::clock`): a ticket opens no longer than it was made for,
-//! and a transfer does not notice.
+//! A wall clock that jumps while the program runs (`common::clock`): a ticket still expires on time, and a transfer is
+//! unaffected.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
 mod common;
@@ -17,7 +17,7 @@ fn clock(test: &str, scratch: &Scratch) -> Option<WallClock> {
     WallClock::new(scratch).map_err(|why| skip(test, &why)).ok()
 }
 
-/// `anabranch send` of a small file by this clock.
+/// Starts `anabranch send` of a small file under this clock.
 fn sender(scratch: &Scratch, clock: &WallClock, expires: &str) -> Sender {
     let file = scratch.file("from/note.txt", 1_000, 1);
     let mut command = program(&["send", file.to_str().unwrap(), "--expires", expires]);

@@ -1,5 +1,4 @@
-//! Three controllers, real programs, on three members of etcd; what happens when some of them are ended in the middle of it,
-//! and what is left when every grant is over.
+//! Three controllers on three members of etcd: some are killed in mid-work, and every resource is free once all grants expire.
 
 mod common;
 #[path = "../../daemon/tests/etcd/mod.rs"]
@@ -21,21 +20,21 @@ use fleet::{Controller, RELAYS, configure, now};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Each allocation takes no longer, whoever dies.
+/// Longest time for an allocation, whichever process dies.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Between two messages of the session that runs beside it, which come every 10 ms, there is no more: what a busy machine does, since no
-/// packet of it passes a controller.
+/// Longest gap between two messages of the concurrent session, which sends one every 10 ms. Its packets pass no
+/// controller, so only a busy machine delays them.
 const GAP: Duration = Duration::from_millis(500);
 const CLIENTS: u8 = 10;
-/// How far the controllers' clocks are put forward, in seconds: every grant is over then, and every mark of a request forgotten.
+/// How far the controllers' clocks jump, in seconds: every grant has expired by then, and every request is forgotten.
 const LATER: u64 = 10_000;
 
-/// Requests in all; `ANABRANCH_ALLOCATIONS=1000` for the full measure.
+/// Total requests; set `ANABRANCH_ALLOCATIONS=1000` for the full test.
 fn requests() -> usize {
     std::env::var("ANABRANCH_ALLOCATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(240)
 }
 
-/// So many clients ask for as many grants in all, which need these PIDs each. They do not all begin with the same controller.
+/// Starts the clients, which together request `total` grants of `pids` PIDs and begin with different controllers.
 async fn ask(
     (hints, signing): (&[ControllerHint], &[ControllerKey]),
     (base, total, pids): (u8, usize, u32),
@@ -58,7 +57,7 @@ async fn finish(mut clients: JoinSet<()>) {
     }
 }
 
-/// Which of the controllers leads.
+/// Returns which of the controllers leads.
 async fn leader(store: &Etcd, hints: &[ControllerHint]) -> usize {
     loop {
         let record = store.get(&["leader".into()]).await.unwrap().remove(0);
@@ -69,7 +68,7 @@ async fn leader(store: &Etcd, hints: &[ControllerHint]) -> usize {
     }
 }
 
-/// Grants that clients hold by the store, and what is reserved for them at relays.
+/// Returns the grants in the store, and what is reserved for them at the relays.
 async fn stored(store: &Etcd, at: UnixTime) -> (usize, u64, usize) {
     let clients = store.range("client/", "").await.unwrap();
     let relays = store.range("relay/", "").await.unwrap();
@@ -103,7 +102,7 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     let signing: Vec<ControllerKey> = controllers.iter().map(|controller| controller.signing).collect();
     let session = Carried::start(&controllers).await;
     let total = requests();
-    // One tenth of the requests is more than there is.
+    // The requests exceed the capacity by a tenth.
     let each = (total * 9 / 10 / usize::from(RELAYS)) as u64;
     let relays = fleet::relays(&hints, each).await;
     let settings = EtcdSettings { endpoints: cluster.endpoints(), prefix: "anabranch/".into() };
@@ -133,7 +132,7 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     );
     assert!(longest < LONGEST, "an allocation took {longest:?}");
 
-    // Exactly as many as there is room for, each the only one of its request whoever was asked, and no more in the store than that.
+    // The grants fill the capacity exactly, each request has one, and the store agrees.
     let taken = record.taken();
     assert!(taken.values().all(|taken| *taken <= each), "more than the capacity: {taken:?}");
     assert_eq!(taken.values().sum::<u64>(), each * u64::from(RELAYS), "not all that there is");
@@ -143,7 +142,7 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     let (held, reserved, _) = stored(&store, now()).await;
     assert_eq!((held - others, reserved - other_pids), (granted, granted as u64), "the store knows others");
 
-    // No packet of the session was held up by any of it.
+    // None of this delayed the session.
     let carried = session.end().await;
     eprintln!("beside it: {carried:?}");
     assert!(carried.gap < GAP && carried.same_path, "{carried:?}");
@@ -161,7 +160,7 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     }
     eprintln!("nothing left of them {:?} after their end", begun.elapsed());
 
-    // All of it is free again, and no more than that is given to all who ask at once.
+    // After expiry everything is free again, and no more than that can be granted.
     let later = || UnixTime(now().0 + LATER);
     fleet::heard(&relays, &hints[..2]).await;
     let record = Arc::new(Record::default());

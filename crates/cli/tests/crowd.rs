@@ -1,6 +1,6 @@
-//! A crowd of receivers at one `anabranch send`: some ask for nothing, some for everything and take none of it.
+//! A crowd of receivers at one `anabranch send`: some request nothing, others request everything and read none of it.
 //!
-//! `CROWD` sets their number, `CROWD_STALLED` how many of them ask. The sender may be in a control group.
+//! `CROWD` sets their number, `CROWD_STALLED` how many of them request. The sender may run in a control group.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -16,12 +16,12 @@ use tokio::io::AsyncWriteExt;
 
 const FILE: usize = 64 << 20;
 
-/// Number from the environment.
+/// Reads a number from the environment.
 fn number(name: &str, usual: usize) -> usize {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// A receiver that greets, and asks for the whole file if it is to stall.
+/// A receiver that greets, and requests the whole file if it is to stall.
 async fn join(
     endpoint: &Endpoint,
     ticket: &Ticket,
@@ -48,7 +48,7 @@ async fn join(
     Some((session, control, Some(data)))
 }
 
-/// Memory of a process in MiB: resident now, and at most so far.
+/// Memory of a process in MiB: resident now, and the peak.
 fn memory(process: u32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -58,7 +58,7 @@ fn memory(process: u32) -> (u64, u64) {
     (field("VmRSS:").unwrap_or(0) / 1024, field("VmHWM:").unwrap_or(0) / 1024)
 }
 
-/// Fetches the file; the rate in MB/s.
+/// Fetches the file; returns the rate in MB/s.
 fn fetch(sender: &Sender, scratch: &Scratch, to: &str) -> f64 {
     let start = Instant::now();
     let received = receive(&[&sender.ticket, &scratch.text(to), "-q"]);
@@ -89,11 +89,11 @@ fn a_crowd_of_receivers_neither_shuts_out_an_honest_one_nor_takes_the_senders_me
                 present.push(one);
             }
         }
-        // The endpoints live as long as their sessions.
+        // Sessions keep their endpoints alive.
         tokio::time::sleep(Duration::from_secs(1)).await;
         std::mem::forget(endpoints);
     });
-    // The machine may be busy with something else for one attempt.
+    // The machine may be busy during one attempt.
     let attempts = ["among", "again", "once-more"].map(|to| fetch(&sender, &scratch, to));
     let among = attempts.into_iter().fold(0.0, f64::max);
     let (now, most) = memory(sender.running.child.id());

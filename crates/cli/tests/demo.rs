@@ -1,4 +1,4 @@
-//! The demo keeps what the README says of it. It is measured in real time, so it is given three attempts.
+//! The demo performs as the README promises. It runs in real time, so it gets three attempts.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::programs::program;
 use common::within_three_attempts;
 use serde_json::Value;
 
-/// What one run came to.
+/// Runs the demo once and checks its result.
 fn attempt() -> Result<String, String> {
     let output = program(&["demo", "--json", "--size", "32MiB"]).output().expect("the program runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

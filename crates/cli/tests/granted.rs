@@ -1,4 +1,4 @@
-//! A controller, relays and clients as people run them: configuration files, the commands' own output from one to the next.
+//! A controller, relays and clients as people run them: from configuration files, with each command's output fed to the next.
 
 #![cfg(unix)]
 
@@ -26,7 +26,7 @@ fn ask(scratch: &Scratch, socket: &str, words: &[&str]) -> Value {
 
 struct Overlay {
     scratch: Scratch,
-    /// Where the controller is, and what it signs with.
+    /// The controller's address and signing key.
     at: String,
     signs: String,
     port: u16,
@@ -68,7 +68,7 @@ impl Overlay {
         self.relay_by(number, None)
     }
 
-    /// A relay that lives by this clock.
+    /// Starts a relay under this clock.
     fn relay_by(&self, number: usize, clock: Option<&WallClock>) -> Running {
         let file = self.scratch.text(&format!("r{number}.toml"));
         let text = format!(
@@ -132,11 +132,11 @@ fn relays_that_registered_are_granted_used_without_any_controller_and_taken_back
     let mut send = Running::start(&mut program(&send));
     let copy = overlay.scratch.text("to");
     must(&mut program(&["receive", "--yes", &send.line(), &copy]));
-    // While it runs it would be told, too, and keep the grant no more.
+    // While it runs, it also hears of the withdrawal and drops the grant.
     assert_eq!(send.end().0, Some(0));
     assert_eq!(fs::read(file).unwrap(), fs::read(overlay.scratch.path("to/file")).unwrap());
 
-    // The controller is back, with what it knew; its operator takes the client out, and its grant.
+    // The controller is back with its stored state; the operator removes the client and with it the grant.
     let client = must(&mut program(&["keys", "show", "--key", &key]));
     let client = client.split_whitespace().find(|word| word.starts_with("ab1")).unwrap().to_owned();
     let running = overlay.controller(&client);
@@ -184,7 +184,7 @@ fn relays_measure_each_other_and_people_see_it() {
     let none = program(&["status", "--control", "/nowhere.sock"]).output().unwrap();
     assert!(!none.status.success() && errors(&none).contains("is it running?"), "{}", errors(&none));
 
-    // The way past the first relay to the second: the stretch between them is measured by a relay.
+    // The route past the first relay to the second: a relay measures the stretch between them.
     let key = overlay.scratch.text("user.key");
     let paths = ["trace", "127.0.0.3", "--controller", &overlay.at, "--key", &key];
     let said: Value = serde_json::from_str(&must(program(&paths).arg("--json"))).unwrap();
@@ -201,13 +201,13 @@ fn relays_measure_each_other_and_people_see_it() {
     let listed = must(&mut program(&["relay", "list", "--controller", &overlay.at, "--key", &key]));
     assert!(listed.lines().count() == 2 && listed.lines().all(|line| line.starts_with("ab1")), "{listed}");
 
-    // What the way from here to the relay carries a packet train tells.
+    // The capacity from here to the relay, measured with a packet train.
     let said: Value = serde_json::from_str(&must(program(&paths).args(["--capacity", "--json"]))).unwrap();
     let way = said["ways"].as_array().unwrap().iter().find(|way| way["name"] == "127.0.0.2").expect("a way");
     assert!(way["capacity_mbit"].as_f64().is_some_and(|mbit| mbit > 1.0), "{way}");
     assert_eq!(said["silent"], serde_json::json!([]));
 
-    // One that is gone is not waited for as long as for a train to it, and is named; of the other is told what is known.
+    // A relay that is gone is named without the full wait for a train; the other's known values are printed.
     let key_of_second = &overlay.relays[1];
     second.kill();
     let begun = std::time::Instant::now();
@@ -219,7 +219,7 @@ fn relays_measure_each_other_and_people_see_it() {
     eprintln!("a silent relay was named after {took:.1} s: {}", said["ways"]);
 }
 
-/// By its own clock the grant of the one is over, and that of the other not yet signed.
+/// One relay's clock says that the grant has expired; the other's, that it is not yet valid.
 #[test]
 fn relays_whose_clocks_are_wrong_go_by_the_controllers_and_say_so() {
     let (overlay, _controller) = Overlay::new();

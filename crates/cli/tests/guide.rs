@@ -1,5 +1,5 @@
-//! What the pages tell a user to type works: every command on every page is one that the program accepts, and the files of
-//! the guide are ones that it reads. Needs no root; `guide_steps.rs` follows the guide's steps on eight machines.
+//! The program accepts every command on every page, and reads the guide's configuration files. Needs no root;
+//! `guide_steps.rs` runs the guide's steps on eight machines.
 
 mod common;
 
@@ -10,7 +10,7 @@ use anabranch_cli::args::Cli;
 use clap::Parser;
 use common::programs::{Running, Scratch, errors, noise, program};
 
-/// Valid values for the words that a reader replaces.
+/// Valid values for the placeholders that a reader replaces.
 const TICKET: &str = "anabranch1h65xey5fdawcccvqsyfcuvkhcviqitsl5642f44vqwar2oyix535sxzaz46kctxvvahknar5yq66ektniyufwmnvtya\
                       aaaaanmgdmaicataaaaqcq3hqn7iaaaaaaaaaaaaaaaaaaaaaaaugz4afh76zqi";
 const KEY: &str = "ab1m4rskfw2hbmt6x3sydk4o3djro3e7t7felabslrwcsyo4bm3gftpyecg";
@@ -29,7 +29,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The blocks of a page in this language.
+/// The code blocks of a page in this language.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let begin = format!("```{language}\n");
     page.split(&begin).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
@@ -60,7 +60,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// The arguments of `anabranch` in a command, with values for what a reader replaces; `None` for other programs.
+/// The arguments of an `anabranch` command with the placeholders filled in; `None` for other programs.
 fn arguments(words: &[String]) -> Option<Vec<String>> {
     let words = words.strip_prefix(&["sudo".to_owned()][..]).unwrap_or(words);
     let own = match words {
@@ -107,7 +107,7 @@ fn guide(name: &str) -> String {
     fs::read_to_string(root().join("docs/guide").join(name)).unwrap()
 }
 
-/// Settings for a machine that others use too: any free port, and only this machine.
+/// Changes settings to use any free port on loopback, since others may use the machine.
 fn local(block: &str) -> String {
     let (first, rest) = block.split_once('\n').expect("more than one line");
     format!("{first}\nport = 0\naddresses = [\"127.0.0.1\"]\n{rest}\n")

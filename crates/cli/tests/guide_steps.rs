@@ -1,4 +1,4 @@
-//! The steps of the guide, typed as they are written there, on eight machines: two nodes, three relays, two routers and a
+//! The steps of the guide, typed as written there, on eight machines: two nodes, three relays, two routers and a
 //! controller.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //!  near ───────┘  │  └── relay 3 (20 Mbit/s) ──┘  │
 //!                 └───────── 10 Mbit/s ───────────┘
 //! ```
-//! Each router knows the near side of the relays only, so a relay leads past the slow link. The addresses are public ones or private ones, in
-//! namespaces that nothing leaves.
+//! Each router knows only the near side of the relays, so a route through a relay avoids the slow link. The addresses
+//! are public or private ones, in namespaces that nothing leaves.
 
 #![cfg(target_os = "linux")]
 
@@ -23,11 +23,11 @@ use common::netns::{Namespace, run};
 use common::programs::{PROGRAM, Running, Scratch, noise, wait_for};
 use serde_json::Value;
 
-/// What the user is promised.
+/// Time within which the guide promises success.
 const PROMISED: Duration = Duration::from_secs(300);
 const RELAYS: usize = 3;
 const RATES: [u32; RELAYS] = [30, 20, 20];
-/// The pages whose steps are followed.
+/// The pages whose steps the tests follow.
 const GUIDE: &str = concat!(
     include_str!("../../../docs/guide/send.md"),
     include_str!("../../../docs/guide/measure.md"),
@@ -35,15 +35,15 @@ const GUIDE: &str = concat!(
     include_str!("../../../docs/guide/controller.md"),
 );
 
-/// First numbers of addresses.
+/// First bytes of addresses.
 const PUBLIC: u8 = 5;
 const PRIVATE: u8 = 10;
 
-/// A machine, and the directory that its user stands in.
+/// A machine, and its user's working directory.
 struct Machine {
     namespace: Namespace,
     home: PathBuf,
-    /// First number of all addresses, which are written with a 5.
+    /// First byte of its addresses; the guide's are written with a 5.
     net: u8,
 }
 
@@ -64,7 +64,7 @@ impl Machine {
         text.strip_prefix("5.").map_or_else(|| text.to_owned(), |rest| format!("{}.{rest}", self.net))
     }
 
-    /// Joins it to another one: the interface on each side, its address, and the rate both ways.
+    /// Joins it to another machine, given the interface on each side, its address, and the rate both ways.
     fn join(
         &self,
         (own, ip): (&str, &str),
@@ -93,7 +93,7 @@ impl Machine {
         run("ip", &format!("-n {} route add {to} via {via}", self.namespace.name())).map(drop)
     }
 
-    /// A command of the guide, with other words for those in capitals.
+    /// A command of the guide, with values for the words in capitals.
     fn typed(&self, line: &str, words: &[(&str, &str)]) -> Command {
         assert!(GUIDE.contains(&format!("\n{line}\n")), "the guide does not have `{line}`");
         let line = words.iter().fold(line.to_owned(), |line, (from, to)| line.replace(from, to));
@@ -109,14 +109,14 @@ impl Machine {
         command
     }
 
-    /// What a command prints.
+    /// Runs a command and returns its output.
     fn told(&self, line: &str, words: &[(&str, &str)]) -> String {
         let output = self.typed(line, words).output().expect("the program");
         assert!(output.status.success(), "{line}: {}", common::programs::errors(&output));
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Its public key, made and shown as the guide says.
+    /// Generates its key as the guide says; returns the public key.
     fn key(&self, option: &str) -> String {
         self.told(format!("anabranch keys new {option}").trim(), &[]);
         let shown = self.told(format!("anabranch keys show {option}").trim(), &[]);
@@ -124,7 +124,7 @@ impl Machine {
     }
 }
 
-/// The settings file of the guide that begins so.
+/// The guide's settings file with this beginning.
 fn block(begins: &str) -> &'static str {
     let (_, rest) = GUIDE.split_once("```toml\n").expect("the guide has files");
     let file = rest.split("```toml\n").find(|block| block.starts_with(begins));
@@ -203,7 +203,7 @@ fn set_up(network: &Network, running: &mut Vec<Running>) -> String {
     at
 }
 
-/// What the server received, in Mbit/s, and over how many paths.
+/// Returns the server's goodput in Mbit/s and its number of paths.
 fn measured(command: &mut Command) -> (f64, usize) {
     let output = command.args(["--json", "--time", "5s"]).output().expect("the program");
     assert!(output.status.success(), "{}", common::programs::errors(&output));
@@ -212,7 +212,7 @@ fn measured(command: &mut Command) -> (f64, usize) {
     (report["end"]["goodput_mbit_s"].as_f64().unwrap_or_else(|| panic!("{report}")), paths)
 }
 
-/// Sets up one relay as the guide says; returns what it prints.
+/// Sets up one relay as the guide says; returns its output.
 fn set_up_relay(network: &Network, running: &mut Vec<Running>) -> String {
     let relay = &network.relays[0];
     let text = block("key = \"relay.key\"\n[[user]]").replace("ab1...", &network.near.key(""));
@@ -227,7 +227,7 @@ fn set_up_relay(network: &Network, running: &mut Vec<Running>) -> String {
     line
 }
 
-/// Settings with what a private network needs before the first table.
+/// Adds the lines that a private network needs before the table `table`.
 fn private(text: &str, table: &str) -> String {
     let line = "next_hops = [\"private\"]";
     assert!(GUIDE.contains(line), "the guide does not say what private networks need");
@@ -261,7 +261,7 @@ fn follow_to_one_relay(test: &str, net: u8) {
     common::say(&format!("{test}: direct {direct:?}, with the relay {both:?} Mbit/s and paths"));
     assert!(both.0 > 2.0 * direct.0 && both.1 == 2, "{direct:?} {both:?}");
 
-    // From there the sender cannot be reached any more.
+    // The sender cannot be reached from there any more.
     let left = network.near.address("5.1.0.0/24");
     run("ip", &format!("-n {} route del {left}", network.routers[1].namespace.name())).unwrap();
     let line = "anabranch send photos/ --relay KEY@ADDRESS:4600";

@@ -1,4 +1,4 @@
-//! Hosts' names where relays and controllers are named, with a file of hosts of the tests' own.
+//! Host names in the settings of relays and controllers, resolved from the tests' own hosts file.
 
 #![cfg(unix)]
 
@@ -15,18 +15,18 @@ use common::skip;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Kills what is still running when a test ends.
+/// Kills the program when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A directory with a file of hosts, which programs that are started here go by alone.
+/// A directory with a hosts file, the only source of names for programs started here.
 struct Hosts(TempDir);
 
 impl Hosts {
@@ -43,7 +43,7 @@ impl Hosts {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// From now on.
+    /// Replaces the hosts file.
     fn are(&self, lines: &str) {
         fs::write(self.0.path().join("hosts"), lines).unwrap();
     }
@@ -66,7 +66,7 @@ impl Hosts {
     }
 }
 
-/// The next line that a program prints.
+/// Reads a program's next line.
 fn line(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -77,7 +77,7 @@ fn started(args: &[&str]) -> Running {
     Running(program(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
 }
 
-/// A relay on one address, as it prints itself: its key and its port.
+/// Starts a relay on one address; returns the key and port that it prints.
 fn relay(dir: &Path, (name, address): (&str, &str), user: &str) -> (Running, String, u16) {
     let config = dir.join(format!("{name}.toml"));
     let text = format!(
@@ -113,7 +113,7 @@ fn relays_are_found_by_name_over_either_kind_of_address_and_again_when_the_name_
         let (_, key, port) = &relays[at];
         format!("{key}@{}.test:{port}", ["four", "six", "later"][at])
     };
-    // Each relay listens at one of its name's two addresses; where the third is nobody says yet.
+    // Each relay listens at one of its name's two addresses; the third name does not resolve yet.
     let known = "::1 four.test six.test\n127.0.0.1 four.test six.test\n";
     hosts.are(known);
     let mut server = started(&["bench", "server", "--port", "0", "--bind", "127.0.0.1", "--bind", "::1"]);
@@ -139,12 +139,12 @@ fn relays_are_found_by_name_over_either_kind_of_address_and_again_when_the_name_
     let (_, key, port) = &relays[2];
     let (worked, told) = ask(&["add", &named(2)]);
     assert!(!worked && told.contains("it is tried on"), "{told}");
-    // Another address first, where nobody is.
+    // First, an address where no relay listens.
     hosts.are(&format!("{known}127.0.0.9 later.test\n"));
     std::thread::sleep(Duration::from_secs(1));
     hosts.are(&format!("{known}127.0.0.1 later.test\n"));
     until("a path through the one whose name has its address now", || through(key));
-    // By its address it is the same.
+    // The relay's address works as well as its name.
     let (worked, told) = ask(&["add", &format!("{key}@127.0.0.1:{port}")]);
     assert!(!worked && told.contains("kept already"), "{told}");
     let (worked, told) = ask(&["remove", &named(2)]);
@@ -187,7 +187,7 @@ fn a_silent_name_server_keeps_nobody_waiting() {
     let Some(hosts) = Hosts::new() else {
         return skip("a_silent_name_server", "a name server of its own needs root");
     };
-    // It takes questions and answers none.
+    // A resolver that accepts queries and never answers.
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.77:53") else {
         return skip("a_silent_name_server", "a name server's port needs root");
     };

@@ -1,8 +1,7 @@
-//! `bench` between two machines with three networks: namespaces joined by links of 50, 30 and 20 Mbit/s. Needs root;
-//! says so where there is none.
+//! `bench` between two network namespaces joined by links of 50, 30 and 20 Mbit/s. Needs root; otherwise it reports a
+//! skipped test.
 //!
-//! What is measured in real time is given three attempts, since the machine may be busy with something else for
-//! one of them, and the tests take turns.
+//! Real-time measurements get three attempts, since the machine may be busy during one of them. The tests take turns.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -17,7 +16,7 @@ use common::programs::{PROGRAM, Running};
 use common::within_three_attempts;
 use serde_json::Value;
 
-/// Runs a test from near to far with these options for the client; gives its report.
+/// Runs a test from near to far with these client options; returns its report.
 fn bench(machine: impl Fn(Side) -> Command, options: &[&str]) -> Value {
     let mut server =
         Running::start(machine(Side::Far).args(["bench", "server", "--once"]).stdin(Stdio::null()));
@@ -41,7 +40,7 @@ fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {value}"))
 }
 
-/// Goodput in Mbit/s of the intervals that lie between two moments.
+/// Goodput in Mbit/s over the intervals between two moments.
 fn goodput(report: &Value, from_s: f64, to_s: f64) -> f64 {
     let inside = |interval: &&Value| {
         let end = number(interval, "t_s");
@@ -53,7 +52,7 @@ fn goodput(report: &Value, from_s: f64, to_s: f64) -> f64 {
     bytes * 8e-6 / seconds
 }
 
-/// Each link has one path, from its own address here to its own address there, and nothing else is tried.
+/// Checks that each link has one path between its own addresses, and that no other path was tried.
 fn check_paths(machines: &Machines, report: &Value) {
     let without_port = |path: &Value, key: &str| {
         let text = path[key].as_str().expect("an address");
@@ -69,7 +68,7 @@ fn check_paths(machines: &Machines, report: &Value) {
     }
 }
 
-/// At least 0.985 of what the links carry, once under way.
+/// Checks for at least 0.985 of the links' capacity after start-up.
 fn check_rate(report: &Value) -> Result<String, String> {
     let rate = goodput(report, START_S, f64::INFINITY);
     let found = format!("{rate:.2} Mbit/s");
@@ -126,7 +125,7 @@ fn a_link_that_swallows_everything_is_missed_for_200_ms_at_most_and_taken_back()
 fn a_link_that_goes_and_comes_is_one_row_with_all_its_bytes() {
     let Some((machines, _turn)) = three_links("a_link_that_goes_and_comes_is_one_row") else { return };
     for reverse in [false, true] {
-        // At the moment of the last look a busy machine may have kept any path's acknowledgements waiting.
+        // On a busy machine, any path's acknowledgements may be late at the final report.
         within_three_attempts("a_link_that_goes_and_comes_is_one_row", || {
             let report = bench_while_a_link_goes(&machines, reverse);
             let rows = report["end"]["paths"].as_array().unwrap();
@@ -138,7 +137,7 @@ fn a_link_that_goes_and_comes_is_one_row_with_all_its_bytes() {
     }
 }
 
-/// Takes the first link away twice while data flow.
+/// Runs a bench in which the first link goes down twice.
 fn bench_while_a_link_goes(machines: &Machines, reverse: bool) -> Value {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -156,7 +155,7 @@ fn bench_while_a_link_goes(machines: &Machines, reverse: bool) -> Value {
     })
 }
 
-/// One row a pair of addresses, which together have all bytes.
+/// Checks that there is one row per pair of addresses, and that the rows add up to all bytes.
 fn check_rows(machines: &Machines, report: &Value, rows: &[Value]) {
     let host = |row: &Value, key: &str| {
         let address = row[key].as_str().unwrap_or_else(|| panic!("no {key} in {row}"));

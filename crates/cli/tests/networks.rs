@@ -1,6 +1,6 @@
-//! `send` and `receive` between two machines with three networks: namespaces joined by links of 50, 30 and
-//! 20 Mbit/s. Needs root, and reports a skipped test without it. The rate is given three attempts, all of which are printed,
-//! since the machine may be busy with something else for one of them; the tests take turns.
+//! `send` and `receive` between two network namespaces joined by links of 50, 30 and 20 Mbit/s. Needs root; otherwise it
+//! reports a skipped test. Rates get three attempts, all printed, since the machine may be busy during one of them. The
+//! tests take turns.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -26,8 +26,8 @@ fn directory(scratch: &Scratch) -> String {
     scratch.text("from/photos")
 }
 
-/// A directory of many small files, 84 MB in all: seven seconds for the links, told in small steps, since what is
-/// counted are verified blocks of files.
+/// A directory of many small files, 84 MB in all: seven seconds on these links. Progress counts verified blocks of files,
+/// so small files give fine steps.
 fn many_files(scratch: &Scratch) -> String {
     std::fs::create_dir(scratch.path("from/many")).unwrap();
     for seed in 0..640 {
@@ -36,8 +36,8 @@ fn many_files(scratch: &Scratch) -> String {
     scratch.text("from/many")
 }
 
-/// The rate in Mbit/s of what was verified and written after the start: from the first event after 2 s to the last
-/// before 97 % are there, as the receiver's events tell it.
+/// The steady rate of verified data in Mbit/s, from the receiver's events: from the first event after 2 s to the last
+/// before 97 % of the data.
 fn steady_rate(received: &Output) -> f64 {
     let text = String::from_utf8_lossy(&received.stdout);
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("an event"));

@@ -1,8 +1,8 @@
 //! The pages of the reference agree with the code.
 //!
-//! `docs/reference/commands.md` is made here from the definitions that parse the command line. The other pages are
+//! This test generates `docs/reference/commands.md` from the definitions that parse the command line. The other pages are
 //! written by hand; tests check that they name every key and every metric.
-//! `ANABRANCH_WRITE_REFERENCE=1 cargo test -p anabranch --test reference` writes `commands.md` again.
+//! `ANABRANCH_WRITE_REFERENCE=1 cargo test -p anabranch --test reference` rewrites `commands.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use clap::{Arg, Command, CommandFactory};
 
 /// The width to which prose is wrapped.
 const WIDTH: usize = 120;
-/// An option of so many commands or more is described once, if it means the same in all of them.
+/// An option that this many commands share is described once, if it means the same in all of them.
 const SHARED: usize = 2;
 
 const HEAD: &str = "\
@@ -28,7 +28,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// An option as it is typed, and its help: two options are the same if both are.
+/// An option's spelling and its help; two options are the same if both match.
 type Described = (String, String);
 
 struct Reference {
@@ -88,7 +88,7 @@ impl Reference {
         }
     }
 
-    /// The arguments of a command: its own in a table, those of several commands by name.
+    /// Writes the arguments of a command: its own as a table, shared ones by name.
     fn arguments(&mut self, command: &Command) {
         let (shared, own): (Vec<&Arg>, Vec<&Arg>) =
             options(command).partition(|arg| self.shared.contains(&described(arg)));
@@ -127,7 +127,7 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
 }
 
-/// The options that a command adds to those of every command.
+/// The options of a command, without the global ones.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let own = |arg: &&Arg| !arg.is_positional() && !arg.is_global_set() && !arg.is_hide_set();
     let is_common = |arg: &&Arg| arg.get_id() == "help" || arg.get_id() == "version";
@@ -218,7 +218,7 @@ fn collect(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// The keys of all tables that refuse unknown keys, as a file spells them.
+/// The keys of all tables that refuse unknown keys, as a configuration file spells them.
 fn keys(source: &str) -> Vec<String> {
     let mut keys = Vec::new();
     for table in source.split("deny_unknown_fields)]").skip(1) {

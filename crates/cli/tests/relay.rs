@@ -1,4 +1,4 @@
-//! `anabranch relay` as people run it: a configuration file, signals, the Unix socket, and the commands that use it.
+//! `anabranch relay` as people run it: configuration file, signals, Unix socket, and the commands that use them.
 
 #![cfg(unix)]
 
@@ -15,12 +15,12 @@ use common::within_three_attempts;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Kills what is still running when a test ends.
+/// Kills the program when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -214,14 +214,14 @@ fn a_mistake_in_the_configuration_is_told_with_its_line() {
     assert!(said.contains("relay.toml:2") && said.contains("did you mean `port`"), "{said}");
 }
 
-/// What one run came to.
+/// Runs the demo once and checks its result.
 fn demo() -> Result<String, String> {
     let output = run(&["demo", "--relays", "--json", "--size", "24MiB"]).output().expect("the program runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let number = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("no {key} in {report}"));
     assert_eq!((&report["verified"], report["paths"].as_array().unwrap().len()), (&Value::Bool(true), 4));
-    // More than the sum would have gone past the links.
+    // More than the sum would mean that data bypassed the links.
     let share = number("multipath_mbit_s") / number("sum_mbit_s");
     let right = (0.93..1.05).contains(&share) && number("failover_gap_ms") <= number("failover_bound_ms");
     if right { Ok(report.to_string()) } else { Err(report.to_string()) }

@@ -1,6 +1,6 @@
-//! The paths of transfers that run: listed, removed and added by other commands while the data flow.
+//! Other commands list, remove and add paths while a transfer runs.
 //!
-//! The data comes from a pipe that the test fills, so that the transfer lasts as long as the test needs.
+//! The test feeds the data through a pipe, so the transfer lasts as long as the test needs.
 
 #![cfg(unix)]
 
@@ -16,7 +16,7 @@ use serde_json::Value;
 /// Bytes written at a time.
 const PIECE: usize = 50_000;
 
-/// A relay, and a stream that flows from a sender whose key it lists.
+/// A relay, and a running stream from a sender that lists the relay's key.
 struct Stage {
     scratch: Scratch,
     _relay: Running,
@@ -27,7 +27,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// The sender names the relay if `met_there`.
+    /// If `met_there`, the sender's ticket names the relay.
     fn new(met_there: bool) -> Self {
         let scratch = Scratch::new();
         let key = scratch.text("user.key");
@@ -62,7 +62,7 @@ impl Stage {
         self.ask(socket, &[&["path"], words].concat()).unwrap();
     }
 
-    /// Open paths, through relays or direct ones, by number; a busy machine may have them suspected for a moment.
+    /// The numbers of the open paths, relayed or direct. On a busy machine a path may be suspected for a moment.
     fn open(&self, socket: &str, through_relays: bool) -> Vec<String> {
         let Ok(Value::Array(paths)) = self.ask(socket, &["path", "list"]) else { return Vec::new() };
         let open = |path: &&Value| !["validating", "closing"].contains(&path["state"].as_str().unwrap());
@@ -80,7 +80,7 @@ impl Stage {
         self.sent.extend(piece);
     }
 
-    /// Sends the last piece: all has to arrive as it was sent.
+    /// Sends the last piece and checks that everything arrived unchanged.
     fn finish(mut self) {
         self.send_piece();
         drop(self.sender.stdin.take());

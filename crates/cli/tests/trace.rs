@@ -6,7 +6,7 @@
 //!  │                    └ 17,18 ─ x        │      x: a relay behind the same first and last router
 //!  └──── 25,26 ──── y ──── 29,30 ──────────┘      y: a relay with links of its own
 //! ```
-//! Linux routers do not answer as Ally and Mercator need it; here their addresses are told together by the links' subnets.
+//! Linux routers do not answer as Ally and Mercator expect, so these tests identify routers by the links' subnets.
 
 #![cfg(target_os = "linux")]
 
@@ -19,7 +19,7 @@ use common::programs::{PROGRAM, Scratch, errors};
 use serde_json::Value;
 
 const NAMES: [&str; 7] = ["a", "b", "x", "y", "r1", "r2", "r3"];
-/// Two machines, the last number of the address of each on their link, and how long its prefix is.
+/// Each link: two machines, the last number of each one's address, and the prefix length.
 const LINKS: [(&str, u8, &str, u8, u8); 8] = [
     ("a", 1, "r1", 2, 30),
     ("r1", 5, "r2", 6, 30),
@@ -30,7 +30,7 @@ const LINKS: [(&str, u8, &str, u8, u8); 8] = [
     ("a", 25, "y", 26, 30),
     ("y", 29, "b", 30, 30),
 ];
-/// Where, the destination, and over which neighbour.
+/// Each route: machine, destination, neighbour.
 const ROUTES: [(&str, &str, u8); 11] = [
     ("a", "default", 2),
     ("b", "default", 9),
@@ -78,7 +78,7 @@ impl Routers {
         &self.machines[NAMES.iter().position(|known| *known == name).expect("a machine")]
     }
 
-    /// `anabranch trace` on a machine, by a user without privileges; what it says, as JSON.
+    /// Runs `anabranch trace` on a machine, without privileges, and returns its JSON.
     fn paths(&self, at: &str, words: &[String]) -> Value {
         let mut command = self.at(at).command("setpriv");
         command.args([
@@ -113,7 +113,7 @@ fn set(value: &Value) -> BTreeSet<String> {
     value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-/// The ends of the links that one way shares with another.
+/// The ends of the links that one route shares with another.
 fn shared(way: &Value, with: &str) -> BTreeSet<String> {
     let all = way["shares"].as_array().unwrap();
     all.iter().filter(|shared| shared["with"] == with).flat_map(|shared| set(&shared["links"])).collect()
@@ -127,7 +127,7 @@ fn ways_that_share_routers_are_found_by_traces_from_all_ends_without_privileges(
     };
     let (a, b, x, y) = (address(1), address(10), address(18), address(26));
 
-    // From one side only, nothing tells which addresses belong together, and that is said.
+    // One side alone cannot group the addresses of a router, and the output reports that.
     let alone = routers.paths("a", &words(&[&b, "--relay", &x, "--relay", &y]));
     let unresolved = set(&alone["unresolved"]);
     assert!(unresolved.is_superset(&BTreeSet::from([address(6), address(13)])), "{unresolved:?}");
@@ -154,8 +154,8 @@ fn ways_that_share_routers_are_found_by_traces_from_all_ends_without_privileges(
     assert_eq!(hops(direct), [2, 6, 10].map(address).into());
     assert_eq!(hops(past_x), [2, 13, 18, 17, 21, 10].map(address).into());
     assert_eq!(hops(past_y), [26, 10].map(address).into());
-    // The router after `a` and the one before `b` are the same, although the second shows another address; each is told of the
-    // way that was judged later.
+    // The router after `a` and the one before `b` are the same, although the second shows another address. The route that
+    // was judged later reports both.
     let common: BTreeSet<String> = [format!("{a} → {}", address(2)), format!("{} → {b}", address(21))]
         .into_iter()
         .map(|link| link.replace(&address(21), &address(6)))
@@ -165,7 +165,7 @@ fn ways_that_share_routers_are_found_by_traces_from_all_ends_without_privileges(
     assert_eq!(past_y["shares"], serde_json::json!([]));
     assert_eq!(past_y["verdict"]["kind"], "used");
 
-    // The direct way and the one past `y` have nothing in common; a third would share the first link.
+    // The direct route and the one past `y` have nothing in common; any third route would share the first link.
     let joint = &known["sets"]["least_joint"];
     let ways: Vec<BTreeSet<String>> = joint["ways"].as_array().unwrap().iter().map(set).collect();
     assert!(ways.iter().any(|way| way.contains(&y)), "{joint:#}");

@@ -1,4 +1,4 @@
-//! `send` and `receive` as two processes on one machine, when all goes well and when one of them is killed.
+//! `send` and `receive` as two processes on one machine, both undisturbed and with one of them killed.
 #![cfg(unix)]
 
 mod common;
@@ -13,11 +13,11 @@ use common::programs::{
     Running, Scratch, Sender, errors, last_event, noise, program, receive, wait_for, wait_for_part,
 };
 
-/// Large enough to be killed in the middle of, small enough for a test.
+/// Large enough to kill the program in mid-transfer, small enough for a test.
 const LARGE: usize = 192 << 20;
 const MIB: u64 = 1 << 20;
 
-/// A sender of so much that is in no hurry: there is time for what is to happen meanwhile, however busy the machine.
+/// A slow sender of a large file, so that a busy machine has time for the test's events.
 fn slow_sender(file: &Path) -> Sender {
     Sender::start(&[file.to_str().unwrap(), "--rate", "500Mbit/s"])
 }
@@ -75,7 +75,7 @@ fn several_receivers_are_served_at_once_and_each_gets_everything() {
         let arrived = std::fs::read(scratch.path(place).join("film.mkv")).unwrap();
         assert!(arrived == std::fs::read(&file).unwrap(), "{place}");
     }
-    // The sender hears of the last one's end a moment later.
+    // The sender learns a moment later that the last receiver is done.
     std::thread::sleep(std::time::Duration::from_millis(500));
     sender.running.interrupt();
     let (code, told) = sender.running.end();
@@ -92,7 +92,7 @@ fn a_sender_shows_the_total_of_those_it_serves_and_their_end() {
     let sender = Running::start_into(&mut program(&["send", file.to_str().unwrap(), "--json"]), events);
     let events = || {
         let text = std::fs::read_to_string(scratch.path("events")).unwrap();
-        // The last one may be on its way.
+        // The last line may be incomplete.
         let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
         lines.collect::<Vec<serde_json::Value>>()
     };
@@ -166,7 +166,7 @@ fn when_every_path_is_lost_the_receiver_finds_the_sender_again_and_goes_on() {
     let receiver = Running::start_into(&mut program(&words), events);
     let events = || std::fs::read_to_string(scratch.path("events")).unwrap();
     wait_for_part(&scratch.path("to"), 32 * MIB);
-    // A machine that is suspended, and comes back after the receiver has given up the session.
+    // A suspended machine that resumes after the receiver has given up the session.
     sender.running.signal("-STOP");
     wait_for("the loss", || events().contains("looking for the sender again for 30 s"));
     wait_for("an event while it waits", || events().contains("\"waiting\":true"));

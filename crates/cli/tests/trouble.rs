@@ -1,5 +1,4 @@
-//! The messages of `send` and `receive` when something goes wrong: each with advice, and with the exit code that
-//! `--help` states.
+//! The messages of `send` and `receive` on failure: each gives advice, and the exit code is the one that `--help` states.
 #![cfg(unix)]
 
 mod common;
@@ -19,7 +18,7 @@ use common::programs::{
 };
 use common::skip;
 
-/// Checks that a receiver failed with this exit code and these words.
+/// Checks that a receiver failed with this exit code and that its message contains these words.
 fn assert_failed(output: &Output, code: i32, words: &[&str]) {
     let told = errors(output);
     assert_eq!(output.status.code(), Some(code), "{told}");
@@ -194,7 +193,7 @@ fn a_file_too_large_for_the_target_fails_alone() {
     scratch.file("from/d/a-large", 3 << 20, 1);
     scratch.file("from/d/b-small", 1000, 2);
     let sender = Sender::start(&[&scratch.text("from/d"), "-q"]);
-    // In units of 512 bytes.
+    // `ulimit -f` counts units of 512 bytes.
     let script = format!(
         "ulimit -f 2048 && exec '{PROGRAM}' receive --yes '{}' '{}'",
         sender.ticket,
@@ -272,7 +271,7 @@ fn a_name_or_an_address_from_outside_stands_first_in_the_ticket() {
     let ticket: anabranch_secure::Ticket = ticket.parse().unwrap();
     assert_eq!(ticket.addresses[0], "203.0.113.9:7".parse().unwrap());
     assert!(ticket.addresses[1].ip().is_loopback() && ticket.addresses[1].port() == 8, "{ticket:?}");
-    // The machine's own addresses follow.
+    // The machine's own addresses are tried next.
     assert!(receive(&[&sender.ticket, &scratch.text("to")]).status.success());
     let unknown = program(&["send", file.to_str().unwrap(), "--address", "no-such-name.invalid:7"]).output();
     assert_failed(&unknown.unwrap(), 1, &["cannot find the address of no-such-name.invalid:7", "hint"]);
@@ -526,7 +525,7 @@ fn a_link_in_the_place_of_an_unfinished_file_is_named_as_what_to_remove() {
     assert_failed(&received, 6, &[why]);
 }
 
-/// The program as a user without privileges, where this is root, who may do everything.
+/// The program as an unprivileged user; root would bypass permissions.
 fn as_nobody(words: &[&str]) -> Option<Command> {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"]);

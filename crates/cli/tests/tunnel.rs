@@ -1,5 +1,5 @@
-//! `tunnel` between two machines with three networks: namespaces joined by links of 50, 30 and 20 Mbit/s. Needs root and TUN; says so where
-//! there is none.
+//! `tunnel` between two network namespaces joined by links of 50, 30 and 20 Mbit/s. Needs root and TUN; otherwise it
+//! reports a skipped test.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -13,7 +13,7 @@ use common::netns::{CEILING, Machines, Side, three_links};
 use common::programs::{PROGRAM, Running, Scratch, wait_for};
 use common::{skip, within_three_attempts};
 
-/// An address at the far machine that passes for one on the Internet.
+/// An address of the far machine that stands for one on the Internet.
 const PUBLIC: &str = "1.2.3.4";
 /// The far machine's address in the tunnel.
 const INSIDE: &str = "10.177.0.1";
@@ -28,7 +28,7 @@ struct Tunnel<'a> {
 }
 
 impl<'a> Tunnel<'a> {
-    /// Starts both; the client with these options.
+    /// Starts both, and passes these options to the client.
     fn up(machines: &'a Machines, options: &[&str]) -> Self {
         let far = |words: &str| {
             let output = machines.command(Side::Far, "ip").args(words.split_whitespace()).output().unwrap();
@@ -67,7 +67,7 @@ impl<'a> Tunnel<'a> {
         wait_for("an answer through the tunnel", || self.ping(1) > 0);
     }
 
-    /// How many of so many pings are answered.
+    /// Sends `count` pings and returns how many are answered.
     fn ping(&self, count: u32) -> usize {
         let (count, wait) = (count.to_string(), "1");
         let words = ["-c", &count, "-W", wait, "-i", "0.02", PUBLIC];
@@ -90,7 +90,7 @@ impl<'a> Tunnel<'a> {
     }
 }
 
-/// What a tunnel could leave behind on a machine.
+/// Returns the machine's network settings, to check that a tunnel leaves nothing behind.
 fn state(machines: &Machines, side: Side) -> String {
     let show = |program: &str, words: &str| {
         let output = machines.command(side, program).args(words.split_whitespace()).output().unwrap();
@@ -107,7 +107,7 @@ fn state(machines: &Machines, side: Side) -> String {
     shown.join("\n")
 }
 
-/// Whether this machine can have a tunnel; says why not.
+/// Whether this machine supports a tunnel; prints the reason if not.
 fn has_tun(test: &str) -> bool {
     let has = std::path::Path::new("/dev/net/tun").exists();
     if !has {
@@ -158,7 +158,7 @@ fn a_client_reaches_public_addresses_only() {
     let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
     let tunnel = Tunnel::up(&machines, &["--no-streams"]);
     assert!(tunnel.ping(3) >= 2);
-    // A network of the far machine that was not allowed, reached through the tunnel only.
+    // A network of the far machine that the tunnel's settings do not list.
     let far =
         machines.command(Side::Far, "ip").args(["address", "add", "10.99.0.1/32", "dev", "lo"]).status();
     assert!(far.unwrap().success());
@@ -175,7 +175,7 @@ fn a_killed_tunnel_leaves_nothing_behind_and_the_next_one_works() {
     let mut tunnel = Tunnel::up(&machines, &[]);
     assert_ne!(state(&machines, Side::Near), before[0]);
     tunnel.client.take().unwrap().kill();
-    // The address that passes for the Internet is the test's own.
+    // The test itself added the address that stands for the Internet.
     let is_as_before = |side: Side, before: &str| {
         let now = state(&machines, side);
         now.lines().filter(|line| !line.contains(PUBLIC)).eq(before.lines())

@@ -1,5 +1,5 @@
-//! Relays of which one address leads to the client and another to the next hop, in network namespaces: on two interfaces without a default
-//! route, or on one. Needs root, and reports a skipped test without it.
+//! Relays with one address for the client and another for the next hop, in network namespaces: on two interfaces without a
+//! default route, or on one. Needs root; otherwise it reports a skipped test.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -12,7 +12,7 @@ use common::netns::{Namespace, run};
 use common::programs::{PROGRAM, Running, Scratch, new_key, wait_for};
 use serde_json::Value;
 
-/// Joins two namespaces by a veth pair, whose ends have no address yet.
+/// Joins two namespaces by a veth pair without addresses.
 fn join((a, b): (&Namespace, &Namespace), name: &str) -> Result<(), String> {
     run("ip", &format!("-n {} link add {name} type veth peer name {name} netns {}", a.name(), b.name()))?;
     for end in [a, b] {
@@ -25,7 +25,7 @@ fn give(machine: &Namespace, name: &str, address: &str) -> Result<(), String> {
     run("ip", &format!("-n {} address add {address}/24 dev {name}", machine.name())).map(drop)
 }
 
-/// A client, a relay and a server: each is joined to both others, by one network a pair. The relay has no address in the server's.
+/// A client, a relay and a server, each pair joined by its own network. The relay has no address in the server's network.
 fn triangle() -> Result<[Namespace; 3], String> {
     let machines = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
     let [client, relay, server] = &machines;
@@ -65,7 +65,7 @@ impl Overlay {
         let [client, relay, server] = &machines;
         let mut forwarder = start(relay, &["relay", "--config", &scratch.text("relay.toml")]);
         let line = forwarder.line();
-        // Of several addresses only that at which the client reaches it.
+        // Keep only the address at which the client reaches the relay.
         let key_of_relay = line.split('@').next().expect("a key");
         let route = entry.map_or_else(|| line.clone(), |entry| format!("{key_of_relay}@{entry}:4600"));
         let mut bench = start(server, &["bench", "server"]);
@@ -110,8 +110,8 @@ fn a_network_that_comes_while_the_relay_runs_is_used_as_well() {
     drop(overlay.running);
 }
 
-/// A client, a relay and a server, each joined to a router. The relay has two addresses on its interface, of which the server
-/// knows the way to the second only; its default route prefers that one.
+/// A client, a relay and a server, each joined to a router. The relay's interface has two addresses, and its default route
+/// prefers the second, the only one to which the server has a route.
 fn star() -> Result<([Namespace; 3], Namespace), String> {
     let machines = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
     let router = Namespace::new()?;

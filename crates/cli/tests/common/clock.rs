@@ -1,8 +1,8 @@
-//! A wall clock for one program that a test can set, without touching the machine's.
+//! A wall clock that a test sets for one program, without touching the machine's clock.
 //!
-//! The program under test is the real one, unchanged; a small library that the loader puts before the C library
-//! answers its questions for the time of day, and adds as many seconds as a file says at that moment. The steady
-//! clock stays the system's, as it does when somebody sets a real clock.
+//! The program under test is unchanged. A small preloaded library answers its calls for the time of day, and adds the
+//! number of seconds that a file holds at that moment. The steady clock stays the system's, as when somebody sets a real
+//! clock.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -28,7 +28,7 @@ int clock_gettime(clockid_t id, struct timespec *at) {
 }
 "#;
 
-/// The wall clock of the programs that [`WallClock::command`] was called for.
+/// The wall clock of the programs started with [`WallClock::command`].
 pub struct WallClock {
     library: PathBuf,
     setting: PathBuf,
@@ -38,7 +38,7 @@ impl WallClock {
     /// A clock that shows the right time.
     ///
     /// # Errors
-    /// Why it cannot be had here: mostly that there is no C compiler.
+    /// Why it is unavailable: usually, there is no C compiler.
     pub fn new(scratch: &Scratch) -> Result<Self, String> {
         let (source, library) = (scratch.path("clock.c"), scratch.path("clock.so"));
         std::fs::write(&source, SOURCE).map_err(|error| error.to_string())?;
@@ -53,14 +53,14 @@ impl WallClock {
         Ok(clock)
     }
 
-    /// Lets a program live by this clock.
+    /// Makes a program use this clock.
     pub fn command<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("LD_PRELOAD", &self.library).env("TEST_CLOCK", &self.setting)
     }
 
-    /// Sets the clock so many seconds off the right time.
+    /// Sets the clock to the right time plus `seconds`.
     pub fn set_off(&self, seconds: i64) {
-        // In one step: a program may read it just now.
+        // Atomically: a program may be reading it.
         let new = self.setting.with_extension("new");
         std::fs::write(&new, seconds.to_string()).expect("room for a number");
         std::fs::rename(&new, &self.setting).expect("our own directory");

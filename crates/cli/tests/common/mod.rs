@@ -1,4 +1,4 @@
-//! What the test programs of the command share.
+//! Helpers shared by the tests of the command.
 
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
@@ -8,13 +8,13 @@ pub mod programs;
 
 use std::io::{self, Write};
 
-/// Says on the terminal, past the harness that captures output, that a test did not run and why.
+/// Prints to the terminal, past the harness's capture, that a test was skipped and why.
 pub fn skip(test: &str, why: &str) {
     say(&format!("skipped: {test}: {why}"));
 }
 
-/// Makes up to three attempts at something that is measured in real time, and says what each came to: the machine
-/// may be busy with something else for one of them.
+/// Makes up to three attempts at a real-time measurement and prints the result of each, since the machine may be
+/// busy during one of them.
 pub fn within_three_attempts(test: &str, attempt: impl Fn() -> Result<String, String>) {
     for number in 1..=3 {
         match attempt() {
@@ -25,8 +25,8 @@ pub fn within_three_attempts(test: &str, attempt: impl Fn() -> Result<String, St
     panic!("{test}: three attempts fall short, see above");
 }
 
-/// A line on the terminal, past the harness that captures output.
+/// Prints a line to the terminal, past the harness's capture.
 pub fn say(line: &str) {
-    // Nobody to tell it to is no reason to fail.
+    // A closed terminal is no reason to fail.
     let _ = writeln!(io::stderr(), "{line}");
 }

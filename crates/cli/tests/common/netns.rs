@@ -1,13 +1,12 @@
-//! Two machines for a test: network namespaces joined by veth pairs, each pair a link with a rate of its own.
+//! Two machines for a test: network namespaces joined by veth pairs, each pair a link with its own rate.
 //!
 //! ```text
 //!   near                        far
 //!   path0 10.77.1.1/24 ─── 10.77.1.2/24 path0      tbf at both ends
 //!   path1 10.77.2.1/24 ─── 10.77.2.2/24 path1
 //! ```
-//! Needs root and the `ip`, `tc` and `nft` commands. Names carry the process and a number, so that tests and
-//! test programs run side by side; everything goes when the [`Machines`] are dropped, programs still running
-//! in them included.
+//! Needs root and the `ip`, `tc` and `nft` commands. Names contain the process id and a number, so tests and test
+//! programs can run in parallel. Dropping [`Machines`] removes everything and kills the programs still running in them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,13 +16,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The rates in Mbit/s of the links of [`three_links`].
 pub const RATES: [u32; 3] = [50, 30, 20];
-/// What they carry of payload in full packets, in Mbit/s.
+/// Payload capacity of all three links with full packets, in Mbit/s.
 pub const CEILING: f64 = 94.4;
-/// The start, which does not count.
+/// Start-up time that measurements leave out.
 pub const START_S: f64 = 2.0;
 
-/// Machines joined by three links, for one test of a program at a time: what one measures the others would disturb.
-/// Says so where they cannot be had.
+/// Machines joined by three links. The guard lets one test run at a time, so that measurements do not disturb each other.
+/// Reports a skipped test where namespaces are unavailable.
 pub fn three_links(test: &str) -> Option<(Machines, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,9 +52,9 @@ impl Machines {
     /// a queue of 50 ms.
     ///
     /// # Errors
-    /// Why it cannot be done here, for [`super::skip`].
+    /// The reason it is impossible here, for [`super::skip`].
     pub fn new(rates: &[u32]) -> Result<Self, String> {
-        // What tests want only later is missed here already.
+        // Check early for the tools that tests need later.
         run("nft", "--version")?;
         let machines = Self { near: Namespace::new()?, far: Namespace::new()?, links: rates.len() };
         for (link, rate) in rates.iter().enumerate() {
@@ -83,7 +82,7 @@ impl Machines {
     /// Gives a link another rate.
     ///
     /// # Errors
-    /// What `tc` says.
+    /// The error of `tc`.
     pub fn shape(&self, link: usize, mbit: u32) -> Result<(), String> {
         for side in [Side::Near, Side::Far] {
             let (namespace, name) = (self.namespace(side).name(), Self::interface(link));
@@ -93,10 +92,10 @@ impl Machines {
         Ok(())
     }
 
-    /// Gives both machines default routes over the first two links, as a host with two uplinks has.
+    /// Gives both machines default routes over the first two links, like a host with two uplinks.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn add_two_default_routes(&self) -> Result<(), String> {
         for (side, other) in [(Side::Near, Side::Far), (Side::Far, Side::Near)] {
             for link in 0..self.links.min(2) {
@@ -109,19 +108,19 @@ impl Machines {
         Ok(())
     }
 
-    /// Takes a machine's end of a link down, or up again, as when a cable is pulled: the other end sees it.
+    /// Takes a machine's end of a link down or up, like a pulled cable: the other end sees it.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn set_link(&self, (side, link): (Side, usize), is_up: bool) -> Result<(), String> {
         let (name, state) = (Self::interface(link), if is_up { "up" } else { "down" });
         run("ip", &format!("-n {} link set {name} {state}", self.namespace(side).name())).map(drop)
     }
 
-    /// Lets everything that comes over the link vanish, in both directions, without a word.
+    /// Silently drops all packets on the link, in both directions.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// The error of `nft`.
     pub fn blackhole(&self, link: usize) -> Result<(), String> {
         for side in [Side::Near, Side::Far] {
             let rules = format!(
@@ -138,7 +137,7 @@ impl Machines {
     /// Ends a [`Self::blackhole`].
     ///
     /// # Errors
-    /// What `nft` says.
+    /// The error of `nft`.
     pub fn restore(&self, link: usize) -> Result<(), String> {
         for side in [Side::Near, Side::Far] {
             succeed(self.namespace(side).command("nft").arg(format!("delete table inet cut{link}")))?;
@@ -146,11 +145,10 @@ impl Machines {
         Ok(())
     }
 
-    /// Lets nothing from the near machine in at the far one over a link, unless the far one spoke first: what a
-    /// firewall or a NAT does.
+    /// Blocks packets from the near machine on a link unless the far one sent first, like a firewall or a NAT.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// The error of `nft`.
     pub fn wall(&self, link: usize) -> Result<(), String> {
         let rules = format!(
             "add table inet wall{link}; \
@@ -186,7 +184,7 @@ impl Machines {
         command
     }
 
-    /// Bytes that a machine has sent over a link, as its interface counts them.
+    /// Bytes that a machine has sent over a link, by its interface's counter.
     ///
     /// # Errors
     /// When the counter cannot be read.
@@ -210,14 +208,14 @@ impl fmt::Debug for Machines {
     }
 }
 
-/// A network namespace with nothing but loopback, removed when dropped.
+/// A network namespace with only loopback, removed when dropped.
 pub struct Namespace(String);
 
 impl Namespace {
-    /// Makes one.
+    /// Creates a namespace.
     ///
     /// # Errors
-    /// Why it cannot be done here: mostly that this is not root.
+    /// The reason it is impossible here: usually, the test does not run as root.
     pub fn new() -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -244,7 +242,7 @@ impl Namespace {
     fn kill_all(&self) {
         let pids = run("ip", &format!("netns pids {}", self.0)).unwrap_or_default();
         if !pids.trim().is_empty() {
-            // What ended meanwhile needs no kill.
+            // A process may have exited meanwhile.
             let _ = run("kill", &format!("-9 {}", pids.split_whitespace().collect::<Vec<_>>().join(" ")));
         }
     }
@@ -259,10 +257,10 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs a command with the words of `line`; gives its output.
+/// Runs a command with the words of `line`; returns its output.
 ///
 /// # Errors
-/// What it says when it fails.
+/// Its error output when it fails.
 pub fn run(program: &str, line: &str) -> Result<String, String> {
     succeed(Command::new(program).args(line.split_whitespace()))
 }

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use anabranch_secure::Ticket;
 use tempfile::TempDir;
 
-/// Longest wait for anything that ought to happen.
+/// Longest wait for any expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_anabranch");
 
-/// A command of the program that finds no key and no settings of whoever runs the test.
+/// A command of the program that ignores the key and settings of the user who runs the test.
 pub fn program(words: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(words).env_remove("ANABRANCH_KEY").env_remove("ANABRANCH_CONTROLLER").stdin(Stdio::null());
     command
 }
 
-/// A directory of its own for each test, with one to send from and one to receive in.
+/// A temporary directory per test, with one directory to send from and one to receive in.
 pub struct Scratch(TempDir);
 
 impl Scratch {
@@ -30,7 +30,7 @@ impl Scratch {
         Self::inside(&std::env::temp_dir())
     }
 
-    /// One that no disk slows down, where the system has a file system in memory.
+    /// Uses a file system in memory where there is one, so that no slow disk matters.
     pub fn in_memory() -> Self {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { Self::inside(memory) } else { Self::new() }
@@ -48,7 +48,7 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// The same as text, for a command line.
+    /// A path in the directory as text, for a command line.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("a plain name").to_owned()
     }
@@ -60,7 +60,7 @@ impl Scratch {
         path
     }
 
-    /// Lets every user in.
+    /// Makes the directory accessible to every user.
     pub fn open_to_all(&self) {
         for path in [self.0.path().to_owned(), self.path("from"), self.path("to")] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -83,7 +83,7 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A running program; killed when dropped. What it writes to standard error is kept.
+/// A running program; killed when dropped. Its standard error is recorded.
 pub struct Running {
     pub child: Child,
     errors: Option<JoinHandle<String>>,
@@ -94,20 +94,20 @@ impl Running {
         Self::start_into(command, Stdio::piped())
     }
 
-    /// Runs the command with this standard output.
+    /// Runs the command with `output` as its standard output.
     pub fn start_into(command: &mut Command, output: impl Into<Stdio>) -> Self {
         let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().expect("the program");
         let mut pipe = child.stderr.take().expect("asked for");
         let errors = std::thread::spawn(move || {
             let mut text = String::new();
-            // Text that is cut off is still worth showing.
+            // Partial text is still worth showing.
             let _ = pipe.read_to_string(&mut text);
             text
         });
         Self { child, errors: Some(errors) }
     }
 
-    /// The next line that it prints, and nothing after it.
+    /// Reads exactly one line of its output.
     pub fn line(&mut self) -> String {
         let output = self.child.stdout.as_mut().expect("a pipe");
         let (mut line, mut byte) = (Vec::new(), [0]);
@@ -135,7 +135,7 @@ impl Running {
         self.child.wait().expect("our own child");
     }
 
-    /// Waits for its end; gives the exit code and what it wrote to standard error.
+    /// Waits for its exit; returns the exit code and its standard error.
     pub fn end(mut self) -> (Option<i32>, String) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -154,13 +154,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Mostly it has ended already.
+        // It has usually exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// `anabranch send` with its ticket.
+/// A running `anabranch send` and its ticket.
 pub struct Sender {
     pub running: Running,
     pub ticket: String,
@@ -168,12 +168,12 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Sends what `words` say.
+    /// Starts `anabranch send` with these words.
     pub fn start(words: &[&str]) -> Self {
         Self::start_as(&mut program(&[&["send"], words].concat()))
     }
 
-    /// Runs this command, which is an `anabranch send`, and reads its ticket.
+    /// Runs `command`, an `anabranch send`, and reads its ticket.
     pub fn start_as(command: &mut Command) -> Self {
         let mut running = Running::start(command);
         let mut ticket = String::new();
@@ -185,7 +185,7 @@ impl Sender {
         Self { running, ticket, stdin }
     }
 
-    /// The ticket after a change that its checksum does not show.
+    /// Returns the ticket with a change and a valid checksum.
     pub fn ticket_with(&self, change: impl FnOnce(&mut Ticket)) -> String {
         let mut ticket: Ticket = self.ticket.parse().expect("a ticket");
         change(&mut ticket);
@@ -193,7 +193,7 @@ impl Sender {
     }
 }
 
-/// Makes a key in this file; gives the public one.
+/// Generates a key in this file; returns the public key.
 pub fn new_key(file: &str) -> String {
     let made = program(&["keys", "new", "--key", file]).output().expect("the program");
     assert!(made.status.success(), "{}", errors(&made));
@@ -202,12 +202,12 @@ pub fn new_key(file: &str) -> String {
     text.split_whitespace().find(|word| word.starts_with("ab1")).expect("a public key").to_owned()
 }
 
-/// Runs `anabranch receive` to its end.
+/// Runs `anabranch receive` until it exits.
 pub fn receive(words: &[&str]) -> Output {
     program(&[&["receive", "--yes"], words].concat()).output().expect("the program")
 }
 
-/// A program's words, for assertions.
+/// A program's standard error, for assertions.
 pub fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -228,7 +228,7 @@ pub fn wait_for_part(directory: &Path, len: u64) {
     wait_for("an unfinished file", has_part);
 }
 
-/// Waits until something is so.
+/// Waits until `is_so` holds.
 pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {

@@ -1,4 +1,4 @@
-//! Clients that ask for grants, each request of two controllers, and what they saw.
+//! Clients that send each grant request to two controllers and record the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +15,15 @@ use tokio::time::timeout;
 
 use super::node;
 
-/// A controller that was asked in vain for so long is dead or cut off.
+/// A controller that has not answered for this long counts as dead or cut off.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the clients of one run have seen.
+/// The results of all clients in one run.
 #[derive(Default)]
 pub struct Record {
     /// Requests that were answered.
     answered: AtomicUsize,
-    /// Requests to which a second controller gave its own answer.
+    /// Requests to which a second controller gave the same answer.
     confirmed: AtomicUsize,
     /// Grants by client and request.
     granted: Mutex<BTreeMap<(u8, RequestId), Grant>>,
@@ -32,24 +32,24 @@ pub struct Record {
 }
 
 impl Record {
-    /// Waits for so many answers.
+    /// Waits until `count` requests are answered.
     pub async fn reach(&self, count: usize) {
         while self.answered.load(Ordering::Relaxed) < count {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Requests that were answered by a second controller too.
+    /// Requests that a second controller answered too.
     pub fn confirmed(&self) -> usize {
         self.confirmed.load(Ordering::Relaxed)
     }
 
-    /// Requests for which there was no room.
+    /// Requests refused for lack of room.
     pub fn full(&self) -> usize {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// The longest that a client waited for an answer.
+    /// The longest wait for an answer.
     pub fn longest(&self) -> Duration {
         *self.longest.lock().unwrap()
     }
@@ -59,7 +59,7 @@ impl Record {
         self.granted.lock().unwrap().values().cloned().collect()
     }
 
-    /// A grant as a controller signed it: the only one for its request, and for no other.
+    /// Records a grant after checking its signature. A request has one grant, and a grant one request.
     fn keep(&self, name: (u8, RequestId), granted: &Granted, signing: &[ControllerKey]) {
         let grant = open(&granted.bytes, signing).expect("signed by a controller");
         let mut all = self.granted.lock().unwrap();
@@ -67,7 +67,7 @@ impl Record {
         assert_eq!(*known, grant, "two grants for one request");
     }
 
-    /// The PIDs that all grants together take at each relay; no two requests have one grant.
+    /// Total PIDs granted at each relay; checks that no two requests share a grant.
     pub fn taken(&self) -> BTreeMap<PublicKey, u64> {
         let mut ids = BTreeSet::new();
         let mut taken = BTreeMap::new();
@@ -81,7 +81,7 @@ impl Record {
     }
 }
 
-/// A client that knows all controllers, each also by itself.
+/// A client that knows all controllers, as a group and one by one.
 pub struct Client {
     seed: u8,
     all: Controllers,
@@ -91,7 +91,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Begins with the first of the controllers.
+    /// Starts with the first of the controllers.
     pub async fn new(
         seed: u8,
         hints: Vec<ControllerHint>,
@@ -106,8 +106,8 @@ impl Client {
         Self { seed, all, each, signing: signing.to_vec(), record: record.clone() }
     }
 
-    /// Puts so many requests; every second one to two controllers at the same time, the others to a second controller afterwards; in
-    /// the end all that were granted once more, whoever has died since then.
+    /// Sends `count` requests. Every second one goes to two controllers at once, the others to a second controller later.
+    /// Finally repeats all granted requests, whichever controllers have died by then.
     pub async fn ask_many(&self, count: usize, pids: u32, made: impl Fn() -> UnixTime) {
         let mut granted = Vec::new();
         for number in 0..count {
@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Asks until there is an answer; from whom the grant is, if it is one.
+    /// Retries until there is an answer; returns the controller that granted, if it is a grant.
     async fn ask(&self, ask: &Ask) -> Option<PublicKey> {
         let begun = Instant::now();
         let from = loop {

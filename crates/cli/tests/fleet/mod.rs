@@ -1,4 +1,4 @@
-//! Three controllers, real programs, on three members of etcd, and relays that registered with them.
+//! Three controllers on three members of etcd, and relays registered with them.
 
 pub mod clients;
 pub mod session;
@@ -25,11 +25,11 @@ use tokio::task::JoinSet;
 use crate::common::clock::WallClock;
 use crate::common::programs::program;
 
-/// Relays that grants are for; a fourth carries the session.
+/// Number of relays to which grants apply; a fourth carries the session.
 pub const RELAYS: u8 = 3;
-/// The first of them.
+/// Seed of the first of them.
 pub const FIRST_RELAY: u8 = 100;
-/// The relay of the session, and the session's ends.
+/// Seed of the relay that carries the session, followed by those of the session's ends.
 pub const CARRIER: u8 = 110;
 
 pub fn key(seed: u8) -> NodeKey {
@@ -40,7 +40,7 @@ pub fn ip(seed: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 1, seed).into()
 }
 
-/// A node that lets everybody in.
+/// A node that accepts everybody.
 pub async fn node(seed: u8) -> Arc<Endpoint> {
     let config = EndpointConfig::new(key(seed))
         .addresses(Addresses::Exactly(vec![ip(seed)]))
@@ -48,12 +48,12 @@ pub async fn node(seed: u8) -> Arc<Endpoint> {
     Arc::new(Endpoint::bind(config).await.expect("a node on loopback"))
 }
 
-/// The time that it is.
+/// The current time.
 pub fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs())
 }
 
-/// `anabranch controller`, ended when dropped.
+/// A running `anabranch controller`; killed when dropped.
 pub struct Controller {
     config: PathBuf,
     child: Child,
@@ -62,7 +62,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Runs one, by a clock of the test's where there is one.
+    /// Starts one, under the test's clock if given.
     pub fn start(config: &Path, clock: Option<&WallClock>) -> Self {
         let mut command = program(&["--quiet", "controller", "--config"]);
         command.arg(config).stdout(Stdio::piped());
@@ -77,14 +77,14 @@ impl Controller {
         Self { config: config.to_owned(), child, hint, signing: signing.parse().unwrap() }
     }
 
-    /// Ends it as a power failure would.
+    /// Kills it, like a power failure.
     pub fn kill(&mut self) {
-        // One that has ended already needs no end.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Ends it as a power failure would, and runs it again.
+    /// Kills it, like a power failure, and starts it again.
     pub fn restart(&mut self, clock: Option<&WallClock>) {
         self.kill();
         *self = Self::start(&self.config, clock);
@@ -97,7 +97,7 @@ impl Drop for Controller {
     }
 }
 
-/// A configuration of a controller at `127.0.2.seed` in a directory.
+/// Writes the configuration of a controller at `127.0.2.seed` in `dir`.
 pub fn configure(dir: &Path, (seed, port): (u8, u16), endpoints: &[String]) -> PathBuf {
     std::fs::write(dir.join(format!("{seed}.key")), key(200 + seed).to_file_text().as_bytes()).unwrap();
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -116,10 +116,10 @@ pub fn configure(dir: &Path, (seed, port): (u8, u16), endpoints: &[String]) -> P
     file
 }
 
-/// A relay without a forwarder: it takes the word of its controllers.
+/// A relay without a forwarder; it trusts its controllers.
 pub struct Silent {
     offer: Offer,
-    /// Controllers that said whom to measure, as each does in its answer to the first heartbeat of a session.
+    /// Controllers that sent measurement targets, as each does when it answers the first heartbeat of a session.
     heard: Mutex<BTreeSet<PublicKey>>,
 }
 
@@ -141,10 +141,10 @@ impl Registrant for Silent {
     }
 }
 
-/// A relay and its registration, which ends with it.
+/// A relay and its registration; dropping it ends the registration.
 pub type Registered = (Registration, Arc<Silent>);
 
-/// Relays with so many PIDs each, that every controller has heard.
+/// Starts relays with `pids` PIDs each, and waits until every controller has heard of them.
 pub async fn relays(hints: &[ControllerHint], pids: u64) -> Vec<Registered> {
     let mut relays = Vec::new();
     for at in 0..RELAYS {
@@ -162,7 +162,7 @@ pub async fn relays(hints: &[ControllerHint], pids: u64) -> Vec<Registered> {
     relays
 }
 
-/// Forgets who was heard.
+/// Clears the record of controllers heard.
 pub fn forget(relays: &[Registered]) {
     relays.iter().for_each(|(_, relay)| relay.heard.lock().unwrap().clear());
 }
@@ -178,7 +178,7 @@ pub async fn heard(relays: &[Registered], hints: &[ControllerHint]) {
     }
 }
 
-/// Stands between a controller and a member of etcd until it is cut.
+/// Proxies a controller's connection to a member of etcd until cut.
 pub async fn proxy(member: String, cut: watch::Receiver<bool>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -190,7 +190,7 @@ pub async fn proxy(member: String, cut: watch::Receiver<bool>) -> String {
             while let Ok((mut near, _)) = listener.accept().await {
                 pairs.spawn(async move {
                     let Ok(mut far) = TcpStream::connect(target).await else { return };
-                    // Either side may end it.
+                    // Either side may close the connection.
                     drop(tokio::io::copy_bidirectional(&mut near, &mut far).await);
                 });
             }

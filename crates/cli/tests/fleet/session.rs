@@ -1,4 +1,4 @@
-//! A session over a relay that was granted, which goes on while controllers die.
+//! A session over a granted relay that keeps running while controllers die.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 
 use super::{CARRIER, Controller, ip, key, node};
 
-/// A message every so often.
+/// Interval between messages.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// See the module's documentation.
+/// The session of this module and its two ends.
 pub struct Carried {
     relay: RelayService,
     here: Session,
@@ -24,25 +24,25 @@ pub struct Carried {
     stop: Arc<AtomicBool>,
     sending: JoinHandle<usize>,
     receiving: JoinHandle<(usize, Duration)>,
-    // What keeps the path there.
+    // Held to keep the path open.
     _held: (Arc<Endpoint>, Arc<Endpoint>, RelayPaths),
 }
 
-/// What became of it.
+/// The result of the session.
 #[derive(Debug)]
 pub struct Carry {
-    /// Messages sent, and those that came.
+    /// Messages sent and received.
     pub messages: [usize; 2],
-    /// Of these, forwarded by the relay, at least.
+    /// Of these, at least this many passed the relay.
     pub forwarded: u64,
-    /// The longest time between two of them.
+    /// The longest gap between two messages.
     pub gap: Duration,
-    /// Whether the relay's path is the one that there was in the beginning.
+    /// Whether the relay's path is still the original one.
     pub same_path: bool,
 }
 
 impl Carried {
-    /// Two nodes and the only relay there is, all of which is granted to them.
+    /// Starts two nodes and the only relay, whose whole capacity is granted to them.
     pub async fn start(controllers: &[Controller]) -> Self {
         let named = controllers.iter();
         let named = named.map(|known| Named { at: known.hint.clone(), signs: known.signing });
@@ -73,7 +73,7 @@ impl Carried {
         Self { relay, here, path, stop, sending, receiving, _held: (client, server, paths) }
     }
 
-    /// Ends it, and tells what became of it.
+    /// Ends the session and returns its result.
     pub async fn end(self) -> Carry {
         let same_path = through(&self.here) == Some(self.path);
         self.stop.store(true, Ordering::Relaxed);
@@ -112,7 +112,7 @@ async fn send(session: Session, stop: Arc<AtomicBool>) -> usize {
     sent
 }
 
-/// How many messages came, and the longest time between two.
+/// Receives messages; returns their number and the longest gap.
 async fn receive(session: Session) -> (usize, Duration) {
     let mut stream = session.accept_stream().await.unwrap();
     let (mut came, mut gap, mut last) = (0, Duration::ZERO, None);
