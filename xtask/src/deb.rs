@@ -15,7 +15,7 @@ use crate::outcome::{Done, Outcome};
 /// Where packages are built.
 const BUILD: &str = "target/deb";
 const DESCRIPTION: &str = "one flow over every path two machines have between them";
-/// Files of the package beside binary, completions and manual pages: where each comes from and where it goes.
+/// Files of the package in addition to binary, completions and manual pages: source and destination.
 const FILES: [(&str, &str); 6] = [
     ("packaging/anabranch-relay.service", "lib/systemd/system/anabranch-relay.service"),
     ("packaging/anabranch-controller.service", "lib/systemd/system/anabranch-controller.service"),

@@ -5,9 +5,9 @@
 
 use std::process::Command;
 
-/// The tests of each crate, or all: those of the data structures that everything else uses. Tests of whole sessions, and of
-/// links over millions of packets, would take hours and use the same memory. `secure` is missing because its ciphers are
-/// machine code, which Miri cannot run.
+/// The tests of each crate, or all of them, chosen to cover the data structures that everything else uses. Tests of whole
+/// sessions, and of links over millions of packets, would take hours and use the same memory. `secure` is missing because
+/// its ciphers are machine code, which Miri cannot run.
 const TESTS: [(&str, &[&str]); 5] = [
     ("anabranch-wire", &[]),
     ("anabranch-settings", &[]),
@@ -28,7 +28,7 @@ const TESTS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Tests with so many rounds that Miri would take longer for one than for all others.
+/// Tests with so many rounds that one of them would take longer than all others together.
 const LONG: [&str; 6] = [
     "crumbs_are_joined",
     "credit_wakes_as_many_of_very_many_blocked_streams_as_it_can_serve",

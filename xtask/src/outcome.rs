@@ -1,6 +1,6 @@
 //! The outcome of a step.
 
-/// What a step did, or why it failed.
+/// How much a step did, or why it failed.
 pub type Outcome = Result<Done, String>;
 
 /// How much of a step was done.

@@ -1,10 +1,10 @@
-//! What sessions cost over loopback, beyond bulk: round trips (idle ones: example `idle`; beginning: `handshakes`).
+//! The costs of sessions over loopback, other than bulk data: round trips (idle sessions: example `idle`; setup: `handshakes`).
 //!
 //! `cargo run --release -p anabranch-net --example cost -- ping [SECONDS]`
-//! `... -- ping-beside-bulk [SECONDS]`, `... -- ping-beside-session [SECONDS]`: a greedy stream in the same session, in another
-//! `... -- ping-beside-steady [SECONDS]`, `... -- ping-beside-steady-session [SECONDS]`: one that takes half the link
-//! The pings go over loopback, or after SECONDS with two numbers more over an emulated link of so many Mbit/s and so many
-//! milliseconds of round trip. On loopback half the link is 500 Mbit/s.
+//! `... -- ping-beside-bulk [SECONDS]`, `... -- ping-beside-session [SECONDS]`: with a greedy stream in the same, or another, session
+//! `... -- ping-beside-steady [SECONDS]`, `... -- ping-beside-steady-session [SECONDS]`: with one that takes half the link
+//! The pings go over loopback. Two more numbers after SECONDS select an emulated link of that many Mbit/s and that many
+//! milliseconds of round trip. On loopback, half the link is 500 Mbit/s.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ async fn ping(session: &Session, seconds: u64) -> Result<Vec<Duration>, Box<dyn 
     Ok(times)
 }
 
-/// Sends for ever: as much as goes, or at a rate.
+/// Sends for ever: as fast as possible, or at a rate.
 async fn bulk(session: Session, rate: Option<Rate>) -> Result<(), std::io::Error> {
     let mut stream = session.open_stream().await.map_err(std::io::Error::other)?;
     let Some(rate) = rate else {

@@ -1,4 +1,5 @@
-//! The engine alone in virtual time: two sessions, no bytes, no sockets; data packets with their acknowledgements a second.
+//! The engine alone in virtual time: two sessions without data bytes or sockets. Prints data packets, with their
+//! acknowledgements, per second.
 //!
 //! `cargo run --release -p anabranch-net --example engine_alone -- [SECONDS] [BYTES A MILLISECOND]`
 
@@ -32,7 +33,7 @@ fn establish(now: Time) -> Option<[Session<Length>; 2]> {
     Some([client, server.ok()?])
 }
 
-/// One end's turn: what has landed, its clock, what it says.
+/// One end's turn: takes the packets that have arrived, advances its clock, and collects its output.
 fn turn(session: &mut Session<Length>, now: Time, landed: &mut Vec<Transmit<Length>>) {
     for transmit in landed.drain(..) {
         let arrival = Arrival { route: route(), size: transmit.size, ecn: Ecn::NotEct };

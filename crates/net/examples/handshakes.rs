@@ -1,7 +1,7 @@
-//! What a handshake costs the end that is called: `cargo run --release -p anabranch-net --example handshakes -- [SECONDS] [flooded]`
+//! The server's cost of a handshake: `cargo run --release -p anabranch-net --example handshakes -- [SECONDS] [flooded]`
 //!
-//! The server is a process of its own, so that its processor time can be told from the client's. `flooded` sends it forged
-//! first packets from a thread beside, as fast as that goes.
+//! The server is a separate process, so that its processor time is measured apart from the client's. With `flooded`, another
+//! thread sends it forged first packets as fast as possible.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -18,9 +18,9 @@ use anabranch_wire::{Header, Kind, Pid};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Handshakes under way at a time.
+/// Handshakes in progress at the same time.
 const AT_ONCE: usize = 32;
-/// Linux counts processor time in hundredths of a second for everybody.
+/// Linux always reports processor time in hundredths of a second.
 const TICKS_A_SECOND: f64 = 100.0;
 
 fn key(seed: u8) -> NodeKey {
@@ -61,11 +61,11 @@ impl Server {
         Ok(Self { process, address: line.trim().parse()? })
     }
 
-    /// Processor time that it has used so far, in seconds, the kernel's work for it included.
+    /// Processor time that the server has used so far, in seconds, including the kernel's work for it.
     fn processor(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).expect("Linux");
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        // User and system time stand 12th and 13th behind the name.
+        // User and system time are the 12th and 13th fields after the name.
         let ticks = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
         ticks.sum::<f64>() / TICKS_A_SECOND
     }
@@ -74,7 +74,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
-        // It has nothing left to do.
+        // It may have exited already.
         let _ = self.process.wait();
     }
 }
@@ -86,7 +86,7 @@ async fn handshakes(server: &Server, seconds: u64) -> Outcome {
     let (mut times, mut failed) = (Vec::new(), 0_u32);
     let mut running = tokio::task::JoinSet::new();
     loop {
-        // Those under way when the time is over count as well, however long they take.
+        // Handshakes in progress when the time is over are counted too, however long they take.
         while running.len() < AT_ONCE && begun.elapsed() < Duration::from_secs(seconds) {
             let (client, target) = (Arc::clone(&client), target.clone());
             running.spawn(async move {
@@ -119,7 +119,7 @@ async fn handshakes(server: &Server, seconds: u64) -> Outcome {
     Ok(())
 }
 
-/// First packets of strangers who know the node's key, the dearest kind: each is answered with a cookie.
+/// Sends first packets from strangers who know the node's key. They are the most expensive kind: each is answered with a cookie.
 fn flood(node: PublicKey, to: std::net::SocketAddr, over: &AtomicBool) -> u64 {
     let dial = Dial { remote: node, credential: None };
     let stranger = NodeKey::from_random([9; 32]);
@@ -132,7 +132,7 @@ fn flood(node: PublicKey, to: std::net::SocketAddr, over: &AtomicBool) -> u64 {
     let mut sent = 0;
     while !over.load(Ordering::Relaxed) {
         let Ok(socket) = std::net::UdpSocket::bind("127.0.0.1:0") else { continue };
-        // What does not fit is lost, as it should be.
+        // Packets beyond the buffer are lost, as intended.
         sent += (0..1000).filter(|_| socket.send_to(&datagram, to).is_ok()).count() as u64;
     }
     sent

@@ -1,8 +1,8 @@
-//! What idle sessions cost: memory, processor time, and what a transfer beside them loses.
+//! The costs of idle sessions: memory, processor time, and the slowdown of a concurrent transfer.
 //!
 //! `cargo run --release -p anabranch-net --example idle -- [SESSIONS] [PATHS]`
-//! Both ends are in this process, over shared sockets on loopback addresses; each session counts twice. What a transfer loses is told by
-//! transfers in turn with a second process, which has no other sessions.
+//! Both ends run in this process, over shared sockets on loopback addresses, so each session counts twice. To find the
+//! slowdown, transfers alternate with those of a second process without other sessions.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
@@ -18,12 +18,12 @@ use tokio::io::AsyncReadExt;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Bytes of one transfer beside the idle sessions, and how many are timed there and without them.
+/// Bytes of one timed transfer, and the number of transfers with idle sessions and without.
 const TRANSFER: usize = 100 << 20;
 const TRANSFERS: usize = 41;
-/// The word by which the process without idle sessions is started.
+/// The argument that starts the process without idle sessions.
 const ALONE: &str = "alone";
-/// How long the idle sessions are watched.
+/// How long the idle sessions are observed.
 const WATCHED: Duration = Duration::from_secs(30);
 
 fn config() -> Config {
@@ -68,7 +68,7 @@ async fn serve(server: Endpoint) {
     }
 }
 
-/// Seconds that a transfer takes in a session of its own, until the far end has read it all.
+/// Seconds that a transfer takes in a new session, until the far end has read it all.
 async fn transfer(client: &Endpoint, target: &Target) -> Result<f64, Failure> {
     let session = client.connect(target, config()).await?;
     let mut stream = session.open_stream().await?;
@@ -84,7 +84,7 @@ async fn transfer(client: &Endpoint, target: &Target) -> Result<f64, Failure> {
     Ok(seconds)
 }
 
-/// A process without idle sessions that does a transfer when it is told to.
+/// A process without idle sessions that runs a transfer on request.
 struct Alone {
     process: Child,
 }
@@ -96,11 +96,11 @@ impl Alone {
         Ok(Self { process: command.spawn()? })
     }
 
-    /// Seconds that a transfer takes there.
+    /// Seconds that a transfer takes in that process.
     fn transfer(&mut self) -> Result<f64, Failure> {
         self.process.stdin.as_mut().ok_or("no input")?.write_all(b"\n")?;
         let mut line = String::new();
-        // It says one line for each that it gets, so nothing is left behind in this reader.
+        // The process prints one line per request, so this reader holds no leftover.
         BufReader::new(self.process.stdout.as_mut().ok_or("no output")?).read_line(&mut line)?;
         Ok(line.trim().parse()?)
     }
@@ -109,12 +109,12 @@ impl Alone {
 impl Drop for Alone {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
-        // It has nothing left to do.
+        // It may have exited already.
         let _ = self.process.wait();
     }
 }
 
-/// What the second process does.
+/// Runs the second process.
 async fn alone(paths: u8) -> Result<(), Failure> {
     let (client, target) = pair(paths).await?;
     for line in std::io::stdin().lock().lines() {
@@ -124,7 +124,7 @@ async fn alone(paths: u8) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The quartiles of the rate beside this process's sessions over that of the other process, transfer for transfer.
+/// Quartiles of this process's transfer rate divided by the other's, transfer by transfer.
 async fn compare(client: &Endpoint, target: &Target, other: &mut Alone) -> Result<[f64; 3], Failure> {
     let mut ratios = Vec::new();
     for round in 0..TRANSFERS {
@@ -151,7 +151,7 @@ async fn open(client: &Arc<Endpoint>, target: &Target, count: usize) -> Result<V
     Ok(sessions)
 }
 
-/// Two endpoints that listen and call, and where the second finds the first.
+/// Two endpoints that listen and call, and the target by which the second finds the first.
 async fn pair(paths: u8) -> Result<(Arc<Endpoint>, Target), Failure> {
     let (server, client) = (endpoint(1, paths).await?, endpoint(2, paths).await?);
     let mut target = Target::new(server.node(), server.local_addresses());

@@ -1,9 +1,9 @@
-//! What several paths cost a data packet: the engine with 2, 8 and 32 of them, each a group of its own or all coupled as one
-//! flow, and of that the scheduler and the detectors of shared bottlenecks, each called by itself. What the path manager costs is
-//! what a packet costs more with a cap on all paths and suppression that asks of all and leaves none out, the least of [`TURNS`] each.
+//! The costs of several paths per data packet: the engine with 2, 8 and 32 paths, each its own group or all coupled as one
+//! flow. The scheduler and the detectors of shared bottlenecks are also measured alone. The path manager's cost is the
+//! difference that a cap on all paths and suppression that leaves none out make to a packet, the least of [`TURNS`] each.
 //!
-//! *At most* is the share of the engine that scheduler and detectors would have with a decision and an acknowledgement for every
-//! packet; a decision stands for a run of packets, and how many there are is counted.
+//! *At most* is the share of the engine's time if every packet needed a decision and an acknowledgement. A decision covers a
+//! run of packets; the number of decisions is counted.
 //!
 //! `cargo run --release -p anabranch-net --example multipath_cost -- [SECONDS]`
 
@@ -20,14 +20,14 @@ use anabranch_engine::{
 };
 use anabranch_wire::{ArrivalTime, Length, Message, PathId, Pid, Rate, ResetToken, Span, Time};
 
-/// How often the engine is measured with a path manager and without, in turn.
+/// How often the engine is measured with and without a path manager, in turn.
 const TURNS: usize = 3;
 /// Bytes written in a millisecond of virtual time.
 const WRITTEN: usize = 1_000_000;
-/// How long each way takes.
+/// One-way delay.
 const STEP: Span = Span::from_millis(1);
 
-/// The default scheduler, counting.
+/// The default scheduler with a counter.
 struct Counting(Arc<AtomicU64>);
 
 impl Scheduler for Counting {
@@ -72,7 +72,7 @@ fn turn(session: &mut Session<Length>, now: Time, landed: &mut Vec<Transmit<Leng
     while session.poll_pid_change().is_some() {}
 }
 
-/// Nanoseconds a data packet with its acknowledgements, both ends together, everything included; and decisions a packet.
+/// Nanoseconds per data packet with its acknowledgements, both ends together; and decisions per packet.
 fn engine(paths: u32, (coupling, rules): (Coupling, PathRules), seconds: u64) -> (f64, f64) {
     let config = Config { max_paths: paths, coupling, rules, ..Config::default() };
     let decisions = Arc::new(AtomicU64::new(0));
@@ -93,7 +93,7 @@ fn engine(paths: u32, (coupling, rules): (Coupling, PathRules), seconds: u64) ->
         turn(&mut server, now, &mut to_server);
         let open = client.paths().len() as u32;
         if steps % 10 == 0 && open < paths {
-            // Refused until the peer has given a PID for it: asked again ten steps later.
+            // Refused until the peer has given a PID for the path; retried ten steps later.
             client.open_path(now, route(open)).ok();
         }
         stream = stream.or_else(|| client.open_stream());
@@ -109,7 +109,7 @@ fn engine(paths: u32, (coupling, rules): (Coupling, PathRules), seconds: u64) ->
     (nanoseconds / packets as f64, decisions.load(Ordering::Relaxed) as f64 / packets as f64)
 }
 
-/// A cap that is never reached, and limits that no path is beyond: all is counted and asked, and nothing is left out.
+/// A cap that is never reached and limits that no path exceeds: the manager does all its work and leaves nothing out.
 fn managed() -> PathRules {
     let terms = Terms { priority: Priority::Primary, meter: Some(Meter::new(1 << 60)) };
     let limits = SuppressionLimits { omega: f64::INFINITY, d: usize::MAX };
@@ -163,7 +163,7 @@ fn decision(paths: u32) -> f64 {
     })
 }
 
-/// What an acknowledgement costs the detectors, and one judgement of all pairs.
+/// The cost of an acknowledgement to the detectors, and of one judgement of all pairs.
 fn detectors(paths: u32) -> (f64, f64) {
     let (mut waves, mut losses, mut groups) =
         (DelayWaves::default(), FastRetransmits::default(), Groups::default());

@@ -1,7 +1,7 @@
 //! A server and a client for two machines, or for two network namespaces.
 //!
-//! `pair serve` on one, `pair send ADDRESS:4433 [SECONDS]` on the other. All paths are found by themselves;
-//! every half second the client prints what each carried.
+//! Run `pair serve` on one, `pair send ADDRESS:4433 [SECONDS]` on the other. Paths are found automatically; every half
+//! second the client prints the traffic of each.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

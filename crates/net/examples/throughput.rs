@@ -1,8 +1,8 @@
-//! Bytes through one session over loopback, as fast as they go.
+//! Sends bytes through one session over loopback as fast as possible.
 //!
 //! `cargo run --release -p anabranch-net --example throughput -- [SECONDS] [PATHS] [apart]`
 //!
-//! `apart`: each end is a thread, and says what a packet with data costs it of a processor, the kernel's work included (Linux).
+//! `apart`: each end runs on its own thread and prints its processor time per data packet, including the kernel's work (Linux).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn processor() -> f64 {
     text.split_whitespace().next().and_then(|field| field.parse().ok()).expect("a number")
 }
 
-/// Says what a packet cost this end, where it is a thread of its own; `data` counts the packets of a socket.
+/// Prints this end's cost per packet, if it has its own thread; `data` selects the packet counter of a socket.
 fn tell_cost(end: &str, endpoint: &Endpoint, before: Option<f64>, data: fn(&SocketInfo) -> u64) {
     if let Some(before) = before {
         let packets = endpoint.sockets().iter().map(data).sum::<u64>();
@@ -51,7 +51,7 @@ async fn receive(endpoint: Endpoint, is_apart: bool) {
         }
         println!("{:?}", endpoint.stats());
         if is_apart {
-            // The other end waits for the answer to its farewell.
+            // The other end waits for the answer to its close.
             session.closed().await;
             return;
         }

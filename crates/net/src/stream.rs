@@ -183,7 +183,7 @@ impl Drop for Stream {
         if self.half != Half::Reading {
             core.wakers.forget_writer(self.id);
         }
-        // What is over already needs neither.
+        // A half that has ended already needs neither.
         if !self.write_ended {
             let _ = core.engine.finish(self.id);
         }

@@ -1,5 +1,5 @@
-//! How often a byte is copied in user space on its way from the application to the socket and from the socket to the application, counted by
-//! valgrind (DHAT): the same on a busy machine as on an idle one, so that one more copy fails. Without valgrind the test says so.
+//! Counts the copies of each byte in user space between application and socket in both directions. Valgrind (DHAT) counts
+//! them, so the result does not depend on the machine's load. Reports a skipped test without valgrind.
 
 mod bulk;
 
@@ -7,11 +7,11 @@ use std::process::Command;
 
 use bulk::bulk;
 
-/// Most bytes copied for each that is sent, both ends together. Measured: 2.84, of which 1 is the data itself; the others are packets, typed, that
-/// move from place to place in a program that is not optimised.
+/// Most bytes copied per byte sent, both ends together. Measured: 2.84, of which 1 is the data itself. The rest is packet
+/// structures moved between places in an unoptimised program.
 const MOST: f64 = 3.2;
 
-/// Read by the run under valgrind.
+/// The variable that the run under valgrind reads.
 const BYTES: &str = "ANABRANCH_COUNTED_BYTES";
 
 #[test]
@@ -26,14 +26,14 @@ fn a_byte_is_copied_no_more_often_than_it_was() {
     assert!(each <= MOST, "{each:.2} bytes are copied for each that is sent, at most {MOST} wanted");
 }
 
-/// The part that runs under valgrind, and for nothing by itself.
+/// The part that runs under valgrind; does nothing by itself.
 #[tokio::test]
 async fn bulk_for_the_count() {
     let bytes = std::env::var(BYTES).ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(1 << 20);
     bulk(1, bytes, |_| ()).await;
 }
 
-/// Bytes copied while so many were sent, and before; none without valgrind.
+/// Bytes copied while `bytes` were sent, and before that; `None` without valgrind.
 fn copied(bytes: usize) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=dhat", "--mode=copy", "--dhat-out-file=/dev/null"])

@@ -1,5 +1,5 @@
-//! What a packet costs in system calls, counted by the sockets, and in allocations, counted at the allocator: fails when batches
-//! fall apart, or when a packet has memory of its own.
+//! Counts the system calls and allocations of a packet. Fails when batches fall apart, or when packets allocate memory one
+//! by one.
 
 mod bulk;
 
@@ -15,7 +15,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const BYTES: usize = 150_000_000;
 
-/// Most allocations a packet, both ends together, and most bytes of them.
+/// Most allocations per packet, both ends together, and most bytes of them.
 const MOST_ALLOCATIONS: (f64, f64) = (0.5, 700.0);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,5 @@
-//! What a session holds that has worked and is idle: measured with an allocator that counts. What the cipher library holds, some 600 bytes a
-//! key and two keys a session, is not in it.
+//! Measures with a counting allocator how much memory an idle session holds after work. The cipher library's memory, some
+//! 600 bytes per key with two keys per session, is not included.
 
 use std::alloc::System;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ async fn open(client: &Endpoint, target: &Target, count: usize) -> Vec<Session> 
     sessions
 }
 
-/// Has a session carry something.
+/// Moves some data through the session.
 async fn work(session: &Session) {
     let mut stream = session.open_stream().await.unwrap();
     stream.write_chunk(Bytes::from(vec![7; 64 << 10])).await.unwrap();
@@ -47,7 +47,7 @@ async fn work(session: &Session) {
     stream.read_to_end(&mut Vec::new()).await.unwrap();
 }
 
-/// Bytes in use once they have not become fewer for a while.
+/// Bytes in use, once they have stopped falling.
 async fn settled() -> usize {
     let (mut least, mut since) = (used(), Instant::now());
     while since.elapsed() < Duration::from_secs(4) {
@@ -74,7 +74,7 @@ async fn an_idle_session_that_has_worked_holds_at_most_15_kib_with_three_paths()
             });
         }
     });
-    // What the endpoints hold for the first sessions, they hold for all.
+    // The endpoints' own memory is shared by all sessions, so open some before measuring.
     let mut sessions = open(&client, &target, 20).await;
     let before = settled().await;
     sessions.extend(open(&client, &target, 200).await);

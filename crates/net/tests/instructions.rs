@@ -1,16 +1,16 @@
-//! What a packet costs both ends from the application's buffer to the application's buffer, in instructions outside the kernel: engine,
-//! sealing and opening, outbox, sockets, wake-ups. Counted by callgrind, so that work that is done for each byte or packet and was not
-//! before fails on a busy machine as on an idle one. Without valgrind the test says so.
+//! Counts the instructions of a packet outside the kernel, from the sending application's buffer to the receiving one's:
+//! engine, sealing and opening, outbox, sockets, wake-ups. Callgrind counts them, so new work for each byte or packet fails
+//! the test on busy and idle machines alike. Reports a skipped test without valgrind.
 
 mod bulk;
 
 use bulk::bulk;
 
-/// Most instructions a packet that the sender sends, both ends together, in the profile of the tests: 21 % over what is measured on an idle
-/// machine, 10 % over the most on a busy one, where fewer packets come together.
+/// Most instructions per packet sent, both ends together, in the test profile: 21 % above the figure of an idle machine, and
+/// 10 % above the worst of a busy one, where batches are smaller.
 const MOST: u64 = 21_500;
 
-/// Bytes moved when it is counted: half of them until windows no longer grow, half for the count.
+/// Bytes moved under callgrind: the first half until windows stop growing, the second half for the count.
 const BYTES: usize = 24 << 20;
 
 #[test]
@@ -24,7 +24,7 @@ fn a_packet_costs_no_more_instructions_than_it_did() {
     assert!(each <= MOST, "{each} instructions a packet, at most {MOST} wanted");
 }
 
-/// The part that runs under callgrind, and for nothing by itself.
+/// The part that runs under callgrind; does nothing by itself.
 #[tokio::test]
 async fn bulk_for_the_count() {
     let bytes = if anabranch_counted::is_counted() { BYTES } else { 1 << 20 };

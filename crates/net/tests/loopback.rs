@@ -196,7 +196,7 @@ async fn a_redundant_stream_arrives_once_and_others_beside_it() {
             stream
         }));
     }
-    // Both at once: what nobody reads fills the session's window.
+    // Read both at once: unread data fills the session's window.
     let mut readers = Vec::new();
     for _ in 0..2 {
         let mut stream = timeout(PATIENCE, accepted.accept_stream()).await.unwrap().unwrap();
@@ -219,7 +219,7 @@ async fn three_pairs_of_addresses_become_three_paths() {
     let config = EndpointConfig::new(key(1)).addresses(loopback(&[11, 12, 13])).authorize(anybody);
     let server = Endpoint::bind(config).await.unwrap();
     let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1, 2, 3]))).await.unwrap();
-    // One address is enough: the others are learned from the server.
+    // One address is enough: the server announces the others.
     let target = Target::new(server.node(), server.local_addresses()[..1].to_vec());
     let opened = client.connect(&target, quick()).await.unwrap();
     let accepted = server.accept().await.unwrap();
@@ -237,7 +237,7 @@ async fn three_pairs_of_addresses_become_three_paths() {
     assert!(timeout(PATIENCE, three).await.is_ok(), "each address is to be used once: {:?}", pairs());
 }
 
-/// Leaves one path alone.
+/// A scheduler that avoids one path.
 struct Avoid(PathId);
 
 impl Scheduler for Avoid {
@@ -357,13 +357,13 @@ async fn a_peer_that_vanishes_is_noticed_and_its_session_forgotten() {
     let server = Endpoint::bind(config).await.unwrap();
     let address = server.local_addresses();
     let target = Target::new(server.node(), address);
-    // A runtime of one thread that nobody runs any more: its tasks and sockets are there and say nothing.
+    // A runtime that stops running: its tasks and sockets remain, but are silent.
     let vanished = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let held = runtime.block_on(async {
             let client = client().await;
             let session = client.connect(&target, quick()).await.unwrap();
-            // Long enough for the server to have heard of it.
+            // Long enough for the server to have received the handshake.
             tokio::time::sleep(Duration::from_millis(50)).await;
             (client, session)
         });
@@ -383,13 +383,13 @@ async fn a_peer_that_vanishes_is_noticed_and_its_session_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_server_says_that_it_has_forgotten() {
-    // At an address of its own, where no other test is given the port meanwhile.
+    // Use a dedicated address, so that no other test gets the port meanwhile.
     let config = |port| {
         let mut config = EndpointConfig::new(key(1)).addresses(loopback(&[77])).authorize(anybody).port(port);
         config.reset_key = Some(ResetKey::from_random([3; 32]));
         config
     };
-    // A runtime of its own, whose end takes the server's tasks with it.
+    // Use a separate runtime; dropping it ends the server's tasks.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let first = runtime.spawn(async move { Endpoint::bind(config(0)).await.unwrap() }).await.unwrap();
     let port = first.local_addresses()[0].port();
@@ -398,7 +398,7 @@ async fn a_restarted_server_says_that_it_has_forgotten() {
     let ended = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE));
     ended.await.unwrap();
     drop((accepted, first));
-    // Another program may have the port at all addresses, for a moment.
+    // Another program may hold the port for a moment.
     let second = async {
         loop {
             match Endpoint::bind(config(port)).await {
@@ -408,7 +408,7 @@ async fn a_restarted_server_says_that_it_has_forgotten() {
         }
     };
     let second = timeout(PATIENCE, second).await.unwrap();
-    // Unless an answer to the last packets of the first server has told it already.
+    // An answer to the first server's last packets may have reported it already.
     if let Ok(mut stream) = opened.open_stream().await {
         let _ = stream.write_all(b"hello?").await;
     }
@@ -495,7 +495,7 @@ async fn events_tell_of_paths_and_of_the_end() {
     let target = Target::new(server.node(), server.local_addresses());
     let opened = client.connect(&target, quick()).await.unwrap();
     let mut events = opened.events();
-    // On a busy machine the second path may be open before anybody listens.
+    // On a busy machine the second path may open before the test listens for events.
     let second = async {
         while opened.paths().iter().filter(|path| path.state == PathState::Active).count() < 2 {
             if let Event::Path { path, change: PathChange::Opened(_) } = events.next().await.unwrap() {

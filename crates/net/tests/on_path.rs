@@ -1,7 +1,7 @@
-//! What somebody on the way can do to a session: nothing that an unlucky network could not (`docs/explanation/security.md`).
+//! An attacker on the path can do no more to a session than an unlucky network (`docs/explanation/security.md`).
 //!
-//! Each test sends a pattern through a tap that misbehaves, and wants it unchanged at the other end, both sessions
-//! closed in good order, and the attack to have happened.
+//! Each test sends a pattern through a misbehaving tap. It checks that the pattern arrives unchanged, that both sessions
+//! close in good order, and that the attack took place.
 
 mod wire_tap;
 
@@ -22,7 +22,7 @@ use wire_tap::{Luck, Sending, Way, sit_between, with_header};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The packet of a session that passed last, each way.
+/// The latest packet of a session in each direction.
 type Latest = [Option<Vec<u8>>; 2];
 
 fn limits(keys: KeyLimits) -> Limits {
@@ -117,7 +117,7 @@ async fn packets_late_by_thousands_are_still_taken() {
     let tap = tap.await;
     let (opened, accepted) = connect(&client, &server, &[tap]).await;
     carry(opened, accepted, 8_000_000).await;
-    // Those that the replay window is too short for count as not authentic.
+    // Packets too old for the replay window count as not authentic.
     let refused = |stats: &anabranch_net::EndpointStats| stats.malformed + stats.unauthentic;
     assert_eq!(refused(&server.stats()) + refused(&client.stats()), 0);
 }
@@ -137,8 +137,8 @@ async fn packets_cut_off_at_any_length_are_dropped() {
     assert!(server.stats().unauthentic > 1_000, "{:?}", server.stats());
 }
 
-/// Every field of the header with a checksum that is right again, and bits anywhere else. The changed copy comes
-/// before the true packet, so whatever it changed in the receiver would hurt that.
+/// Changes each header field and repairs the checksum, and flips bits anywhere else. The changed copy arrives before the
+/// true packet, so any harm to the receiver's state would show when that arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn packets_with_bits_flipped_in_any_field_are_dropped() {
     let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
@@ -197,7 +197,7 @@ async fn a_session_with_more_forgeries_than_keys_are_good_for_ends() {
 async fn packets_that_seem_to_come_from_elsewhere_move_nothing() {
     let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
     let tap = sit_between(server.local_addresses()[0], move |way, datagram| match way {
-        // The stranger is faster, so it is the true packet that comes twice.
+        // The attacker's copy arrives first, so the true packet is the duplicate.
         Way::ToServer => vec![Sending::from_elsewhere(datagram), Sending::now(datagram)],
         Way::ToClient => vec![Sending::now(datagram)],
     });
@@ -210,7 +210,7 @@ async fn packets_that_seem_to_come_from_elsewhere_move_nothing() {
 async fn packets_of_one_session_are_nothing_to_another() {
     let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
     let to = server.local_addresses()[0];
-    // The latest packet of either session each way, with the PID that it carried.
+    // The latest packet of both sessions in each direction, with the PID that it carried.
     let latest: Arc<Mutex<[Latest; 2]>> = Arc::default();
     let injected = Arc::new(AtomicU64::new(0));
     let tap = |own: usize| {
@@ -261,7 +261,7 @@ async fn keys_change_every_few_thousand_packets_while_one_path_lags_by_300_milli
         taps.push(tap.await);
     }
     let (opened, accepted) = connect(&client, &server, &taps).await;
-    // Both paths are there before the bulk begins.
+    // Wait for both paths before the bulk transfer.
     let watched = opened.clone();
     timeout(PATIENCE, async move {
         while watched.paths().iter().filter(|path| path.rtt > Span::ZERO).count() < 2 {
@@ -290,11 +290,11 @@ async fn keys_change_every_few_thousand_packets_while_one_path_lags_by_300_milli
     assert_eq!(opened.close_reason(), None);
 }
 
-/// What the key of somebody begins with whom that server refuses.
+/// First byte of the keys that this server refuses.
 const REFUSED: u8 = 9;
 
-/// A server with three places for sessions that nobody has confirmed, all taken by a host whose packets never get beyond the first
-/// messages, and with that host's calls, which go on.
+/// A server with three places for unconfirmed sessions, all taken by a host that never completes a handshake, and that
+/// host's calls, which continue.
 async fn hoarded(patience: Span) -> (Endpoint, Arc<Endpoint>, tokio::task::JoinSet<()>) {
     let here = Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]);
     let refused = NodeKey::from_random([REFUSED; 32]).public();

@@ -1,4 +1,4 @@
-//! What a relay sends on: each destination's datagrams in order, whatever their sizes, by few system calls.
+//! A relay's outlet keeps each destination's datagrams in order, whatever their sizes, and needs few system calls.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -16,7 +16,7 @@ async fn endpoint() -> Endpoint {
     Endpoint::bind(EndpointConfig::new(NodeKey::from_random([1; 32])).addresses(addresses)).await.unwrap()
 }
 
-/// Sends datagrams of these lengths, each filled with its number; the order in which they arrive, and their lengths.
+/// Sends datagrams of these lengths, each filled with its number; returns number and length of each in order of arrival.
 fn send(outlet: Outlet<'_>, to: Route, sink: &UdpSocket, lengths: &[usize]) -> Vec<(u8, usize)> {
     for (number, &len) in lengths.iter().enumerate() {
         outlet.send(to, (&vec![number as u8; len], len), Ecn::NotEct);

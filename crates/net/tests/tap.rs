@@ -1,4 +1,4 @@
-//! What a tap shows of a session, and that the keys it is told open it.
+//! A tap sees a session's datagrams, and the keys passed to it decrypt them.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

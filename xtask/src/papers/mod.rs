@@ -1,8 +1,8 @@
-//! Every experiment of the papers, run again with its seeds.
+//! Runs every experiment of the papers with its seeds.
 //!
-//! Results are kept in `target/papers/`, a file an experiment, and are not run again while they are there. From them
-//! the tables of `docs/notebook/figures/index.md` and the drawings beside it are made; the sections of experiments without results
-//! stay as they are.
+//! Results are kept in `target/papers/`, one file per experiment; an experiment with results is not run again. The
+//! results become the tables of `docs/notebook/figures/index.md` and the drawings next to it. Sections of experiments
+//! without results stay unchanged.
 
 mod mpmtp;
 mod mtcp;
@@ -31,11 +31,11 @@ Made by `cargo xtask papers`, which runs each experiment with its seeds. What th
 the [lab notebook](../index.md). Means over the seeds with 95 % intervals (Student's t).
 ";
 
-/// Runs the experiments named, or all, that have no results yet; then writes tables and drawings of all that have, and keeps
-/// the others' that are there.
+/// Runs the named experiments, or all, that have no results yet. Then writes tables and drawings of all that have results,
+/// and keeps the existing sections of the others.
 ///
 /// # Errors
-/// When there is no such experiment, one cannot be run, or its results cannot be written.
+/// When an experiment does not exist or cannot be run, or its results cannot be written.
 pub fn run(names: &[String]) -> Result<(), String> {
     let known: Vec<&str> =
         experiments().map(|one| one.name).chain(NETWORKS.iter().map(|one| one.name)).collect();
@@ -75,7 +75,7 @@ pub fn run(names: &[String]) -> Result<(), String> {
     write(&file, &page)
 }
 
-/// The section of the page that ends with this experiment's drawing, as it stands there; nothing if there is none.
+/// The existing section of the page that ends with this experiment's drawing; empty if there is none.
 fn kept(page: &str, name: &str) -> String {
     let drawing = format!("]({name}.svg)\n");
     let Some(end) = page.find(&drawing).map(|at| at + drawing.len()) else { return String::new() };
@@ -83,7 +83,7 @@ fn kept(page: &str, name: &str) -> String {
     page[start..end].to_owned()
 }
 
-/// Runs what has no results yet.
+/// Runs an experiment that has no results yet.
 fn make(name: &str, form: &str, words: &[String]) -> Result<(), String> {
     let file = results(name, form);
     if file.exists() {
@@ -101,7 +101,7 @@ fn drawings(name: &str) -> PathBuf {
     Path::new(RESULTS).join(name)
 }
 
-/// What `anabranch` is told to run it.
+/// The arguments of `anabranch` that run an experiment.
 fn words(experiment: &Experiment) -> Vec<String> {
     let command = if experiment.set.is_empty() { "run" } else { "sweep" };
     let mut words =
@@ -112,12 +112,12 @@ fn words(experiment: &Experiment) -> Vec<String> {
     words
 }
 
-/// What `anabranch` is told to run networks.
+/// The arguments of `anabranch` that run a grid of networks.
 fn words_of(networks: &Networks) -> Vec<String> {
     ["sim", "run"].iter().chain(networks.words).map(|word| (*word).to_owned()).collect()
 }
 
-/// The same as one would type it.
+/// The command line that a user would type.
 fn typed(words: &[String]) -> String {
     let quoted =
         |word: &String| if word.contains([' ', '"', '*']) { format!("'{word}'") } else { word.clone() };
@@ -125,7 +125,7 @@ fn typed(words: &[String]) -> String {
     format!("anabranch {}", words.join(" "))
 }
 
-/// Heading, command, drawing and table of an experiment that has results.
+/// Heading, command, drawing and table of an experiment with results.
 fn section(experiment: &Experiment) -> Result<String, String> {
     let file = results(experiment.name, "json").to_string_lossy().into_owned();
     let pick = |patterns: &[&str]| -> Vec<String> {
@@ -134,7 +134,7 @@ fn section(experiment: &Experiment) -> Result<String, String> {
     let merge = ["sim", "merge", &file].map(str::to_owned).into_iter().chain(pick(experiment.metrics));
     let table = anabranch(&merge.collect::<Vec<_>>())?;
     let drawings = drawings(experiment.name);
-    // What an earlier version drew there under another name.
+    // An earlier version may have left drawings under another name.
     let _ = fs::remove_dir_all(&drawings);
     let into = drawings.to_string_lossy().into_owned();
     let plot = ["sim", "plot", &file, "--into", &into].map(str::to_owned).into_iter();
@@ -145,7 +145,7 @@ fn section(experiment: &Experiment) -> Result<String, String> {
     Ok(format!("\n## {about}\n\n```sh\n{command}\n```\n\n{table}\n![{about}]({name}.svg)\n"))
 }
 
-/// The same of networks: their figures as they were printed.
+/// The section of a grid of networks, with its figures as printed.
 fn section_of(networks: &Networks) -> Result<String, String> {
     let Networks { name, about, .. } = networks;
     let file = results(name, "txt");
@@ -155,7 +155,7 @@ fn section_of(networks: &Networks) -> Result<String, String> {
     Ok(format!("\n## {about}\n\n```sh\n{command}\n```\n\n```text\n{table}```\n\n![{about}]({name}.svg)\n"))
 }
 
-/// Copies the one drawing of an experiment to where the page has it.
+/// Copies the one drawing of an experiment to the page's folder.
 fn keep_drawing(name: &str) -> Result<(), String> {
     let drawn = fs::read_dir(drawings(name)).ok().and_then(|mut files| files.next()?.ok());
     let drawn = drawn.ok_or_else(|| format!("{name}: nothing was drawn"))?.path();
@@ -168,7 +168,7 @@ fn anabranch(words: &[String]) -> Result<String, String> {
     all.extend(words.iter().map(String::as_str));
     let output = command(&all).output().map_err(|error| format!("cannot start cargo: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // A sweep may leave the ground on which its scenario's expectations stand: one path where eight are expected. Its results are there.
+    // A sweep may break its scenario's expectations, for example with one path where eight are expected. Its results still count.
     let only_unexpected = output.status.code() == Some(1) && !text.is_empty();
     if output.status.success() || only_unexpected {
         return Ok(text);
@@ -176,7 +176,7 @@ fn anabranch(words: &[String]) -> Result<String, String> {
     Err(format!("`cargo {}`: {}", all.join(" "), String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 fn write(path: &Path, text: &str) -> Result<(), String> {
     let part = path.with_extension("part");
     let told = |error| format!("cannot write {}: {error}", path.display());

@@ -5,7 +5,7 @@
 pub(super) struct Networks {
     /// The name of its results and chart.
     pub(super) name: &'static str,
-    /// Its heading.
+    /// Its heading on the page.
     pub(super) about: &'static str,
     /// The arguments of `anabranch sim run`.
     pub(super) words: &'static [&'static str],

@@ -8,11 +8,11 @@ const TP3: &[&str] = &["flow.tp3.per_host_wire_mbit_s", "jain"];
 const GOODPUT: &[&str] = &["flow.*.goodput_mbit_s"];
 const PACKETS: &[&str] = &["flow.*.pkt_s"];
 const BURSTS: &[&str] = &["flow.M.*.goodput_mbit_s"];
-/// Acknowledgements without queues, and acknowledgements that wait behind data of the other direction.
+/// Acknowledgements on queue-free links, and acknowledgements that queue behind data of the other direction.
 const ACKS: &str = "transport.acks=outside,same-path";
 const RULES: &str = "transport.rule=ewtcp,mptcp,coupled";
 
-/// Short ones first.
+/// Shortest experiments first.
 pub(super) const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "fig14",

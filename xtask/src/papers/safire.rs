@@ -2,7 +2,7 @@
 
 use super::plan::Experiment;
 
-/// Of the routed flows the mean of one, and their sum.
+/// For the routed flows, the mean per flow and the sum.
 const GOODPUT: &[&str] = &["flow.*.goodput_mbit_s", "flow.mflow.total_mbit_s"];
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[

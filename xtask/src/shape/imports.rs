@@ -20,7 +20,7 @@ const MOST_RE_EXPORTS: usize = 8;
 /// A path of names from the root of the crate.
 type Names = Vec<String>;
 
-/// What a module brings into scope.
+/// The names in a module's scope.
 #[derive(Default)]
 struct Module {
     /// The index of its file.

@@ -38,7 +38,7 @@ impl Items<'_> {
         self.findings.push(Finding { path: self.path.into(), line, what });
     }
 
-    /// Takes note of an item's attributes. Returns what `is_test` has to be again after the item.
+    /// Notes an item's attributes. Returns the previous `is_test`, to be restored after the item.
     fn enter(&mut self, attributes: &[syn::Attribute]) -> bool {
         let was_test = self.is_test;
         self.is_test |= is_test(attributes);
@@ -59,7 +59,7 @@ impl Items<'_> {
     }
 }
 
-/// How many arguments a parameter is: one for each member of a tuple, none for `self`.
+/// How many arguments a parameter counts for: one per member of a tuple, none for `self`.
 fn width(input: &syn::FnArg) -> usize {
     match input {
         syn::FnArg::Receiver(_) => 0,

@@ -32,7 +32,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Prints the findings of the packages named, of all if none is. A package's name is its folder's: `engine`.
+/// Prints the findings of the packages named, or of all. A package's name is its folder's: `engine`.
 ///
 /// # Errors
 /// When something is found, or the code cannot be read.

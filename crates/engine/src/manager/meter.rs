@@ -1,12 +1,12 @@
-//! Byte caps that hold whatever happens: a cap is handed out in slices before a byte of it is spent.
+//! Byte caps that always hold: bytes are reserved in slices before they are spent.
 //!
-//! A [`Meter`] is what is left of a cap; all paths and sessions under one rule draw on it. For each path two spend: this end
-//! on what it sends, and the peer on what it sends here, which is told by MAX_PATH_DATA how far it may go. Each gets a
-//! slice, and another when half of it is spent, twice as large as long as that is no more than a quarter of what is left. So
-//! what was handed out never exceeds the cap, and a sender whose rate grows is not held up by its slices. What a
-//! path has not spent when it is gone goes back.
+//! A [`Meter`] holds the unreserved rest of a cap, shared by all paths and sessions under one rule. Each path has two
+//! spenders: this end for its packets, and the peer, which MAX_PATH_DATA limits, for the packets that it sends here. Each
+//! spender gets a slice, and another when half of it is spent. The next slice is twice as large, but at most a quarter of
+//! the rest. So slices never exceed the cap together, and they do not delay a sender whose rate grows. When a path closes,
+//! its unspent bytes return to the meter.
 //!
-//! Every packet costs [`PACKET_COST`] beside its UDP payload, so what a provider counts is not more than what is counted here.
+//! Every packet costs [`PACKET_COST`] in addition to its UDP payload, so this count is never below the provider's.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anabranch_wire::PACKET_COST;
 
-/// The smallest slice; with less left than two of them a cap is used up.
+/// The smallest slice. A cap with less than two of them left is used up.
 const LEAST: u64 = 16 << 10;
-/// What is never handed out, in bytes: handshakes, and what a peer sends before it has heard of its limit.
+/// Bytes that are never handed out: they cover handshakes, and packets that a peer sends before it knows its limit.
 const RESERVE: u64 = 64 << 10;
 
-/// A byte cap, and what is left of it; clones draw on the same cap.
+/// A byte cap and its unreserved rest; clones draw on the same cap.
 #[derive(Clone)]
 pub struct Meter {
     cap: u64,
@@ -27,10 +27,10 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// The smallest cap that means something, in bytes.
+    /// The smallest useful cap, in bytes.
     pub const SMALLEST: u64 = 256 << 10;
 
-    /// A cap of so many bytes, at least [`Meter::SMALLEST`].
+    /// A cap of this many bytes, at least [`Meter::SMALLEST`].
     #[must_use]
     pub fn new(cap: u64) -> Self {
         let cap = cap.max(Self::SMALLEST);
@@ -43,13 +43,13 @@ impl Meter {
         self.cap
     }
 
-    /// Bytes that nobody has been given yet.
+    /// Unreserved bytes.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// True when no path can be opened under it any more.
+    /// True when no further path can be opened under the cap.
     #[must_use]
     pub fn is_used_up(&self) -> bool {
         self.left() < LEAST * 2
@@ -61,10 +61,10 @@ impl Meter {
         Arc::ptr_eq(&self.left, &other.left)
     }
 
-    /// Takes up to `wanted`, but no more than a quarter of what is left, and at least [`LEAST`] if it can; else nothing.
+    /// Takes up to `wanted` bytes, at most a quarter of the rest, and at least [`LEAST`] if available; otherwise nothing.
     fn take(&self, wanted: u64) -> u64 {
         let mut taken = 0;
-        // The closure always gives a value, so the update cannot fail.
+        // The closure always returns a value, so the update cannot fail.
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
             let most = wanted.min(left / 4).max(LEAST);
             taken = if most <= left { most } else { 0 };
@@ -84,17 +84,17 @@ impl fmt::Debug for Meter {
     }
 }
 
-/// Equal when it is the same cap, not one as large.
+/// Equal if it is the same cap; an equally large one is different.
 impl PartialEq for Meter {
     fn eq(&self, other: &Self) -> bool {
         self.is_same(other)
     }
 }
 
-/// How far one spender may go, and how far it has gone.
+/// One spender's limit and spending.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spender {
-    /// Bytes in all.
+    /// Bytes reserved so far.
     limit: u64,
     /// The latest slice.
     slice: u64,
@@ -111,7 +111,7 @@ impl Spender {
         self.spent + self.slice / 2 >= self.limit
     }
 
-    /// Gets another slice; false when there is none.
+    /// Reserves another slice; false if there is none.
     fn extend(&mut self, meter: &Meter) -> bool {
         let taken = meter.take(self.slice.saturating_mul(2));
         if taken > 0 {
@@ -122,18 +122,18 @@ impl Spender {
     }
 }
 
-/// What one path spends of a cap, in both directions; what it has not spent goes back when it is dropped.
+/// One path's reservations from a cap, in both directions. Dropping it returns the unspent bytes.
 #[derive(Debug)]
 pub(crate) struct PathMeter {
     meter: Meter,
     own: Spender,
     peer: Spender,
-    /// No slice was left for one of them.
+    /// No slice was left for one of the spenders.
     used_up: bool,
 }
 
 impl PathMeter {
-    /// A path on which so much was spent before anybody counted, by this end and by the peer.
+    /// A path on which this end and the peer spent this much before counting started.
     pub(crate) fn new(meter: Meter, (own, peer): (u64, u64)) -> Self {
         let (own, peer) = (Spender::beginning_at(own), Spender::beginning_at(peer));
         let mut path = Self { meter, own, peer, used_up: false };
@@ -145,23 +145,23 @@ impl PathMeter {
         &self.meter
     }
 
-    /// True when the path is to carry no more data.
+    /// True when the path may carry no more data.
     pub(crate) fn is_used_up(&self) -> bool {
         self.used_up
     }
 
-    /// Bytes that this end and the peer may spend in all.
+    /// Total bytes that this end and the peer may spend.
     pub(crate) fn limits(&self) -> (u64, u64) {
         (self.own.limit, self.peer.limit)
     }
 
-    /// This end has spent so much in all; true when the limits or the end of the cap changed.
+    /// Records this end's total spending; true if the limits changed or the cap is used up.
     pub(crate) fn on_sent(&mut self, spent: u64) -> bool {
         self.own.spent = spent;
         spend(&mut self.own, &self.meter, &mut self.used_up)
     }
 
-    /// The peer has spent so much in all; true when the limits or the end of the cap changed.
+    /// Records the peer's total spending; true if the limits changed or the cap is used up.
     pub(crate) fn on_received(&mut self, spent: u64) -> bool {
         self.peer.spent = spent;
         spend(&mut self.peer, &self.meter, &mut self.used_up)
@@ -183,7 +183,7 @@ fn spend(spender: &mut Spender, meter: &Meter, used_up: &mut bool) -> bool {
     true
 }
 
-/// What so many packets of so many bytes cost.
+/// The cost of this many packets with this many bytes in total.
 pub(crate) fn cost(bytes: u64, packets: u64) -> u64 {
     bytes + packets * PACKET_COST
 }
@@ -192,7 +192,7 @@ pub(crate) fn cost(bytes: u64, packets: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Spends a cap by two paths, as fast as slices come; what each direction of them spent.
+    /// Spends a cap over two paths, as fast as slices come; returns the spending of each direction.
     fn spend_all(cap: u64, packet: u64) -> (Meter, Vec<u64>) {
         let meter = Meter::new(cap);
         let mut paths: Vec<PathMeter> = (0..2).map(|_| PathMeter::new(meter.clone(), (0, 0))).collect();

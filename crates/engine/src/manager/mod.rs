@@ -1,15 +1,15 @@
 //! The path manager: which paths there should be, how each may be used, and why one carries nothing (design §5).
 //!
-//! Three questions, all answered by values and without a clock or a socket:
+//! It answers three questions, from values alone, without a clock or a socket:
 //!
 //! | question | answer |
 //! |---|---|
-//! | what the user wants of a path | [`PathRules`]: the first rule that fits says primary, backup, metered or never, and how many bytes |
-//! | which paths to leave out for now | [`suppress`], and [`Suppressor`] for how long (mTCP §3.4.1 [M10]) |
-//! | why a path is idle | [`Standing`], told as an event whenever it changes |
+//! | what does the user want of a path? | [`PathRules`]: the first rule that fits says primary, backup, metered or never, and the cap |
+//! | which paths are left out now? | [`suppress`], and [`Suppressor`] for how long (mTCP §3.4.1 [M10]) |
+//! | why is a path idle? | [`Standing`], reported as an event whenever it changes |
 //!
-//! Whether a path works at all is not judged here: silence and paths that are no use are the session's doubt,
-//! shared bottlenecks its evidence. The manager decides on what these find.
+//! The session judges whether a path works: it detects silent and useless paths, and shared bottlenecks. The manager
+//! decides on these findings.
 
 mod meter;
 mod pattern;

@@ -1,4 +1,4 @@
-//! Which paths a rule is about.
+//! Patterns that select the paths of a rule.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use super::Prefix;
 
-/// What a driver knows of one of its socket numbers.
+/// The origin that a driver gives for one of its socket numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathOrigin {
     /// The interface that packets leave by.
     pub interface: String,
-    /// The address that they leave from.
+    /// The address that packets leave from.
     pub local: Option<IpAddr>,
-    /// The relays behind it in order, by their keys as text; none for a direct way.
+    /// The keys of the relays, in order, as text; empty for a direct route.
     pub relays: Vec<String>,
 }
 
@@ -32,19 +32,19 @@ pub enum Pattern {
     Any,
     /// Those that leave by an interface of this name, in which `*` stands for anything.
     Interface(String),
-    /// Those with such an address at either end.
+    /// Those with a matching address at either end.
     Either(Prefix),
-    /// Those with such an address here.
+    /// Those with a matching address at this end.
     From(Prefix),
-    /// Those with such an address there: of paths through relays, the first relay's.
+    /// Those with a matching address at the far end: for paths through relays, the first relay's.
     To(Prefix),
-    /// Those through a relay whose key begins so.
+    /// Those through a relay whose key begins with this text.
     Relay(String),
-    /// Exactly this way.
+    /// Exactly this route.
     Way {
-        /// The address here.
+        /// The local address.
         local: Option<IpAddr>,
-        /// The address there.
+        /// The remote address.
         remote: SocketAddr,
         /// The relays, in order.
         relays: Vec<String>,
@@ -52,7 +52,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// True when a path from `place` to `remote` is meant.
+    /// True if a path from `place` to `remote` fits.
     #[must_use]
     pub fn fits(&self, place: &PathOrigin, remote: SocketAddr) -> bool {
         let from = |prefix: &Prefix| place.local.is_some_and(|local| prefix.contains(local));
@@ -70,7 +70,7 @@ impl Pattern {
     }
 }
 
-/// True when `name` fits a pattern in which `*` stands for anything, also for nothing.
+/// True if `name` fits a pattern in which `*` stands for any text, even none.
 fn matches_glob(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(head) else { return false };

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 pub struct Prefix {
     /// Any address in it.
     pub address: IpAddr,
-    /// How many leading bits count; 0 for everything of the address's family.
+    /// How many leading bits count; 0 matches every address of the family.
     pub bits: u8,
 }
 

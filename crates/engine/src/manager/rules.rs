@@ -1,4 +1,4 @@
-//! What a user wants of paths: rules in order, the first that fits a path decides.
+//! A user's rules for paths, in order: the first that fits a path decides.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,19 +12,19 @@ use super::{Meter, PathOrigin, Pattern, SuppressionLimits};
 /// When a path may carry data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// Like any other.
+    /// Always.
     #[default]
     Primary,
-    /// While no primary path works.
+    /// Only while no primary path works.
     Backup,
-    /// While neither a primary nor a backup path works: its bytes cost.
+    /// Only while neither a primary nor a backup path works, because its bytes cost money.
     Metered,
-    /// At no time: it is not opened.
+    /// Never: the path is not opened.
     Never,
 }
 
 impl Priority {
-    /// Every priority with its name, the most used first.
+    /// Every priority with its name, most common first.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Primary, "primary"),
         (Self::Backup, "backup"),
@@ -38,7 +38,7 @@ impl Priority {
         Self::ALL[self as usize].1
     }
 
-    /// What the peer is asked for.
+    /// The use to request from the peer.
     pub(crate) fn usage(self) -> PathUse {
         match self {
             Self::Primary => PathUse::Normal,
@@ -67,12 +67,12 @@ impl FromStr for Priority {
     }
 }
 
-/// What is wanted of one path.
+/// The terms for one path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Terms {
     /// When it may carry data.
     pub priority: Priority,
-    /// How many bytes it may carry in both directions, with all others under the same rule.
+    /// The byte cap, for both directions and all paths under the rule together.
     pub meter: Option<Meter>,
 }
 
@@ -84,38 +84,38 @@ impl Terms {
     }
 }
 
-/// What is wanted of the paths that fit a pattern.
+/// A rule for the paths that fit a pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathRule {
     /// Which paths.
     pub pattern: Pattern,
-    /// What is wanted of them.
+    /// The terms for these paths.
     pub terms: Terms,
 }
 
-/// What a user wants of all paths. Clones share their caps.
+/// A user's rules for all paths. Clones share their caps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathRules {
     rules: Arc<[PathRule]>,
-    /// Which paths are left out although they work; `None` for none (mTCP §3.4.1 [M10]).
+    /// Limits for leaving out paths that work; `None` leaves none out (mTCP §3.4.1 [M10]).
     pub suppression: Option<SuppressionLimits>,
 }
 
 impl PathRules {
-    /// Rules in the order in which they are asked.
+    /// Makes a set of rules, tried in this order.
     #[must_use]
     pub fn new(rules: Vec<PathRule>) -> Self {
         Self { rules: rules.into(), suppression: None }
     }
 
-    /// With paths left out that gain nothing.
+    /// Enables leaving out paths that gain nothing.
     #[must_use]
     pub fn suppressing(mut self, limits: Option<SuppressionLimits>) -> Self {
         self.suppression = limits;
         self
     }
 
-    /// True when nothing is wanted.
+    /// True when there are no rules and no suppression.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.suppression.is_none()
@@ -132,7 +132,7 @@ impl PathRules {
         self.rules.iter()
     }
 
-    /// With another rule, asked before all others. One for the same pattern is replaced.
+    /// Adds a rule, tried before all others. It replaces a rule with the same pattern.
     #[must_use]
     pub fn with(&self, rule: &PathRule) -> Self {
         let others = self.rules.iter().filter(|known| known.pattern != rule.pattern).cloned();
@@ -140,7 +140,7 @@ impl PathRules {
         Self { rules: rules.into(), ..self.clone() }
     }
 
-    /// What is wanted of a path from `place` to `remote`: primary without a cap where no rule fits.
+    /// The terms for a path from `place` to `remote`; primary without a cap if no rule fits.
     #[must_use]
     pub fn terms(&self, place: &PathOrigin, remote: SocketAddr) -> Terms {
         let first = self.rules.iter().find(|rule| rule.pattern.fits(place, remote));

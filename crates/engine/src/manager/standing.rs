@@ -1,10 +1,10 @@
-//! What a path is for at the moment, and why one carries nothing.
+//! The current use of a path, and the reason why it carries nothing.
 
 use std::fmt;
 
 use anabranch_wire::{PathId, PathUse};
 
-/// What a path is for at the moment.
+/// The current use of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It may carry data.
@@ -22,13 +22,13 @@ pub enum IdleReason {
     Proving,
     /// Its acknowledgements are overdue.
     Overdue,
-    /// It answers, and is no use.
+    /// It answers but is useless.
     Held(Fault),
-    /// It was silent for too long.
+    /// It was silent for too long and failed.
     Failed,
-    /// A user here or there wants it used so, and better paths work.
+    /// The user of either end restricts its use, and better paths work.
     Kept(PathUse),
-    /// The bytes of its cap are used up.
+    /// Its byte cap is used up.
     CapReached {
         /// The cap in bytes.
         cap: u64,
@@ -47,16 +47,16 @@ pub enum IdleReason {
     Closing,
 }
 
-/// What is wrong with a path that answers.
+/// The fault of a path that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It delivers next to nothing of what it used to.
+    /// It delivers far less than before.
     Stalls,
     /// It loses a fifth of what it carries.
     Loses,
-    /// After a silence it answers far later than it used to.
+    /// After a silence it answers far later than before.
     AnswersLate,
-    /// A queue stands before it, and other paths are so much quicker that all waits for what is in it.
+    /// Its queue is so long that data on faster paths has to wait for it.
     Bloated,
 }
 

@@ -1,29 +1,29 @@
-//! Paths that work and gain nothing are left out for a while (mTCP §3.4.1 [M10]).
+//! Leaves out paths that work but gain nothing, for a while (mTCP §3.4.1 [M10]).
 //!
-//! Of paths that share a bottleneck all but the fastest are left out, as long as `d` are in use (an MPd flow), and so is a path that
-//! is slower than 1/ω of the fastest. What a path is left out for may pass, and as it carries nothing it cannot
-//! show so itself: after [`PATIENCE`], doubled each time up to the second, it is taken in again and judged anew. It is taken in at
-//! once when the path that it was left out for works no more.
+//! Of the paths that share a bottleneck, all but the fastest are left out, while at least `d` stay in use (an MPd flow). A
+//! path slower than 1/ω of the fastest is left out too. The reason may go away, but a path without traffic cannot show
+//! that. So after [`PATIENCE`], doubled each time up to its maximum, the path is used and judged again. It returns at once
+//! when the path that it was left out for stops working.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
 
 use super::IdleReason;
 
-/// How long a path is left out the first time, and at most.
+/// How long a path is left out: the first time, and at most.
 const PATIENCE: (Span, Span) = (Span::from_secs(10), Span::from_secs(600));
 /// How often paths are judged.
 const REVIEW: Span = Span::from_millis(500);
 
-/// What is known of a path in use.
+/// The measurements of a path in use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathReport {
     /// The path.
     pub path: PathId,
-    /// What it carries.
+    /// Its throughput.
     pub throughput: Rate,
     /// It has failed (mTCP §3.5 [M12]).
     pub failed: bool,
-    /// Paths with which it shares congestion, by evidence [M8].
+    /// Paths that share congestion with it, by the evidence [M8].
     pub shares_with: Vec<PathId>,
 }
 
@@ -32,7 +32,7 @@ pub struct PathReport {
 pub struct SuppressionLimits {
     /// A path slower than 1/ω of the best is dropped; infinite for never.
     pub omega: f64,
-    /// At least so many paths are kept from being dropped for shared congestion (an MPd flow); `usize::MAX` drops none.
+    /// Sharing congestion drops no path while this few are left (an MPd flow); `usize::MAX` drops none.
     pub d: usize,
 }
 
@@ -60,9 +60,8 @@ pub enum Suppression {
     },
 }
 
-/// Which paths should be dropped (mTCP §3.4.1 [M10]), the slowest first. Never all: the best working path stays. Of two
-/// paths that share and carry the same the one with the higher id goes. A path that is being dropped itself is no
-/// reason to drop another.
+/// Chooses the paths to drop (mTCP §3.4.1 [M10]), slowest first, but never the best working one. If two paths share
+/// congestion and carry the same, the one with the higher id goes. A path that is being dropped is no reason to drop another.
 #[must_use]
 pub fn suppress(paths: &[PathReport], limits: &SuppressionLimits) -> Vec<(PathId, Suppression)> {
     let mut dropped: Vec<(PathId, Suppression)> =
@@ -85,7 +84,7 @@ pub fn suppress(paths: &[PathReport], limits: &SuppressionLimits) -> Vec<(PathId
             kept.push(path);
         }
     }
-    // The fastest of those that share are kept until there are d.
+    // Keep the fastest of the sharing paths until there are `d`.
     let spared = limits.d.saturating_sub(kept.len()).min(sharing.len());
     dropped.extend(sharing.drain(spared..));
     let throughput =
@@ -103,7 +102,7 @@ impl Suppression {
         }
     }
 
-    /// The path for which another is left out.
+    /// The path in whose favour another is left out.
     fn favoured(self) -> Option<PathId> {
         match self {
             Self::Failed => None,
@@ -115,13 +114,13 @@ impl Suppression {
 #[derive(Clone, Copy, Debug)]
 struct LeftOut {
     path: PathId,
-    /// Why; `None` while it is taken in again.
+    /// The reason; `None` while the path is being tried again.
     why: Option<Suppression>,
     until: Time,
     patience: Span,
 }
 
-/// Keeps which paths are left out.
+/// Tracks which paths are left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Suppressor {
     limits: SuppressionLimits,
@@ -134,7 +133,7 @@ impl Suppressor {
         Self { limits, review_at: Time::ZERO, left_out: Vec::new() }
     }
 
-    /// True when paths are to be judged now; not again for [`REVIEW`].
+    /// True when the paths are due for judgement; then false for [`REVIEW`].
     pub(crate) fn is_due(&mut self, now: Time) -> bool {
         let due = now >= self.review_at;
         if due {
@@ -153,14 +152,14 @@ impl Suppressor {
         self.left_out.retain(|left| left.path != path);
     }
 
-    /// Takes in again the paths that were left out for one that does not work any more.
+    /// Readmits paths that were left out in favour of a path that no longer works.
     pub(crate) fn release(&mut self, works: impl Fn(PathId) -> bool) {
         for left in &mut self.left_out {
             left.why = left.why.filter(|why| why.favoured().is_some_and(&works));
         }
     }
 
-    /// Judges all paths that work and of which the rate is known.
+    /// Judges all working paths with a known rate.
     pub(crate) fn review(&mut self, now: Time, reports: &[PathReport]) {
         for left in self.left_out.iter_mut().filter(|left| left.until <= now) {
             left.why = None;
@@ -176,7 +175,7 @@ impl Suppressor {
 
     fn leave_out(&mut self, now: Time, path: PathId, why: Suppression) {
         let known = self.left_out.iter().find(|left| left.path == path);
-        // A path that did well for long has no history any more.
+        // Forget the history of a path that has done well for long.
         let again = known.filter(|left| now.since(left.until) < left.patience);
         let patience = again.map_or(PATIENCE.0, |left| (left.patience * 2).min(PATIENCE.1));
         self.forget(path);

@@ -1,4 +1,4 @@
-//! Limits what is sent to addresses where the peer has not answered yet.
+//! Limits packets to addresses where the peer has not answered yet.
 //!
 //! A peer can name any address. Until one has answered a challenge it may be a third party's, so all such
 //! addresses together are sent no more bytes than the peer has sent to this end, and few challenges in a row.

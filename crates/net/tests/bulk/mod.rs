@@ -1,4 +1,4 @@
-//! Two endpoints on loopback, and bytes in bulk from one to the other.
+//! Two endpoints on loopback, and a bulk transfer between them.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,8 @@ fn count(sockets: &[SocketInfo]) -> Count {
     }
 }
 
-/// What moving that many bytes costs sender and receiver; `half` is called with the sender's count when about half of them were read.
+/// Moves `bytes` bytes and returns the costs of sender and receiver; calls `half` with the sender's count when about half
+/// of them were read.
 pub async fn bulk(paths: u8, bytes: usize, half: impl FnOnce(Count)) -> [Count; 2] {
     let (server, client) = (endpoint(2, paths).await, endpoint(1, paths).await);
     let mut target = Target::new(server.node(), server.local_addresses());

@@ -1,4 +1,4 @@
-//! Somebody on the way between two endpoints, who sees every datagram and decides what becomes of it.
+//! An attacker between two endpoints who sees every datagram and decides what happens to it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use anabranch_wire::Header;
 use tokio::net::UdpSocket;
 
-/// Which way a datagram goes.
+/// A datagram's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     ToServer,
     ToClient,
 }
 
-/// What is sent on, and when.
+/// A datagram to send, and when.
 pub struct Sending {
     pub after: Duration,
     pub bytes: Vec<u8>,
-    /// From an address that neither end knows; towards the server only.
+    /// Send it from an address that neither end knows; towards the server only.
     pub from_elsewhere: bool,
 }
 
@@ -36,7 +36,7 @@ impl Sending {
     }
 }
 
-/// Begins to sit between a client and `server`; returns the address that the client takes for the server's.
+/// Starts the tap between a client and `server`; returns the address that the client uses as the server's.
 pub async fn sit_between(
     server: SocketAddr,
     mut mischief: impl FnMut(Way, &[u8]) -> Vec<Sending> + Send + 'static,
@@ -81,7 +81,7 @@ pub async fn sit_between(
     address
 }
 
-/// The datagram with a header that is `change`d and has a right checksum again.
+/// The datagram with its header changed by `change`, and a repaired checksum.
 pub fn with_header(datagram: &[u8], change: impl FnOnce(&mut Header)) -> Vec<u8> {
     let mut changed = datagram.to_vec();
     if let Ok((mut header, _)) = Header::decode(datagram) {
@@ -91,7 +91,7 @@ pub fn with_header(datagram: &[u8], change: impl FnOnce(&mut Header)) -> Vec<u8>
     changed
 }
 
-/// Luck that is the same in every run.
+/// Random numbers that repeat in every run.
 pub struct Luck(pub u64);
 
 impl Luck {
