@@ -37,7 +37,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 /// How often the paths' MTU and the system's rules are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What goes through the tunnel.
+/// Destinations that go through the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All that the server reaches.
@@ -51,7 +51,7 @@ pub enum Scope {
 pub struct ClientOptions {
     /// Name of the device.
     pub interface: String,
-    /// What goes through the tunnel.
+    /// Destinations that go through the tunnel.
     pub scope: Scope,
     /// TCP connections take the stream lane where the server allows it.
     pub streams: bool,
@@ -69,14 +69,14 @@ pub struct ClientOptions {
     pub guard: Vec<OsString>,
 }
 
-/// What happens, for people.
+/// An event, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The tunnel carries packets.
     Up {
         /// The addresses in the tunnel.
         addresses: Vec<IpNet>,
-        /// What goes through it.
+        /// Destinations that go through it.
         routes: Vec<IpNet>,
         /// TCP connections take the stream lane.
         streams: bool,
@@ -117,7 +117,7 @@ pub struct Client {
     open: Open,
 }
 
-/// What stays from one session to the next.
+/// State that stays from one session to the next.
 struct Standing {
     device: Arc<Device>,
     system: ClientSystem,
@@ -134,7 +134,7 @@ impl Client {
         Arc::new(Self { options, link, clock, open: Open::default() })
     }
 
-    /// The tunnel as it is now.
+    /// The current status.
     #[must_use]
     pub fn status(&self) -> Status {
         let node = self.link.session().map(|session| session.peer().to_string()).unwrap_or_default();
@@ -317,7 +317,7 @@ impl Client {
         }
     }
 
-    /// Takes redirected connections for ever.
+    /// Takes redirected connections until dropped.
     async fn take_connections(&self, taker: Option<&Taker>) {
         let Some(taker) = taker else { return std::future::pending().await };
         loop {
@@ -350,7 +350,7 @@ pub(crate) fn lane_of(usual: Lane, header: &Header, packet: &[u8]) -> Lane {
     if usual == Lane::Auto && (is_urgent || is_icmp || asks_name) { Lane::LowLatency } else { usual }
 }
 
-/// What the server grants.
+/// The server's grant.
 #[derive(Clone, Debug)]
 struct Welcome {
     addresses: Vec<IpNet>,

@@ -10,7 +10,7 @@ pub enum TunnelError {
     Device {
         /// Its name.
         name: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// A command that changes the system failed.
@@ -18,7 +18,7 @@ pub enum TunnelError {
     Command {
         /// The command line.
         command: String,
-        /// What it printed.
+        /// Its output.
         output: String,
     },
     /// A file of the system cannot be changed.
@@ -26,7 +26,7 @@ pub enum TunnelError {
     File {
         /// Its path.
         file: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// The server does not open the tunnel.

@@ -29,7 +29,7 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A signal of the terminal to the tunnel is none to its guard.
+            // Ctrl-C in the terminal must not reach the guard.
             .process_group(0)
             .spawn()?;
         let pipe = child.stdin.take();

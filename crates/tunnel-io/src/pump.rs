@@ -47,7 +47,7 @@ impl<F: Fn(&Header, &[u8]) -> Lane + Send + Sync + 'static> Classify for F {
     }
 }
 
-/// What a peer at the other end of a session needs here: its entry queue and its counters.
+/// State for the other end of a session: its entry queue and its counters.
 pub(crate) struct Link {
     pub entry: SharedEntry<Bytes>,
     pub flows: Mutex<FlowBook>,
@@ -82,7 +82,7 @@ impl Link {
         session.datagrams_wait();
     }
 
-    /// The session has ended. What waits goes through the next one.
+    /// The session has ended. Waiting packets go through the next one.
     pub(crate) fn detach(&self) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -119,7 +119,7 @@ impl Link {
     }
 }
 
-/// Reads the device for ever; `route` names the link for a packet.
+/// Reads the device until it fails; `route` names the link for a packet.
 ///
 /// # Errors
 /// Of the device.
@@ -204,7 +204,7 @@ fn clamped(packet: &[u8], mtu: u16) -> Bytes {
     copy.freeze()
 }
 
-/// What the paths of a session carry of inner packets: the widest path counts, since packets that a narrow one does not take go over the others.
+/// The largest inner packet that the paths carry. The widest path counts: packets too large for a narrow path take the others.
 pub(crate) fn inner_mtu(session: &Session, most: u16) -> Option<u16> {
     let widest = session.paths().iter().map(|path| path.mtu).max()?;
     let inner = widest.saturating_sub(DATAGRAM_OVERHEAD as u16).min(most);

@@ -57,7 +57,7 @@ pub struct ServerOptions {
     pub guard: Vec<OsString>,
 }
 
-/// What happens, for people.
+/// An event, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A client's tunnel is open.
@@ -162,7 +162,7 @@ impl Server {
         }
     }
 
-    /// All tunnels as they are now.
+    /// The current status of all tunnels.
     #[must_use]
     pub fn status(&self) -> Status {
         let (now, table) = (self.clock.now(), self.table.read().unwrap_or_else(PoisonError::into_inner));
@@ -253,7 +253,7 @@ impl Server {
         Ok((control, joined))
     }
 
-    /// What clients reach through this server.
+    /// Prefixes that clients reach through this server.
     fn routes(&self) -> Vec<IpNet> {
         let mut routes: Vec<IpNet> = self.options.addresses.iter().map(IpNet::trunc).collect();
         routes.extend(&self.options.allow);

@@ -1,4 +1,4 @@
-//! What a running tunnel reports: its link, its paths and its flows.
+//! The status of a running tunnel: its link, its paths and its flows.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -85,7 +85,7 @@ pub struct Path {
     pub interface: String,
     /// The address there.
     pub remote: String,
-    /// What it does, and why.
+    /// Its state, with the reason.
     pub state: String,
     /// Round-trip time in milliseconds.
     pub rtt_ms: f64,

@@ -1,7 +1,7 @@
-//! What the system needs around the device: addresses, routes, rules, DNS, forwarding and NAT.
+//! System settings around the device: addresses, routes, rules, DNS, forwarding and NAT.
 //!
 //! Everything is done by the commands that an administrator would use (`ip`, `nft`, `resolvectl`), so an error shows a command line that can be
-//! tried by hand. What does not vanish with the device carries a tag and is taken away by [`clean`]: rules have a priority of their own
+//! tried by hand. Everything that outlives the device carries a tag and is removed by [`clean`]: rules have a priority of their own
 //! ([`RULE_PRIORITY`]) and protocol ([`RULE_PROTOCOL`]), firewall rules live in one table per device, and settings that were changed are in a file
 //! below `/run/anabranch`. The steps come in such an order that a process killed between two of them leaves no route into nowhere: the default route
 //! lives in a table of its own and vanishes with the device; the rule that leads there comes last.
@@ -80,7 +80,7 @@ impl Step {
     }
 }
 
-/// What the client wants of its system.
+/// System settings of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientSystem {
     /// The device.
@@ -99,7 +99,7 @@ pub struct ClientSystem {
     pub kill_switch: bool,
 }
 
-/// What the server wants of its system.
+/// System settings of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerSystem {
     /// The device.

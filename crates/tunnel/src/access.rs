@@ -1,4 +1,4 @@
-//! Who may send from where, and to where: longest prefixes to peers [S1], and the destinations that a client may reach.
+//! Access by address: prefixes to peers, the longest first [S1], and the destinations that a client may reach.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

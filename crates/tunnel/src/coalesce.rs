@@ -22,7 +22,7 @@ const MOST_PAYLOADS: usize = 64;
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
 
-/// What becomes one write to the device.
+/// The parts of one write to the device.
 #[derive(Debug)]
 pub struct Group {
     /// The device's header.

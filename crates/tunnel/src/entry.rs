@@ -114,7 +114,7 @@ pub struct Entry<P> {
     choice: Choice,
 }
 
-/// What decides lane and path.
+/// Chooses lane and path.
 #[derive(Debug, Default)]
 struct Choice {
     router: FlowRouter,
@@ -147,7 +147,7 @@ impl<P: InnerPacket> Entry<P> {
         self.queue.bytes()
     }
 
-    /// What became of packets so far.
+    /// Counts of dropped and marked packets.
     #[must_use]
     pub fn counts(&self) -> QueueCounts {
         self.queue.counts()
@@ -226,7 +226,7 @@ impl Choice {
         }
     }
 
-    /// What `auto` means for a flow now.
+    /// The lane that `auto` stands for now, for a flow.
     fn automatic<P>(&mut self, now: Time, paths: &[PathView], head: &Head<'_, P>) -> Lane {
         if let Some(last) = self.striped.get_mut(&head.flow) {
             if now.since(*last) <= PAUSE {

@@ -20,11 +20,11 @@ pub struct FlowKey {
     pub destination: IpAddr,
     /// Protocol number.
     pub protocol: u8,
-    /// What distinguishes flows of one protocol between two addresses.
+    /// The part that distinguishes flows of one protocol between two addresses.
     pub detail: Detail,
 }
 
-/// What distinguishes flows of one protocol between two addresses.
+/// The part that distinguishes flows of one protocol between two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Detail {
     /// Nothing.

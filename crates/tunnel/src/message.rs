@@ -1,4 +1,4 @@
-//! What both ends of a tunnel agree on: messages over the control stream, and the head of each connection of the stream lane.
+//! The tunnel's messages: those over the control stream, and the head of each connection of the stream lane.
 //!
 //! The client opens a stream and sends [`StreamHead::Control`], then messages; each is a line of JSON of at most [`LONGEST`] bytes. It begins with
 //! [`Request::Hello`]; the server answers with [`Answer::Welcome`] or [`Answer::Refused`]. The stream stays open: its end is the end of the tunnel.
@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 /// Longest line of the control stream, in bytes.
 pub const LONGEST: usize = 16 << 10;
 
-/// What the client sends.
+/// A message from the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "type")]
 pub enum Request {
@@ -30,7 +30,7 @@ pub enum Request {
     },
 }
 
-/// What the server sends.
+/// A message from the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "type")]
 pub enum Answer {
@@ -150,7 +150,7 @@ impl StreamHead {
     }
 }
 
-/// What became of a connection in the stream lane.
+/// The outcome of a connection in the stream lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connected {
     /// It stands.

@@ -1,6 +1,6 @@
 //! Reads the headers of inner packets: addresses, ports, fragments, and what ICMP errors quote.
 //!
-//! A [`Header`] is what the rest of the tunnel needs to know of a packet. Reading never fails halfway: a packet whose headers are cut off or
+//! A [`Header`] holds the fields that the rest of the tunnel needs. Reading never fails halfway: a packet whose headers are cut off or
 //! contradict its length is not a packet, and the tunnel drops it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

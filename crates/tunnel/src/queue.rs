@@ -45,7 +45,7 @@ impl Default for QueueLimits {
     }
 }
 
-/// What became of packets.
+/// Counts of dropped and marked packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
     /// Dropped by CoDel.
@@ -125,7 +125,7 @@ impl<T: Queueable> FairQueue<T> {
         self.bytes
     }
 
-    /// What became of packets so far.
+    /// Counts of dropped and marked packets.
     #[must_use]
     pub fn counts(&self) -> QueueCounts {
         self.counts

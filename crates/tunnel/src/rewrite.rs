@@ -1,4 +1,4 @@
-//! What a tunnel changes in packets: the segment size that TCP announces, and congestion marks.
+//! Changes that a tunnel makes to packets: the segment size that TCP announces, and congestion marks.
 
 use bytes::{Bytes, BytesMut};
 

@@ -39,12 +39,12 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct TunnelArgs {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub action: TunnelCommand,
 }
 
-/// What can be done with tunnels.
+/// Subcommands for tunnels.
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "a command's help text stands on its arguments; one here would replace it")]
 pub enum TunnelCommand {
@@ -94,7 +94,7 @@ impl TunnelArgs {
 /// Runs a tunnel, shows it, or cleans up after it.
 ///
 /// # Errors
-/// What stood in the way, and what to do about it.
+/// The cause of the failure, with advice.
 pub fn run(args: &TunnelArgs, context: &Context) -> Result<(), Failure> {
     match &args.action {
         TunnelCommand::Serve(args) => serve::run(args, context),
@@ -142,7 +142,7 @@ fn interface(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// What to do about a failure of the tunnel.
+/// Adds advice to a failure of the tunnel.
 fn failure(error: &anabranch_tunnel_io::TunnelError) -> Failure {
     use anabranch_tunnel_io::TunnelError;
     let failure = Failure::local(error.to_string());

@@ -76,17 +76,17 @@ pub struct ServeArgs {
     /// Where clients reach this machine from outside, named first in the ticket; may be given again
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Key file [default: the usual one, made when there is none]
+    /// Key file [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
     /// A relay through which clients reach this machine; it has to list its key. May be given again
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
-    /// Who grants the use of more.
+    /// Controllers that grant the use of more relays.
     #[command(flatten)]
     pub granted: ControllerOptions,
-    /// What is wanted of paths.
+    /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
     /// One JSON event a line instead of text
@@ -117,7 +117,7 @@ impl Answer for Asked {
 /// Serves until interrupted.
 ///
 /// # Errors
-/// What stood in the way, and what to do about it.
+/// The cause of the failure, with advice.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     Threads::start()?.block_on(serve(args, *context))
 }

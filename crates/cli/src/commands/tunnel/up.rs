@@ -59,17 +59,17 @@ pub struct UpArgs {
     /// A network behind this machine that the server should reach; the server has to list it for this machine's key
     #[arg(long = "network", value_name = "NETWORK")]
     pub networks: Vec<IpNet>,
-    /// Key file [default: the usual one, made when there is none]
+    /// Key file [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
     /// A relay as one more path, by address or host name; it has to list this machine's key. May be given again
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
-    /// Who grants the use of more.
+    /// Controllers that grant the use of more relays.
     #[command(flatten)]
     pub granted: ControllerOptions,
-    /// What is wanted of paths.
+    /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
     /// One JSON event a line instead of text
@@ -121,7 +121,7 @@ impl Answer for Asked {
 /// Keeps the tunnel up until interrupted.
 ///
 /// # Errors
-/// What stood in the way, and what to do about it.
+/// The cause of the failure, with advice.
 pub fn run(args: &UpArgs, context: &Context) -> Result<(), Failure> {
     Threads::start()?.block_on(up(args, *context))
 }
@@ -178,7 +178,7 @@ pub fn outside(interface: &str, rules: &PathRules) -> PathRules {
 
 fn tell(notice: &Notice, (json, context): (bool, Context)) {
     if json {
-        // Whoever reads the events may be gone; the tunnel goes on.
+        // The reader of the events may be gone; the tunnel goes on.
         let _ = out::print(&format!("{}\n", event(notice)));
         return;
     }
