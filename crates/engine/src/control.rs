@@ -1,7 +1,7 @@
 //! Control frames that must arrive.
 //!
-//! A lost control frame is not stored and sent again. Its key becomes pending again, and its owner writes the
-//! frame with the values that are current when it leaves.
+//! A lost control frame is not stored for retransmission. Its key becomes pending again, and its owner writes the frame
+//! with the values that are current when it leaves.
 
 use std::collections::BTreeSet;
 

@@ -17,18 +17,18 @@ pub enum Event {
     StreamOpened(StreamId),
     /// A stream has something to read: bytes, its end or its reset.
     StreamReadable(StreamId),
-    /// A stream that refused bytes takes them again.
+    /// A stream that was full accepts bytes again.
     StreamWritable(StreamId),
     /// Everything written to the stream, and its end, was acknowledged.
     StreamFinished(StreamId),
-    /// The peer wants no more of the stream.
+    /// The peer stopped reading the stream.
     StreamStopped {
         /// The stream.
         stream: StreamId,
         /// The peer's reason.
         code: u64,
     },
-    /// The peer may be sent more streams than before.
+    /// The peer allows more streams than before.
     StreamsAvailable,
     /// A datagram can be read.
     DatagramReceived,
@@ -39,26 +39,26 @@ pub enum Event {
         /// The change.
         change: PathChange,
     },
-    /// The peer has another address.
+    /// The peer announced another address.
     PeerAddress {
-        /// Its id with the peer.
+        /// Its id, chosen by the peer.
         id: u64,
         /// Where the peer listens.
         address: SocketAddr,
     },
-    /// The peer lost the address with this id.
+    /// The peer withdrew the address with this id.
     PeerAddressGone {
-        /// Its id with the peer.
+        /// Its id, chosen by the peer.
         id: u64,
     },
-    /// The address of this end as the peer sees it on a path: the one outside any NAT.
+    /// This end's address as the peer sees it on a path: the outer one behind a NAT.
     ObservedAddress {
         /// The path.
         path: PathId,
         /// This end's address as the peer sees it.
         address: SocketAddr,
     },
-    /// The peer has nothing more to send, and closes once this end has nothing either.
+    /// The peer has nothing more to send; the session closes once this end has nothing more either.
     PeerClosing,
     /// The session is over.
     Closed(CloseReason),
@@ -76,14 +76,14 @@ pub enum PathChange {
     Failed,
     /// It answers again.
     Recovered,
-    /// Its window is coupled with those of other paths than before: the paths of the same group.
+    /// Its window is now coupled with other paths than before: those of the same group.
     Grouped {
         /// The group, named by its lowest path.
         group: u32,
         /// The evidence.
         reason: GroupReason,
     },
-    /// It has another use than before, or carries nothing for another reason.
+    /// Its use changed, or the reason why it carries nothing.
     Standing(Standing),
     /// It takes another route now.
     Moved(Route),
@@ -96,7 +96,7 @@ pub enum PathChange {
 pub enum AbandonReason {
     /// The application or the path manager closed it.
     Requested,
-    /// No one answered on it.
+    /// The peer never answered on it.
     Unreachable,
     /// Its local address is gone.
     AddressGone,
@@ -139,7 +139,7 @@ impl AbandonReason {
 /// Why a session ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// Both sides had nothing more to say.
+    /// Both sides had delivered everything.
     #[error("closed")]
     Finished,
     /// The application here ended it.
@@ -164,7 +164,7 @@ pub enum CloseReason {
     /// No candidate answered.
     #[error("no path answered in time")]
     ConnectTimeout,
-    /// Nothing came for the idle timeout.
+    /// Nothing arrived during the idle timeout.
     #[error("nothing was heard from the peer in time")]
     IdleTimeout,
     /// The peer has lost its state.
@@ -175,10 +175,10 @@ pub enum CloseReason {
 /// A violation of the protocol by the peer; the number is the code of the CLOSE frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// More bytes than credit was given for.
+    /// More bytes than allowed by flow control.
     #[error("flow control exceeded")]
     FlowControl = 0x101,
-    /// More streams than credit was given for.
+    /// More streams than allowed.
     #[error("stream limit exceeded")]
     StreamLimit = 0x102,
     /// A frame for a stream in a state that forbids it.
@@ -201,7 +201,7 @@ pub enum ProtocolError {
     Params = 0x108,
 }
 
-/// A PID that the driver has to route to this session, or no longer.
+/// A PID that the driver has to start or stop routing to this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidChange {
     /// Packets with this PID belong to `path` of this session.
@@ -211,7 +211,7 @@ pub enum PidChange {
         /// Its path.
         path: PathId,
     },
-    /// The PID is free: nothing that comes for its path counts any more.
+    /// The PID is free: packets for its path no longer matter.
     Retire {
         /// The PID.
         pid: Pid,
@@ -220,8 +220,8 @@ pub enum PidChange {
     },
 }
 
-/// Where a session's PIDs and their reset tokens come from: random in the world, counted in the simulator.
+/// The source of a session's PIDs and reset tokens: random in production, counted in the simulator.
 pub trait PidSource {
-    /// A PID that is in no use, with the token that a stateless reset for it will carry.
+    /// An unused PID, with the token that a stateless reset for it will carry.
     fn next_pid(&mut self) -> (Pid, ResetToken);
 }

@@ -16,7 +16,7 @@
 /// Where a session is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Not begun, or over.
+    /// Not started, or over.
     Closed,
     /// INIT was sent on every candidate route.
     InitSent,

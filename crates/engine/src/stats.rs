@@ -12,13 +12,13 @@ use crate::route::Route;
 pub struct PathInfo {
     /// Its id.
     pub id: PathId,
-    /// Where it goes.
+    /// Its route.
     pub route: Route,
     /// Whether it carries data.
     pub state: PathState,
     /// How it should be used.
     pub usage: PathUse,
-    /// Its use at the moment, or why it carries nothing.
+    /// Its current use, or why it carries nothing.
     pub standing: Standing,
     /// The cap that its bytes count against.
     pub meter: Option<Meter>,
@@ -47,7 +47,7 @@ pub struct PathInfo {
 /// The figures of a path that callers read many times a second.
 #[derive(Clone, Copy, Debug)]
 pub struct PathWindow {
-    /// Where it goes.
+    /// Its route.
     pub route: Route,
     /// Congestion window in bytes.
     pub window: u64,
@@ -86,7 +86,7 @@ pub struct SessionStats {
     pub datagrams_received: u64,
     /// Of these, those that were lost and restored by parity.
     pub datagrams_mended: u64,
-    /// Datagrams that arrived again, or too late to tell.
+    /// Datagrams that arrived again, or so late that they count as repeats.
     pub datagrams_repeated: u64,
     /// Datagrams that arrived before others of their flow and waited for them.
     pub datagrams_reordered: u64,

@@ -1,9 +1,9 @@
 //! The receiver's blocks: coded datagrams and parity are kept until nothing is missing, and lost datagrams are restored.
 //!
-//! A coded datagram is delivered at once, and a copy of it is kept for [`HOLD`]. Parity is kept until there are as many
-//! pieces as datagrams are missing; these are then restored. The memory is bounded whatever a peer sends and comes from
-//! the endpoint's budget, as do wide windows of numbers. Restoring takes a fifth of a millisecond, far more than receiving,
-//! so each time takes a [turn](super::turns).
+//! A coded datagram is delivered at once, and a copy is kept for [`HOLD`]. Parity is kept until there are as many pieces as
+//! missing datagrams; these are then restored. No peer can exceed the memory limit. The memory comes from the endpoint's
+//! budget, and so do wide windows of numbers. Restoring takes a fifth of a millisecond, far more than receiving, so each
+//! time takes a [turn](super::turns).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -156,7 +156,7 @@ impl<P: Payload> Mending<P> {
         self.classes.entry(class).or_insert_with(new)
     }
 
-    /// Reserves memory for `len` bytes; false without.
+    /// Reserves memory for `len` bytes; false if there is none.
     fn reserve(&mut self, len: usize) -> bool {
         let cost = cost(len);
         if self.bytes + cost > self.reservation.held() {
@@ -300,7 +300,7 @@ mod tests {
             [11, 12].map(|n| coded(n).datagram.data)
         );
         assert!(mending.on_datagram(at(1), coded(11)).is_empty(), "delivered before");
-        // The other order.
+        // Now in the other order.
         let pieces = parity(14, 4, 2);
         for number in [14, 15] {
             mending.on_datagram(at(0), coded(number));
@@ -329,7 +329,7 @@ mod tests {
             let (mut mending, left) = mending(budget);
             for number in 0..20_000 {
                 assert_eq!(mending.on_datagram(at(number / 100), coded(number)).len(), 1);
-                // Parity for blocks whose datagrams never arrive.
+                // Parity for blocks whose datagrams never arrived.
                 let mut piece = parity(1 << 40, 16, 1).remove(0);
                 piece.first += number * 16;
                 mending.on_parity(at(number / 100), piece);

@@ -61,8 +61,8 @@ pub struct Protection {
     pub patience: Span,
     /// Most pieces of parity for each datagram of a block, above 0 and up to 1; one piece is always allowed.
     pub most: f64,
-    /// Send parity even without loss: enough to restore what the block's busiest path carries of it, as far as `most` allows.
-    /// A path may die without lasting loss before.
+    /// Send parity even without loss: enough to restore the datagrams of the block's busiest path, within `most`. This
+    /// covers a path that dies without warning.
     pub outlive_path: bool,
 }
 

@@ -1,10 +1,10 @@
-//! Datagrams in order, for classes that this end asked to receive in order: a double buffer of PSMC (§III.C [T6]) for each
-//! lane.
+//! Delivers datagrams in order, for the classes in which this end asked for order: one double buffer of PSMC (§III.C [T6])
+//! per lane.
 //!
-//! A datagram that is not next in its lane waits for those before it: at most as long as any path can be late
-//! ([`DoubleBuffer`]) or the application allows, and with at most as many others as the size rule says. The rule uses half
-//! the round-trip times as one-way delays, and the recent receive rates of the paths, with all traffic. Until these are
-//! known, only [`MOST_HELD`] limits.
+//! A datagram that is not next in its lane waits for the earlier ones. The wait is limited to the longest possible delay
+//! of any path ([`DoubleBuffer`]) and to the application's limit; the size rule limits the number of waiting datagrams. The
+//! rule uses half the round-trip times as one-way delays, and the paths' recent receive rates over all traffic. Until
+//! these are known, only [`MOST_HELD`] limits.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ impl<P: Payload> Ordering<P> {
         self.looked.is_empty() || now.since(self.looked_at) >= LOOK
     }
 
-    /// Measures what the paths have received.
+    /// Measures the receive rates of the paths.
     pub(crate) fn look(&mut self, now: Time, paths: Vec<Inflow>) {
         let span = now.since(self.looked_at);
         let grown = |inflow: &Inflow| {
@@ -138,7 +138,7 @@ impl<P: Payload> Ordering<P> {
         let (gaps, waiting, before) = (buffer.counts().0, buffer.waiting(), ready.len());
         let waits = place > buffer.next();
         let datagram = if waits {
-            // It may wait for long, and must not keep its packet's memory alive.
+            // It may wait for long, so it must not keep its packet's memory alive.
             DatagramFrame { data: P::copied(datagram.data.bytes(), datagram.data.len()), ..datagram }
         } else {
             datagram
@@ -268,7 +268,7 @@ mod tests {
         assert!(ready.is_empty());
         ordering.handle_timeout(at(60), &mut ready);
         assert_eq!((ready.len(), ordering.counts.timed_out, ordering.next_timeout()), (2, 1, Time::NEVER));
-        // On very slow paths the application's patience counts.
+        // On very slow paths the application's limit applies.
         ordering.look(at(100), vec![inflow(0, 900, 0)]);
         take(&mut ordering, at(100), 1, &[5]);
         assert_eq!(ordering.next_timeout(), at(300));

@@ -1,7 +1,7 @@
 //! The numbers of a class that were received: a window of bits below the highest, so that each datagram is delivered once.
 //!
-//! The window is narrow and in place until its owner has the memory for a wide one; at rest it becomes narrow again. Numbers
-//! that leave it count as seen.
+//! The window is narrow and stored in place until its owner has memory for a wide one; at rest it becomes narrow again.
+//! Numbers that leave the window count as seen.
 
 /// Length of a wide window; numbers further below the highest count as seen.
 pub(super) const WINDOW: u64 = 16 << 10;

@@ -15,7 +15,7 @@ use crate::schedule::PathView;
 
 /// Most copies and pieces of parity that wait at the same time; the oldest make room.
 const MAX_SPARES: usize = 256;
-/// Longest wait of a copy or a piece of parity: later it is useless.
+/// Longest wait of a copy or a piece of parity; later it is useless.
 const SPARE_LIFE: Span = Span::from_millis(250);
 
 /// How many datagrams and pieces of parity of a block each path carried.
@@ -84,7 +84,7 @@ enum Wants {
 }
 
 impl<P: Payload> Sending<P> {
-    /// Blocks of the configured size, limited by the peer's; positions for the classes that it wants in order.
+    /// Takes the configured block size, limited by the peer's, and the classes in which the peer wants order.
     pub(crate) fn new(protection: Protection, (largest, ordered): (u8, u16)) -> Self {
         let block = protection.block.clamp(1, largest.clamp(1, MAX_BLOCK));
         Self {
@@ -349,7 +349,7 @@ mod tests {
         for index in 0..16 {
             send(&mut sending, at(0), (index % 4 % 3, 0));
         }
-        // Path 0 carried half of it, which is the most parity allowed.
+        // Path 0 carried half of the block, which is the most parity allowed.
         let paths = spares(&mut sending, at(0), 3);
         assert_eq!(paths, [1, 2, 1, 2, 1, 2, 1, 2]);
     }

@@ -1,8 +1,8 @@
 //! Datagrams that wait outside the session until a path may carry them.
 //!
-//! A program that sends more than its paths carry wants its own queue discipline: fair between flows, short, by class. So the session does
-//! not take such datagrams in advance. It asks the source for one at the moment a path has room, and shows it the paths, as it does for a
-//! [`Scheduler`](crate::Scheduler).
+//! A program that sends more than its paths carry wants its own queue discipline: fair between flows, short, by class. So
+//! the session takes no such datagrams in advance. When a path has room, it asks the source for one and shows it the
+//! paths, as it does for a [`Scheduler`](crate::Scheduler).
 
 use anabranch_wire::{DatagramFrame, PathId, Time};
 

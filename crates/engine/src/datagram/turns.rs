@@ -1,7 +1,7 @@
 //! The rate limit of restoring blocks: for each session, and for all sessions of an endpoint together.
 //!
-//! A session has [`PER_SECOND`] turns, and all together have [`TOGETHER`]. Once half of the turns available at once are used,
-//! a session gets no more than [`FEW_PER_SECOND`]. So a few greedy sessions take nothing from those that need little.
+//! A session has [`PER_SECOND`] turns, and all sessions together have [`TOGETHER`]. Once half of the turns available at once
+//! are used, each session is limited to [`FEW_PER_SECOND`]. So a few greedy sessions leave enough for those with small needs.
 
 use anabranch_wire::{Span, Time};
 
@@ -15,11 +15,11 @@ const AT_ONCE: u64 = 100;
 const TOGETHER: u64 = 4000;
 /// Turns of all of them at once.
 const TOGETHER_AT_ONCE: u64 = 400;
-/// Turns in a second that each session can count on, for up to forty sessions.
+/// Turns per second guaranteed to each session, for up to forty sessions.
 const FEW_PER_SECOND: u64 = 100;
-/// Of these, turns at once.
+/// Of the guaranteed turns, how many may be taken at once.
 const FEW_AT_ONCE: u64 = 5;
-/// Longest debt of a session that took more of these turns, to be waited out when turns are scarce.
+/// Longest debt of a session that took more than its guaranteed turns; it waits this out when turns are scarce.
 const LONGEST_DEBT: Span = Span::from_secs(1);
 
 /// The turns of one session.
@@ -28,7 +28,7 @@ pub(super) struct Turns {
     budget: MemoryBudget,
     /// When the next turn would be due if none were taken at once.
     next: Time,
-    /// As `next`, for the turns that a session can count on.
+    /// As `next`, for the guaranteed turns.
     next_of_few: Time,
 }
 
@@ -64,8 +64,8 @@ mod tests {
         Time::ZERO + Span::from_millis(millis)
     }
 
-    /// The turns that this many greedy sessions take in two seconds, and those of one session that takes one each ten
-    /// milliseconds, last of all.
+    /// The turns that this many greedy sessions take in two seconds, followed by those of one session that takes one every ten
+    /// milliseconds.
     fn got(greedy: usize) -> (u64, u64) {
         let budget = MemoryBudget::new(1 << 20);
         let mut others: Vec<Turns> = (0..greedy).map(|_| Turns::new(budget.clone())).collect();

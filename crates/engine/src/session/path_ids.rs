@@ -1,10 +1,9 @@
-//! Path ids and their PIDs: those given to the peer, for a few ids ahead of need, and those that the peer gives.
+//! Path ids and their PIDs: this end gives some to the peer ahead of need, and the peer gives some to this end.
 //!
-//! A path through relays is prepared before it is opened, since a relay needs the PIDs of both ends to
-//! forward for it. So an id is *reserved*, which names both PIDs; the driver sets up the relays with them,
-//! and then opens the path over a route that stands for the chain. The peer has to send with the PID that the
-//! last relay gave, not with this end's own. NEW_PID says so in each challenge, on the path itself, so that
-//! no older one can follow it.
+//! A path through relays is prepared before it is opened, since a relay needs the PIDs of both ends to forward for it. So
+//! an id is *reserved*, which names both PIDs. The driver sets up the relays with them, and then opens the path over a
+//! route that stands for the chain. The peer has to send with the PID that the last relay gave, not with this end's own.
+//! Each challenge repeats this PID in a NEW_PID frame on the path itself, so that no older frame can override it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,38 +15,38 @@ use super::path_control::PathError;
 use crate::control::Control;
 use crate::event::{AbandonReason, PidChange, ProtocolError};
 
-/// PIDs given ahead, for ids of each parity.
+/// PIDs given in advance, for ids of each parity.
 const PIDS_AHEAD: usize = 4;
-/// Most PIDs of the peer that wait for their paths, and most ids that one may be ahead.
+/// Most peer PIDs kept for future paths, and how far ahead their ids may be.
 const MAX_AHEAD: u32 = 64;
-/// Most paths given up here that are remembered for a peer that acknowledges nothing.
+/// Most abandoned paths remembered for a peer that acknowledges nothing.
 const MAX_ABANDONED: usize = 256;
 
-/// A path id that is set aside, with what a relay has to know.
+/// A reserved path id, with the PIDs that a relay needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedPath {
     /// The path's id.
     pub id: PathId,
-    /// This end's PID: the first relay puts it on packets that come here.
+    /// This end's PID: the first relay puts it on packets to this end.
     pub own: Pid,
-    /// The peer's PID: the last relay puts it on packets that go there.
+    /// The peer's PID: the last relay puts it on packets to the peer.
     pub remote: Pid,
 }
 
-/// The ids of a session's paths, open and to come, and their PIDs.
+/// The ids of a session's open and future paths, and their PIDs.
 pub(super) struct PathIds {
     side: Side,
-    /// PIDs given to the peer, for paths open and to come.
+    /// PIDs given to the peer, for open and future paths.
     local: BTreeMap<PathId, (Pid, ResetToken)>,
-    /// PIDs that the peer gave, for paths to come.
+    /// PIDs that the peer gave, for future paths.
     remote: BTreeMap<PathId, (Pid, ResetToken)>,
-    /// Ids set aside for paths through relays.
+    /// Ids reserved for paths through relays.
     reserved: BTreeSet<PathId>,
     /// For paths through relays: the PID at the last relay, which the peer has to use.
     reply: BTreeMap<PathId, Pid>,
-    /// Paths given up here, with the reason, until the peer knows.
+    /// Paths abandoned here, with the reason, until the peer knows.
     abandoned: BTreeMap<PathId, u64>,
-    /// The next ids to give PIDs for: of the client's and of the server's.
+    /// The next ids to get PIDs: the client's and the server's.
     next_pid_path: [u32; 2],
     /// The next id to open here.
     next: u32,
@@ -82,7 +81,7 @@ impl PathIds {
         }
     }
 
-    /// Ids of a parity that have a PID and no path yet.
+    /// Ids of a parity with a PID but no path yet.
     fn ready_count<P: Payload>(&self, flight: &Flight<P>, parity: u32) -> usize {
         let used = |path: &PathId| flight.paths.place_of(*path).is_some() || self.reserved.contains(path);
         self.local.keys().filter(|path| path.0 % 2 == parity && !used(path)).count()
@@ -96,8 +95,8 @@ impl PathIds {
         flight.out.want(Control::NewPid(path));
     }
 
-    /// Gives PIDs for as many of the peer's own ids as it names PIDs for, within what may be open at the same
-    /// time: it wants to open many paths.
+    /// Gives PIDs for as many of the peer's own ids as it names PIDs for, within the limit of open paths: naming many
+    /// means that it wants to open many paths.
     fn follow_peer<P: Payload>(&mut self, flight: &mut Flight<P>, named: PathId) {
         if named.opener() == self.side {
             return;
@@ -110,8 +109,8 @@ impl PathIds {
         }
     }
 
-    /// Takes a PID that the peer names in a packet of the path `on`. A PID that the opener of a path names on
-    /// the path itself is its latest.
+    /// Takes a PID that the peer names in a packet of the path `on`. If the path's opener names a PID on the path
+    /// itself, that is its latest.
     pub(super) fn handle_new_pid<P: Payload>(
         &mut self,
         flight: &mut Flight<P>,
@@ -139,8 +138,8 @@ impl PathIds {
         Ok(())
     }
 
-    /// The next id to open here, if both ends named their PIDs for it. With `spare`, the id after it has to
-    /// be ready as well.
+    /// The next id to open here, if both ends have named their PIDs for it. With `spare`, the following id has to be
+    /// ready as well.
     pub(super) fn take_next(&mut self, spare: bool) -> Option<PathId> {
         let is_ready = |id: PathId| self.local.contains_key(&id) && self.remote.contains_key(&id);
         let id = PathId(self.next);
@@ -156,12 +155,12 @@ impl PathIds {
         self.remote.remove(&id)
     }
 
-    /// True when the peer may open a path with this id; `is_open` when it has.
+    /// True when the peer may open a path with this id; `is_open` if that path exists already.
     pub(super) fn is_awaited(&self, id: PathId, is_open: bool) -> bool {
         id.opener() != self.side && self.local.contains_key(&id) && !is_open
     }
 
-    /// Takes back the PIDs of a path that is over; false when the peer had none.
+    /// Takes back the PIDs of a closed path; false if the peer had none.
     pub(super) fn retire(&mut self, out: &mut Outbox, path: PathId) -> bool {
         let retired = self.local.remove(&path);
         if let Some((pid, _)) = retired {
@@ -171,12 +170,12 @@ impl PathIds {
         retired.is_some()
     }
 
-    /// Number of ids that are reserved.
+    /// Number of reserved ids.
     pub(super) fn reserved_count(&self) -> u32 {
         self.reserved.len() as u32
     }
 
-    /// Sets the next path id aside for a path through relays.
+    /// Reserves the next path id for a path through relays.
     pub(super) fn reserve<P: Payload>(&mut self, flight: &mut Flight<P>) -> Result<ReservedPath, PathError> {
         if !flight.state().carries_data() {
             return Err(PathError::NotEstablished);
@@ -206,7 +205,7 @@ impl PathIds {
         self.reply.insert(id, reply);
     }
 
-    /// Gives back a reserved id that will not be opened.
+    /// Releases a reserved id that will not be opened.
     pub(super) fn release(&mut self, out: &mut Outbox, id: PathId) {
         if !self.reserved.remove(&id) {
             return;

@@ -1,8 +1,8 @@
 //! Copies: data that leaves on every path at once, because its stream is redundant or the scheduler wants it.
 //!
-//! The fastest path with room takes the original. Each other path queues a copy, which leaves before new data
-//! as soon as its window and pacing admit it. A path that is too slow for all copies does not hold the others
-//! back: copies of data acknowledged meanwhile are dropped, and the oldest of very many.
+//! The fastest path with room takes the original. Each other path queues a copy, which leaves before new data as soon as
+//! the path's window and pacing admit it. A slow path does not hold the others back: copies of acknowledged data are
+//! dropped, and so are the oldest if very many wait.
 
 use anabranch_wire::{PathId, Payload, Time};
 
@@ -12,8 +12,8 @@ use crate::schedule::PathView;
 use crate::session::flight::Flight;
 use crate::stream::{Pick, SentRun};
 
-/// Queues copies on every other path that may carry data, if the stream is redundant. Data that is sent
-/// `again` may wait on some of them already.
+/// Queues copies on every other path that may carry data, if the stream is redundant. For data sent `again`, copies
+/// may be queued already.
 #[inline]
 pub(super) fn copy_to_others<P: Payload>(flight: &mut Flight<P>, index: usize, run: &SentRun, again: bool) {
     if !flight.streams.is_redundant(run.stream) {
@@ -101,7 +101,7 @@ fn build_copy<P: Payload>(
     None
 }
 
-/// Comes back for copies that wait for pacing.
+/// Sets a wake-up for copies that wait for pacing.
 pub(super) fn await_copies<P: Payload>(now: Time, flight: &mut Flight<P>, views: &[PathView]) {
     let waits = |view: &&PathView| {
         let path = flight.paths.place_of(view.id).map(|index| &flight.paths[index]);

@@ -1,4 +1,4 @@
-//! A packet being built: its frames, and what has to be remembered of them.
+//! A packet under construction: its frames, and what the sender must remember about them.
 
 use anabranch_wire::{
     Frame, Frames, MAX_FRAMES, PACKET_OVERHEAD as OVERHEAD, Payload, StreamFrame, packet_encoded_len,
@@ -11,21 +11,21 @@ use crate::stream::SentRun;
 
 /// A packet being built. It is large, so it is built in place and moved once.
 pub(in super::super) struct Draft<P> {
-    /// The path's route, except for proofs of other routes and last words.
+    /// The path's route, except for proofs of other routes and closing messages.
     pub(in super::super) route: Route,
     pub(in super::super) frames: Frames<P>,
     pub(in super::super) contents: Contents,
     /// Bytes available for frames.
     pub(in super::super) whole: usize,
-    /// Bytes of its frames, each as if another followed.
+    /// Bytes of its frames, each encoded as if another followed.
     filled: usize,
-    /// Bytes by which the last frame gets shorter if none follows.
+    /// Bytes that the last frame saves if no other follows.
     spare: usize,
     /// Bytes of streams.
     pub(in super::super) data: u64,
     /// It asks for an acknowledgement.
     pub(in super::super) eliciting: bool,
-    /// It carries bytes of applications.
+    /// It carries application data.
     pub(in super::super) paced: bool,
 }
 

@@ -3,10 +3,10 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `placement` | what the scheduler sees, and what follows from its decision |
+//! | `placement` | showing the paths to the scheduler, and carrying out its decision |
 //! | `packets`, `draft`, `spare_lists` | building a packet |
 //! | `copies` | data that leaves on every path at once |
-//! | `relief` | copies of what a slow path still owes |
+//! | `relief` | copies of data in flight on a slow path |
 //! | `binding` | early binding: buffers of paths |
 //!
 //! [`Sending`] handles data and acknowledgements. Handshake, proofs, probes and control frames go before
@@ -34,11 +34,11 @@ pub(super) use draft::Draft;
 pub(super) use packets::{Packets, finish};
 pub(super) use placement::fastest;
 
-/// An acknowledgement waits no longer than this for data on its path. With enough to send on other paths,
-/// none might come for a long time.
+/// An acknowledgement waits at most this long for data on its path. While other paths have enough to send, none
+/// might come for a long time.
 pub(super) const LATE: Span = Span::from_millis(1);
 
-/// The means to send on a path of one's choice.
+/// What is needed to send on a given path.
 pub(super) struct Outlet<'a, P> {
     pub packets: &'a mut Packets<P>,
     pub scheduler: &'a mut dyn Scheduler,
@@ -65,7 +65,7 @@ impl<P: Payload> Sending<P> {
         self.placement.scheduler = scheduler;
     }
 
-    /// Data, or else an acknowledgement that is due.
+    /// The next packet with data, or else with an acknowledgement that is due.
     #[inline]
     pub(super) fn poll_transmit(
         &mut self,
@@ -116,7 +116,7 @@ impl<P: Payload> Sending<P> {
         }
     }
 
-    /// With early binding: what is bound to no path leaves first.
+    /// With early binding: sends unbound data first.
     fn transmit_bound(
         &mut self,
         now: Time,
@@ -206,8 +206,8 @@ impl<P: Payload> Sending<P> {
     }
 }
 
-/// False when there is certainly no data to send, nor a path that has to know. So it is on most packets of an
-/// end that only receives.
+/// False when there is certainly no data to send and no path to inform. This holds for most packets of an end
+/// that only receives.
 #[inline]
 fn may_have_data<P: Payload>(flight: &Flight<P>, datagrams: &Datagrams<P>) -> bool {
     flight.streams.may_have_work()
@@ -235,7 +235,7 @@ fn go_on<P: Payload>(now: Time, flight: &mut Flight<P>) -> Option<Spot> {
     open.then_some(Spot { index, pick: Pick::MissingFirst, choice: Some(choice) })
 }
 
-/// Tells the paths that the application has nothing more to send.
+/// Records on the paths that the application has nothing more to send.
 fn note_app_limited<P: Payload>(flight: &mut Flight<P>) {
     let mut next = 0;
     while let Some(index) = flight.paths.next_untold(next) {

@@ -1,4 +1,4 @@
-//! Builds packets: which frames go in, and what is counted when a packet leaves.
+//! Builds packets: selects the frames, and updates all counters when a packet leaves.
 
 use anabranch_wire::{Frame, Message, NewPid, PACKET_OVERHEAD, Packet, Payload, Time};
 
@@ -10,7 +10,7 @@ use crate::route::Transmit;
 use crate::session::flight::Flight;
 use crate::stream::{Pick, SentRun};
 
-/// Bytes of a PADDING frame apart from what it fills.
+/// Bytes of a PADDING frame without its padding.
 const PADDING_FRAME: usize = 3;
 
 /// Builds packets, with lists to reuse.
@@ -25,7 +25,7 @@ impl<P> Default for Packets<P> {
 }
 
 impl<P: Payload> Packets<P> {
-    /// An empty packet for a path, as large as the path takes and its allowance admits.
+    /// An empty packet, limited by the path's packet size and allowance.
     #[inline]
     pub(in crate::session) fn draft(flight: &Flight<P>, index: usize) -> Draft<P> {
         let path = &flight.paths[index];
@@ -51,8 +51,7 @@ impl<P: Payload> Packets<P> {
         }
     }
 
-    /// Adds acknowledgements from the `first` path on that has any. Out of line, since most packets with data
-    /// carry none.
+    /// Adds acknowledgements, starting at the path `first`. Out of line, since most packets with data carry none.
     #[inline(never)]
     fn add_acks_from(
         &mut self,
@@ -73,7 +72,7 @@ impl<P: Payload> Packets<P> {
     }
 
     fn add_ack(&mut self, now: Time, flight: &mut Flight<P>, of: usize, draft: &mut Draft<P>) {
-        // Times of arrival serve to compare paths.
+        // Arrival times are only useful for comparing paths.
         let timed = flight.paths.len() > 1 && flight.peer.as_ref().is_some_and(|peer| peer.arrival_times);
         let path = &flight.paths[of];
         self.spare.for_another(&mut draft.frames);
@@ -84,7 +83,7 @@ impl<P: Payload> Packets<P> {
         }
     }
 
-    /// A packet of acknowledgements alone.
+    /// A packet with only acknowledgements.
     pub(super) fn build_ack(
         &mut self,
         now: Time,
@@ -117,7 +116,7 @@ impl<P: Payload> Packets<P> {
         draft.route = challenge.route;
         draft.push(Frame::PathChallenge { token: challenge.token });
         if challenge.is_padded() && draft.route == route {
-            // A path is of use only if it carries packets of the base size.
+            // A path is useful only if it carries packets of the base size.
             let base = usize::from(flight.config.mtu.base);
             draft.whole = draft.whole.min(base.saturating_sub(PACKET_OVERHEAD));
             pad(&mut draft);
@@ -131,7 +130,7 @@ impl<P: Payload> Packets<P> {
         sent
     }
 
-    /// A packet that the peer has to acknowledge: missing data if there is any, else a PING.
+    /// A packet that the peer has to acknowledge: with missing data if there is any, otherwise a PING.
     pub(in crate::session) fn build_probe(
         &mut self,
         now: Time,
@@ -141,7 +140,7 @@ impl<P: Payload> Packets<P> {
         let mut draft = Self::draft(flight, index);
         self.add_acks(now, flight, index, &mut draft);
         let path = &flight.paths[index];
-        // Small probes tell soonest whether a path that is held back is well.
+        // Small probes are the fastest way to see whether a path that is held back has recovered.
         let oldest = if path.trouble().is_held() {
             None
         } else {
@@ -257,8 +256,7 @@ pub(in crate::session) fn finish<P: Payload>(
         return None;
     }
     let (id, size) = (path.id(), draft.size());
-    // A challenge or an answer that took another route tells nothing about the path, so no acknowledgement is
-    // awaited.
+    // A challenge or an answer that took another route says nothing about the path, so no acknowledgement is awaited.
     let strays = draft.route != path.route();
     if strays || !path.allowance().is_proven() {
         flight.sent_unproven = Some((draft.route.remote, size as u64));
@@ -285,7 +283,7 @@ pub(in crate::session) fn finish<P: Payload>(
     if eliciting && !is_probe && path.state() != PathState::Failed {
         flight.cc.on_sent(id, now, size as u64, path.board().pipe());
     }
-    // Proofs and probes of a path that does not work keep nothing alive.
+    // Proofs, and probes of a path that does not work, do not keep a path alive.
     if path.state().is_alive() {
         flight.clock.last_sent = now;
     }

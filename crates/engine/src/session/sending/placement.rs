@@ -1,5 +1,4 @@
-//! Where data leaves: what the scheduler is shown, and what follows from its decision ("where" of mTCP §3.1.4
-//! [M5]).
+//! Chooses the path for data: shows the paths to the scheduler and carries out its decision ("where" of mTCP §3.1.4 [M5]).
 
 use anabranch_wire::{PathId, Payload, Rate, Time};
 use smallvec::SmallVec;
@@ -10,20 +9,20 @@ use crate::schedule::{Decision, PathView, Scheduler, SessionView};
 use crate::session::flight::{Choice, Flight};
 use crate::stream::{Pick, Turn};
 
-/// Which data of streams leaves next, and where. The packet is built afterwards, since packets are large.
+/// The streams' next data and its path. The packet is built afterwards, since packets are large.
 pub(super) enum Next {
     At(Spot),
-    /// On the first of these paths, which exists, with copies on the others.
+    /// On the first of these paths, with copies on the others.
     Everywhere(SmallVec<[PathId; 4]>),
     Nothing,
 }
 
-/// The path for the next packet of stream data, and which data it takes.
+/// The path for the next packet of stream data, and the data to take.
 #[derive(Clone, Copy)]
 pub(super) struct Spot {
     pub index: usize,
     pub pick: Pick,
-    /// The scheduler's choice, if it is to hold for more than this packet.
+    /// The scheduler's choice, if it holds for further packets.
     pub choice: Option<Choice>,
 }
 
@@ -50,7 +49,7 @@ impl Placement {
         self.views = views;
     }
 
-    /// Where streams may send, whether there is something to send or not.
+    /// Chooses where streams may send, even if there is nothing to send.
     pub(super) fn place<P: Payload>(
         &mut self,
         now: Time,
@@ -100,8 +99,7 @@ impl Placement {
         }
     }
 
-    /// New data, while missing data waits for a path that is not open now: the other paths are not to stand
-    /// idle.
+    /// Places new data while missing data waits for a blocked path, so that the other paths are not idle.
     fn place_new<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, views: &[PathView]) -> Next {
         if !flight.streams.bring_new() {
             return Next::Nothing;
@@ -126,7 +124,7 @@ impl Placement {
     }
 }
 
-/// The fastest path with room, for a redundant stream, whatever the scheduler. [`super::Packets::fill`]
+/// The fastest path with room, for a redundant stream; the scheduler is not asked. [`super::Packets::fill`]
 /// queues the copies.
 fn place_redundant<P: Payload>(flight: &Flight<P>, views: &[PathView], pick: Pick) -> Next {
     fastest(views).map_or(Next::Nothing, |fastest| place_on(flight, fastest, pick, None))
@@ -147,8 +145,8 @@ pub(super) fn view_session<P: Payload>(now: Time, flight: &Flight<P>, turn: &Tur
     SessionView { now, more_expected: flight.streams.more_expected(), window: turn.window }
 }
 
-/// Brings the views of the paths that may carry data up to date. While all may and nothing paces them, only
-/// those that have changed are looked at.
+/// Updates the views of the paths that may carry data. While all may and nothing paces them, it checks only those
+/// that have changed.
 pub(super) fn view_paths<P: Payload>(now: Time, flight: &mut Flight<P>, views: &mut Vec<PathView>) {
     let paths = &mut flight.paths;
     let all = flight.cc.is_paced() || !paths.are_all_usable();
@@ -176,7 +174,7 @@ pub(super) fn view_paths<P: Payload>(now: Time, flight: &mut Flight<P>, views: &
     }
 }
 
-/// The scheduler's view of a path. In slow start its rate is not found yet.
+/// The scheduler's view of a path. In slow start its rate is still unknown.
 fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView {
     let window = flight.paths.window(index);
     let path = &flight.paths[index];

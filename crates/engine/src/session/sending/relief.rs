@@ -1,11 +1,11 @@
-//! Head-of-line relief: data that a slow path still owes leaves again on a faster path with nothing else to do.
+//! Head-of-line relief: copies data in flight on a slow path to a faster path that is idle.
 //!
 //! A path is idle for one of two reasons. In both, a copy that arrives before the original shortens the wait.
 //! Nothing is copied while there is new data to send.
 //!
-//! - **The gap.** The peer's receive window is full of data that waits for what a slow path carries. The slow
-//!   path's *oldest* packets leave again, since each that arrives opens the window. Their expected arrival
-//!   follows from when they left and from how long packets took recently.
+//! - **The gap.** The peer's receive window is full of data that waits for the slow path's packets. The *oldest* of these
+//! packets leave again, since each one that arrives opens the window. The time since they left and recent packet delays
+//! give their expected arrival.
 //! - **The tail.** Everything has left, and the transfer ends when the last path is done. That path's
 //!   *newest* packets leave again, as long as they would arrive after the copy, so that all paths end at
 //!   about the same moment. Their expected arrival follows from the bytes in flight and the delivery rate,
