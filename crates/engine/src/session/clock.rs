@@ -1,7 +1,7 @@
 //! The times that a session as a whole depends on: silence, keep-alive, rest.
 //!
-//! A session that was quiet for [`QUIET`] is at rest: it frees the memory that its last work took. Of the ten
-//! thousand sessions of a busy node, most are idle at any moment.
+//! A session is at rest after [`QUIET`] without traffic, and frees the memory of its last work. Of the ten thousand
+//! sessions of a busy node, most are idle at any moment.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ const QUIET: Span = Span::from_secs(2);
 /// Most packets since then that do not end the rest: keep-alives and their answers.
 const FEW: u64 = 16;
 
-/// When something was heard and sent, and when to be called next.
+/// When the session last sent and received, and when it is due next.
 pub(super) struct Clock {
     /// When pacing or the scheduler wants another look.
     pub wake_at: Time,

@@ -45,14 +45,14 @@ pub enum DatagramError {
 pub(super) struct Datagrams<P> {
     /// Present once a datagram was sent or received.
     queues: Option<Box<Queues<P>>>,
-    /// How the datagrams of each class are made to arrive.
+    /// How the datagrams of each class are protected against loss.
     modes: [DatagramMode; CLASSES],
     /// Asked for a datagram when a path has room and none wait here.
     source: Option<Box<dyn DatagramSource<P>>>,
     budget: MemoryBudget,
 }
 
-/// Datagrams that wait, and what is remembered of others.
+/// Waiting datagrams, and state for the others.
 struct Queues<P> {
     outgoing: VecDeque<DatagramFrame<P>>,
     incoming: Inbox<P>,
@@ -60,7 +60,7 @@ struct Queues<P> {
     sending: Option<Box<Sending<P>>>,
     /// Present once the peer sent datagrams with numbers.
     mending: Option<Box<Mending<P>>>,
-    /// Present once datagrams came that are wanted in order.
+    /// Present once datagrams arrived of a class that this end wants in order.
     ordering: Option<Box<Ordering<P>>>,
 }
 
@@ -164,7 +164,7 @@ impl<P: Payload> Datagrams<P> {
         }
     }
 
-    /// The next packet of datagrams: parity first, which is of use only soon, then datagrams, then copies.
+    /// The next packet with datagrams: first parity, which soon becomes useless, then datagrams, then copies.
     pub(super) fn place(
         &mut self,
         now: Time,
@@ -425,7 +425,7 @@ impl<P: Payload> Datagrams<P> {
         }
     }
 
-    /// Adds what is counted here to the session's counters.
+    /// Adds the datagram counters to the session's.
     pub(super) fn add_stats(&self, stats: SessionStats) -> SessionStats {
         let ordering = self.queues.as_ref().and_then(|queues| queues.ordering.as_ref());
         let order = ordering.map(|ordering| ordering.counts).unwrap_or_default();

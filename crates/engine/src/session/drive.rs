@@ -1,8 +1,7 @@
-//! Drives a session: messages in, messages out, time.
+//! Drives a session: incoming messages, outgoing messages, time.
 //!
-//! This file decides only whose turn it is. Three orders are fixed here: [`Session::handle_ack`] for what an
-//! acknowledgement tells, [`Session::poll_transmit`] for what leaves first, and [`Session::deadlines`] for
-//! what is due.
+//! This file only decides the order of work. It fixes three orders: [`Session::handle_ack`] for the facts of an
+//! acknowledgement, [`Session::poll_transmit`] for outgoing messages, and [`Session::deadlines`] for due work.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -31,12 +30,12 @@ use crate::stream::Streams;
 const REPORT_ROOM: usize = 48;
 
 impl<P: Payload> Session<P> {
-    /// Takes a message that arrived. A packet has been authenticated before.
+    /// Handles a received message. Packets are already authenticated.
     pub fn handle_message(&mut self, now: Time, arrival: &Arrival, mut message: Message<P>) {
         self.take_in(now, arrival, &mut message);
     }
 
-    /// Takes a message that arrived, and leaves its lists to the caller; their contents are gone.
+    /// Handles a received message, and leaves its emptied lists to the caller.
     pub fn take_in(&mut self, now: Time, arrival: &Arrival, message: &mut Message<P>) {
         let (flight, control) = (&mut self.flight, &mut self.control);
         flight.clock.forget_timeout();
@@ -535,9 +534,9 @@ impl<P: Payload> Session<P> {
         Packets::build_mtu_probe(now, flight, index, size)
     }
 
-    /// Control frames and reports, which hold others up, take the fastest path whatever its window: they are
-    /// few and small. The answer to a repeat takes the path on which the repeat came, since the other one may
-    /// be dead, and an end that only receives does not know.
+    /// Sends control frames and reports on the fastest path, regardless of its window: they are few and small, and others
+    /// wait for them. The answer to a repeat takes the path on which the repeat arrived, since the other may be dead, and an
+    /// end that only receives does not know.
     fn transmit_control(&mut self, now: Time) -> Option<Transmit<P>> {
         let paths = &self.flight.paths;
         if self.flight.out.control.is_empty() && !self.reports.are_pending() {
@@ -582,7 +581,7 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// When [`Self::handle_timeout`] has to be called, if nothing happens before.
+    /// When to call [`Self::handle_timeout`], if nothing happens before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let clock = &self.flight.clock;
@@ -636,7 +635,7 @@ impl<P: Payload> Session<P> {
         flight.state() == State::Established && flight.clock.is_at_rest(|| flight.packets())
     }
 
-    /// Does what is due by now.
+    /// Does all work that is due.
     pub fn handle_timeout(&mut self, now: Time) {
         let flight = &mut self.flight;
         flight.clock.forget_timeout();
@@ -649,7 +648,7 @@ impl<P: Payload> Session<P> {
             _ => {}
         }
         if self.idle_at() <= now {
-            // Everything is delivered, both ways; only the peer's last word is missing.
+            // Everything is delivered both ways; only the peer's final message is missing.
             let over = self.flight.state() == State::ShutdownAckSent;
             let reason = if over { CloseReason::Finished } else { CloseReason::IdleTimeout };
             return self.flight.end(now, reason);
@@ -670,7 +669,7 @@ impl<P: Payload> Session<P> {
         self.advance_shutdown();
     }
 
-    /// Frees the memory that the last work took.
+    /// Frees memory that recent work needed.
     fn rest(&mut self) {
         let packets = self.flight.packets();
         self.flight.clock.rest(packets);
@@ -681,7 +680,7 @@ impl<P: Payload> Session<P> {
     }
 }
 
-/// True for a packet that does not show where the peer is: an answer comes from where the challenge went.
+/// True for an answer to a challenge. It goes to the challenge's source, so its route does not show the peer's address.
 fn is_answer<P>(packet: &Packet<P>) -> bool {
     packet.frames.iter().any(|frame| matches!(frame, Frame::PathResponse { .. }))
 }

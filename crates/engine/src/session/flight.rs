@@ -1,9 +1,7 @@
-//! Paths, streams and congestion control: what all components of a session act on, and what is in flight
-//! between them.
+//! The shared state of a session's components: paths, streams, congestion control, and packets in flight.
 //!
-//! [`Flight`] finds out what an acknowledgement means for packets and streams, queues lost data again, and
-//! keeps the index of the paths up to date. [`super::liveness`] decides what it means for the paths
-//! themselves.
+//! [`Flight`] finds out what an acknowledgement means for packets and streams, queues lost data again, and updates the
+//! index of the paths. [`super::liveness`] decides what it means for the paths themselves.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +30,7 @@ pub(super) struct Choice {
     pub resend: bool,
 }
 
-/// One thing that an acknowledgement tells, apart from its numbers.
+/// A fact learned from an acknowledgement, apart from its numbers.
 #[derive(Debug)]
 pub(super) enum AckFact {
     /// Bytes of a stream arrived.
@@ -122,7 +120,7 @@ impl<P: Payload> Flight<P> {
         self.life.state()
     }
 
-    /// A number that no one can guess: it comes from the source of PIDs, which are as hard to guess.
+    /// An unguessable number, from the source of PIDs, which are as hard to guess.
     pub(super) fn next_token(&mut self) -> u64 {
         self.pids.next_pid().0.0
     }
@@ -296,7 +294,7 @@ impl<P: Payload> Flight<P> {
         path.delivery_mut().on_lost(losses.packets, begins_episode);
     }
 
-    /// Queues what lost packets carried again. Probes of the path MTU do not count as losses.
+    /// Queues the contents of lost packets again. Probes of the path MTU do not count as losses.
     fn requeue(&mut self, now: Time, index: usize, lost: &mut Vec<SentPacket>, losses: &mut Losses) {
         let mut shrinks = false;
         let elsewhere = self.carried_elsewhere(index);
@@ -334,7 +332,7 @@ impl<P: Payload> Flight<P> {
         self.choice = None;
     }
 
-    /// Lets everything in flight on a suspect path leave on others as well.
+    /// Lets the data in flight on a suspect path leave on others as well.
     pub(super) fn doubt_flight(&mut self, index: usize) {
         let elsewhere = self.carried_elsewhere(index);
         let (streams, out) = (&mut self.streams, &mut self.out);
@@ -350,7 +348,7 @@ impl<P: Payload> Flight<P> {
         self.choice = None;
     }
 
-    /// Lets what suspect paths carry leave on others as well, now that another path is active.
+    /// Lets the data of suspect paths leave on others as well, now that another path is active.
     pub(super) fn doubt_suspects(&mut self) {
         for index in 0..self.paths.len() {
             if self.paths[index].state() == PathState::Suspect {
@@ -378,7 +376,7 @@ impl<P: Payload> Flight<P> {
         carried
     }
 
-    /// The packets of a path have another size than before.
+    /// The packet size of a path changed.
     pub(super) fn on_size_changed(&mut self, now: Time, index: usize) {
         let path = &self.paths[index];
         self.cc.set_mss(path.id(), path.size() as u64);

@@ -85,8 +85,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// The peer's INIT came again, maybe over another route. It is answered until the client is known to hear
-    /// this end: its first route may be dead already.
+    /// The peer's INIT arrived again, perhaps over another route. It is answered until the client is known to hear this end,
+    /// since its first route may be dead.
     pub(super) fn handle_init<P: Payload>(
         now: Time,
         flight: &mut Flight<P>,
@@ -200,7 +200,7 @@ impl Handshake {
         self.candidates.shrink_to_fit();
     }
 
-    /// Sends nothing any more if the session is over.
+    /// Stops sending if the session is over.
     pub(super) fn stop_if_over(&mut self, state: State) {
         if state == State::Closed {
             self.candidates.clear();

@@ -14,16 +14,16 @@ use crate::state::{State, Trigger};
 /// Bytes of a sealed packet with a CLOSE frame at most, its reason left out.
 const CLOSE_PACKET: usize = anabranch_wire::PACKET_OVERHEAD + 11;
 
-/// Where a session is in its life, and its last words.
+/// A session's state, and its closing messages.
 pub(super) struct Lifecycle {
     state: State,
     side: Side,
     ending: Option<Box<Ending>>,
 }
 
-/// The last words of a closed session.
+/// The closing messages of an ended session.
 struct Ending {
-    /// The CLOSE for the peer; `None` when it knows or cannot hear.
+    /// The CLOSE for the peer; `None` if the peer knows already or cannot hear.
     message: Option<Close>,
     /// Paths and routes over which it still has to leave.
     say_on: Vec<(PathId, Route)>,
@@ -62,7 +62,7 @@ impl Lifecycle {
         next.is_some()
     }
 
-    /// Ends the session for `reason`, and tells the peer where that makes sense. False when it has ended before.
+    /// Ends the session for `reason`, and informs the peer where useful. False if it has ended before.
     pub(super) fn end(&mut self, now: Time, reason: &CloseReason, paths: &Paths, config: &Config) -> bool {
         let is_known = self.state.carries_data();
         if !self.trigger(Trigger::End) {

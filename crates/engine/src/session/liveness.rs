@@ -35,7 +35,7 @@ impl Liveness {
         Self { rules: Rules::new(&config.rules), coupling: Coupling::new(config) }
     }
 
-    /// Looks whether a path that answers is of use; what it carries leaves on others if not.
+    /// Checks whether a path that answers is useful; if not, its data leaves on others.
     pub(super) fn watch<P: Payload>(
         &mut self,
         now: Time,
@@ -95,7 +95,7 @@ impl Liveness {
         self.suspect(flight, index);
     }
 
-    /// Suspects a path: it carries no data until it is well, and what it carries leaves on others as well.
+    /// Suspects a path: it gets no new data until it recovers, and its data in flight leaves on others as well.
     fn suspect<P: Payload>(&mut self, flight: &mut Flight<P>, index: usize) {
         flight.paths.edit(index).transition(PathEvent::Doubted);
         flight.doubt_flight(index);
@@ -165,7 +165,7 @@ impl Liveness {
         path.transition(PathEvent::Recovered);
         if failed {
             path.mtu_mut().search_again();
-            // Packets that vanished while the path was dead tell nothing about congestion.
+            // Packets lost while the path was dead say nothing about congestion.
             flight.give_up_flight(now, index);
             begin_again(now, flight, index, sample);
         }
@@ -308,9 +308,9 @@ impl Liveness {
     }
 }
 
-/// Windows and round trips from before a long doubt tell little about those to come. Slow start goes up to
-/// most of the former window, with the latest round trip. If the path is known to carry much less than
-/// before, there is no slow start, and the scheduler gets the rate.
+/// Restarts a path after a long doubt, since its old window and round trips say little about the future. Slow start goes
+/// up to most of the former window, with the latest round trip. If the path is known to carry much less than before, there
+/// is no slow start, and the scheduler gets the rate.
 fn begin_again<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize, sample: Option<Span>) {
     let path = flight.paths.edit(index);
     path.trouble_mut().forget_queue();
@@ -341,7 +341,7 @@ fn on_retransmission_timeout<P: Payload>(now: Time, flight: &mut Flight<P>, inde
     flight.update_pacing(now, index);
 }
 
-/// True when a queue stands before a path that the others need not wait for; `sample` is its latest round trip.
+/// True when a path's queue is so long that the others need not wait for it; `sample` is its latest round trip.
 fn is_bloated(now: Time, paths: &mut Paths, index: usize, sample: Option<Span>) -> bool {
     let Some(sample) = sample else { return false };
     let path = &paths[index];

@@ -4,8 +4,8 @@
 //!
 //! | file | component | owns |
 //! |---|---|---|
-//! | `flight` | `Flight` | paths, streams, congestion control, and what is in flight between them |
-//! | `lifecycle` | `Lifecycle` | the session's state, and its last words |
+//! | `flight` | `Flight` | paths, streams, congestion control, and packets in flight |
+//! | `lifecycle` | `Lifecycle` | the session's state, and its closing messages |
 //! | `clock` | `Clock` | silence, keep-alive, rest |
 //! | `outbox` | `Outbox` | control frames, events and PID changes that wait to be drained |
 //! | `ack_routes` | `AckRoutes` | which path acknowledgements travel on |
@@ -15,15 +15,15 @@
 //! | `race` | `Race` | other routes for path 0, which the handshake tried |
 //! | `unproven` | `Credit`, `Proofs` | limits for addresses where the peer has not answered |
 //! | `liveness` | `Liveness` | when a path is suspected, failed and taken back |
-//! | `rules` | `Rules` | what the user wants of paths: priorities, caps, paths left out |
+//! | `rules` | `Rules` | the user's rules for paths: priorities, caps, paths left out |
 //! | `coupling` | `Coupling` | evidence of shared bottlenecks, and the groups that follow |
 //! | `sending` | `Sending` | data and acknowledgements out: scheduler, packets, copies, early binding |
 //! | `datagrams` | `Datagrams` | datagrams, copies of them, and parity |
 //! | `reports` | `Reports` | receiver reports |
 //! | `addresses` | `Addresses` | further addresses of both ends |
 //!
-//! Most components act on the `Flight`, which they get as an argument. The application's calls are in this
-//! file; `drive` takes messages in, gives messages out, and says whose turn it is.
+//! Most components act on the `Flight`, which they get as an argument. The application's calls are in this file; `drive`
+//! takes messages in, gives messages out, and decides the order of work.
 
 mod ack_routes;
 mod addresses;
@@ -224,7 +224,7 @@ impl<P: Payload> Session<P> {
         self.flight.streams.accept()
     }
 
-    /// Takes bytes from the front of `data`; returns how many. Fewer than all means full: wait for
+    /// Takes bytes from the front of `data`; returns how many. If it takes fewer than all, the stream is full: wait for
     /// [`Event::StreamWritable`].
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl<P: Payload> Session<P> {
         Ok(taken)
     }
 
-    /// Ends the sending half of a stream after what was written.
+    /// Ends the sending half of a stream after the data written so far.
     ///
     /// # Errors
     /// [`StreamError`] when it has ended already.
@@ -252,7 +252,7 @@ impl<P: Payload> Session<P> {
         self.flight.streams.reset(stream, code, (&mut out.events, &mut out.control))
     }
 
-    /// Wants no more of the receiving half, and sends the peer `code`.
+    /// Stops reading the receiving half, and sends the peer `code`.
     ///
     /// # Errors
     /// [`StreamError::Unknown`] when there is no such stream.
@@ -297,8 +297,8 @@ impl<P: Payload> Session<P> {
         self.datagrams.receive()
     }
 
-    /// Sets what is done from now on so that the datagrams of a class, 0 to 15, arrive. The first setting is
-    /// that of [`Config::datagrams`].
+    /// Sets how the datagrams of a class, 0 to 15, are protected from now on. [`Config::datagrams`] gives the initial
+    /// setting.
     pub fn set_datagram_mode(&mut self, class: u8, mode: DatagramMode) {
         self.datagrams.set_mode(class, mode);
     }
@@ -309,9 +309,8 @@ impl<P: Payload> Session<P> {
         self.sending.packets.spare.reclaim(message);
     }
 
-    /// Opens a path over `route`. It carries data once the peer has answered on it. While the peer is not
-    /// heard, the last id stays for [`Self::reserve_path`]: no new ids come then, and a path through a relay
-    /// may work.
+    /// Opens a path over `route`. It carries data once the peer has answered on it. While the peer is silent, the last id is
+    /// kept for [`Self::reserve_path`]: the peer gives no new ids then, and a path through a relay may still work.
     ///
     /// # Errors
     /// [`PathError`] when it cannot be opened now.
@@ -319,7 +318,7 @@ impl<P: Payload> Session<P> {
         self.control.open(now, &mut self.flight, route)
     }
 
-    /// Stops using a path; what is in flight on it leaves on others.
+    /// Stops using a path; its data in flight leaves on other paths.
     pub fn close_path(&mut self, now: Time, path: PathId, reason: AbandonReason) {
         self.control.close(now, &mut self.flight, path, reason);
     }
@@ -330,7 +329,7 @@ impl<P: Payload> Session<P> {
         self.control.is_proven(&self.flight, address)
     }
 
-    /// Sets the next path id aside for a path through relays.
+    /// Reserves the next path id for a path through relays.
     ///
     /// # Errors
     /// [`PathError`] when no path can be opened now.
@@ -351,7 +350,7 @@ impl<P: Payload> Session<P> {
         self.control.open_reserved(now, &mut self.flight, id, (route, reply))
     }
 
-    /// Gives back a reserved path id that will not be opened.
+    /// Releases a reserved path id that will not be opened.
     pub fn release_path(&mut self, id: PathId) {
         self.flight.clock.forget_timeout();
         self.control.ids.release(&mut self.flight.out, id);
@@ -371,7 +370,7 @@ impl<P: Payload> Session<P> {
         self.control.ids.set_first_reply(reply);
     }
 
-    /// Sets how a path should be used, and tells the peer.
+    /// Sets how a path should be used, and informs the peer.
     ///
     /// # Errors
     /// [`PathError::Unknown`] when there is no such path.
@@ -393,8 +392,8 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Puts paths into congestion-control groups: windows of one group are coupled. From then on the caller
-    /// decides about groups ([`Coupling::Fixed`](crate::Coupling::Fixed)).
+    /// Puts paths into congestion-control groups: windows of one group are coupled. From then on the caller decides about
+    /// groups ([`Coupling::Fixed`](crate::Coupling::Fixed)).
     ///
     /// # Errors
     /// [`PathError::Unknown`] when there is no such path.
@@ -413,8 +412,8 @@ impl<P: Payload> Session<P> {
         self.control.live.coupling.shared_bottleneck(a, b)
     }
 
-    /// Describes where packets leave by a socket, so that rules can refer to it. Needed before paths begin
-    /// there; existing paths get what the rules say.
+    /// Describes where packets leave by a socket, so that rules can refer to it. Call it before paths begin there; the rules
+    /// are then applied to existing paths too.
     pub fn describe_socket(&mut self, now: Time, socket: u32, place: PathOrigin) {
         self.control.describe_socket(now, &mut self.flight, socket, place);
     }
@@ -437,8 +436,8 @@ impl<P: Payload> Session<P> {
         self.control.live.rules.get()
     }
 
-    /// Replaces the rules. Paths that they rule out are closed, the others are used as they say. If there
-    /// were no rules before, the `places` of all sockets have to come with them.
+    /// Replaces the rules. Paths that they exclude are closed; they apply to the others. If there were no rules before, pass
+    /// the `places` of all sockets too.
     ///
     /// # Errors
     /// [`PathError::NoneLeft`] when no path would be left; then nothing changes.
@@ -466,7 +465,7 @@ impl<P: Payload> Session<P> {
         self.flight.paths.iter().filter_map(|path| path.feedback().observed())
     }
 
-    /// Closes once everything written has been delivered; the peer may send what it has left.
+    /// Closes once everything written has been delivered; the peer may still send its remaining data.
     pub fn close(&mut self, now: Time) {
         self.flight.clock.forget_timeout();
         match self.flight.state() {

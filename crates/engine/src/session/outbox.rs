@@ -1,5 +1,4 @@
-//! The queues that others drain: control frames for the peer, events for the application, PID changes for the
-//! driver.
+//! Queues drained elsewhere: control frames for the peer, events for the application, PID changes for the driver.
 
 use std::collections::VecDeque;
 
@@ -10,7 +9,7 @@ use crate::event::{Event, PathChange, PidChange};
 use crate::rare_queue::RareQueue;
 use crate::route::Route;
 
-/// Most waiting events at which one is added that a peer can cause at will.
+/// Limit of waiting events for those that a peer can cause at will.
 const MAX_EVENTS: usize = 1024;
 
 /// Queues that others drain.
@@ -39,7 +38,7 @@ impl Outbox {
         room
     }
 
-    /// Wants a control frame sent.
+    /// Requests that a control frame be sent.
     pub(super) fn want(&mut self, control: Control) {
         self.control.push(control);
     }

@@ -22,9 +22,9 @@ use crate::path::{CHALLENGE_BYTES, Challenge, Churn, Path, PathEvent, PathState}
 use crate::route::{Arrival, Route};
 use crate::stream::{MemoryBudget, Reservation};
 
-/// Paths that a session may have by its peer's wish, whatever is left of the memory budget ...
+/// Paths that the peer may always open, even without memory budget ...
 const FREE_PATHS: usize = 4;
-/// ... and the bytes that each further one takes of it.
+/// ... and the bytes of the budget that each further path takes.
 const PATH_COST: u64 = 4 << 10;
 /// How long a new path is challenged before it is given up.
 const VALIDATION_PATIENCE: Span = Span::from_secs(5);
@@ -55,16 +55,16 @@ pub enum PathError {
     NoneLeft,
 }
 
-/// The peer's wishes for a path that it has not opened yet.
+/// The peer's requests for a path that it has not opened yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct EarlyWish {
-    /// How it is to be used, with the sequence number of the wish.
+    /// The requested use, with the request's sequence number.
     usage: (PathUse, u64),
     /// Most bytes that may be sent there.
     limit: Option<u64>,
 }
 
-/// Which paths there are.
+/// Opens and closes a session's paths.
 pub(super) struct PathControl {
     pub live: Liveness,
     pub ids: PathIds,
@@ -119,8 +119,8 @@ impl PathControl {
         }
     }
 
-    /// Opens a path over `route`. While the peer is not heard, the last id stays for [`PathIds::reserve`]: no
-    /// new ids come then, and a path through a relay may work.
+    /// Opens a path over `route`. While the peer is silent, the last id is kept for [`PathIds::reserve`]: the peer gives no new
+    /// ids then, and a path through a relay may still work.
     pub(super) fn open<P: Payload>(
         &mut self,
         now: Time,
@@ -212,7 +212,7 @@ impl PathControl {
         flight.paths.iter().any(proves) || self.proofs.contain(address) || self.race.is_heard_at(address)
     }
 
-    /// Remembers the address that a path leaves, if it is proven.
+    /// Remembers the proven address of a path that closes or moves.
     fn remember_address<P: Payload>(&mut self, flight: &Flight<P>, index: usize) {
         let path = &flight.paths[index];
         if path.allowance().is_proven() && !self.ids.is_relayed(path.id()) {
@@ -220,7 +220,7 @@ impl PathControl {
         }
     }
 
-    /// Counts a packet that left without proof of the path or the route, if its address has none either.
+    /// Counts a packet sent without proof of the path or the route, if its address is unproven too.
     pub(super) fn on_sent_unproven<P: Payload>(
         &self,
         flight: &mut Flight<P>,
@@ -232,8 +232,8 @@ impl PathControl {
         }
     }
 
-    /// True when a path's challenge may be sent. One to an address without proof needs credit. Routes of the
-    /// handshake were the user's choice.
+    /// True when a path's challenge may be sent. To an unproven address it needs credit. The user chose the routes of
+    /// the handshake.
     pub(super) fn spend_challenge<P: Payload>(
         &mut self,
         now: Time,
@@ -268,7 +268,7 @@ impl PathControl {
         id: PathId,
         arrival: &Arrival,
     ) -> Option<usize> {
-        // Closing paths stay for a few round trips, but not in any number.
+        // Closing paths remain for a few round trips, but their number is limited.
         let (open, most) = (flight.paths.open_count(), flight.max_paths());
         let full = open >= most || flight.paths.len() as u32 >= 2 * most;
         if !self.ids.is_awaited(id, false)
@@ -283,7 +283,7 @@ impl PathControl {
         self.create(now, flight, id, arrival.route);
         let index = flight.paths.place_of(id)?;
         if refused {
-            // Nothing is sent on the path; another one tells the peer.
+            // Nothing is sent on this path; another one informs the peer.
             flight.paths.edit(index).drop_remote_pid();
             self.abandon(now, flight, index, AbandonReason::Refused);
             return None;
@@ -380,9 +380,8 @@ impl PathControl {
         self.live.rules.review_standings(flight);
     }
 
-    /// Closes one of two active paths over the same route, which both ends may open at the same moment, as
-    /// when a link comes back. The server's goes, so that both ends choose the same. Two paths of one opener
-    /// only look alike from here: they take one relay.
+    /// Closes one of two active paths over the same route. Both ends may open one at the same moment, for example when a link
+    /// returns. Both choose to close the server's. Two paths opened by one end only look alike here: they use one relay.
     fn close_twin<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize) {
         let (id, route) = (flight.paths[index].id(), flight.paths[index].route());
         let is_twin = |path: &&Path| path.id().opener() != id.opener() && path.route() == route;
@@ -393,7 +392,7 @@ impl PathControl {
         }
     }
 
-    /// Stops using a path, and tells the peer.
+    /// Stops using a path, and informs the peer.
     pub(super) fn close<P: Payload>(
         &mut self,
         now: Time,
@@ -407,7 +406,7 @@ impl PathControl {
         }
     }
 
-    /// Abandons a path, and tells the peer.
+    /// Abandons a path, and informs the peer.
     fn abandon<P: Payload>(
         &mut self,
         now: Time,
@@ -422,7 +421,7 @@ impl PathControl {
         }
     }
 
-    /// Abandons a path; what is in flight on it leaves on others.
+    /// Abandons a path; its data in flight is sent on other paths.
     fn leave<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize, reason: AbandonReason) {
         let rto = flight.config.failure.rto;
         let path = flight.paths.edit(index);
@@ -439,15 +438,15 @@ impl PathControl {
         if flight.acks.primary() == Some(id) {
             flight.acks.elect_primary(&flight.paths, &mut flight.out);
         }
-        // An address that is gone may come back, or another in its place: the idle timeout decides.
+        // The address may return, or another may replace it, so the idle timeout decides.
         if was_proven && flight.paths.open_count() == 0 && reason != AbandonReason::AddressGone {
             let reason = "the last path was closed".to_owned();
             flight.end(now, CloseReason::Local { code: 0, reason });
         }
     }
 
-    /// The peer gives up a path. If nothing of the path ever came here, its PID goes back, or the peer would
-    /// run out of path ids that are ready.
+    /// The peer abandons a path. If nothing of the path ever arrived here, its PID is released; otherwise the peer would
+    /// run out of path ids.
     pub(super) fn handle_path_abandon<P: Payload>(
         &mut self,
         now: Time,
@@ -471,13 +470,13 @@ impl PathControl {
         Ok(())
     }
 
-    /// Forgets a path whose late packets need no answer any more.
+    /// Forgets a path once its late packets need no answer.
     fn forget<P: Payload>(&mut self, flight: &mut Flight<P>, index: usize) {
         self.remember_address(flight, index);
         let path = flight.paths.remove(index);
         let id = path.id();
         flight.credit.on_received(path.receipt().bytes());
-        // Fewer paths always fit.
+        // Fewer paths never exceed the reservation.
         let _ = self.memory.hold(cost_of(flight.paths.len()));
         self.ids.retire(&mut flight.out, id);
         for control in [Control::PathStatus(id), Control::MaxPathData(id), Control::ObservedAddress(id)] {
@@ -526,7 +525,7 @@ impl PathControl {
         })
     }
 
-    /// Gives up a path on which no one answered.
+    /// Gives up a path that the peer never answered.
     fn check_validation<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize) {
         let path = &flight.paths[index];
         let Some(challenge) = path.proof().challenge().filter(|asked| asked.age(now) >= VALIDATION_PATIENCE)
@@ -545,8 +544,8 @@ impl PathControl {
         }
     }
 
-    /// True when a path waits on for a peer that is not heard. An id given up then is gone, and once the last
-    /// one is, no other route can be tried. So the path stays, as long as there is room for more.
+    /// True when a path keeps waiting for a silent peer. Giving it up would spend its id, and without ids no other route can
+    /// be tried. So the path stays while there is room for more.
     fn waits_for_peer<P: Payload>(&self, flight: &Flight<P>, challenge: &Challenge) -> bool {
         let taken = flight.paths.open_count() + self.ids.reserved_count();
         taken < flight.max_paths() && challenge.is_unheard(flight.clock.last_heard)
@@ -610,12 +609,12 @@ impl PathControl {
         flight.wants_evidence = self.live.coupling.wants_evidence();
     }
 
-    /// The peer wants a path used otherwise.
+    /// The peer requests another use of a path.
     pub(super) fn handle_path_status<P: Payload>(&mut self, flight: &mut Flight<P>, status: PathStatus) {
         let wish = (status.usage, status.sequence);
         let is_new = match flight.paths.place_of(status.path) {
             Some(index) => flight.paths.edit(index).hear_wish(wish),
-            // It overtook the packet that opens the path.
+            // The frame overtook the packet that opens the path.
             None if self.ids.is_awaited(status.path, false) => {
                 let known = &mut self.early_wishes.entry(status.path).or_default().usage;
                 let is_new = wish.1 > known.1;
@@ -646,7 +645,7 @@ impl PathControl {
         }
     }
 
-    /// INIT-ACK came over another route than the first.
+    /// INIT-ACK arrived over another route than the first.
     pub(super) fn handle_late_init_ack<P: Payload>(
         &mut self,
         now: Time,
@@ -661,7 +660,7 @@ impl PathControl {
         }
     }
 
-    /// Path 0 is not silent, or not alone any more: an answer over another route of the race moves it no more.
+    /// Path 0 is answered, or no longer alone: answers over other routes of the race no longer move it.
     pub(super) fn stay<P: Payload>(&mut self, flight: &mut Flight<P>) {
         let Some(index) = flight.paths.place_of(PathId::FIRST) else { return };
         self.race.settle();
@@ -722,7 +721,7 @@ impl PathControl {
         }
     }
 
-    /// Makes a challenge current again that another had replaced, since its answer came; it is one of path 0.
+    /// Restores a replaced challenge of path 0, since its answer arrived.
     fn recall_challenge<P: Payload>(&mut self, flight: &mut Flight<P>, token: u64) -> Option<usize> {
         let index = flight.paths.place_of(PathId::FIRST)?;
         let challenge = self.race.replaced(token)?;
@@ -741,7 +740,7 @@ impl PathControl {
         }
         if left.remote.ip() != route.remote.ip() {
             path.forget_rtt();
-            // Packets in flight to the old address tell nothing about the new one.
+            // Packets in flight to the old address say nothing about the new one.
             flight.give_up_flight(now, index);
             flight.cc.add_path(id, flight.paths[index].size() as u64, now);
             self.live.coupling.forget(id);
@@ -753,7 +752,7 @@ impl PathControl {
     }
 }
 
-/// Bytes of the memory budget that this many paths take.
+/// Bytes of the memory budget for this many paths.
 fn cost_of(paths: usize) -> u64 {
     paths.saturating_sub(FREE_PATHS) as u64 * PATH_COST
 }

@@ -1,7 +1,7 @@
 //! Receiver reports and what the sender learns from them (MPMTP-AR §3.5 [R6]).
 //!
-//! The receiver spends a fraction of what it receives on reports. The fraction falls while the paths'
-//! reliability stays the same, and rises when it changes. After every third report of a path the sender
+//! The receiver spends a fraction of its incoming traffic on reports. The fraction falls while the paths' reliability
+//! is steady, and rises when it changes. After every third report of a path the sender
 //! updates the path's reliability `R ← α·R + (1−α)·received/sent` and the load weights `w ← w·R/R̄`.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const FIRST_FRACTION: f64 = 0.025;
 /// Changes of reliability up to this do not count.
 const STEADY: f64 = 0.05;
 
-/// The reports that a session sends, if it does.
+/// The state of sending reports, if this session does.
 #[derive(Debug)]
 pub(super) struct Reports(Option<Box<Reporter>>);
 

@@ -144,7 +144,7 @@ impl Evidence {
         }
     }
 
-    /// Forgets what a path's delays told.
+    /// Forgets the delays of a path.
     fn forget_delays(&mut self, path: PathId) {
         match &mut self.method {
             Method::Losses(_) | Method::Delays(_) => {}

@@ -23,8 +23,8 @@ use evidence::{Evidence, Seen};
 /// How often the evidence is judged.
 const REVIEW: Span = Span::from_millis(500);
 
-/// Bytes and datagrams that the application has sent before evidence is collected. Fewer tell nothing, and of
-/// thousands of sessions most have sent almost nothing.
+/// Bytes and datagrams sent before evidence is collected. Fewer are too few to judge, and of thousands of sessions most
+/// have sent almost nothing.
 const WORTH: (u64, u64) = (16 << 10, 16);
 
 /// Evidence of shared bottlenecks, and the groups made from it.
@@ -119,7 +119,7 @@ impl Coupling {
         known.map_or(Verdict::Undecided, |sharing| sharing.groups.believed(a.min(b), a.max(b)))
     }
 
-    /// Forgets a path that is gone, or what its old address told.
+    /// Forgets the evidence of a path that is gone or has a new address.
     pub(super) fn forget(&mut self, path: PathId) {
         if let Some(sharing) = &mut self.sharing {
             sharing.forget(path);

@@ -1,9 +1,8 @@
-//! Early binding (MPMTP-AR §3.6 [R5]): data goes to a path before the path may send, into a buffer of its own.
+//! Early binding (MPMTP-AR §3.6 [R5]): assigns data to a path before the path may send. It waits in the path's buffer.
 //!
-//! The scheduler is asked while some path's buffer has room, whatever the windows, and sees bound data as in
-//! flight. Buffers have a bound ([`Config::early_binding`](crate::Config::early_binding)), so no more than
-//! that waits behind a path that slows down. A path that may not carry data any more gives back what is bound
-//! to it.
+//! The scheduler is asked whenever a path's buffer has room, regardless of windows, and sees bound data as in flight.
+//! [`Config::early_binding`](crate::Config::early_binding) limits each buffer, so only that much waits behind a path that
+//! slows down. A path that may no longer carry data gives its bound data back.
 
 use anabranch_wire::{PACKET_OVERHEAD, PathId, Payload, Time};
 use smallvec::SmallVec;
@@ -20,14 +19,14 @@ use crate::stream::{Carried, Pick, SentRun};
 struct Bind {
     path: PathId,
     bytes: u64,
-    /// These paths get copies.
+    /// These paths send copies.
     others: SmallVec<[PathId; 4]>,
 }
 
-/// Binds data to paths ahead of time.
+/// Binds data to paths in advance.
 #[derive(Default)]
 pub(super) struct Binding {
-    /// Runs that were bound to a path and never left, while they are queued again.
+    /// Runs that were bound to a path but never left, until they are queued again.
     given_back: Carried,
 }
 
@@ -153,14 +152,14 @@ impl Binding {
         None
     }
 
-    /// Queues what is bound to a path again.
+    /// Queues a path's bound data again.
     fn give_back<P: Payload>(&mut self, flight: &mut Flight<P>, index: usize) {
         while let Some(run) = flight.paths.edit(index).queued_mut().pop_bound() {
             self.queue_again(flight, &run);
         }
     }
 
-    /// Queues a run that never left with missing data. It does not count as sent again.
+    /// Queues a run that never left as missing data. It does not count as a retransmission.
     fn queue_again<P: Payload>(&mut self, flight: &mut Flight<P>, run: &SentRun) {
         self.given_back.add(run);
         flight.streams.on_lost(run);
