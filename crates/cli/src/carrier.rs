@@ -1,7 +1,7 @@
-//! A session as a transfer and its display see it.
+//! Connects a session to a transfer and its display.
 //!
-//! [`Carrier`] gives a transfer its streams, [`Gauge`] gives the display its lines; both are handles to one
-//! session. What ends a session early is told in the transfer's words by [`Carrier::explain`].
+//! [`Carrier`] gives a transfer its streams, and [`Gauge`] gives the display its lines; both are handles to one
+//! session. If a session ends early, [`Carrier::explain`] turns the reason into a transfer error.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::errors::{Failure, Kind};
 use crate::ui::paths::{Direction, PathMeter, PathNames};
 use crate::ui::progress::{PathLine, ProgressSnapshot};
 
-/// Code of a session that its user ended; 0x100 and above are the protocol's.
+/// Close code for a session that its user ended; the protocol uses 0x100 and above.
 const INTERRUPTED: u64 = 1;
-/// Time between two looks at a transfer, for the display.
+/// Time between two updates of the display.
 pub const REDRAW: Duration = Duration::from_millis(100);
-/// How long the reason of a session's end may come after the ends of its streams: over another path, or in the next packet.
+/// How long to wait for the reason of a session's end after its streams end: it may come in a later packet.
 const REASON: Duration = Duration::from_millis(500);
-/// How long a session that is over may take to end in agreement.
+/// How long a finished session may take to close in agreement with the other end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A session that carries a transfer.
@@ -44,30 +44,30 @@ impl Connection for Carrier {
 }
 
 impl Carrier {
-    /// A carrier over this session.
+    /// A carrier over `session`.
     #[must_use]
     pub fn new(session: Session) -> Self {
         Self(session)
     }
 
-    /// What shows this session, and the transfer that `progress` belongs to.
+    /// A gauge for this session and for the transfer that updates `progress`.
     #[must_use]
     pub fn gauge(&self, direction: Direction, progress: &Progress) -> Gauge {
         let (meter, names) = (PathMeter::new(direction), PathNames::default());
         Gauge { session: self.0.clone(), meter, names, progress: progress.clone() }
     }
 
-    /// The other end's address, for people; its key while there is no path.
+    /// The other end's address as text; its key while there is no path.
     #[must_use]
     pub fn peer_name(&self) -> String {
         let paths = self.0.paths();
         paths.first().map_or_else(|| self.0.peer().to_string(), |path| path.route.remote.ip().to_string())
     }
 
-    /// Why the transfer failed: where the session ended under it, what ended the session.
+    /// Why the transfer failed: the reason for the session's end, if the session ended first.
     pub async fn explain(&self, error: TransferError) -> Failure {
         let TransferError::Connection(_) = error else { return error.into() };
-        // Without one, the streams' error has to do.
+        // Without a reason, the streams' error is used.
         let _ = tokio::time::timeout(REASON, self.0.closed()).await;
         let lost = |message: String| Failure::new(Kind::Unreachable, message);
         match self.0.close_reason() {
@@ -84,7 +84,7 @@ impl Carrier {
         }
     }
 
-    /// True when the session ended without either end's wish: another one may come about.
+    /// True if neither end wanted the session to end, so that a new one may work.
     #[must_use]
     pub fn was_lost(&self) -> bool {
         matches!(self.0.close_reason(), Some(CloseReason::IdleTimeout | CloseReason::Reset))
@@ -96,12 +96,12 @@ impl Carrier {
         format!("paths   {}", each.join(", "))
     }
 
-    /// Tells the other end that the user here wants no more.
+    /// Tells the other end that the user here cancelled.
     pub fn interrupt(&self) {
         self.0.abort(INTERRUPTED, "interrupted by its user");
     }
 
-    /// Ends the session in agreement with the other end, or without it when that takes long.
+    /// Closes the session in agreement with the other end, or alone if that takes too long.
     pub async fn close(&self) {
         if tokio::time::timeout(FAREWELL, self.0.close()).await.is_err() {
             self.0.abort(0, "done");
@@ -145,7 +145,7 @@ impl Gauge {
     }
 }
 
-/// All bytes there are, where the share says: not for standard input.
+/// The total number of bytes if the share states it; standard input has none.
 #[must_use]
 pub fn bytes_total(counters: &Snapshot) -> Option<u64> {
     Some(counters.bytes_total).filter(|total| *total > 0 && *total >= counters.bytes_done)
@@ -157,12 +157,12 @@ pub fn since(start: Instant) -> Span {
     Span::from_secs_f64(start.elapsed().as_secs_f64())
 }
 
-/// What people call a path: the interface here and the address there.
+/// The display name of a path: local interface and remote address.
 fn label(session: &Session, route: &anabranch_net::Route) -> String {
     local_label(session, route).unwrap_or_else(|| route.remote.ip().to_string())
 }
 
-/// The same while the path's socket is there.
+/// The same, if the path's socket still exists.
 fn local_label(session: &Session, route: &anabranch_net::Route) -> Option<String> {
     anabranch_node::local_name(session, route).map(|local| format!("{local} → {}", route.remote.ip()))
 }

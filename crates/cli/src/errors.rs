@@ -1,4 +1,4 @@
-//! What a command says when it fails: what happened, what was tried, and what to do next.
+//! Errors of commands: what happened, what was tried, and what to do next.
 //!
 //! ```text
 //! error: no path to 203.0.113.9:4433 answered within 5 s
@@ -6,7 +6,7 @@
 //!   hint    is `anabranch send` still running there, and is UDP port 4433 open?
 //! ```
 //!
-//! The [`Kind`] decides the exit code, so that a script can tell "try again" from "never".
+//! The [`Kind`] decides the exit code, so that a script can tell temporary failures from permanent ones.
 
 mod node;
 mod transfer;
@@ -22,37 +22,37 @@ use serde::{Serialize, Serializer};
 
 use crate::ui::paint::Paint;
 
-/// Text with everything escaped that could steer a terminal ([`Escaped`]).
+/// Text with all terminal control characters escaped ([`Escaped`]).
 #[must_use]
 pub fn printable(text: &str) -> String {
     Escaped(text).to_string()
 }
 
-/// Who or what stood in the way; each has its own exit code.
+/// The cause of a failure; each has its own exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// This machine: a file, a disk, a permission, a port.
     Local,
-    /// The command line asks for what cannot be: an option, a value, a ticket that is none.
+    /// The command line is invalid: an impossible option or value, or text that is not a ticket.
     Usage,
-    /// The other end was not reached, or was lost. Trying again may help.
+    /// The other end was not reached, or the connection was lost. Trying again may help.
     Unreachable,
-    /// The other end refused, or gave up: a wrong or expired ticket, an unknown key, a disk that is full there. Trying
-    /// again does not help.
+    /// The other end refused or gave up: a wrong or expired ticket, an unknown key, a full disk there. Trying again
+    /// does not help.
     Refused,
-    /// What arrived is not what was sent.
+    /// The data that arrived differs from the data that was sent.
     Corrupt,
-    /// Some of the files were not transferred; the others were.
+    /// Some of the files were transferred, but not all.
     Incomplete,
-    /// The user stopped it.
+    /// The user stopped the command.
     Interrupted,
-    /// Whoever read the output went away (`anabranch … | head`); not an error.
+    /// The reader of the output went away (`anabranch … | head`); not an error.
     ReaderGone,
 }
 
 impl Kind {
-    /// The exit code of the process. The parser of the command line uses the one of [`Self::Usage`].
+    /// The exit code of the process. The command-line parser uses that of [`Self::Usage`].
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// The exit codes as `--help` and the man page state them.
+/// The exit codes, as listed in `--help` and the man page.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0    done
@@ -80,29 +80,29 @@ Exit codes:
   6    some of the files were not transferred, the others were
   130  interrupted";
 
-/// Why a command failed, told to its user.
+/// Why a command failed, as shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// Who or what stood in the way.
+    /// The cause, which decides the exit code.
     pub kind: Kind,
-    /// What happened: one line, lower case, no full stop.
+    /// The message: one line, lower case, no full stop.
     pub message: String,
-    /// The message's particulars, a line each: the files that failed.
+    /// Details of the message, one per line, such as the files that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<String>,
-    /// What the other end said, in its own words.
+    /// The other end's error message.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "escaped")]
     pub said: Option<ForeignText>,
-    /// What was tried before giving up.
+    /// Attempts made before giving up.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<String>,
-    /// What to do next.
+    /// Advice to the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure of this kind with nothing tried and no hint.
+    /// A failure of this kind without attempts or a hint.
     #[must_use]
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), details: Vec::new(), said: None, tried: Vec::new(), hint: None }
@@ -114,7 +114,7 @@ impl Failure {
         Self::new(Kind::Local, message)
     }
 
-    /// A command line that asks for what cannot be.
+    /// A failure caused by an invalid command line.
     #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Kind::Usage, message)
@@ -128,7 +128,7 @@ impl Failure {
         anabranch_node::Error::file(doing, path, error).into()
     }
 
-    /// Output that could not be written: the program that read it went away, or something worse.
+    /// The failure when output cannot be written: its reader went away, or something worse.
     #[must_use]
     pub fn output(error: &io::Error) -> Self {
         match error.kind() {
@@ -137,46 +137,46 @@ impl Failure {
         }
     }
 
-    /// Events that could not be written while a command was at work: it ends unfinished.
+    /// The failure when events cannot be written while a command runs: the command ends early.
     #[must_use]
     pub fn unheard(error: &io::Error) -> Self {
         Self::local(format!("cannot write the events: {}", describe(error)))
             .hint("the command ends with the program that reads its events; let that read to the end")
     }
 
-    /// The same failure with one more line of particulars.
+    /// Adds a line of details.
     #[must_use]
     pub fn detail(mut self, what: impl Into<String>) -> Self {
         self.details.push(what.into());
         self
     }
 
-    /// The same failure with what the other end said about it.
+    /// Adds the other end's message.
     #[must_use]
     pub fn said(mut self, text: ForeignText) -> Self {
         self.said = Some(text).filter(|text| !text.is_empty());
         self
     }
 
-    /// The same failure with the next thing that was tried.
+    /// Adds an attempt.
     #[must_use]
     pub fn tried(mut self, what: impl Into<String>) -> Self {
         self.tried.push(what.into());
         self
     }
 
-    /// The same failure with advice.
+    /// Adds advice.
     #[must_use]
     pub fn hint(mut self, what: impl Into<String>) -> Self {
         self.hint = Some(what.into());
         self
     }
 
-    /// The text for a terminal, ending in a newline. Control characters, which may come from the other end
-    /// or from file names, are made visible.
+    /// The text for a terminal, ending in a newline. Escapes control characters, which may come from the other end or
+    /// from file names.
     #[must_use]
     pub fn render(&self, paint: Paint) -> String {
-        // Who stops a command has not met with an error.
+        // An interruption by the user is not an error.
         let label =
             if self.kind == Kind::Interrupted { paint.bold("stopped:") } else { paint.red_bold("error:") };
         let mut text = format!("{label} {}\n", printable(&self.message));

@@ -1,11 +1,11 @@
-//! Keeps a ticket out of the list of processes.
+//! Keeps a ticket out of the process list.
 //!
-//! Every user of a machine sees the command lines of all programs, and a ticket opens a share. So a command that was
-//! given a ticket as a word starts once more, as itself, with the ticket in its environment, which only its owner can
-//! read. It is visible for the moment until then, and in the shell's history.
+//! Every user of a machine can see the command lines of all programs, and a ticket opens a share. So a command with a
+//! ticket among its arguments restarts itself with the ticket in its environment, which only its owner can read. The
+//! ticket is still visible until then, and stays in the shell's history.
 
-/// Starts the program once more without `ticket` among its words. Goes on where that fails, and where it would change
-/// the meaning of the other words.
+/// Restarts the program without `ticket` among its arguments. Continues without a restart if that fails or would
+/// change the meaning of the other arguments.
 #[cfg(unix)]
 pub(crate) fn restart_without(ticket: &str) {
     use std::os::unix::process::CommandExt as _;
@@ -18,10 +18,10 @@ pub(crate) fn restart_without(ticket: &str) {
     let Ok(program) = std::env::current_exe() else { return };
     let mut words = words.into_iter();
     let name = words.next().unwrap_or_else(|| program.clone().into_os_string());
-    // It returns only when it fails; then the ticket stays where it is.
+    // Returns only on failure; the ticket then stays visible.
     let _ = std::process::Command::new(program).arg0(name).args(words).env(TICKET_VARIABLE, ticket).exec();
 }
 
-/// Elsewhere a program cannot become itself again.
+/// Other systems cannot replace a running program.
 #[cfg(not(unix))]
 pub(crate) fn restart_without(_ticket: &str) {}

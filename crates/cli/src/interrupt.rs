@@ -1,12 +1,12 @@
-//! The user's wish to stop.
+//! Waits for the user to stop the command.
 
 #[cfg(unix)]
 use std::sync::LazyLock;
 
 use crate::errors::Kind;
 
-/// Waits for Ctrl-C or, on Unix, SIGTERM or SIGHUP. From then on a second one ends the program at once, without a
-/// farewell to the other end.
+/// Waits for Ctrl-C or, on Unix, SIGTERM or SIGHUP. After that, a second one ends the program at once, without
+/// notifying the other end.
 pub async fn requested() {
     first().await;
     tokio::spawn(async {
@@ -26,7 +26,7 @@ async fn first() {
     }
 }
 
-/// Waits for SIGHUP: the terminal is gone. Under `nohup` it stays ignored.
+/// Waits for SIGHUP, which reports that the terminal is gone. Under `nohup` it stays ignored.
 #[cfg(unix)]
 async fn hang_up() {
     use tokio::signal::unix::{SignalKind, signal};
@@ -39,7 +39,8 @@ async fn hang_up() {
     }
 }
 
-/// True when this program was started with SIGHUP ignored. Linux lists the signals in a mask, SIGHUP lowest.
+/// True if this program was started with SIGHUP ignored. Linux lists ignored signals in a mask whose lowest bit is
+/// SIGHUP.
 #[cfg(unix)]
 fn ignores_hang_up() -> bool {
     static IGNORES: LazyLock<bool> = LazyLock::new(|| {
@@ -50,13 +51,13 @@ fn ignores_hang_up() -> bool {
     *IGNORES
 }
 
-/// From now on a write beyond the limit of file sizes (`ulimit -f`) fails, instead of ending the program.
+/// Makes writes beyond the file size limit (`ulimit -f`) fail instead of ending the program.
 #[cfg(unix)]
 pub fn survive_file_size_limit() {
     use tokio::signal::unix::{SignalKind, signal};
-    /// SIGXFSZ, on all systems that this program runs on.
+    /// SIGXFSZ, the same number on all supported systems.
     const FILE_SIZE: i32 = 25;
-    // The handler stays when its receiving end is dropped. Without it the system's default remains.
+    // The handler stays when its receiver is dropped. If it cannot be installed, the system's default remains.
     drop(signal(SignalKind::from_raw(FILE_SIZE)));
 }
 

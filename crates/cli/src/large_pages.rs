@@ -1,14 +1,14 @@
 //! Large pages for large simulations.
 //!
-//! A network of hundreds of hosts uses tens of megabytes, all of them visited again and again. With pages of 4 KiB a tenth of a
-//! run goes into page-table walks. Linux gives larger pages to programs that ask. glibc asks if an environment variable is set
-//! when the program starts, so the program starts itself once more with that variable.
+//! A network of hundreds of hosts uses tens of megabytes, all of them visited repeatedly. With pages of 4 KiB,
+//! page-table walks take a tenth of a run. Linux gives larger pages to programs that ask for them. glibc asks if an
+//! environment variable is set when the program starts, so the program restarts itself with that variable.
 //!
-//! glibc asks only for its main arena. A single network is therefore run in that arena, although it has a thread of its own.
-//! Several networks at once keep an arena for each thread, so that they do not wait for each other.
+//! glibc asks only for its main arena. So a single network runs in that arena, although it has its own thread. Several
+//! networks at once keep an arena per thread, so that they do not wait for each other.
 
-/// Starts the program once more with large pages, for this many simulations at a time. Does nothing where the system does not
-/// offer them, or where the user has set `GLIBC_TUNABLES`.
+/// Restarts the program with large pages, for this many simulations at a time. Does nothing if the system does not
+/// offer them, or if the user has set `GLIBC_TUNABLES`.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn restart_with(at_once: usize) {
     use std::os::unix::process::CommandExt as _;
@@ -31,6 +31,6 @@ pub(crate) fn restart_with(at_once: usize) {
     let _ = std::process::Command::new(program).arg0(name).args(arguments).env(SETTING, setting).exec();
 }
 
-/// Other systems have no such request.
+/// Other systems have no such setting.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) fn restart_with(_at_once: usize) {}

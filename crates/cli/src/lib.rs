@@ -1,8 +1,8 @@
 //! The `anabranch` command line.
 //!
-//! [`args`] says what may be typed, [`commands`] does it (one file a command), [`ui`] shows how it goes,
-//! [`errors`] says what went wrong and what to do about it. Commands return values; only this crate's
-//! edges write to the terminal.
+//! [`args`] defines the command line, [`commands`] runs it (one file per command), [`ui`] shows progress, and
+//! [`errors`] reports failures with advice. Commands return values; only the edges of this crate write to the
+//! terminal.
 
 pub mod args;
 pub mod capture;
@@ -29,7 +29,7 @@ use errors::Kind;
 use report::Event;
 use ui::out;
 
-/// Reads the command line, runs the command and turns its outcome into an exit code ([`Kind`]).
+/// Parses the command line, runs the command and returns the exit code for its outcome ([`Kind`]).
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
         Err(failure) if failure.kind == Kind::ReaderGone => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(stream) = events {
-                // The exit code and standard error tell it, too.
+                // The exit code and standard error report the failure, too.
                 let _ = stream.json(&Event::Error(&failure));
             }
             out::error(&failure.render(context.paint));

@@ -1,4 +1,4 @@
-//! The `anabranch` program; everything it does is in the library beside it.
+//! The `anabranch` program, a thin wrapper around the library of this crate.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Options that say what is wanted of paths, for every command that opens or accepts sessions.
+//! The options for path rules, for every command that opens or accepts sessions.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct PathOptions {
 }
 
 impl PathOptions {
-    /// All rules, in the order in which they are asked.
+    /// All rules, in the order in which they are checked.
     ///
     /// # Errors
     /// When the file cannot be read or has a mistake.

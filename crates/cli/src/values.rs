@@ -1,6 +1,6 @@
-//! What people type as option values, and how it is read: spans of time, sizes, pinned paths.
+//! Parses option values: spans of time, sizes, rates, pinned paths.
 //!
-//! Each reader names in its error what it wanted and an example, since clap prints that text as it is.
+//! Each parser's error names the expected format with an example, because clap prints that text unchanged.
 
 use std::error::Error;
 use std::fmt;
@@ -17,10 +17,10 @@ use anabranch_wire::Span;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use zeroize::Zeroizing;
 
-/// The longest span that is taken: some lifetimes, and well within what clocks can count.
+/// The longest accepted span: several lifetimes, and well within the range of clocks.
 const LONGEST_SPAN: Span = Span::from_secs(100_000 * 86_400);
 
-/// Spells out a span: `500ms`, `90s`, `10m`, `24h`, `7d`, or a bare number of seconds.
+/// Parses a span: `500ms`, `90s`, `10m`, `24h`, `7d`, or a bare number of seconds.
 ///
 /// # Errors
 /// When the number or the unit cannot be read, or the span is zero or too long.
@@ -31,7 +31,7 @@ pub fn span(text: &str) -> Result<Span, String> {
     }
 }
 
-/// A span as [`span`] reads it, or 0.
+/// Parses a span as [`span`] does, or 0.
 ///
 /// # Errors
 /// When the number or the unit cannot be read, or the span is too long.
@@ -55,7 +55,7 @@ fn wanted_span(text: &str) -> String {
     format!("`{text}` is not a length of time; write 500ms, 90s, 10m, 24h or 7d")
 }
 
-/// Spells out a rate in bits a second: `100Mbit/s`, `1.5 Gbit/s`.
+/// Parses a rate in bits a second: `100Mbit/s`, `1.5 Gbit/s`.
 ///
 /// # Errors
 /// When the number or the unit cannot be read, or the rate is zero.
@@ -64,7 +64,7 @@ pub fn rate(text: &str) -> Result<NonZeroU64, String> {
     NonZeroU64::new(bits).ok_or_else(|| "must be more than nothing".into())
 }
 
-/// Spells out a number of bytes: `500MB`, `2GiB`.
+/// Parses a number of bytes: `500MB`, `2GiB`.
 ///
 /// # Errors
 /// When the number or the unit cannot be read.
@@ -72,17 +72,17 @@ pub fn size(text: &str) -> Result<u64, String> {
     anabranch_settings::size(text)
 }
 
-/// The environment variable that a ticket may come from.
+/// The environment variable that can hold a ticket.
 pub const TICKET_VARIABLE: &str = "ANABRANCH_TICKET";
-/// More than the longest ticket.
+/// Longer than any ticket.
 const LONGEST_TICKET: u64 = 64 << 10;
 
-/// Reads a ticket: its text, `-` for a line of standard input, or `@FILE` for a file that holds it.
+/// Reads a ticket: its text, `-` for a line of standard input, or `@FILE` for a file that contains it.
 ///
-/// The command line of a program is visible to every user of the machine; the other two are not.
+/// Every user of the machine can see a program's command line, but not its standard input or a private file.
 ///
 /// # Errors
-/// When it cannot be read, or is no ticket.
+/// When the source cannot be read, or its text is not a ticket.
 pub fn ticket(text: &str) -> Result<Ticket, String> {
     let read = |from: &mut dyn Read, what: &str| {
         let mut line = Zeroizing::new(String::new());
@@ -102,7 +102,7 @@ pub fn ticket(text: &str) -> Result<Ticket, String> {
     line.trim().parse().map_err(|error: TicketError| error.to_string())
 }
 
-/// A reader of whole numbers within a range.
+/// A parser for whole numbers within a range.
 pub fn whole<T>(
     range: RangeInclusive<T>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
@@ -116,7 +116,7 @@ where
     }
 }
 
-/// Reads one of `names`, as the type that knows them; `--help` lists them.
+/// A parser for one of `names`, converted to the type that defines them; `--help` lists them.
 pub fn one_of<T>(names: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err: Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
@@ -124,12 +124,12 @@ where
     PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
 
-/// A host with or without a port, written `203.0.113.9:4433`, `[2001:db8::9]`, `home.example.org:4433`.
+/// A host with an optional port: `203.0.113.9:4433`, `[2001:db8::9]`, `home.example.org:4433`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
     /// A name or an address, without brackets.
     pub host: String,
-    /// `None` means the port that the program listens on.
+    /// `None` means the port on which the program listens.
     pub port: Option<u16>,
 }
 
@@ -161,7 +161,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// The local end of a pinned path: an address, or an interface by name.
+/// The local end of a pinned path: an address or an interface name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalEnd {
     /// A local address.
@@ -170,21 +170,21 @@ pub enum LocalEnd {
     Interface(String),
 }
 
-/// A path chosen by hand, written `LOCAL=REMOTE`: `wlan0=203.0.113.9` or `10.0.0.7=[2001:db8::9]:4433`.
+/// A pinned path, written `LOCAL=REMOTE`: `wlan0=203.0.113.9` or `10.0.0.7=[2001:db8::9]:4433`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPin {
-    /// Where it leaves this machine.
+    /// The local end.
     pub local: LocalEnd,
-    /// Where it enters the other one.
+    /// The remote end.
     pub remote: RemoteEnd,
 }
 
-/// An address of the other machine, its port optional.
+/// An address of the other machine, with an optional port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteEnd {
     /// The address.
     pub ip: IpAddr,
-    /// The port; `None` means the one that the ticket names.
+    /// The port; `None` means the port in the ticket.
     pub port: Option<u16>,
 }
 

@@ -1,4 +1,4 @@
-//! What an error of the node means to the user of a command: its kind decides the exit code.
+//! Converts node errors into errors of commands: their kind decides the exit code.
 
 use std::io;
 
@@ -26,7 +26,7 @@ impl From<ConnectError> for Failure {
 }
 
 impl Failure {
-    /// An endpoint that could not be set up.
+    /// The failure when an endpoint cannot be set up.
     #[must_use]
     pub fn bind(error: &io::Error) -> Self {
         Error::bind(error).into()

@@ -1,4 +1,4 @@
-//! What a failed transfer means to its user: the library's words, the exit code, the advice set apart.
+//! Converts transfer errors into errors of commands: message, exit code and a separate hint.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use anabranch_transfer::TransferError;
 
 use super::{Failure, Kind, describe};
 
-/// Most files named one by one; the rest are counted.
+/// The most files to list by name; the rest are counted.
 const MOST_NAMED: usize = 10;
 
 impl From<TransferError> for Failure {
@@ -39,7 +39,7 @@ impl From<TransferError> for Failure {
                 }
                 return failure;
             }
-            // What to do depends on where the data came from and went; whoever knows adds it.
+            // The advice depends on the source and target of the data, so the caller adds it.
             TransferError::Lost { path, source } => {
                 return Self::local(format!("cannot write {}: {}", path.display(), describe(source)));
             }
@@ -53,7 +53,7 @@ impl From<TransferError> for Failure {
     }
 }
 
-/// The text without the codes that Rust puts behind the system's words: "(os error 13)".
+/// The text without the codes that Rust appends to system errors: "(os error 13)".
 fn without_codes(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();

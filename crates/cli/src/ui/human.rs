@@ -1,4 +1,4 @@
-//! Sizes and times as people read them.
+//! Formats sizes and times for people.
 
 use anabranch_wire::Span;
 
@@ -19,13 +19,13 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// A number of seconds, as [`Span::in_words`] has it.
+/// A number of seconds, in the format of [`Span::in_words`].
 #[must_use]
 pub fn seconds(count: f64) -> String {
     Span::from_secs_f64(count).in_words()
 }
 
-/// A number of things: `1 file`, `12 files`.
+/// A count with its noun: `1 file`, `12 files`.
 #[must_use]
 pub fn count(number: u64, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }

@@ -21,7 +21,7 @@ pub enum Mode {
     Terminal,
     /// A plain line every few seconds.
     Lines,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
     /// Nothing.
     Quiet,

@@ -9,12 +9,12 @@ use serde::Serialize;
 use super::progress::AboveProgress;
 use crate::errors::Failure;
 
-/// Where a command's events go.
+/// The stream for a command's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// To standard output: the usual place.
+    /// Standard output, the usual one.
     Stdout,
-    /// To standard error, because standard output carries the data itself.
+    /// Standard error, used when standard output carries the data itself.
     Stderr,
 }
 
@@ -31,28 +31,28 @@ impl Stream {
     /// Writes `value` as one line of JSON.
     ///
     /// # Errors
-    /// [`Kind::ReaderGone`] when the reader of a pipe went away, [`Kind::Local`] for the rest.
+    /// [`Kind::ReaderGone`] when the reader of a pipe went away, [`Kind::Local`] for other errors.
     pub fn json<T: Serialize>(self, value: &T) -> Result<(), Failure> {
         write_to(&mut *self.writer(), json_line(value).as_bytes())
     }
 }
 
-/// Writes `text` to standard output as it is.
+/// Writes `text` to standard output unchanged.
 ///
 /// # Errors
-/// [`Kind::ReaderGone`] when the reader of a pipe went away, [`Kind::Local`] for the rest.
+/// [`Kind::ReaderGone`] when the reader of a pipe went away, [`Kind::Local`] for other errors.
 pub fn print(text: &str) -> Result<(), Failure> {
     write_to(&mut io::stdout().lock(), text.as_bytes())
 }
 
-/// Writes `text` to standard error. Nothing can be done when that fails, so nothing is.
+/// Writes `text` to standard error. Ignores errors, because there is nowhere left to report them.
 pub fn error(text: &str) {
     let _ = AboveProgress.write_all(text.as_bytes());
 }
 
-/// One line of JSON with its newline. A value that JSON cannot hold becomes an error event.
+/// One line of JSON with its newline. A value that cannot be encoded becomes an error event.
 ///
-/// Characters that would steer a terminal stand as `\u009b`: the line may be shown as it is.
+/// Control characters are escaped, as `\u009b`, because the line may be shown on a terminal.
 #[must_use]
 pub fn json_line<T: Serialize>(value: &T) -> String {
     let text = serde_json::to_string(value).unwrap_or_else(|error| {

@@ -16,16 +16,16 @@ pub enum When {
     Never,
 }
 
-/// Puts text in colour, or leaves it alone.
+/// Colours text, or returns it unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paint {
     on: bool,
 }
 
 impl Paint {
-    /// Leaves all text alone.
+    /// Returns all text unchanged.
     pub const OFF: Self = Self { on: false };
-    /// Paints.
+    /// Colours text.
     pub const ON: Self = Self { on: true };
 
     /// Paint for standard error, following `--color`, `NO_COLOR` (<https://no-color.org>) and `TERM=dumb`.
@@ -55,7 +55,7 @@ impl Paint {
         self.wrap("31", text)
     }
 
-    /// Yellow: a doubt.
+    /// Yellow: a warning.
     #[must_use]
     pub fn yellow(self, text: &str) -> String {
         self.wrap("33", text)
@@ -67,7 +67,7 @@ impl Paint {
         self.wrap("32", text)
     }
 
-    /// Bold: headings and what matters.
+    /// Bold: headings and important values.
     #[must_use]
     pub fn bold(self, text: &str) -> String {
         self.wrap("1", text)
@@ -84,7 +84,7 @@ impl Paint {
     }
 }
 
-/// Follows the option. With `auto`, uses colours unless something asks for `plain` text.
+/// Follows the option. With `auto`, uses colours unless the environment asks for `plain` text.
 fn wanted(when: When, plain: bool) -> bool {
     match when {
         When::Always => true,

@@ -1,7 +1,7 @@
 //! Turns the engine's counters of each path into a line of the display.
 //!
-//! The engine gives totals since a path was opened; people want to see how fast it is now. Each path has a
-//! [`Meter`] here, and its share is its part of all rates together, so a path that was cut goes to nothing
+//! The engine reports totals since a path was opened, but the display shows the current rate. So each path has a
+//! [`Meter`]. A path's share is its rate divided by the sum of all rates, so the share of a cut path drops to zero
 //! within seconds.
 
 use std::collections::BTreeMap;
@@ -27,13 +27,13 @@ pub struct PathMeter {
 }
 
 impl PathMeter {
-    /// A meter for data in this direction.
+    /// A set of meters for data in this direction.
     #[must_use]
     pub fn new(direction: Direction) -> Self {
         Self { direction, meters: BTreeMap::new() }
     }
 
-    /// The lines for these named paths at `elapsed`. Meters of other paths are dropped.
+    /// The lines for these named paths at `elapsed`. Drops the meters of other paths.
     pub fn lines(&mut self, elapsed: Span, paths: &[(String, PathInfo)]) -> Vec<PathLine> {
         self.meters.retain(|id, _| paths.iter().any(|(_, path)| path.id == *id));
         let rates: Vec<Rate> = paths.iter().map(|(_, path)| self.rate(elapsed, path)).collect();
@@ -48,7 +48,7 @@ impl PathMeter {
             Direction::In => path.stats.data_received,
         };
         let rate = self.meters.entry(path.id).or_default().sample(elapsed, bytes).unwrap_or(Rate::ZERO);
-        // A silent path has no rate, however good its last seconds were.
+        // A silent path has rate zero, even if its last seconds were fast.
         if path.state == EngineState::Failed { Rate::ZERO } else { rate }
     }
 
@@ -65,12 +65,12 @@ impl PathMeter {
     }
 }
 
-/// Remembers the name of each path: the socket that the name comes from may be gone before the path is.
+/// Remembers the name of each path: the socket that the name comes from may close before the path does.
 #[derive(Debug, Default)]
 pub struct PathNames(BTreeMap<PathId, String>);
 
 impl PathNames {
-    /// Names these paths by `name_now`, or by its last answer.
+    /// Names these paths by `name_now`, or by its last answer if it has none now.
     pub fn name(
         &mut self,
         paths: Vec<PathInfo>,
@@ -94,7 +94,7 @@ pub fn rtt_ms(path: &PathInfo) -> Option<f64> {
     (!path.rtt.is_zero()).then(|| path.rtt.as_millis_f64())
 }
 
-/// The known share of lost packets in this direction; `None` before the first packet.
+/// The share of packets known to be lost in this direction; `None` before the first packet.
 #[must_use]
 pub fn loss(direction: Direction, stats: &PathStats) -> Option<f64> {
     let (lost, sent) = match direction {
@@ -104,7 +104,7 @@ pub fn loss(direction: Direction, stats: &PathStats) -> Option<f64> {
     (sent > 0).then(|| (lost as f64 / sent as f64).min(1.0))
 }
 
-/// Whether a path carries data, for people.
+/// Whether a path carries data, as text.
 #[must_use]
 pub fn state(path: &PathInfo) -> PathState {
     match path.state {

@@ -1,10 +1,10 @@
 //! Shows the progress of a transfer: one line for each path and one for the whole.
 //!
-//! A command hands over a [`ProgressSnapshot`] several times a second; [`Progress`] decides whether and how
-//! it is shown. On a terminal every snapshot redraws the lines, a log gets a line every few seconds, a
-//! program an event every half second. Rates are of the last [`WINDOW`], that of the whole and those of the paths
-//! alike; time comes from the snapshots, so nothing here reads a clock. The whole is never shown faster than its paths
-//! together: bytes that waited for earlier ones become content all at once.
+//! A command passes a [`ProgressSnapshot`] several times a second; [`Progress`] decides whether and how to show it. A
+//! terminal redraws on every snapshot, a log gets a line every few seconds, and a program gets an event every half
+//! second. All rates cover the last [`WINDOW`]. Time comes from the snapshots, so this module reads no clock. The
+//! total rate is never shown higher than the sum of the paths: bytes that waited for earlier ones become content all
+//! at once.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -23,11 +23,11 @@ use crate::report::Event;
 const LINE_EVERY: Span = Span::from_secs(5);
 /// Time between JSON events.
 const EVENT_EVERY: Span = Span::from_millis(500);
-/// Rates are what passed in this time.
+/// The time over which rates are measured.
 const WINDOW: Span = Span::from_secs(5);
-/// The shortest time that gives a rate.
+/// The shortest time from which a rate is computed.
 const SHORTEST: Span = Span::from_millis(400);
-/// A longer estimate than this says nothing and is not shown.
+/// Longer estimates are meaningless and not shown.
 const ETA_MAX_S: f64 = 30.0 * 86_400.0;
 /// After this long without a byte the display shows a stall instead of the time left.
 const STALL: Span = Span::from_secs(3);
@@ -39,11 +39,11 @@ pub struct ProgressSnapshot {
     pub elapsed: Span,
     /// Bytes of content that are safe, including those of an earlier attempt.
     pub bytes_done: u64,
-    /// Those of an earlier attempt: they count as done but not as speed.
+    /// Bytes from an earlier attempt: they count as done but not toward the rate.
     pub bytes_resumed: u64,
     /// Bytes of content in all; `None` while unknown (standard input).
     pub bytes_total: Option<u64>,
-    /// Whether every path is lost and the other end is looked for again.
+    /// Whether every path is lost and the command is looking for the other end again.
     pub waiting: bool,
     /// The session's paths, in the order to show them.
     pub paths: Vec<PathLine>,
@@ -57,23 +57,23 @@ impl ProgressSnapshot {
     }
 }
 
-/// The display's data of one path.
+/// A path, as the display shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PathLine {
     /// Its name for people: the interface, the relay, the remote address.
     #[serde(rename = "path")]
     pub label: String,
-    /// Payload a second, in 10⁶ bits.
+    /// Payload rate in 10⁶ bits a second.
     pub rate_mbit_s: f64,
     /// Smoothed round-trip time in milliseconds; `None` before the first sample.
     pub rtt_ms: Option<f64>,
-    /// Share of packets lost, 0 to 1; the receiving side counts what is missing. `None` before the first.
+    /// Share of packets lost, 0 to 1; the receiver counts gaps. `None` before the first packet.
     pub loss: Option<f64>,
-    /// This path's part of the present rate of all, 0 to 1.
+    /// This path's share of the total rate, 0 to 1.
     pub share: f64,
     /// Whether it carries data.
     pub state: PathState,
-    /// Why it carries none, or why it does though it is not meant to; nothing while it is used as any other.
+    /// Why the path is idle, or why it is used despite being a backup; `None` in normal use.
     pub why: Option<String>,
 }
 
@@ -81,19 +81,19 @@ pub struct PathLine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathState {
-    /// Challenged, not answered yet.
+    /// Challenged, not yet answered.
     Validating,
     /// Carries data.
     Active,
-    /// Its acknowledgements are overdue: its data goes elsewhere, too.
+    /// Its acknowledgements are overdue, so its data is also sent over other paths.
     Suspect,
-    /// Taken out and probed (mTCP §3.4.2 [M12]).
+    /// Taken out of use and probed (mTCP §3.4.2 [M12]).
     Failed,
-    /// Given up; what is under way still counts.
+    /// Given up; packets in flight still count.
     Closing,
-    /// Kept for when others fail.
+    /// A backup for when other paths fail.
     Standby,
-    /// Gone; only reports of a whole test still know it.
+    /// Closed; only the report of a whole test still lists it.
     Closed,
 }
 
@@ -104,29 +104,29 @@ pub struct Total {
     pub bytes_done: u64,
     /// Bytes in all, if known.
     pub bytes_total: Option<u64>,
-    /// The rate of the last seconds; `None` until one is known, and while nothing arrives.
+    /// The rate of the last seconds; `None` before the first measurement and while nothing arrives.
     pub rate: Option<Rate>,
-    /// The outlook.
+    /// The time left, or why it is unknown.
     pub outlook: Outlook,
 }
 
-/// The outlook of a transfer.
+/// How long a transfer will still take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outlook {
     /// Unknown: it has just begun, its length is unknown, or it is complete.
     Unknown,
     /// Seconds left at the present rate.
     Left(f64),
-    /// Nothing was transferred yet: data of an earlier attempt is being compared.
+    /// Nothing was transferred yet: the data of an earlier attempt is being compared.
     Comparing,
-    /// No byte came for so many seconds.
+    /// No byte has arrived for this many seconds.
     Stalled(f64),
-    /// Every path is lost, and the other end is looked for again.
+    /// Every path is lost, and the command is looking for the other end again.
     Waiting,
 }
 
 impl Total {
-    /// The part that is done, 0 to 1; an empty transfer is done. `None` while the length is unknown.
+    /// The share that is done, 0 to 1; 1 for an empty transfer. `None` while the length is unknown.
     #[must_use]
     pub fn fraction(&self) -> Option<f64> {
         let total = self.bytes_total?;
@@ -139,7 +139,7 @@ pub struct Progress {
     view: View,
     paint: Paint,
     meter: Meter,
-    /// The bytes that were done when they last changed, and when that was.
+    /// The bytes done at the last change, and the time of that change.
     changed: Option<(Span, u64)>,
     /// When the next line or event is due; `None` before the first snapshot.
     next_at: Option<Span>,
@@ -153,7 +153,7 @@ enum View {
 }
 
 impl Progress {
-    /// Shows progress in `mode`: drawings and lines on standard error, events on `events`.
+    /// Shows progress in `mode`: drawings and lines go to standard error, events to `events`.
     #[must_use]
     pub fn new(mode: Mode, paint: Paint, events: out::Stream) -> Self {
         let view = match mode {
@@ -165,17 +165,17 @@ impl Progress {
         Self { view, paint, meter: Meter::default(), changed: None, next_at: None }
     }
 
-    /// Takes in the present state and shows it if it is time to.
+    /// Takes a snapshot and shows it if an update is due.
     ///
     /// # Errors
-    /// When an event could not be written: the program that read them is gone.
+    /// When an event cannot be written because its reader is gone.
     pub fn update(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
         let total = self.total(snapshot);
         match &mut self.view {
             View::Bars(bars) => bars.draw(&total, &snapshot.paths, (self.paint, Size::of_stderr())),
             View::Nothing => {}
             View::Lines(_) | View::Events(_) if self.next_at.is_some_and(|at| snapshot.elapsed < at) => {}
-            // The first snapshot has no rate yet: begin with the second line.
+            // The first snapshot has no rate yet, so the first line waits one interval.
             View::Lines(_) if self.next_at.is_none() => self.next_at = Some(snapshot.elapsed + LINE_EVERY),
             View::Lines(_) => {
                 self.next_at = Some(snapshot.elapsed + LINE_EVERY);
@@ -223,7 +223,7 @@ impl Progress {
 
     fn say(&mut self, line: &str) {
         if let View::Lines(writer) = &mut self.view {
-            // A transfer continues when its progress cannot be written.
+            // A transfer continues even if its progress cannot be written.
             let _ = writeln!(writer, "{}", crate::errors::printable(line));
         }
     }
@@ -282,9 +282,9 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
     }
 }
 
-/// The rate of the last [`WINDOW`].
+/// The rate over the last [`WINDOW`].
 ///
-/// It starts with the first byte, and anew when the total falls back, as after a new connection.
+/// Measuring starts with the first byte, and restarts when the total falls, as after a new connection.
 #[derive(Default)]
 pub struct Meter {
     /// Totals of the last seconds, the oldest first.
@@ -292,7 +292,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Takes the total at a moment and gives the rate; `None` until enough time has passed.
+    /// Takes the current total and returns the rate; `None` until enough time has passed.
     pub fn sample(&mut self, at: Span, bytes: u64) -> Option<Rate> {
         match self.samples.back() {
             Some((_, last)) if bytes < *last => self.samples.clear(),
@@ -300,7 +300,7 @@ impl Meter {
             _ => {}
         }
         if bytes == 0 {
-            // The time before the first byte does not count.
+            // Time before the first byte does not count.
             self.samples.clear();
         }
         self.samples.push_back((at, bytes));
@@ -317,11 +317,11 @@ impl Meter {
     }
 }
 
-/// The bottom of the terminal, shared by all that draws there and all that writes above it.
+/// The bottom of the terminal, shared by the drawing and by everything that writes above it.
 static SCREEN: LazyLock<MultiProgress> =
     LazyLock::new(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10)));
 
-/// Standard error for text that may come while progress is drawn: the drawing makes room for it.
+/// Standard error for text written while progress is drawn; the drawing moves out of the way.
 pub struct AboveProgress;
 
 impl Write for AboveProgress {
@@ -343,7 +343,7 @@ struct Bars {
 
 impl Bars {
     fn draw(&mut self, total: &Total, paths: &[PathLine], (paint, size): (Paint, Size)) {
-        // A row stays free for the cursor, and one for the total.
+        // One row stays free for the cursor, and one for the total.
         let shown = paths.len().min(size.rows.saturating_sub(2));
         let (shown, left_out) =
             if shown < paths.len() { (shown.saturating_sub(1), true) } else { (shown, false) };
@@ -365,11 +365,11 @@ impl Bars {
     }
 
     fn say(&self, message: &str) {
-        // A transfer continues when its progress cannot be written.
+        // A transfer continues even if its progress cannot be written.
         let _ = SCREEN.println(message);
     }
 
-    /// Leaves the last lines on the screen as text, out of reach of what is drawn later.
+    /// Leaves the last lines on the screen as text, so that later drawing does not overwrite them.
     fn leave(&mut self) {
         let lines: Vec<_> = self.paths.drain(..).chain(self.total.take()).collect();
         for line in &lines {
@@ -381,7 +381,7 @@ impl Bars {
     }
 }
 
-/// A line of text, which fits already.
+/// A line of text that already fits.
 fn line() -> ProgressBar {
     let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new_spinner().with_style(style)
@@ -543,7 +543,7 @@ mod tests {
         for tenths in 0..10 {
             progress.total(&at(tenths));
         }
-        // Much that had waited for an earlier byte becomes content at once.
+        // Many bytes that waited for an earlier one become content at once.
         let burst = ProgressSnapshot { bytes_done: 60_000_000, ..at(10) };
         assert_eq!(progress.total(&burst).rate, Some(Rate::from_mbit(80.0)));
         let silent = ProgressSnapshot { elapsed: Span::from_secs(5), ..burst };

@@ -13,22 +13,22 @@ use crate::errors::printable;
 
 /// The widest label shown; longer ones lose their middle.
 const LABEL_MAX: usize = 34;
-/// The narrowest that a label becomes for the sake of other columns.
+/// The narrowest width to which a label shrinks to make room for other columns.
 const LABEL_MIN: usize = 10;
-/// The width of the bar for the whole transfer, in characters, where there is room for it.
+/// The width of the total's bar in characters, on a wide terminal.
 const BAR_WIDTH: usize = 24;
-/// The same on a narrow terminal.
+/// Its width on a narrow terminal.
 const SHORT_BAR: usize = 8;
 /// The width of the bar for a path's share.
 const SHARE_WIDTH: usize = 6;
 
-/// One line a path, columns aligned: label, rate, RTT, loss, share; or its state where it carries nothing.
+/// One line per path with aligned columns: label, rate, RTT, loss, share; or its state if it carries nothing.
 #[must_use]
 pub fn path_lines(paths: &[PathLine], paint: Paint) -> Vec<String> {
     lines_with(paths, paint, (Columns::ALL, LABEL_MAX))
 }
 
-/// The same in at most so many columns: loss, RTT and bars make room for label, rate and share.
+/// As `path_lines`, in at most this many columns: loss, RTT and bars give way to label, rate and share.
 #[must_use]
 pub fn path_lines_within(paths: &[PathLine], paint: Paint, columns: usize) -> Vec<String> {
     let fits = |lines: &[String]| lines.iter().all(|line| width(line) <= columns);
@@ -55,7 +55,7 @@ struct Columns {
 impl Columns {
     const ALL: Self = Self { rtt: true, loss: true, bar: true };
     const FEWEST: Self = Self { rtt: false, loss: false, bar: false };
-    /// From many to few.
+    /// Every layout, from most columns to fewest.
     const EACH: [Self; 4] =
         [Self::ALL, Self { loss: false, ..Self::ALL }, Self { bar: true, ..Self::FEWEST }, Self::FEWEST];
 }
@@ -98,12 +98,12 @@ fn columns(path: &PathLine, paint: Paint, shown: Columns) -> String {
     }
 }
 
-/// Why a path carries nothing, where that is known better than `usual`.
+/// Why a path is idle: its own reason if it has one, else `usual`.
 fn reason<'a>(path: &'a PathLine, usual: &'a str) -> &'a str {
     path.why.as_deref().unwrap_or(usual)
 }
 
-/// The line for the whole transfer: bar, percentage, bytes, rate, time left; in at most so many columns.
+/// The line for the whole transfer, in at most this many columns: bar, percentage, bytes, rate, time left.
 #[must_use]
 pub fn total_line(total: &Total, paint: Paint, columns: usize) -> String {
     let rate = total.rate.map_or_else(String::new, |rate| format!("  {}", paint.bold(&rate.to_string())));
@@ -126,7 +126,7 @@ pub fn total_line(total: &Total, paint: Paint, columns: usize) -> String {
     fitting.cloned().unwrap_or_else(|| fit(&forms[4], columns))
 }
 
-/// The outlook in words.
+/// The time left, in words.
 fn outlook(total: &Total) -> Option<String> {
     match total.outlook {
         Outlook::Unknown => None,
@@ -198,7 +198,7 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
     text
 }
 
-/// A bar of `width` characters, in eighths of a character, with a dotted rest.
+/// A bar of `width` characters, filled in eighths of a character; the rest is dotted.
 #[must_use]
 pub fn bar(fraction: f64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
@@ -208,12 +208,12 @@ pub fn bar(fraction: f64, width: usize) -> String {
     format!("{}{}{}", "█".repeat(full), EIGHTHS[part], "·".repeat(rest))
 }
 
-/// A rate, where there is one.
+/// A rate, or nothing if it is unknown.
 fn rate(mbit_s: f64) -> String {
     if mbit_s > 0.0 { Rate::from_mbit(mbit_s).to_string() } else { "–".into() }
 }
 
-/// The label without control characters, its middle left out when it is longer than `most`.
+/// The label without control characters, shortened in the middle if longer than `most`.
 fn label(text: &str, most: usize) -> String {
     let safe = printable(text);
     let length = safe.chars().count();

@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthChar as _;
 
-/// The terminal's size where the system does not tell it.
+/// The terminal size assumed if the system does not report one.
 const USUAL: Size = Size { columns: 80, rows: 24 };
 
 /// The size of a terminal, in characters.
@@ -23,13 +23,13 @@ impl Size {
     }
 }
 
-/// Columns that `text` takes, without its colours.
+/// The number of columns that `text` takes, ignoring its colours.
 #[must_use]
 pub fn width(text: &str) -> usize {
     pieces(text).map(|piece| piece.columns).sum()
 }
 
-/// `text` in at most `columns`, with an ellipsis where it was cut. Colours take no room and stay balanced.
+/// `text` cut to at most `columns`, with an ellipsis if shortened. Colours take no columns and stay balanced.
 #[must_use]
 pub fn fit(text: &str, columns: usize) -> String {
     if width(text) <= columns {
@@ -38,7 +38,7 @@ pub fn fit(text: &str, columns: usize) -> String {
     let (mut out, mut taken, mut is_cut) = (String::with_capacity(text.len()), 0, false);
     for piece in pieces(text) {
         if piece.columns == 0 {
-            // A colour, or its end.
+            // A colour sequence or its reset.
             out.push_str(piece.text);
         } else if !is_cut && taken + piece.columns < columns {
             out.push_str(piece.text);
