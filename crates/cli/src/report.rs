@@ -1,8 +1,8 @@
-//! What commands report with `--json`, as types: the names here are what other programs rely on.
+//! The types of `--json` output; other programs rely on their names.
 //!
-//! `send` and `receive` write one [`Event`] a line while they run. `bench` and `demo` write one document at
-//! the end: a [`BenchReport`], a [`DemoReport`]. Rates are of payload, in 10⁶ bits a second; `t_s` and
-//! `seconds` are seconds since the start of the test; losses and shares go from 0 to 1.
+//! `send` and `receive` write one [`Event`] per line while they run. `bench` and `demo` write one document at the end:
+//! a [`BenchReport`] or a [`DemoReport`]. Rates count payload, in 10⁶ bits a second; `t_s` and `seconds` are seconds
+//! since the start of the test; losses and shares range from 0 to 1.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,70 +14,70 @@ use serde::Serialize;
 use crate::errors::Failure;
 use crate::ui::progress::{PathLine, PathState};
 
-/// One line of a running command.
+/// One line of output of a running command.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event<'a> {
     /// The share is open: whoever has this ticket can fetch it.
     Ticket {
-        /// What to give to `anabranch receive`.
+        /// The ticket for `anabranch receive`.
         ticket: &'a str,
         /// Seconds until it expires.
         expires_s: f64,
     },
-    /// What the sender offers; nothing was written yet.
+    /// The sender's offer; nothing has been written yet.
     Offer {
-        /// Files in it.
+        /// Number of files.
         files: u64,
-        /// Bytes of the files whose length is known.
+        /// Total size in bytes of the files with a known length.
         bytes: u64,
-        /// How many files have no known length.
+        /// Number of files without a known length.
         endless: u64,
         /// The names at the top level, hidden ones first.
         names: Vec<OfferedName>,
-        /// How many more there are.
+        /// Number of names left out.
         more_names: u64,
     },
-    /// How it goes.
+    /// The progress so far.
     Progress {
         /// Seconds since the start.
         t_s: f64,
-        /// Bytes that are safe.
+        /// Bytes received, verified and written.
         bytes: u64,
         /// Bytes in all; null while unknown.
         bytes_total: Option<u64>,
         /// Smoothed rate of all paths.
         rate_mbit_s: f64,
-        /// Seconds left; null while unknown.
+        /// Estimated seconds left; null while unknown.
         eta_s: Option<f64>,
-        /// Seconds since the last byte came, once those are many; null while bytes come.
+        /// Seconds since the last byte arrived, if that is long ago; null while bytes arrive.
         stalled_s: Option<f64>,
-        /// True while every path is lost and the other end is looked for again.
+        /// True while every path is lost and the command is looking for the other end again.
         waiting: bool,
-        /// Every path.
+        /// All paths.
         paths: &'a [PathLine],
     },
-    /// Something happened that is not an error.
+    /// A notice that is not an error.
     Note {
-        /// What.
+        /// Its text.
         message: &'a str,
     },
-    /// All of it arrived and was verified.
+    /// All data arrived and was verified.
     Done(TransferReport),
-    /// It failed.
+    /// The command failed.
     Error(&'a Failure),
 }
 
-/// One name at the top level of an offer, in the sender's words.
+/// One name at the top level of an offer, as the sender gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfferedName {
     /// The name, with invisible characters escaped.
     pub name: String,
     /// Whether it is a directory.
     pub directory: bool,
-    /// Files in it, or 1.
+    /// Number of files in it, or 1.
     pub files: u64,
-    /// The bytes of those whose length is known.
+    /// Total size in bytes of those with a known length.
     pub bytes: u64,
 }
 
@@ -104,24 +104,24 @@ impl From<&Offer> for Event<'_> {
 pub struct TransferReport {
     /// Files written, or sent.
     pub files: u64,
-    /// Bytes of content, those of earlier attempts included.
+    /// Bytes of content, including those of earlier attempts.
     pub bytes: u64,
-    /// Those of earlier attempts.
+    /// Bytes from earlier attempts.
     pub bytes_resumed: u64,
-    /// Things of the share that are never sent: sockets, links that lead out of it.
+    /// Entries of the share that are never sent: sockets, links that lead out of it.
     pub left_out: u64,
     /// Files that the sender cannot read.
     pub missed: u64,
     /// How long this attempt took.
     pub seconds: f64,
-    /// Content moved in this attempt, a second.
+    /// Rate of content moved in this attempt.
     pub goodput_mbit_s: f64,
     /// Whether every byte was checked against the sender's hash.
     pub verified: bool,
 }
 
 impl TransferReport {
-    /// What was transferred, and how long it took.
+    /// The amount and duration of the transfer.
     #[must_use]
     pub fn new(summary: &Summary, took: Duration) -> Self {
         let seconds = took.as_secs_f64();
@@ -141,115 +141,116 @@ impl TransferReport {
     }
 }
 
-/// What `anabranch bench client --json` writes.
+/// The output of `anabranch bench client --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BenchReport {
-    /// What was asked for.
+    /// The requested test.
     pub start: BenchStart,
-    /// What was received, interval by interval, in order and without gaps.
+    /// Amounts received in each interval, in order and without gaps.
     pub intervals: Vec<Interval>,
     /// The whole test.
     pub end: Measured,
-    /// Relays that were to be used and never gave a path.
+    /// Requested relays through which no path opened.
     pub without_path: Vec<WithoutPath>,
 }
 
-/// A relay, or several one behind the other, through which there was no path.
+/// A relay, or a chain of relays, through which no path opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WithoutPath {
-    /// As it was named: `KEY@ADDRESS`, several joined by `+`.
+    /// Its name in the request: `KEY@ADDRESS`, with chained relays joined by `+`.
     pub relay: String,
-    /// Why, for people.
+    /// The reason, as text.
     pub why: String,
 }
 
-/// What a test was asked to do.
+/// The parameters of a test.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BenchStart {
     /// This program's version.
     pub version: &'static str,
     /// The server's public key.
     pub server: String,
-    /// True when the server sends.
+    /// Whether the server sends.
     pub reverse: bool,
-    /// Streams side by side.
+    /// Number of parallel streams.
     pub streams: u32,
-    /// The scheduler's name; null when the server sends and so decides.
+    /// The scheduler's name; null when the server sends and chooses it.
     pub scheduler: Option<String>,
-    /// The congestion control's name, in the same way.
+    /// The congestion control's name; null when the server sends and chooses it.
     pub cc: Option<String>,
 }
 
-/// What was received between two moments.
+/// The data received between two moments.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// The end of the interval.
     pub t_s: f64,
-    /// What was received; each path as it was at the end, with the bytes that came over it in the interval; one
-    /// that carried data before and is gone stays, as `closed`. A
-    /// silence that lasts over the interval's end counts in full in the next.
+    /// The data received. Each path has its state at the end of the interval and its bytes within the interval; a path
+    /// that carried data before and is gone remains, as `closed`. A silence that continues past the end of the
+    /// interval counts in full in the next.
     #[serde(flatten)]
     pub measured: Measured,
 }
 
-/// What was received in some time.
+/// The data received in a period.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// How long that was.
+    /// Length of the period.
     pub seconds: f64,
-    /// Bytes that the receiving application got.
+    /// Bytes delivered to the receiving application.
     pub bytes: u64,
-    /// The same as a rate.
+    /// The corresponding rate.
     pub goodput_mbit_s: f64,
-    /// The longest time in which it got nothing.
+    /// The longest time without a delivery.
     pub longest_gap_ms: f64,
-    /// Every pair of addresses that was used, with its bytes: those of all the paths that were opened between the
-    /// two, one after the other, when their link came and went.
+    /// Every pair of addresses in use, with its bytes: the sum over all paths opened between the two as their link
+    /// came and went.
     pub paths: Vec<BenchPath>,
 }
 
-/// One path of a test, or several one after the other between the same addresses: then the newest that lives gives
-/// all but the bytes.
+/// A path of a test, or several successive ones between the same addresses: bytes are summed, and all other values
+/// come from the newest live path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BenchPath {
-    /// The client's interface, or its address where it has none.
+    /// The client's interface, or its address if the interface is unknown.
     pub path: String,
     /// The client's address.
     pub local: Option<SocketAddr>,
-    /// The server's.
+    /// The server's address.
     pub remote: SocketAddr,
-    /// Bytes of data that came over it, those that wait for earlier ones included.
+    /// Bytes of data received over it, including those that wait for earlier ones.
     pub bytes: u64,
-    /// The same as a rate.
+    /// The corresponding rate.
     pub rate_mbit_s: f64,
-    /// Smoothed round-trip time as the client sees it; null before the first sample.
+    /// Smoothed round-trip time measured by the client; null before the first sample.
     pub rtt_ms: Option<f64>,
-    /// Share of the client's packets lost since the path was opened; as far as missed here when the server sends.
+    /// Share of the client's packets lost since the path was opened; when the server sends, the share missing at the
+    /// client.
     pub loss: Option<f64>,
-    /// Whether it carries data; `closed` when it was given up and is not back.
+    /// Whether it carries data; `closed` if it was given up and has not returned.
     pub state: PathState,
-    /// Why it carries nothing, or why it does though better ones are meant to; null while it is used as any other.
+    /// Why it is idle, or why it is used although better paths are preferred; null in normal use.
     pub why: Option<String>,
 }
 
-/// What `anabranch demo --json` writes.
+/// The output of `anabranch demo --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DemoReport {
     /// Size of the file.
     pub bytes: u64,
     /// The paths, the fastest first.
     pub paths: Vec<DemoPath>,
-    /// What came over the fastest of them alone, in the steady state: from a quarter to 95 % of the file.
+    /// Rate over the fastest path alone, in the steady state: from a quarter to 95 % of the file.
     pub best_single_mbit_s: f64,
-    /// What came over all of them together, in the steady state.
+    /// Rate over all paths together, in the steady state.
     pub multipath_mbit_s: f64,
     /// The sum of the paths' `payload_mbit_s`.
     pub sum_mbit_s: f64,
     /// The longest silence at the receiver after the fastest path was cut.
     pub failover_gap_ms: f64,
-    /// What it may be: three times the longest smoothed round-trip time at the cut, at least 200 ms.
+    /// The longest allowed silence: three times the longest smoothed round-trip time at the cut, at least 200 ms.
     pub failover_bound_ms: f64,
-    /// Whether all files arrived as they were sent.
+    /// Whether all received files equal the originals.
     pub verified: bool,
 }
 
@@ -260,7 +261,7 @@ pub struct DemoPath {
     pub path: String,
     /// The link's rate, IP and UDP headers included.
     pub link_mbit_s: f64,
-    /// What of it can be bytes of a file.
+    /// The part of that rate available for bytes of a file.
     pub payload_mbit_s: f64,
     /// Its round-trip time.
     pub rtt_ms: f64,
@@ -274,7 +275,7 @@ impl DemoReport {
     }
 }
 
-/// The rate at which `bytes` passed in `span`, in 10⁶ bits a second.
+/// The rate of `bytes` in `span`, in 10⁶ bits a second.
 #[must_use]
 pub fn mbit_s(bytes: u64, span: Span) -> f64 {
     Rate::from_bytes_in(bytes, span).as_mbit()

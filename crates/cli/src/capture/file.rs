@@ -1,4 +1,4 @@
-//! Writes a pcapng file, which Wireshark and its kin open: interfaces, and packets from their IP headers on.
+//! Writes pcapng files for Wireshark and similar tools: interfaces, and packets starting at their IP headers.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -15,10 +15,10 @@ use pcap_file::{DataLink, Endianness, PcapError};
 
 use crate::errors::Failure;
 
-/// Bytes that are kept until they are written: whole blocks, so that what is in the file can be read at any time.
+/// Size of the write buffer. Only whole blocks are written, so the file is readable at any time.
 const KEPT: usize = 64 << 10;
 
-/// A pcapng file that is being written. After the first error it takes no more; [`PacketFile::finish`] tells of it.
+/// A writer of a pcapng file. After the first error it writes nothing more; [`PacketFile::finish`] returns that error.
 pub struct PacketFile {
     path: PathBuf,
     file: File,
@@ -27,28 +27,28 @@ pub struct PacketFile {
     error: Option<PcapError>,
 }
 
-/// A packet to be written.
+/// A packet to write.
 #[derive(Clone, Debug)]
 pub struct Packet<'a> {
-    /// The number that [`PacketFile::interface`] gave.
+    /// The number returned by [`PacketFile::interface`].
     pub interface: u32,
-    /// When it was there: since 1970, or since a simulation began.
+    /// Its time: since 1970, or since the start of a simulation.
     pub at: Duration,
-    /// It left this interface; else it came.
+    /// Whether the interface sent it; otherwise it was received.
     pub sent: bool,
-    /// From its IP header on; perhaps not all of it.
+    /// Its bytes from the IP header on, possibly truncated.
     pub data: &'a [u8],
-    /// The length of all of it in bytes.
+    /// Its full length in bytes.
     pub whole: usize,
-    /// For people.
+    /// A comment for readers.
     pub comment: Option<String>,
 }
 
 impl PacketFile {
-    /// Begins a file, in place of one that is there.
+    /// Creates the file, replacing an existing one.
     ///
     /// # Errors
-    /// When it cannot be created.
+    /// When the file cannot be created.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let file = File::create(path).map_err(|error| Failure::file("create", path, &error))?;
         let writer = PcapNgWriter::with_endianness(Vec::with_capacity(KEPT), Endianness::Little)
@@ -56,14 +56,14 @@ impl PacketFile {
         Ok(Self { path: path.to_owned(), file, writer, interfaces: 0, error: None })
     }
 
-    /// Adds an interface, of whose packets `kept` bytes are kept at most (0 for all); gives its number.
+    /// Adds an interface and returns its number. Its packets are cut to `kept` bytes (0 for no limit).
     pub fn interface(&mut self, name: String, kept: u32) -> u32 {
         let block = InterfaceDescriptionBlock {
             linktype: DataLink::RAW,
             snaplen: kept,
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Owned(name)),
-                // Moments are in nanoseconds.
+                // Timestamps are in nanoseconds.
                 InterfaceDescriptionOption::IfTsResol(9),
             ],
         };
@@ -96,13 +96,13 @@ impl PacketFile {
         }
     }
 
-    /// Whether something could not be written.
+    /// Whether a write has failed.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.error.is_some()
     }
 
-    /// Gives what was written so far to the system.
+    /// Writes buffered blocks to the file.
     pub fn flush(&mut self) {
         if self.error.is_none() {
             self.error = self.file.write_all(self.writer.get_ref()).err().map(PcapError::IoError);
@@ -110,10 +110,10 @@ impl PacketFile {
         self.writer.get_mut().clear();
     }
 
-    /// Ends the file.
+    /// Completes the file.
     ///
     /// # Errors
-    /// What went wrong first.
+    /// The first error of any write.
     pub fn finish(&mut self) -> Result<(), Failure> {
         self.flush();
         self.error.take().map_or(Ok(()), |error| Err(fault(&self.path, error)))

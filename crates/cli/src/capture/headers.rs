@@ -1,4 +1,4 @@
-//! The headers that the system puts before a datagram, for a capture that is taken above it.
+//! Builds the IP and UDP headers for captured datagrams: a capture above the system does not see them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ pub fn headers(from: SocketAddr, to: SocketAddr, ecn: Ecn, len: usize) -> Vec<u8
         Ecn::Ect0 => 2,
         Ecn::Ce => 3,
     };
-    // A simulated packet may be longer than UDP can say.
+    // A simulated packet may be longer than the UDP length field allows.
     let udp_len = u16::try_from(len + 8).unwrap_or(u16::MAX);
     let mut bytes = Vec::with_capacity(48);
     if let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) {
@@ -41,7 +41,7 @@ pub fn headers(from: SocketAddr, to: SocketAddr, ecn: Ecn, len: usize) -> Vec<u8
     bytes
 }
 
-/// Fills in the checksum of a UDP datagram over IPv6, where it may not be left out (RFC 8200 §8.1).
+/// Fills in the checksum of a UDP datagram over IPv6, which is mandatory there (RFC 8200 §8.1).
 pub fn fill_checksum(packet: &mut [u8]) {
     if packet.first().is_none_or(|first| first >> 4 != 6) || packet.len() < 48 {
         return;
@@ -60,7 +60,7 @@ pub fn fill_checksum(packet: &mut [u8]) {
     packet[46..48].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// RFC 1071.
+/// Computes the Internet checksum (RFC 1071).
 #[must_use]
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
@@ -91,7 +91,7 @@ mod tests {
             let mut packet = [headers(from, to, Ecn::Ect0, payload.len()), payload.to_vec()].concat();
             fill_checksum(&mut packet);
             assert_eq!(packet[1], 0x20);
-            // Pseudo-header, header and payload together sum to nothing (RFC 8200 §8.1).
+            // Pseudo-header, header and payload together sum to zero (RFC 8200 §8.1).
             let pseudo = [&packet[8..40], &[0, 0], &packet[4..6], &[0, 0, 0, 17]].concat();
             let padding = vec![0; packet.len() % 2];
             assert_eq!(internet_checksum(&[&pseudo, &packet[40..], &padding].concat()), 0, "{payload:?}");

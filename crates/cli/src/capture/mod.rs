@@ -1,8 +1,7 @@
-//! What a command sends and receives, as a file for Wireshark, with the sessions' keys where they are asked for.
+//! Writes a command's datagrams to a file for Wireshark and, if requested, the sessions' keys to another.
 //!
-//! The file holds datagrams as they are on the wire, with the IP and UDP headers that the system puts before them. The keys
-//! stand in a file of their own, that only its owner may read, one line a session: `anabranch capture` opens packets with
-//! them.
+//! The file holds datagrams as they are on the wire, with reconstructed IP and UDP headers. The keys go to a separate
+//! file that only its owner may read, one line per session; `anabranch capture` decrypts packets with them.
 
 pub mod file;
 pub mod headers;
@@ -25,13 +24,13 @@ use self::file::{Packet, PacketFile};
 use self::headers::{fill_checksum, headers};
 use crate::errors::Failure;
 
-/// How long what was captured may wait in memory.
+/// How long captured packets may stay in memory.
 const FLUSH: Duration = Duration::from_millis(250);
 
 /// The heading of these options in `--help`.
 const HEADING: &str = "Looking for a fault";
 
-/// What the file of keys begins with.
+/// The first line of the key file.
 const WARNING: &str = "# Whoever has this file and a capture can read all of these sessions. Delete it when the fault is found.\n";
 
 /// The options that make a capture.
@@ -80,20 +79,20 @@ fn keys_file(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// A capture under way, or none.
+/// A running capture, or none.
 pub struct Capture(Option<Arc<Recorder>>);
 
 impl Capture {
-    /// What records the datagrams of an endpoint.
+    /// The tap that records the datagrams of an endpoint.
     #[must_use]
     pub fn tap(&self) -> Option<Arc<dyn Tap>> {
         self.0.clone().map(|recorder| recorder as Arc<dyn Tap>)
     }
 
-    /// Ends it.
+    /// Completes the capture.
     ///
     /// # Errors
-    /// When something could not be written.
+    /// When a write has failed.
     pub fn finish(self) -> Result<(), Failure> {
         let Some(recorder) = self.0 else { return Ok(()) };
         recorder.written.lock().expect("no panic while held").packets.finish()
@@ -107,7 +106,7 @@ struct Recorder {
 
 struct Written {
     packets: PacketFile,
-    /// Of each local address.
+    /// The interface number of each local address.
     interfaces: BTreeMap<SocketAddr, u32>,
     flushed: Instant,
 }
@@ -115,7 +114,7 @@ struct Written {
 impl Tap for Recorder {
     fn datagrams(&self, seen: &Seen<'_>) {
         let mut written = self.written.lock().expect("no panic while held");
-        // Taken while nobody else writes, so that the file is in order of time.
+        // The time is read under the lock, so that packets are in order of time.
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let Written { packets, interfaces, flushed } = &mut *written;
         let interface =

@@ -1,11 +1,11 @@
-//! Packets as qlog files, which qvis and its kin open.
+//! Writes packets as qlog files, for qvis and similar tools.
 //!
-//! qlog (draft-ietf-quic-qlog-main-schema) tells of QUIC; a session's packets are shaped like QUIC's, but each path
-//! numbers its own. So each end of each path has a file of its own, `NAME-SESSION-path1-client.sqlog` and so on: a JSON text
-//! sequence (RFC 7464) with a record that says whose packets these are and one for each packet sent or received; where the
-//! sender's figures are known, one whenever they change (`recovery:metrics_updated`). An
-//! acknowledgement for another path than the one it travels on is an `unknown` frame with that path's number, as is all that
-//! QUIC does not have.
+//! qlog (draft-ietf-quic-qlog-main-schema) describes QUIC. Packets of a session resemble QUIC's, but each path has its
+//! own packet numbers. So each end of each path gets its own file, such as `NAME-SESSION-path1-client.sqlog`. A file
+//! is a JSON text sequence (RFC 7464): a header record, one record for each packet sent or received and, if the
+//! sender's figures are known, one for each change of them (`recovery:metrics_updated`). Frames that QUIC does not
+//! have are `unknown` frames. So are acknowledgements for a path other than the one they travel on; they carry that
+//! path's number.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,32 +22,32 @@ use crate::errors::Failure;
 
 mod records;
 
-/// Most files of a trace.
+/// The most files per trace.
 const MAX_FILES: usize = 256;
-/// What ends the names of such files.
+/// The suffix of their names.
 pub const EXTENSION: &str = "sqlog";
 
-/// Where packets are seen: an end of a path.
+/// The place where packets are seen: one end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct End {
-    /// The number of the flow, or the place of sessions that follow each other.
+    /// The number of the flow, or the slot of successive sessions.
     pub flow: usize,
-    /// Which of these.
+    /// The session within the flow or slot.
     pub session: u32,
     /// The number of the path, from 0.
     pub path: usize,
-    /// Which of the two ends.
+    /// The end of the session.
     pub role: Role,
 }
 
-/// Which end of a session.
+/// An end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// It called.
+    /// It opened the session.
     Client,
-    /// It was called.
+    /// It accepted the session.
     Server,
-    /// The handshake was not seen.
+    /// The capture does not include the handshake.
     Unknown,
 }
 
@@ -64,49 +64,49 @@ impl Role {
 /// A packet that an end sent or received.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a, P: Payload> {
-    /// Since the trace began.
+    /// Time since the start of the trace.
     pub at: Duration,
-    /// It left this end; else it came.
+    /// Whether this end sent it; otherwise it was received.
     pub sent: bool,
     /// UDP payload in bytes.
     pub size: usize,
-    /// What it says.
+    /// Its content.
     pub said: Said<'a, P>,
 }
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Said<'a, P: Payload> {
     /// A message of the handshake.
     Handshake,
-    /// The other end does not know the session.
+    /// A reset: the other end does not know the session.
     Reset,
     /// Frames.
     Packet(&'a Packet<P>),
 }
 
-/// What a sender's recovery and congestion control say of a path.
+/// A sender's recovery and congestion control figures for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metrics {
     /// Smoothed round-trip time, zero before the first sample.
     pub smoothed_rtt: Duration,
-    /// Lowest round-trip time lately.
+    /// Lowest recent round-trip time.
     pub min_rtt: Duration,
     /// Variation of the round-trip time.
     pub rtt_variance: Duration,
-    /// In bytes.
+    /// Congestion window in bytes.
     pub congestion_window: u64,
-    /// Bytes sent and neither acknowledged nor lost.
+    /// Bytes in flight: sent, and neither acknowledged nor lost.
     pub bytes_in_flight: u64,
 }
 
-/// Qlog files that are being written.
+/// A set of open qlog files.
 pub struct QlogFiles {
     path: PathBuf,
-    /// What saw the packets.
+    /// The kind of observer, as qlog names it.
     observer: &'static str,
     files: BTreeMap<End, EndFile>,
-    /// Names that are taken, in lower case: some file systems take a letter of either case for the same.
+    /// File names in use, in lower case, because some file systems ignore case.
     taken: BTreeSet<String>,
 }
 
@@ -114,29 +114,29 @@ pub struct QlogFiles {
 struct EndFile {
     path: PathBuf,
     file: BufWriter<File>,
-    /// The figures that it was told last.
+    /// The figures written last.
     told: Option<Metrics>,
 }
 
 impl QlogFiles {
-    /// Files beside `path`, whose name theirs begin with.
+    /// Files next to `path` whose names begin with its name.
     #[must_use]
     pub fn new(path: &Path, observer: &'static str) -> Self {
         Self { path: path.to_owned(), observer, files: BTreeMap::new(), taken: BTreeSet::new() }
     }
 
-    /// Writes a packet to the file of an end, which belongs to the flow of that name.
+    /// Writes a packet to the file of an end of the flow `name`.
     ///
     /// # Errors
-    /// When a file cannot be written, or there would be too many.
+    /// When a file cannot be written, or there are too many files.
     pub fn add<P: Payload>(&mut self, end: End, flow: &str, packet: &Seen<'_, P>) -> Result<(), Failure> {
         self.file(end, flow)?.record(&event(packet))
     }
 
-    /// Writes what of an end's figures has changed since they were written last, for the flow of that name.
+    /// Writes those figures of an end that changed since the last record, for the flow `name`.
     ///
     /// # Errors
-    /// When a file cannot be written, or there would be too many.
+    /// When a file cannot be written, or there are too many files.
     pub fn add_metrics(
         &mut self,
         end: End,
@@ -149,7 +149,7 @@ impl QlogFiles {
         metrics_updated(at, told, metrics).map_or(Ok(()), |update| file.record(&update))
     }
 
-    /// The file of an end, which is begun when there is none.
+    /// The file of an end, created on first use.
     fn file(&mut self, end: End, flow: &str) -> Result<&mut EndFile, Failure> {
         let Self { path, observer, files, taken } = self;
         let is_full = files.len() >= MAX_FILES;
@@ -170,7 +170,7 @@ impl QlogFiles {
         }
     }
 
-    /// Ends the files; gives how many there are.
+    /// Completes the files and returns how many there are.
     ///
     /// # Errors
     /// When one cannot be written.
@@ -182,12 +182,12 @@ impl QlogFiles {
     }
 }
 
-/// A path for the file of an end, beside `beside`, whose name no other has.
+/// A unique path for the file of an end, next to `beside`.
 fn free_path(beside: &Path, taken: &mut BTreeSet<String>, end: End, flow: &str) -> PathBuf {
     let stem = beside.file_stem().unwrap_or_default().to_string_lossy();
     let (flow, path, role) = (file_part(flow), end.path + 1, end.role.name());
     let name = format!("{stem}-{flow}-path{path}-{role}");
-    // Names of flows may differ in case or in signs only.
+    // Names of flows may differ only in case or punctuation.
     let others = (2..).map(|number| format!("{name}-{number}"));
     let mut names = std::iter::once(name.clone()).chain(others);
     let free = names.find(|name| taken.insert(name.to_lowercase())).unwrap_or(name);
@@ -195,14 +195,14 @@ fn free_path(beside: &Path, taken: &mut BTreeSet<String>, end: End, flow: &str) 
 }
 
 impl EndFile {
-    /// Writes a record of a JSON text sequence, at once: so the file has whole records at any time.
+    /// Writes a record of a JSON text sequence at once, so the file holds whole records at any time.
     fn record(&mut self, value: &Value) -> Result<(), Failure> {
         let record = format!("\u{1e}{value}\n");
         self.file.write_all(record.as_bytes()).map_err(|error| Failure::file("write", &self.path, &error))
     }
 }
 
-/// A name as a part of a file's: its letters and digits, in lower case, with dashes for all else.
+/// A name in a form fit for file names: lower-case letters and digits, with dashes for all other characters.
 #[must_use]
 pub fn file_part(text: &str) -> String {
     let dashed: String =

@@ -1,6 +1,6 @@
-//! Reads a captured file: every datagram of the protocol, opened where a session's keys are known.
+//! Reads a capture file: every datagram of the protocol, decrypted if the session's keys are known.
 //!
-//! Whoever sent the file, or the packets in it, may mean harm: what cannot be read is an error, or left out.
+//! The file and its packets are untrusted: unreadable parts are errors or skipped.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -17,45 +17,45 @@ use pcap_file::{DataLink, PcapError};
 
 use super::told;
 
-/// A datagram of Anabranch in a capture.
+/// An Anabranch datagram in a capture.
 #[derive(Debug)]
 pub struct Found {
-    /// When, in seconds since the first packet of the capture.
+    /// Its time, in seconds since the first packet of the capture.
     pub at: f64,
-    /// Who sent it.
+    /// Its source.
     pub from: SocketAddr,
-    /// Where to.
+    /// Its destination.
     pub to: SocketAddr,
     /// Its length in bytes.
     pub size: usize,
     /// Its clear header.
     pub header: Header,
-    /// What follows that.
+    /// The content after the header.
     pub inside: Inside,
 }
 
-/// What follows a header.
+/// The content after a header.
 #[derive(Debug)]
 pub enum Inside {
-    /// Something that has no frames.
+    /// A kind of packet without frames.
     Plain,
-    /// Frames that none of the keys opens.
+    /// Encrypted frames for which there is no key.
     Sealed,
-    /// Frames.
+    /// Decrypted frames.
     Opened {
-        /// Which of the sessions it is of.
+        /// The index of its session.
         session: usize,
-        /// The end that wrote the keys sent it.
+        /// Whether the end that wrote the keys sent it.
         sent: bool,
         /// The frames.
         packet: Packet<Bytes>,
     },
-    /// What is under the seal is no frames.
+    /// Decrypted content that is not valid frames.
     Malformed(PathId, Fsn, DecodeError),
 }
 
 impl Found {
-    /// What is to be said of it, with the time.
+    /// Its time and a description, on one line.
     #[must_use]
     pub fn line(&self) -> String {
         let Self { at, from, to, size, header, .. } = self;
@@ -72,27 +72,27 @@ impl Found {
     }
 }
 
-/// A pcapng file that is being read.
+/// A reader of a pcapng file.
 pub struct Reading<R: Read> {
     reader: PcapNgReader<R>,
     interfaces: Vec<Interface>,
-    /// When the first packet came, in seconds.
+    /// Time of the first packet, in seconds.
     began: Option<f64>,
 }
 
 impl<R: Read> Reading<R> {
-    /// Begins to read.
+    /// Starts to read.
     ///
     /// # Errors
-    /// When it is no such file.
+    /// When the file is not pcapng.
     pub fn new(file: R) -> Result<Self, PcapError> {
         Ok(Self { reader: PcapNgReader::new(file)?, interfaces: Vec::new(), began: None })
     }
 
-    /// The next datagram of the protocol; `None` at the end.
+    /// The next datagram of the protocol; `None` at the end of the file.
     ///
     /// # Errors
-    /// When the file is broken from here on.
+    /// When the rest of the file is damaged.
     pub fn next_packet(&mut self, sessions: &mut [CapturedSession]) -> Result<Option<Found>, PcapError> {
         while let Some(block) = self.reader.next_block() {
             match block? {
@@ -114,11 +114,11 @@ impl<R: Read> Reading<R> {
     }
 }
 
-/// Where packets were captured.
+/// The interface on which packets were captured.
 struct Interface {
-    /// Bytes before the IP header; `None` when it is not known where that begins.
+    /// Bytes before the IP header; `None` for unknown link types.
     skip: Option<usize>,
-    /// Units of time in a second.
+    /// Ticks of its clock per second.
     units: f64,
 }
 
@@ -136,7 +136,7 @@ impl Interface {
             InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
             _ => None,
         });
-        // A negative power of ten, or of two with the highest bit set; microseconds unless said (pcapng §4.2).
+        // A negative power of ten, or of two if the highest bit is set; microseconds by default (pcapng §4.2).
         let units = match resolution.unwrap_or(6) {
             tens @ 0..0x80 => 10_f64.powi(tens.into()),
             twos => 2_f64.powi((twos & 0x7f).into()),
@@ -144,18 +144,18 @@ impl Interface {
         Self { skip, units }
     }
 
-    /// A packet's time, which the reader takes for nanoseconds whatever its unit is.
+    /// A packet's time in seconds. The reader assumes nanoseconds regardless of the interface's resolution.
     fn seconds(&self, timestamp: Duration) -> f64 {
         timestamp.as_nanos() as f64 / self.units
     }
 
-    /// The packet from its IP header on.
+    /// The packet, starting at its IP header.
     fn ip<'a>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
         packet.get(self.skip?..)
     }
 }
 
-/// What one IP packet holds; `None` when it is none of ours.
+/// The datagram in an IP packet; `None` for foreign packets.
 fn find(at: f64, packet: &[u8], sessions: &mut [CapturedSession]) -> Option<Found> {
     let (from, to, datagram) = udp(packet)?;
     let (header, body) = Header::decode(datagram).ok()?;
@@ -179,7 +179,7 @@ fn open(header: &Header, body: &[u8], sessions: &mut [CapturedSession]) -> Insid
     }
 }
 
-/// The addresses and the payload of a UDP datagram in an IP packet that is no fragment.
+/// The addresses and the payload of a UDP datagram in an unfragmented IP packet.
 fn udp(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     let address4 = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?));
     let address6 = |at: usize| Some(IpAddr::from(<[u8; 16]>::try_from(packet.get(at..at + 16)?).ok()?));
@@ -212,7 +212,7 @@ mod tests {
             let packet = [headers(from, to, Ecn::Ect0, 5), b"hello".to_vec()].concat();
             assert_eq!(udp(&packet), Some((from, to, b"hello".as_slice())));
             for cut in 0..packet.len() {
-                // Nothing panics, whatever is missing.
+                // Truncated packets must not cause a panic.
                 let _ = udp(&packet[..cut]);
             }
         }

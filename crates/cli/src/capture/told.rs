@@ -1,10 +1,10 @@
-//! What a packet says, for people.
+//! Describes packets as text.
 
 use std::fmt::Write as _;
 
 use anabranch_wire::{Frame, Packet, Payload};
 
-/// Path, number and frames of a packet on one line; of data, how many bytes there are.
+/// Path, number and frames of a packet on one line; data appears as its length only.
 #[must_use]
 pub fn packet<P: Payload>(packet: &Packet<P>) -> String {
     let mut text = format!("path {} fsn {}", packet.path.0, packet.fsn.0);

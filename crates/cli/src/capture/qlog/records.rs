@@ -1,4 +1,4 @@
-//! What the records of a qlog file say.
+//! Builds the records of a qlog file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{End, Metrics, Said, Seen};
 
-/// What a file begins with.
+/// The header record of a file.
 pub(super) fn opening(path: &Path, observer: &str, end: End) -> Value {
     json!({
         "qlog_version": "0.3",
@@ -44,11 +44,11 @@ pub(super) fn event<P: Payload>(packet: &Seen<'_, P>) -> Value {
     })
 }
 
-/// What has changed of a sender's figures since they were told; `None` when nothing has.
+/// A record of the sender's figures that changed since the last record; `None` if none did.
 pub(super) fn metrics_updated(at: Duration, told: Option<Metrics>, metrics: Metrics) -> Option<Value> {
     let before = told.map(figures);
     let changed = figures(metrics).into_iter().enumerate().filter(|(index, (_, figure))| {
-        // A path that was not measured yet has no round-trip time.
+        // An unmeasured path has no round-trip time.
         before.as_ref().map_or(*figure != json!(0.0), |before| before[*index].1 != *figure)
     });
     let data: Map<String, Value> = changed.map(|(_, (name, figure))| (name.to_owned(), figure)).collect();
@@ -56,7 +56,7 @@ pub(super) fn metrics_updated(at: Duration, told: Option<Metrics>, metrics: Metr
         .then(|| json!({ "time": milliseconds(at), "name": "recovery:metrics_updated", "data": data }))
 }
 
-/// The figures by their names in qlog.
+/// The figures under their qlog names.
 fn figures(metrics: Metrics) -> [(&'static str, Value); 5] {
     [
         ("smoothed_rtt", json!(milliseconds(metrics.smoothed_rtt))),
@@ -83,7 +83,7 @@ fn told<P: Payload>(frame: &Frame<P>, path: PathId) -> Value {
                 "length": stream.data.len(),
             });
             if stream.fin {
-                // Only what is true is said.
+                // The schema omits false flags.
                 told["fin"] = json!(true);
             }
             told
@@ -122,7 +122,7 @@ fn told<P: Payload>(frame: &Frame<P>, path: PathId) -> Value {
     }
 }
 
-/// The number by which a frame that QUIC does not have begins (`docs/reference/protocol.md`).
+/// The type number of a frame that QUIC does not have (`docs/reference/protocol.md`).
 fn number<P: Payload>(frame: &Frame<P>) -> u64 {
     match frame {
         Frame::Marked(_) => 0x34,
@@ -137,7 +137,7 @@ fn number<P: Payload>(frame: &Frame<P>) -> u64 {
         Frame::Report(_) => 0x27,
         Frame::Shutdown => 0x28,
         Frame::ShutdownAck => 0x29,
-        // QUIC has these.
+        // QUIC has these frames.
         _ => 0,
     }
 }
@@ -148,7 +148,7 @@ fn told_ack(ack: &Ack, path: PathId) -> Value {
     if ack.path == path {
         return json!({ "frame_type": "ack", "ack_delay": delay, "acked_ranges": ranges });
     }
-    // QUIC's acknowledgements have no path.
+    // QUIC's acknowledgements do not name a path.
     json!({
         "frame_type": "unknown", "raw_frame_type": 0x02, "path_id": ack.path.0, "ack_delay": delay,
         "acked_ranges": ranges,
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// What the schema of QUIC's events (draft-ietf-quic-qlog-quic-events) asks of these.
+    /// Required by the schema of QUIC's events (draft-ietf-quic-qlog-quic-events).
     #[test]
     fn padding_has_its_length_and_only_the_last_frame_of_a_stream_says_fin() {
         let told = |frame: Frame<Length>| told(&frame, PathId(0));

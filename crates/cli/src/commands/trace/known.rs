@@ -1,4 +1,4 @@
-//! What a controller knows of the relays that it grants: how far they are from each other, and from the node if that is a relay too.
+//! Asks controllers about the relays that they grant: distances between relays, and to the node if it is a relay too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,19 +18,19 @@ use super::traces::Trace;
 use super::{Chain, TraceArgs};
 use crate::errors::{Failure, Kind};
 
-/// Ways over granted relays that are worth showing, and relays next to an end that are tried as one of two.
+/// The most routes over granted relays to show, and the most relays near each end to try in pairs.
 const LIMITS: WayLimits = WayLimits { most: 8, near: 8 };
 
-/// Relays measure what they have not yet when they are asked; that takes a heartbeat each way and a few probes.
+/// Time for relays to make missing measurements: a heartbeat in each direction and a few probes.
 const PATIENCE: Duration = Duration::from_secs(6);
-/// Packet trains to relays that answer go one after the other, and take a second or so each.
+/// Time per packet train: trains to relays run one after the other and take about a second each.
 const PATIENCE_FOR_A_TRAIN: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_millis(500);
-/// What packet trains from here may take on average is a quarter of this: 193 kB in 1.5 s.
+/// Packet trains from here may use a quarter of this rate on average: 193 kB in 1.5 s.
 const FOR_TRAINS: SensorConfig =
     SensorConfig { budget: Rate::from_bits(4_000_000), interval: Span::from_secs(2) };
 
-/// The controllers and relays that are asked, while they measure.
+/// A query to controllers, while relays measure.
 pub struct Asking(Option<Asked>);
 
 struct Asked {
@@ -48,7 +48,7 @@ impl Drop for Asked {
 }
 
 impl Asking {
-    /// Finds out which relays the controllers grant that are named; without any, nobody is asked.
+    /// Asks the controllers which relays they grant. Does nothing without controllers.
     ///
     /// # Errors
     /// When no controller grants anything.
@@ -75,7 +75,7 @@ impl Asking {
         self.0.iter().flat_map(|asked| addresses(&asked.relays))
     }
 
-    /// What controllers know when relays have measured, or had the time.
+    /// The controllers' answers, once relays have measured or the time is up.
     ///
     /// # Errors
     /// When no controller answers.
@@ -86,7 +86,7 @@ impl Asking {
             let known = asked.once(args.node.0).await?;
             let is_measured = known.figures.values().all(|figures| figures.estimated.is_none());
             let (waited, all) = (begin.elapsed(), asked.relays.len());
-            // Who has answered no probe by then will not answer a train.
+            // A relay that has not answered a probe by now will not answer a train.
             let answering = all - known.silent.len();
             let is_carried = !args.capacity
                 || known.carried.len() == all
@@ -127,46 +127,46 @@ impl Asked {
     }
 }
 
-/// See the module's documentation.
+/// Knowledge about granted relays, as the module describes.
 #[derive(Debug, Default)]
 pub struct Known {
     relays: Vec<RelayHint>,
     figures: BTreeMap<(PublicKey, PublicKey), Figures>,
-    /// Relays of one address are at one place: ways to them are the same.
+    /// Relays by address: those that share an address share their routes.
     keys: BTreeMap<IpAddr, Vec<PublicKey>>,
-    /// What trains from here to relays told.
+    /// Capacity from here to relays, measured with packet trains.
     carried: BTreeMap<PublicKey, Rate>,
-    /// Relays to which trains were to be sent and that answered nothing.
+    /// Relays that answered none of the packet trains.
     silent: Vec<RelayHint>,
 }
 
 impl Known {
-    /// What the way from here to a relay carries, as far as packet trains told.
+    /// The capacity from here to a relay, if packet trains measured it.
     pub fn carried(&self, relay: IpAddr) -> Option<Rate> {
         self.keys.get(&relay)?.iter().find_map(|key| self.carried.get(key)).copied()
     }
 
-    /// The relays that answered nothing, as they are reached.
+    /// The relays that did not answer, as `KEY@ADDRESS`.
     pub fn silent(&self) -> Vec<String> {
         self.silent.iter().map(|relay| NodeAt::from(relay.clone()).to_string()).collect()
     }
 
-    /// How a relay's place is called: by its address, and where several relays are by the port of each too.
+    /// The name of a relay's location: its address, with ports if several relays share it.
     pub fn name(&self, place: IpAddr) -> String {
         let reached = self.relays.iter().filter_map(|relay| relay.addresses.first());
         let here: Vec<String> = reached.filter(|at| at.ip() == place).map(ToString::to_string).collect();
         if here.len() > 1 { here.join(" or ") } else { place.to_string() }
     }
 
-    /// What is known between two addresses.
+    /// Known figures for the segment between two addresses.
     pub fn figures(&self, from: IpAddr, to: IpAddr) -> Option<Figures> {
         let (from, to) = (self.keys.get(&from)?, self.keys.get(&to)?);
         let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to)));
-        // What was measured says more than what was estimated.
+        // Prefer measured figures to estimated ones.
         pairs.filter_map(|pair| self.figures.get(&pair)).min_by_key(|told| told.estimated.is_some()).copied()
     }
 
-    /// The ways over granted relays: over one, and over two where it is known how far the last is from the node.
+    /// The routes over one granted relay and, if the distance from the last relay to the node is known, over two.
     pub fn chains(&self, node: IpAddr, traces: &[Trace]) -> Vec<Chain> {
         let places: BTreeSet<IpAddr> = addresses(&self.relays).filter(|relay| *relay != node).collect();
         let relays: Vec<IpAddr> = places.into_iter().collect();
@@ -191,7 +191,8 @@ fn addresses(relays: &[RelayHint]) -> impl Iterator<Item = IpAddr> {
 
 #[cfg(test)]
 impl Known {
-    /// Relays at these addresses and ports; Mbit/s from here to some of them; Mbit/s between two places, and whether that was measured.
+    /// Relays at these addresses and ports, with rates in Mbit/s: from here to relays, and between two relays with
+    /// whether it was measured.
     pub fn by_hand(relays: &[&str], carried: &[(&str, f64)], between: &[(&str, &str, f64, bool)]) -> Self {
         let mut known = Self::default();
         let at = |text: &str| super::address(text).expect("an address");

@@ -1,4 +1,4 @@
-//! Routers, links and ways as a drawing.
+//! Draws routers, links and routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,14 +14,14 @@ use layout::topo::layout::VisualGraph;
 
 use super::traces::Trace;
 
-/// Colours of the chosen ways, by rank; further ones share the last.
+/// Colours of the chosen routes by rank; all further ones use the last colour.
 const COLOURS: [u32; 5] = [0x1f77_b4ff, 0xd627_28ff, 0x2ca0_2cff, 0x9467_bdff, 0x8c56_4bff];
 const GREY: u32 = 0x9999_99ff;
 const BLACK: u32 = 0x0000_00ff;
 const WHITE: u32 = 0xffff_ffff;
 const FONT: usize = 13;
 
-/// What is drawn.
+/// The content of the drawing.
 pub struct Map {
     /// Routers by their lowest address, and the links between them.
     pub topology: Topology,
@@ -29,14 +29,14 @@ pub struct Map {
     pub here: Option<NodeId>,
     /// The node at the other end.
     pub node: Option<NodeId>,
-    /// Stretches that nobody traced.
+    /// Untraced segments.
     told: BTreeSet<LinkId>,
-    /// Rank and links of each chosen way.
+    /// Rank and links of each chosen route.
     chosen: Vec<(usize, Vec<LinkId>)>,
 }
 
 impl Map {
-    /// The survey's graph with the ways that were chosen.
+    /// The survey's graph with the chosen routes.
     pub fn new(
         survey: &Survey,
         (own, node): (&[Trace], IpAddr),
@@ -55,8 +55,8 @@ impl Map {
         Self { topology: survey.topology.clone(), here, node: at(node), told, chosen }
     }
 
-    /// Left to right: boxes are this machine and the node, circles routers and relays; coloured links belong to chosen ways and say which, dashed
-    /// ones nobody traced.
+    /// Draws from left to right. Boxes are this machine and the node, circles are routers and relays. Coloured links
+    /// belong to chosen routes and are labelled with them; dashed links are untraced.
     pub fn to_svg(&self) -> String {
         let mut drawing = VisualGraph::new(Orientation::LeftToRight);
         let nodes: BTreeMap<NodeId, _> = (0..self.topology.node_count() as u32)

@@ -1,4 +1,4 @@
-//! `anabranch trace`: which ways to a node share routers, and which of them are worth using together.
+//! `anabranch trace`: reports which routes to a node share routers, and which to use together.
 
 mod known;
 mod map;
@@ -157,14 +157,14 @@ impl FromStr for Elsewhere {
     }
 }
 
-/// The address in `ADDRESS`, `ADDRESS:PORT` or `KEY@ADDRESS:PORT,ADDRESS:PORT`; the first of several.
+/// The first address in `ADDRESS`, `ADDRESS:PORT` or `KEY@ADDRESS:PORT,ADDRESS:PORT`.
 fn address(text: &str) -> Option<IpAddr> {
     let place = first_place(text)?;
     let with_port = || place.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
     place.parse().ok().or_else(with_port)
 }
 
-/// The first of the places in `KEY@PLACE,PLACE`.
+/// The first location in `KEY@PLACE,PLACE`.
 fn first_place(text: &str) -> Option<&str> {
     Some(text.rsplit('@').next()?.split(',').next()?.trim())
 }
@@ -184,7 +184,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("`{text}` is no share; write a number from 0 to 1"))
 }
 
-/// Traces, chooses and explains.
+/// Traces routes, chooses among them and explains the choice.
 ///
 /// # Errors
 /// When nothing can be traced from here, or a file cannot be read or written.

@@ -1,4 +1,4 @@
-//! What ways are worth together: what they carry, and which of them have least in common (PSMC §3.B [T5]).
+//! Rates sets of routes: their maximum flow, and the set with the fewest shared links (PSMC §3.B [T5]).
 
 use std::net::IpAddr;
 
@@ -10,47 +10,48 @@ use super::known::Known;
 use super::map::Map;
 use super::traces::Trace;
 
-/// The name of this machine among relays.
+/// The name of this machine in lists of relays.
 const HERE: &str = "here";
 
-/// See the module's documentation.
+/// Sets of routes to a node, as the module describes.
 #[derive(Debug, Serialize)]
 pub struct Sets {
-    /// The most that can flow over relays, as far as packet trains told what stretches carry; nothing when they told of no whole way.
+    /// The maximum flow over relays, from capacities measured with packet trains; `None` if no complete route was
+    /// measured.
     pub max_flow: Option<Flow>,
-    /// Ways that share as little as possible, found on the routers, not among the ways that were named.
+    /// The routes that share least, computed on the router graph rather than on the routes in the request.
     pub least_joint: LeastJoint,
 }
 
-/// What flows over relays.
+/// A flow over relays.
 #[derive(Debug, Serialize)]
 pub struct Flow {
-    /// All together, in Mbit/s.
+    /// Total in Mbit/s.
     pub mbit: f64,
-    /// The parts, the greatest first.
+    /// Its parts, largest first.
     pub parts: Vec<Part>,
 }
 
 /// A part of a flow.
 #[derive(Debug, Serialize)]
 pub struct Part {
-    /// In Mbit/s.
+    /// Rate in Mbit/s.
     pub mbit: f64,
-    /// The relays.
+    /// Its relays.
     pub over: Vec<String>,
 }
 
-/// Ways that share as little as possible.
+/// The routes that share least.
 #[derive(Debug, Serialize)]
 pub struct LeastJoint {
-    /// Delay of each link once for every use beyond the first.
+    /// Sum of link delays, counting each link once for every use beyond the first.
     pub jointness_ms: f64,
-    /// The ways as routers, shortest first.
+    /// The routes as lists of routers, shortest first.
     pub ways: Vec<Vec<String>>,
 }
 
 impl Sets {
-    /// Of at most `most` ways.
+    /// Computes the sets, with at most `most` routes in the least joint one.
     pub fn new(map: &Map, known: &Known, (own, node): (&[Trace], IpAddr), most: usize) -> Self {
         let joint = map.here.zip(map.node).map(|(here, node)| least_joint(&map.topology, here, node, most));
         let (paths, jointness) =
@@ -89,7 +90,7 @@ fn link(rate: Rate) -> Link {
     Link { latency: Span::ZERO, loss: 0.0, capacity: Some(rate) }
 }
 
-/// The names along a row of links.
+/// The names of the routers along `links`.
 fn stops(topology: &Topology, links: &[LinkId]) -> Vec<String> {
     let ends = links.iter().filter_map(|link| topology.ends(*link));
     let first = links.first().and_then(|link| topology.ends(*link)).map(|(from, _)| from);
@@ -104,7 +105,7 @@ mod tests {
     const RELAYS: [&str; 2] = ["192.0.2.1:4600", "192.0.2.2:4600"];
     const PLACES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 
-    /// The flow over both relays, to which there are traces from here.
+    /// The flow over both relays, given traces from here to each.
     fn of(known: &Known) -> Option<Flow> {
         let here: IpAddr = "198.51.100.1".parse().unwrap();
         let node: IpAddr = NODE.parse().unwrap();

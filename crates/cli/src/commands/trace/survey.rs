@@ -1,4 +1,4 @@
-//! From traces to candidates, and to the choice among them (mTCP §3.3 [M9]).
+//! Turns traces into candidate routes and chooses among them (mTCP §3.3 [M9]).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,55 +14,55 @@ use super::sets::Sets;
 use super::traces::Trace;
 use super::{Chain, TraceArgs};
 
-/// What is known of all ways.
+/// The result: all routes, and the choice among them.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The node.
     pub node: IpAddr,
-    /// The ways, in the order in which they were named.
+    /// The routes, in the order of the request.
     pub ways: Vec<Way>,
-    /// Relays that did not answer: what the ways to them carry is not known.
+    /// Relays that did not answer, so the capacity to them is unknown.
     pub silent: Vec<String>,
-    /// What the ways are worth together.
+    /// Sets of routes and their combined value.
     pub sets: Sets,
-    /// Addresses that were found to be of one router.
+    /// Addresses that belong to one router, for each router.
     pub routers: Vec<Vec<IpAddr>>,
-    /// Routers of which no second address was found; they may be one with another.
+    /// Routers with only one known address; some of them may be the same router.
     pub unresolved: Vec<IpAddr>,
-    /// Pairs that looked like one router, and cannot be: a trace has both.
+    /// Pairs of addresses that looked like one router but cannot be, because one trace contains both.
     pub conflicts: Vec<[IpAddr; 2]>,
 }
 
-/// One way.
+/// One route.
 #[derive(Debug, Serialize)]
 pub struct Way {
-    /// The hops, stretch after stretch.
+    /// The hops, segment by segment.
     pub hops: Vec<Option<IpAddr>>,
-    /// Stretches that nobody has traced: from where to where. Each is taken to be as long as the direct way.
+    /// Untraced segments with their ends. Each is assumed to be as long as the direct route.
     pub unknown: Vec<[IpAddr; 2]>,
-    /// Stretches that relays have measured, or whose length was estimated from what they measured.
+    /// Segments that relays measured, or whose length was estimated from their measurements.
     pub told: Vec<Told>,
-    /// Its score, what it shares, and what becomes of it.
+    /// Its score, its shared links, and the decision on it.
     #[serde(flatten)]
     pub explanation: Explanation,
 }
 
-/// A stretch of which a controller told.
+/// A segment reported by a controller.
 #[derive(Debug, Serialize)]
 pub struct Told {
-    /// From where.
+    /// Its start.
     pub from: IpAddr,
-    /// To where.
+    /// Its end.
     pub to: IpAddr,
     /// Round-trip time in milliseconds.
     pub rtt_ms: f64,
-    /// Lost on the way there, 0 to 1.
+    /// Loss in this direction, 0 to 1.
     pub loss: f64,
-    /// What it carries in Mbit/s, when packet trains told.
+    /// Capacity in Mbit/s, if packet trains measured it.
     pub capacity_mbit: Option<f64>,
-    /// What others leave of that.
+    /// Available part of the capacity in Mbit/s.
     pub available_mbit: Option<f64>,
-    /// How wrong the time is likely to be, as a share of it, if it was estimated; nothing when it was measured.
+    /// Likely relative error of an estimated round-trip time; `None` for a measured one.
     pub estimated: Option<f64>,
 }
 
@@ -74,7 +74,7 @@ impl Told {
     }
 }
 
-/// Puts all traces on one graph, with what was told of stretches that nobody traced, and chooses.
+/// Builds one graph from all traces and from the reported segments, and chooses routes.
 pub fn report(
     args: &TraceArgs,
     (own, elsewhere, known): (&[Trace], &[(IpAddr, Trace)], &Known),
@@ -149,7 +149,7 @@ pub fn report(
     (report, map)
 }
 
-/// Two addresses of one machine, of which it used the second when it traced: there is a way from one to the other.
+/// Two addresses of one machine; it traced from the second, so the graph needs a link between them.
 fn join_addresses(survey: &mut Survey, addresses: [IpAddr; 2]) {
     let [a, b] = addresses.map(|address| survey.aliases.router_of(address).to_string());
     let [a, b] = [a, b].map(|router| survey.topology.node(&router));
@@ -158,7 +158,7 @@ fn join_addresses(survey: &mut Survey, addresses: [IpAddr; 2]) {
     }
 }
 
-/// A stretch that nobody traced as one link: ways that run over it share it.
+/// Adds an untraced segment as one link, shared by all routes over it.
 fn stretch(survey: &mut Survey, (from, to): (IpAddr, IpAddr), figures: &Figures) -> (LinkId, Span) {
     let [from, to] = [from, to].map(|address| survey.aliases.router_of(address).to_string());
     let [from, to] = [from, to].map(|router| survey.topology.node(&router));

@@ -1,4 +1,4 @@
-//! A report for people.
+//! Formats a report as text.
 
 use std::fmt::Write;
 use std::net::IpAddr;

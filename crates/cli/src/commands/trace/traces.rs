@@ -1,4 +1,4 @@
-//! Traces: made here, kept in files, read from other machines' files.
+//! Makes traces, writes them to files, and reads files from other machines.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::{Elsewhere, TraceArgs};
 use crate::errors::Failure;
 
-/// Version of the file; others are not read.
+/// Version of the file format; other versions are rejected.
 const VERSION: u32 = 1;
-/// Hops of a trace and traces of a file that make sense.
+/// The most hops per trace and traces per file.
 const MOST: usize = 1_024;
 
 /// A file of traces.
@@ -25,25 +25,25 @@ struct File {
     traces: Vec<Trace>,
 }
 
-/// A traceroute as it is written.
+/// A traceroute in the file format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
     /// The machine that traced.
     pub from: IpAddr,
-    /// Where to.
+    /// The destination.
     pub to: IpAddr,
-    /// Who answered; nothing for silence.
+    /// The routers that answered; `None` for silence.
     pub hops: Vec<Option<Hop>>,
 }
 
-/// A router, or the machine at the end.
+/// A router, or the destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hop {
     /// Its address.
     pub address: IpAddr,
-    /// After how long it answered.
+    /// Its round-trip time.
     pub rtt_ms: f64,
 }
 
@@ -53,7 +53,7 @@ impl Trace {
         Self { from: trace.from, to: trace.to, hops: trace.hops.iter().map(|known| known.map(hop)).collect() }
     }
 
-    /// For the survey.
+    /// Converts it for the survey.
     pub fn route(&self) -> Traceroute {
         let hop = |hop: &Hop| (hop.address, Span::from_secs_f64(hop.rtt_ms / 1e3));
         Traceroute {
@@ -63,17 +63,17 @@ impl Trace {
         }
     }
 
-    /// The round trip to the end of the way, as far as anybody answered.
+    /// The round-trip time to the last hop that answered.
     pub fn rtt(&self) -> Span {
         let last = self.hops.iter().rev().flatten().next();
         last.map_or(Span::ZERO, |hop| Span::from_secs_f64(hop.rtt_ms / 1e3))
     }
 }
 
-/// Traces the ways to the node, to the first relay of each chain and to each granted relay, all at once.
+/// Traces the routes to the node, to the first relay of each chain and to each granted relay, all at once.
 ///
 /// # Errors
-/// When there is no way to one of them.
+/// When there is no route to one of them.
 pub async fn measure(args: &TraceArgs, granted: impl Iterator<Item = IpAddr>) -> Result<Vec<Trace>, Failure> {
     let first = args.relays.iter().filter_map(|chain| chain.0.first());
     let targets: BTreeSet<IpAddr> = first.copied().chain(granted).chain([args.node.0]).collect();
@@ -90,7 +90,7 @@ pub async fn measure(args: &TraceArgs, granted: impl Iterator<Item = IpAddr>) ->
     Ok(traces)
 }
 
-/// Writes traces for use elsewhere.
+/// Writes traces to a file, for use on another machine.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -100,10 +100,10 @@ pub fn save(file: &Path, traces: &[Trace]) -> Result<(), Failure> {
     std::fs::write(file, text).map_err(|error| Failure::file("write", file, &error))
 }
 
-/// Reads the traces that were made elsewhere, each with the address of the machine that made it.
+/// Reads traces made on other machines, each with the address of its machine.
 ///
 /// # Errors
-/// When a file cannot be read, or has something else in it.
+/// When a file cannot be read, or is not a file of traces.
 pub fn load(files: &[Elsewhere]) -> Result<Vec<(IpAddr, Trace)>, Failure> {
     let mut traces = Vec::new();
     for Elsewhere { at, file } in files {
