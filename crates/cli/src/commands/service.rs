@@ -114,7 +114,7 @@ pub fn answer_at(file: Option<&Path>, service: impl control::Answer) -> Result<O
     opened.map_err(|error| Failure::local(error.to_string()))
 }
 
-/// Who is asked over a Unix socket.
+/// A kind of program with a control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// A relay.
@@ -126,7 +126,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Where it is asked when nobody says; a session has no such place.
+    /// Its usual control socket; a session has none.
     fn usual(self) -> &'static Path {
         Path::new(match self {
             Self::Relay => "/run/anabranch/relay/control.sock",
@@ -135,7 +135,7 @@ impl Asked {
         })
     }
 
-    /// What it is, and the command that asks it.
+    /// Its name, and the command that queries it.
     fn name(self) -> (&'static str, &'static str) {
         match self {
             Self::Relay => ("a relay", "anabranch relay status"),

@@ -47,7 +47,7 @@ struct Report {
     services: Vec<Service>,
 }
 
-/// Who answers at a socket.
+/// The kind of program behind a socket.
 #[derive(Debug, Serialize)]
 struct Service {
     control: PathBuf,
@@ -100,7 +100,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     }
 }
 
-/// The sockets in a directory and those below it, where each service has one of its own, by name; none where it cannot be read.
+/// The sockets in a directory and in its subdirectories, by name; none if it cannot be read.
 fn sockets_in(place: &Path) -> Vec<PathBuf> {
     let within = |place: &Path| {
         let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
@@ -113,7 +113,7 @@ fn sockets_in(place: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// Who answers at a socket, if somebody does.
+/// The kind of program behind a socket, if one answers.
 pub(super) async fn who(socket: &Path) -> Option<Asked> {
     match ask(socket).await {
         Answer::Relay { .. } => Some(Asked::Relay),

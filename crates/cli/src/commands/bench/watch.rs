@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Most closed paths kept until they are asked for; beyond, the oldest go.
 const MOST_GONE: usize = 256;
 
-/// What a path is known by.
+/// The identity of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     /// This end's interface, or its address where it has none.

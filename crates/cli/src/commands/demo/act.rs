@@ -32,7 +32,7 @@ pub struct Errand<'a> {
     pub cut: bool,
 }
 
-/// What the recording shows of a transfer that is over.
+/// The recorded result of a transfer.
 pub struct Outcome {
     /// When bytes came.
     pub recording: Recording,
@@ -138,7 +138,7 @@ impl<S: Scene> Watch<'_, S> {
         let elapsed = Span::from_secs_f64(self.recording.now().as_secs_f64());
         ProgressSnapshot {
             elapsed,
-            // What else was said on the streams is next to nothing.
+            // Other stream data is negligible.
             bytes_done: self.recording.bytes().min(self.errand.bytes),
             bytes_resumed: 0,
             bytes_total: Some(self.errand.bytes),
