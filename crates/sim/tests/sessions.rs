@@ -413,7 +413,9 @@ fn while_the_peer_is_not_heard_tries_of_other_routes_leave_an_id_for_a_relay() {
         pair.set_down(1, true);
         pair.set_down(2, true);
         pair.connect();
-        idle(&mut pair, at(1_000));
+        // Challenges to addresses without proof are paid for by bytes of the peer: it has sent some before it falls silent.
+        let (mut taker, mut giver) = (Sink::default(), Sender::new(50_000));
+        pair.run(at(1_000), &mut [&mut taker, &mut giver]);
         pair.set_down(0, true);
         let (mut sender, mut sink) = (Sender::new(100_000), Sink::default());
         for second in 2..120 {

@@ -172,7 +172,7 @@ async fn a_receiver_sends_no_hash_of_a_file_that_is_there() {
     let receiving = crate::receive(&receiver, super::directory(&to), &options, &progress);
     let (rest, received) = tokio::join!(hostile, receiving);
     assert!(rest.is_empty(), "{rest:?}");
-    assert!(matches!(received, Err(TransferError::Incomplete { .. })), "{received:?}");
+    assert!(received.is_err(), "{received:?}");
     drop(from);
 }
 
