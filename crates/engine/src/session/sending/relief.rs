@@ -4,8 +4,8 @@
 //! Nothing is copied while there is new data to send.
 //!
 //! - **The gap.** The peer's receive window is full of data that waits for the slow path's packets. The *oldest* of these
-//! packets leave again, since each one that arrives opens the window. The time since they left and recent packet delays
-//! give their expected arrival.
+//!   packets leave again, since each one that arrives opens the window. The time since they left and recent packet delays
+//!   give their expected arrival.
 //! - **The tail.** Everything has left, and the transfer ends when the last path is done. That path's
 //!   *newest* packets leave again, as long as they would arrive after the copy, so that all paths end at
 //!   about the same moment. Their expected arrival follows from the bytes in flight and the delivery rate,
