@@ -156,6 +156,10 @@ impl Client {
         notice: impl Fn(Notice) + Send + Sync,
     ) -> Result<std::convert::Infallible, TunnelError> {
         system::clean(&self.options.interface);
+        if self.options.kill_switch {
+            // An earlier one lets only the packets of its own port out.
+            system::close_kill_switch(&self.options.interface, self.options.udp_port)?;
+        }
         let session = dial().await.map_err(TunnelError::Refused)?;
         let (mut control, mut welcome) = self.open(&session).await?;
         let standing = self.set_up(&welcome)?;
@@ -168,9 +172,15 @@ impl Client {
                 notice(self.up(&welcome, &standing));
                 let why = self.carry(&session, &mut control, &standing, &notice).await;
                 self.link.detach();
-                drop(session);
+                // Connections of the stream lane may still hold the session.
+                session.abort(0, "the tunnel dials again");
                 notice(Notice::Lost(why));
                 (session, control, welcome) = self.dial_again(&dial, &notice).await?;
+                let has_streams = standing.taker.is_none() || welcome.streams;
+                if welcome.addresses != standing.system.addresses || !has_streams {
+                    let changed = "the server grants other addresses or lanes now; start the tunnel again";
+                    return Err(TunnelError::Protocol(changed.into()));
+                }
             }
         };
         tokio::select! {
@@ -254,10 +264,9 @@ impl Client {
             interface: options.interface.clone(),
             addresses: welcome.addresses.clone(),
             routes,
-            dns: if options.dns { welcome.dns.clone() } else { Vec::new() },
+            dns: if options.dns && options.scope == Scope::All { welcome.dns.clone() } else { Vec::new() },
             udp_port: options.udp_port,
             stream_port: taker.as_ref().map(|taker| taker.port),
-            kill_switch: options.kill_switch,
         };
         self.link.mtu.store(welcome.mtu, Ordering::Relaxed);
         if let Err(error) = system.apply() {

@@ -115,7 +115,8 @@ impl Server {
     pub fn new(options: ServerOptions, clock: Clock, seed: u64) -> Arc<Self> {
         // Clients reach the server itself, and each other only where that is allowed.
         let own = options.addresses.iter().map(|address| IpNet::from(address.addr()));
-        let allowed: Vec<IpNet> = options.allow.iter().copied().chain(own).collect();
+        let dns = options.dns.iter().map(|server| IpNet::from(*server));
+        let allowed: Vec<IpNet> = options.allow.iter().copied().chain(own).chain(dns).collect();
         Arc::new(Self {
             destinations: Destinations::public_and(&allowed),
             options,
@@ -249,7 +250,10 @@ impl Server {
             mtu: MTU,
             streams: self.options.streams,
         };
-        control.send(&welcome).await?;
+        if let Err(error) = control.send(&welcome).await {
+            self.leave(session.peer(), joined.number);
+            return Err(error);
+        }
         Ok((control, joined))
     }
 
@@ -257,6 +261,7 @@ impl Server {
     fn routes(&self) -> Vec<IpNet> {
         let mut routes: Vec<IpNet> = self.options.addresses.iter().map(IpNet::trunc).collect();
         routes.extend(&self.options.allow);
+        routes.extend(self.options.dns.iter().map(|server| IpNet::from(*server)));
         if self.options.exit {
             routes.extend(["0.0.0.0/0", "::/0"].iter().filter_map(|all| all.parse::<IpNet>().ok()));
         }
@@ -284,6 +289,9 @@ impl Server {
             networks: all.clone(),
             sessions: 0,
         });
+        if let Some(old) = client.link.session() {
+            old.abort(0, "a newer session of this client takes over");
+        }
         client.sessions += 1;
         let joined = Joined { link: client.link.clone(), addresses, networks: all, number: client.sessions };
         for network in &joined.networks {

@@ -158,7 +158,7 @@ impl Link {
         let session = self.session();
         let (mut queue, mut flows) = (Queue::default(), Vec::new());
         let book = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        self.entry.with(|entry| {
+        self.entry.look(|entry| {
             let counts = entry.counts();
             queue = Queue {
                 bytes: entry.bytes(),

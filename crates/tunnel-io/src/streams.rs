@@ -209,7 +209,10 @@ async fn relay(connection: TcpStream, stream: Stream) {
     let up = async {
         let mut buffer = BytesMut::new();
         loop {
-            buffer.reserve(CHUNK / 4);
+            // A block stays as long as one of its bytes waits: a new one only when this one is used up.
+            if buffer.capacity() - buffer.len() < 4096 {
+                buffer.reserve(CHUNK / 4);
+            }
             match from_program.read_buf(&mut buffer).await {
                 Ok(0) => return writing.finish(),
                 Ok(_) => writing.write_chunk(buffer.split().freeze()).await?,

@@ -3,7 +3,7 @@
 //! Everything is done by the commands that an administrator would use (`ip`, `nft`, `resolvectl`), so an error shows a command line that can be
 //! tried by hand. Everything that outlives the device carries a tag and is removed by [`clean`]: rules have a priority of their own
 //! ([`RULE_PRIORITY`]) and protocol ([`RULE_PROTOCOL`]), firewall rules live in one table per device, and settings that were changed are in a file
-//! below `/run/anabranch`. The steps come in such an order that a process killed between two of them leaves no route into nowhere: the default route
+//! below `/var/lib/anabranch`, which survives a power cut. The steps come in such an order that a process killed between two of them leaves no route into nowhere: the default route
 //! lives in a table of its own and vanishes with the device; the rule that leads there comes last.
 
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ pub const RULE_PROTOCOL: u32 = 187;
 /// The firewall table of the kill switch: one name, so that any later run finds it.
 pub const KILL_SWITCH: &str = "anabranch_kill_switch";
 /// Where changed settings are remembered.
-const STATE: &str = "/run/anabranch";
+const STATE: &str = "/var/lib/anabranch";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const MANAGED: &str = "# written by anabranch tunnel; the original is restored when the tunnel ends\n";
 
@@ -95,8 +95,6 @@ pub struct ClientSystem {
     pub udp_port: u16,
     /// Port of the listener that takes TCP connections for the stream lane.
     pub stream_port: Option<u16>,
-    /// Nothing may leave outside the tunnel.
-    pub kill_switch: bool,
 }
 
 /// System settings of the server.
@@ -146,9 +144,6 @@ impl ClientSystem {
         if let Some(port) = self.stream_port {
             steps.push(Step::nft(redirect_script(interface, port)));
         }
-        if self.kill_switch {
-            steps.push(Step::nft(kill_switch_script(interface, self.udp_port)));
-        }
         steps.extend(self.rules());
         steps
     }
@@ -185,16 +180,26 @@ impl ClientSystem {
 /// Local programs' TCP connections that would leave through the device, and forwarded ones, go to the listener.
 fn redirect_script(interface: &str, port: u16) -> String {
     let table = table_name(interface);
+    // A machine that forwards nothing must not become a gateway for its neighbours.
+    let forwards =
+        fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|setting| setting.trim() == "1");
+    let neighbours = if forwards {
+        format!(
+            "\tchain prerouting {{\n\
+             \t\ttype nat hook prerouting priority -100; policy accept;\n\
+             \t\tiifname != \"{interface}\" fib daddr oifname \"{interface}\" meta l4proto tcp redirect to :{port}\n\
+             \t}}\n"
+        )
+    } else {
+        String::new()
+    };
     format!(
         "table inet {table} {{\n\
          \tchain output {{\n\
          \t\ttype nat hook output priority -100; policy accept;\n\
          \t\toifname \"{interface}\" meta l4proto tcp redirect to :{port}\n\
          \t}}\n\
-         \tchain prerouting {{\n\
-         \t\ttype nat hook prerouting priority -100; policy accept;\n\
-         \t\tiifname != \"{interface}\" fib daddr oifname \"{interface}\" meta l4proto tcp redirect to :{port}\n\
-         \t}}\n\
+         {neighbours}\
          }}\n"
     )
 }
@@ -211,6 +216,11 @@ fn kill_switch_script(interface: &str, udp_port: u16) -> String {
          \t\tudp sport {udp_port} accept\n\
          \t\tudp dport {{ 67, 547 }} accept\n\
          \t\ticmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
+         \t}}\n\
+         \tchain forward {{\n\
+         \t\ttype filter hook forward priority 0; policy drop;\n\
+         \t\toifname \"{interface}\" accept\n\
+         \t\tiifname \"{interface}\" accept\n\
          \t}}\n\
          }}\n"
     )
@@ -374,6 +384,14 @@ pub fn clean(interface: &str) {
     let _ = fs::remove_dir(STATE);
 }
 
+/// Lets nothing leave outside the tunnel but the tunnel's own packets. An earlier kill switch is replaced.
+///
+/// # Errors
+/// [`TunnelError::Command`].
+pub fn close_kill_switch(interface: &str, udp_port: u16) -> Result<(), TunnelError> {
+    Step::nft(kill_switch_script(interface, udp_port)).run().map(drop)
+}
+
 /// Takes the kill switch away: only when its user says so.
 pub fn open_kill_switch() {
     let _ = Step::new(&format!("nft delete table inet {KILL_SWITCH}")).run();
@@ -386,8 +404,7 @@ pub fn rules_are_there(system: &ClientSystem) -> bool {
     families.into_iter().filter(|(_, wanted)| *wanted).all(|(family, _)| {
         let listed =
             Step::new(&format!("{family} rule show protocol {RULE_PROTOCOL}")).run().unwrap_or_default();
-        [RULE_PRIORITY, RULE_PRIORITY + 1]
-            .iter()
+        (RULE_PRIORITY..RULE_PRIORITY + RULES)
             .all(|priority| listed.lines().any(|line| line.starts_with(&format!("{priority}:"))))
     })
 }
@@ -404,7 +421,6 @@ mod tests {
             dns: vec![],
             udp_port: 4434,
             stream_port: Some(4000),
-            kill_switch: false,
         }
     }
 

@@ -169,7 +169,10 @@ impl<P: InnerPacket> Entry<P> {
         let found = self.queue.next(session.now, |head| match choice.place(session, paths, head) {
             Ok(place) => Some(place),
             Err(until) => {
-                wake_at = wake_at.min(until);
+                // A time in the past means "when the window opens": an acknowledgement wakes the session then.
+                if until > session.now {
+                    wake_at = wake_at.min(until);
+                }
                 None
             }
         });
@@ -271,11 +274,13 @@ pub struct SharedEntry<P> {
     entry: Arc<Mutex<Entry<P>>>,
     /// Something waits: read without the lock.
     waiting: Arc<AtomicBool>,
+    /// The session does not ask again by itself for packets that come now.
+    asleep: Arc<AtomicBool>,
 }
 
 impl<P> Clone for SharedEntry<P> {
     fn clone(&self) -> Self {
-        Self { entry: self.entry.clone(), waiting: self.waiting.clone() }
+        Self { entry: self.entry.clone(), waiting: self.waiting.clone(), asleep: self.asleep.clone() }
     }
 }
 
@@ -284,7 +289,7 @@ impl<P: InnerPacket> SharedEntry<P> {
     #[must_use]
     pub fn new(limits: QueueLimits) -> Self {
         let entry = Arc::new(Mutex::new(Entry::new(limits)));
-        Self { entry, waiting: Arc::default() }
+        Self { entry, waiting: Arc::default(), asleep: Arc::new(AtomicBool::new(true)) }
     }
 
     /// Works on the queue. Returns whether something waits that the session has not been woken for.
@@ -292,7 +297,13 @@ impl<P: InnerPacket> SharedEntry<P> {
         let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
         work(&mut entry);
         let waits = !entry.is_empty();
-        !self.waiting.swap(waits, Ordering::AcqRel) && waits
+        self.waiting.store(waits, Ordering::Release);
+        waits && self.asleep.swap(false, Ordering::AcqRel)
+    }
+
+    /// Reads the queue.
+    pub fn look(&self, read: impl FnOnce(&Entry<P>)) {
+        read(&self.entry.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -305,6 +316,8 @@ impl<P: InnerPacket + Send> DatagramSource<P> for SharedEntry<P> {
         let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
         let pulled = entry.next(session, paths);
         self.waiting.store(!entry.is_empty(), Ordering::Release);
+        let is_asleep = matches!(pulled, Pulled::Wait(_)) || entry.is_empty();
+        self.asleep.store(is_asleep, Ordering::Release);
         pulled
     }
 }
