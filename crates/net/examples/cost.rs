@@ -75,7 +75,7 @@ async fn ping(session: &Session, seconds: u64) -> Result<Vec<Duration>, Box<dyn 
     Ok(times)
 }
 
-/// Sends for ever: as fast as possible, or at a rate.
+/// Sends without end: as fast as possible, or at a rate.
 async fn bulk(session: Session, rate: Option<Rate>) -> Result<(), std::io::Error> {
     let mut stream = session.open_stream().await.map_err(std::io::Error::other)?;
     let Some(rate) = rate else {
