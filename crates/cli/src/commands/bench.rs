@@ -1,7 +1,7 @@
 //! `anabranch bench`: measures what a session carries, like iperf3.
 //!
-//! `protocol` has what the two ends say to each other, `traffic` the data and the counting, `recorder` makes
-//! intervals of it, `server` and `client` are the two ends, `text` is what people read.
+//! The client and the server exchange the messages of `protocol`. `traffic` moves and counts the data,
+//! `recorder` divides the counts into intervals, and `text` prints them.
 
 mod client;
 mod protocol;
@@ -77,10 +77,10 @@ pub struct ServerArgs {
     /// Key file [default: a new key, for this run only]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     pub key: Option<PathBuf>,
-    /// What is wanted of paths.
+    /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
-    /// What is captured.
+    /// Packet captures.
     #[command(flatten)]
     pub capture: CaptureOptions,
     /// How the server sends when a client asks for `--reverse`.
@@ -102,7 +102,7 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The settings of a session: the usual ones, with the scheduler and the congestion control asked for.
+    /// The default session settings with this scheduler and congestion control.
     #[must_use]
     pub fn config(&self) -> Config {
         let mut config = Config { scheduler: self.scheduler, ..Config::default() };
@@ -142,20 +142,20 @@ pub struct ClientArgs {
     #[arg(long, value_name = "COUNT", help_heading = "Network", requires = "relays")]
     #[arg(value_parser = values::whole(1..=u8::MAX))]
     pub at_once: Option<u8>,
-    /// Who may change paths meanwhile.
+    /// The socket for changes of paths.
     #[command(flatten)]
     pub running: ControlOption,
-    /// Who grants the use of more.
+    /// Controllers that grant more relays.
     #[command(flatten)]
     pub granted: ControllerOptions,
     /// Key file, for relays and controllers to know this machine by [default: with `--relay` or `--controller` the usual one, else a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// What is wanted of paths.
+    /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
-    /// What is captured.
+    /// Packet captures.
     #[command(flatten)]
     pub capture: CaptureOptions,
     /// How the client sends.

@@ -1,4 +1,4 @@
-//! `anabranch capture`: says what a captured file holds.
+//! `anabranch capture`: shows the content of a capture file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -46,7 +46,7 @@ pub struct CaptureArgs {
 /// Prints a line for each packet, or writes them as qlog.
 ///
 /// # Errors
-/// When a file cannot be read or is not what it should be, or one cannot be written.
+/// When a file cannot be read or written, or has the wrong format.
 pub fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let mut sessions = args.keys.as_deref().map_or(Ok(Vec::new()), read_keys)?;
     if let Some(to) = &args.qlog {
@@ -60,7 +60,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), Failure> {
     if any { Ok(()) } else { Err(nothing(&args.file)) }
 }
 
-/// Hands out every datagram of a capture, in order, until `tell` fails.
+/// Calls `tell` with every datagram of a capture, in order, until it fails.
 fn each(
     path: &Path,
     sessions: &mut [CapturedSession],
@@ -95,14 +95,15 @@ fn read_keys(path: &Path) -> Result<Vec<CapturedSession>, Failure> {
     lines.map(read).collect()
 }
 
-/// Writes opened packets as qlog, as the end that wrote the keys saw them. What no keys open, as handshakes, is not in it.
+/// Writes decrypted packets as qlog, from the view of the end that wrote the keys. Leaves out packets without
+/// a key, such as handshakes.
 fn write_qlog(capture: &Path, sessions: &mut [CapturedSession], to: &Path) -> Result<(), Failure> {
     if to.extension().is_none_or(|extension| extension != EXTENSION) {
         return Err(Failure::usage(format!("{} does not end in .{EXTENSION}", to.display()))
             .hint("qlog's tools know JSON text sequences by that ending"));
     }
     let names: Vec<String> = (1..=sessions.len()).map(|number| format!("session {number}")).collect();
-    // As its first packet tells: a session that moves on to other addresses keeps its role.
+    // The first packet decides: a session keeps its role when its addresses change.
     let mut roles = vec![None; sessions.len()];
     let (mut files, mut calls, mut packets) =
         (QlogFiles::new(to, "anabranch capture"), Calls::default(), 0_u64);
@@ -111,7 +112,7 @@ fn write_qlog(capture: &Path, sessions: &mut [CapturedSession], to: &Path) -> Re
         let Inside::Opened { session, sent, packet } = &found.inside else { return Ok(()) };
         let role = *roles[*session].get_or_insert_with(|| calls.role(&found, *sent));
         let end = End { flow: *session, session: 0, path: packet.path.0 as usize, role };
-        // A capture may say anything of its times.
+        // A damaged capture may contain any time.
         let at = Duration::try_from_secs_f64(found.at).unwrap_or_default();
         packets += 1;
         files.add(
@@ -128,12 +129,12 @@ fn write_qlog(capture: &Path, sessions: &mut [CapturedSession], to: &Path) -> Re
     out::print(&format!("{packets} packets in {count} files beside {}\n", to.display()))
 }
 
-/// Who was seen to call whom.
+/// Pairs of addresses, caller first, as seen in handshakes.
 #[derive(Default)]
 struct Calls(BTreeSet<(SocketAddr, SocketAddr)>);
 
 impl Calls {
-    /// Most calls that are remembered: a capture may be of anything.
+    /// Most pairs: a capture file is untrusted.
     const MOST: usize = 10_000;
 
     fn note(&mut self, found: &Found) {
@@ -142,7 +143,7 @@ impl Calls {
         }
     }
 
-    /// The role of the end that sent a packet, or received it.
+    /// The role of the end that sent or received a packet.
     fn role(&self, found: &Found, sent: bool) -> Role {
         let (here, there) = if sent { (found.from, found.to) } else { (found.to, found.from) };
         if self.0.contains(&(here, there)) {

@@ -1,4 +1,4 @@
-//! `anabranch completions`: the script with which a shell completes this program's command line.
+//! `anabranch completions`: prints the script with which a shell completes this program's command line.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;

@@ -1,7 +1,8 @@
-//! `anabranch controller`: registers relays, and grants their use to clients that its configuration lists.
+//! `anabranch controller`: registers relays and grants their use to the clients in its configuration.
 //!
-//! SIGHUP makes it read its configuration again. The service itself is in `anabranch-daemon`. Before it starts any thread,
-//! the process gives up core dumps and all file changes outside the directories that the controller writes to.
+//! SIGHUP makes it read the configuration again. The service itself is in `anabranch-daemon`. Before it
+//! starts a thread, the process disables core dumps and gives up write access outside the controller's
+//! directories.
 
 use std::path::{Path, PathBuf};
 
@@ -80,7 +81,7 @@ pub struct ClientArgs {
     /// The client's key
     #[arg(value_name = "KEY")]
     pub client: PublicKey,
-    /// Which controller, and the form of the answer.
+    /// The controller to ask, and the form of the answer.
     #[command(flatten)]
     pub ask: AskArgs,
 }
@@ -144,7 +145,7 @@ pub fn run(args: &ControllerArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Reads the configuration. Relative file names in it start at its directory.
+/// Reads the configuration. Relative file names start at its directory.
 fn read(path: &Path) -> Result<ControllerSettings, Failure> {
     let mut settings = service::read(path, "controller", ControllerSettings::parse)?;
     settings.key = service::beside(path, &settings.key);
@@ -190,7 +191,7 @@ async fn serve(
     Ok(())
 }
 
-/// A configuration that cannot be read changes nothing.
+/// Reads the configuration again; an unreadable one changes nothing.
 fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings) {
     match read(path) {
         Ok(settings) => {
@@ -210,7 +211,7 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
     }
 }
 
-/// Prints the controller's address, and below it the key that relays pin, on standard output.
+/// Prints the controller's address and the key that relays pin on standard output.
 fn announce(controller: &ControllerService, context: &Context) -> Result<(), Failure> {
     let addresses = anabranch_node::reachable(controller.addresses());
     if !context.quiet {

@@ -1,12 +1,10 @@
-//! `anabranch demo`: two nodes and three slow paths inside this process, to see what it is all about.
+//! `anabranch demo`: a transfer between two nodes over three slow paths, all inside this process.
 //!
-//! `stage` has the two nodes and the modelled paths, `act` one transfer, `recording` what is measured of it at the
-//! receiver.
+//! `stage` sets up the two nodes and the modelled paths, `act` runs one transfer, and `recording` notes what
+//! the receiver gets.
 //!
-//! The *steady state* of a transfer is from the moment when a quarter of the file has been delivered to the moment
-//! when 95 % has: it leaves out slow start, and the end, when there is not enough left for all paths. Rates are
-//! of bytes of the file, and so is the paths' sum: of each packet as large as the links take, what is left
-//! after all headers.
+//! The *steady state* of a transfer lasts from 25 % to 95 % of the file. It leaves out slow start and the
+//! end, when too little data is left for all paths. All rates count bytes of the file, without headers.
 
 mod act;
 mod overlay;
@@ -34,17 +32,17 @@ use act::{Errand, Outcome};
 use overlay::Overlay;
 use stage::{Model, Scene, Stage};
 
-/// The smallest file with which the steady state lasts long enough to be measured.
+/// The smallest file whose steady state lasts long enough to be measured.
 const SIZE_MIN: u64 = 4 << 20;
 
-/// The largest with which all is over in less than a minute: its bytes cross the three paths two and a half times,
-/// partly without the fastest.
+/// The largest file with which the demo takes less than a minute: its bytes cross two and a half times,
+/// partly without the fastest path.
 const SIZE_MAX: u64 = 160 << 20;
 
-/// A silence after a cut is at most three round trips, or this where they are short.
+/// Longest silence after a cut; slow paths may take three round trips.
 const FAILOVER: Span = Span::from_millis(200);
 
-/// From when to when a transfer is in its steady state, in parts of the file.
+/// Start and end of the steady state, as shares of the file.
 const STEADY: (f64, f64) = (0.25, 0.95);
 
 const EXAMPLES: &str = "\
@@ -85,7 +83,7 @@ fn demo_size(text: &str) -> Result<u64, String> {
 /// Plays the demo.
 ///
 /// # Errors
-/// When sockets or space for the files are not to be had, or a transfer fails.
+/// When there are no sockets or no space for the files, or a transfer fails.
 pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
     let runtime = anabranch_node::Threads::start()?;
     let report = runtime.block_on(async {
@@ -95,7 +93,7 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
             report = set_up(args, context) => report,
         }
     });
-    // A thread may still write a file that nobody will look at.
+    // A thread may still write a file that is not needed any more.
     runtime.shutdown_background();
     let report = report?;
     if args.json {
@@ -110,7 +108,7 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Nodes and paths, with relays or without.
+/// Sets up nodes and paths, with or without relays, and plays the demo on them.
 async fn set_up(args: &DemoArgs, context: &Context) -> Result<DemoReport, Failure> {
     if args.relays {
         let models = overlay::models();
@@ -121,7 +119,7 @@ async fn set_up(args: &DemoArgs, context: &Context) -> Result<DemoReport, Failur
     }
 }
 
-/// The acts, one after the other.
+/// Plays the acts one after the other.
 async fn play<S: Scene>(
     args: &DemoArgs,
     (stage, models): (&S, &[Model]),
@@ -165,7 +163,7 @@ fn steady(outcome: &Outcome) -> Rate {
     outcome.recording.rate_between(STEADY.0, STEADY.1)
 }
 
-/// The files: originals, and what becomes of them.
+/// The original files and the directory for their copies.
 struct Props {
     dir: TempDir,
     whole: Original,
@@ -190,14 +188,14 @@ impl Props {
         .await
     }
 
-    /// Carries a file to a directory of its own.
+    /// The task to carry a file to a directory of its own.
     fn errand<'a>(&self, original: &'a Original, paths: usize, cut: bool) -> Result<Errand<'a>, Failure> {
         let to = self.dir.path().join(format!("over-{paths}{}", if cut { "-cut" } else { "" }));
         std::fs::create_dir(&to).map_err(|error| Failure::file("create the directory", &to, &error))?;
         Ok(Errand { file: &original.path, bytes: original.bytes, to, paths, cut })
     }
 
-    /// True when every copy is what was sent; `all` paths were used but for the first.
+    /// True if every copy equals its original. The first act used one path, the others `all`.
     async fn verify(&self, all: usize) -> Result<bool, Failure> {
         let copy = |to: String, original: &Original| (self.dir.path().join(to), original.hash);
         let copies = [
@@ -217,7 +215,7 @@ impl Props {
 }
 
 impl Original {
-    /// Writes a file that looks random and is the same every time.
+    /// Writes a file of pseudo-random bytes, the same every time.
     fn write(path: PathBuf, bytes: u64) -> io::Result<Self> {
         let mut source = blake3::Hasher::new().finalize_xof();
         let (mut file, mut hasher) = (File::create(&path)?, blake3::Hasher::new());
@@ -239,7 +237,7 @@ fn hash_of(path: &Path) -> io::Result<blake3::Hash> {
     Ok(hasher.finalize())
 }
 
-/// Does what waits for the disk on a thread where it may.
+/// Runs blocking disk work on a thread of its own.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -248,7 +246,7 @@ async fn blocking<T: Send + 'static>(
         .map_err(|error| Failure::file("use files in", &std::env::temp_dir(), &error))
 }
 
-/// The result for people.
+/// The result as text.
 #[must_use]
 pub fn summary(report: &DemoReport, paint: Paint) -> String {
     let mut text = String::new();

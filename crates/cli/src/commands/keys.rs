@@ -1,4 +1,4 @@
-//! `anabranch keys`: makes this node's key and shows who it is.
+//! `anabranch keys`: makes and shows this node's key.
 
 use std::path::PathBuf;
 
@@ -24,12 +24,12 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct KeysArgs {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub action: KeysCommand,
 }
 
-/// What can be done with keys.
+/// The actions on keys.
 #[derive(Debug, Subcommand)]
 pub enum KeysCommand {
     /// Make a key and print its public part; a key that exists is never overwritten
@@ -59,7 +59,7 @@ pub struct KeyOption {
 }
 
 impl KeyOption {
-    /// The file asked for, or the usual one.
+    /// The named file, or the default one.
     ///
     /// # Errors
     /// As [`keyfile::default_path`].

@@ -1,4 +1,4 @@
-//! `anabranch man`: the manual, made from the same definitions as `--help`.
+//! `anabranch man`: prints the manual, made from the same definitions as `--help`.
 
 use std::io;
 use std::path::PathBuf;
@@ -47,8 +47,8 @@ fn print(command: Command) -> Result<(), Failure> {
     out::print(&String::from_utf8_lossy(&page))
 }
 
-/// The definitions without the `help` pages that would double every other page, each with a synopsis that names
-/// the values of its options.
+/// The definitions, each with a synopsis that names its options' values. The `help` subcommands are removed:
+/// they would repeat every page.
 fn manual() -> Command {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
@@ -60,7 +60,7 @@ fn with_synopsis(command: Command) -> Command {
     command.override_usage(usage).mut_subcommands(with_synopsis)
 }
 
-/// The command with all it takes: `anabranch send [--name <NAME>] … <PATH>...`.
+/// A command line with all arguments: `anabranch send [--name <NAME>] … <PATH>...`.
 fn synopsis(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
     let (places, options): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! One file a command: its arguments with their help, and what it does.
+//! One module for each command: its arguments with their help, and the code that runs it.
 
 pub mod bench;
 pub mod capture;
@@ -24,7 +24,7 @@ use crate::ui::out::Stream;
 use crate::ui::paint::Paint;
 use crate::ui::progress::Progress;
 
-/// What every command is told beside its arguments.
+/// The options that all commands share.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// How often `-v` was given.
@@ -36,13 +36,13 @@ pub struct Context {
 }
 
 impl Context {
-    /// What the options of every command mean here.
+    /// Reads the shared options.
     #[must_use]
     pub fn new(global: &Global) -> Self {
         Self { verbose: global.verbose, quiet: global.quiet, paint: Paint::for_stderr(global.color) }
     }
 
-    /// The progress display for a command that was given `--json` or not; events go to `events`.
+    /// The progress display of a command; `json` is its `--json`, and events go to `events`.
     #[must_use]
     pub fn progress(&self, json: bool, events: Stream) -> Progress {
         Progress::new(Mode::choose(json, self.quiet), self.paint, events)
@@ -52,7 +52,7 @@ impl Context {
 /// Runs a command.
 ///
 /// # Errors
-/// What stood in the way, for the user.
+/// The cause, for the user.
 pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Send(args) => send::run(&args, context),
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// What Rust's own readers say of a number, without saying what would be right.
+    /// Parser messages that do not name the allowed values.
     const BARE: [&str; 5] = ["invalid digit", "invalid float", "empty string", "number too large", "not in"];
 
     #[test]

@@ -1,4 +1,4 @@
-//! `anabranch path`: the paths of a running command's sessions, which can be added and removed while data flow.
+//! `anabranch path`: lists, adds and removes paths of a running command's sessions.
 
 use std::path::PathBuf;
 
@@ -27,12 +27,12 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct PathArgs {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub action: PathCommand,
 }
 
-/// What can be done with paths.
+/// The actions on paths.
 #[derive(Debug, Subcommand)]
 pub enum PathCommand {
     /// Show all paths
@@ -42,7 +42,7 @@ pub enum PathCommand {
         /// The relay, as it prints itself
         #[arg(value_name = "KEY@ADDRESS")]
         route: RelayRoute,
-        /// Of which session.
+        /// The session.
         #[command(flatten)]
         of: RunningArgs,
     },
@@ -54,7 +54,7 @@ pub enum PathCommand {
         /// The rule, such as 2=backup or wwan*=metered:500MB
         #[arg(value_name = "RULE", value_parser = rule)]
         rule: String,
-        /// Of which session.
+        /// The session.
         #[command(flatten)]
         of: RunningArgs,
     },
@@ -65,13 +65,13 @@ pub enum PathCommand {
         /// Its number, as the list says, or the relay with which it was added
         #[arg(value_name = "PATH|KEY@ADDRESS", value_parser = which)]
         path: String,
-        /// Of which session.
+        /// The session.
         #[command(flatten)]
         of: RunningArgs,
     },
 }
 
-/// Which session.
+/// The session, and how its answer is shown.
 #[derive(Args, Debug)]
 pub struct RunningArgs {
     /// The Unix socket that the running command was given
@@ -123,10 +123,10 @@ impl PathArgs {
     }
 }
 
-/// Asks a running session, and shows its paths then.
+/// Sends a request to a running session and shows its paths.
 ///
 /// # Errors
-/// When none answers, or it says why it does not do what it is asked.
+/// When no session answers, or it refuses the request.
 pub fn run(args: &PathArgs) -> Result<(), Failure> {
     let request = match &args.action {
         PathCommand::List(_) => "list".to_owned(),

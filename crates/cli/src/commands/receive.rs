@@ -1,6 +1,6 @@
 //! `anabranch receive`: fetches what a ticket offers.
 //!
-//! [`consent`] asks the user, [`fetch`] takes the data, over several sessions if need be.
+//! [`consent`] asks the user. [`fetch`] transfers the data, over several sessions if necessary.
 
 mod consent;
 mod fetch;
@@ -29,7 +29,7 @@ use fetch::Fetcher;
 
 /// How every ticket begins.
 const TICKET_PREFIX: &str = "anabranch1";
-/// A shorter silence is nothing unusual.
+/// Shortest silence that may end a session; shorter ones are common.
 const SHORTEST_SILENCE: Span = Span::from_millis(500);
 
 const EXAMPLES: &str = "\
@@ -105,13 +105,13 @@ fn silence(text: &str) -> Result<Span, String> {
     if span < SHORTEST_SILENCE { Err("must be at least 500ms".into()) } else { Ok(span) }
 }
 
-/// True for a word that is meant as a ticket rather than as a target.
+/// True for a word that looks like a ticket rather than a target.
 fn looks_like_ticket(word: &str) -> bool {
     word.starts_with('@') || word.starts_with(TICKET_PREFIX)
 }
 
-/// The options for names that are taken; without one, such a file stays and is an error in the end. A file that
-/// is already there as it should be is never touched.
+/// What to do with files whose names are taken. By default such a file stays and is an error in the end. A
+/// file with the right content is never touched.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 pub struct Taken {
@@ -139,7 +139,7 @@ impl ReceiveArgs {
         })
     }
 
-    /// Ticket and target. Without a ticket among the words, it is the one from the environment.
+    /// Ticket and target. If no word is a ticket, the environment's is used.
     fn words(&self) -> (&str, &Path) {
         let here = Path::new(".");
         match (&self.first, &self.second, &self.variable) {
@@ -151,7 +151,7 @@ impl ReceiveArgs {
         }
     }
 
-    /// The ticket that was given as a word, unless the target would be taken for one without it.
+    /// The ticket in the first word; `None` if the second word would be mistaken for a ticket without it.
     #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
         let target = self.second.as_ref().and_then(|target| target.to_str());
@@ -159,7 +159,7 @@ impl ReceiveArgs {
         first.filter(|_| !target.is_some_and(looks_like_ticket))
     }
 
-    /// Where the data go: a directory, or `-`.
+    /// The target: a directory, or `-`.
     #[must_use]
     pub fn target_path(&self) -> &Path {
         self.words().1
@@ -176,7 +176,7 @@ impl ReceiveArgs {
         }
     }
 
-    /// Where the data go.
+    /// The target as the transfer takes it.
     #[must_use]
     pub fn target(&self) -> Target {
         if self.to_stdout() {
@@ -186,13 +186,13 @@ impl ReceiveArgs {
         }
     }
 
-    /// True when the data go to standard output.
+    /// True for a transfer to standard output.
     #[must_use]
     pub fn to_stdout(&self) -> bool {
         self.target_path().as_os_str() == "-"
     }
 
-    /// Where events go with `--json`: standard output, unless the data go there.
+    /// Where events go with `--json`: to standard error if the data goes to standard output.
     #[must_use]
     pub fn events(&self) -> Option<Stream> {
         let stream = if self.to_stdout() { Stream::Stderr } else { Stream::Stdout };
@@ -210,7 +210,7 @@ pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     let runtime = Threads::start()?;
     let capture = args.capture.start()?;
     let outcome = runtime.block_on(fetch(args, &capture, &ticket, context));
-    // A thread may still wait for a disk or a pipe; all results are in.
+    // A thread may still wait for a disk or a pipe, but all results are in.
     runtime.shutdown_background();
     outcome.and(capture.finish())
 }

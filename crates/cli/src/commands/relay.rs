@@ -1,8 +1,8 @@
-//! `anabranch relay`: makes this machine a path for the sessions of users that its configuration or a controller names.
+//! `anabranch relay`: makes this machine a relay for the users that its configuration or a controller names.
 //!
-//! SIGTERM drains the relay first, so that sessions move on; SIGHUP makes it read its configuration again. The service
-//! itself is in `anabranch-daemon`. Before it starts any thread, the process gives up core dumps and all file changes
-//! outside the directories that the relay writes to.
+//! SIGTERM drains the relay first, so that sessions move to other paths. SIGHUP makes it read its
+//! configuration again. The service itself is in `anabranch-daemon`. Before it starts a thread, the process
+//! disables core dumps and gives up write access outside the relay's directories.
 
 mod list;
 
@@ -27,7 +27,7 @@ use list::ListArgs;
 
 /// The default configuration file.
 const CONFIG: &str = "/etc/anabranch/relay.toml";
-/// How long paths may live on after SIGTERM.
+/// How long paths may continue after SIGTERM.
 const PATIENCE: Span = Span::from_secs(5);
 
 const TORN: &str = "internal error (logged above) corrupted the relay's state; restart the relay";
@@ -83,7 +83,7 @@ pub struct DrainArgs {
     /// How long paths may live on
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::span)]
     pub patience: Span,
-    /// Which relay, and the form of the answer.
+    /// The relay to ask, and the form of the answer.
     #[command(flatten)]
     pub ask: AskArgs,
 }
@@ -130,7 +130,7 @@ pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Reads the configuration. Relative file names in it start at its directory.
+/// Reads the configuration. Relative file names start at its directory.
 fn read(path: &Path) -> Result<RelaySettings, Failure> {
     let mut settings = service::read(path, "relay", RelaySettings::parse)?;
     settings.key = service::beside(path, &settings.key);
@@ -182,7 +182,7 @@ async fn run_until_stopped(
     }
 }
 
-/// A configuration that cannot be read changes nothing.
+/// Reads the configuration again; an unreadable one changes nothing.
 fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
     match read(path) {
         Ok(settings) => {
@@ -201,7 +201,7 @@ fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
     }
 }
 
-/// Prints who may use the relay, and on standard output the line for `--relay`.
+/// Prints the relay's users, and on standard output the relay's address for `--relay`.
 fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -> Result<(), Failure> {
     let addresses = anabranch_node::reachable(relay.addresses());
     let route = RelayRoute(vec![NodeAt::new(relay.node(), &addresses)]);

@@ -1,4 +1,4 @@
-//! `anabranch send`: offers files and prints the ticket that fetches them.
+//! `anabranch send`: offers files and prints their ticket.
 //!
 //! [`serve`] serves the receivers.
 
@@ -29,10 +29,10 @@ use crate::values::HostPort;
 use crate::{interrupt, values};
 use serve::{Offer, Server};
 
-/// A receiver that is silent on every path for this long is given up, unless it asks for less.
+/// A receiver that is silent on every path for this long is dropped, unless it asks for less.
 const PATIENCE: Span = Span::from_secs(60);
 
-/// Most of what cannot be sent that is named when nothing can.
+/// Most unreadable files that an error names.
 const MOST_NAMED: usize = 10;
 
 const EXAMPLES: &str = "\
@@ -126,7 +126,7 @@ impl SendArgs {
     /// The source of the offer.
     ///
     /// # Errors
-    /// When `-` stands beside other paths, `--name` without it, or the name is not a plain file name.
+    /// When `-` comes with other paths, `--name` without `-`, or the name is not a plain file name.
     pub fn source(&self) -> Result<Source, Failure> {
         let stdin = self.paths.iter().any(|path| path.as_os_str() == "-");
         match &self.name {
@@ -158,13 +158,13 @@ impl Source {
     }
 }
 
-/// A name that is a single component of a path.
+/// Accepts a name that is a single path component.
 fn check_name(name: &str) -> Result<(), Failure> {
     let bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']);
     if bad { Err(Failure::usage(format!("`{name}` is not a file name"))) } else { Ok(()) }
 }
 
-/// Offers the files until the ticket has expired, one receiver was enough, or the user stops the command.
+/// Offers the files until the ticket expires, one receiver was enough, or the user stops the command.
 ///
 /// # Errors
 /// The cause, and advice for the user.
@@ -184,7 +184,7 @@ pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let runtime = Threads::start()?;
     let capture = args.capture.start()?;
     let outcome = runtime.block_on(offer(args, &capture, (share, &contents), context));
-    // A thread may still wait for standard input, which is of no use now.
+    // A thread may still wait for standard input, which is not needed any more.
     runtime.shutdown_background();
     outcome.and(capture.finish())
 }
@@ -195,7 +195,7 @@ fn check_offer(contents: &Contents) -> Result<(), Failure> {
         return Ok(());
     }
     let each = contents.unreadable.iter().chain(&contents.left_out).take(MOST_NAMED);
-    // The text after the semicolon is advice for the receiver.
+    // After the semicolon comes advice for the receiver.
     let each = each.map(|what| what.split_once("; ").map_or(what.as_str(), |(what, _)| what));
     let failure = Failure::local("nothing of what was named can be sent");
     let failure = each.fold(failure, |failure, what| failure.detail(what));
@@ -227,7 +227,7 @@ async fn offer(
     outcome
 }
 
-/// The addresses that the user names, for the ticket; `port` is for those without one.
+/// The user's addresses for the ticket; those without a port get `port`.
 pub(crate) async fn outside(named: &[HostPort], port: u16) -> Result<Vec<SocketAddr>, Failure> {
     let mut all = Vec::new();
     for place in named {
@@ -249,7 +249,7 @@ fn warnings(contents: &Contents, ticket: &Ticket, relays: &[String]) -> Vec<Stri
     contents.left_out.iter().chain(relays).cloned().chain(unreadable).chain(only_here).collect()
 }
 
-/// Prints the ticket, and what to do with it.
+/// Prints the ticket and how to use it.
 fn announce(
     args: &SendArgs,
     invitation: &Invitation,

@@ -1,5 +1,5 @@
-//! What commands that run as services have in common: a configuration file, signals, a service manager, and a Unix socket
-//! by which a running one is asked.
+//! Shared code of commands that run as services: configuration file, signals, service manager, and control
+//! socket.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -17,21 +17,21 @@ use crate::args::OUTPUT;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
-/// The signals that a service minds.
+/// The signals that a service handles.
 pub struct Signals {
     /// Read the configuration again.
     pub hang_up: Signal,
-    /// End in good order.
+    /// Stop gracefully.
     pub terminate: Signal,
-    /// End at once.
+    /// Stop at once.
     pub interrupt: Signal,
 }
 
 impl Signals {
-    /// From now on they are caught.
+    /// Starts to catch the signals.
     ///
     /// # Errors
-    /// When the system has no more room for that.
+    /// When the system's limits do not allow it.
     pub fn new() -> Result<Self, Failure> {
         let catch =
             |kind| signal(kind).map_err(|error| Failure::local(format!("cannot wait for signals: {error}")));
@@ -43,7 +43,7 @@ impl Signals {
     }
 }
 
-/// Says which settings have changed that a running service does not take over; each is named with whether it has.
+/// Warns about changed settings that need a restart; each name comes with whether it changed.
 pub fn warn_of_restart(changes: &[(&str, bool)]) {
     if let Some(why) = restart_needed(changes) {
         tracing::warn!("{why}");
@@ -61,7 +61,7 @@ fn restart_needed(changes: &[(&str, bool)]) -> Option<String> {
     Some(format!("the new value of {names} counts after a restart only"))
 }
 
-/// Restricts the process to changing files next to these; call it before the runtime is built.
+/// Restricts the process to changing the directories of these files; call it before the runtime is built.
 pub fn confine<'a>(files: impl Iterator<Item = &'a PathBuf>) {
     let directory = |file: &'a PathBuf| match file.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -75,7 +75,7 @@ pub fn confine<'a>(files: impl Iterator<Item = &'a PathBuf>) {
 /// Reads the configuration of a command.
 ///
 /// # Errors
-/// When it cannot be read, or has a mistake: the first one, with its line.
+/// When the file cannot be read or has a mistake; the error gives the line of the first one.
 pub fn read<S>(
     path: &Path,
     command: &str,
@@ -92,23 +92,23 @@ pub fn read<S>(
     })
 }
 
-/// A file that a configuration names: beside it, unless it says otherwise.
+/// A file named in a configuration; relative names start at the configuration's directory.
 #[must_use]
 pub fn beside(config: &Path, file: &Path) -> PathBuf {
     config.parent().unwrap_or(Path::new("")).join(file)
 }
 
-/// Tells a service manager, if one started this.
+/// Notifies the service manager, if one started this process.
 pub fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "the service manager could not be told");
     }
 }
 
-/// Answers at the Unix socket that a configuration names, if it names one.
+/// Answers at the configured Unix socket, if there is one.
 ///
 /// # Errors
-/// When another program listens there, or the file cannot be made.
+/// When another program listens there, or the file cannot be created.
 pub fn answer_at(file: Option<&Path>, service: impl control::Answer) -> Result<Option<Socket>, Failure> {
     let opened = file.map(|file| Socket::open(file, service)).transpose();
     opened.map_err(|error| Failure::local(error.to_string()))
@@ -126,7 +126,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Its usual control socket; a session has none.
+    /// Its default control socket; a session has none.
     fn usual(self) -> &'static Path {
         Path::new(match self {
             Self::Relay => "/run/anabranch/relay/control.sock",
@@ -135,7 +135,7 @@ impl Asked {
         })
     }
 
-    /// Its name, and the command that queries it.
+    /// Its name, and the command that asks it.
     fn name(self) -> (&'static str, &'static str) {
         match self {
             Self::Relay => ("a relay", "anabranch relay status"),
@@ -145,7 +145,7 @@ impl Asked {
     }
 }
 
-/// How the answer of a running service is shown.
+/// How an answer is shown.
 #[derive(Args, Debug)]
 pub struct AnswerArgs {
     /// The answer as JSON instead of text
@@ -153,7 +153,7 @@ pub struct AnswerArgs {
     pub json: bool,
 }
 
-/// How a running service is asked.
+/// The service to ask.
 #[derive(Args, Debug)]
 pub struct AskArgs {
     /// The Unix socket, as the service's configuration says [default: control.sock in /run/anabranch/relay or /run/anabranch/controller]
@@ -165,7 +165,7 @@ pub struct AskArgs {
 }
 
 impl AskArgs {
-    /// Asks a service, at its usual socket unless another was named, and shows what it says.
+    /// Asks a service at its default socket, or at the named one, and shows the answer.
     ///
     /// # Errors
     /// As of [`ask`].
@@ -179,10 +179,10 @@ impl AskArgs {
     }
 }
 
-/// Asks the service behind a Unix socket, and shows what it says.
+/// Asks the service behind a Unix socket, and shows the answer.
 ///
 /// # Errors
-/// When none answers there, or it says why it does not do what it is asked.
+/// When no service answers there, or it refuses the request.
 pub async fn ask<T: DeserializeOwned + Serialize>(
     (whom, socket, request): (Asked, &Path, &str),
     answer: &AnswerArgs,
@@ -195,7 +195,7 @@ pub async fn ask<T: DeserializeOwned + Serialize>(
     if answer.json { Stream::Stdout.json(&reply) } else { out::print(&text(&reply)) }
 }
 
-/// Why there is no answer: perhaps the socket is somebody else's.
+/// The failure without an answer; it recognises the socket of another kind of program.
 async fn not_answered(whom: Asked, socket: &Path, error: &io::Error) -> Failure {
     let (at, has_refused) = (socket.display(), error.kind() == ErrorKind::InvalidInput);
     let found = match has_refused || error.kind() == ErrorKind::InvalidData {

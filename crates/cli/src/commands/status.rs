@@ -1,6 +1,7 @@
-//! `anabranch status`: what runs on this machine, and how it is.
+//! `anabranch status`: shows the services and sessions of this machine.
 //!
-//! Every service and every command that was given `--control` can be asked over a Unix socket. This asks all of them.
+//! Every service, and every command with `--control`, answers at a Unix socket. This command asks all of
+//! them.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,7 @@ use crate::args::OUTPUT;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
-/// Where services have their sockets.
+/// The directory of the services' sockets.
 const PLACE: &str = "/run/anabranch";
 
 const EXAMPLES: &str = "\
@@ -64,10 +65,10 @@ enum Answer {
     Silent { why: String },
 }
 
-/// Asks and shows.
+/// Asks all services and shows their answers.
 ///
 /// # Errors
-/// When there is nobody to be asked, or somebody who was named does not answer.
+/// When there is no service to ask, or a named one does not answer.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let sockets = if args.control.is_empty() { sockets_in(Path::new(PLACE)) } else { args.control.clone() };
     if sockets.is_empty() {
@@ -113,7 +114,7 @@ fn sockets_in(place: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// The kind of program behind a socket, if one answers.
+/// The kind of program behind a socket, if it answers.
 pub(super) async fn who(socket: &Path) -> Option<Asked> {
     match ask(socket).await {
         Answer::Relay { .. } => Some(Asked::Relay),
@@ -126,7 +127,7 @@ pub(super) async fn who(socket: &Path) -> Option<Asked> {
 async fn ask(socket: &Path) -> Answer {
     match control::ask::<Value>(socket, "status").await {
         Ok(answer) => read(answer),
-        // A session knows other words.
+        // A session refuses the request of a service.
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
             match control::ask::<Vec<SessionPath>>(socket, "list").await {
                 Ok(paths) => Answer::Session { paths },

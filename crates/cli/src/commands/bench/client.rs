@@ -1,4 +1,4 @@
-//! The end that asks for a test, and shows what came of it.
+//! The client of a test: asks the server for it and shows the result.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ use crate::values::{LocalEnd, PathPin};
 
 /// How long the server may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// Code of a session that its user ended.
+/// Code with which a session closes when the user stops the command.
 const INTERRUPTED: u64 = 1;
 
 /// Runs one test.
@@ -64,7 +64,7 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
     view.finish(without_path)
 }
 
-/// The relays that gave no path, and why.
+/// The relays that gave no path, each with the reason.
 fn without_path(paths: &NodeSession) -> Vec<WithoutPath> {
     paths.without_path().into_iter().map(|(relay, why)| WithoutPath { relay, why }).collect()
 }
@@ -119,7 +119,7 @@ async fn send(
             break;
         }
     }
-    // The server stops the streams with its last sample; what does not hear of it ends with the session.
+    // The server stops the streams with its last sample. If that message is lost, they end with the session.
     let _ = tokio::time::timeout(GOODBYE, sender.stopped()).await;
     Ok(())
 }
@@ -161,7 +161,7 @@ impl View<'_> {
     }
 }
 
-/// The local addresses that the pins need; all of them without pins.
+/// The local addresses of the pins; every address if there are no pins.
 fn local_addresses(pins: &[PathPin]) -> Addresses {
     let addresses: Option<Vec<IpAddr>> = pins
         .iter()
@@ -180,7 +180,7 @@ fn local_addresses(pins: &[PathPin]) -> Addresses {
     }
 }
 
-/// Whom to dial, over which paths.
+/// The server to dial and the paths to use.
 fn dial(args: &ClientArgs, endpoint: &Endpoint) -> Result<Dial, Failure> {
     let dial = Dial::ticket(&args.ticket);
     let port = dial.port();

@@ -1,4 +1,4 @@
-//! What the two ends of a test say to each other: JSON, a message a line, on the session's first stream.
+//! The messages between the two ends of a test: one line of JSON each, on the session's first stream.
 //!
 //! ```text
 //! client                          server
@@ -8,8 +8,8 @@
 //!         ◀─────────────────────── Sample …     unless the client receives and counts itself
 //!         ◀─────────────────────── Sample, last
 //! ```
-//! The receiver is the one who counts, and it ends the test: it stops the streams when the time is over, so
-//! that what is still under way then does not count.
+//! The receiver counts and ends the test: when the time is over it stops the streams, so data still on the
+//! way does not count.
 
 use std::io;
 use std::time::Duration;
@@ -23,18 +23,18 @@ use tokio::io::{
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
-/// Longest line read, in bytes: a sample with all the paths a session can have, and as many that have closed.
+/// Longest line that is read, in bytes: a sample of a session with the most paths, plus as many closed ones.
 const LONGEST: u64 = 32 << 10;
-/// How long the other end may take to say something that it should say at once.
+/// How long the other end may take to send an answer that needs no waiting.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest test.
 pub const LONGEST_TEST: Span = Span::from_secs(86_400);
-/// Shortest interval: below it the report costs more than it tells.
+/// Shortest interval: below it, reports cost too much.
 pub const SHORTEST_INTERVAL: Span = Span::from_millis(10);
 /// Most streams.
 pub const MOST_STREAMS: u32 = 256;
 
-/// One line.
+/// A message, sent as one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Message {
@@ -42,18 +42,18 @@ pub enum Message {
     Start(Order),
     /// The server is ready for it.
     Ready,
-    /// What the server has received so far.
+    /// The receiver's counters so far.
     Sample(Sample),
 }
 
-/// A test as the client wants it.
+/// The test that the client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// [`VERSION`].
     pub version: u32,
     /// The server sends.
     pub reverse: bool,
-    /// Streams side by side.
+    /// Number of parallel streams.
     pub streams: u32,
     /// Length of the test in microseconds, from the first byte received.
     pub time_us: u64,
@@ -74,7 +74,7 @@ impl Order {
         Span::from_micros(self.interval_us)
     }
 
-    /// Why a server does not do this; `None` when it does.
+    /// Why the server refuses this test; `None` if it accepts.
     #[must_use]
     pub fn objection(&self) -> Option<&'static str> {
         let checks = [
@@ -87,23 +87,23 @@ impl Order {
     }
 }
 
-/// What a receiver has counted at one moment, since its first byte.
+/// A receiver's counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Microseconds since the first byte.
     pub elapsed_us: u64,
     /// Bytes that the receiving application got.
     pub bytes: u64,
-    /// The longest time, in microseconds, in which it got nothing since the sample before. A silence that
-    /// lasts over the end of an interval counts in full in both.
+    /// The longest silence since the previous sample, in microseconds. A silence that spans two intervals
+    /// counts in full in both.
     pub gap_us: u64,
-    /// Bytes by path, those not yet in order included; a path that has closed is told of once more.
+    /// Bytes by path, including those not yet in order. A closed path is listed one last time.
     pub paths: Vec<PathBytes>,
-    /// The test is over.
+    /// True for the last sample of the test.
     pub last: bool,
 }
 
-/// Bytes that came over one path.
+/// Bytes received over one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathBytes {
     /// The path's id, which both ends share.
@@ -112,14 +112,14 @@ pub struct PathBytes {
     pub bytes: u64,
 }
 
-/// The stream of messages.
+/// The stream that carries the messages.
 pub struct Control {
     reader: BufReader<ReadHalf<Stream>>,
     writer: WriteHalf<Stream>,
 }
 
 impl Control {
-    /// Opens it, at the client.
+    /// Opens the stream at the client.
     ///
     /// # Errors
     /// When the session is over.
@@ -127,10 +127,10 @@ impl Control {
         Ok(Self::new(session.open_stream().await?))
     }
 
-    /// Waits for it, at the server.
+    /// Accepts the stream at the server.
     ///
     /// # Errors
-    /// When the session is over, or the client keeps silent.
+    /// When the session is over or the client sends nothing.
     pub async fn accept(session: &Session) -> io::Result<Self> {
         let stream = tokio::time::timeout(PATIENCE, session.accept_stream()).await;
         Ok(Self::new(stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??))
@@ -141,7 +141,7 @@ impl Control {
         Self { reader: BufReader::new(reader), writer }
     }
 
-    /// Says something.
+    /// Sends a message.
     ///
     /// # Errors
     /// When the session is over.
@@ -149,10 +149,10 @@ impl Control {
         send(&mut self.writer, message).await
     }
 
-    /// Waits for the next message, for as long as `patience`.
+    /// Waits for the next message, at most `patience`.
     ///
     /// # Errors
-    /// `TimedOut` when none came, `InvalidData` when it is none, or the session is over.
+    /// `TimedOut` if no message came, `InvalidData` if the line is not a message, or the session is over.
     pub async fn recv(&mut self, patience: Duration) -> io::Result<Message> {
         let mut line = Vec::new();
         let mut limited = (&mut self.reader).take(LONGEST);

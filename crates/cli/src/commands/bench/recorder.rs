@@ -1,8 +1,8 @@
-//! Turns what a receiver counts into intervals, with what the client sees of each path.
+//! Turns a receiver's samples into intervals and adds the client's view of each path.
 //!
-//! A path that fails is closed, and another one opened between the same two addresses when they meet again. For whoever
-//! reads the figures these are one: a row has the bytes of all the paths of one pair, and the state of the newest that
-//! lives; `closed` when none does.
+//! When a path fails it is closed, and later another may open between the same two addresses. The report has
+//! one row for all paths of such a pair: their bytes together, and the state of the newest open one, or
+//! `closed`.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,14 @@ use crate::report::{BenchPath, Interval, Measured, mbit_s};
 use crate::ui::paths::{Direction, loss, rtt_ms, state, why};
 use crate::ui::progress::PathState;
 
-/// Takes samples and makes intervals of them.
+/// Collects samples and divides them into intervals.
 ///
-/// An interval lasts from one sample to the next, however late that one is: a late sample makes a longer
-/// interval, never a wrong rate.
+/// An interval lasts from one sample to the next. A late sample gives a longer interval, never a wrong rate.
 pub struct Recorder {
-    /// The client sends: it knows what is lost.
+    /// True if the client sends, so the client's counters know the losses.
     sending: bool,
     last: Sample,
-    /// Every path that was seen, as it was last, with its bytes so far.
+    /// Every path seen so far, with its latest state and its bytes.
     seen: BTreeMap<u32, (SeenPath, u64)>,
     longest_gap: Span,
     intervals: Vec<Interval>,
@@ -41,7 +40,8 @@ impl Recorder {
         }
     }
 
-    /// Takes a sample and the client's view of the paths; gives the interval that it ends, if time has passed.
+    /// Adds a sample and the client's view of the paths. Returns the interval that the sample ends, if time
+    /// has passed.
     pub fn record(&mut self, sample: Sample, seen: Vec<SeenPath>) -> Option<&Interval> {
         let lasted = Span::from_micros(sample.elapsed_us.saturating_sub(self.last.elapsed_us));
         if lasted.is_zero() {
@@ -82,7 +82,7 @@ impl Recorder {
             moved.insert(*id, total - *bytes);
             *bytes = total;
         }
-        // A path that was given up before it carried anything is no news.
+        // Leave out paths that closed before they carried anything.
         let shown = self.seen.iter().filter(|(_, (path, bytes))| !path.gone || *bytes > 0);
         self.rows(shown.map(|(id, (path, _))| (path, moved[id])), lasted)
     }
@@ -119,7 +119,7 @@ impl Recorder {
     }
 }
 
-/// True for paths between the same two addresses, through the same relays. The port here may be another one each time.
+/// True for paths between the same two addresses through the same relays. The local port may differ.
 fn is_same_pair(one: &SeenPath, other: &SeenPath) -> bool {
     let pair = |path: &SeenPath| (path.place.local.map(|local| local.ip()), path.info.route.remote);
     pair(one) == pair(other) && one.place.label == other.place.label && one.place.relays == other.place.relays
@@ -129,7 +129,7 @@ fn state_now(path: &SeenPath) -> PathState {
     if path.gone { PathState::Closed } else { state(&path.info) }
 }
 
-/// How much a path has to do with what is so now, for the choice between those of one pair.
+/// Ranks the paths of one pair: the row shows the state of the highest.
 fn liveness(path: &SeenPath) -> u8 {
     match state_now(path) {
         PathState::Closed => 0,
@@ -216,7 +216,7 @@ mod tests {
         let lost = SeenPath { gone: true, ..seen_at(0, "eth0", 7) };
         let without = recorder.record(sample(2_000, 600, 0, &[(0, 600)]), vec![lost]).unwrap();
         assert_eq!(told(&without.measured.paths), [("eth0", 100, PathState::Closed)]);
-        // The receiver's last word about the first one comes when it is long forgotten here.
+        // The receiver reports the first path once more, long after the client has forgotten it.
         let again = vec![seen_at(6, "eth0", 8), seen_at(8, "eth1", 8)];
         let back = recorder.record(sample(3_000, 700, 0, &[(0, 620), (6, 80)]), again).unwrap();
         let rows = [("eth0", 100, PathState::Active), ("eth1", 0, PathState::Active)];

@@ -1,4 +1,4 @@
-//! The end that waits: it lets in whoever has the ticket it printed, and serves tests, any number at a time.
+//! The server: admits every client that has the printed ticket, and serves any number of tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::interrupt;
 use crate::report::mbit_s;
 use crate::ui::{human, out};
 
-/// Tests at the same time; who comes later waits for a place.
+/// Most tests at the same time; further clients wait.
 const MOST_TESTS: usize = 64;
-/// Code with which a session ends that did not keep to the bench protocol.
+/// Code with which the server closes a session that violates the bench protocol.
 const BAD_TEST: u64 = 1;
 
 /// Serves tests until interrupted, or one with `--once`.
@@ -50,7 +50,7 @@ async fn serve(args: &ServerArgs, capture: &Capture, context: &Context) -> Resul
     Ok(())
 }
 
-/// Serves every session that comes, or one.
+/// Serves every session, or only the first.
 async fn accept(node: &Node, once: bool, quiet: bool) {
     let places = Arc::new(Semaphore::new(MOST_TESTS));
     while let Some(accepted) = node.accept().await {
@@ -59,7 +59,7 @@ async fn accept(node: &Node, once: bool, quiet: bool) {
             tell(&session, test(&session).await, quiet);
             return;
         }
-        // Never closed, so there is a place in the end.
+        // The semaphore is never closed.
         let Ok(place) = places.clone().acquire_owned().await else { return };
         tokio::spawn(async move {
             tell(&session, test(&session).await, quiet);
@@ -68,7 +68,7 @@ async fn accept(node: &Node, once: bool, quiet: bool) {
     }
 }
 
-/// Says how to reach this server: for people where, and the line to paste by itself on standard output.
+/// Shows the server's addresses on standard error, and prints the command for the client on standard output.
 fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
     if !context.quiet {
         if anabranch_node::only_here(&ticket.addresses) {
@@ -85,7 +85,7 @@ fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a test that was served came to.
+/// The outcome of a served test.
 enum Served {
     Received(Sample),
     Sent(Span),
@@ -105,7 +105,7 @@ async fn test(session: &Session) -> std::io::Result<Served> {
     } else {
         Served::Received(receive(session, order, &mut control).await?)
     };
-    // The client has all it wants; what is left is to see it close.
+    // The client has its result, so only its farewell is missing.
     if tokio::time::timeout(PATIENCE, session.closed()).await.is_err() {
         session.abort(0, "the test is over");
     }
@@ -137,7 +137,7 @@ async fn send(session: &Session, order: &Order) -> std::io::Result<Served> {
     Ok(Served::Sent(order.time()))
 }
 
-/// One line for the one who watches the server.
+/// Prints the outcome of a session as one line.
 fn tell(session: &Session, outcome: std::io::Result<Served>, quiet: bool) {
     if quiet {
         return;

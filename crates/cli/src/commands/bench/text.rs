@@ -1,4 +1,4 @@
-//! A test as people read it: a row an interval, then the whole and its paths.
+//! Formats a test as text: a row for each interval, then the totals and the paths.
 
 use anabranch_wire::Rate;
 
@@ -35,7 +35,7 @@ pub fn end_rows(end: &Measured) -> String {
     format!("  {}\n{total}\n{paths}  longest silence {:.0} ms\n", "─".repeat(43), end.longest_gap_ms)
 }
 
-/// Relays that took no part.
+/// Relays that gave no path.
 #[must_use]
 pub fn without_path_rows(relays: &[WithoutPath]) -> String {
     let row = |none: &WithoutPath| format!("  no path through {}: {}\n", none.relay, none.why);

@@ -1,4 +1,4 @@
-//! The two ends of the data: a sender that never runs dry, and a receiver that counts.
+//! The two ends of the data: a sender that always has data, and a receiver that counts it.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ use tokio::task::JoinSet;
 use super::protocol::{Order, PATIENCE, PathBytes, Sample};
 use super::watch::{PathWatch, SeenPath};
 
-/// Bytes handed over at a time, always the same memory.
+/// Bytes of each write; all writes share this block.
 const BLOCK: usize = 1 << 20;
-/// Most bytes taken at a time.
+/// Most bytes of each read.
 const TAKE: usize = 1 << 20;
 
 /// Sends on all streams until the receiver stops them. Ends when it is dropped.
@@ -45,11 +45,11 @@ impl Sender {
 }
 
 async fn send(mut stream: Stream, block: Bytes) {
-    // The error is the end of the test: the receiver wants no more, or the session is over.
+    // An error ends the test: the receiver has stopped the stream, or the session is over.
     while stream.write_chunk(block.clone()).await.is_ok() {}
 }
 
-/// Receives all streams that the other end opens, and counts. Dropped, it stops them.
+/// Receives and counts all streams that the other end opens. Stops them when dropped.
 pub struct Receiver {
     session: Session,
     watch: PathWatch,
@@ -57,7 +57,7 @@ pub struct Receiver {
     tally: Arc<Tally>,
     reading: JoinSet<()>,
     start: Instant,
-    /// When the next sample is due, since the start.
+    /// When the next sample is due, counted from the start.
     due: Span,
 }
 
@@ -65,7 +65,7 @@ impl Receiver {
     /// Waits for the first byte, which starts the clock.
     ///
     /// # Errors
-    /// When the session is over, or nothing comes.
+    /// When the session is over or no data comes.
     pub async fn start(session: &Session, order: Order) -> io::Result<Self> {
         let (tally, watch) = (Arc::new(Tally::default()), PathWatch::start(session));
         let mut reading = JoinSet::new();
@@ -83,7 +83,8 @@ impl Receiver {
         Ok(Self { session, watch, order, tally, reading, start, due: Span::ZERO })
     }
 
-    /// The counters at the end of the next interval; the last one comes at the end of the test.
+    /// Waits for the end of the next interval and returns the counters. The last sample comes at the end of
+    /// the test.
     ///
     /// # Errors
     /// When the session is over before that.
@@ -141,7 +142,7 @@ async fn drain(mut stream: Stream, tally: Arc<Tally>) {
     }
 }
 
-/// What all streams have received together.
+/// The sum of all streams' counters.
 #[derive(Default)]
 struct Tally {
     counts: Mutex<Counts>,
@@ -168,7 +169,7 @@ impl Tally {
 }
 
 impl Counts {
-    /// Counts; true for the first time.
+    /// Counts received bytes; true for the first ones.
     fn add(&mut self, bytes: u64, now: Instant) -> bool {
         let first = self.last.is_none();
         self.note_silence(now);
@@ -177,7 +178,7 @@ impl Counts {
         first
     }
 
-    /// The bytes in all, and the longest silence since this was asked before, one that still lasts included.
+    /// The total bytes, and the longest silence since the previous call, including one that still lasts.
     fn take(&mut self, now: Instant) -> (u64, Duration) {
         self.note_silence(now);
         (self.bytes, std::mem::take(&mut self.gap))

@@ -1,8 +1,9 @@
-//! Keeps an eye on the paths of a session, so that nothing of one that closes is lost with it.
+//! Watches the paths of a session, so that the report includes closed ones.
 //!
-//! The session forgets a path soon after it has closed, and a path's socket may be gone before that. The watch looks
-//! whenever a path changes and ten times a second; a path keeps the name and the address that it was first seen with
-//! for as long as the system has no newer ones, and is handed out once more after its end, with its last counters.
+//! The session forgets a path soon after it has closed, and the path's socket may close earlier. So the watch
+//! copies all counters at every path event and ten times a second. It reports a closed path one last time,
+//! with its last counters. If the system no longer knows a path's name and address, it keeps the last known
+//! ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,28 +14,29 @@ use anabranch_engine::{Event, PathInfo};
 use anabranch_net::{Events, PublicKey, Session};
 use tokio::task::JoinSet;
 
-/// Time between two looks at the counters: far less than a closed path is kept for packets that come late.
+/// Time between two looks at the counters: much shorter than the time for which a session keeps a closed
+/// path.
 const LOOK: Duration = Duration::from_millis(100);
-/// Most closed paths kept until they are asked for; beyond, the oldest go.
+/// Most closed paths that are kept until they are reported; the oldest go first.
 const MOST_GONE: usize = 256;
 
 /// The identity of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// This end's interface, or its address where it has none.
+    /// This end's interface, or the path's address if the interface is unknown.
     pub label: String,
-    /// This end's address.
+    /// This end's address, if known.
     pub local: Option<SocketAddr>,
     /// The relays it goes through.
     pub relays: Vec<PublicKey>,
 }
 
-/// A path as this end sees it.
+/// A path as the client sees it.
 #[derive(Clone, Debug)]
 pub struct SeenPath {
-    /// Its counters; the last ones, when it is gone.
+    /// Its counters; for a closed path the last ones.
     pub info: PathInfo,
-    /// Its name.
+    /// Its identity.
     pub place: Place,
     /// True when the session has forgotten it.
     pub gone: bool,
@@ -42,16 +44,16 @@ pub struct SeenPath {
 
 type Seen = BTreeMap<u32, SeenPath>;
 
-/// Watches the paths of one session until it is dropped.
+/// Watches the paths of one session; stops when dropped.
 pub struct PathWatch {
     session: Session,
     seen: Arc<Mutex<Seen>>,
-    /// Ends with the watch.
+    /// Stops when dropped.
     _looking: JoinSet<()>,
 }
 
 impl PathWatch {
-    /// Watches this session from now on.
+    /// Starts to watch this session.
     #[must_use]
     pub fn start(session: &Session) -> Self {
         let (events, seen) = (session.events(), Arc::default());
@@ -60,7 +62,7 @@ impl PathWatch {
         Self { session: session.clone(), seen, _looking: looking }
     }
 
-    /// All paths now, and for the last time those that have gone since this was asked before.
+    /// All open paths, and those that have closed since the previous call.
     #[must_use]
     pub fn take(&self) -> Vec<SeenPath> {
         let mut seen = lock(&self.seen);
@@ -102,13 +104,13 @@ fn paths(session: &Session) -> Vec<(PathInfo, Place)> {
     session.paths().into_iter().map(placed).collect()
 }
 
-/// Takes in the paths that there are now.
+/// Updates `seen` with the current paths.
 fn note(seen: &mut Seen, now: Vec<(PathInfo, Place)>) {
     let ids: BTreeSet<u32> = now.iter().map(|(info, _)| info.id.0).collect();
     for (info, place) in now {
         let id = info.id.0;
         match seen.get_mut(&id) {
-            // A path whose socket is gone has no address any more.
+            // The socket is closed, so keep the known address.
             Some(path) if place.local.is_none() => path.info = info,
             Some(path) => (path.info, path.place) = (info, place),
             None => drop(seen.insert(id, SeenPath { info, place, gone: false })),

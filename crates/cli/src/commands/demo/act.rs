@@ -1,4 +1,4 @@
-//! One transfer of the demo: a file from the giver to the taker, watched, and perhaps a path cut on the way.
+//! One transfer of the demo: the giver sends a file to the taker, and half-way a path may be cut.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::errors::Failure;
 use crate::ui::paths::{Direction, PathMeter};
 use crate::ui::progress::{Progress, ProgressSnapshot};
 
-/// Time between two looks at how far the file is, to cut the path at the right moment.
+/// How often the progress is checked, so that the cut comes at the right moment.
 const LOOK: Duration = Duration::from_millis(2);
-/// The path that is cut: the fastest.
+/// Index of the path that is cut: the fastest.
 const VICTIM: usize = 0;
 
-/// A file and where a copy goes.
+/// One file and the directory for its copy.
 pub struct Errand<'a> {
     /// The file.
     pub file: &'a Path,
@@ -26,26 +26,26 @@ pub struct Errand<'a> {
     pub bytes: u64,
     /// Directory for the copy.
     pub to: PathBuf,
-    /// The first so many paths are used.
+    /// Number of paths to use, the fastest first.
     pub paths: usize,
-    /// Cut the fastest when half of the file has come.
+    /// Whether to cut the fastest path half-way.
     pub cut: bool,
 }
 
 /// The recorded result of a transfer.
 pub struct Outcome {
-    /// When bytes came.
+    /// When bytes arrived.
     pub recording: Recording,
-    /// When the path was cut, on the recording's clock, and the longest smoothed round-trip time of all paths then.
+    /// When the path was cut, and the longest smoothed round-trip time of all paths at that moment.
     pub cut_at: Option<(Duration, Span)>,
-    /// When all bytes were checked and written, on the recording's clock. The receiver then has the disk keep them, and tells the giver, which answers.
+    /// When all bytes were verified and written. The flush to the disk and the farewell come later.
     pub whole_at: Duration,
 }
 
-/// Carries the file over, and shows it on `display`.
+/// Transfers the file and shows the progress on `display`.
 ///
 /// # Errors
-/// When it does not arrive, or the display cannot be written.
+/// When the file does not arrive, or the display cannot be written.
 pub async fn play<S: Scene>(
     stage: &S,
     errand: &Errand<'_>,
@@ -86,7 +86,7 @@ pub async fn play<S: Scene>(
     Ok(Outcome { recording, cut_at, whole_at })
 }
 
-/// Looks at a running transfer.
+/// Watches a running transfer.
 struct Watch<'a, S> {
     stage: &'a S,
     pair: &'a Pair,
@@ -99,7 +99,7 @@ struct Watch<'a, S> {
 }
 
 impl<S: Scene> Watch<'_, S> {
-    /// Redraws, and cuts the path when it is time, until the display cannot be written any more.
+    /// Redraws, and cuts the path at its time, until the display cannot be written.
     async fn show(&mut self, display: &mut Progress) -> Failure {
         let mut redraw = tokio::time::interval(REDRAW);
         loop {
@@ -119,7 +119,7 @@ impl<S: Scene> Watch<'_, S> {
         }
     }
 
-    /// Sees how far the file is; true when the path was cut now.
+    /// Checks the progress; true if this call cut the path.
     fn look(&mut self) -> bool {
         if self.received.snapshot().bytes_done >= self.errand.bytes {
             self.whole_at = Some(self.recording.now());
@@ -138,7 +138,7 @@ impl<S: Scene> Watch<'_, S> {
         let elapsed = Span::from_secs_f64(self.recording.now().as_secs_f64());
         ProgressSnapshot {
             elapsed,
-            // Other stream data is negligible.
+            // Stream data other than the file is negligible.
             bytes_done: self.recording.bytes().min(self.errand.bytes),
             bytes_resumed: 0,
             bytes_total: Some(self.errand.bytes),

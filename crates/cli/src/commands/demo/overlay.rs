@@ -1,4 +1,4 @@
-//! The same two nodes, with three relays: the direct path is slow, the ways to the relays are not.
+//! The same two nodes with three relays: the direct path is slow, the paths to the relays are fast.
 //!
 //! ```text
 //!           ┌─ 30 Mbit/s ─ relay 1 ─┐
@@ -6,8 +6,8 @@
 //!  taker ───┼─ 20 Mbit/s ─ relay 3 ─┼─── giver
 //!           └─ 10 Mbit/s, direct ───┘
 //! ```
-//! Relays and controller are those of `anabranch relay` and `anabranch controller`, in this process. The relays list nobody: the controller, which
-//! knows the taker's key, grants their use.
+//! The relays and the controller are the services behind `anabranch relay` and `anabranch controller`. The
+//! relays list no users: the controller knows the taker's key and grants their use.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -33,12 +33,12 @@ use super::stage::{
 use crate::errors::Failure;
 use anabranch_node::keyfile;
 
-/// Paths that the taker is granted at each relay: one for each session, while the one before may not be over yet.
+/// Granted paths per relay: each act opens one, and that of the previous act may still be open.
 const PATHS: u32 = 8;
 /// How long a grant lasts, in seconds: longer than the demo.
 const LIFETIME: u64 = 600;
 
-/// The ways through relays, the fastest first, and the direct one at the end.
+/// The paths through relays, the fastest first, then the direct path.
 #[must_use]
 pub fn models() -> [Model; 4] {
     [
@@ -55,7 +55,7 @@ pub struct Overlay {
     taker: Arc<Endpoint>,
     taker_key: PublicKey,
     _controller: ControllerService,
-    /// A relay that was killed is none any more.
+    /// The relays; `None` after one was killed.
     relays: Mutex<Vec<Option<RelayService>>>,
     routes: Vec<RelayRoute>,
     grants: Grants,
@@ -64,10 +64,10 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Sets it up. Must be called within a tokio runtime.
+    /// Sets up the nodes, relays and links. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When sockets cannot be had.
+    /// When there are no sockets.
     pub async fn new(models: &[Model]) -> Result<Self, Failure> {
         let count = models.len() - 1;
         let (giver_key, taker_key) = (keyfile::fresh()?, keyfile::fresh()?);
@@ -105,14 +105,15 @@ impl Overlay {
         })
     }
 
-    /// Where the direct path begins.
+    /// The start of the direct path.
     fn direct(&self) -> SocketAddr {
         self.emulation.addresses()[self.routes.len()]
     }
 }
 
 impl Scene for Overlay {
-    /// One path is the fastest relay; the direct one stands by then, since a session has to begin somewhere.
+    /// With a count of one, the fastest relay carries the data. The direct path opened the session and is on
+    /// standby then.
     async fn connect(&self, count: usize) -> Result<Pair, Failure> {
         let routes = &self.routes[..count.min(self.routes.len())];
         let mut target = Target::new(self.giver.node(), vec![self.direct()]);
@@ -155,7 +156,7 @@ impl Scene for Overlay {
         named.into_iter().map(|(index, path)| (self.models[index].name(), path)).collect()
     }
 
-    /// The relay dies without a word.
+    /// Kills the relay without a farewell.
     fn cut(&self, path: usize) {
         let mut relays = self.relays.lock().expect("no panic while held");
         if let Some(relay) = relays.get_mut(path).and_then(Option::take) {
@@ -164,7 +165,7 @@ impl Scene for Overlay {
     }
 }
 
-/// A controller that grants the taker so many relays, and those relays.
+/// Starts that many relays and a controller that grants them to the taker.
 async fn controlled(
     taker: PublicKey,
     count: usize,
@@ -197,7 +198,7 @@ async fn controlled(
     Ok((controller, relays))
 }
 
-/// The taker asks the controller for the use of all relays.
+/// Has the taker ask the controller for all relays.
 async fn granted(
     taker: &Arc<Endpoint>,
     controller: &ControllerService,

@@ -1,4 +1,4 @@
-//! Notes when bytes reach the receiving application, to the read: rates and silences are found afterwards.
+//! Records when the receiving application reads bytes; rates and silences are computed afterwards.
 
 use std::io;
 use std::pin::Pin;
@@ -13,43 +13,43 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Reads closer together than this are noted as one.
 const GRAIN: Duration = Duration::from_micros(200);
 
-/// When how many bytes had come; clones share it.
+/// A shared record of the bytes read by each moment; clones are the same record.
 #[derive(Clone, Debug)]
 pub struct Recording(Arc<Mutex<Marks>>);
 
 #[derive(Debug)]
 struct Marks {
     start: Instant,
-    /// Moments since the start with the bytes that had come by then; both only grow.
+    /// Moments since the start, and the bytes read by then; both only grow.
     marks: Vec<(Duration, u64)>,
 }
 
 impl Recording {
-    /// An empty recording; its clock runs from now.
+    /// An empty record; its clock starts now.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Marks { start: Instant::now(), marks: Vec::new() })))
     }
 
-    /// Time since the recording was made.
+    /// Time since the start of the record.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.marks().start.elapsed()
     }
 
-    /// Bytes that have come.
+    /// Bytes read so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.marks().total()
     }
 
-    /// The rate in the steady state: between the moments when `from` and `to` of all bytes had come.
+    /// The rate between the moments at which the shares `from` and `to` of all bytes had been read.
     #[must_use]
     pub fn rate_between(&self, from: f64, to: f64) -> Rate {
         self.marks().rate_between(from, to)
     }
 
-    /// The longest time without a byte from the last one before `from` on, until `to`.
+    /// The longest silence between `from` and `to`; one that began before `from` counts in full.
     #[must_use]
     pub fn longest_silence(&self, from: Duration, to: Duration) -> Span {
         self.marks().longest_silence(from, to)
@@ -94,14 +94,14 @@ impl Marks {
     }
 }
 
-/// A connection that notes on a recording what is read from its streams.
+/// A connection whose reads are recorded.
 pub struct Recorded<C> {
     inner: C,
     recording: Recording,
 }
 
 impl<C> Recorded<C> {
-    /// The same connection with its reads noted on `recording`.
+    /// Records the reads of `inner`.
     pub fn new(inner: C, recording: Recording) -> Self {
         Self { inner, recording }
     }
@@ -119,7 +119,7 @@ impl<C: Connection> Connection for Recorded<C> {
     }
 }
 
-/// A stream that notes what is read from it.
+/// A stream whose reads are recorded.
 pub struct RecordedStream<S> {
     inner: S,
     recording: Recording,

@@ -1,7 +1,7 @@
-//! Two nodes inside this process and the modelled paths between them.
+//! Two nodes inside this process, and the modelled paths between them.
 //!
-//! The *giver* has the file and waits; the *taker* connects to it, over a session that is pinned to the paths
-//! that are wanted. All of it is real but the links: UDP sockets on loopback, the handshake, sealed packets.
+//! The *giver* offers the file. The *taker* connects to it and pins the session to the wanted paths. Only the
+//! links are modelled: the UDP sockets, the handshake and the sealed packets are real.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -19,19 +19,19 @@ use crate::errors::{Failure, Kind};
 use crate::report::DemoPath;
 use anabranch_node::keyfile;
 
-/// IPv4 and UDP headers: a link's rate counts them.
+/// IPv4 and UDP headers; the rate of a link includes them.
 const HEADERS: u32 = 28;
-/// Largest UDP payload that fits into an Ethernet frame with them; longer packets vanish on the links.
+/// Largest UDP payload in an Ethernet frame; the links drop longer packets.
 const MTU: u32 = 1472;
-/// Bytes of a stream frame that are not data: kind, stream, position and length.
+/// Overhead of a stream frame: kind, stream, position and length.
 const FRAME_HEADER: u32 = 8;
 /// How long paths may take to open.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A path to be modelled.
+/// The model of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// What it leads through, for its name.
+    /// Prefix of its name: the relay it leads through, if any.
     pub through: &'static str,
     /// Rate of each direction.
     pub rate: Rate,
@@ -52,21 +52,21 @@ pub fn model(through: &'static str, mbit: f64, rtt_ms: u64) -> Model {
 }
 
 impl Model {
-    /// What people call it.
+    /// Its name in reports.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}{:.0} Mbit/s, {:.0} ms", self.through, self.rate.as_mbit(), self.rtt.as_millis_f64())
     }
 
-    /// Its rate in bytes of a file: of each packet that fills the link's largest frame, what is left after
-    /// IP, UDP, packet and stream frame headers and the seal.
+    /// Its rate in bytes of a file. Full-size packets lose IP, UDP, packet and stream frame headers and the
+    /// seal.
     #[must_use]
     pub fn payload_rate(&self) -> Rate {
         let payload = MTU - u32::try_from(PACKET_OVERHEAD).unwrap_or(0) - FRAME_HEADER;
         self.rate.mul_f64(f64::from(payload) / f64::from(MTU + HEADERS))
     }
 
-    /// What is reported of it.
+    /// Its row in the report.
     #[must_use]
     pub fn report(&self) -> DemoPath {
         DemoPath {
@@ -77,7 +77,7 @@ impl Model {
         }
     }
 
-    /// One direction: half the round trip, and a queue of one bandwidth-delay product.
+    /// One direction: half the round trip, with a queue of one bandwidth-delay product.
     pub fn link(&self) -> LinkConfig {
         let link = LinkConfig::fixed(self.rate, self.rtt / 2, bdp_bytes(self.rate, self.rtt));
         LinkConfig { overhead: HEADERS, mtu: Some(MTU), ..link }
@@ -93,36 +93,36 @@ pub struct Stage {
     models: Vec<Model>,
 }
 
-/// A session between the two.
+/// Both ends of a session.
 pub struct Pair {
     /// The giver's end.
     pub giver: Session,
     /// The taker's end.
     pub taker: Session,
-    /// Keeps paths through relays open, where there are relays.
+    /// Keeps paths through relays open; empty without relays.
     pub _paths: RelayPaths,
 }
 
-/// Where the acts are played.
+/// A set of nodes and paths to play the acts on.
 pub trait Scene {
     /// Opens a session over the first `count` paths, and waits until all of them carry data.
     ///
     /// # Errors
-    /// When it does not come about.
+    /// When the session or a path does not open in time.
     async fn connect(&self, count: usize) -> Result<Pair, Failure>;
 
-    /// The giver's view of its paths, each with the name of its model, in the order of the models.
+    /// The giver's view of its paths with their models' names, in the order of the models.
     fn named_paths(&self, pair: &Pair) -> Vec<(String, PathInfo)>;
 
-    /// Has a path fall silent.
+    /// Lets a path fall silent.
     fn cut(&self, path: usize);
 }
 
 impl Stage {
-    /// Sets it up. Must be called within a tokio runtime.
+    /// Sets up the nodes and links. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When sockets cannot be had.
+    /// When there are no sockets.
     pub async fn new(models: &[Model]) -> Result<Self, Failure> {
         let (giver_key, taker_key) = (keyfile::fresh()?, keyfile::fresh()?);
         let taker_public = taker_key.public();
@@ -178,7 +178,7 @@ impl Scene for Stage {
 }
 
 impl Pair {
-    /// Paths that carry data, at both ends.
+    /// Number of paths that carry data at both ends.
     pub fn active(&self) -> usize {
         let active =
             |session: &Session| session.paths().iter().filter(|path| path.state == PathState::Active).count();
@@ -186,10 +186,10 @@ impl Pair {
     }
 }
 
-/// The session that the taker opened.
+/// Accepts the taker's session.
 ///
 /// # Errors
-/// When it does not come.
+/// When it does not come in time.
 pub async fn accept(giver: &Endpoint, taker: PublicKey) -> Result<Session, Failure> {
     let accepting = async {
         loop {
@@ -202,16 +202,16 @@ pub async fn accept(giver: &Endpoint, taker: PublicKey) -> Result<Session, Failu
     tokio::time::timeout(PATIENCE, accepting).await.ok().flatten().ok_or_else(late)
 }
 
-/// What is said when a session or its paths do not come about.
+/// The failure when a session or its paths do not open in time.
 #[must_use]
 pub fn late() -> Failure {
     Failure::new(Kind::Unreachable, "the two nodes of the demo did not find each other")
 }
 
-/// The node that has the file, for one friend.
+/// The node with the file, which accepts only `friend`.
 ///
 /// # Errors
-/// When sockets cannot be had.
+/// When there are no sockets.
 pub async fn giver_endpoint(
     key: NodeKey,
     friend: PublicKey,
@@ -224,18 +224,18 @@ pub async fn giver_endpoint(
     Endpoint::bind(config.authorize(only_friend)).await.map_err(|error| Failure::bind(&error))
 }
 
-/// The node that gets the file.
+/// Role of the node that receives the file.
 pub const TAKER: u8 = 1;
-/// The entry of a modelled path.
+/// Role of a modelled path's entry.
 pub const MIDDLE: u8 = 2;
-/// The node that has the file.
+/// Role of the node with the file.
 pub const GIVER: u8 = 3;
-/// A relay.
+/// Role of a relay.
 pub const RELAY: u8 = 4;
-/// The controller.
+/// Role of the controller.
 pub const CONTROLLER: u8 = 5;
 
-/// An address for each role on each path, where the system has all of 127.0.0.0/8; one for all elsewhere.
+/// An address for each role on each path, if the system has all of 127.0.0.0/8; otherwise one for all.
 #[must_use]
 pub fn host(path: usize, role: u8) -> IpAddr {
     let net = u8::try_from(path + 1).unwrap_or(u8::MAX);

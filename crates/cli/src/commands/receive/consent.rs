@@ -1,4 +1,4 @@
-//! Shows what a sender offers, and asks the user whether to fetch it.
+//! Shows an offer and asks the user whether to fetch it.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -14,23 +14,23 @@ use crate::report::Event;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
 
-/// Most names that are shown.
+/// Most names in the question.
 const MOST_SHOWN: usize = 15;
 
-/// The question to the user, asked once for each offer of a run. Clones are the same question.
+/// The question to the user, asked once for each offer. Clones are the same question.
 #[derive(Clone, Debug)]
 pub struct Question(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    /// The user said yes before seeing the offer (`--yes`), or named standard output as the target.
+    /// The user agreed in advance: with `--yes`, or with standard output as the target.
     is_given: bool,
     events: Option<Stream>,
     is_quiet: bool,
     target: String,
-    /// The offer that the user agreed to.
+    /// The offer that the user accepted.
     agreed: Mutex<Option<Offer>>,
-    /// An answer is being waited for: nothing else should be drawn.
+    /// The question is on the terminal, so nothing else should be drawn.
     is_open: AtomicBool,
     /// There was no terminal to ask on.
     had_no_terminal: AtomicBool,
@@ -51,7 +51,7 @@ impl Question {
         }))
     }
 
-    /// The question as a transfer asks it.
+    /// The question as a callback for a transfer.
     #[must_use]
     pub fn consent(&self) -> Consent {
         let state = Arc::clone(&self.0);
@@ -64,7 +64,7 @@ impl Question {
         self.0.is_open.load(Ordering::Relaxed)
     }
 
-    /// Why nothing was fetched, where the answer was not yes.
+    /// The failure when the answer was not yes.
     #[must_use]
     pub fn declined(&self) -> Failure {
         if self.0.had_no_terminal.load(Ordering::Relaxed) {
@@ -82,7 +82,7 @@ impl State {
             return true;
         }
         if let Some(stream) = self.events {
-            // If the reader of the events is gone, the next event ends the command.
+            // If standard output is closed, the next event ends the command.
             let _ = stream.json(&Event::from(offer));
         } else if !self.is_quiet || !self.is_given {
             out::error(&described(offer, &self.target, !self.is_given));
@@ -111,7 +111,7 @@ impl State {
     }
 }
 
-/// The terminal of this process, whatever its standard input is.
+/// Opens the controlling terminal, whatever standard input is.
 #[cfg(unix)]
 fn terminal() -> Option<std::fs::File> {
     OpenOptions::new().read(true).open("/dev/tty").ok()
@@ -126,7 +126,7 @@ fn is_yes(line: &str) -> bool {
     matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
 }
 
-/// The offer in one line, or with a line for each name.
+/// The offer in one line, or with all its names.
 fn described(offer: &Offer, target: &str, in_full: bool) -> String {
     let size = match (offer.bytes, offer.endless) {
         (bytes, 0) => human::bytes(bytes),

@@ -1,8 +1,7 @@
-//! Fetches a share over one session, and over the next when all paths of that one are lost.
+//! Fetches a share, over another session when the current one loses all its paths.
 //!
-//! Received data is on the disk and not sent again, so a new session continues where the last one ended. Data
-//! that went to standard output, or that the sender reads from its standard input, cannot be had again: then the
-//! first loss is the end.
+//! Received data is on the disk, so a new session continues where the last one ended. Standard output, or a
+//! sender that reads its standard input, cannot repeat data: then the first loss ends the transfer.
 
 use std::time::{Duration, Instant};
 
@@ -28,12 +27,12 @@ pub struct Fetcher<'a> {
     dial: &'a Dial,
     display: Progress,
     start: Instant,
-    /// Bytes that earlier sessions of this run moved.
+    /// Bytes that earlier sessions moved.
     moved: u64,
 }
 
 impl<'a> Fetcher<'a> {
-    /// Dials the sender from `node` and fetches as `args` say.
+    /// Prepares to fetch from the sender as `args` request.
     #[must_use]
     pub fn new(
         args: &'a ReceiveArgs,
@@ -44,7 +43,7 @@ impl<'a> Fetcher<'a> {
         Self { args, question, node, dial, display, start: Instant::now(), moved: 0 }
     }
 
-    /// Fetches over `session`, and over others when it is lost.
+    /// Fetches over `session`, and over further sessions after losses.
     ///
     /// # Errors
     /// The cause, and advice for the user.
@@ -114,7 +113,7 @@ impl<'a> Fetcher<'a> {
         outcome
     }
 
-    /// Looks for the sender again, and says so.
+    /// Reports the loss and dials the sender again.
     async fn reach_again(&mut self, lost: Failure, counters: &Snapshot) -> Result<Session, Failure> {
         let patience = human::seconds(self.args.retry.as_secs_f64());
         let note = format!("{}; looking for the sender again for {patience}", lost.message);
@@ -143,7 +142,7 @@ async fn show(gauge: &mut Gauge, display: &mut Progress, (start, question): (Ins
     redraw(display, || (!question.is_open()).then(|| gauge.snapshot(carrier::since(start)))).await
 }
 
-/// Shows the state of the transfer while the sender is looked for.
+/// Shows the state of the transfer while the sender is dialled.
 async fn show_waiting(counters: &Snapshot, display: &mut Progress, start: Instant) -> Failure {
     let snapshot = || ProgressSnapshot {
         elapsed: carrier::since(start),
@@ -156,7 +155,7 @@ async fn show_waiting(counters: &Snapshot, display: &mut Progress, start: Instan
     redraw(display, || Some(snapshot())).await
 }
 
-/// Shows each snapshot. `None` leaves the screen as it is.
+/// Draws each snapshot. `None` leaves the screen unchanged.
 async fn redraw(display: &mut Progress, mut snapshot: impl FnMut() -> Option<ProgressSnapshot>) -> Failure {
     let mut tick = tokio::time::interval(REDRAW);
     loop {
@@ -168,7 +167,7 @@ async fn redraw(display: &mut Progress, mut snapshot: impl FnMut() -> Option<Pro
     }
 }
 
-/// Why the transfer failed, and whether the received data is kept.
+/// The failure of a transfer: its cause, and whether the received data is kept.
 async fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Failure {
     let broke_off = match error {
         TransferError::Connection(_) | TransferError::Lost { .. } => true,
@@ -179,11 +178,11 @@ async fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Fai
     if broke_off && failure.kind != Kind::Corrupt { failure.hint(so_far.what_now()) } else { failure }
 }
 
-/// How far a run had come when it broke off.
+/// The progress of a transfer that failed.
 struct SoFar {
     counters: Snapshot,
     to_stdout: bool,
-    /// Bytes that earlier sessions of this run moved.
+    /// Bytes that earlier sessions moved.
     moved: u64,
 }
 

@@ -32,7 +32,7 @@ pub struct ListArgs {
 struct Listed {
     node: String,
     addresses: Vec<SocketAddr>,
-    /// It is about to stop and accepts no new paths.
+    /// True before it stops: it accepts no new paths.
     draining: bool,
 }
 

@@ -4,10 +4,10 @@ use std::fs;
 
 /// Memory for receivers where the system sets no limit.
 const MEMORY: usize = 64 << 20;
-/// The least, whatever the limit.
+/// Least memory, even below a lower limit.
 const LEAST_MEMORY: usize = 1 << 20;
 
-/// How much memory receivers may hold together: 64 MiB, or a quarter of what this process may have.
+/// Memory for all receivers together: 64 MiB, or a quarter of this process's limit if that is less.
 pub fn memory_for_receivers() -> usize {
     share_of(allowed_memory().unwrap_or(u64::MAX))
 }
@@ -34,12 +34,12 @@ fn allowed_memory() -> Option<u64> {
     least
 }
 
-/// Raises the limit of open files as far as this user may: each receiver that is served has one open.
+/// Raises the limit of open files as far as allowed: each receiver needs one.
 #[cfg(unix)]
 pub fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Without it, some of many receivers get an error instead of the file.
+    // If this fails, some receivers may get an error instead of a file.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 

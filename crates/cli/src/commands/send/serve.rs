@@ -1,4 +1,4 @@
-//! Serves a share to all receivers, each in a task of its own, and shows the progress.
+//! Serves a share to all receivers, each in its own task, and shows the progress.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::ui::paths::Direction;
 use crate::ui::progress::{PathLine, Progress, ProgressSnapshot};
 use crate::ui::render;
 
-/// The user is warned this long before the ticket expires, or after three quarters of its life if that is later.
+/// The user is warned this long before the ticket expires, but not before three quarters of its life.
 const NOTICE: Duration = Duration::from_secs(60);
 
 /// A share and the rules for serving it.
@@ -26,7 +26,7 @@ pub struct Offer {
     pub share: Share,
     /// Admits receivers.
     pub access: TicketShare,
-    /// Whether one receiver that has it all is enough.
+    /// Whether to stop after one complete receiver.
     pub once: bool,
     /// Where events go with `--json`.
     pub events: Option<Stream>,
@@ -43,19 +43,19 @@ struct Receiver {
 struct Served {
     number: u64,
     took: Duration,
-    /// It got the list. A stream belongs to it from then on.
+    /// It received the list. From then on, it owns a data stream.
     has_list: bool,
     outcome: Result<Summary, Failure>,
 }
 
-/// See the module's documentation.
+/// Serves one offer on one node.
 pub struct Server<'a> {
     node: &'a Node,
     offer: Offer,
     display: Progress,
     start: Instant,
     tasks: JoinSet<Served>,
-    /// By number of arrival.
+    /// The receivers by order of arrival.
     receivers: BTreeMap<u64, Receiver>,
     arrived: u64,
     /// Whether the user was warned that the ticket expires soon.
@@ -67,12 +67,12 @@ pub struct Server<'a> {
 struct Tally {
     done: u64,
     resumed: u64,
-    /// `None` once one was of unknown length.
+    /// `None` if the length of one share is unknown.
     total: Option<u64>,
 }
 
 impl<'a> Server<'a> {
-    /// Serves `offer` on this endpoint, and has its sessions asked and changed meanwhile.
+    /// Prepares to serve `offer` on this node.
     #[must_use]
     pub fn new(node: &'a Node, offer: Offer, display: Progress) -> Self {
         Self {
@@ -87,12 +87,12 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Serves until the ticket has expired and the last receiver is served, or one receiver was enough, or
-    /// `stop` completes.
+    /// Serves until the ticket has expired and the last receiver is done, one receiver was enough, or `stop`
+    /// completes.
     ///
     /// # Errors
-    /// [`Kind::Interrupted`] when stopped; what stood in the way when a share that can be read only once was
-    /// not received.
+    /// [`Kind::Interrupted`] when stopped; the cause when a share that can be read only once was not
+    /// received.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), Failure> {
         let mut tick = tokio::time::interval(REDRAW);
         tokio::pin!(stop);
@@ -119,7 +119,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Warns a while before the ticket expires, and ends open transfers when it does.
+    /// Warns before the ticket expires, and ends open transfers when it does.
     fn watch_expiry(&mut self) -> Result<(), Failure> {
         let (left, lasts) = self.offer.access.time_left();
         if left.is_zero() {
@@ -151,14 +151,14 @@ impl<'a> Server<'a> {
                 Ok(summary) => Ok(summary),
                 Err(error) => Err(carrier.explain(error).await),
             };
-            // The outcome does not wait for the farewell.
+            // The farewell goes on in the background.
             tokio::spawn(async move { carrier.close().await });
             Served { number, took, has_list, outcome }
         });
         Ok(())
     }
 
-    /// Notes the outcome of a receiver; true when the command is done.
+    /// Records the outcome of a receiver; true when the command is done.
     fn take(&mut self, served: Served) -> Result<bool, Failure> {
         let last = self.snapshot();
         let Some(receiver) = self.receivers.remove(&served.number) else { return Ok(false) };

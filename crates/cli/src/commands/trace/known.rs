@@ -127,7 +127,7 @@ impl Asked {
     }
 }
 
-/// Knowledge about granted relays, as the module describes.
+/// The controllers' answers about granted relays.
 #[derive(Debug, Default)]
 pub struct Known {
     relays: Vec<RelayHint>,
@@ -162,7 +162,7 @@ impl Known {
     pub fn figures(&self, from: IpAddr, to: IpAddr) -> Option<Figures> {
         let (from, to) = (self.keys.get(&from)?, self.keys.get(&to)?);
         let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to)));
-        // Prefer measured figures to estimated ones.
+        // Prefer measured figures to estimates.
         pairs.filter_map(|pair| self.figures.get(&pair)).min_by_key(|told| told.estimated.is_some()).copied()
     }
 

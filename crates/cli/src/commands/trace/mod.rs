@@ -81,7 +81,7 @@ pub struct TraceArgs {
     pub json: bool,
 }
 
-/// A node, as it is typed.
+/// The node's address, read from a ticket or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(pub IpAddr);
 
@@ -97,11 +97,11 @@ impl FromStr for Place {
     }
 }
 
-/// Relays one behind the other.
+/// Relays in series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain(pub Vec<IpAddr>);
 
-/// Relays one behind the other, as they are typed.
+/// Relays in series, by address or host name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named(pub Vec<anabranch_node::Place>);
 
@@ -123,7 +123,7 @@ impl FromStr for Named {
 }
 
 impl Named {
-    /// With the addresses that names have now, of the kind by which the node is reached if there is one.
+    /// Resolves host names; prefers addresses of the node's family.
     async fn chain(&self, node: IpAddr) -> Result<Chain, Failure> {
         let mut chain = Vec::new();
         for relay in &self.0 {

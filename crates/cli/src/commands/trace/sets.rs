@@ -13,7 +13,7 @@ use super::traces::Trace;
 /// The name of this machine in lists of relays.
 const HERE: &str = "here";
 
-/// Sets of routes to a node, as the module describes.
+/// The two sets of routes to a node.
 #[derive(Debug, Serialize)]
 pub struct Sets {
     /// The maximum flow over relays, from capacities measured with packet trains; `None` if no complete route was
