@@ -1,4 +1,4 @@
-//! What may be typed: the options every command has, and the list of commands.
+//! The command line: the options of every command, and the list of commands.
 
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -11,7 +11,7 @@ use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
 
-/// The heading that options for programs and terminals share in every `--help`.
+/// The heading in `--help` for options about output.
 pub const OUTPUT: &str = "Output";
 
 const STYLES: Styles = Styles::styled()
@@ -31,7 +31,7 @@ pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -73,19 +73,19 @@ pub enum Command {
 }
 
 impl Command {
-    /// How many networks it may run at the same time in virtual time, which takes memory.
+    /// How many simulated networks the command may run at the same time.
     #[must_use]
     pub fn simulations(&self) -> usize {
         if let Self::Sim(args) = self { args.at_once() } else { 0 }
     }
 
-    /// The ticket that was given as a word, where it can as well come from the environment.
+    /// The ticket on the command line, for commands that can also read it from the environment.
     #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
         if let Self::Receive(args) = self { args.ticket_word() } else { None }
     }
 
-    /// Where this command writes its events and, should it fail, its error as one; `None` without `--json`.
+    /// Where this command writes its events and its error as JSON; `None` without `--json`.
     #[must_use]
     pub fn events(&self) -> Option<Stream> {
         let json = match self {
@@ -98,7 +98,7 @@ impl Command {
             Self::Status(args) => args.json,
             Self::Path(args) => args.json(),
             Self::Trace(args) => args.json,
-            // Its standard output is for results alone, which say themselves what was not as expected.
+            // Its standard output is for results only, and those name every violated bound.
             Self::Sim(_) => false,
             Self::Keys(args) => args.json(),
             Self::Controller(args) => args.json(),

@@ -1,4 +1,4 @@
-//! The option by which a command lets others see and change the paths of its sessions while it runs.
+//! The option with which a command lets others list and change the paths of its sessions.
 
 use std::path::PathBuf;
 

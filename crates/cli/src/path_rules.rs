@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::errors::Failure;
 
-/// What is wanted of paths.
+/// Options that set path rules.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PathOptions {
     /// How to use paths that fit: PATTERN=USE or PATTERN=USE:CAP, such as wwan*=backup; may be given again, the first that fits decides

@@ -5,7 +5,7 @@ use clap::Args;
 
 use crate::values;
 
-/// Who grants the use of relays.
+/// Options that name controllers.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ControllerOptions {
     /// A controller that grants this machine the use of relays; it has to list its key. May be given again: any will do

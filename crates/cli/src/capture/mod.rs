@@ -48,10 +48,10 @@ pub struct CaptureOptions {
 }
 
 impl CaptureOptions {
-    /// Begins the capture, if there is to be one.
+    /// Starts the capture, if one was requested.
     ///
     /// # Errors
-    /// When a file cannot be created, or one would be both.
+    /// When a file cannot be created, or both options name the same file.
     pub fn start(&self) -> Result<Capture, Failure> {
         let Some(path) = &self.capture else { return Ok(Capture(None)) };
         if self.capture_keys.as_ref() == Some(path) {
