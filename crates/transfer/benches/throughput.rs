@@ -1,7 +1,7 @@
-//! How fast a transfer is when the connection costs nothing: memory between the ends, real files.
+//! Throughput of a transfer over a connection in memory, with real files.
 //!
-//! `cargo bench -p anabranch-transfer`; `TRANSFER_BENCH_DIR` names the directory to work in (a file system
-//! in memory shows the code, a disk shows the disk).
+//! `cargo bench -p anabranch-transfer`; `TRANSFER_BENCH_DIR` names the working directory. A file system in memory
+//! measures the code, a disk measures the disk.
 
 use std::fs;
 use std::io;
@@ -49,7 +49,7 @@ async fn transfer(share: Share, to: &Path) -> u64 {
 
 fn measure(runtime: &tokio::runtime::Runtime, what: &str, from: &Path, to: &Path) {
     for round in 0..3 {
-        // A directory that is not there is as good as an empty one.
+        // The directory may not exist yet.
         let _ = fs::remove_dir_all(to);
         let start = Instant::now();
         let bytes = runtime.block_on(transfer(Share::from_paths(&[from]).expect("share"), to));

@@ -1,7 +1,7 @@
 //! Bytes and frames: the layer below the messages.
 //!
-//! A frame is a kind (1 byte), the length of its body (4 bytes, big-endian) and the body. A reader states
-//! the longest body it takes, so that no peer decides how much memory is allocated.
+//! A frame is a kind (1 byte), the length of its body (4 bytes, big-endian) and the body. Readers limit the length, so
+//! a peer cannot make them allocate more.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::error::{TransferError, cut};
 
-/// Bytes before a frame's body.
+/// Length of a frame's header.
 pub(crate) const FRAME_HEADER: usize = 5;
 
-/// Appends a frame to `out`, its body written by `body`.
+/// Appends a frame to `out`; `body` writes its body.
 pub(crate) fn put_frame(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.push(kind);
@@ -22,13 +22,13 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<
     finish_frame(out, start);
 }
 
-/// Writes the length of the frame that began at `start` and ends where `out` ends.
+/// Sets the length of the frame that lasts from `start` to the end of `out`.
 pub(crate) fn finish_frame(out: &mut [u8], start: usize) {
     let len = (out.len() - start - FRAME_HEADER) as u32;
     out[start + 1..start + FRAME_HEADER].copy_from_slice(&len.to_be_bytes());
 }
 
-/// Reads a frame's kind and the length of its body; `None` when the stream ended before it.
+/// Reads a frame's kind and length; `None` if the stream has ended.
 pub(crate) async fn read_header<R: AsyncRead + Unpin>(
     reader: &mut R,
     longest: usize,
@@ -41,7 +41,7 @@ pub(crate) async fn read_header<R: AsyncRead + Unpin>(
     parse_header(header, longest).map(Some)
 }
 
-/// A frame's kind and the length of its body, which is at most `longest`.
+/// A frame's kind and length, which is at most `longest`.
 pub(crate) fn parse_header(header: [u8; FRAME_HEADER], longest: usize) -> Result<(u8, usize), TransferError> {
     let [kind, len @ ..] = header;
     let len = u32::from_be_bytes(len) as usize;
@@ -68,14 +68,14 @@ pub(crate) async fn read_body<R: AsyncRead + Unpin>(
     Ok(())
 }
 
-/// Reads a text with its length in two bytes before it.
+/// Reads a text that follows its length in two bytes.
 pub(crate) fn read_text<'a>(reader: &mut Reader<&'a [u8]>) -> Result<&'a str, TransferError> {
     let len = reader.u16("length of a text")?;
     std::str::from_utf8(reader.bytes("text", len.into())?)
         .map_err(|_| TransferError::protocol("text that is not UTF-8"))
 }
 
-/// Writes a text, cut to what two bytes of length can tell, with its length before it.
+/// Writes a text after its length in two bytes, cut to the longest that fits.
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     let text = cut(text, u16::MAX.into());
     out.extend_from_slice(&(text.len() as u16).to_be_bytes());

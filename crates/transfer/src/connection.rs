@@ -1,14 +1,14 @@
-//! The part of a session that a transfer uses: streams, opened by one end and accepted by the other.
+//! The part of a session that a transfer uses: both ends open and accept streams.
 
 use std::future::Future;
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A session between two machines, as far as a transfer is concerned.
+/// A session between two machines.
 ///
-/// Streams are reliable, ordered, bidirectional, and each direction closes by itself
-/// (`AsyncWriteExt::shutdown`). A stream need not reach `accept` before its first byte is written.
+/// Streams are reliable, ordered and bidirectional. Each direction closes separately (`AsyncWriteExt::shutdown`).
+/// `accept` may not return a stream before its first byte was written.
 pub trait Connection: Send + Sync {
     /// A stream of bytes in both directions.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
@@ -19,7 +19,7 @@ pub trait Connection: Send + Sync {
     /// Waits for the next stream that the other end opens.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// Bytes that were written to streams and are still held for the other end.
+    /// Bytes written to streams and not yet acknowledged by the other end.
     fn unacknowledged(&self) -> usize {
         0
     }

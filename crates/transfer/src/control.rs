@@ -1,4 +1,4 @@
-//! The control stream: greeting, the list, and how a transfer ends.
+//! The control stream: the greeting, the list, and the end of a transfer.
 
 use std::io;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::codec::{FRAME_HEADER, parse_header};
 use crate::error::TransferError;
 use crate::message::{Control, LONGEST_CONTROL, VERSION};
 
-/// How long an end that has said its last word waits for the other to have heard it.
+/// How long an end waits for the other to receive its last message.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// How long to wait for the other end's reason once a stream broke.
+/// How long to wait for the other end's reason after a stream broke.
 const REASON: Duration = Duration::from_millis(500);
 
 /// One end of the control stream.
 pub(crate) struct ControlLink<S> {
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
-    /// Bytes that were read; those from `taken` on are not decoded yet. Kept when a `recv` is dropped half-way.
+    /// Bytes read; those from `taken` on are not decoded yet. They survive a cancelled `recv`.
     buffer: Vec<u8>,
     taken: usize,
 }
 
-/// How much is read at a time: little at first, since most links are idle, and more while much comes.
+/// Size of the first read. Reads grow while much data comes; most links are idle.
 const FIRST_READ: usize = 512;
 const LARGEST_READ: usize = 64 << 10;
 
@@ -34,7 +34,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         Self { reader, writer, buffer: Vec::new(), taken: 0 }
     }
 
-    /// Says which version this end speaks.
+    /// Sends this end's version.
     pub async fn greet(&mut self) -> Result<(), TransferError> {
         self.send(&Control::Hello { version: VERSION }).await
     }
@@ -55,13 +55,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         self.send_bytes(&bytes).await
     }
 
-    /// Writes messages that are encoded already.
+    /// Sends encoded messages.
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
         self.writer.write_all(bytes).await.map_err(TransferError::Connection)?;
         self.writer.flush().await.map_err(TransferError::Connection)
     }
 
-    /// The next message; the end of the stream is an error here. Dropped half-way, it loses nothing.
+    /// The next message. The end of the stream is an error. Cancelling loses nothing.
     pub async fn recv(&mut self) -> Result<Control, TransferError> {
         loop {
             let rest = &self.buffer[self.taken..];
@@ -85,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
-    /// Why the other end stopped, where it said so; otherwise `error`.
+    /// The other end's reason for stopping, if it sent one; otherwise `error`.
     pub async fn explain(&mut self, error: TransferError) -> TransferError {
         if !matches!(error, TransferError::Connection(_)) {
             return error;
@@ -96,7 +96,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
-    /// Tells the other end how it went, and waits a little until it has heard.
+    /// Sends the outcome to the other end, and waits a little until it has arrived.
     pub async fn part<T>(&mut self, outcome: &Result<T, TransferError>) {
         let last_word = match outcome {
             Ok(_) => Control::Done,
@@ -106,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             Err(
                 TransferError::Peer(_) | TransferError::PeerIncomplete { .. } | TransferError::Connection(_),
             ) => {
-                // The other end has stopped: nothing is left to say, and failing to say it changes nothing.
+                // The other end has stopped, so a failure here changes nothing.
                 let _ = timeout(FAREWELL, self.writer.shutdown()).await;
                 return;
             }

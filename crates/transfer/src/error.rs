@@ -1,7 +1,7 @@
-//! Errors, in words that tell the user what to do next.
+//! Errors, with advice for the user.
 //!
-//! The same words travel to the other end, so that both print them. Text that came from outside (names, the other
-//! end's messages) is a [`ForeignText`], which shows itself escaped: a file name must not steer a terminal.
+//! Both ends print the same text. Text from outside (names, messages of the other end) is a [`ForeignText`], which is
+//! printed with escapes, so that a file name cannot control a terminal.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -11,31 +11,31 @@ use std::time::Duration;
 use anabranch_wire::{DecodeError, Escaped, ForeignText};
 use thiserror::Error;
 
-/// Longest message taken from, or sent to, the other end, in bytes.
+/// Longest message to or from the other end, in bytes.
 pub(crate) const LONGEST_MESSAGE: usize = 2048;
-/// Most failures that an [`TransferError::Incomplete`] lists; the rest are only counted.
+/// Most failures listed in an [`TransferError::Incomplete`]; the rest are only counted.
 pub(crate) const MOST_FAILURES: usize = 100;
 
-/// One file that could not be transferred, while others were.
+/// A file that was not transferred, while others were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The file's path within the share.
     pub path: ForeignText,
-    /// Why, and what to do.
+    /// The cause, and advice.
     pub reason: Reason,
 }
 
-/// Why a file was not transferred, and whose words that is.
+/// Why a file was not transferred, and which end reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// It failed at this end.
     Here(String),
-    /// The other end could not send it, and says why.
+    /// The other end could not send it, for this reason.
     OtherEnd(ForeignText),
 }
 
 impl Reason {
-    /// The reason alone, escaped where it is the other end's.
+    /// The reason as text, escaped if it comes from the other end.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -108,7 +108,7 @@ pub enum TransferError {
         /// Bytes free.
         free: u64,
     },
-    /// The disk filled up on the way.
+    /// The disk filled up during the transfer.
     #[error(
         "the disk is full while writing {path}; free some space and run the same command again: it continues from \
          what has arrived",
@@ -118,7 +118,7 @@ pub enum TransferError {
         /// The file being written.
         path: PathBuf,
     },
-    /// Data could not be written, and another attempt cannot continue: it went to a stream, or came from one.
+    /// Data could not be written, and no later attempt can continue: the source or the target is a stream.
     #[error("cannot write {path}: {source}; nothing of it is kept", path = shown(path))]
     Lost {
         /// The file or stream being written.
@@ -151,7 +151,7 @@ pub enum TransferError {
         /// Why not.
         why: String,
     },
-    /// Standard input can be read once only.
+    /// Standard input can be read only once.
     #[error("standard input can be received once, and was already; send a file to serve several receivers")]
     Consumed,
     /// Some files arrived and some did not.
@@ -159,7 +159,7 @@ pub enum TransferError {
     Incomplete {
         /// The files that failed, the first hundred of them.
         failures: Vec<Failure>,
-        /// How many failed in all.
+        /// How many files failed.
         count: u64,
         /// How many of them failed at this end.
         here: u64,
@@ -171,30 +171,30 @@ pub enum TransferError {
     PeerIncomplete {
         /// How many.
         count: u64,
-        /// Which, and why, in the receiver's words.
+        /// Which files, and why, as the receiver reports it.
         files: ForeignText,
     },
-    /// The other end gave up and said why.
+    /// The other end gave up for this reason.
     #[error("the other end stopped, saying \"{0}\"")]
     Peer(ForeignText),
     /// The share was closed.
     #[error("{0}")]
     Closed(String),
-    /// The receiver takes nothing of what it asked for.
+    /// The receiver reads none of the data that it requested.
     #[error("the receiver took nothing for {} s; it can run the same command again and continue", after.as_secs())]
     Stalled {
-        /// For how long.
+        /// How long.
         after: Duration,
     },
-    /// The receiver takes nothing, and other receivers need the memory that it holds.
+    /// The receiver reads nothing, and other receivers need its memory.
     #[error(
         "the receiver took nothing while the sender's memory was short; it can run the same command again and continue"
     )]
     Yielded,
-    /// The user of the receiver did not want the files.
+    /// The receiver's user declined the files.
     #[error("the receiver declined")]
     Declined,
-    /// The share has names that this end takes only into a directory of their own.
+    /// The share has hidden names, which this end accepts only into an empty directory.
     #[error(
         "the sender offers \"{name}\", a hidden name, and {target} has other files in it; nothing was written; \
          choose a new directory, or allow hidden names",
@@ -236,12 +236,12 @@ impl From<DecodeError> for TransferError {
     }
 }
 
-/// True when more room on the disk would have helped.
+/// True for errors that more room on the disk would have avoided.
 pub(crate) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The longest start of `text` with at most `most` bytes.
+/// The longest prefix of `text` with at most `most` bytes.
 pub(crate) fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {

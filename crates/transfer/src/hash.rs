@@ -1,10 +1,9 @@
 //! BLAKE3 hashes of files, block by block.
 //!
-//! A BLAKE3 hash is the root of a binary tree over 1 KiB chunks. A block of 1 MiB at a multiple of 1 MiB
-//! is a complete subtree, so its *chaining value* can be computed from the block alone, and the chaining
-//! values of all blocks, in order, join to exactly the hash that `b3sum` prints for the file. Blocks can
-//! therefore be verified one by one, skipped when both ends hold them, and still give the file's own hash
-//! at the end, with a stack of at most 64 values as the only state.
+//! A BLAKE3 hash is the root of a binary tree over 1 KiB chunks. A block of 1 MiB at a multiple of 1 MiB is a complete
+//! subtree, so its *chaining value* depends on the block alone. The chaining values of all blocks join to the hash that
+//! `b3sum` prints for the file. So blocks are verified one by one and skipped when both ends have them. The only state
+//! is a stack of at most 64 values.
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use blake3::{Hash, Hasher};
@@ -12,12 +11,12 @@ use blake3::{Hash, Hasher};
 /// Bytes in a block. Only the last block of a file is shorter.
 pub(crate) const BLOCK: usize = 1 << 20;
 
-/// The hash of one block at its place in a file.
+/// The hash of a block at its position in a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockHash {
     /// Chaining value of the block as a subtree.
     pub value: ChainingValue,
-    /// The file's hash if the file is this block alone; known for the first block only.
+    /// The file's hash if the file has only this block; set for the first block only.
     pub alone: Option<Hash>,
 }
 
@@ -34,7 +33,7 @@ pub(crate) fn is_zero(data: &[u8]) -> bool {
     words.iter().all(|word| *word == [0; 16]) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// Hashes one block that comes in pieces.
+/// Hashes one block that arrives in pieces.
 #[derive(Debug)]
 pub(crate) struct BlockHasher {
     hasher: Hasher,
@@ -50,13 +49,13 @@ impl BlockHasher {
         Self { hasher, index, len: 0 }
     }
 
-    /// Takes the next bytes; a block has at most [`BLOCK`] in all.
+    /// Adds the next bytes; a block has at most [`BLOCK`] in total.
     pub fn update(&mut self, data: &[u8]) {
         self.hasher.update(data);
         self.len += data.len();
     }
 
-    /// Bytes taken so far.
+    /// Bytes added so far.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -79,7 +78,7 @@ pub(crate) fn block_len(size: u64, index: u64) -> usize {
     usize::try_from(size.saturating_sub(start).min(BLOCK as u64)).unwrap_or(BLOCK)
 }
 
-/// Joins the hashes of a file's blocks, pushed in order, to the hash of the file.
+/// Joins the hashes of a file's blocks, pushed in order, into the hash of the file.
 #[derive(Debug, Default)]
 pub(crate) struct FileHasher {
     stack: Vec<ChainingValue>,
@@ -93,9 +92,9 @@ impl FileHasher {
         self.blocks
     }
 
-    /// Takes the next block's hash.
+    /// Adds the next block's hash.
     pub fn push(&mut self, block: BlockHash) {
-        // Complete subtrees merge only once more input is known to follow: the last merge is the root's.
+        // Complete subtrees merge only when more input follows: the last merge makes the root.
         while self.stack.len() > self.blocks.count_ones() as usize {
             self.merge_top();
         }

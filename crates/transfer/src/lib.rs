@@ -1,16 +1,15 @@
 //! Sends and receives files and directories over a session: verified, resumable, never half-written.
 //!
-//! A [`Share`] is what one side offers; [`send`] serves it to one receiver, over anything that is a
-//! [`Connection`] (a session opens and accepts streams). [`receive`] is the other end. Several receivers
-//! of one share are several calls of [`send`].
+//! A sender offers a [`Share`]; [`send`] serves it to one receiver over a [`Connection`], such as a session. Call it
+//! once for each receiver. [`receive`] is the other end.
 //!
-//! The receiver drives. It reads the list of entries on the *control* stream, looks at what its disk
-//! already has, and asks for blocks of files on the *data* stream, many requests ahead of the replies, so
-//! that a small file costs no round trip of its own. Each block of 1 MiB comes with its BLAKE3 chaining
-//! value, and the chaining values of a file join to its ordinary BLAKE3 hash, so blocks are verified as
-//! they come and nothing is hashed in advance. The data that an interrupted transfer left on disk is hashed and
-//! offered to the sender, which sends only what differs: there is no journal to trust or to lose.
-//! `docs/reference/transfer.md` describes every message.
+//! The receiver drives. It reads the list of entries on the *control* stream and checks what its disk already has. Then
+//! it requests blocks of files on the *data* stream, many requests ahead of the replies, so that small files cost no
+//! round trips. Each block of 1 MiB comes with its BLAKE3 chaining value, and a file's chaining values join to its
+//! BLAKE3 hash. So blocks are verified on arrival, and nothing is hashed in advance.
+//!
+//! An interrupted transfer leaves data on the disk. The next attempt hashes it and offers the hashes to the sender,
+//! which sends only the blocks that differ. There is no journal. `docs/reference/transfer.md` describes every message.
 //!
 //! ```no_run
 //! # use anabranch_transfer::{Connection, Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
@@ -25,9 +24,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Where the work happens: the async side only moves buffers between streams and channels; disks and
-//! hashes belong to blocking threads. A receiver has one that plans, one that writes and a few that sync and rename.
-//! A sender has a few for all its receivers, who take turns. Dropping a future closes the channels, and the threads
+//! The async code only moves buffers between streams and channels; blocking threads handle disks and hashes. A receiver
+//! has one thread that plans, one that writes and a few that sync and rename. A sender has a few threads, which its
+//! receivers share. Dropping a future closes the channels, and the threads end.
 //! end by themselves.
 
 mod codec;

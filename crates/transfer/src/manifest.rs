@@ -1,4 +1,4 @@
-//! The list of what a share holds, and the checks it passes before anything is written.
+//! The list of a share's entries, and the checks on it before anything is written.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use anabranch_wire::ForeignText;
 use crate::error::TransferError;
 use crate::path::{RelPath, check_link};
 
-/// How much a receiver accepts from a sender it has no reason to trust.
+/// Limits for a sender's list: senders are not trusted.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Most entries (files, directories, links) in a share.
@@ -24,7 +24,7 @@ impl Default for Limits {
     }
 }
 
-/// Time of a file's last change.
+/// Time of a file's last modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModifiedTime {
     /// Seconds since 1970, negative before.
@@ -36,11 +36,11 @@ pub(crate) struct ModifiedTime {
 /// A file's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileMeta {
-    /// Length in bytes; `None` for a stream that ends when it ends.
+    /// Length in bytes; `None` for a stream, whose length is unknown.
     pub size: Option<u64>,
     /// Permission bits `rwxrwxrwx`.
     pub mode: u16,
-    /// When its content last changed, if known.
+    /// When its content was last modified, if known.
     pub modified: Option<ModifiedTime>,
 }
 
@@ -52,21 +52,21 @@ pub(crate) enum EntryKind {
     Link { text: String },
 }
 
-/// One line of the list.
+/// An entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub path: RelPath,
     pub kind: EntryKind,
 }
 
-/// One thing of a share that is not sent.
+/// An entry that is not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     /// Its path in the share.
     pub path: ForeignText,
-    /// Why, in the sender's words.
+    /// The reason, as the sender reports it.
     pub reason: ForeignText,
-    /// True when it should have been sent and cannot be; false when it is of a kind that never is.
+    /// True if it should be sent but cannot be; false for a kind that is never sent.
     pub missed: bool,
 }
 
@@ -76,10 +76,9 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Collects entries that a sender lists, refusing what could do harm.
+/// Collects a sender's entries and rejects harmful ones.
 ///
-/// A path comes once, and after the directory it is in: so nothing can be written through a link or a
-/// file that the same sender made.
+/// A path occurs once, and after its directory. So the sender cannot write through a link or a file that it listed.
 pub(crate) struct ManifestBuilder<'a> {
     limits: &'a Limits,
     names: u64,
@@ -93,11 +92,11 @@ impl<'a> ManifestBuilder<'a> {
         Self { limits, names: 0, left_out: 0, seen: HashMap::new(), entries: Vec::new() }
     }
 
-    /// Takes the next entry.
+    /// Adds the next entry.
     ///
     /// # Errors
-    /// [`TransferError::TooMuch`] over a limit, [`TransferError::UnsafePath`] or
-    /// [`TransferError::Protocol`] for an entry that cannot be meant well.
+    /// [`TransferError::TooMuch`] over a limit; [`TransferError::UnsafePath`] or [`TransferError::Protocol`] for a
+    /// harmful entry.
     pub fn push(&mut self, entry: Entry) -> Result<(), TransferError> {
         self.check_count()?;
         self.names += entry.path.as_str().len() as u64;
@@ -120,7 +119,7 @@ impl<'a> ManifestBuilder<'a> {
         Ok(())
     }
 
-    /// Counts something that is not sent.
+    /// Counts an entry that is not sent.
     ///
     /// # Errors
     /// [`TransferError::TooMuch`] over the limit of entries.
@@ -146,7 +145,7 @@ fn unsafe_path(path: &RelPath, why: &'static str) -> TransferError {
     TransferError::UnsafePath { path: path.to_foreign(), why }
 }
 
-/// Files and bytes of `entries`; a file of unknown length counts no bytes.
+/// The number of files and bytes in `entries`; files of unknown length add no bytes.
 pub(crate) fn totals(entries: &[Entry]) -> (u64, u64) {
     entries.iter().fold((0, 0), |(files, bytes), entry| match &entry.kind {
         EntryKind::File(meta) => (files + 1, u64::saturating_add(bytes, meta.size.unwrap_or(0))),

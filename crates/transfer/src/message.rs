@@ -1,8 +1,7 @@
-//! The messages of a transfer and their bytes (`docs/reference/transfer.md`).
+//! The messages of a transfer and their encoding (`docs/reference/transfer.md`).
 //!
-//! Control messages go both ways on the control stream; requests go to the sender and replies to the
-//! receiver on the data stream. Decoders take hostile bytes: they never panic and allocate no more than
-//! the frame they were given holds.
+//! Both ends send control messages on the control stream. On the data stream, the receiver sends requests and the
+//! sender replies. Decoders take hostile bytes: they never panic and allocate no more than the frame contains.
 
 use anabranch_wire::{ForeignText, Reader};
 use blake3::hazmat::ChainingValue;
@@ -15,7 +14,7 @@ use crate::path::RelPath;
 
 /// Version of the transfer protocol.
 pub(crate) const VERSION: u16 = 2;
-/// Most hashes of held blocks in one request.
+/// Most hashes of existing blocks in one request.
 pub(crate) const MOST_HASHES: usize = 64;
 /// Longest body of a control message: an entry with the longest path and link, or a text.
 pub(crate) const LONGEST_CONTROL: usize = 16 << 10;
@@ -35,12 +34,12 @@ const LEFT_OUT: u8 = 0x06;
 const INCOMPLETE: u8 = 0x07;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
-/// Kind of the reply that carries a block; the writer of blocks builds this frame in place.
+/// Kind of a reply with a block; the sender builds this frame in place.
 pub(crate) const REPLY_BLOCK: u8 = 0x20;
 const SAME: u8 = 0x21;
 const END: u8 = 0x22;
 const FAILED: u8 = 0x23;
-/// Kind of the reply that carries a part of a block; built in place, too.
+/// Kind of a reply with a piece of a block; also built in place.
 pub(crate) const REPLY_PIECE: u8 = 0x26;
 const ZEROS: u8 = 0x27;
 
@@ -54,38 +53,38 @@ pub(crate) enum Control {
     Hello { version: u16 },
     /// One entry of the share's list.
     Entry(Entry),
-    /// Something of the share that is not sent, and why; among the entries.
+    /// An entry of the share that is not sent, and why; sent among the entries.
     LeftOut(LeftOut),
     /// The list is complete.
     ListEnd,
-    /// The receiver has everything, on disk and under its final name.
+    /// The receiver has everything on disk and under its final name.
     Done,
-    /// The receiver has everything but `count` files, `failed_here` of which the sender could send.
+    /// The receiver lacks `count` files; `failed_here` of them failed at the receiver.
     Incomplete { count: u64, failed_here: u64, files: ForeignText },
-    /// This end gives up, and why.
+    /// This end gives up for this reason.
     Abort(ForeignText),
 }
 
 /// A receiver's request on the data stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Blocks `first..first + count` of entry number `file`; those whose hash the receiver sends are sent
-    /// back only if they differ. Requests for one file follow each other without gaps, from block 0.
+    /// Blocks `first..first + count` of entry number `file`. Blocks whose hash is in `held` are sent only if they
+    /// differ. Requests for one file follow each other without gaps, from block 0.
     Fetch { file: u32, first: u64, count: u64, last: bool, held: Vec<ChainingValue> },
-    /// The length and hash of entry number `file`, without its content; asked at most once for each.
+    /// The length and hash of entry number `file`, without its content; at most one request for each file.
     Hash { file: u32 },
 }
 
-/// A sender's reply. Replies come in the order of the requests.
+/// A sender's reply. Replies have the order of the requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// The rest of the next block, mostly all of it, with the block's chaining value in the first 32 bytes.
+    /// The rest of the next block, usually all of it, after the block's chaining value in the first 32 bytes.
     Block(Vec<u8>),
-    /// The next bytes of a block whose end comes later, with their own BLAKE3 hash in the first 32 bytes.
+    /// The next bytes of a block that a later reply completes, after their own BLAKE3 hash in the first 32 bytes.
     Piece(Vec<u8>),
-    /// The next block is as the receiver's hash says.
+    /// The next block matches the receiver's hash.
     Same,
-    /// The next block is all zero bytes; only of a file whose length is listed.
+    /// The next block is all zero bytes; only for files with a listed length.
     Zeros,
     /// The file ends here, with this length and hash; also the answer to [`Request::Hash`].
     End { len: u64, hash: [u8; 32] },
@@ -124,7 +123,7 @@ impl Control {
                 if reader.array("greeting")? != MAGIC {
                     return Err(TransferError::protocol("it does not greet like a transfer"));
                 }
-                // A later version may say more here.
+                // Later versions may append fields.
                 return Ok(Self::Hello { version: reader.u16("version")? });
             }
             ENTRY => Self::Entry(read_entry(&mut reader)?),
@@ -149,7 +148,7 @@ impl Control {
 }
 
 impl Request {
-    /// True for requests that make the sender read without sending.
+    /// True for requests for which the sender reads but sends little.
     pub fn is_check(&self) -> bool {
         match self {
             Self::Hash { .. } => true,
@@ -208,7 +207,7 @@ impl Reply {
         }
     }
 
-    /// Decodes a reply, keeping `body` as the buffer of a block.
+    /// Decodes a reply; `body` becomes the buffer of a block.
     pub fn decode(kind: u8, body: Vec<u8>) -> Result<Self, TransferError> {
         let mut reader = Reader::new(&body[..]);
         let reply = match kind {
@@ -225,7 +224,7 @@ impl Reply {
     }
 }
 
-/// For fuzzing: what is read from any frame is written as the same thing again.
+/// For fuzzing: a decoded message encodes to the same message again.
 #[doc(hidden)]
 pub fn check_message(kind: u8, body: &[u8]) {
     let again = |write: &dyn Fn(&mut Vec<u8>)| {
@@ -296,7 +295,7 @@ fn read_entry(reader: &mut Reader<&[u8]>) -> Result<Entry, TransferError> {
     Ok(Entry { path, kind })
 }
 
-/// Drops setuid, setgid and sticky, whoever sent them.
+/// Drops setuid, setgid and sticky, even from a sender that sets them.
 fn permission_bits(mode: u16) -> u16 {
     mode & 0o777
 }
@@ -394,7 +393,7 @@ mod tests {
         assert!(Reply::decode(REPLY_PIECE, vec![0; 32]).is_err(), "a piece without data");
     }
 
-    /// The bytes of the vector `name` in the protocol's page.
+    /// The bytes of the test vector `name` in the protocol's page.
     fn vector(name: &str) -> Vec<u8> {
         let page = include_str!("../../../docs/reference/transfer.md");
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -466,7 +465,7 @@ mod tests {
             ] {
                 let len = usize::from(bytes[94]) % 94;
                 decoded += u32::from(decode_all(kind, &bytes[..len]));
-                // The same with small numbers, so that lengths and kinds are often right.
+                // Small numbers, so that lengths and kinds are often valid.
                 bytes.iter_mut().take(94).for_each(|byte| *byte &= 3);
                 decoded += u32::from(decode_all(kind, &bytes[..len]));
             }

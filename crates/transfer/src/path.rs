@@ -1,17 +1,17 @@
 //! Names from the other end, checked before they touch a file system.
 //!
-//! A path in a share is relative, `/`-separated UTF-8. Each component must be a plain name: not empty, not
-//! `.` or `..`, no separator, no NUL, no name that this program uses for unfinished files, and on Windows
-//! none that Windows reads as something else (devices, streams, drive letters, trailing dots).
+//! A path in a share is relative, `/`-separated UTF-8. Each component must be a plain name. It is not empty, `.` or
+//! `..`, has no separator or NUL, and is not a name of this program's unfinished files. On Windows it must not be
+//! special either (devices, streams, drive letters, trailing dots).
 //!
-//! A symbolic link may climb with leading `..` only, and not above the share's top level. `..` after a name
-//! is refused: the name could itself be a link, and `..` would then start from where that link leads.
+//! A symbolic link may start with `..` components, but must stay below the share's top level. `..` after a name is
+//! refused: the name could itself be a link, and `..` would then start from its destination.
 
 use anabranch_wire::{Escaped, ForeignText};
 
 use crate::error::TransferError;
 
-/// Ending of the name of a file that is not complete yet.
+/// Suffix of an unfinished file's name.
 pub(crate) const PART_SUFFIX: &str = ".anabranch-part";
 /// Longest name of one entry, in bytes, as on all common file systems.
 const LONGEST_NAME: usize = 255;
@@ -25,7 +25,7 @@ const DEEPEST: usize = 128;
 pub(crate) struct RelPath(String);
 
 impl RelPath {
-    /// Checks `text` by this system's rules.
+    /// Checks `text` with this system's rules.
     ///
     /// # Errors
     /// [`TransferError::UnsafePath`] with the rule it breaks.
@@ -36,7 +36,7 @@ impl RelPath {
         }
     }
 
-    /// The whole path.
+    /// The path as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -46,18 +46,18 @@ impl RelPath {
         self.0.rsplit_once('/').unwrap_or(("", &self.0))
     }
 
-    /// The path for a person to read.
+    /// The path, printable.
     pub fn shown(&self) -> String {
         Escaped(&self.0).to_string()
     }
 
-    /// The path as text that someone else chose.
+    /// The path as untrusted text.
     pub fn to_foreign(&self) -> ForeignText {
         self.0.as_str().into()
     }
 }
 
-/// Checks that a link at `link` with text `text` stays below the share's top level.
+/// Checks that a link at `link` to `text` stays below the share's top level.
 ///
 /// # Errors
 /// [`TransferError::UnsafePath`] with the rule it breaks.
@@ -67,7 +67,7 @@ pub(crate) fn check_link(link: &RelPath, text: &str) -> Result<(), TransferError
         .map_err(|why| TransferError::UnsafePath { path: format!("{} -> {text}", link.as_str()).into(), why })
 }
 
-/// True when a file of this name holds an unfinished transfer.
+/// True for names of unfinished files.
 pub(crate) fn is_part_name(name: &str) -> bool {
     let tail = name.len().checked_sub(PART_SUFFIX.len()).and_then(|start| name.get(start..));
     tail.is_some_and(|tail| tail.eq_ignore_ascii_case(PART_SUFFIX))
@@ -81,7 +81,7 @@ pub(crate) fn part_name(name: &str) -> String {
     format!(".{}{PART_SUFFIX}", blake3::hash(name.as_bytes()).to_hex())
 }
 
-/// The `attempt`th name to try beside a taken `name`: "a.txt", "a (1).txt", "a (2).txt".
+/// The `attempt`th alternative to a taken `name`: "a.txt", "a (1).txt", "a (2).txt".
 pub(crate) fn alternative_name(name: &str, attempt: u32) -> String {
     if attempt == 0 {
         return name.to_owned();

@@ -1,12 +1,12 @@
-//! How far a transfer is, readable at any time from any thread.
+//! The progress of a transfer, readable at any time from any thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Counters that a transfer keeps up to date; clones share them.
+/// Counters of one transfer; clones share them.
 ///
-/// Give one to [`send`](crate::send) or [`receive`](crate::receive) and read [`Progress::snapshot`] as
-/// often as the screen is redrawn. Each call needs one of its own.
+/// Pass one to [`send`](crate::send) or [`receive`](crate::receive), and read [`Progress::snapshot`] at each redraw.
+/// Each transfer needs its own.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Counters>);
 
@@ -24,19 +24,19 @@ struct Counters {
 /// The counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Bytes verified and written (receiver) or handed to the connection (sender), resumed ones included.
+    /// Bytes verified and written (receiver) or handed to the connection (sender), including resumed ones.
     pub bytes_done: u64,
     /// Bytes of all files of known length.
     pub bytes_total: u64,
-    /// Of `bytes_done`, those that were on the receiver's disk already.
+    /// The part of `bytes_done` that the receiver's disk already had.
     pub bytes_resumed: u64,
     /// Files finished.
     pub files_done: u64,
     /// Files in the share.
     pub files_total: u64,
-    /// True once it is known that the share is a stream, which can be received only once.
+    /// True for a share that is a stream, which can be received only once.
     pub is_stream: bool,
-    /// The file being worked on, made printable.
+    /// The current file, printable.
     pub current: String,
 }
 
@@ -47,7 +47,7 @@ impl Progress {
         Self::default()
     }
 
-    /// The counters now.
+    /// The current counters.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Progress {
         self.add_bytes(bytes);
     }
 
-    /// Uncounts bytes that turned out not to be at the receiver.
+    /// Subtracts bytes that the receiver does not have after all.
     pub(crate) fn take_back(&self, bytes: u64) {
         for counter in [&self.0.bytes_done, &self.0.bytes_resumed] {
             let less = |count: u64| Some(count.saturating_sub(bytes));

@@ -1,4 +1,4 @@
-//! The outcome of a transfer: collected by its threads, returned to the caller at the end.
+//! The outcome of a transfer: its threads collect it, and the caller gets it at the end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,23 +14,23 @@ use crate::progress::Progress;
 /// The summary of a successful transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Files that were sent or received.
+    /// Files sent or received.
     pub files: u64,
-    /// Files that the receiver had already, identical or kept by [`Conflict::Skip`](crate::Conflict::Skip).
+    /// Files that the receiver already had: identical, or kept by [`Conflict::Skip`](crate::Conflict::Skip).
     pub skipped: u64,
-    /// Bytes of files, those resumed included.
+    /// Bytes of files, including resumed ones.
     pub bytes: u64,
-    /// Bytes that were on the receiver's disk before.
+    /// Bytes that the receiver's disk already had.
     pub resumed: u64,
-    /// Things of the share that are never sent (sockets, links that lead out of it).
+    /// Entries of the share that are never sent (sockets, links that lead out of it).
     pub left_out: u64,
-    /// Files that the sender could not send, while the receiver has all others.
+    /// Files that the sender could not send, if the receiver has all others.
     pub missed: u64,
     /// Warnings, one printable line each; the first hundred.
     pub warnings: Vec<String>,
 }
 
-/// The same while it grows; clones share it.
+/// The report under construction; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report(Arc<Mutex<Inner>>);
 
@@ -72,20 +72,20 @@ impl Report {
         });
     }
 
-    /// Notes something of the share that is not sent.
+    /// Records an entry that is not sent.
     pub fn leave_out(&self, what: &LeftOut) {
         self.add(|summary| summary.left_out += 1);
         self.warn(&what.to_string());
     }
 
-    /// Notes that the file system cannot do `what` ("store the mode") with a file. The file itself arrives.
+    /// Records that the file system cannot do `what` ("store the mode") with a file that arrived.
     pub fn note(&self, what: &'static str, path: &RelPath, why: &io::Error) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let first = || Note { count: 0, first: path.shown(), why: why.to_string() };
         inner.notes.entry(what).or_insert_with(first).count += 1;
     }
 
-    /// Notes that a file changed while it was sent: another attempt may get it.
+    /// Records that a file changed while it was sent: another attempt may succeed.
     pub fn note_changed(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).changed = true;
     }
@@ -95,12 +95,12 @@ impl Report {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).changed
     }
 
-    /// Notes that one file failed at this end; the others go on.
+    /// Records that a file failed at this end; the others continue.
     pub fn fail(&self, path: &RelPath, reason: impl Into<String>) {
         self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) });
     }
 
-    /// Notes that the other end could not send a file, and why in its words.
+    /// Records that the other end could not send a file, with its reason.
     pub fn fail_there(&self, path: ForeignText, reason: ForeignText) {
         self.add_failure(Failure { path, reason: Reason::OtherEnd(reason) });
     }
@@ -114,7 +114,7 @@ impl Report {
         }
     }
 
-    /// The summary, or [`TransferError::Incomplete`] when a file failed.
+    /// The summary, or [`TransferError::Incomplete`] if a file failed.
     pub fn finish(&self) -> Result<Summary, TransferError> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let notes = std::mem::take(&mut inner.notes);

@@ -1,7 +1,7 @@
 //! Finishes complete files on a few threads: mode, time, sync, rename.
 //!
-//! Syncing a small file takes the disk a moment that has little to do with its size; several at once
-//! share it, and the writer goes on meanwhile. Nothing gets its final name before it is on the disk.
+//! The time to sync a small file hardly depends on its size, and syncs can overlap while the writer continues. A file
+//! gets its final name only after it was synced.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ use super::place::hash_file;
 use crate::error::{TransferError, is_disk_full};
 use crate::report::Watch;
 
-/// Threads that sync, and complete files waiting for them.
+/// Threads that sync, and files that wait for each of them.
 const THREADS: usize = 4;
 const WAITING: usize = 16;
 
@@ -26,7 +26,7 @@ pub(crate) struct Complete {
     pub hash: [u8; 32],
 }
 
-/// The threads and the way to them.
+/// The threads, and the channel to them.
 pub(crate) struct Committer {
     files: SyncSender<Complete>,
     work: Arc<Work>,
@@ -42,7 +42,7 @@ struct Work {
 }
 
 impl Committer {
-    /// Starts the threads; files get the bits of their modes that are in `mode_mask`.
+    /// Starts the threads. `mode_mask` limits the modes of files.
     pub fn start(watch: Watch, mode_mask: u16) -> Result<Self, TransferError> {
         let (files, waiting) = sync_channel(WAITING);
         let waiting = Arc::new(Mutex::new(waiting));
@@ -57,20 +57,20 @@ impl Committer {
         Ok(Self { files, work, threads })
     }
 
-    /// Hands over a complete file.
+    /// Passes on a complete file.
     ///
     /// # Errors
-    /// That of an earlier file, if it was such that no file can succeed.
+    /// The error of an earlier file, if it stops all later files too.
     pub fn commit(&self, file: Complete) -> Result<(), TransferError> {
         if let Some(error) = self.work.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(error);
         }
-        // The threads live as long as this sender does.
+        // The threads live as long as this sender.
         let _ = self.files.send(file);
         Ok(())
     }
 
-    /// Waits for all files; returns the directories that got new names.
+    /// Waits for all files; returns the directories in which files were renamed.
     pub fn finish(self) -> Result<BTreeSet<String>, TransferError> {
         drop(self.files);
         for thread in self.threads {
@@ -109,7 +109,7 @@ impl Work {
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 if hash_file(&directory, &job.name, || true) == Some(hash) {
-                    // Another receiver was faster, with the same file.
+                    // Another receiver finished the same file first.
                     let _ = PartFile::discard(&directory, &job.name);
                     self.watch.progress.add_file();
                     return self.watch.report.add(|summary| summary.skipped += 1);

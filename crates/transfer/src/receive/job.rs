@@ -1,46 +1,46 @@
-//! One file to receive, as the receiver's threads pass it on, and the policy for names that are taken.
+//! One file to receive, as passed between the receiver's threads, and the policy for taken names.
 
 use crate::error::TransferError;
 use crate::manifest::FileMeta;
 use crate::path::RelPath;
 
-/// The policy for a file whose name another file has. An identical file is always kept.
+/// The policy for a file whose name is taken. An identical file is always kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conflict {
-    /// Leave it, receive the rest, and fail in the end.
+    /// Keep the existing file, receive the rest, and fail in the end.
     #[default]
     Error,
-    /// Replace it, in one step, when the new one is complete.
+    /// Replace the existing file atomically when the new one is complete.
     Overwrite,
-    /// Receive under a free name: "a (1).txt".
+    /// Use a free name: "a (1).txt".
     Rename,
-    /// Leave it, even if it differs.
+    /// Keep the existing file, even if it differs.
     Skip,
 }
 
 impl Conflict {
-    /// True when what has the name stays and nothing is received for it.
+    /// True when the existing file stays and nothing is received.
     pub(crate) fn keeps(self) -> bool {
         matches!(self, Self::Error | Self::Skip)
     }
 }
 
-/// One file to receive, and where to.
+/// One file to receive, and its destination.
 #[derive(Debug)]
 pub(crate) struct FileJob {
     /// Its number in the list.
     pub index: u32,
     /// Its path in the share.
     pub path: RelPath,
-    /// Directory and name that it gets below the target.
+    /// Its directory and name below the target.
     pub parent: String,
     pub name: String,
     pub meta: FileMeta,
-    /// Whether it may replace what has its name.
+    /// Whether it may replace an existing file.
     pub replace: bool,
-    /// How many names were taken before this one.
+    /// How many alternative names were taken.
     pub attempt: u32,
-    /// The hash of the sender's file, once it is known.
+    /// The hash of the sender's file, if known.
     pub theirs: Option<[u8; 32]>,
 }
 

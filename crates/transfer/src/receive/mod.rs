@@ -1,4 +1,4 @@
-//! The receiving end: reads the list, asks for consent, then moves requests out and replies in while threads do the work.
+//! The receiving end: reads the list, asks for consent, sends requests and takes replies; threads do the disk work.
 
 mod commit;
 mod job;
@@ -40,37 +40,36 @@ use plan::{Fetch, InFlight, PlanPorts, Planner};
 use target::TargetTree;
 use write::{Output, POOLED, WritePorts, Writer};
 
-/// Requests sent ahead of their replies.
+/// Requests ahead of their replies.
 const IN_FLIGHT: usize = 1024;
-/// Replies, of a block at most, between the stream and the disk thread.
+/// Replies that may wait between the stream and the disk thread.
 const REPLIES: usize = 16;
-/// How long what has arrived may take to be written once the transfer is broken off.
+/// How long received data may take to be written after the transfer fails.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How to receive.
+/// Options of a receiver.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveOptions {
-    /// Where a name is taken.
+    /// The policy for taken names.
     pub conflict: Conflict,
     /// Limits for the sender's list.
     pub limits: Limits,
-    /// Whether the user wants what is offered.
+    /// Whether the user accepts the offer.
     pub consent: Consent,
-    /// Most bytes of all files together, and of a file of unknown length; `None` for as many as there is room for.
+    /// Most bytes of all files, and of a file of unknown length; `None` means no limit but the disk.
     pub max_size: Option<u64>,
-    /// Whether hidden names at the top level of the share may go into a directory that has other files in it.
+    /// Whether hidden names at the top level of the share may go into a non-empty directory.
     pub allow_hidden: bool,
-    /// Whether files and directories get exactly the sender's modes; otherwise without the bits of the umask.
+    /// Whether files and directories get exactly the sender's modes; otherwise the umask applies.
     pub all_modes: bool,
 }
 
-/// Receives what the other end of `connection` sends, into `target`.
+/// Receives the share at the other end of `connection` into `target`.
 ///
-/// Returns when every file is verified, synced and under its final name. Interrupted at any moment, by an
-/// error or by dropping the future, it leaves unfinished files beside their final names, and the same call
-/// continues from them.
+/// Returns when every file is verified, synced and under its final name. An error or a dropped future leaves unfinished
+/// files next to their final names; the same call continues from them.
 ///
 /// # Errors
-/// [`TransferError`]; the sender gets the reason where it concerns it.
+/// [`TransferError`]; the sender receives a reason that concerns it.
 pub async fn receive<C: Connection>(
     connection: &C,
     target: Target,
@@ -102,7 +101,7 @@ async fn run<C: Connection>(
     watch.progress.set_totals(totals(&entries));
     watch.progress.set_stream(is_stream(&entries));
     if entries.is_empty() {
-        // All that there was to send is missed and reported: nothing is left to do.
+        // The sender can send nothing, and has reported why.
         return Ok(());
     }
     let (place, entries) = settle_target(target, entries)?;
@@ -155,14 +154,14 @@ fn is_stream(entries: &[Entry]) -> bool {
     entries.iter().any(|entry| matches!(&entry.kind, EntryKind::File(meta) if is_stream(meta)))
 }
 
-/// A target that suits the share.
+/// A target that fits the share.
 enum Destination {
     Directory(PathBuf),
     Stream(Box<dyn io::Write + Send>),
 }
 
 impl Destination {
-    /// The directory that gets the files, if they go to one.
+    /// The target directory, if there is one.
     fn directory(&self) -> Option<&Path> {
         match self {
             Self::Directory(path) => Some(path),
@@ -197,14 +196,14 @@ fn settle_target(
     }
 }
 
-/// The entries to receive, their destination, and how.
+/// The entries to receive, their destination, and the options.
 struct Order<'a> {
     place: Destination,
     entries: Vec<Entry>,
     options: &'a ReceiveOptions,
 }
 
-/// Runs the threads and the data stream until everything has its final name, or `stop` comes.
+/// Runs the threads and the data stream until all files have their final names, or `stop` completes.
 async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     stream: S,
     order: Order<'_>,
@@ -271,7 +270,7 @@ async fn ask_for_only_file(ports: PlanPorts, entry: &Entry) {
     let count = meta.size.map_or(u64::MAX, block_count);
     let job = Arc::new(FileJob::new(0, entry.path.clone(), meta));
     let fetch = Fetch { job, part: None, held: Vec::new(), first: 0, count, last: true };
-    // The channels are empty and their other ends alive: neither can fail or wait.
+    // The channels are empty and open: sending cannot fail or wait.
     let _ = ports.in_flight.send(InFlight::Fetch(fetch));
     let _ =
         ports.requests.send(Request::Fetch { file: 0, first: 0, count, last: true, held: Vec::new() }).await;

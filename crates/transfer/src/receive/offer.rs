@@ -14,21 +14,21 @@ use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, FileMeta};
 use crate::path::part_name;
 
-/// Most names of an offer that are listed one by one.
+/// Most listed names of an offer.
 const MOST_NAMES: usize = 1000;
 
-/// A sender's offer, shown before anything of it is written.
+/// A sender's offer, shown before any file is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Files in it.
+    /// Number of files.
     pub files: u64,
-    /// The bytes of the files whose length is known.
+    /// Total size of the files with a known length.
     pub bytes: u64,
-    /// How many files have no known length.
+    /// Number of files without a known length.
     pub endless: u64,
-    /// The names at the top level, the first thousand in alphabetical order.
+    /// The names at the top level: at most a thousand, hidden ones first, otherwise in alphabetical order.
     pub names: Vec<OfferedName>,
-    /// How many more there are.
+    /// Number of names left out.
     pub more_names: u64,
 }
 
@@ -39,14 +39,14 @@ pub struct OfferedName {
     pub name: ForeignText,
     /// Whether it is a directory.
     pub is_directory: bool,
-    /// Files in it, or 1.
+    /// Number of files in it, or 1.
     pub files: u64,
-    /// The bytes of those whose length is known.
+    /// Total size of those with a known length.
     pub bytes: u64,
 }
 
 impl OfferedName {
-    /// True for names that most programs do not list.
+    /// True for names that most programs hide.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.name.raw().starts_with('.')
@@ -74,13 +74,13 @@ impl Offer {
             }
         }
         offer.more_names = names.len().saturating_sub(MOST_NAMES) as u64;
-        // Hidden names are what a user has to see.
+        // The user has to see hidden names.
         let (hidden, plain): (Vec<_>, Vec<_>) = names.into_values().partition(OfferedName::is_hidden);
         offer.names = hidden.into_iter().chain(plain).take(MOST_NAMES).collect();
         offer
     }
 
-    /// Refuses what the user does not take in any case.
+    /// Rejects offers beyond the user's limits.
     pub(crate) fn check(
         &self,
         options: &ReceiveOptions,
@@ -103,13 +103,13 @@ impl Offer {
     }
 }
 
-/// Whether the user wants what is offered.
+/// Whether the user accepts an offer.
 #[derive(Clone, Default)]
 pub enum Consent {
-    /// Whatever it is, within the limits.
+    /// Accepts any offer within the limits.
     #[default]
     Given,
-    /// If this says so; it may block.
+    /// Calls this function, which may block.
     Ask(Arc<dyn Fn(&Offer) -> bool + Send + Sync>),
 }
 

@@ -1,7 +1,7 @@
-//! A file that is not complete yet.
+//! An unfinished file.
 //!
-//! It lives beside its final name, so that the last step is a rename in one directory; it is locked while
-//! a receiver works on it; and it is all that a later attempt needs: what is in it is hashed, not trusted.
+//! It is next to its final name, so that a rename within one directory finishes it. A receiver locks it while working
+//! on it. A later attempt needs nothing else: it hashes the content instead of trusting it.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -20,10 +20,10 @@ use crate::manifest::ModifiedTime;
 use crate::path::part_name;
 use crate::report::Report;
 
-/// How often, and how far apart, a lock held by another receiver is tried: an aborted one needs a moment.
+/// How often, and how far apart, to try a lock that another receiver holds: an aborted one needs a moment.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
-/// Zeros of this length, at a multiple of it, become a hole.
+/// Aligned zeros of this length become a hole.
 const PAGE: usize = 4 << 10;
 
 /// An open, locked, unfinished file.
@@ -37,13 +37,13 @@ pub(crate) struct PartFile {
 }
 
 impl PartFile {
-    /// Bytes that an earlier attempt left for `final_name`; 0 if there was none.
+    /// Length of the unfinished file for `final_name`; 0 without one.
     pub fn held(directory: &Dir, final_name: &str) -> u64 {
         let meta = directory.symlink_metadata(part_name(final_name));
         meta.ok().filter(cap_std::fs::Metadata::is_file).map_or(0, |meta| meta.len())
     }
 
-    /// Opens the unfinished file for `final_name`, creating it if need be, cut to at most `size`.
+    /// Opens the unfinished file for `final_name`, or creates it; cuts it to at most `size`.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::ResourceBusy`] when another receiver holds it.
@@ -58,7 +58,7 @@ impl PartFile {
         Ok(Self { directory, name, file, position: 0, len: len.min(most) })
     }
 
-    /// Removes what an earlier attempt left for `final_name`, unless another receiver is at work on it.
+    /// Removes the unfinished file for `final_name`, unless another receiver uses it.
     pub fn discard(directory: &Dir, final_name: &str) -> io::Result<()> {
         let name = part_name(final_name);
         if !directory.symlink_metadata(&name).is_ok_and(|meta| meta.is_file()) {
@@ -68,19 +68,19 @@ impl PartFile {
         directory.remove_file(&name)
     }
 
-    /// The directory that the file is in.
+    /// The directory of the file.
     pub fn directory(&self) -> Arc<Dir> {
         Arc::clone(&self.directory)
     }
 
-    /// Another handle on the same file, with its own position, for reading.
+    /// Another handle to the same file, with its own position, for reading.
     pub fn reader(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).follow(FollowSymlinks::No);
         Ok(self.directory.open_with(&self.name, &options)?.into_std())
     }
 
-    /// Writes `data` at `offset`. Zeros behind the end of the file become holes.
+    /// Writes `data` at `offset`. Zeros beyond the end of the file become holes.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         #[cfg(all(test, unix))]
         crate::tests::fail_if_full(&self.directory, offset / BLOCK as u64)?;
@@ -122,11 +122,11 @@ impl PartFile {
         Ok(())
     }
 
-    /// Gives the complete file its mode, of the bits in `mode_mask`, and its time, brings it to the disk and renames it.
-    /// Metadata that the file system refuses is noted in `report`.
+    /// Sets mode (within `mode_mask`) and time of the complete file, syncs and renames it. Adds a note to `report` for
+    /// metadata that the file system refuses.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] when something has the name and may not be replaced.
+    /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
     pub fn commit(self, job: &FileJob, mode_mask: u16, report: &Report) -> io::Result<()> {
         if let Err(error) = set_mode(&self.file, job.meta.mode & mode_mask) {
             report.note("store the mode", &job.path, &error);
@@ -148,7 +148,7 @@ impl PartFile {
     }
 }
 
-/// True for file systems that do not sync, as opposed to those that failed to.
+/// True if the file system cannot sync at all, rather than failed to.
 fn cannot_sync(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -169,7 +169,7 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<File> {
             return Err(in_the_way(name));
         }
         let is_locked = lock(&file)?;
-        // The holder before may have finished and renamed it: then the name leads elsewhere now.
+        // The previous holder may have finished and renamed the file: then the name is of another file now.
         if is_locked && is_still(directory, name, &meta)? {
             return Ok(file.into_std());
         }
@@ -183,7 +183,7 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<File> {
     ))
 }
 
-/// True when something that is no file has this name: a directory, or a link, which is not followed.
+/// True when a directory or a link has this name; links are not followed.
 fn is_taken(directory: &Dir, name: &str) -> bool {
     directory.symlink_metadata(name).is_ok_and(|meta| !meta.is_file())
 }
@@ -213,20 +213,20 @@ fn set_mode(file: &File, mode: u16) -> io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(mode.into()))
 }
 
-/// Takes the lock, which goes with the open file; false when another has it.
+/// Locks the open file; false if another process holds the lock.
 #[cfg(unix)]
 fn lock(file: &cap_std::fs::File) -> io::Result<bool> {
     use rustix::fs::{FlockOperation, flock};
     use rustix::io::Errno;
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        // Some network file systems know no locks; working without is better than not working.
+        // Some network file systems do not support locks; then work without one.
         Ok(()) | Err(Errno::NOLCK | Errno::NOTSUP | Errno::NOSYS) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// True when `name` still leads to the file that `meta` is of, and nothing else does.
+/// True while `name` is the only name of the file described by `meta`.
 #[cfg(unix)]
 fn is_still(directory: &Dir, name: &str, meta: &cap_std::fs::Metadata) -> io::Result<bool> {
     use cap_std::fs::MetadataExt as _;
@@ -244,7 +244,7 @@ fn is_still(directory: &Dir, name: &str, meta: &cap_std::fs::Metadata) -> io::Re
     Ok(true)
 }
 
-/// Renames without replacing, in one step where the system can.
+/// Renames without replacing, atomically if the system supports it.
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 fn rename_new(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
     use rustix::fs::{RenameFlags, renameat_with};

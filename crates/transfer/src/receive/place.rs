@@ -1,4 +1,4 @@
-//! The planner's own work on the disk: directories, links, and hashes of existing files.
+//! The planner's own disk work: directories, links, and hashes of existing files.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::path::RelPath;
 use crate::send::read_full;
 
 impl Planner {
-    /// Makes the directory at `path`, open to its owner for now. One that is there keeps its mode.
+    /// Makes the directory at `path`, accessible to its owner for now. An existing one keeps its mode.
     pub fn make_directory(&mut self, path: &RelPath, mode: u16, modes: &mut DirectoryModes) {
         let mode = mode & self.tree.mode_mask();
         let (parent, name) = path.split();
@@ -39,7 +39,7 @@ impl Planner {
         }
     }
 
-    /// Makes the link at `path` that leads to `text`.
+    /// Makes a link at `path` to `text`.
     pub fn make_link(&mut self, path: &RelPath, text: &str) {
         let (parent, name) = path.split();
         let directory = match self.tree.directory(parent) {
@@ -74,7 +74,7 @@ impl Planner {
     }
 }
 
-/// The hash of a whole file; `None` when it cannot be read, or is no longer wanted.
+/// The hash of a whole file; `None` if it cannot be read or is not wanted any more.
 pub(crate) fn hash_file(directory: &Dir, name: &str, is_wanted: impl Fn() -> bool) -> Option<[u8; 32]> {
     let mut options = OpenOptions::new();
     options.read(true).follow(FollowSymlinks::No);

@@ -1,12 +1,12 @@
-//! The receiver's planning thread: compares the list with the disk and asks for what is missing.
+//! The receiver's planning thread: compares the list with the disk and requests missing data.
 //!
-//! For each file, in order: a file that is not there is asked for, with the hashes of what an earlier
-//! attempt left of it; one of the same length is compared by hash; anything else in its place is a
-//! conflict, decided by the user's choice. Requests run ahead of the replies by a bounded number.
+//! It takes the files in order. For a missing file, it sends a request with the hashes of the unfinished file, if there
+//! is one. It compares an existing file of the same length by hash. Anything else under that name is a conflict, which
+//! the user's policy decides. Requests run ahead of the replies by a bounded number.
 //!
-//! For a comparison the sender gives its hash and this end compares. The hash of an existing file is never sent: a
-//! sender could list any path and learn the content of that file. A request offers only hashes of an unfinished file
-//! that an earlier transfer left.
+//! To compare, the sender sends its hash and this end checks it. The hash of an existing file is never sent: otherwise
+//! a sender could list any path and learn that file's content. Requests contain only hashes of unfinished files that
+//! earlier transfers left.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -28,35 +28,35 @@ use crate::progress::Progress;
 use crate::report::{Report, Watch};
 use crate::send::read_full;
 
-/// Most names tried beside a taken one.
+/// Most alternatives to a taken name.
 const MOST_ALTERNATIVES: u32 = 1000;
 
-/// A request whose reply has not come yet, as the writer needs to know it.
+/// A request without a reply yet, with what the writer needs to know.
 pub(crate) enum InFlight {
     Fetch(Fetch),
-    /// Whether the sender's file is the one that has the job's name here, and this hash.
+    /// Compares the sender's hash with this hash of the existing file.
     Compare(Arc<FileJob>, [u8; 32]),
-    /// Planning cannot go on.
+    /// Planning failed.
     Stop(TransferError),
 }
 
-/// Blocks that were asked for.
+/// Requested blocks.
 pub(crate) struct Fetch {
     pub job: Arc<FileJob>,
-    /// The unfinished file, where an earlier attempt left one; with the first request of a file.
+    /// The unfinished file, if there is one; in the first request for a file.
     pub part: Option<PartFile>,
-    /// Hashes of blocks that are on the disk, offered to the sender.
+    /// Hashes of blocks on the disk, sent with the request.
     pub held: Vec<BlockHash>,
     pub first: u64,
     pub count: u64,
     pub last: bool,
 }
 
-/// A [`InFlight::Compare`] that was answered.
+/// A [`InFlight::Compare`] with its reply.
 pub(crate) struct Compared {
     pub job: Arc<FileJob>,
     pub ours: [u8; 32],
-    /// The hash of the sender's file; `None` when the sender could not read it.
+    /// The hash of the sender's file; `None` if the sender could not read it.
     pub theirs: Option<[u8; 32]>,
 }
 
@@ -73,16 +73,16 @@ pub(crate) struct Planner {
     pub report: Report,
     progress: Progress,
     ports: PlanPorts,
-    /// The paths of the share, where files may get other names than theirs: those must not be taken from others.
+    /// The paths of the share: a renamed file must not take one of them.
     listed: HashSet<String>,
 }
 
-/// Modes that directories get at the very end, because their owner could not write to them before.
+/// Final modes of directories. They are set at the end, because they may forbid writing.
 pub(crate) type DirectoryModes = Vec<(RelPath, u16)>;
 
 /// Why planning ends early.
 enum Halt {
-    /// The writer or the stream is gone; they know why.
+    /// The writer or the stream has ended, and reports the reason.
     Gone,
     Fatal(TransferError),
 }
@@ -93,11 +93,11 @@ impl Planner {
         Self { tree, conflict, report, progress, ports, listed: HashSet::new() }
     }
 
-    /// Plans all `entries`, then handles comparisons until none is open; blocks.
+    /// Plans all `entries`, then handles all comparisons; blocks.
     pub fn run(mut self, entries: &[Entry]) -> DirectoryModes {
         let mut modes = DirectoryModes::new();
         if let Err(Halt::Fatal(error)) = self.plan(entries, &mut modes) {
-            // The writer may have stopped for a reason of its own, which is then the one to report.
+            // If the writer has stopped, its own error is reported.
             let _ = self.ports.in_flight.send(InFlight::Stop(error));
         }
         modes
@@ -136,7 +136,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Refuses a share that cannot fit, counting what is on the disk already.
+    /// Rejects a share that does not fit, taking into account the data on the disk.
     fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {
         let Some(free) = self.tree.free_bytes() else { return Ok(()) };
         let mut needed = 0_u64;
@@ -156,7 +156,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Asks for what `job` needs; true when that is a comparison.
+    /// Sends the request that `job` needs; true if it is a comparison.
     fn plan_file(&mut self, mut job: FileJob) -> Result<bool, Halt> {
         let directory = match self.tree.directory(&job.parent) {
             Ok(directory) => directory,
@@ -198,7 +198,7 @@ impl Planner {
         }
     }
 
-    /// Takes in the answer to a comparison; returns the job if it is to be planned again.
+    /// Handles the result of a comparison; returns the job if it must be planned again.
     fn settle(&mut self, Compared { job, ours, theirs }: Compared) -> Result<Option<FileJob>, Halt> {
         let mut job = Arc::into_inner(job).ok_or(Halt::Gone)?;
         job.theirs = theirs;
@@ -221,16 +221,16 @@ impl Planner {
         }
     }
 
-    /// Leaves a file that is as the sender's.
+    /// Keeps an identical file.
     fn keep(&mut self, job: &FileJob) {
         self.skip(job);
         if let Ok(directory) = self.tree.directory(&job.parent) {
-            // The unfinished file of an earlier attempt is of no use now.
+            // The unfinished file of an earlier attempt is not needed any more.
             let _ = PartFile::discard(&directory, &job.name);
         }
     }
 
-    /// Decides about a job whose name is taken by something else; `None` when it is out.
+    /// Applies the policy to a job whose name is taken; `None` if nothing is to be received.
     fn resolve(&self, mut job: FileJob, found: Option<&Metadata>) -> Option<FileJob> {
         match self.conflict {
             Conflict::Error => self.report.fail(&job.path, exists()),
@@ -254,7 +254,7 @@ impl Planner {
         None
     }
 
-    /// The names to try in place of the one that is taken, each with its number: none that the share itself has.
+    /// Alternatives to a taken name, numbered, without names of the share.
     pub fn alternatives<'a>(&'a self, path: &'a RelPath) -> impl Iterator<Item = (u32, String)> + 'a {
         let (parent, name) = path.split();
         let all = (1..=MOST_ALTERNATIVES).map(move |attempt| (attempt, alternative_name(name, attempt)));
@@ -270,7 +270,7 @@ impl Planner {
         self.report.add(|summary| summary.skipped += 1);
     }
 
-    /// Asks for a file, offering what an earlier attempt left of it.
+    /// Requests a file, with the hashes of its unfinished file.
     fn fetch(&mut self, job: FileJob, directory: &Arc<Dir>) -> Result<(), Halt> {
         let job = Arc::new(job);
         let blocks = job.meta.size.map_or(u64::MAX, block_count);
@@ -300,7 +300,7 @@ impl Planner {
                 let block = &mut buffer[..block_len(size, index)];
                 match read_full(&mut reader, block) {
                     Ok(read) if read == block.len() => held.push(hash_block(index, block)),
-                    // A block that cannot be read is fetched.
+                    // An unreadable block is requested.
                     _ => break,
                 }
             }

@@ -1,7 +1,7 @@
-//! Where a receiver puts things, and the directory tree it cannot be led out of.
+//! The target of received files, and its directory tree, which no link can lead out of.
 //!
-//! Every directory is reached from the target's own handle, one component at a time, never through a
-//! symbolic link: neither one the sender made nor one that was there before.
+//! Every directory is opened from the target's own handle, one component at a time. Symbolic links are never followed,
+//! whether the sender made them or they existed before.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,28 +17,28 @@ use crate::error::TransferError;
 use crate::path::RelPath;
 use crate::report::Report;
 
-/// Where received files go.
+/// The target of received files.
 pub enum Target {
-    /// Into this directory, under their names in the share; it is created if need be.
+    /// This directory, with the names in the share; created if necessary.
     Directory(PathBuf),
     /// The share's only file, to this path.
     File(PathBuf),
-    /// The share's only file, to this writer (standard output, say), block by verified block.
+    /// The share's only file, to this writer (such as standard output), block by verified block.
     Writer(Box<dyn Write + Send>),
 }
 
 impl Target {
-    /// Checks that files can be put there, without making anything: before a sender is asked for them.
+    /// Checks that the target is writable, without creating anything; called before the sender is dialled.
     ///
     /// # Errors
-    /// [`TransferError::NotADirectory`], or [`TransferError::Io`] when the directory may not be written.
+    /// [`TransferError::NotADirectory`], or [`TransferError::Io`] when the directory is not writable.
     pub fn check(&self) -> Result<(), TransferError> {
         let directory = match self {
             Self::Directory(path) => path.as_path(),
             Self::File(path) => path.parent().unwrap_or(Path::new("")),
             Self::Writer(_) => return Ok(()),
         };
-        // Missing directories are made in the nearest one that exists.
+        // Missing directories are made in the nearest existing one.
         let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
         let there = here(there.unwrap_or(Path::new("")));
         if there.is_dir() {
@@ -48,7 +48,7 @@ impl Target {
     }
 }
 
-/// The path, or the one of the current directory where it is empty.
+/// The path, or the current directory if it is empty.
 fn here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
@@ -63,19 +63,19 @@ impl fmt::Debug for Target {
     }
 }
 
-/// The target directory and the way to what is below it.
+/// The target directory, with access to its subdirectories.
 pub(crate) struct TargetTree {
     path: PathBuf,
     root: Arc<Dir>,
     /// The permission bits that new files and directories may have.
     mode_mask: u16,
-    /// The directory used last: entries come sorted, so it is mostly the next one too.
+    /// The last directory used: entries are sorted, so the next is often the same.
     last: Option<(String, Arc<Dir>)>,
 }
 
 impl TargetTree {
-    /// Opens `path`, creating it if need be. New files get the modes of the sender, without the bits of this
-    /// process's umask unless `all_modes`.
+    /// Opens `path`, creating it if necessary. New files get the sender's modes, limited by the umask unless
+    /// `all_modes`.
     pub fn open(path: &Path, all_modes: bool) -> Result<Self, TransferError> {
         let path = here(path);
         Target::Directory(path.to_owned()).check()?;
@@ -101,7 +101,7 @@ impl TargetTree {
         &self.path
     }
 
-    /// Opens the directory at the checked path `relative`, "" for the target itself.
+    /// Opens the directory at the checked path `relative`; "" is the target itself.
     pub fn directory(&mut self, relative: &str) -> io::Result<Arc<Dir>> {
         if let Some((path, directory)) = &self.last
             && path == relative
@@ -116,20 +116,21 @@ impl TargetTree {
         Ok(directory)
     }
 
-    /// True when the directory has nothing but what `is_listed` knows, by name: it was made for this share.
+    /// True if every name in the directory is listed, so an earlier attempt may have made it.
     pub fn is_fresh(path: &Path, is_listed: impl Fn(&str) -> bool) -> bool {
         let Ok(entries) = std::fs::read_dir(here(path)) else { return true };
         entries.flatten().all(|entry| entry.file_name().to_str().is_some_and(&is_listed))
     }
 
-    /// Bytes free for this user; `None` where the system does not tell.
+    /// Bytes free for this user; `None` if the system does not report it.
     pub fn free_bytes(&self) -> Option<u64> {
         free_bytes(&self.root)
     }
 
-    /// Syncs the directories that got new names, then gives the directories in `modes` their final mode.
+    /// Syncs the `renamed` directories, then sets the final mode of the directories in `modes`.
     ///
-    /// `modes` has parents before children, and is applied from its end: a parent may shut its children in.
+    /// `modes` lists parents before children and is applied in reverse: a parent's mode may block access to its
+    /// children.
     pub fn finish(
         &mut self,
         renamed: &BTreeSet<String>,
@@ -151,7 +152,7 @@ impl TargetTree {
     }
 }
 
-/// The permission bits that this process's new files should not have.
+/// This process's umask.
 #[cfg(target_os = "linux")]
 fn umask() -> u16 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -159,8 +160,7 @@ fn umask() -> u16 {
     line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-/// The permission bits that this process's new files should not have. Asking for them sets them for a moment, so it
-/// is done once.
+/// This process's umask. Reading it changes it for a moment, so it is read only once.
 #[cfg(all(unix, not(target_os = "linux")))]
 fn umask() -> u16 {
     use rustix::fs::Mode;
@@ -200,7 +200,7 @@ fn free_bytes(directory: &Dir) -> Option<u64> {
 #[cfg(unix)]
 fn sync_directory(directory: &Dir) -> io::Result<()> {
     match readable(directory).and_then(|directory| directory.sync_all()) {
-        // Some file systems have nothing to sync in a directory, and not every directory may be read.
+        // Some file systems cannot sync directories, and some directories are not readable.
         Err(error)
             if !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied) =>
         {
@@ -216,7 +216,7 @@ pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
     readable(directory)?.set_permissions(cap_std::fs::Permissions::from_mode(mode.into()))
 }
 
-/// A handle that can be synced; those that directories are walked with need not be.
+/// A handle that can be synced; the handles of the tree cannot.
 #[cfg(unix)]
 fn readable(directory: &Dir) -> io::Result<cap_std::fs::File> {
     directory.open_with(".", cap_std::fs::OpenOptions::new().read(true))

@@ -1,8 +1,7 @@
-//! The receiver's disk thread: verifies what arrives and writes it.
+//! The receiver's disk thread: verifies and writes the received data.
 //!
-//! Replies come in the order of the requests, so the request at the front of the queue says what a reply
-//! is about. A block, or a piece of one, is hashed before it is written; the file's hash is checked before it is
-//! handed on to be synced and renamed.
+//! Replies have the order of the requests, so each belongs to the first request in the queue. A block, or a piece of
+//! one, is verified before it is written. The file's hash is verified before the file is synced and renamed.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -22,10 +21,10 @@ use crate::message::Reply;
 use crate::progress::Progress;
 use crate::report::{Report, Watch};
 
-/// Smallest reply whose buffer comes from the pool of used ones. A buffer in the pool was in use once, so
-/// there are no more than replies on their way.
+/// Smallest reply with a buffer from the pool. All pooled buffers were used before, so there are no more of them than
+/// replies in flight.
 pub(crate) const POOLED: usize = 64 << 10;
-/// A stream may not fill the disk: this much stays free, or a tenth of what was free at its start if that is less.
+/// Free space that a stream must leave on the disk; at most a tenth of the free space at its start.
 const RESERVE: u64 = 256 << 20;
 
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
@@ -35,11 +34,11 @@ pub(crate) struct WritePorts {
     pub in_flight: Receiver<InFlight>,
     pub replies: mpsc::Receiver<Reply>,
     pub compared: Sender<Compared>,
-    /// Buffers of blocks that were written.
+    /// Buffers of written blocks, to be used again.
     pub spare: Sender<Vec<u8>>,
 }
 
-/// Where blocks go.
+/// The destination of blocks.
 pub(crate) enum Output {
     Tree(TargetTree, Committer),
     Stream(Box<dyn Write + Send>),
@@ -53,7 +52,7 @@ pub(crate) struct Writer {
     current: Option<Current>,
     /// Most bytes of a file of unknown length.
     most: u64,
-    /// Bytes that have to stay free beside a file of unknown length.
+    /// Free space that a file of unknown length must leave.
     reserve: u64,
 }
 
@@ -62,21 +61,21 @@ struct Current {
     job: Arc<FileJob>,
     sink: Sink,
     hasher: FileHasher,
-    /// The block of which pieces have come.
+    /// The block that arrives in pieces.
     block: BlockHasher,
     received: u64,
 }
 
 enum Sink {
-    /// Nothing has come yet, and nothing was there before.
+    /// Nothing was received yet, and there is no unfinished file.
     Unopened,
     Part(PartFile),
-    /// The file failed here; what still comes of it is checked and dropped.
+    /// The file failed here; the rest is verified and dropped.
     Discard,
 }
 
 impl Writer {
-    /// A writer that takes at most `most` bytes of a file of unknown length.
+    /// A writer that accepts at most `most` bytes of a file of unknown length.
     pub fn new(output: Output, ports: WritePorts, watch: Watch, most: u64) -> Self {
         let Watch { report, progress } = watch;
         let free = match &output {
@@ -87,7 +86,7 @@ impl Writer {
         Self { output, ports, report, progress, current: None, most, reserve }
     }
 
-    /// Takes replies until all requests have theirs; blocks. Returns the directories that got new names.
+    /// Handles replies until all requests have theirs; blocks. Returns the directories in which files were renamed.
     pub fn run(mut self) -> Result<BTreeSet<String>, TransferError> {
         let taken = self.take_all();
         if taken.is_err()
@@ -125,7 +124,7 @@ impl Writer {
             }
             _ => return Err(TransferError::protocol("a comparison was answered with something else")),
         };
-        // The planner waits for every comparison unless it has stopped, with an error that comes next.
+        // The planner waits for every comparison. If it has stopped, its error comes next.
         let _ = self.ports.compared.send(Compared { job, ours, theirs });
         Ok(())
     }
@@ -169,7 +168,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes a block that is on the disk and as the sender's.
+    /// Accepts a block on the disk that matches the sender's.
     fn take_held(&mut self, block: BlockHash) -> Result<(), TransferError> {
         let current = self.current.as_mut().ok_or_else(unasked)?;
         if current.block.len() > 0 {
@@ -182,7 +181,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Opens the current file's unfinished file, once there is something to put into it.
+    /// Opens the unfinished file when there is data for it.
     fn open_sink(&mut self) -> Result<(), TransferError> {
         let (Some(current), Output::Tree(tree, _)) = (&mut self.current, &mut self.output) else {
             return Ok(());
@@ -206,7 +205,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes the next bytes of a block, which come with a hash of their own.
+    /// Handles a piece of a block, which has its own hash.
     fn take_piece(&mut self, body: Vec<u8>) -> Result<(), TransferError> {
         let (stated, data) = body.split_first_chunk::<32>().ok_or_else(unasked)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
@@ -220,7 +219,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes the rest of a block, with the hash of the whole.
+    /// Handles the rest of a block, with the hash of the whole.
     fn take_block(&mut self, body: Vec<u8>) -> Result<(), TransferError> {
         let (stated, data) = body.split_first_chunk::<32>().ok_or_else(unasked)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
@@ -236,7 +235,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes a block that is all zeros.
+    /// Handles a block of zeros.
     fn take_zeros(&mut self) -> Result<(), TransferError> {
         let current = self.current.as_mut().ok_or_else(unasked)?;
         let size = current.job.meta.size.ok_or_else(unasked)?;
@@ -249,7 +248,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes checked bytes where they belong.
+    /// Writes verified bytes to the file or the stream.
     fn write(&mut self, data: &[u8]) -> Result<(), TransferError> {
         self.open_sink()?;
         self.check_stream(data.len() as u64)?;
@@ -257,7 +256,7 @@ impl Writer {
         let written = match (&mut current.sink, &mut self.output) {
             (Sink::Part(part), _) => part.write(current.received, data),
             (_, Output::Stream(stream)) => {
-                // A slow stream is forwarded at once.
+                // Forward the data of a slow stream at once.
                 let written = stream.write_all(data).and_then(|()| stream.flush());
                 written.map_err(stream_error)?;
                 Ok(())
@@ -279,7 +278,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A file of unknown length may neither grow beyond what the user takes, nor fill the disk.
+    /// Checks that a file of unknown length stays within the user's limit and leaves enough free space.
     fn check_stream(&self, more: u64) -> Result<(), TransferError> {
         let Some(Current { job, received, .. }) = &self.current else { return Ok(()) };
         if job.meta.size.is_some() {
@@ -298,7 +297,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the buffer of a large reply back; the reader makes new ones where none comes back.
+    /// Returns the buffer of a large reply to the pool; the reader allocates when the pool is empty.
     fn recycle(&self, body: Vec<u8>) {
         if body.capacity() >= POOLED {
             let _ = self.ports.spare.send(body);
@@ -335,7 +334,7 @@ impl Writer {
 }
 
 impl Current {
-    /// Checks that so many bytes fit into the block that was begun, and complete it or not.
+    /// Checks that the next `len` bytes fit into the current block, and that they fill it if they complete it.
     fn check_len(&self, len: usize, completes: bool) -> Result<(), TransferError> {
         let index = self.hasher.blocks();
         let got = self.block.len() + len;
@@ -357,26 +356,25 @@ impl Current {
         TransferError::protocol(format!("block {index} of {path} does not match its hash"))
     }
 
-    /// Goes on to the next block, once this one is complete.
+    /// Moves to the next block if this one is complete.
     fn end_block(&mut self, hash: BlockHash) {
         self.hasher.push(hash);
         self.block = BlockHasher::new(self.hasher.blocks());
     }
 }
 
-/// A stream cannot be received a second time, so what came of it is of no use.
+/// Removes what was received of a stream: it cannot be continued.
 fn discard_stream(current: Current) {
     if current.job.meta.size.is_none() {
         discard(current.sink, &current.job);
     }
 }
 
-/// Removes the unfinished file.
 fn discard(sink: Sink, job: &FileJob) {
     if let Sink::Part(part) = sink {
         let directory = part.directory();
         drop(part);
-        // If that fails too, the file stays, under a name that tells what it is.
+        // If this fails as well, the file stays, under a name that identifies it.
         let _ = PartFile::discard(&directory, &job.name);
     }
 }

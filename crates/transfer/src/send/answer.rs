@@ -1,4 +1,4 @@
-//! Answers one receiver's requests: reads at the disk in turns, and writes to the data stream.
+//! Answers one receiver's requests: takes turns at the disk and writes to the data stream.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,13 +19,13 @@ use crate::error::TransferError;
 use crate::progress::Progress;
 use crate::report::Report;
 
-/// Most requests that a chunk answers.
+/// Most requests that one chunk answers.
 const REQUESTS: usize = 256;
-/// Chunks that wait while one is written.
+/// Chunks that may wait while one is written.
 const CHUNKS: usize = 1;
-/// Bytes written at a time.
+/// Most bytes of a write.
 const PIECE: usize = 256 << 10;
-/// How often a full session is looked at.
+/// How often a full session is checked.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The share as served to one receiver.
@@ -36,7 +36,7 @@ pub(crate) struct Service {
     pub report: Report,
 }
 
-/// Serves requests from `stream` until the receiver has no more. `in_session` gives the bytes that the session holds
+/// Serves requests from `stream` until the receiver closes it. `in_session` returns the bytes that the session holds
 /// for the receiver.
 pub(crate) async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     stream: S,
@@ -47,7 +47,7 @@ pub(crate) async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (chunk_sender, chunks) = mpsc::channel::<Chunk>(CHUNKS);
     let consumer = service.share.memory().consumer();
     let Service { listing, share, progress, report } = service;
-    // Boxed, because it moves to a thread and back for every chunk.
+    // Boxed, because each chunk moves it to a thread and back.
     let source = Box::new(Source::new(listing, progress.clone(), report));
     let read = read_chunks(source, Requests::new(reader), (&share, &consumer), chunk_sender);
     let outlet = Outlet { writer, share: &share, consumer: &consumer, in_session };
@@ -58,7 +58,7 @@ pub(crate) async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     }
 }
 
-/// Turns requests into chunks until there are no more.
+/// Turns requests into chunks until the stream ends.
 async fn read_chunks<R: AsyncRead + Unpin>(
     mut source: Box<Source>,
     mut requests: Requests<R>,
@@ -68,7 +68,7 @@ async fn read_chunks<R: AsyncRead + Unpin>(
     let mut queue = VecDeque::new();
     loop {
         if source.is_idle() && queue.is_empty() {
-            // An idle receiver waits here and costs no thread.
+            // Idle receivers wait here, without a thread.
             let request = timeout(SILENCE, requests.recv()).await;
             match request.map_err(|_| TransferError::Stalled { after: SILENCE })?? {
                 Some(request) => queue.push_back(request),
@@ -97,7 +97,7 @@ async fn read_chunks<R: AsyncRead + Unpin>(
     }
 }
 
-/// The way to the receiver.
+/// The stream to the receiver.
 struct Outlet<'a, W, F> {
     writer: W,
     share: &'a Share,
@@ -122,10 +122,10 @@ async fn write_chunks<W: AsyncWrite + Unpin, F: Fn() -> usize>(
 }
 
 impl<W: AsyncWrite + Unpin, F: Fn() -> usize> Outlet<'_, W, F> {
-    /// Writes it all, within the share's rate and memory.
+    /// Writes `bytes` within the share's limits of rate and memory.
     ///
     /// # Errors
-    /// [`TransferError::Stalled`] when the receiver takes nothing for [`PATIENCE`].
+    /// [`TransferError::Stalled`] when the receiver reads nothing for [`PATIENCE`].
     async fn write(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
         let limit = self.share.rate();
         for piece in bytes.chunks(limit.map_or(PIECE, |limit| limit.piece())) {

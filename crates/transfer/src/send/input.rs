@@ -1,7 +1,7 @@
-//! A stream that is sent as it comes: standard input, say.
+//! A stream that is sent as it arrives, such as standard input.
 //!
-//! A thread of its own reads it, because a read may wait for hours. Bytes leave within [`GATHER`], in a block or a piece
-//! of one; a fast stream fills blocks in less than that.
+//! It has its own reading thread, because a read may wait for hours. Bytes leave within [`GATHER`] as a block or a
+//! piece of one; a fast stream fills a block sooner.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-/// How long bytes wait for more to leave with them.
+/// How long bytes wait for more.
 const GATHER: Duration = Duration::from_millis(20);
-/// Bytes read at a time, and how many such reads may wait.
+/// Bytes per read, and the number of reads that may wait.
 const READ: usize = 64 << 10;
 const READS: usize = 4;
 
 /// The receiving end of the reading thread.
 pub(crate) struct Input {
     reads: mpsc::Receiver<io::Result<Vec<u8>>>,
-    /// Bytes that were read and not taken.
+    /// Bytes read but not taken.
     bytes: Vec<u8>,
     end: Option<io::Result<()>>,
 }
@@ -37,7 +37,7 @@ impl Input {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
                 Err(error) => {
-                    // If the receiver is gone, so is the interest in the error.
+                    // If the receiver is gone, the error does not matter.
                     let _ = sender.blocking_send(Err(error));
                     return;
                 }
@@ -50,7 +50,7 @@ impl Input {
         Ok(Self { reads, bytes: Vec::new(), end: None })
     }
 
-    /// Waits for bytes, and then for up to `want` of them or [`GATHER`].
+    /// Waits for bytes, then until there are `want` of them or [`GATHER`] has passed.
     pub async fn gather(&mut self, want: usize) {
         if self.bytes.is_empty() && self.end.is_none() {
             let read = self.reads.recv().await;
@@ -72,15 +72,15 @@ impl Input {
         }
     }
 
-    /// True when [`Self::take`] has something to give: bytes, the end, or an error.
+    /// True when [`Self::take`] returns something: bytes, the end, or an error.
     pub fn is_ready(&self) -> bool {
         !self.bytes.is_empty() || self.end.is_some()
     }
 
-    /// Moves up to `most` bytes to the end of `out`; says how many.
+    /// Moves up to `most` bytes to the end of `out`; returns how many.
     ///
     /// # Errors
-    /// The error of the reader, after all bytes before it.
+    /// The error of the reader, after all bytes that it read.
     pub fn take(&mut self, out: &mut Vec<u8>, most: usize) -> io::Result<usize> {
         if self.bytes.is_empty()
             && let Some(end) = &mut self.end
@@ -92,7 +92,7 @@ impl Input {
         Ok(taken)
     }
 
-    /// True when nothing will come any more.
+    /// True after the last byte.
     pub fn has_ended(&self) -> bool {
         self.bytes.is_empty() && matches!(self.end, Some(Ok(())))
     }

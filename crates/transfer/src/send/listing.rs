@@ -1,4 +1,4 @@
-//! A share as one receiver is shown it: walked once, and read from through the handles of that walk.
+//! A share's list for one receiver: made by one walk, whose handles later open the files.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use super::input::Input;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
 use crate::path::{RelPath, check_link, is_part_name};
 
-/// With so many receivers at once, those that come shortly after each other are shown the same list.
+/// With this many receivers, those that arrive close together share one list.
 const CROWD: usize = 8;
-/// How old such a list may be.
+/// The greatest age of a shared list.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// One path that the user named.
+/// A path that the user shares.
 pub(crate) struct Root {
     /// Its name in the share.
     pub name: RelPath,
-    /// The directory, or the directory that the file is in.
+    /// The shared directory, or the directory of the shared file.
     pub directory: PathBuf,
-    /// The file's name there; `None` for a directory.
+    /// The file's name in that directory; `None` for a directory.
     pub file: Option<PathBuf>,
 }
 
-/// The lists that receivers hold, so that a crowd does not cost a walk and a list each.
+/// The lists in use, so that many receivers do not each cost a walk and a list.
 #[derive(Default)]
 pub(crate) struct Recent(Mutex<(Vec<Weak<Listing>>, Option<Instant>)>);
 
 impl Recent {
-    /// A new list, or the newest one when there are many and it is fresh.
+    /// A new list, or the newest one if there are many receivers and it is recent.
     pub fn get(&self, list: impl FnOnce() -> Listing) -> Arc<Listing> {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (held, made) = &mut *recent;
@@ -45,7 +45,7 @@ impl Recent {
         {
             return listing;
         }
-        // The lock is held meanwhile: of receivers that come together, the others wait and find this list.
+        // The lock is held during the walk: receivers that arrive together wait and find this list.
         let listing = Arc::new(list());
         held.push(Arc::downgrade(&listing));
         *made = Some(Instant::now());
@@ -53,13 +53,13 @@ impl Recent {
     }
 }
 
-/// A share as one receiver is shown it.
+/// A share's list for one receiver.
 #[derive(Default)]
 pub(crate) struct Listing {
     pub entries: Vec<Entry>,
     pub left_out: Vec<LeftOut>,
     roots: Vec<OpenRoot>,
-    /// First entry of each root, so that an entry's root is found by its number.
+    /// First entry of each root, to find an entry's root by number.
     starts: Vec<usize>,
     stream: Mutex<Option<Box<dyn Read + Send>>>,
 }
@@ -79,7 +79,7 @@ impl Read for Opened {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::File(file) => file.read(buffer),
-            // Streams are read by their own thread.
+            // A thread of their own reads streams.
             Self::Stream(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -94,7 +94,7 @@ impl Opened {
         }
     }
 
-    /// When the open file last changed in any way; `None` for a stream, and where the system does not report it.
+    /// When the open file last changed in any way; `None` for a stream or if the system does not report it.
     pub fn changed(&self) -> io::Result<Option<ChangeTime>> {
         match self {
             Self::File(file) => file.metadata().map(|meta| change_time(&meta)),
@@ -103,12 +103,12 @@ impl Opened {
     }
 }
 
-/// Seconds since 1970 and nanoseconds of a file's last change, of its content or metadata. Unlike the time of
-/// modification, programs cannot set it.
+/// Time of a file's last change of content or metadata: seconds since 1970, and nanoseconds. Programs cannot set it,
+/// unlike the time of modification.
 pub(crate) type ChangeTime = (i64, i64);
 
 impl Listing {
-    /// Opens entry number `index`, which must be a file.
+    /// Opens the file with number `index`.
     pub fn open(&self, index: usize) -> io::Result<Opened> {
         if let Some(stream) = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Input::start(stream).map(Opened::Stream);
@@ -125,7 +125,7 @@ impl Listing {
         if file.metadata()?.is_file() { Ok(Opened::File(file)) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
-    /// One file that is read from `stream`.
+    /// A list with one file, read from `stream`.
     pub fn of_stream(name: &RelPath, stream: Box<dyn Read + Send>) -> Self {
         let meta = FileMeta { size: None, mode: 0o644, modified: None };
         let entries = vec![Entry { path: name.clone(), kind: EntryKind::File(meta) }];
@@ -139,7 +139,7 @@ impl Listing {
         listing
     }
 
-    /// Adds one of the user's paths. One that no longer exists is missed, under its name in the share.
+    /// Adds a path of the user. One that no longer exists is reported as missed.
     fn add_root(&mut self, root: &Root) {
         if let Err(error) = self.try_add_root(root) {
             let reason = unreadable(&error);
@@ -168,7 +168,7 @@ impl Listing {
         Ok(())
     }
 
-    /// The files that may not be read, each in a line.
+    /// The unreadable files, one line each.
     pub fn unreadable(&self) -> Vec<String> {
         let files = self.entries.iter().enumerate();
         let files = files.filter(|(_, entry)| matches!(entry.kind, EntryKind::File(_)));
@@ -176,7 +176,7 @@ impl Listing {
         tried.map(|(entry, error)| format!("{}: {}", entry.path.shown(), unreadable(&error))).collect()
     }
 
-    /// Adds the content of `directory`, sorted by name. The depth of a path is bounded, and so is the recursion.
+    /// Adds the content of `directory`, sorted by name. Recursion is bounded, because the depth of a path is.
     fn add_directory(&mut self, directory: &Dir, path: &RelPath) {
         let listed = directory.entries().and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut found = match listed {
@@ -237,11 +237,11 @@ impl Listing {
     }
 }
 
-/// Why an entry is not in the list.
+/// Why an entry is not listed.
 enum Omission {
-    /// It is of a kind that is never sent.
+    /// Entries of this kind are never sent.
     Never(String),
-    /// It should be there.
+    /// It should be sent but cannot be.
     Missed(String),
 }
 
@@ -251,14 +251,14 @@ impl From<io::Error> for Omission {
     }
 }
 
-/// Why an entry with an unusable name is not listed: it is missed, unless it is of a kind that is never sent.
+/// Why an entry with an unusable name is not listed: it is missed, unless its kind is never sent.
 fn omission(entry: &DirEntry, why: String) -> Omission {
     let kind = entry.file_type();
     let is_sent = kind.is_ok_and(|kind| kind.is_file() || kind.is_dir() || kind.is_symlink());
     if is_sent { Omission::Missed(why) } else { Omission::Never(why) }
 }
 
-/// Why something of a share cannot be sent, for people at both ends: without paths of this machine.
+/// Why an entry cannot be sent, for users at both ends: without this machine's paths.
 pub(crate) fn unreadable(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => {
@@ -271,24 +271,24 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
     }
 }
 
-/// How files of a share are opened.
+/// Options for opening a share's files.
 fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).follow(FollowSymlinks::No).nonblock(true);
     options
 }
 
-/// Files of some file systems (`/proc`) report no bytes and have some: their length is unknown then.
+/// Some file systems (`/proc`) report length 0 for files with content: their length is unknown.
 fn with_true_size(meta: FileMeta, open: impl FnOnce() -> io::Result<cap_std::fs::File>) -> FileMeta {
     if meta.size != Some(0) {
         return meta;
     }
-    // One that cannot be read is found out when it is asked for.
+    // An unreadable file is reported when it is requested.
     let has_content = open().and_then(|mut file| file.read(&mut [0])).is_ok_and(|read| read > 0);
     if !has_content {
         return meta;
     }
-    // The time tells it from a stream, which has none.
+    // The time distinguishes it from a stream, which has none.
     let modified = meta.modified.or(Some(ModifiedTime { seconds: 0, nanoseconds: 0 }));
     FileMeta { size: None, modified, ..meta }
 }

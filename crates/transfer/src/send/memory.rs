@@ -1,10 +1,9 @@
-//! The memory that receivers of a share may hold together, and who gives way when it runs short.
+//! Limits the memory that all receivers of a share hold together.
 //!
-//! A receiver that asks for data and does not take it keeps what was read for it in memory: chunks here, and bytes in
-//! its session. All receivers of a share draw on one limit. The less is left of it, the smaller the next chunk, so
-//! however many receivers stall, the others still get chunks. When three quarters are used, the receiver that holds
-//! most and has taken nothing for [`SHORT_PATIENCE`] is dropped. One that takes nothing for [`PATIENCE`] is dropped in
-//! any case.
+//! A receiver that requests data and does not read it keeps memory busy: chunks here, and bytes in its session. All
+//! receivers of a share have one limit in common. The less memory is free, the smaller the next chunk, so receivers
+//! that stall do not starve the others. When three quarters are in use, the largest receiver that has read nothing for
+//! [`SHORT_PATIENCE`] is dropped. A receiver that reads nothing for [`PATIENCE`] is always dropped.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,19 +15,19 @@ use tokio::time::Instant;
 
 use crate::hash::BLOCK;
 
-/// The limit where the user sets none.
+/// The default limit.
 pub(crate) const LIMIT: usize = 64 << 20;
-/// A receiver that takes nothing for this long is dropped.
+/// A receiver that reads nothing for this long is dropped.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// A receiver that asks for nothing for this long is dropped.
+/// A receiver that requests nothing for this long is dropped.
 pub(crate) const SILENCE: Duration = Duration::from_secs(30 * 60);
-/// The same as [`PATIENCE`] while memory is short, for the receiver that holds most.
+/// Replaces [`PATIENCE`] for the largest receiver while memory is short.
 pub(crate) const SHORT_PATIENCE: Duration = Duration::from_secs(10);
-/// The smallest chunk, however little is left.
+/// The smallest chunk, even without free memory.
 const SMALLEST: usize = 16 << 10;
-/// Room in a chunk beyond its size: the end of a piece, and frames without data.
+/// Room beyond a chunk's size: the end of a piece, and frames without data.
 const SLACK: usize = 8 << 10;
-/// Buffers kept for the next chunks.
+/// Number of buffers kept for later chunks.
 const SPARES: usize = 4;
 
 /// The memory of one share.
@@ -45,7 +44,7 @@ pub(crate) struct Memory {
 struct Usage {
     chunks: AtomicUsize,
     session: AtomicUsize,
-    /// When it last took something.
+    /// When it last read something.
     took: Mutex<Instant>,
     must_yield: Notify,
 }
@@ -78,7 +77,7 @@ impl Memory {
         Consumer { id, usage, memory: Arc::clone(self) }
     }
 
-    /// Bytes that all receivers hold.
+    /// Bytes that all receivers hold together.
     pub fn used(&self) -> usize {
         lock(&self.consumers).values().map(|usage| usage.held()).sum()
     }
@@ -87,12 +86,12 @@ impl Memory {
         self.used() > self.limit / 4 * 3
     }
 
-    /// How large the next chunk may be.
+    /// Size of the next chunk.
     fn chunk_size(&self) -> usize {
         (self.limit.saturating_sub(self.used()) / 8).clamp(SMALLEST, BLOCK)
     }
 
-    /// Makes the largest of the stalled receivers give way.
+    /// Drops the largest receiver that has stalled.
     fn make_room(&self) {
         let consumers = lock(&self.consumers);
         let stalled = consumers.values().filter(|usage| usage.idle() >= SHORT_PATIENCE);
@@ -102,7 +101,7 @@ impl Memory {
     }
 }
 
-/// One receiver's hold on the memory; it is given back when this is dropped.
+/// One receiver's part of the memory; dropping it frees that part.
 #[derive(Debug)]
 pub(crate) struct Consumer {
     id: u64,
@@ -111,8 +110,8 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// A buffer for this receiver's next chunk, of the size that the chunk may have. It counts until it is dropped.
-    /// When memory is short, this makes a stalled receiver give way.
+    /// A buffer for this receiver's next chunk; counted until it is dropped. If memory is short, this drops a stalled
+    /// receiver.
     pub fn buffer(&self) -> Buffer {
         if self.memory.is_short() {
             self.memory.make_room();
@@ -126,20 +125,20 @@ impl Consumer {
         buffer
     }
 
-    /// Notes that the receiver took something, and what its session holds now.
+    /// Records that the receiver read something, and the bytes in its session.
     pub fn note_taken(&self, session: usize) {
         *lock(&self.usage.took) = Instant::now();
         self.usage.session.store(session, Ordering::Relaxed);
     }
 
-    /// True when the session should not be given more at the moment: memory is short, and it holds its share.
+    /// True when the session should wait for more data: memory is short, and it holds its share.
     pub fn should_wait(&self, session: usize) -> bool {
         self.usage.session.store(session, Ordering::Relaxed);
         let consumers = lock(&self.memory.consumers).len().max(1);
         self.memory.is_short() && session > (self.memory.limit / consumers).max(4 * SMALLEST)
     }
 
-    /// Completes when this receiver has to give way to others.
+    /// Completes when this receiver is dropped for lack of memory.
     pub async fn yields(&self) {
         self.usage.must_yield.notified().await;
     }
@@ -151,11 +150,11 @@ impl Drop for Consumer {
     }
 }
 
-/// A chunk's bytes, counted for the receiver they are for.
+/// A chunk's bytes, counted for its receiver.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pub bytes: Vec<u8>,
-    /// How large the chunk may become.
+    /// Greatest size of the chunk.
     pub size: usize,
     counted: usize,
     usage: Arc<Usage>,
@@ -163,7 +162,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Counts what the buffer holds by now.
+    /// Updates the count to the buffer's present size.
     pub fn count(&mut self) {
         let holds = self.bytes.capacity();
         self.usage.chunks.fetch_add(holds, Ordering::Relaxed);

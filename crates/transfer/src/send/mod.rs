@@ -1,4 +1,4 @@
-//! The sending end: shows the list, then answers what the receiver asks for.
+//! The sending end: sends the list, then answers requests.
 
 mod answer;
 mod input;
@@ -31,18 +31,18 @@ use answer::{Service, answer};
 use listing::Listing;
 use memory::SILENCE;
 
-/// How long the first stream, the greeting and each piece of the list may take.
+/// How long the first stream, the greeting and each part of the list may take.
 const GREETING: Duration = Duration::from_secs(120);
-/// Bytes of the list written at a time.
+/// Bytes of the list in one write.
 const LIST_PIECE: usize = 16 << 10;
 
 /// Sends `share` to the receiver at the other end of `connection`, until it has everything on disk.
 ///
-/// Call this once for each receiver, at the same time if you like. Dropping the future stops sending; the receiver
-/// keeps what it has and can continue later. [`Share::close`] ends it with a reason.
+/// Call this once for each receiver; calls may run in parallel. Dropping the future stops sending; the receiver keeps
+/// its data and can continue later. [`Share::close`] ends it with a reason.
 ///
 /// # Errors
-/// [`TransferError`]; the receiver gets the reason where it concerns it.
+/// [`TransferError`]; the receiver gets a reason that concerns it.
 pub async fn send<C: Connection>(
     connection: &C,
     share: &Share,
@@ -85,7 +85,7 @@ async fn serve<C: Connection>(
         let stream = accepted.map_err(|_| stalled(SILENCE))?.map_err(TransferError::Connection)?;
         Box::pin(answer(stream, service, || connection.unacknowledged())).await
     };
-    // The data stream may end first; what counts is what the receiver says on the control stream.
+    // The data stream may end first, but the control stream decides the outcome.
     let work = async {
         match work.await {
             Ok(()) => {
@@ -100,7 +100,7 @@ async fn serve<C: Connection>(
         word = control.recv() => match word? {
             Control::Done => Ok(()),
             Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
-                // It has every file that can be read.
+                // It has every file that the sender can read.
                 report.add(|summary| summary.missed = count);
                 Ok(())
             }
@@ -112,7 +112,7 @@ async fn serve<C: Connection>(
     }
 }
 
-/// Greets the receiver and shows it the list.
+/// Greets the receiver and sends it the list.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     control: &mut ControlLink<S>,
     share: &Share,

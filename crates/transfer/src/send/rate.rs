@@ -1,7 +1,7 @@
-//! A bound on the rate of a share, over all who receive it.
+//! Limits the total rate of a share to all its receivers.
 //!
-//! A schedule runs at the rate. The bytes admitted so far end at a moment of it, and the next ones wait for that moment. A
-//! sender that is late may catch up on [`CATCH_UP`] at most: late timers cost nothing, and no burst is longer.
+//! A virtual schedule runs at that rate. It has a moment at which all admitted bytes are sent, and further bytes wait
+//! until then. After a late timer, a sender may catch up on at most [`CATCH_UP`], which bounds bursts.
 
 use std::num::NonZeroU64;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 const CATCH_UP: Duration = Duration::from_millis(50);
 
-/// See the module's documentation.
+/// The rate limit of one share.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     bits_per_s: NonZeroU64,
@@ -24,7 +24,7 @@ impl RateLimit {
         Self { bits_per_s, sent_at: Mutex::new(Instant::now()) }
     }
 
-    /// The most bytes to send at once: what takes [`CATCH_UP`].
+    /// Most bytes to send at once: those of [`CATCH_UP`].
     pub fn piece(&self) -> usize {
         let bytes = self.bits_per_s.get() as f64 / 8.0 * CATCH_UP.as_secs_f64();
         bytes.max(1.0) as usize

@@ -1,4 +1,4 @@
-//! Reads a receiver's requests, few bytes ahead.
+//! Reads a receiver's requests, with a small buffer.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,13 +11,13 @@ use crate::codec::{FRAME_HEADER, parse_header};
 use crate::error::TransferError;
 use crate::message::{LONGEST_REQUEST, Request};
 
-/// Bytes read ahead; more than the longest request.
+/// Size of the buffer; more than the longest request.
 const AHEAD: usize = 8 << 10;
 
 /// The requests of one receiver.
 pub(crate) struct Requests<R> {
     reader: R,
-    /// Bytes that were read; those before `taken` are decoded.
+    /// Bytes read; those before `taken` are decoded.
     buffer: Vec<u8>,
     taken: usize,
     has_ended: bool,
@@ -28,7 +28,7 @@ impl<R: AsyncRead + Unpin> Requests<R> {
         Self { reader, buffer: Vec::new(), taken: 0, has_ended: false }
     }
 
-    /// Waits for the next request; `None` when the receiver has no more.
+    /// Waits for the next request; `None` when the stream has ended.
     pub async fn recv(&mut self) -> Result<Option<Request>, TransferError> {
         loop {
             if let Some(request) = self.decode()? {
@@ -43,7 +43,7 @@ impl<R: AsyncRead + Unpin> Requests<R> {
         }
     }
 
-    /// The next request if it is here already.
+    /// The next request, if it has already arrived.
     pub async fn try_recv(&mut self) -> Result<Option<Request>, TransferError> {
         if let Some(request) = self.decode()? {
             return Ok(Some(request));

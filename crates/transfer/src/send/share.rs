@@ -1,11 +1,10 @@
-//! A sender's share: paths, walked afresh for every receiver, or one stream.
+//! A sender's share: paths that are walked again for every receiver, or one stream.
 //!
-//! Directories are walked through a handle that cannot be left, and files are opened without following a
-//! link that took their place. Links are sent as links if they stay inside the share, and left out with a
-//! warning otherwise, as are devices, pipes, sockets and unfinished transfers. A file that should be sent and cannot
-//! be (it may not be read, its name is not UTF-8) is missed: the receiver fails in the end and names it.
+//! Directory handles cannot be left, and files are opened without following links. Links that stay inside the share are
+//! sent as links. Other links, devices, pipes, sockets and unfinished transfers are left out with a warning. A file
+//! that cannot be sent (unreadable, or its name is not UTF-8) is missed: the receiver fails in the end and names it.
 //!
-//! All receivers of a share together have one limit of memory, one of places at the disk and one of rate.
+//! All receivers of a share have common limits of memory, of places at the disk and of rate.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -32,7 +31,7 @@ pub struct Share {
     memory: Arc<Memory>,
     turns: Arc<Turns>,
     recent: Arc<Recent>,
-    /// Why the share was closed, once it is.
+    /// The reason, once the share is closed.
     closed: watch::Sender<Option<String>>,
 }
 
@@ -46,13 +45,13 @@ enum Origin {
 pub struct Contents {
     /// Files in it.
     pub files: u64,
-    /// Their length in bytes; `None` for a stream.
+    /// Their total length in bytes; `None` for a stream.
     pub bytes: Option<u64>,
-    /// Entries that are left out and why, one line each.
+    /// Left-out entries and the reasons, one line each.
     pub left_out: Vec<String>,
-    /// Files that are listed but may not be read, and why, one line each.
+    /// Listed but unreadable files and the reasons, one line each.
     pub unreadable: Vec<String>,
-    /// True when something cannot be sent and there is nothing else: no file, and no link.
+    /// True when something cannot be sent, and there is no other file or link.
     pub all_missed: bool,
 }
 
@@ -60,8 +59,8 @@ impl Share {
     /// Shares files and directories, each under its own name.
     ///
     /// # Errors
-    /// [`TransferError::Share`] when a path does not exist, is neither file nor directory, has no usable
-    /// name, or has the same name as another one.
+    /// [`TransferError::Share`] when a path does not exist, is neither file nor directory, has no usable name, or has
+    /// the name of another one.
     pub fn from_paths<P: AsRef<Path>>(paths: &[P]) -> Result<Self, TransferError> {
         let roots = paths.iter().map(|path| root(path.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let mut names = BTreeSet::new();
@@ -77,10 +76,10 @@ impl Share {
         Ok(Self::new(Origin::Paths(roots)))
     }
 
-    /// Shares what `reader` gives (standard input, say) as one file called `name`, once.
+    /// Shares the output of `reader` (such as standard input) once, as one file called `name`.
     ///
-    /// The reader runs on a blocking thread. One that waits for input cannot be interrupted: a program that
-    /// ends while standard input is silent should not wait for its runtime's blocking threads.
+    /// The reader runs on a blocking thread and cannot be interrupted while it waits for input. So a program that ends
+    /// then should not wait for its runtime's blocking threads.
     ///
     /// # Errors
     /// [`TransferError::UnsafePath`] when `name` is not a plain file name.
@@ -103,30 +102,29 @@ impl Share {
         }
     }
 
-    /// The same, sent at this rate at most, in bits of content a second, to all receivers together.
+    /// Limits the rate to all receivers together, in bits of content per second.
     #[must_use]
     pub fn at_most(self, bits_per_s: NonZeroU64) -> Self {
         Self { rate: Some(Arc::new(RateLimit::new(bits_per_s))), ..self }
     }
 
-    /// The same, with this many bytes of memory at most for data that receivers asked for and did not take yet, of all
-    /// receivers together. Each receiver may use 16 KiB beyond it. The default is 64 MiB.
+    /// Limits the memory for data that receivers have requested and not yet read. The limit is for all receivers
+    /// together, and each may use 16 KiB beyond it. The default is 64 MiB.
     #[must_use]
     pub fn within_memory(self, bytes: usize) -> Self {
         Self { memory: Arc::new(Memory::new(bytes)), ..self }
     }
 
-    /// Ends all transfers of this share, and those that would begin, with [`TransferError::Closed`]. The receivers are
-    /// told `reason`.
+    /// Ends all present and future transfers of this share with [`TransferError::Closed`]. The receivers get `reason`.
     pub fn close(&self, reason: &str) {
         self.closed.send_replace(Some(reason.to_owned()));
     }
 
-    /// Waits until the share is closed; gives the reason.
+    /// Waits until the share is closed; returns the reason.
     pub(crate) async fn closed(&self) -> String {
         let mut closed = self.closed.subscribe();
         let reason = closed.wait_for(Option::is_some).await.map(|reason| reason.clone());
-        // The sending half is this share's own, so it lives.
+        // This share owns the sender, so the channel is open.
         reason.ok().flatten().unwrap_or_default()
     }
 
@@ -142,7 +140,7 @@ impl Share {
         &self.turns
     }
 
-    /// Counts what the share holds now; walks the directories and opens the files, so it blocks.
+    /// Counts the share's present content. Walks the directories and opens the files, so it blocks.
     #[must_use]
     pub fn contents(&self) -> Contents {
         let Origin::Paths(roots) = &*self.origin else { return Contents { files: 1, ..Contents::default() } };
@@ -157,7 +155,7 @@ impl Share {
         Contents { files, bytes: Some(bytes), left_out, unreadable, all_missed }
     }
 
-    /// True for a stream that a receiver has begun to receive: no other can have it.
+    /// True for a stream that a receiver has begun to read: no other receiver can get it.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         match &*self.origin {
@@ -166,7 +164,7 @@ impl Share {
         }
     }
 
-    /// Lists the share for one receiver; a stream is taken out of the share by this.
+    /// The list for one receiver. A stream is then taken out of the share.
     pub(crate) fn list(&self) -> Result<Arc<Listing>, TransferError> {
         match &*self.origin {
             Origin::Paths(roots) => Ok(self.recent.get(|| Listing::of_roots(roots))),
@@ -192,7 +190,7 @@ impl fmt::Debug for Share {
 fn root(path: &Path) -> Result<Root, TransferError> {
     let real = path.canonicalize().map_err(|error| not_found(path, &error))?;
     let meta = real.metadata().map_err(|error| not_found(path, &error))?;
-    // A link named by the user is followed, and keeps the name the user gave.
+    // A link that the user named is followed, but keeps its name.
     let name = path.file_name().or_else(|| real.file_name()).and_then(|name| name.to_str());
     let name = name
         .ok_or_else(|| share_error(path, "it has no name that can be sent; give a path below it".into()))?;
@@ -208,7 +206,7 @@ fn root(path: &Path) -> Result<Root, TransferError> {
     }
 }
 
-/// The text after the semicolon is advice.
+/// The error for a missing path; the text after the semicolon is advice.
 fn not_found(path: &Path, error: &io::Error) -> TransferError {
     let advice = match error.kind() {
         io::ErrorKind::NotFound => "; check the name, and the directory that it is counted from",

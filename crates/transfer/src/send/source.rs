@@ -1,9 +1,9 @@
-//! Reads and hashes what one receiver asked for, a turn at a time.
+//! Reads and hashes the data that one receiver requested, one turn at a time.
 //!
-//! A turn runs on a blocking thread. It answers requests until the chunk is as large as it may be, or no request is
-//! left, or [`A_TURN`] bytes were read, and leaves off in the middle of a file if need be. Frames are built in place,
-//! so that a block is copied once, from the file into the chunk, and many small files share one write. When the chunk
-//! may not hold a block, the block goes out in pieces.
+//! A turn runs on a blocking thread. It answers requests until the chunk is full, no request is left, or [`A_TURN`]
+//! bytes were read; it may stop within a file. Frames are built in place: a block is copied only once, from the file
+//! into the chunk, and many small files share one write. If the chunk has no room for a block, the block is sent in
+//! pieces.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,7 +20,7 @@ use crate::message::{REPLY_BLOCK, REPLY_PIECE, Reply, Request};
 use crate::progress::Progress;
 use crate::report::Report;
 
-/// Most bytes read in a turn.
+/// Most bytes read in one turn.
 pub(crate) const A_TURN: usize = 8 << 20;
 /// Bytes before the data in a block's frame: header and hash.
 const PREFIX: usize = FRAME_HEADER + 32;
@@ -28,10 +28,10 @@ const PREFIX: usize = FRAME_HEADER + 32;
 const SHORTEST_PIECE: usize = 4 << 10;
 const CHANGED: &str = "it changed on the sender while it was being sent; run the same command again";
 
-/// Replies ready to be written to the data stream.
+/// Replies to write to the data stream.
 pub(crate) struct Chunk {
     pub buffer: Buffer,
-    /// File bytes these replies carry, and file bytes they say the receiver has.
+    /// File bytes in these replies, and file bytes that the receiver already has.
     pub carried: u64,
     pub held: u64,
 }
@@ -46,7 +46,7 @@ impl Chunk {
     }
 }
 
-/// Serves the requests of one receiver.
+/// Serves one receiver's requests.
 pub(crate) struct Source {
     listing: Arc<Listing>,
     progress: Progress,
@@ -54,52 +54,53 @@ pub(crate) struct Source {
     task: Option<Task>,
     /// The file being sent.
     current: Option<Current>,
-    /// Entries that the receiver asked the hash of, and those it began to fetch.
+    /// Entries whose hash the receiver requested, and entries that it began to fetch.
     hashed: Bits,
     begun: Bits,
 }
 
-/// A request that is being answered.
+/// A request in progress.
 enum Task {
     Blocks(Blocks),
     Hash(Box<Current>),
 }
 
-/// Blocks of the current file, still to be sent.
+/// Blocks of the current file to be sent.
 struct Blocks {
     left: u64,
     last: bool,
     held: VecDeque<ChainingValue>,
 }
 
-/// An open file, and how far it was read.
+/// An open file, and the position in it.
 struct Current {
     index: usize,
     meta: FileMeta,
     file: Opened,
-    /// When it had last changed as it was opened.
+    /// Time of its last change when it was opened.
     changed: Option<ChangeTime>,
     hasher: FileHasher,
-    /// The block that was begun.
+    /// The current block.
     block: BlockHasher,
     sent: u64,
-    /// A file of unknown length has ended: only `End` is left to say.
+    /// A file of unknown length has ended; only `End` is still to be sent.
     has_ended: bool,
 }
 
-/// The outcome of a step of a turn.
+/// The outcome of one step.
+/// This many bytes were read.
 enum Step {
     /// So many bytes were read.
     Read(usize),
-    /// Input of the stream has to come first.
+    /// The stream has no data yet.
     Waits,
 }
 
 /// Why a file cannot be sent.
 enum Trouble {
-    /// It is not what was listed; another attempt may get it.
+    /// It differs from the list; another attempt may succeed.
     Changed,
-    /// Anything else, for people at both ends.
+    /// Another reason, for users at both ends.
     Other(String),
 }
 
@@ -127,12 +128,12 @@ impl Source {
         Self { listing, progress, report, task: None, current: None, hashed, begun }
     }
 
-    /// True when all requests were answered.
+    /// True when all requests are answered.
     pub fn is_idle(&self) -> bool {
         self.task.is_none()
     }
 
-    /// True when the next turn mostly compares, rather than reads what will be sent.
+    /// True when the next turn mainly compares, rather than sends data.
     pub fn is_checking(&self, queue: &VecDeque<Request>) -> bool {
         match &self.task {
             Some(Task::Hash(_)) => true,
@@ -141,7 +142,7 @@ impl Source {
         }
     }
 
-    /// Waits until a stream that is being sent has something to send.
+    /// Waits until the current stream has data.
     pub async fn wait_for_input(&mut self) {
         if let (Some(Task::Blocks(_)), Some(Current { file: Opened::Stream(input), block, .. })) =
             (&self.task, &mut self.current)
@@ -150,7 +151,7 @@ impl Source {
         }
     }
 
-    /// Answers what is asked for, in a chunk in `buffer`; blocks.
+    /// Answers requests with a chunk in `buffer`; blocks.
     pub fn turn(&mut self, queue: &mut VecDeque<Request>, buffer: Buffer) -> Chunk {
         let mut out = Chunk { buffer, carried: 0, held: 0 };
         let mut read = 0;
@@ -171,7 +172,7 @@ impl Source {
         out
     }
 
-    /// Says why the current file cannot be sent.
+    /// Replies why the current file cannot be sent.
     fn fail(&mut self, trouble: &Trouble, out: &mut Chunk) {
         let current = self.current.take();
         self.task = None;
@@ -181,7 +182,7 @@ impl Source {
             Trouble::Other(why) => why.clone(),
         };
         if is_stream || matches!(trouble, Trouble::Changed) {
-            // Unlike a file that cannot be read, it is no reason for the sender to be content.
+            // The sender must report this as a failure, unlike a file that cannot be read.
             self.report.note_changed();
         }
         out.reply(&Reply::Failed(why.into()));
@@ -222,7 +223,7 @@ impl Source {
         Ok(Step::Read(0))
     }
 
-    /// A file whose hash was asked for is fetched after all: the receiver has another one.
+    /// Corrects the counters when a file is fetched after its hash was requested: the receiver's file differs.
     fn take_back(&self, index: usize) {
         if self.hashed.has(index)
             && let Some(EntryKind::File(FileMeta { size: Some(size), .. })) =
@@ -233,7 +234,7 @@ impl Source {
         }
     }
 
-    /// Sends a block of the current file, or a piece of it.
+    /// Sends a block of the current file or a piece of it.
     fn send(&mut self, mut blocks: Blocks, out: &mut Chunk) -> Result<Step, Trouble> {
         let Some(current) = &mut self.current else { return Ok(Step::Read(0)) };
         if blocks.left == 0 || current.has_ended {
@@ -252,7 +253,7 @@ impl Source {
         Ok(step)
     }
 
-    /// Ends the current file with its hash, if it is still what was listed.
+    /// Ends the current file with its hash, unless it has changed.
     fn end(&mut self, out: &mut Chunk) -> Result<(), Trouble> {
         let Some(mut current) = self.current.take() else { return Ok(()) };
         current.check_end()?;
@@ -262,7 +263,7 @@ impl Source {
         Ok(())
     }
 
-    /// Hashes one more block of a file that is compared.
+    /// Hashes one more block of a file for a comparison.
     fn hash(&mut self, mut file: Box<Current>, out: &mut Chunk) -> Result<Step, Trouble> {
         let size = file.meta.size.unwrap_or(0);
         let mut block = vec![0; block_len(size, file.hasher.blocks())];
@@ -275,13 +276,13 @@ impl Source {
         }
         file.check_end()?;
         out.reply(&Reply::End { len: size, hash: file.hasher.finish().into() });
-        // Mostly the receiver has it; if not, it fetches it and this is taken back.
+        // Usually the receiver has the file. If not, it fetches it, and `take_back` corrects this.
         out.held += size;
         self.report.add(|summary| summary.skipped += 1);
         Ok(Step::Read(0))
     }
 
-    /// Opens entry `index` and checks that it is what was listed.
+    /// Opens entry `index` and checks that it matches the list.
     fn open(&self, index: usize) -> Result<Current, Trouble> {
         let entry = self.listing.entries.get(index);
         let Some((EntryKind::File(meta), path)) = entry.map(|entry| (&entry.kind, &entry.path)) else {
@@ -305,17 +306,17 @@ impl Source {
 }
 
 impl Current {
-    /// True while length and time are those of the list.
+    /// True while length and time match the list.
     fn is_as_listed(&self) -> Result<bool, Trouble> {
         let now = self.file.meta()?;
         let is_listed = |now: &FileMeta| now.size == self.meta.size && now.modified == self.meta.modified;
         Ok(self.meta.size.is_none() || now.as_ref().is_none_or(is_listed))
     }
 
-    /// Checks that all of the file was read, and that it did not change meanwhile.
+    /// Checks that the whole file was read and did not change meanwhile.
     fn check_end(&mut self) -> Result<(), Trouble> {
         let Some(size) = self.meta.size else { return Ok(()) };
-        // Programs can set a file's time of modification, but not that of its last change.
+        // Programs can set the time of modification, but not of the last change.
         let is_as_opened = self.file.changed()? == self.changed;
         if !(is_as_opened && self.is_as_listed()? && size == self.sent) {
             return Err(Trouble::Changed);
@@ -328,7 +329,7 @@ impl Current {
         Ok(())
     }
 
-    /// Sends the next block, a piece of it, or says that `held` is right.
+    /// Sends the next block or a piece of it, or confirms that `held` matches.
     fn send_some(&mut self, held: Option<&ChainingValue>, out: &mut Chunk) -> Result<Step, Trouble> {
         let index = self.hasher.blocks();
         let want = self.meta.size.map_or(BLOCK, |size| block_len(size, index)) - self.block.len();
@@ -376,7 +377,7 @@ impl Current {
         Ok(Step::Read(read))
     }
 
-    /// Completes the frame of this kind whose data begin [`PREFIX`] bytes after `start`.
+    /// Completes a frame of this kind; its data starts [`PREFIX`] bytes after `start`.
     fn put(&mut self, out: &mut Chunk, (start, kind): (usize, u8), hash: &[u8; 32]) {
         let bytes = &mut out.buffer.bytes;
         out.carried += (bytes.len() - start - PREFIX) as u64;
@@ -393,7 +394,7 @@ impl Current {
         self.block = BlockHasher::new(self.hasher.blocks());
     }
 
-    /// Appends room for a frame's prefix and the next bytes of the file, at most `most`. `None`: none have come yet.
+    /// Appends a frame's prefix and at most `most` further bytes of the file. `None` if no data has arrived yet.
     fn read_into(&mut self, bytes: &mut Vec<u8>, most: usize) -> Result<Option<usize>, Trouble> {
         let start = bytes.len();
         if let Opened::Stream(input) = &mut self.file {
@@ -426,7 +427,7 @@ impl Current {
         }
     }
 
-    /// Why the file ends before the length that was listed.
+    /// The error for a file shorter than its listed length.
     fn too_short(&self) -> Trouble {
         match (self.is_as_listed(), self.meta.size) {
             (Ok(true), Some(size)) => {
@@ -436,7 +437,7 @@ impl Current {
         }
     }
 
-    /// Whether the next block is the one that the receiver holds; where not, the file is back where it was.
+    /// Whether the next block matches the receiver's; otherwise seeks back.
     fn holds(&mut self, held: &ChainingValue, len: usize) -> Result<bool, Trouble> {
         let mut block = vec![0; len];
         self.read_full(&mut block)?;
@@ -457,7 +458,7 @@ impl Current {
 struct Bits(Vec<u64>);
 
 impl Bits {
-    /// Adds an entry; false when it was there.
+    /// Adds an entry; false if it was already there.
     fn set(&mut self, index: usize) -> bool {
         let (word, bit) = (index / 64, 1 << (index % 64));
         if word >= self.0.len() {
@@ -473,7 +474,7 @@ impl Bits {
     }
 }
 
-/// Fills `buffer` as far as the file goes.
+/// Fills `buffer`, or reads to the end of the file.
 pub(crate) fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

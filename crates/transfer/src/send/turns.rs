@@ -1,15 +1,15 @@
-//! The few places at the disk that all receivers of a share take in turns.
+//! A few places at the disk, which a share's receivers use in turn.
 //!
-//! A receiver that has asked for something waits for a place, works on a blocking thread until it has filled a chunk
-//! or read [`A_TURN`](super::source::A_TURN), and queues again. Places are given in the order of the queue, so
-//! everyone advances alike. A receiver that is idle, or that does not take its data, holds no place and no thread.
+//! A receiver with open requests waits for a place. It works on a blocking thread until it has filled a chunk or read
+//! [`A_TURN`](super::source::A_TURN), and queues again. The queue is first-in, first-out, so all receivers advance
+//! alike. A receiver that is idle or does not read its data holds no place and no thread.
 //!
-//! Comparisons with data that receivers hold cost the sender reads without a download. Such work has one place in all,
-//! in addition to the general one.
+//! Comparisons with the receivers' files make the sender read without sending. They need an additional place, of which
+//! there is only one.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Most threads that read at the same time.
+/// Most threads that read at once.
 const MOST: usize = 8;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a place.
+    /// Waits for a place, and for the place of comparisons if this is one.
     pub async fn next(&self, is_check: bool) -> Turn<'_> {
         // Neither semaphore is ever closed.
         let check = if is_check { self.checks.acquire().await.ok() } else { None };

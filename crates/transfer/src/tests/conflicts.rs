@@ -5,7 +5,7 @@ use std::fs;
 use super::{directories, directory, names, share, transfer, transfer_into};
 use crate::{Conflict, ReceiveOptions, Summary, TransferError};
 
-/// Receives d/{same, other, longer, new} where the first three are there already, only `same` identical.
+/// Receives d/{same, other, longer, new}; the first three already exist, but only `same` is identical.
 async fn into_taken(
     conflict: Conflict,
 ) -> (Result<Summary, TransferError>, impl Fn(&str) -> String, Vec<String>, tempfile::TempDir) {
@@ -122,7 +122,7 @@ async fn existing_directories_keep_their_mode() {
     transfer_into(&share(&from.join("d")), &to).await;
     assert_eq!(fs::metadata(to.join("d")).unwrap().permissions().mode() & 0o777, 0o710);
 
-    // Even where the sender's would shut the owner out: an earlier attempt may have made it, or the owner.
+    // Even if the sender's mode would lock out the owner: the user or an earlier attempt made the directory.
     fs::set_permissions(from.join("d"), fs::Permissions::from_mode(0o555)).unwrap();
     fs::set_permissions(to.join("d"), fs::Permissions::from_mode(0o755)).unwrap();
     transfer_into(&share(&from.join("d")), &to).await;

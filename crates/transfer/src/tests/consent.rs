@@ -47,7 +47,7 @@ async fn hidden_names_go_into_a_directory_of_their_own_unless_allowed() {
     let (_, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
     assert!(matches!(&received, Err(TransferError::Hidden { .. })), "{received:?}");
     assert_eq!(names(&to), ["mine"]);
-    // A new directory, also when an earlier attempt has been there.
+    // A new directory, and again after an earlier attempt made it.
     transfer_into(&share, &to.join("new")).await;
     fs::remove_file(to.join("new/.profile")).unwrap();
     transfer_into(&share, &to.join("new")).await;
@@ -77,7 +77,7 @@ async fn the_umask_here_applies_unless_all_modes_are_wanted() {
     let (_temp, from, to) = directories(&[("d/open", b"x"), ("d/sub/x", b"x")]);
     fs::set_permissions(from.join("d/open"), fs::Permissions::from_mode(0o666)).unwrap();
     fs::set_permissions(from.join("d/sub"), fs::Permissions::from_mode(0o777)).unwrap();
-    // The mode of a new file of this process.
+    // A new file of this process shows its umask.
     fs::write(to.join("probe"), b"").unwrap();
     let mask = fs::metadata(to.join("probe")).unwrap().permissions().mode() & 0o666;
     let mode = |path: &str| fs::metadata(to.join(path)).unwrap().permissions().mode() & 0o777;
@@ -129,7 +129,7 @@ async fn a_file_that_reports_no_bytes_and_has_some_is_read_to_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_has_fewer_bytes_than_it_reports_is_named_and_the_rest_arrives() {
     let (_temp, from, to) = directories(&[("a", b"a")]);
-    // A page is reported, and a number is there.
+    // The system reports a length of one page for these, but their content is shorter.
     let odd =
         ["/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/notes", "/sys/kernel/uevent_seqnum"];
     let Some(odd) = odd.iter().find(|path| {

@@ -1,4 +1,4 @@
-//! Receivers that are many, idle, slow or hostile, and their cost to the sender and to each other.
+//! Many, idle, slow and hostile receivers, and their cost to the sender and to each other.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use crate::hash::BLOCK;
 use crate::message::{Control, Request};
 use crate::{Connection, Progress, Share, TransferError, send};
 
-/// A receiver that greets and makes these requests.
+/// A receiver that greets and sends these requests.
 async fn ask(receiver: &Memory, requests: &[Request]) -> (Gated, Gated) {
     let mut control = receiver.open().await.unwrap();
     let mut hello = Vec::new();
@@ -30,7 +30,7 @@ fn fetch(file: u32, count: u64) -> Request {
     Request::Fetch { file, first: 0, count, last: true, held: Vec::new() }
 }
 
-/// Starts to serve a receiver that makes these requests and takes none of the replies.
+/// Serves a receiver that sends these requests and reads none of the replies.
 async fn stall(
     sends: &mut JoinSet<Result<crate::Summary, TransferError>>,
     share: &Share,
@@ -56,14 +56,14 @@ async fn six_hundred_idle_receivers_cost_no_thread_and_an_honest_one_gets_its_fi
     let before = threads();
     let (mut sends, mut idle) = (JoinSet::new(), Vec::new());
     for at in 0..600 {
-        // Some ask for nothing, and some for all and then take nothing.
+        // A third request nothing; the others request everything and read nothing.
         let requests = if at % 3 == 0 { vec![fetch(0, 20)] } else { Vec::new() };
         idle.push(stall(&mut sends, &share, &requests).await);
     }
     let start = Instant::now();
     tokio::time::timeout(Duration::from_secs(60), transfer_into(&share, &to)).await.expect("it is served");
     assert_eq!(tree(&from), tree(&to));
-    // The honest receiver has threads of its own, and the runtime keeps some for a while.
+    // The honest receiver has its own threads, and the runtime keeps some for a while.
     let more = threads().saturating_sub(before);
     assert!(more < 60, "{more} threads for 600 idle receivers, {:?}", start.elapsed());
     assert!(share.memory().used() < (64 << 20) + 200 * 3 * (24 << 10), "{}", share.memory().used());
@@ -82,7 +82,7 @@ async fn the_memory_of_two_hundred_stalled_receivers_is_bounded_and_comes_back()
         most = most.max(share.memory().used());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Three chunks of a receiver exist at a time: in writing, waiting, and being read.
+    // A receiver has up to three chunks at a time: being written, waiting, and being read.
     assert!(most > 4 << 20 && most < (8 << 20) + 200 * 3 * (24 << 10), "{most}");
     transfer_into(&share, &to).await;
     assert_eq!(tree(&from), tree(&to));
@@ -159,7 +159,7 @@ async fn a_receiver_sends_no_hash_of_a_file_that_is_there() {
         let mut data = sender.accept().await.unwrap();
         let mut request = [0; FRAME_HEADER + 4];
         data.read_exact(&mut request).await.unwrap();
-        // A request of nine bytes that reveals nothing of the file.
+        // A request of nine bytes that reveals nothing about the file.
         assert_eq!(request, [0x12, 0, 0, 0, 4, 0, 0, 0, 0]);
         let mut reply = Vec::new();
         crate::message::Reply::End { len: 4, hash: [7; 32] }.encode(&mut reply);
@@ -176,7 +176,7 @@ async fn a_receiver_sends_no_hash_of_a_file_that_is_there() {
     drop(from);
 }
 
-/// A pipe into which a test puts bytes when it likes.
+/// A pipe that the test writes to.
 struct Pipe(std::sync::mpsc::Receiver<Vec<u8>>);
 
 impl io::Read for Pipe {
@@ -187,7 +187,7 @@ impl io::Read for Pipe {
     }
 }
 
-/// A writer that reports what it gets.
+/// A writer that reports its input.
 struct Reports(std::sync::mpsc::Sender<Vec<u8>>);
 
 impl io::Write for Reports {
@@ -226,7 +226,7 @@ async fn what_comes_slowly_from_a_pipe_arrives_at_once() {
     });
     let ((sent, received), slowest) = tokio::join!(whole, arrived);
     let slowest = slowest.unwrap();
-    // 20 ms are spent gathering; the rest is what a busy machine may add.
+    // Gathering takes 20 ms; a busy machine adds the rest.
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
     assert_eq!((sent.unwrap().bytes, received.unwrap().bytes), (150, 150));
 }

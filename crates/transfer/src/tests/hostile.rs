@@ -1,4 +1,4 @@
-//! A sender that means harm, and one that greets in another tongue.
+//! A hostile sender, and one with another version.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use crate::{
     Conflict, Connection, Limits, Progress, ReceiveOptions, Summary, Target, TransferError, receive,
 };
 
-/// A receiver's experience with a sender that says `control`, then `data` whatever it is asked.
+/// The outcome at a receiver whose sender sends `control`, then `data` whatever is requested.
 async fn face(
     control: Vec<u8>,
     data: Vec<u8>,
@@ -50,7 +50,7 @@ fn hello() -> Vec<u8> {
     bytes
 }
 
-/// An entry as a careless encoder would write it.
+/// An entry as a careless sender would encode it.
 fn raw_entry(out: &mut Vec<u8>, path: &str, link: Option<&str>) {
     let mut body = vec![if link.is_some() { 2 } else { 0 }];
     put_text(&mut body, path);

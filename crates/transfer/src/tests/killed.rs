@@ -1,4 +1,4 @@
-//! Real processes, really killed.
+//! Transfers in real processes, which are killed.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{directories, noise, share, transfer_into, tree};
 use crate::hash::BLOCK;
 
-/// Not a test: what the process to be killed runs.
+/// Not a test: the code of the process to be killed.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by the test below, in a process of its own"]
 async fn transfers_until_killed() {
@@ -19,7 +19,7 @@ async fn transfers_until_killed() {
     }
 }
 
-/// Runs a transfer in another process and kills that after `patience`; true when it was done before.
+/// Runs a transfer in another process and kills it after `patience`; true if it finished before.
 fn run_and_kill(from: &Path, to: &Path, patience: Duration) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "tests::killed::transfers_until_killed", "--ignored"])

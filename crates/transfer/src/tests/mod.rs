@@ -33,7 +33,7 @@ pub struct Memory {
     gate: Arc<Gate>,
 }
 
-/// Lets a number of bytes reach an end of a connection, says so, and then lets no more through if it is shut.
+/// Lets a number of bytes through to an end of a connection, signals that, and then lets no more through if it is shut.
 pub struct Gate {
     left: AtomicU64,
     shuts: bool,
@@ -46,7 +46,7 @@ impl Gate {
     }
 }
 
-/// Both ends of a connection, the second's reading through `gate`.
+/// Both ends of a connection; the second reads through `gate`.
 pub fn connect(gate: Arc<Gate>) -> (Memory, Memory) {
     let (to_second, from_first) = mpsc::unbounded_channel();
     let (to_first, from_second) = mpsc::unbounded_channel();
@@ -147,14 +147,14 @@ pub fn share(path: &Path) -> Share {
     Share::from_paths(&[path]).unwrap()
 }
 
-/// Bytes that look random and are the same for the same seed.
+/// Pseudo-random bytes, the same for the same seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     blake3::Hasher::new_derive_key("noise").update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 
-/// Two directories, the first with `files` in it.
+/// Two directories, the first containing `files`.
 pub fn directories(files: &[(&str, &[u8])]) -> (TempDir, PathBuf, PathBuf) {
     let temp = tempfile::tempdir().unwrap();
     let (from, to) = (temp.path().join("from"), temp.path().join("to"));
@@ -181,7 +181,7 @@ pub fn tree(path: &Path) -> BTreeMap<String, Found> {
         for entry in fs::read_dir(path).unwrap() {
             let entry = entry.unwrap();
             let name = format!("{prefix}{}", entry.file_name().to_str().unwrap());
-            // The threads of an aborted receiver may rename it just now.
+            // The threads of an aborted receiver may be renaming it.
             let Ok(meta) = entry.metadata() else { continue };
             let mode = meta.permissions().mode() & 0o7777;
             let what = if meta.is_dir() {
@@ -201,12 +201,12 @@ pub fn tree(path: &Path) -> BTreeMap<String, Found> {
     found
 }
 
-/// Names directly in `path`, sorted.
+/// Names of the entries in `path`, sorted.
 pub fn names(path: &Path) -> Vec<String> {
     tree(path).into_keys().filter(|name| !name.contains('/')).collect()
 }
 
-/// While a file of this name is in a directory, its disk has room for ten blocks of each file.
+/// A file of this name in a directory simulates a disk with room for ten blocks of each file.
 pub const FULL: &str = "this disk is full";
 
 pub fn fail_if_full(directory: &Dir, block: u64) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Whatever is interrupted, what was on the disk is kept, and nothing is believed that was not checked.
+//! Interrupted transfers: data on the disk is kept, and everything is verified.
 
 use std::fs;
 use std::path::Path;

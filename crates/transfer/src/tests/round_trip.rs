@@ -102,7 +102,7 @@ async fn small_files_are_asked_for_without_waiting_for_each_other() {
             );
             Reply::End { len: 0, hash: blake3::hash(b"").into() }.encode(&mut replies);
         }
-        // Not one reply before the last request.
+        // No reply was sent before the last request.
         data.write_all(&replies).await.unwrap();
         data.shutdown().await.unwrap();
         assert_eq!(control.recv().await.unwrap(), Control::Done);
@@ -167,7 +167,7 @@ async fn a_single_file_goes_to_the_name_the_user_gives() {
     assert!(matches!(sent, Err(TransferError::Peer(_))), "{sent:?}");
 }
 
-/// A writer whose content the test can look at.
+/// A writer whose content the test can read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -210,7 +210,7 @@ async fn a_stream_becomes_a_file_and_cannot_be_had_twice() {
     assert!(matches!(&received, Err(TransferError::Peer(why)) if why.raw().contains("once")), "{received:?}");
 }
 
-/// Gives its bytes and then fails.
+/// Returns its bytes and then fails.
 struct Breaks(io::Cursor<Vec<u8>>);
 
 impl io::Read for Breaks {

@@ -56,7 +56,7 @@ async fn a_file_that_is_written_into_while_it_is_sent_is_not_whole_even_if_its_t
         gate.reached.notified().await;
         let mut log = fs::OpenOptions::new().write(true).open(from.join("log")).unwrap();
         let time = log.metadata().unwrap().modified().unwrap();
-        // The start, which is gone already, and the end, which is to come.
+        // Changes the start, which was already sent, and the end, which was not.
         log.write_all(b"new start").unwrap();
         log.seek(SeekFrom::End(-9)).unwrap();
         log.write_all(b"its other").unwrap();
@@ -181,7 +181,7 @@ async fn a_stream_that_fills_the_disk_is_not_said_to_be_kept() {
 async fn a_share_that_cannot_fit_is_refused_before_anything_is_written() {
     let (_temp, from, to) = directories(&[("d/small", b"small")]);
     for at in 0..4 {
-        // Sparse: it takes no room here.
+        // Sparse, so it takes no space here.
         fs::File::create(from.join(format!("d/huge{at}"))).unwrap().set_len(4 << 40).unwrap();
     }
     let (sent, received) =
