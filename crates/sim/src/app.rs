@@ -25,7 +25,7 @@ pub struct Sender {
     stream: Option<StreamId>,
     /// Bytes that the session has accepted.
     pub written: u64,
-    /// When everything was acknowledged.
+    /// When all bytes were acknowledged.
     pub finished_at: Option<Time>,
 }
 
@@ -36,7 +36,7 @@ impl Sender {
         Self { left: bytes, redundant: false, stream: None, written: 0, finished_at: None }
     }
 
-    /// Sends it on every path.
+    /// Sends the stream on every path.
     #[must_use]
     pub fn redundant(self) -> Self {
         Self { redundant: true, ..self }
@@ -46,7 +46,7 @@ impl Sender {
     pub fn stop(&mut self, session: &mut Session<Length>) {
         self.left = 0;
         if let Some(stream) = self.stream {
-            // An error means that it is already finished.
+            // An error means that it was already finished.
             let _ = session.finish(stream);
         }
     }
@@ -91,7 +91,7 @@ fn open(session: &mut Session<Length>, redundant: bool) -> Option<StreamId> {
     Some(stream)
 }
 
-/// Writes a fixed number of bytes to a redundant stream at a fixed interval. It has to be called that often.
+/// Writes a fixed number of bytes to a redundant stream at a fixed interval, and must be polled that often.
 #[derive(Clone, Debug)]
 pub struct Ticker {
     chunk: usize,
@@ -121,7 +121,7 @@ impl App<Length> for Ticker {
             self.stream = open(session, true);
         }
         let Some(stream) = self.stream else { return };
-        // Bytes without room are dropped.
+        // Bytes that do not fit are dropped.
         let taken = session.write(stream, &mut Length(self.chunk));
         self.written += taken.unwrap_or(0) as u64;
     }
@@ -142,7 +142,7 @@ pub struct Sink {
     streams: Vec<StreamId>,
     /// Every read that returned bytes.
     pub deliveries: Vec<Delivery>,
-    /// Bytes read in all.
+    /// Total bytes read.
     pub received: u64,
     /// When the last stream ended.
     pub finished_at: Option<Time>,
@@ -157,7 +157,7 @@ impl Sink {
         bytes as f64 * 8e-6 / to.since(from).as_secs_f64()
     }
 
-    /// The longest time between two deliveries from `from` on, up to `to`.
+    /// The longest time between two deliveries, from `from` to `to`.
     #[must_use]
     pub fn longest_gap(&self, from: Time, to: Time) -> Span {
         let times = self.deliveries.iter().map(|delivery| delivery.at).filter(|at| *at >= from && *at <= to);

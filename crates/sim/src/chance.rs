@@ -1,4 +1,5 @@
-//! Reproducible random numbers: a generator for each party, seeded from the run's seed, the same on every machine.
+//! Reproducible random numbers: each party has its own generator, seeded from the run's seed, the same on every
+//! machine.
 
 use anabranch_wire::Span;
 use rand_chacha::ChaCha8Rng;
@@ -9,7 +10,7 @@ use crate::network::plan::{Duration, Sizes};
 /// Largest file of a distribution, in bytes: a Pareto tail is unbounded.
 const MAX_SIZE: f64 = 1e12;
 
-/// The seed of a party of a kind (SplitMix64 over all three numbers).
+/// The seed of party `index` of this kind (SplitMix64 over all three numbers).
 #[must_use]
 pub fn seed_of(seed: u64, kind: u64, index: u64) -> u64 {
     mix(mix(mix(seed) ^ kind) ^ index)

@@ -1,7 +1,7 @@
 //! Two sessions joined by cables, in virtual time.
 //!
-//! Each cable has a link in each direction and joins a local socket of the client to one of the server. The loop delivers
-//! everything that is due, lets both ends send, and goes to the next time at which something happens.
+//! Each cable has a link in each direction and joins a local socket of the client to one of the server. The loop
+//! delivers the packets that are due, lets both ends send, and advances to the next event.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -19,7 +19,7 @@ pub const CLIENT: usize = 0;
 /// Index of the end that accepts.
 pub const SERVER: usize = 1;
 
-/// Consecutive PIDs from a start, so sources with distant starts never collide.
+/// Consecutive PIDs from a start; sources with distant starts never collide.
 #[derive(Clone, Debug)]
 pub struct CountedPids(pub u64);
 
@@ -40,8 +40,7 @@ pub struct CableConfig {
 }
 
 impl CableConfig {
-    /// The same rate both ways, half the round-trip time each way, and queues of `bdp` bandwidth-delay
-    /// products (rate × round-trip time).
+    /// The same rate both ways, half the round-trip time each way, and queues of `bdp` bandwidth-delay products.
     #[must_use]
     pub fn new(mbit: f64, rtt: Span, bdp: f64) -> Self {
         let rate = Rate::from_mbit(mbit);
@@ -56,7 +55,7 @@ const OVERHEAD: u32 = 28;
 
 struct Cable<P> {
     links: [Link<Flying<P>>; 2],
-    /// The client's port on this cable, which changes when a NAT forgets its mapping.
+    /// The client's port on this cable; a NAT rebinding changes it.
     client_port: u16,
 }
 
@@ -68,9 +67,9 @@ struct Flying<P> {
     message: Message<P>,
 }
 
-/// One end: its session, once there is one, and its application.
+/// One end: its session, if it has one, and its application.
 pub struct End<P> {
-    /// The session; the server has none before INIT came.
+    /// The session; the server has none before INIT arrives.
     pub session: Option<Session<P>>,
     config: Config,
 }
@@ -83,11 +82,11 @@ pub struct Pair<P> {
     pub ends: [End<P>; 2],
     cables: Vec<Cable<P>>,
     seed: u64,
-    /// How many steps there were without time passing.
+    /// Number of steps since time last passed.
     steps_now: u32,
 }
 
-/// So many steps without time passing mean that an end never stops asking to be called.
+/// After this many steps at one time, an end must be asking to be called without end.
 const MOST_STEPS: u32 = 100_000;
 
 fn address(cable: usize, end: usize, port: u16) -> SocketAddr {
@@ -95,7 +94,7 @@ fn address(cable: usize, end: usize, port: u16) -> SocketAddr {
 }
 
 impl<P: Payload> Pair<P> {
-    /// Both ends ready to begin; `seed` is for the randomness of the links.
+    /// Two ends before their session; `seed` seeds the links.
     #[must_use]
     pub fn new(configs: [Config; 2], cables: &[CableConfig], seed: u64) -> Self {
         let cables = cables.iter().enumerate().map(|(index, cable)| {
@@ -116,7 +115,7 @@ impl<P: Payload> Pair<P> {
         Route { socket: cable as u32, remote: address(cable, 1 - end, port) }
     }
 
-    /// The place of an end's socket on a cable, for path rules: its interface is `cable0` and so on.
+    /// An end's socket on a cable, for path rules: its interface is `cable0` and so on.
     #[must_use]
     pub fn place(&self, end: usize, cable: usize) -> PathOrigin {
         let local = Some(address(cable, end, 0).ip());
@@ -146,7 +145,7 @@ impl<P: Payload> Pair<P> {
         }
     }
 
-    /// Connects and opens a path over every cable, as a path manager would; gives up after ten seconds.
+    /// Connects and opens a path over every cable, as a driver would; gives up after ten seconds.
     pub fn establish(&mut self, apps: &mut [&mut dyn App<P>; 2]) {
         self.connect();
         let mut left: Vec<usize> = (0..self.cables.len()).collect();
@@ -162,7 +161,7 @@ impl<P: Payload> Pair<P> {
         }
     }
 
-    /// Lets the client open a path over every cable without one, if possible now, as a driver does.
+    /// Opens a path at the client over every cable without one, if currently possible, as a driver does.
     pub fn open_missing(&mut self) {
         for cable in 0..self.cables.len() {
             let (now, route) = (self.now, self.route(CLIENT, cable));
@@ -182,7 +181,7 @@ impl<P: Payload> Pair<P> {
         self.ends[end].session.as_mut().expect("the end has a session")
     }
 
-    /// Bytes that the client has sent to the server, needed and not.
+    /// Bytes that the client has sent to the server, with those that were not needed.
     pub fn spent(&mut self) -> Spent {
         let client = self.session(CLIENT);
         let (stats, sending) = (client.stats(), client.paths());
@@ -201,7 +200,7 @@ impl<P: Payload> Pair<P> {
         }
     }
 
-    /// The client's NAT on a cable gives it another port.
+    /// Has the client's NAT on a cable assign another port.
     pub fn rebind(&mut self, cable: usize) {
         self.cables[cable].client_port += 1;
     }
@@ -209,7 +208,7 @@ impl<P: Payload> Pair<P> {
     /// Runs both ends and their applications until `until`.
     ///
     /// # Panics
-    /// If time stops: the ends always ask to be called at once.
+    /// If time stops, because an end always asks to be called at once.
     pub fn run(&mut self, until: Time, apps: &mut [&mut dyn App<P>; 2]) {
         loop {
             for (end, app) in apps.iter_mut().enumerate() {
@@ -313,32 +312,32 @@ pub struct LinkHandle<'a, P> {
 }
 
 impl<P: Payload> LinkHandle<'_, P> {
-    /// Cuts it, or repairs it.
+    /// Cuts the link, or repairs it.
     pub fn set_down(&mut self, down: bool) {
         self.link.set_down(self.now, down);
     }
 
-    /// Gives it another rate.
+    /// Sets the rate.
     pub fn set_rate(&mut self, mbit: f64) {
         self.link.set_rate(self.now, anabranch_link::RateModel::Fixed(Rate::from_mbit(mbit)));
     }
 
-    /// Gives it another delay, for packets that have not left yet.
+    /// Sets the delay of packets that have not left yet.
     pub fn set_delay(&mut self, delay: Span) {
         self.link.set_delay(self.now, delay);
     }
 
-    /// Gives it another loss.
+    /// Sets the loss.
     pub fn set_loss(&mut self, loss: anabranch_link::LossModel) {
         self.link.set_loss(self.now, loss);
     }
 
-    /// Gives it another largest packet, in bytes of UDP payload; `None` for any size.
+    /// Sets the largest packet, in bytes of UDP payload; `None` for any size.
     pub fn set_mtu(&mut self, mtu: Option<u32>) {
         self.link.set_mtu(mtu);
     }
 
-    /// Packets waiting in it, including the one being sent, and their bytes on the wire.
+    /// Packets in the queue, including the one being sent, and their bytes on the wire.
     #[must_use]
     pub fn backlog(&mut self) -> (usize, u64) {
         self.link.backlog(self.now)

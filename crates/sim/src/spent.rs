@@ -1,24 +1,24 @@
-//! The cost of speed: stream bytes that were sent more than once without need.
+//! The cost of speed: stream bytes that were sent again without need.
 
 use std::iter::Sum;
 
 use anabranch_engine::{PathInfo, SessionStats};
 
-/// Stream bytes that a session sent, and how many of them were not needed.
+/// Stream bytes that a session sent, and those of them that were not needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// All, counted each time they were sent.
+    /// All bytes, counted each time they were sent.
     pub sent: u64,
     /// Copies sent over a faster path.
     pub copied: u64,
-    /// An upper bound of bytes retransmitted although they had arrived.
+    /// Upper bound of bytes retransmitted although they had arrived.
     pub early: u64,
-    /// Duplicates that arrived.
+    /// Bytes that arrived as duplicates.
     pub twice: u64,
 }
 
 impl Spent {
-    /// The bytes of the sending end so far, over paths that both ends still have.
+    /// The sender's bytes so far, over paths that both ends still have.
     #[must_use]
     pub fn of((stats, sending): (SessionStats, &[PathInfo]), receiving: &[PathInfo]) -> Self {
         Self {
@@ -29,7 +29,7 @@ impl Spent {
         }
     }
 
-    /// The share that was not needed: copies and early retransmissions, or duplicates if they are more.
+    /// The share that was not needed: copies plus early retransmissions, or duplicates if they are more.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.twice.max(self.copied + self.early) as f64 / self.sent.max(1) as f64

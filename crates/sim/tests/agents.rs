@@ -17,7 +17,7 @@ fn secs(secs: f64) -> Time {
     Time::ZERO + Span::from_secs_f64(secs)
 }
 
-/// One flow without an end over cables of these links, of which the first `direct` are direct paths.
+/// An endless flow over cables of these links; the first `direct` are direct paths.
 fn plan(cables: &[LinkConfig], direct: usize, relays_at_once: usize) -> Plan {
     let links = cables.iter().flat_map(|cable| [cable.clone(), cable.clone()]).collect();
     let path = |cable: u32| PathPlan { forward: vec![cable * 2], back: vec![cable * 2 + 1] };
@@ -36,14 +36,14 @@ fn plan(cables: &[LinkConfig], direct: usize, relays_at_once: usize) -> Plan {
     Plan { seed: 1, links, flows: vec![flow], ..Plan::default() }
 }
 
-/// Both directions of a cable change.
+/// Changes both directions of a cable.
 fn change(plan: &mut Plan, at: f64, cable: u32, what: &LinkChange) {
     for link in [cable * 2, cable * 2 + 1] {
         plan.script.push(Change { at: secs(at), link, what: what.clone() });
     }
 }
 
-/// When a decision was made after `since`, in seconds.
+/// When the first such decision after `since` was made, in seconds.
 fn decided(network: &Network, what: impl Fn(&Decision) -> bool, since: f64) -> Option<f64> {
     let decided = network.decisions(0).iter();
     decided
@@ -78,7 +78,7 @@ fn relays_carry_the_session_when_no_direct_path_works() {
     assert!(bytes_between(&mut network, 0.0, 5.0) > 3_000_000, "{:?}", network.decisions(0));
 }
 
-/// Of six candidates four are in use; two die and one turns slow, one after the other.
+/// Four of six candidates are in use; two die and one turns slow, one after the other.
 #[test]
 fn relays_that_die_or_turn_slow_are_replaced_as_soon_as_over_sockets() {
     for (name, what, most) in [

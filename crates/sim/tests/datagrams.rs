@@ -1,4 +1,4 @@
-//! Datagrams that are to arrive: copies of them, parity that follows the loss, and what both cost.
+//! Protected datagrams: copies, parity that follows the loss, and the cost of both.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn at(millis: u64) -> Time {
     Time::ZERO + ms(millis)
 }
 
-/// Sends a datagram of 600 bytes or so every five milliseconds, its number first.
+/// Sends a datagram of about 600 bytes every five milliseconds; each starts with its number.
 struct Source {
     next: Time,
     until: Time,
@@ -51,7 +51,7 @@ impl App<Bytes> for Source {
     }
 }
 
-/// Takes datagrams, each of which must be as it was sent.
+/// Receives datagrams and checks their content.
 #[derive(Default)]
 struct Taker {
     numbers: Vec<u32>,
@@ -87,7 +87,7 @@ impl World {
         Self { pair, source: Source::new(), taker: Taker::default() }
     }
 
-    /// The same where the server wants order, with the other path later by as much.
+    /// A world whose server wants datagrams in order; the second path delays them by `later` milliseconds.
     fn in_order(later: u64, ordered_classes: u16) -> Self {
         let config = Config { scheduler: SchedulerKind::RoundRobin, ..Config::default() };
         let mut server = Config::default();
@@ -112,9 +112,9 @@ impl World {
         self.pair.session(CLIENT).stats()
     }
 
-    /// Share of the datagrams that came; each came once.
+    /// The share of the datagrams that arrived; each must arrive once.
     fn delivered(&mut self) -> f64 {
-        // The last datagrams have time to arrive and to be repaired.
+        // The last datagrams need time to arrive and to be repaired.
         let end = self.pair.now + ms(500);
         self.pair.run(end, &mut [&mut self.source, &mut self.taker]);
         let mut numbers = self.taker.numbers.clone();
@@ -151,7 +151,7 @@ fn parity_comes_with_the_loss_and_goes_with_it() {
     world.set_loss(1, 0.05);
     let begun = world.run(7_100);
     let lossy = world.run(17_100);
-    // Blocks are closed in time and have four datagrams each: two pieces of parity.
+    // A timer closes blocks of four datagrams, with two pieces of parity each.
     let share = (lossy.spares_sent - begun.spares_sent) as f64 / 2_000.0;
     assert!((0.3..0.55).contains(&share), "{share}");
     world.set_loss(0, 0.0);

@@ -1,6 +1,6 @@
-//! Any path goes silent at any moment; the session goes on (mTCP §3.5 [M12, M13]).
+//! A path falls silent at a random moment, and the session continues (mTCP §3.5 [M12, M13]).
 //!
-//! Replay one case with `ANABRANCH_SEED=n cargo test -p anabranch-sim --test failover`, run others with
+//! Replay one case with `ANABRANCH_SEED=n cargo test -p anabranch-sim --test failover`; run others with
 //! `ANABRANCH_SEEDS=200..1200`.
 
 use std::ops::Range;
@@ -11,13 +11,14 @@ use anabranch_wire::{Length, Span, Time};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// UDP payload of 1,472 bytes: 1,430 of data in an IP packet of 1,500.
+/// Share of data in a full packet: 1,430 of 1,500 bytes.
 const PAYLOAD_SHARE: f64 = 1430.0 / 1500.0;
 
-/// Seeds that found a breach once: data that had arrived was sent again for 0.3 s, and new data waited for the resending of
-/// lost data over the slowest path.
+/// Seeds that once violated a bound: delivered data was sent again for 0.3 s, and new data waited until lost data was
+/// sent again over the slowest path.
 const FOUND: [u64; 2] = [4588, 3251];
-/// And in the handshake: the copy of INIT on the living path came when the server took the dead one for established.
+/// The same during the handshake: the copy of INIT on the living path arrived when the server considered the dead path
+/// established.
 const FOUND_IN_HANDSHAKES: [u64; 2] = [6038, 6311];
 
 struct Random(ChaCha8Rng);
@@ -27,7 +28,7 @@ impl Random {
         low + (high - low) * (f64::from(self.0.next_u32()) / f64::from(u32::MAX))
     }
 
-    /// Even on a logarithmic scale.
+    /// Uniform on a logarithmic scale.
     fn scaled(&mut self, low: f64, high: f64) -> f64 {
         self.between(low.ln(), high.ln()).exp()
     }
@@ -37,13 +38,13 @@ struct Outcome {
     gap: Span,
     allowed: Span,
     living_share: f64,
-    /// Of the path's rate, counting data that came for the first time.
+    /// The share of the path's rate, counting only new data.
     restored_share: f64,
-    /// All that was written was read, once.
+    /// All written data was read once.
     complete: bool,
 }
 
-/// Runs the pair, and opens again what was given up, as a driver does.
+/// Runs the pair, and reopens closed paths as a driver does.
 fn run(pair: &mut Pair<Length>, until: Time, (sender, sink): (&mut Sender, &mut Sink)) {
     while pair.now < until {
         let next = until.min(pair.now + Span::from_millis(250));
@@ -52,8 +53,8 @@ fn run(pair: &mut Pair<Length>, until: Time, (sender, sink): (&mut Sender, &mut 
     }
 }
 
-/// Runs the pair from the cut of a path on. The longest gap, and the longest smoothed round trip by its end: after a cut
-/// in slow start, the queues of the others are still to fill.
+/// Runs the pair from the cut of a path on. Returns the longest gap, and the longest smoothed round trip at its end:
+/// after a cut in slow start, the queues of the other paths still grow.
 fn run_through_gap(
     pair: &mut Pair<Length>,
     (sender, sink): (&mut Sender, &mut Sink),
@@ -77,8 +78,8 @@ fn seconds(seconds: f64) -> Span {
     Span::from_secs_f64(seconds)
 }
 
-/// The longest smoothed round trip, queue included. A path cut while its handshake is on the way has no sample yet;
-/// its cable's round trip stands in, since the answer that is still in flight lets it carry data before it dies.
+/// The longest smoothed round trip, queues included. A path that is cut during its handshake may have no sample; then
+/// the round trip of its cable counts.
 fn longest_rtt(pair: &mut Pair<Length>, cables: &[CableConfig]) -> Span {
     let paths = pair.session(CLIENT).paths().into_iter();
     let smoothed = paths.map(|path| match path.rtt {
@@ -130,7 +131,7 @@ fn case(seed: u64) -> Outcome {
     Outcome { gap, allowed, living_share, restored_share, complete }
 }
 
-/// Ends the stream; true when what was read is what was written, to the byte.
+/// Ends the stream; true if exactly the written bytes were read.
 fn finish(pair: &mut Pair<Length>, (sender, sink): (&mut Sender, &mut Sink)) -> bool {
     sender.stop(pair.session(CLIENT));
     let deadline = pair.now + Span::from_secs(20);
@@ -141,7 +142,7 @@ fn finish(pair: &mut Pair<Length>, (sender, sink): (&mut Sender, &mut Sink)) -> 
     sender.finished_at.is_some() && sink.finished_at.is_some() && sink.received == sender.written
 }
 
-/// One sentence a breach.
+/// Runs a case and returns a sentence for each violated bound.
 fn breaches(seed: u64) -> Vec<String> {
     let outcome = case(seed);
     let mut found = Vec::new();
@@ -166,15 +167,15 @@ fn breaches(seed: u64) -> Vec<String> {
     found
 }
 
-/// The cases to run, `usual` unless the environment says others.
+/// The cases from the environment, otherwise `usual`.
 fn cases(usual: Range<u64>) -> Range<u64> {
     let Ok(text) = std::env::var("ANABRANCH_SEEDS") else { return usual };
     let (from, to) = text.split_once("..").expect("ANABRANCH_SEEDS is like 200..1200");
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
-/// A path goes silent while the handshake is under way, over whichever paths it got to; then everything arrives,
-/// and the gap is within the same bound: where a path has no smoothed round trip yet, its cable's stands in.
+/// A path falls silent during the handshake. All data must still arrive, with the same bound on the gap; a path without
+/// a round-trip time has that of its cable.
 fn handshake_case(seed: u64) -> Vec<String> {
     let mut random = Random(ChaCha8Rng::seed_from_u64(seed));
     let count = 2 + (random.0.next_u32() % 3) as usize;
@@ -203,7 +204,7 @@ fn handshake_case(seed: u64) -> Vec<String> {
         }
         for cable in 0..count {
             let (now, route) = (pair.now, pair.route(CLIENT, cable));
-            // Refused while it is there, or before the session is.
+            // Refused while the path exists, or before the session does.
             let _ = pair.session(CLIENT).open_path(now, route);
         }
     }
@@ -220,7 +221,7 @@ fn handshake_case(seed: u64) -> Vec<String> {
         found.push(format!("seed {seed}: {} of {bytes} bytes arrived", sink.received));
     }
     let last = sink.deliveries.last().map_or(cut_at, |last| last.at);
-    // Four seconds' worth of the living paths, and a second for slow start.
+    // Four seconds at the living paths' rates, one second for slow start, and one to spare.
     let late = cut_at + allowed + Span::from_secs(6);
     if last > late {
         found.push(format!("seed {seed}: it took until {:.2} s", last.as_secs_f64()));

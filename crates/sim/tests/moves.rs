@@ -1,10 +1,10 @@
-//! Path 0 settles on one route of the handshake, however late answers become right after it.
+//! Path 0 settles on one route of the handshake, even if answers become slow right after it.
 
 use anabranch_engine::Config;
 use anabranch_sim::{CLIENT, CableConfig, Pair, SERVER, Sender, Sink};
 use anabranch_wire::{Length, Span, Time};
 
-/// Moves of path 0 at both ends, and those after second 4: a cable becomes slower by `extra` each way as soon as the
+/// Moves of path 0 at both ends, in total and after second 4. A cable becomes slower by `extra` each way as soon as the
 /// client is established over it.
 fn moves((first, second): (u64, u64), extra: u64, open_others: bool) -> (u32, u32) {
     let cable = |rtt| CableConfig::new(20.0, Span::from_millis(rtt), 2.0);
@@ -38,8 +38,8 @@ fn moves((first, second): (u64, u64), extra: u64, open_others: bool) -> (u32, u3
     (all, late)
 }
 
-/// A path is silent for a moment during the handshake, and the driver opens the others only every 50 ms. Afterwards each cable
-/// has one path.
+/// A path is silent for a moment during the handshake, and the driver opens the others only every 50 ms. Afterwards
+/// each cable must have one path.
 #[test]
 fn a_route_that_path_0_was_to_move_to_is_not_used_twice() {
     let cable = |rate, rtt| CableConfig::new(rate, Span::from_millis(rtt), 1.0);
@@ -76,8 +76,9 @@ fn ends_do_not_chase_each_other_between_two_routes() {
     }
 }
 
-/// Bytes that arrive in ten seconds, half a minute after two routes that had failed work again, one of them `cut` so, while that
-/// of path 0 stays dead. Round trips are of so many milliseconds on the second route, and on the others by these factors.
+/// Bytes that arrive within ten seconds, half a minute after two failed routes work again; one of them was `cut` in
+/// these directions. The route of path 0 stays dead. The second route has a round trip of `rtt` ms, the others `other`
+/// times as much.
 fn found_again(rtt: u64, other: f64, cut: [bool; 2]) -> u64 {
     let cable = |factor: f64| CableConfig::new(20.0, Span::from_millis(rtt).mul_f64(factor), 1.0);
     let configs = [Config::default(), Config::default()];
@@ -101,8 +102,8 @@ fn found_again(rtt: u64, other: f64, cut: [bool; 2]) -> u64 {
     run_for(&mut pair, 10_000) - before
 }
 
-/// Round trips longer than the pause between probes: questions of both ends, answers and data come from different routes,
-/// and none of them may undo what another has begun.
+/// Round trips are longer than the pause between probes. Questions, answers and data use different routes, and no end
+/// may undo a change that the other has begun.
 #[test]
 fn a_client_that_tries_one_route_after_the_other_is_found() {
     let ways = [

@@ -35,12 +35,12 @@ fn two_cables() -> [CableConfig; 2] {
     [CableConfig::new(20.0, millis(20), 1.0), CableConfig::new(20.0, millis(40), 1.0)]
 }
 
-/// Bytes that were offered to a cable, both ways, IP and UDP headers included.
+/// Bytes offered to a cable in both directions, including IP and UDP headers.
 fn bytes_on(pair: &mut Pair<Length>, cable: usize) -> u64 {
     (0..2).map(|direction| pair.link(cable, direction).stats().offered.bytes).sum()
 }
 
-/// Reads, and keeps what happens to paths.
+/// Reads all data and records path events.
 #[derive(Default)]
 struct Listener {
     standings: Vec<(Time, PathId, Standing)>,

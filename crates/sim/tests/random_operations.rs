@@ -1,7 +1,7 @@
-//! Random operations on a pair, by the thousand: no invariant breaks, whatever the seed.
+//! Thousands of random runs: no invariant may be violated.
 //!
-//! A failure prints the one command that replays it. More seeds than the test runs:
-//! `ANABRANCH_SEEDS=2000..20000 cargo test -p anabranch-sim --test random_operations`.
+//! A failure prints the command that replays it. To run more seeds: `ANABRANCH_SEEDS=2000..20000 cargo test -p
+//! anabranch-sim --test random_operations`.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -60,7 +60,7 @@ fn no_invariant_breaks_under_random_operations() {
     assert!(failures.is_empty(), "{} of {} seeds failed:\n{shown}", failures.len(), seeds.end - seeds.start);
 }
 
-/// Faults that random operations once found, by seed.
+/// Seeds that once found a fault.
 macro_rules! regressions {
     ($($name:ident: $seed:expr,)*) => {
         $(#[test]
@@ -89,7 +89,7 @@ regressions! {
     who_never_gets_through_gives_up_while_others_would_go_on: 528_163,
 }
 
-/// Runs one seed and tells about it; without `ANABRANCH_SEED` the first.
+/// Runs and describes one seed: that of `ANABRANCH_SEED`, or the first.
 #[test]
 fn replay() {
     let seed = std::env::var("ANABRANCH_SEED").map_or(0, |text| text.parse().expect("a number"));

@@ -1,4 +1,4 @@
-//! Loss, reordering, failure and packet size: what the engine makes of a network that is not kind.
+//! Loss, reordering, failure and packet size: the engine over imperfect networks.
 
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{AckPolicy, Config, PathState, SchedulerKind};
@@ -6,7 +6,7 @@ use anabranch_link::{Jitter, JitterShape, LossModel, Reorder};
 use anabranch_sim::{CLIENT, CableConfig, Idle, Pair, SERVER, Sender, Sink};
 use anabranch_wire::{Length, Span, Time};
 
-/// Share of the rate that is payload in packets of 1,472 bytes of UDP payload.
+/// Share of data in packets with 1,472 bytes of UDP payload.
 const PAYLOAD_SHARE: f64 = 1430.0 / 1500.0;
 
 fn ms(millis: u64) -> Span {
@@ -38,14 +38,14 @@ fn reordering_within_a_path_widens_the_wait_instead_of_halving_the_window() {
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
     pair.establish(&mut [&mut sender, &mut sink]);
     pair.run(seconds(12.0), &mut [&mut sender, &mut sink]);
-    // One packet in 20 taken for lost would leave Reno five packets a round trip: 1.5 Mbit/s.
+    // If one packet in 20 counted as lost, Reno would have five packets per round trip: 1.5 Mbit/s.
     let rate = sink.mbit_s(seconds(4.0), seconds(12.0));
     assert!(rate > 0.8 * 20.0 * PAYLOAD_SHARE, "{rate:.2} Mbit/s");
 }
 
 #[test]
 fn a_window_reduced_in_error_is_given_back() {
-    // The window is what limits: 300 kB a round trip of 100 ms, far below the rate.
+    // The window is the limit: 300 kB per round trip of 100 ms, far below the rate.
     let mut cable = CableConfig::new(400.0, ms(100), 1.0);
     cable.links[0].jitter = Jitter { shape: JitterShape::None, overtakes: true };
     let mut config = Config::default();
@@ -58,7 +58,7 @@ fn a_window_reduced_in_error_is_given_back() {
     pair.establish(&mut [&mut sender, &mut sink]);
     pair.run(seconds(5.0), &mut [&mut sender, &mut sink]);
     assert_eq!(pair.session(CLIENT).paths()[0].window, 300_000);
-    // The way becomes shorter at once: what leaves now overtakes what left in the last 20 ms.
+    // The shorter delay lets new packets overtake those of the last 20 ms.
     let mut lowest = u64::MAX;
     pair.link(0, 0).set_delay(ms(30));
     for step in 1..=40 {
@@ -68,7 +68,7 @@ fn a_window_reduced_in_error_is_given_back() {
     let path = &pair.session(CLIENT).paths()[0];
     assert!(path.stats.spurious_losses > 0, "{:?}", path.stats);
     assert!(lowest < 250_000, "the scenario reduced nothing: {lowest}");
-    // Without the undo Reno needs a hundred round trips for it.
+    // Without the undo, Reno would need a hundred round trips.
     assert!(path.window > 290_000, "{} after {lowest}", path.window);
 }
 
@@ -87,7 +87,7 @@ fn what_had_arrived_over_a_path_that_died_is_not_sent_again_for_long() {
     pair.set_down(1, true);
     pair.run(seconds(4.5), &mut [&mut sender, &mut sink]);
     let again = repeated(&mut pair) - before;
-    // A window of the near path, queue included, is under way before the answer arrives.
+    // One window of the near path, including its queue, is in flight before the answer arrives.
     assert!(again < 80_000, "{again} bytes came again");
 }
 
@@ -102,7 +102,7 @@ fn path_mtu_discovery_settles_just_below_what_the_path_carries() {
     let mtu = pair.session(CLIENT).paths()[0].mtu;
     assert!((1384..=1400).contains(&mtu), "{mtu}");
     let share = sink.mbit_s(seconds(3.0), seconds(6.0)) / 20.0;
-    // In packets of the base size the headers would leave 94.3 %.
+    // With packets of the base size, headers would leave 94.3 %.
     assert!(share > 0.944, "{share:.4}");
 }
 
@@ -134,7 +134,7 @@ fn a_path_that_begins_to_swallow_large_packets_goes_on_with_smaller_ones() {
 fn reordering_between_paths_never_triggers_a_retransmission() {
     for scheduler in [SchedulerKind::RoundRobin, SchedulerKind::LeastFilled, SchedulerKind::EarliestArrival] {
         let mut config = Config { scheduler, ..Config::default() };
-        // Windows that fit: nothing is ever dropped.
+        // The windows fit into the queues, so nothing is dropped.
         config.cc.max_window = 60_000;
         config.mtu.max = config.mtu.base;
         let cables =
@@ -222,7 +222,7 @@ fn a_gap_on_one_path_holds_no_room_from_the_others() {
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
     pair.establish(&mut [&mut sender, &mut sink]);
     pair.run(seconds(5.0), &mut [&mut sender, &mut sink]);
-    // From now on the slow path's packets are missing, which shows only later.
+    // From now on the slow path's packets are missing, which the receiver notices later.
     pair.link(1, 0).set_down(true);
     pair.run(seconds(5.1), &mut [&mut sender, &mut sink]);
     let arrived = |pair: &mut Pair<Length>| {

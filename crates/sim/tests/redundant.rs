@@ -1,4 +1,4 @@
-//! Redundant streams: every path carries them, whatever becomes of the others.
+//! Redundant streams: every path carries all of their data.
 
 use anabranch_engine::{Config, Event, PathState, SchedulerKind, Session};
 use anabranch_link::LossModel;
@@ -29,14 +29,14 @@ fn run(pair: &mut Pair<Length>, until: u64, apps: &mut [&mut dyn App<Length>; 2]
     }
 }
 
-/// Bytes of data received by the server over the path on a cable: new ones, and those that were there already.
+/// Bytes of data that the server received over the path of a cable: new ones and duplicates.
 fn received(pair: &mut Pair<Length>, cable: u32) -> (u64, u64) {
     let paths = pair.session(SERVER).paths().into_iter();
     let of_it = paths.filter(|path| path.route.socket == cable).map(|path| path.stats);
     of_it.fold((0, 0), |sum, path| (sum.0 + path.data_received, sum.1 + path.data_duplicate))
 }
 
-/// Writes without end to two streams, the second one redundant.
+/// Writes endlessly to two streams; the second is redundant.
 #[derive(Default)]
 struct Two {
     streams: Vec<StreamId>,
@@ -50,7 +50,7 @@ impl App<Length> for Two {
             session.set_redundant(stream, self.streams.len() == 1).expect("it was just opened");
             self.streams.push(stream);
         }
-        // They share the room that there is.
+        // The streams share the available room.
         let mut write =
             |stream: &StreamId| session.write(*stream, &mut Length(1_000)).is_ok_and(|taken| taken > 0);
         while !self.streams.is_empty() && self.streams.iter().all(&mut write) {}
@@ -67,7 +67,7 @@ fn a_path_that_dies_is_missed_for_no_longer_than_the_other_takes() {
     run(&mut pair, 1_000, &mut [&mut ticker, &mut sink]);
     pair.set_down(0, true);
     run(&mut pair, 3_000, &mut [&mut ticker, &mut sink]);
-    // The ways differ by 35 ms; 5 ms pass between two chunks, and a packet takes 1.2 ms.
+    // The paths' delays differ by 35 ms, chunks are 5 ms apart, and a packet takes 1.2 ms.
     let gap = sink.longest_gap(at(900), at(2_900));
     assert!(gap <= ms(35 + 5 + 2), "{gap}");
     assert!(ticker.written - sink.received < 20 * CHUNK as u64, "{} behind", ticker.written - sink.received);
@@ -78,7 +78,7 @@ fn what_waits_as_a_copy_when_a_path_dies_leaves_each_of_the_others_once() {
     let cables =
         [(60.0, 20), (40.0, 120), (40.0, 160)].map(|(mbit, rtt)| CableConfig::new(mbit, ms(rtt), 2.0));
     let mut pair = pair(&cables);
-    // 16 Mbit/s, for which the windows of the slow paths are still too small at the break.
+    // 16 Mbit/s: the windows of the slow paths are still too small for it at the break.
     let (mut ticker, mut sink) = (Ticker::new(10 * CHUNK, PAUSE), Sink::default());
     pair.establish(&mut [&mut ticker, &mut sink]);
     run(&mut pair, 450, &mut [&mut ticker, &mut sink]);
@@ -89,7 +89,7 @@ fn what_waits_as_a_copy_when_a_path_dies_leaves_each_of_the_others_once() {
     let (arrived, before) = (sink.received, [1, 2].map(|cable| sent(&mut pair, cable)));
     pair.set_down(0, true);
     run(&mut pair, 2_500, &mut [&mut ticker, &mut sink]);
-    // The last 10 ms of data were not acknowledged, and a chunk was under way.
+    // The last 10 ms of data were not acknowledged, and one chunk was in flight.
     let most = ticker.written - arrived + 3 * 10 * CHUNK as u64;
     for (cable, before) in [(1, before[0]), (2, before[1])] {
         let sent = sent(&mut pair, cable) - before;
@@ -97,7 +97,7 @@ fn what_waits_as_a_copy_when_a_path_dies_leaves_each_of_the_others_once() {
     }
 }
 
-/// Writes like a [`Ticker`], to a stream that is not redundant by itself.
+/// Writes like a [`Ticker`], to a stream that is not redundant.
 #[derive(Default)]
 struct Plain {
     stream: Option<StreamId>,
@@ -135,7 +135,7 @@ fn what_one_path_lost_is_not_missing_either_where_the_scheduler_sends_all_on_eve
         |cable: u32| paths.iter().find(|path| path.route.socket == cable).expect("both are there").stats;
     let (lost, sent) = (stats(0).packets_lost, stats(1).data_sent);
     assert!(lost > 50, "{lost}");
-    // Some of it is still on its way.
+    // Some bytes are still in flight.
     let most = sink.received + 30 * CHUNK as u64;
     assert!(sent < most, "{sent} bytes sent over the path that loses none, {} received", sink.received);
 }
@@ -176,7 +176,7 @@ fn a_redundant_stream_leaves_others_their_turns() {
     pair.establish(&mut [&mut two, &mut sink]);
     pair.run(at(6_000), &mut [&mut two, &mut sink]);
     let (copies, all) = (received(&mut pair, 0).1 + received(&mut pair, 1).1, sink.received);
-    // Of 40 Mbit/s one stream's bytes leave twice.
+    // One stream's bytes use twice their share of the 40 Mbit/s.
     assert!(sink.mbit_s(at(2_000), at(6_000)) > 22.0, "{:.2} Mbit/s", sink.mbit_s(at(2_000), at(6_000)));
     let share = copies as f64 / all as f64;
     assert!((0.2..0.6).contains(&share), "{copies} bytes of {all} came again");
@@ -193,7 +193,7 @@ fn a_stream_ends_although_the_path_that_took_its_end_is_dead() {
     pair.session(CLIENT).finish(StreamId(0)).expect("it is open");
     pair.run(at(1_030), &mut [&mut idle, &mut sink]);
     assert!(sink.finished_at.is_some(), "the end is still on its way");
-    // Twice acknowledged, it is over once.
+    // The stream was acknowledged twice and must end once.
     pair.run(at(3_000), &mut [&mut idle, &mut sink]);
     let ends = std::iter::from_fn(|| pair.session(CLIENT).poll_event());
     assert_eq!(ends.filter(|event| matches!(event, Event::StreamFinished(_))).count(), 1);

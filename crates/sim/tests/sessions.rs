@@ -27,7 +27,7 @@ fn states(pair: &mut Pair<Length>) -> [State; 2] {
     [CLIENT, SERVER].map(|end| pair.session(end).state())
 }
 
-/// Records why the session ended, and how often that was reported.
+/// Records why the session ended, and how often an event reported it.
 #[derive(Default)]
 struct Ends {
     told: Vec<CloseReason>,
@@ -317,7 +317,7 @@ fn of_two_paths_that_both_ends_open_over_one_route_one_is_kept() {
     }
 }
 
-/// Sends datagrams as large as they may be, and counts those that come.
+/// Sends datagrams of the largest size, and counts received ones.
 #[derive(Default)]
 struct Datagrams {
     sent: usize,
@@ -403,8 +403,8 @@ fn a_dead_path_does_not_stop_the_keep_alives_of_a_living_one() {
     assert_eq!(states(&mut pair), [State::Established; 2]);
 }
 
-/// New path ids come from the peer, so those that are there have to last until it is heard again, also where routes want all
-/// places.
+/// The peer provides new path ids. Those available must last until the peer is heard again, even if direct routes would
+/// use all of them.
 #[test]
 fn while_the_peer_is_not_heard_tries_of_other_routes_leave_an_id_for_a_relay() {
     for max_paths in [8, 3] {
@@ -413,7 +413,7 @@ fn while_the_peer_is_not_heard_tries_of_other_routes_leave_an_id_for_a_relay() {
         pair.set_down(1, true);
         pair.set_down(2, true);
         pair.connect();
-        // Challenges to addresses without proof are paid for by bytes of the peer: it has sent some before it falls silent.
+        // Challenges to unproven addresses need credit from the peer's bytes: it sends some before it falls silent.
         let (mut taker, mut giver) = (Sink::default(), Sender::new(50_000));
         pair.run(at(1_000), &mut [&mut taker, &mut giver]);
         pair.set_down(0, true);
@@ -432,7 +432,7 @@ fn while_the_peer_is_not_heard_tries_of_other_routes_leave_an_id_for_a_relay() {
     }
 }
 
-/// A path that waits for a peer that was not heard is given up as any other once it is.
+/// A path that waits for a silent peer is given up like any other once the peer is heard again.
 #[test]
 fn a_route_that_nobody_answers_on_is_given_up_when_the_peer_is_heard_again() {
     let config = Config { idle_timeout: Span::from_secs(300), ..Config::default() };
@@ -455,7 +455,7 @@ fn a_route_that_nobody_answers_on_is_given_up_when_the_peer_is_heard_again() {
     assert_eq!((sink.received, tried(&mut pair)), (100_000, false));
 }
 
-/// An idle session probes the peer, so that it does not wait for the route without end.
+/// An idle session probes its peer, so it does not wait for the route forever.
 #[test]
 fn a_route_that_nobody_answers_on_is_given_up_in_a_session_at_rest() {
     let mut pair = pair(&Config { idle_timeout: Span::from_secs(300), ..Config::default() }, 2);

@@ -1,15 +1,15 @@
-//! One flow over several paths at the sum of their rates, whatever their order, and never below the best
-//! single path (mTCP Fig 3 [M14], MPTCP [P5]).
+//! One flow over several paths reaches the sum of their rates in any order of paths, and at least the best single path
+//! (mTCP Fig 3 [M14], MPTCP [P5]).
 
 use anabranch_engine::Config;
 use anabranch_link::{Limit, LossModel, QueueModel};
 use anabranch_sim::{CableConfig, Pair, Sender, Sink};
 use anabranch_wire::{Length, Span, Time};
 
-/// UDP payload of 1,472 bytes less header, tag and stream frame: what an IP packet of 1,500 bytes carries.
+/// Share of data in an IP packet of 1,500 bytes, after headers, tag and stream frame.
 const PAYLOAD_SHARE: f64 = 1430.0 / 1500.0;
 
-/// Mbit/s from the third to the thirteenth second, with default settings.
+/// Goodput in Mbit/s from the third to the thirteenth second, with default settings.
 fn goodput(cables: &[CableConfig], seed: u64) -> f64 {
     let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], cables, seed);
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
@@ -19,7 +19,7 @@ fn goodput(cables: &[CableConfig], seed: u64) -> f64 {
     sink.mbit_s(from, to)
 }
 
-/// Queues of 100 packets, whatever the rate.
+/// A cable with queues of 100 packets at any rate.
 fn hundred_packets(mbit: f64, rtt_ms: u64, loss: f64) -> CableConfig {
     let mut cable = CableConfig::new(mbit, Span::from_millis(rtt_ms), 1.0);
     for link in &mut cable.links {

@@ -1,4 +1,4 @@
-//! Data both ways over the same paths: what one end sends delays what the other hears.
+//! Data in both directions over the same paths, so that each end's data delays the other's acknowledgements.
 
 use anabranch_engine::{Config, PathState, Session};
 use anabranch_link::{Limit, QueueModel};
@@ -7,7 +7,7 @@ use anabranch_wire::{Length, Span, Time};
 
 const SECOND: Span = Span::from_secs(1);
 
-/// Sends from some moment on, and takes what comes.
+/// Sends from a given time on, and reads all data.
 struct Both {
     from: Time,
     sender: Sender,
@@ -29,7 +29,7 @@ impl App<Length> for Both {
     }
 }
 
-/// 50, 30 and 20 Mbit/s, a local network's delay and queues of 50 ms.
+/// Cables of 50, 30 and 20 Mbit/s with the delay of a local network and queues of 50 ms.
 fn cables() -> [CableConfig; 3] {
     [50.0, 30.0, 20.0].map(|mbit| {
         let mut cable = CableConfig::new(mbit, Span::from_micros(400), 1.0);

@@ -1,26 +1,27 @@
 //! The calendar: one pending call for each party, the earliest first.
 //!
-//! A hierarchy of timer wheels. The lowest has slots of [`WIDTH_BITS`] bits of nanoseconds; each slot of a higher wheel is as
+//! It is a hierarchy of timer wheels. The lowest has slots of 2^[`WIDTH_BITS`] ns; each slot of a higher wheel is as
 //! wide as the whole wheel below. A party is in the slot of its time, on the lowest wheel on which that slot is not the
-//! current one. When a slot is due, its parties move to a lower wheel, or from the lowest wheel into `open`, sorted by time
-//! and number. So a call costs the same for any number of parties, and the data fits into a near cache.
+//! current one. When a slot is due, its parties move to a lower wheel, or from the lowest wheel into `open`, sorted by
+//! time and number. So the cost of a call does not depend on the number of parties, and the data fits into a near
+//! cache.
 //!
-//! Each party (a link, a session, a source) has at most one pending call. An earlier time moves the party to another slot. A
-//! later time leaves it: the party is called early and names the later time. So a retransmission timer that every
-//! acknowledgement postpones costs nothing.
+//! Each party (a link, a session, a source) has at most one pending call. An earlier time moves the party to another
+//! slot. A later time does not: the party is called early and then names the later time. So a retransmission timer that
+//! every acknowledgement postpones costs nothing.
 
 use anabranch_wire::Time;
 
 use super::slots::{Occupied, SLOT_BITS, SLOTS};
 
-/// Bits of nanoseconds in a slot of the lowest wheel: 4 µs.
+/// Width of a slot of the lowest wheel, as a power of two in nanoseconds: 4 µs.
 const WIDTH_BITS: u32 = 12;
-/// As many as 64 bits need.
+/// Enough for 64 bits.
 const WHEELS: usize = 5;
 /// The end of a list of parties.
 const NOBODY: u32 = u32::MAX;
 
-/// Time and party as one number, which sorts by time, then by party.
+/// Time and party in one number, which sorts by time, then by party.
 type Key = u128;
 
 /// The calendar of a run.
@@ -28,9 +29,9 @@ type Key = u128;
 pub(crate) struct Agenda {
     parties: Vec<Party>,
     wheels: Vec<Wheel>,
-    /// Everything up to the end of the slot of this time has been taken from the wheels.
+    /// The wheels are empty up to the end of this time's slot.
     position: u64,
-    /// Entries taken from the wheels, the next one last. Entries that were moved since are skipped.
+    /// Entries taken from the wheels, the next one last. An entry whose party has moved is skipped.
     open: Vec<Key>,
 }
 
@@ -68,7 +69,7 @@ impl Wheel {
     }
 }
 
-/// How many bits of a moment lie below the number of its slot on a wheel.
+/// The lowest bit of the slot number in a time, for this wheel.
 fn shift(wheel: usize) -> u32 {
     WIDTH_BITS + SLOT_BITS * wheel as u32
 }
@@ -85,13 +86,13 @@ impl Agenda {
         agenda
     }
 
-    /// Makes room for one more party; returns its number.
+    /// Adds a party and returns its number.
     pub(crate) fn add_party(&mut self) -> usize {
         self.parties.push(IDLE);
         self.parties.len() - 1
     }
 
-    /// Asks for the party to be called at `at`, unless it is called earlier anyway.
+    /// Schedules a call of the party at `at`; an earlier call stays.
     pub(crate) fn call(&mut self, party: usize, at: Time) {
         let known = self.parties[party].due;
         if at >= known {
@@ -110,7 +111,7 @@ impl Agenda {
         }
     }
 
-    /// Takes out the first party to be called by `until`.
+    /// Removes and returns the first party due by `until`.
     pub(crate) fn next(&mut self, until: Time) -> Option<(Time, usize)> {
         let (at, party) = self.first().filter(|(at, _)| *at <= until)?;
         self.open.pop();
@@ -118,12 +119,12 @@ impl Agenda {
         Some((at, party))
     }
 
-    /// When the first party is to be called; [`Time::NEVER`] when none is.
+    /// When the first party is due; [`Time::NEVER`] without one.
     pub(crate) fn next_at(&mut self) -> Time {
         self.first().map_or(Time::NEVER, |(at, _)| at)
     }
 
-    /// The first party to be called, which is then the last one of `open`.
+    /// The first party due, which is then the last entry of `open`.
     #[inline]
     fn first(&mut self) -> Option<(Time, usize)> {
         loop {
@@ -145,7 +146,7 @@ impl Agenda {
         at.as_nanos() >> WIDTH_BITS <= self.position >> WIDTH_BITS
     }
 
-    /// The wheel and slot of a moment beyond the slot we are in.
+    /// The wheel and slot of a time after the current slot.
     fn slot_of(&self, at: Time) -> (usize, usize) {
         let differs = 63 - (at.as_nanos() ^ self.position).leading_zeros();
         let wheel = (differs.saturating_sub(WIDTH_BITS) / SLOT_BITS) as usize;
@@ -178,7 +179,7 @@ impl Agenda {
         }
     }
 
-    /// Goes on to the next slot that has somebody, on the lowest wheel that has one; false when none has.
+    /// Moves to the next occupied slot, on the lowest wheel that has one; false if all are empty.
     fn turn(&mut self) -> bool {
         let ahead = |(index, wheel): (usize, &Wheel)| {
             let slot = wheel.occupied.after((self.position >> shift(index)) as usize % SLOTS)?;
@@ -254,7 +255,7 @@ mod tests {
         while let Some((now, party)) = agenda.next(at(20_000)) {
             assert!(now >= last, "{now:?} after {last:?}");
             (last, count) = (now, count + 1);
-            // Somebody is called once more, or earlier than it was to be.
+            // Schedule a party again, perhaps earlier than before.
             for _ in 0..=draw(3) {
                 agenda.call(
                     (party + draw(7) as usize) % 300,
@@ -268,7 +269,7 @@ mod tests {
     #[test]
     fn moments_far_apart_come_in_order_too() {
         let mut agenda = Agenda::new(64);
-        // Every wheel has somebody, and neighbours on both sides of the borders between slots.
+        // Occupies every wheel, on both sides of the borders between slots.
         let moments: Vec<_> = (0..63).map(|bits| (1_u64 << bits) - u64::from(bits % 2 == 0)).collect();
         for (party, moment) in moments.iter().enumerate().rev() {
             agenda.call(party, at(*moment));

@@ -2,7 +2,7 @@
 
 use anabranch_prefetch::prefetch;
 
-/// Items of a chunk.
+/// Items in a chunk.
 const PIECE: usize = 32;
 const NONE: u32 = u32::MAX;
 
@@ -28,7 +28,7 @@ impl ChunkedList {
 #[derive(Debug)]
 pub(crate) struct ChunkedLists<T> {
     pieces: Vec<[T; PIECE]>,
-    /// The chunk after each.
+    /// The chunk that follows each chunk in its list.
     next: Vec<u32>,
     free: Vec<u32>,
 }
@@ -38,7 +38,7 @@ impl<T: Copy + Default> ChunkedLists<T> {
         Self { pieces: Vec::new(), next: Vec::new(), free: Vec::new() }
     }
 
-    /// Adds an item to a list, as its last.
+    /// Appends an item to a list.
     #[inline]
     pub(crate) fn push(&mut self, pile: &mut ChunkedList, item: T) {
         if pile.filled as usize == PIECE {
@@ -73,7 +73,8 @@ impl<T: Copy + Default> ChunkedLists<T> {
         Some((self.pieces.get(index as usize)?, self.next[index as usize]))
     }
 
-    /// Takes out the items of a list in order. They were stored long ago, so each chunk is prefetched during the one before.
+    /// Removes the items of a list in order. They are rarely in the cache, so each chunk is prefetched during the one
+    /// before.
     pub(crate) fn empty(&mut self, pile: ChunkedList, mut take: impl FnMut(T)) {
         let mut piece = pile.first;
         while piece != NONE {

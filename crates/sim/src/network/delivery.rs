@@ -1,8 +1,8 @@
 //! Delivers packets to their sessions, in batches.
 //!
-//! Most packets that arrive within the shortest delay of a link are for different sessions, so the order of delivery has no
-//! effect. Then each step is done for all packets before the next step: its code and memory are loaded once. Packets whose
-//! order matters are delivered one by one.
+//! Most packets that arrive within the shortest link delay are for different sessions, so their order has no effect.
+//! Then each step is done for all packets before the next step, so that its code and memory are loaded once. Packets
+//! whose order matters are delivered one by one.
 
 use super::flow::{CLIENT, SERVER};
 use super::wires::Fetched;
@@ -10,7 +10,7 @@ use super::{Captured, NO_END, Network};
 use anabranch_prefetch::prefetch_item;
 
 impl Network {
-    /// Prefetches the memory of the sessions that the packets need: it is rarely in the cache.
+    /// Prefetches the memory of the packets' sessions: it is rarely in the cache.
     pub(super) fn prefetch(&self, packets: &[Fetched]) {
         let packets = packets.iter().filter(|packet| packet.to().end != NO_END);
         let flow = |packet: &Fetched| &self.flows[packet.to().flow as usize];
@@ -39,7 +39,7 @@ impl Network {
         }
     }
 
-    /// Delivers packets in order of time, and calls everything that is due before one of them.
+    /// Delivers packets in order of time, and calls every party that is due before one of them.
     pub(super) fn deliver(&mut self, packets: &[Fetched]) {
         let mut turn = 0;
         while let Some(next) = packets.get(turn) {
@@ -52,8 +52,8 @@ impl Network {
         }
     }
 
-    /// How many of the packets can be delivered as a batch, at least one. Each is for another session's end, nothing else is
-    /// due meanwhile, and no trace records the order.
+    /// How many of the packets can be delivered as a batch, at least one. Each must be for another session's end, no
+    /// party may be due meanwhile, and no trace may record the order.
     fn count_together(&mut self, packets: &[Fetched]) -> usize {
         if self.captured.is_some() || !self.arrivals.is_empty() {
             return 1;
@@ -67,15 +67,15 @@ impl Network {
                 return false;
             }
             let flow = to.flow as usize;
-            // A flow that ends disappears at both ends.
+            // When a flow ends, it disappears at both ends.
             let end = if self.flows[flow].is_endless() { usize::from(to.end) } else { 0 };
             std::mem::replace(&mut self.seen[flow * 2 + end], self.rounds) != self.rounds
         };
         packets.iter().take_while(is_alone).count().max(1)
     }
 
-    /// Delivers a batch that starts with packet number `first`: each step for all packets before the next step, because the
-    /// code of a step is larger than the nearest cache.
+    /// Delivers a batch that starts with packet number `first`. Each step handles all packets before the next step,
+    /// because the code of a step is larger than the nearest cache.
     fn take_in(&mut self, first: usize, packets: &[Fetched]) {
         for end in [SERVER, CLIENT, usize::from(NO_END)] {
             for (place, packet) in packets.iter().enumerate() {
@@ -91,7 +91,7 @@ impl Network {
             self.received = received;
             self.received.clear();
         }
-        // Calls by the clock come after them.
+        // Parties on the agenda follow the packets.
         self.turn = u32::MAX;
     }
 

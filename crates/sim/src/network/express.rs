@@ -1,5 +1,5 @@
-//! Plain links, slot by slot: when a packet arrives is known as soon as it is sent, so a link holds no packet, only when those
-//! before have left, and is called for nothing but the next packet.
+//! Plain links, slot by slot. The arrival of a packet is known when it is sent. So a link does not hold packets: it
+//! only stores when the earlier ones have left, and it is called only for the next packet.
 
 use anabranch_link::{LinkConfig, LinkStats, PlainLink, Tally};
 use anabranch_wire::{Span, Time};
@@ -8,22 +8,22 @@ use super::flights::{Flight, Flights};
 use super::packets::LAST_HOP;
 use super::wires::{Freight, Landed};
 
-/// How many packets ahead it is asked for where a link notes a size.
+/// How many packets ahead the place for a link's next size is prefetched.
 const SOON: usize = 12;
 
-/// Links, and when what is on them arrives.
+/// Links, and the arrivals of their packets.
 #[derive(Debug)]
 pub(super) struct Express {
     links: Vec<PlainLink>,
     flights: Flights,
-    /// The packets on each link; empty until requested.
+    /// The packets on each link; computed on request.
     underway: Vec<Tally>,
     /// Packets at the ends of links, and their next links.
     arrived: Vec<(Time, Flight, u32)>,
 }
 
 impl Express {
-    /// Nothing unless all links are plain and none is too short.
+    /// `None` unless all links are plain and long enough.
     pub(super) fn new(configs: &[LinkConfig]) -> Option<Self> {
         let least_delay = configs.iter().map(|link| link.delay).min()?;
         let flights = Flights::new(least_delay, configs.len())?;
@@ -31,7 +31,7 @@ impl Express {
         Some(Self { links, flights, underway: Vec::new(), arrived: Vec::new() })
     }
 
-    /// Packets sent from `at` on arrive later than that.
+    /// Packets sent at or after `at` arrive later than this.
     pub(super) fn ahead_of(&self, at: Time) -> Time {
         self.flights.end_of_slot(at)
     }
@@ -55,14 +55,14 @@ impl Express {
         }
     }
 
-    /// Moves on what arrives at the ends of links by `until`, which is nothing that enters a link meanwhile.
+    /// Moves all packets that reach the end of a link by `until`. None of them enters a link within that time.
     ///
-    /// All that happens until then is known beforehand. So memory that is far away, and most of it is, is asked for side by
-    /// side and not piece by piece.
+    /// So all these packets are known beforehand. Their memory is rarely in the cache, so it is prefetched for many
+    /// packets at a time.
     pub(super) fn step(&mut self, until: Time, freight: &mut Freight, landed: &mut Vec<Landed>) {
         self.underway.clear();
         let mut arrived = std::mem::take(&mut self.arrived);
-        // The next links are read once the routes are in the cache.
+        // The next links are read after the routes were prefetched.
         let prefetched = |(at, flight): (Time, Flight)| {
             freight.routes.prefetch(flight.next as usize);
             (at, flight, LAST_HOP)

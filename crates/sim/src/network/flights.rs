@@ -1,11 +1,11 @@
 //! Arrival times of packets on plain links, where they are known when the packet is sent.
 //!
 //! ```text
-//! far -> a ring of wide slots -> the narrow slots of the wide one we are in -> in order of time and link
+//! far -> a ring of wide slots -> narrow slots of the current wide slot -> sorted by time and link
 //! ```
-//! A narrow slot is as wide as links may run ahead. A wide slot holds packets in order of sending. When it is due, they move
-//! into narrow slots, and a narrow slot is sorted when it is due. So memory accesses stay in a near cache, however many
-//! packets are under way.
+//! A narrow slot covers the time by which links may run ahead. A wide slot holds its packets in order of sending. When
+//! it is due, they move into narrow slots, and each narrow slot is sorted when it is due. So memory accesses stay in a
+//! near cache for any number of packets in flight.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +14,33 @@ use anabranch_wire::{Span, Time};
 use super::chunked::{ChunkedList, ChunkedLists};
 use super::slots::{Occupied, SLOTS};
 
-/// Bits of nanoseconds in a narrow slot at most.
+/// Widest narrow slot, in bits of nanoseconds.
 const MOST_BITS: u32 = 16;
-/// Bits of nanoseconds in a narrow slot that are still worth one.
+/// Narrowest useful slot, in bits of nanoseconds.
 const LEAST_BITS: u32 = 10;
 /// Bits of the number of narrow slots in a wide one.
 const WIDE_BITS: u32 = 6;
-/// Bits of a link's number, and of a place in a slot.
+/// Bits of a link's number, and of an index in a slot.
 const LINK_BITS: u32 = 24;
-/// Bits of a size: plain links carry nothing that is larger than an IP packet can be.
+/// Bits of a size: plain links carry no packet larger than an IP packet.
 const SIZE_BITS: u32 = 16;
 
 /// A packet on a link. The packet itself is not accessed between its first and last link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flight {
-    /// Where the packet is.
+    /// The packet's slot.
     pub place: u32,
-    /// Where the rest of its route begins in the table.
+    /// Index in the route table of the packet's next link.
     pub next: u32,
     /// UDP payload in bytes.
     pub size: u32,
 }
 
-/// A flight, when it ends, and over which link. There is one for each packet that waits or is on its way, written and read once
-/// a hop and far away by then, so it is small.
+/// A flight with its end and its link. Each queued or travelling packet has one. It is written and read once per hop
+/// and rarely in the cache, so it is small.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    /// From the highest bit on: nanoseconds from the beginning of the wide slot to its end, the link, and the size.
+    /// From the highest bit: its end in nanoseconds after the start of the wide slot, the link, and the size.
     key: u64,
     place: u32,
     next: u32,
@@ -63,12 +63,12 @@ impl Entry {
         Flight { place: self.place, next: self.next, size: self.key as u32 & ((1 << SIZE_BITS) - 1) }
     }
 
-    /// The number of its narrow slot, of so many bits, in the wide one.
+    /// The number of its narrow slot of this width, within the wide one.
     fn narrow_slot(&self, bits: u32) -> usize {
         (self.key >> (SIZE_BITS + LINK_BITS + bits)) as usize
     }
 
-    /// When it ends within a narrow slot of so many bits, and over which link: to put it in order by.
+    /// Its end within a narrow slot of this width, and its link: the sort key.
     fn order(&self, bits: u32) -> u64 {
         self.key >> SIZE_BITS & ((1 << (LINK_BITS + bits)) - 1)
     }
@@ -79,7 +79,7 @@ impl Entry {
 pub(crate) struct Flights {
     /// Bits of nanoseconds in a narrow slot.
     bits: u32,
-    /// The narrow slots of the wide one we are in, and which of them have somebody, a bit each.
+    /// The narrow slots of the current wide slot; `filled` has a bit for each occupied one.
     narrow: [Vec<Entry>; 1 << WIDE_BITS],
     filled: u64,
     wide: Vec<ChunkedList>,
@@ -87,16 +87,16 @@ pub(crate) struct Flights {
     /// Wide slots beyond the ring, by number.
     far: BTreeMap<u64, ChunkedList>,
     piles: ChunkedLists<Entry>,
-    /// The number of the narrow slot that is open.
+    /// The number of the open narrow slot.
     position: u64,
     open: Vec<Entry>,
-    /// The flights of the open slot, sorted by time, link and slot; the first `taken` are gone.
+    /// The flights of the open slot, sorted by time, link and index; the first `taken` are gone.
     order: Vec<u64>,
     taken: usize,
 }
 
 impl Flights {
-    /// None yet, of which each takes `least` at least; nothing when that is too little, or there are too many links.
+    /// No flights. `None` if the shortest flight takes less than a useful slot, or there are too many links.
     pub(crate) fn new(least: Span, links: usize) -> Option<Self> {
         let bits = least.as_nanos().checked_ilog2()?.min(MOST_BITS);
         if bits < LEAST_BITS || links >> LINK_BITS != 0 {
@@ -117,7 +117,7 @@ impl Flights {
         })
     }
 
-    /// Notes a flight that ends at `at`, which is after the slot of the moment at which it began.
+    /// Adds a flight that ends at `at`, after the slot in which it began.
     #[inline]
     pub(crate) fn add(&mut self, at: Time, link: u32, flight: Flight) {
         debug_assert!(
@@ -148,7 +148,7 @@ impl Flights {
         self.narrow[index].push(entry);
     }
 
-    /// No flight ends before that; [`Time::NEVER`] without flights.
+    /// No flight ends before this time; [`Time::NEVER`] without flights.
     pub(crate) fn next_at(&self) -> Time {
         if let Some(first) = self.order.get(self.taken) {
             return self.moment(*first);
@@ -163,12 +163,12 @@ impl Flights {
         next.map_or(Time::NEVER, |number| Time::from_nanos(number << WIDE_BITS << self.bits))
     }
 
-    /// The last moment of the slot in which `at` lies.
+    /// The last moment of the slot of `at`.
     pub(crate) fn end_of_slot(&self, at: Time) -> Time {
         Time::from_nanos(at.as_nanos() | ((1 << self.bits) - 1))
     }
 
-    /// Takes out what ends by `until`, in order of time and link. All that ends before the slot of `until` is taken already.
+    /// Removes the flights that end by `until`, in order of time and link. All earlier slots must have been taken.
     pub(crate) fn take(&mut self, until: Time) -> impl Iterator<Item = (Time, Flight)> {
         let number = until.as_nanos() >> self.bits;
         if number != self.position {
@@ -185,7 +185,7 @@ impl Flights {
             .map(|key| (self.moment(*key), self.open[place_of(*key)].flight()))
     }
 
-    /// Shows all flights, and over which link each is, in no order.
+    /// Calls `look` for all flights with their links, in no particular order.
     pub(crate) fn for_each(&self, mut look: impl FnMut(u32, Flight)) {
         let rest = self.order[self.taken..].iter().map(|key| &self.open[place_of(*key)]);
         let mut look = |entry: &Entry| look(entry.link(), entry.flight());
@@ -194,7 +194,7 @@ impl Flights {
         piles.for_each(|pile| self.piles.iter(pile).for_each(&mut look));
     }
 
-    /// When a flight of the open slot ends.
+    /// The end of a flight in the open slot.
     fn moment(&self, key: u64) -> Time {
         Time::from_nanos(self.position << self.bits | key >> (2 * LINK_BITS))
     }
@@ -222,7 +222,7 @@ impl Flights {
         self.order.sort_unstable();
     }
 
-    /// Puts what ends in a wide slot into its narrow ones.
+    /// Moves the flights of a wide slot into its narrow slots.
     fn open_wide(&mut self, number: u64) {
         debug_assert_eq!(self.filled, 0, "nothing is passed over");
         while let Some(entry) = self.far.first_entry().filter(|far| *far.key() < number + SLOTS as u64) {
@@ -244,7 +244,7 @@ impl Flights {
     }
 }
 
-/// Where a flight lies in the open slot, by its key in `order`.
+/// The index of a flight in the open slot, from its key in `order`.
 fn place_of(key: u64) -> usize {
     (key & ((1 << LINK_BITS) - 1)) as usize
 }
@@ -290,7 +290,7 @@ mod tests {
         let (mut begun, mut ended, mut last, mut links) = (0_u32, Vec::new(), Time::ZERO, Vec::new());
         while begun < 20_000 {
             for _ in 0..draw(4) {
-                // Now and then beyond the ring of wide slots, which is 268 ms here, and just at its end.
+                // Some end beyond the ring of wide slots, which covers 268 ms here, and some just at its end.
                 let longest = [30_000, 30_000, 50_000_000, 700_000_000][draw(4) as usize];
                 let wide = 1 << (flights.bits + WIDE_BITS);
                 let turned = last.as_nanos() / wide * wide + SLOTS as u64 * wide;

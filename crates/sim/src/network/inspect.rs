@@ -15,11 +15,11 @@ pub struct FlowState {
     pub bytes: u64,
     /// Packets with data that reached the server.
     pub data_packets: u64,
-    /// Of these, those that arrived after later data: reordered or retransmitted.
+    /// Those that arrived after later data: reordered or retransmitted.
     pub late_packets: u64,
-    /// Counters of the client's session, while there is one.
+    /// Counters of the client's session, if there is one.
     pub client: SessionStats,
-    /// Counters of the server's session, while there is one.
+    /// Counters of the server's session, if there is one.
     pub server: SessionStats,
     /// When its file was completely acknowledged.
     pub finished_at: Option<Time>,
@@ -45,14 +45,14 @@ pub struct ArrivalState<'a> {
     pub bytes: u64,
 }
 
-/// Counters of a source of plain packets; those under way are in `sent` only.
+/// Counters of a source of plain packets; packets in flight are in `sent` only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BurstState {
     /// Packets sent.
     pub sent: u64,
-    /// Those that arrived.
+    /// Packets that arrived.
     pub received: u64,
-    /// Those that a link lost.
+    /// Packets that a link lost.
     pub lost: u64,
 }
 
@@ -63,7 +63,7 @@ impl Network {
         self.now
     }
 
-    /// What the path agent of a flow decided, oldest first; nothing of a flow without one.
+    /// Decisions of a flow's path agent, oldest first; empty without an agent.
     #[must_use]
     pub fn decisions(&self, flow: usize) -> &[Decided] {
         self.flows[flow].decisions()
@@ -81,7 +81,7 @@ impl Network {
         self.events
     }
 
-    /// Packets with data that reached any server so far, of flows and of sessions that arrived.
+    /// Packets with data that reached any server so far, of flows and of arrived sessions.
     #[must_use]
     pub fn data_packets(&self) -> u64 {
         self.flows.iter().map(|flow| flow.counts.data_packets).sum()
@@ -167,7 +167,7 @@ impl Network {
         self.flows[flow].sessions[usize::from(server)].as_ref().map(Session::paths).unwrap_or_default()
     }
 
-    /// As [`Self::paths`]; after the flow's end, with the counters at its end.
+    /// As [`Self::paths`], but after the flow's end with its last counters.
     ///
     /// # Panics
     /// If the plan has no such flow.

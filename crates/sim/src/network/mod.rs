@@ -6,11 +6,12 @@
 //!                   a source           -> packets or new sessions
 //!                   the script         -> links change
 //! ```
-//! Each party on the agenda has one pending call. Packets are typed values that stay in their slots; slot numbers travel.
-//! Routes are lists of links made beforehand. After the first round trips only the engine allocates.
+//! Each party on the agenda has one pending call. Packets are typed values that stay in their slots; only slot numbers
+//! travel. Routes are lists of links, made beforehand. After the first round trips only the engine allocates.
 //!
-//! A run is a pure function of its [`Plan`]: parties that are due at the same time are called in order of their numbers,
-//! links first, and each has a generator of its own. Links run ahead of the others if that changes nothing ([`Wires`]).
+//! A run is a pure function of its [`Plan`]. Parties that are due at the same time are called in order of their
+//! numbers, links first, and each has its own generator. Links run ahead of the others if that changes no result
+//! ([`Wires`]).
 
 mod agenda;
 mod capture;
@@ -68,19 +69,19 @@ pub struct Network {
     /// Packets at the end of their routes, to be delivered.
     landed: Vec<Landed>,
     fetched: Vec<Fetched>,
-    /// Packets that left a session, to be offered to their first links.
+    /// Packets that have left a session and not yet entered their first link.
     leaving: Vec<Leaving>,
-    /// The packets of a batch that sessions received: number in the batch, time, flow.
+    /// The packets of a batch that reached their sessions: number in the batch, time, flow.
     received: Vec<(usize, Time, u32)>,
-    /// The number in the batch of the packet whose session is called.
+    /// The number in the batch of the packet whose session is being called.
     turn: u32,
-    /// Counts batches, and for each session the batch of its last packet.
+    /// Counter of batches, and for each session the batch of its last packet.
     rounds: u64,
     seen: Vec<u64>,
     flows: Vec<Flow>,
-    /// How many flows are the plan's own.
+    /// Number of flows in the plan itself.
     lasting: usize,
-    /// The source of arrivals of each further flow.
+    /// For each further flow, its source of arrivals.
     owners: Vec<u32>,
     bursts: Vec<Burst>,
     arrivals: Vec<(Arrivals, Routes)>,
@@ -92,7 +93,7 @@ pub struct Network {
     first_end: usize,
     events: u64,
     limits: Limits,
-    /// Captured packets since the last [`Self::take_captured`], if capturing.
+    /// Captured packets since the last [`Self::take_captured`], if capturing is on.
     captured: Option<Vec<Captured>>,
 }
 
@@ -163,7 +164,7 @@ impl Network {
         network
     }
 
-    /// Captures packets of sessions from now on, for [`Self::take_captured`]. [`Self::run`] stops at [`MOST_CAPTURED`].
+    /// Starts to capture the sessions' packets for [`Self::take_captured`]. [`Self::run`] stops at [`MOST_CAPTURED`].
     pub fn capture(&mut self) {
         self.captured = Some(Vec::new());
     }
@@ -190,7 +191,7 @@ impl Network {
                 self.call_others(last);
             } else if links_at <= others_at {
                 self.step_links(at);
-                // Nothing else is due before.
+                // No other party is due earlier.
                 self.call_others(Time::ZERO);
             } else {
                 self.call_other(at);
@@ -200,7 +201,7 @@ impl Network {
         self.now = self.now.max(until);
     }
 
-    /// The limit that it exceeded, if any: then it does not go on.
+    /// The limit that was exceeded, if any; the network then stands still.
     #[must_use]
     pub fn exceeded(&self) -> Option<Exceeded> {
         if self.wires.count() > self.limits.packets {
@@ -209,7 +210,7 @@ impl Network {
         (self.events > self.limits.events).then_some(Exceeded::Events)
     }
 
-    /// Where a run ends early.
+    /// The limits at which a run ends early.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
@@ -220,7 +221,7 @@ impl Network {
         self.captured.as_ref().is_some_and(|captured| captured.len() >= MOST_CAPTURED)
     }
 
-    /// Moves packets that have crossed a link by `until`.
+    /// Moves the packets that have crossed a link by `until`.
     fn step_links(&mut self, until: Time) {
         let hops = self.wires.packet_hops();
         self.wires.step(until, &mut self.landed);
@@ -239,7 +240,7 @@ impl Network {
         self.wires.send_all(&mut self.leaving);
     }
 
-    /// Calls the first party other than a link that is due by `until`; false without one.
+    /// Calls the first due party that is not a link; false without one.
     fn call_other(&mut self, until: Time) -> bool {
         let Some((at, party)) = self.agenda.next(until) else { return false };
         self.now = at;
@@ -298,13 +299,13 @@ impl Network {
                 self.leaving.push(self.wires.pack(packet, Some(message)));
                 session.reclaim(message);
             }
-            // Sending makes room for more data of the application.
+            // Sending makes room for more of the application's data.
             served = if sends { flow.serve(self.now, end) } else { Served::Nothing };
             if served == Served::Nothing {
                 break;
             }
         }
-        // A shortened probe timeout may already be over: then it is due now.
+        // The probe timeout may have become shorter than the time already passed: then it is due now.
         let next = flow.next_call(end).max(self.now);
         self.agenda.call(self.first_end + index * 2 + end, next);
     }
@@ -317,7 +318,7 @@ impl Network {
         self.flows.len() - 1
     }
 
-    /// A flow is over; the slot of an arrived flow becomes free.
+    /// Ends a flow; the slot of an arrived flow becomes free.
     fn on_finished(&mut self, index: usize) {
         let Some(owner) = index.checked_sub(self.lasting) else { return };
         let arrivals = &mut self.arrivals[self.owners[owner] as usize].0;
@@ -377,7 +378,7 @@ impl Network {
     }
 }
 
-/// Gives paths without a return route an instant one: one more link for all of them.
+/// Gives paths without a return route an instant one over one additional link.
 fn lead_back(plan: &mut Plan) {
     let at_once = plan.links.len() as u32;
     let flows = plan.flows.iter_mut().map(|flow| &mut flow.paths);

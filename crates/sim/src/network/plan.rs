@@ -1,6 +1,6 @@
 //! The description of a network and its traffic, as plain values.
 //!
-//! Scenario files and generators end up as a [`Plan`]; tests may write one by hand.
+//! Scenario files and generators produce a [`Plan`]; tests may write one directly.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use anabranch_engine::{BufferSize, Config, Lane};
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Rate, Span, Time};
 
-/// A network and what goes on in it.
+/// A network and its traffic.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The seed of all randomness. Each link and source has a generator of its own.
@@ -25,14 +25,14 @@ pub struct Plan {
     pub bursts: Vec<BurstPlan>,
     /// Changes to links during the run.
     pub script: Vec<Change>,
-    /// Where a run ends early.
+    /// The limits at which a run ends early.
     pub limits: Limits,
 }
 
 /// How much a network may hold and do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most packets that wait or are under way at once. A network with more stops.
+    /// Most packets queued or in flight at once. A network with more stops.
     pub packets: usize,
     /// Most sessions of all sources of arrivals that are open at once. Further ones are refused.
     pub sessions: usize,
@@ -55,12 +55,12 @@ impl Default for Limits {
     }
 }
 
-/// One session and what it carries, from the client to the server.
+/// One session and its data, from the client to the server.
 #[derive(Clone, Debug)]
 pub struct FlowPlan {
-    /// Its paths; it connects over the first and then opens the others.
+    /// Its paths; it connects over the first, then opens the others.
     pub paths: Vec<PathPlan>,
-    /// The earliest times at which the others open, after its start; empty for as soon as possible.
+    /// Earliest times of opening the others, after its start; empty for no delay.
     pub openings: Vec<Span>,
     /// Settings of both ends.
     pub config: Arc<Config>,
@@ -70,68 +70,68 @@ pub struct FlowPlan {
     pub start: Time,
     /// When it ends.
     pub stop: Time,
-    /// Its paths are routes below the session, which sees one path.
+    /// Stripes its packets over its paths; the session then sees only one path.
     pub striping: Option<StripingPlan>,
-    /// Its stream is sent on every path.
+    /// Whether its stream is sent on every path.
     pub redundant: bool,
-    /// The path agent opens and closes its paths, the first included.
+    /// Lets the path agent open and close all its paths.
     pub agent: Option<Arc<AgentPlan>>,
 }
 
-/// What the path agent of a flow has to work with.
+/// The paths, relays and interfaces of a flow with a path agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentPlan {
-    /// How many of the flow's paths are direct, each from an interface of its own; the others lead through relays.
+    /// How many of the flow's paths are direct, each from its own interface; the others lead through relays.
     pub direct: usize,
-    /// How many of the relays are to carry a path at the same time.
+    /// How many relays are to carry a path at the same time.
     pub relays_at_once: usize,
-    /// What happens to the client's interfaces, in order of time.
+    /// Changes of the client's interfaces, in order of time.
     pub interfaces: Vec<InterfaceChange>,
 }
 
-/// An interface of the client goes, or comes.
+/// A client's interface comes or goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceChange {
-    /// How long after the flow's start.
+    /// Time after the flow's start.
     pub after: Span,
-    /// The path that begins there.
+    /// The path from that interface.
     pub path: u32,
-    /// Whether it is there from then on.
+    /// Whether the interface exists from then on.
     pub is_up: bool,
 }
 
 /// A decision of the client's path agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// How long after the flow's start.
+    /// Time after the flow's start.
     pub after: Span,
-    /// What.
+    /// The decision.
     pub what: Decision,
 }
 
-/// What a path agent decides; paths and candidates are named by their place among the flow's direct and relayed paths.
+/// A decision of a path agent; paths and candidates are indices into the flow's direct and relayed paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Open a direct path.
     Open {
-        /// Which.
+        /// The path.
         path: u32,
     },
     /// Close a direct path.
     Close {
-        /// Which.
+        /// The path.
         path: u32,
     },
     /// Open a path through a relay.
     OpenThrough {
-        /// Which.
+        /// The relay.
         candidate: usize,
     },
     /// Close the path through a relay.
     CloseThrough {
-        /// Which.
+        /// The relay.
         candidate: usize,
-        /// Why.
+        /// The reason.
         why: GivenUp,
     },
 }
@@ -150,81 +150,81 @@ impl fmt::Display for Decision {
 }
 
 impl FlowPlan {
-    /// How many paths its sessions have.
+    /// Number of paths that its sessions see.
     #[must_use]
     pub fn sees_paths(&self) -> usize {
         if self.striping.is_some() { 1 } else { self.paths.len() }
     }
 }
 
-/// How packets are striped over routes below a session.
+/// How packets are striped over routes, below a session.
 #[derive(Clone, Debug)]
 pub struct StripingPlan {
-    /// How many packets each route gets in turn, in proportion.
+    /// The weight of each route in the round robin.
     pub weights: Vec<i64>,
     /// The reorder buffer at the receiver; `None` to deliver packets as they arrive.
     pub buffer: Option<BufferSize>,
     /// The routes, for the reorder buffer.
     pub lanes: Vec<Lane>,
-    /// How long acknowledgements take.
+    /// Delay of acknowledgements.
     pub back: Span,
 }
 
-/// The links of a path, in order, both ways.
+/// The links of a path, in order, in both directions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathPlan {
     /// From the client to the server.
     pub forward: Vec<u32>,
-    /// From the server to the client. If empty, packets arrive at once.
+    /// From the server to the client. If empty, packets arrive without delay.
     pub back: Vec<u32>,
 }
 
-/// The data of an application.
+/// An application's data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Supply {
     /// Endless data.
     Bulk,
-    /// So many bytes; then the session ends.
+    /// A number of bytes; then the session ends.
     File(u64),
-    /// Bytes at a rate, a chunk of so many at a time.
+    /// Data at a rate, in chunks.
     Steady {
-        /// How fast the application makes data.
+        /// The rate.
         rate: Rate,
-        /// In chunks of so many bytes.
+        /// Bytes of a chunk.
         chunk: u64,
     },
-    /// Bytes at times after its start, in order; then the session ends.
+    /// Numbers of bytes with times after the start, in order; then the session ends.
     Script(Arc<[(Span, u64)]>),
-    /// Datagrams of one size, without end.
+    /// An endless series of datagrams.
     Datagrams {
-        /// From one to the next.
+        /// Time between two datagrams.
         pause: Span,
-        /// Bytes of each.
+        /// Bytes of a datagram.
         size: usize,
     },
 }
 
-/// Sessions that arrive at random, carry a file each and end.
+/// Sessions that arrive at random, transfer a file each and end.
 #[derive(Clone, Debug)]
 pub struct ArrivalPlan {
-    /// Arrivals a second and for how long, over and over: a Poisson process whose rate alternates.
+    /// Arrivals per second and length of each phase, repeated: a Poisson process with an alternating rate.
     pub phases: Vec<(f64, Span)>,
-    /// How large the files are.
+    /// The sizes of the files.
     pub sizes: Sizes,
     /// Paths of each session.
     pub paths: Vec<PathPlan>,
     /// Settings of both ends.
     pub config: Arc<Config>,
-    /// The first phase begins then.
+    /// Start of the first phase.
     pub start: Time,
-    /// Nothing arrives from then on.
+    /// End of all arrivals.
     pub stop: Time,
 }
 
 /// The sizes of files, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sizes {
-    /// All equal.
+    /// All files have this size.
     Fixed(u64),
     /// Exponential with this mean.
     Exponential(f64),
@@ -242,17 +242,17 @@ pub enum Sizes {
 pub struct BurstPlan {
     /// The links they cross, in order.
     pub links: Vec<u32>,
-    /// From one packet of a burst to the next.
+    /// Time between two packets of a burst.
     pub every: Span,
-    /// Bytes of each packet, without what a link adds.
+    /// Bytes of each packet, without a link's overhead.
     pub packet: u32,
-    /// How long a burst lasts.
+    /// Length of a burst.
     pub on: Duration,
-    /// How long the pause after it lasts; [`Duration::Fixed`] zero for none.
+    /// Length of the pause after it; [`Duration::Fixed`] zero for no pause.
     pub off: Duration,
-    /// The first burst begins then.
+    /// Start of the first burst.
     pub start: Time,
-    /// Nothing is sent from then on.
+    /// End of all bursts.
     pub stop: Time,
 }
 
@@ -263,30 +263,30 @@ pub enum Duration {
     Fixed(Span),
     /// Exponential with this mean.
     Exponential(Span),
-    /// Anything between nothing and twice this mean.
+    /// Uniform between zero and twice this mean.
     Uniform(Span),
 }
 
 /// A change to a link.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// When.
+    /// The time.
     pub at: Time,
-    /// Which link.
+    /// The link.
     pub link: u32,
-    /// What.
+    /// The change.
     pub what: LinkChange,
 }
 
-/// Changes to a link that may hold packets.
+/// Changes that a link with packets on it supports.
 #[derive(Clone, Debug)]
 pub enum LinkChange {
     /// Cut it, or repair it.
     Down(bool),
-    /// Another rate.
+    /// Sets the rate.
     Rate(RateModel),
-    /// Another delay.
+    /// Sets the delay.
     Delay(Span),
-    /// Another random loss.
+    /// Sets the random loss.
     Loss(LossModel),
 }

@@ -4,7 +4,8 @@ use anabranch_prefetch::prefetch_item;
 
 use super::packets::LAST_HOP;
 
-/// Links one after the other. The table is read at every hop of every packet, and few networks have 65,535 links.
+/// Links of all routes. The table is read at every hop of every packet; few networks have more than 65,535 links, so
+/// entries usually need only two bytes.
 #[derive(Debug)]
 enum Hops {
     Short(Vec<u16>),
@@ -16,19 +17,19 @@ enum Hops {
 pub(crate) struct Table {
     /// The links of each route, ended by [`LAST_HOP`].
     hops: Hops,
-    /// Of each link, whether routes begin with it, and whether they come to it from another.
+    /// For each link: whether routes begin with it, and whether routes reach it from another link.
     uses: Vec<(bool, bool)>,
 }
 
 impl Table {
-    /// No routes over so many links.
+    /// An empty table for this many links.
     pub(crate) fn new(links: usize) -> Self {
         let hops =
             if links < usize::from(u16::MAX) { Hops::Short(Vec::new()) } else { Hops::Long(Vec::new()) };
         Self { hops, uses: vec![(false, false); links] }
     }
 
-    /// Notes a route; returns where it begins.
+    /// Adds a route; returns its index in the table.
     pub(crate) fn add(&mut self, links: &[u32]) -> u32 {
         let all = links.iter().copied().chain([LAST_HOP]);
         let start = match &mut self.hops {
@@ -43,12 +44,12 @@ impl Table {
         start
     }
 
-    /// True when a link both begins routes and goes on with others.
+    /// True if some link is the first of one route and a later one of another.
     pub(crate) fn is_mixed(&self) -> bool {
         self.uses.iter().any(|(begins, goes_on)| *begins && *goes_on)
     }
 
-    /// Has a place of the table fetched.
+    /// Prefetches an entry of the table.
     #[inline]
     pub(crate) fn prefetch(&self, place: usize) {
         match &self.hops {
@@ -57,7 +58,7 @@ impl Table {
         }
     }
 
-    /// The link at a place of the table; [`LAST_HOP`] when the route is over.
+    /// The link at an index of the table; [`LAST_HOP`] at the end of the route.
     #[inline]
     pub(crate) fn link(&self, place: usize) -> u32 {
         match &self.hops {
@@ -68,7 +69,7 @@ impl Table {
     }
 }
 
-/// Appends to a list; returns where that begins.
+/// Appends items to a list; returns the index of the first.
 fn append<T>(list: &mut Vec<T>, items: impl Iterator<Item = T>) -> u32 {
     let start = list.len() as u32;
     list.extend(items);

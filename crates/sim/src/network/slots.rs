@@ -1,11 +1,11 @@
 //! The occupied slots of a ring.
 
-/// Slots of a ring; a word of bits says which words of bits are not zero.
+/// Slots of a ring. A bitmap marks the occupied slots, and a second one the non-zero words of the first.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
 /// Bits of a slot's number.
 pub(crate) const SLOT_BITS: u32 = 12;
 
-/// A bit a slot, and one for each word of these that is not zero.
+/// A bit for each slot, and one for each non-zero word of these.
 #[derive(Debug)]
 pub(crate) struct Occupied {
     bits: [u64; SLOTS / 64],

@@ -9,10 +9,10 @@ use crate::chance::Chance;
 #[derive(Debug)]
 pub(crate) struct Burst {
     pub plan: BurstPlan,
-    /// Where its route begins in the list of hops.
+    /// Index of its route in the route table.
     pub route: u32,
     chance: Chance,
-    /// End of the burst that runs.
+    /// End of the current burst.
     until: Time,
     /// The rest of the packet spacing at the end of the last burst.
     left: Span,
@@ -26,13 +26,13 @@ impl Burst {
         Self { plan, route, chance: Chance::new(seed), until, left: Span::ZERO, sent: 0, received: 0 }
     }
 
-    /// Whether a packet leaves now, and when to call next.
+    /// Whether a packet leaves now, and the time of the next call.
     pub(crate) fn call(&mut self, now: Time) -> (bool, Time) {
         if now >= self.plan.stop {
             return (false, Time::NEVER);
         }
         if now >= self.until {
-            // The pause after the last burst is over.
+            // A new burst begins.
             self.until = now + self.chance.duration(self.plan.on);
             let first = now + self.left;
             if first > now || first >= self.until {
@@ -43,7 +43,7 @@ impl Burst {
         (true, self.due(now + self.plan.every))
     }
 
-    /// When to call for a packet that is due at `next`: in this burst, or after the pause.
+    /// The time of a packet that is due at `next`: within this burst, or after the pause.
     fn due(&mut self, next: Time) -> Time {
         self.left = next.since(self.until);
         if next < self.until { next } else { self.until + self.pause() }
@@ -76,7 +76,7 @@ pub(crate) struct Arrivals {
     pub open: usize,
 }
 
-/// Sessions of one source that may be open at the same time.
+/// Most open sessions of one source.
 pub(crate) const MAX_OPEN: usize = 20_000;
 
 impl Arrivals {
@@ -97,7 +97,7 @@ impl Arrivals {
         }
     }
 
-    /// The size of the file that arrives now, if one does, and when to call next.
+    /// The size of the file that arrives now, if one does, and the time of the next call.
     pub(crate) fn call(&mut self, now: Time) -> (Option<u64>, Time) {
         if now >= self.plan.stop {
             return (None, Time::NEVER);
@@ -107,7 +107,7 @@ impl Arrivals {
             self.phase = (self.phase + 1) % self.plan.phases.len();
             self.phase_end = now + self.plan.phases[self.phase].1;
         }
-        // A Poisson process has no memory, so it can start again when the rate changes.
+        // A Poisson process is memoryless, so it can restart when the rate changes.
         let rate = self.plan.phases[self.phase].0;
         let wait = Span::from_secs_f64(self.chance.exponential() / rate);
         let next = now + wait.max(Span::from_nanos(1));
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::network::plan::Duration;
 
-    /// Packets that leave in so many seconds, of one every 12 ms in bursts as long as the pauses between them.
+    /// Packets that leave within `seconds`, with one every 12 ms in bursts as long as the pauses between them.
     fn sent(length: Duration, seconds: u64) -> u64 {
         let end = Time::ZERO + Span::from_secs(seconds);
         let every = Span::from_millis(12);

@@ -1,7 +1,7 @@
 //! Links that run one by one.
 //!
-//! A link has one pending call: when its first packet arrives. That packet is offered to the next link of its route, or
-//! delivered at the end of the route.
+//! A link has one pending call: the arrival of its first packet. That packet then enters the next link of its route, or
+//! is delivered at the end of the route.
 
 use anabranch_link::{Arrival, Ecn, Link, LinkConfig, LinkStats, RateModel};
 use anabranch_wire::{Span, Time};
@@ -12,16 +12,16 @@ use super::packets::LAST_HOP;
 use super::plan::LinkChange;
 use super::wires::{Freight, Landed};
 
-/// A packet as links see it: eight bytes, since queues are the largest part of a network in memory.
+/// A packet as links see it: eight bytes, because queues use most of a network's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop {
-    /// Where the packet is.
+    /// The packet's slot.
     place: u32,
-    /// Where the rest of its route begins in the table; [`CAPABLE`] when it is capable of ECN.
+    /// Index of its next link in the route table; with the bit [`CAPABLE`] if it supports ECN.
     next: u32,
 }
 
-/// The mark of a packet that is capable of ECN.
+/// The mark of a packet that supports ECN.
 const CAPABLE: u32 = 1 << 31;
 
 impl Hop {
@@ -38,7 +38,7 @@ impl Hop {
     }
 }
 
-/// Links and their calendar, of which party `n` is link `n`.
+/// Links and their calendar; party `n` is link `n`.
 #[derive(Debug)]
 pub(super) struct Stepwise {
     links: Vec<Link<Hop>>,
@@ -75,7 +75,7 @@ impl Stepwise {
         }
     }
 
-    /// Frees what a link lost and asks for its next call.
+    /// Frees packets that a link lost, and schedules its next call.
     fn attend(&mut self, index: usize, freight: &mut Freight) {
         self.free_lost(index, freight);
         if let Some(at) = self.links[index].next_arrival() {
@@ -89,7 +89,7 @@ impl Stepwise {
         }
     }
 
-    /// Moves on what has arrived at the end of the link that is called first, if that is by `until`.
+    /// Moves the packets that have arrived at the end of the first link due, if that is by `until`.
     pub(super) fn step(&mut self, until: Time, freight: &mut Freight, landed: &mut Vec<Landed>) {
         let Some((now, index)) = self.agenda.next(until) else { return };
         loop {
@@ -113,7 +113,7 @@ impl Stepwise {
         }
     }
 
-    /// Offers a packet that has crossed a link to the next one, or hands it out.
+    /// Offers a packet that has crossed a link to the next one, or adds it to `landed`.
     fn move_on(&mut self, at: Time, arrival: &Arrival<Hop>, freight: &mut Freight, landed: &mut Vec<Landed>) {
         let Arrival { item: hop, size, ce, corrupt, .. } = *arrival;
         if corrupt {

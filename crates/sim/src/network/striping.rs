@@ -1,8 +1,9 @@
-//! A layer below a session that stripes the packets of its only path over several routes, and may reorder them at the other
-//! end (PSMC [T1, T3, T6], SAFIRE [S5]).
+//! A layer below a session that stripes the packets of its only path over several routes, and may reorder them at the
+//! other end (PSMC [T1, T3, T6], SAFIRE [S5]).
 //!
-//! The session does not notice it. Packets are spread by weighted round robin; packets of the server return over the first
-//! route (one-way multipath [T4]). The layer uses the packet numbers of the path: there is one path, and no number is skipped.
+//! The session does not notice it. Weighted round robin spreads the client's packets; the server's packets return over
+//! the first route (one-way multipath [T4]). The layer uses the path's packet numbers: there is only one path, and no
+//! number is skipped.
 
 use anabranch_engine::DoubleBuffer;
 use anabranch_wire::{Length, Message, Time};
@@ -18,7 +19,7 @@ type Parcel = (Envelope, Message<Length>);
 #[derive(Debug)]
 pub(crate) struct StripingLayer {
     plan: StripingPlan,
-    /// The credit of each route; the one with the most sends.
+    /// The credit of each route; the route with the most sends next.
     credits: Vec<i64>,
     buffer: Option<DoubleBuffer<Parcel>>,
 }
@@ -30,13 +31,13 @@ impl StripingLayer {
         layer
     }
 
-    /// Another session begins.
+    /// Restarts for another session.
     pub(crate) fn reset(&mut self) {
         self.credits = vec![0; self.plan.weights.len()];
         self.buffer = self.plan.buffer.map(|size| DoubleBuffer::new(size, &self.plan.lanes, self.plan.back));
     }
 
-    /// The route of the next packet of an end.
+    /// The route of an end's next packet.
     pub(crate) fn next_route(&mut self, end: usize) -> usize {
         if end == SERVER {
             return 0;
@@ -50,7 +51,7 @@ impl StripingLayer {
         richest
     }
 
-    /// Takes a packet for an end; packets that its session can have go into `ready`.
+    /// Handles a packet for an end; adds the packets that its session may receive to `ready`.
     pub(crate) fn take_in(&mut self, now: Time, packet: Parcel, ready: &mut Vec<Parcel>) {
         let number = packet.1.packet().map(|packet| packet.fsn.0);
         match (&mut self.buffer, number) {
@@ -68,7 +69,7 @@ impl StripingLayer {
         }
     }
 
-    /// When an end has to be called.
+    /// When an end needs a call.
     pub(crate) fn deadline(&self, end: usize) -> Time {
         let buffer = self.buffer.as_ref().filter(|_| end == SERVER);
         buffer.and_then(DoubleBuffer::deadline).unwrap_or(Time::NEVER)

@@ -1,7 +1,7 @@
 //! The links of a network and their packets: moves packets from hop to hop.
 //!
-//! A packet arrives at least one link delay after it was sent. If packets enter over links that no other packets pass
-//! through, links do not depend on packets that are sent meanwhile. Plain links then run ahead of the sessions by that
+//! A packet arrives at least one link delay after it was sent. If packets enter only over links that no other packets
+//! cross, links do not depend on packets that are sent meanwhile. Plain links then run ahead of the sessions by that
 //! delay, slot by slot ([`Express`]). Otherwise links run one by one ([`Stepwise`]).
 
 use anabranch_link::{LinkConfig, LinkStats};
@@ -24,7 +24,7 @@ pub(crate) struct Envelope {
     pub to: Destination,
     /// UDP payload in bytes.
     pub size: u32,
-    /// Whether it has a congestion mark.
+    /// Whether it was marked for congestion.
     pub ce: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Landed {
     pub ce: bool,
 }
 
-/// The same, fetched.
+/// A packet at the end of its route, fetched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetched {
     pub at: Time,
@@ -70,7 +70,7 @@ pub(crate) struct Departure {
     pub at: Time,
     /// The order among packets that leave at the same time.
     pub turn: u32,
-    /// Where its route begins in the table.
+    /// Index of its route in the route table.
     pub start: u32,
     pub to: Destination,
     /// UDP payload in bytes.
@@ -82,12 +82,12 @@ pub(crate) struct Departure {
 pub(crate) struct Leaving {
     at: Time,
     turn: u32,
-    /// Capable of ECN.
+    /// Whether it supports ECN.
     ecn: bool,
     flight: Flight,
 }
 
-/// Packets, where they go, and how many have crossed a link.
+/// Packets, their routes, and how many have crossed a link.
 #[derive(Debug)]
 pub(crate) struct Freight {
     pub packets: Packets,
@@ -109,7 +109,7 @@ enum Links {
 }
 
 impl Wires {
-    /// Links over which these routes go, and which change while they run or not.
+    /// Links for these routes; `changes` tells whether links change during the run.
     pub(crate) fn new(mut links: Vec<LinkConfig>, seed: u64, routes: Table, changes: bool) -> Self {
         for (index, link) in links.iter_mut().enumerate() {
             link.seed = seed_of(seed, SEED_KIND, index as u64);
@@ -122,7 +122,7 @@ impl Wires {
         Self { freight: Freight { packets: Packets::default(), routes, packet_hops: 0 }, links }
     }
 
-    /// Up to when links may run ahead of packets sent from `at` on; `None` if they may not.
+    /// The time until which links may run ahead of packets sent at or after `at`; `None` if they may not.
     pub(crate) fn ahead_of(&self, at: Time) -> Option<Time> {
         match &self.links {
             Links::Express(links) => Some(links.ahead_of(at)),
@@ -130,7 +130,7 @@ impl Wires {
         }
     }
 
-    /// No packet arrives before that.
+    /// No packet arrives before this time.
     pub(crate) fn next_at(&mut self) -> Time {
         match &mut self.links {
             Links::Express(links) => links.next_at(),
@@ -138,8 +138,8 @@ impl Wires {
         }
     }
 
-    /// Moves on what arrives at the ends of links by `until`, into `landed` what that was the last hop of: all of it where links go
-    /// ahead, else what is first.
+    /// Moves the packets that reach the end of a link by `until`, and adds those at the end of their route to `landed`.
+    /// Links that run ahead move all of them, others only the first.
     pub(crate) fn step(&mut self, until: Time, landed: &mut Vec<Landed>) {
         match &mut self.links {
             Links::Express(links) => links.step(until, &mut self.freight, landed),
@@ -147,12 +147,12 @@ impl Wires {
         }
     }
 
-    /// How many packets crossed a link so far.
+    /// Packets that have crossed a link so far.
     pub(crate) fn packet_hops(&self) -> u64 {
         self.freight.packet_hops
     }
 
-    /// Stores a packet; the message keeps only its lists.
+    /// Stores a packet; only the lists stay in `message`.
     pub(crate) fn pack(&mut self, packet: Departure, message: Option<&mut Message<Length>>) -> Leaving {
         let Departure { at, turn, start, to, size } = packet;
         let place = self.freight.packets.insert(to, size, message);
@@ -187,13 +187,13 @@ impl Wires {
         self.freight.packets.open(&fetched.packed)
     }
 
-    /// Takes the lists back of what was opened, before another packet leaves.
+    /// Returns the lists of an opened packet for reuse, before another packet leaves.
     #[inline]
     pub(crate) fn close(&mut self, fetched: &Fetched, message: &mut Message<Length>) {
         self.freight.packets.close(&fetched.packed, message);
     }
 
-    /// Changes a link; only where that was expected.
+    /// Changes a link; allowed only if [`Self::new`] announced changes.
     pub(crate) fn change(&mut self, now: Time, index: usize, change: &LinkChange) {
         match &mut self.links {
             Links::Express(_) => debug_assert!(false, "links that go ahead do not change"),
@@ -217,7 +217,7 @@ impl Wires {
         }
     }
 
-    /// Packets of a source of plain packets that were lost so far.
+    /// Lost packets of a source of plain packets so far.
     pub(crate) fn lost_of(&self, source: usize) -> u64 {
         self.freight.packets.lost_of(source)
     }
@@ -238,7 +238,7 @@ impl Wires {
         }
     }
 
-    /// Packets under way now.
+    /// Number of packets in flight.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.freight.packets.count()

@@ -17,7 +17,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 up to, and without, `limit`.
+    /// A number from 0 to below `limit`.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }
@@ -31,13 +31,13 @@ impl Dice {
         self.unit() < probability
     }
 
-    /// Small values more often than large ones.
+    /// A number from `low` to `high`, small ones more often.
     pub(crate) fn skewed(&mut self, low: f64, high: f64) -> f64 {
         let unit = self.unit();
         low + (high - low) * unit * unit * unit
     }
 
-    /// One of several.
+    /// One of these choices.
     pub(crate) fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }

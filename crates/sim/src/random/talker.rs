@@ -1,8 +1,7 @@
-//! An application that relies on events alone, and knows every byte that it sends and should receive.
+//! An application that relies only on events, and knows every byte that it sends and should receive.
 //!
-//! It writes to a stream again only after [`Event::StreamWritable`], reads again only after
-//! [`Event::StreamReadable`], and opens streams again only after [`Event::StreamsAvailable`]: an event that
-//! the engine forgets shows as a stream that never ends.
+//! It writes to a stream again only after [`Event::StreamWritable`], reads again only after [`Event::StreamReadable`],
+//! and opens streams again only after [`Event::StreamsAvailable`]. If the engine forgets an event, a stream never ends.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,9 +28,9 @@ pub(crate) struct Outgoing {
     pub total: u64,
     pub written: u64,
     pub end: Option<End>,
-    /// It was finished before it was reset: the reset may have come too late.
+    /// It was finished before it was reset, so the reset may have come too late.
     pub finished: bool,
-    /// The peer asked for no more.
+    /// The peer asked to stop.
     pub stopped: bool,
     pub blocked: bool,
 }
@@ -41,7 +40,7 @@ pub(crate) struct Outgoing {
 pub(crate) struct Incoming {
     pub read: u64,
     pub end: Option<End>,
-    /// This end asked for no more.
+    /// This end asked to stop.
     pub stopped: bool,
     readable: bool,
 }
@@ -51,11 +50,11 @@ pub(crate) struct Incoming {
 pub(crate) struct Talker {
     pub out: BTreeMap<StreamId, Outgoing>,
     pub inc: BTreeMap<StreamId, Incoming>,
-    /// Lengths of streams to open.
+    /// Lengths of streams still to be opened.
     pub wants: VecDeque<u64>,
     pub paused: bool,
     pub gulp: Option<(usize, usize)>,
-    /// Writes no more: this end or its peer is closing.
+    /// True when this end or its peer is closing: it writes no more.
     pub closing: bool,
     pub established: bool,
     pub closed: Option<CloseReason>,
@@ -103,20 +102,20 @@ impl Talker {
         }
     }
 
-    /// Gives up the sending half of one of the streams.
+    /// Resets the sending half of one of the streams.
     pub(crate) fn reset(&mut self, session: &mut Session<Bytes>, pick: usize) {
         let open =
             self.out.iter_mut().filter(|(_, half)| !matches!(half.end, Some(End::Reset(_))) && !half.stopped);
         let Some((stream, half)) = open.into_iter().nth(pick) else { return };
         let code = 1000 + stream.0;
-        // Everything may have been acknowledged before: then there is nothing to give up.
+        // It fails if everything was already acknowledged.
         if session.reset(*stream, code).is_ok() {
             half.finished = half.end.is_some();
             half.end = Some(End::Reset(code));
         }
     }
 
-    /// Wants no more of one of the streams.
+    /// Asks the peer to stop sending one of the streams.
     pub(crate) fn stop(&mut self, session: &mut Session<Bytes>, pick: usize) {
         let open = self.inc.iter_mut().filter(|(_, half)| half.end.is_none() && !half.stopped);
         if let Some((stream, half)) = open.into_iter().nth(pick)
@@ -183,11 +182,11 @@ impl Talker {
         }
     }
 
-    /// Every third pair of streams is redundant at first, and changes whenever it was full.
+    /// Makes every third pair of streams redundant at first, and switches after each thousand bytes.
     fn choose_copies(&mut self, session: &mut Session<Bytes>, stream: StreamId) {
         let written = self.out.get(&stream).map_or(0, |half| half.written);
         if stream.0 / 2 % 3 == 2 {
-            // Refused when the stream is over.
+            // Refused after the stream's end.
             let _ = session.set_redundant(stream, (written / 1000).is_multiple_of(2));
         }
     }

@@ -1,4 +1,4 @@
-//! Derives two configurations, cables and a script from a seed.
+//! Derives cables, a configuration for each end, and a script from a seed.
 
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{AckPolicy, Config, DatagramMode, Detector, ReportConfig, SchedulerKind};
@@ -13,10 +13,10 @@ use crate::pair::CableConfig;
 pub(crate) struct World {
     pub configs: [Config; 2],
     pub cables: Vec<CableConfig>,
-    /// Sorted by time.
+    /// The script, sorted by time.
     pub steps: Vec<Step>,
     pub finale: Finale,
-    /// When the script is over and all links work.
+    /// When the script is over and all links work again.
     pub mended_at: Time,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Step {
 /// An operation. `pick` chooses among the current candidates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
-    /// Silence in the directions that are true.
+    /// Silences the directions that are true.
     Cut {
         cable: usize,
         directions: [bool; 2],
@@ -55,7 +55,7 @@ pub(crate) enum Operation {
         cable: usize,
         mtu: Option<u32>,
     },
-    /// A stream of so many bytes, and so many in response.
+    /// A stream of this many bytes, and a response.
     Talk {
         end: usize,
         bytes: u64,
@@ -77,7 +77,7 @@ pub(crate) enum Operation {
         end: usize,
         paused: bool,
     },
-    /// Reads so many bytes at a time, and so often in a row.
+    /// Limits reads to this many bytes at a time, and to this many in a row.
     Gulp {
         end: usize,
         bytes: usize,
@@ -98,16 +98,16 @@ pub(crate) enum Operation {
     },
 }
 
-/// How it ends.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finale {
-    /// When all is delivered the ends for which this is true close.
+    /// After all data was delivered, these ends close.
     Close([bool; 2]),
     /// This end closes while the script runs.
     CloseEarly(usize),
     /// This end aborts while the script runs.
     Abort(usize),
-    /// This end is gone without a word.
+    /// This end disappears without a message.
     Vanish(usize),
 }
 
@@ -136,7 +136,7 @@ impl World {
         };
         let mut world =
             Self { configs, cables, steps: Vec::new(), finale, mended_at: Time::ZERO + millis(length) };
-        // Both directions carry something, whatever else happens.
+        // Both directions carry data in every world.
         for end in 0..2 {
             let bytes = dice.skewed(1.0, 400_000.0) as u64;
             world.add(millis(0.0), Operation::Talk { end, bytes });
@@ -180,7 +180,7 @@ impl World {
     }
 
     fn cut(&mut self, dice: &mut Dice, cable: usize, at: f64) {
-        // The first cable lets the handshake through.
+        // The first cable must carry the handshake.
         let at = if cable == 0 { at.max(1_500.0) } else { at };
         let directions = dice.one_of(&[[true, true], [true, true], [true, false], [false, true]]);
         self.add(millis(at), Operation::Cut { cable, directions });
@@ -215,7 +215,7 @@ fn cable(dice: &mut Dice) -> CableConfig {
 
 fn config(dice: &mut Dice, rebinds: bool) -> Config {
     let mut config = if dice.chance(0.25) { Config::tcp() } else { Config::default() };
-    // Packets of the `tcp` profile do not pass every cable here.
+    // Some cables here do not pass packets of the `tcp` profile.
     config.mtu.base = 1200;
     config.mtu.max = 1472;
     config.cc.rule = dice.one_of(&RuleKind::ALL);

@@ -1,4 +1,4 @@
-//! The applications at both ends of a flow: the client's writes what its supply has, the server's reads at once.
+//! The applications at both ends of a flow: the client writes its supply, the server reads at once.
 
 use anabranch_engine::{Event, PathChange, PathError, Read, Session};
 use anabranch_wire::{DatagramFrame, Length, Span, StreamId, Time};
@@ -6,7 +6,7 @@ use anabranch_wire::{DatagramFrame, Length, Span, StreamId, Time};
 use super::{CLIENT, Flow, Served, Supply};
 
 impl Flow {
-    /// Lets the application at an end do what there is to do.
+    /// Handles an end's events: reads, writes and opens paths.
     pub(crate) fn serve(&mut self, now: Time, end: usize) -> Served {
         let Some(session) = &mut self.sessions[end] else { return Served::Nothing };
         while session.poll_pid_change().is_some() {}
@@ -49,7 +49,7 @@ impl Flow {
         let session = self.sessions[CLIENT].as_mut();
         self.stream = session.and_then(|session| {
             let stream = session.open_stream()?;
-            // It was opened a moment ago.
+            // The stream was just opened.
             let _ = session.set_redundant(stream, self.redundant);
             Some(stream)
         });
@@ -61,7 +61,7 @@ impl Flow {
         }
     }
 
-    /// A steady application has another chunk, or another datagram.
+    /// Adds the next chunk or datagram of a steady application.
     pub(super) fn add_chunk(&mut self, now: Time) {
         match &self.supply {
             &Supply::Steady { rate, chunk } => {
@@ -81,22 +81,22 @@ impl Flow {
             &Supply::Datagrams { pause, size } => {
                 self.counts.datagrams += 1;
                 self.next_chunk = self.sent_at(self.counts.datagrams, pause);
-                // Which one it is says its flow, for it has no bytes that could.
+                // The datagram's bytes are not modelled, so its flow field carries its number.
                 let flow = self.counts.datagrams as u32;
                 let datagram = DatagramFrame { class: 0, flow, data: Length(size) };
-                // One that is too large for the paths is lost like one that finds no room.
+                // A datagram that is too large or finds no room is lost.
                 let _ = self.sessions[CLIENT].as_mut().map(|session| session.send_datagram(datagram));
             }
             Supply::Bulk | Supply::File(_) => {}
         }
     }
 
-    /// When the datagram after so many others is sent.
+    /// When the datagram with this number is sent.
     fn sent_at(&self, others: u64, pause: Span) -> Time {
         self.first_datagram + pause.max(Span::from_nanos(1)) * others
     }
 
-    /// Notes the datagrams that came.
+    /// Records the datagrams that arrived.
     fn take_datagrams(&mut self, now: Time, end: usize) {
         let Supply::Datagrams { pause, size } = self.supply else { return };
         while let Some((_, datagram)) = self.sessions[end].as_mut().and_then(Session::recv_datagram) {
@@ -124,7 +124,7 @@ impl Flow {
             _ => false,
         };
         if over {
-            // The stream was open a moment ago, so it can be finished.
+            // The stream was just open, so it can be finished.
             let _ = session.finish(stream);
         }
     }

@@ -1,8 +1,8 @@
 //! A flow whose paths the path agent opens and closes.
 //!
-//! Carries out what [`anabranch_agent`] decides, as the driver over sockets does, and decides nothing. Each direct path
-//! begins at an interface of its own, with the path's number as its socket. Paths behind these lead through relays: they
-//! are the candidates.
+//! It carries out the decisions of [`anabranch_agent`], as the driver over sockets does. Each direct path starts at its
+//! own interface; the path's number is its socket. The paths after the direct ones lead through relays and are the
+//! candidates.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use anabranch_wire::{Length, PathId, Span, Time};
 use super::super::plan::{AgentPlan, Decided, Decision};
 use super::{CLIENT, REMOTE, SERVER};
 
-/// Pause while the peer has not made the next path id ready.
+/// Pause while the peer has not provided the next path id.
 const NOT_READY_PAUSE: Span = Span::from_millis(5);
-/// Most decisions that are remembered.
+/// Most decisions that are recorded.
 const MAX_DECISIONS: usize = 4_096;
 
-/// A candidate, as its relay has it.
+/// The state of a candidate.
 #[derive(Debug, Default)]
 enum Relayed {
-    /// It is in reserve.
+    /// In reserve.
     #[default]
     Unused,
-    /// It is to be opened.
+    /// To be opened at this time.
     OpensAt(Time),
-    /// It has a path.
+    /// In use.
     Has { path: PathId, was_open: bool },
-    /// Its path is to be closed as soon as another one works.
+    /// To be closed as soon as another path works.
     Leaving(PathId),
 }
 
-/// The agents of one flow's session, and what they decided.
+/// The agents of one flow's session, and their decisions.
 pub(crate) struct Guided {
     plan: Arc<AgentPlan>,
     agents: [Direct; 2],
@@ -44,18 +44,18 @@ pub(crate) struct Guided {
     probes: ProbeBudget,
     /// Which direct paths have an interface now.
     is_up: Vec<bool>,
-    /// How many changes of interfaces have happened.
+    /// How many interface changes have happened.
     changed: usize,
     started_at: Time,
     /// When relays join the race for the first path.
     relays_race_at: Time,
     is_established: bool,
-    /// What was decided at the client, oldest first.
+    /// Decisions at the client, oldest first.
     pub decisions: Vec<Decided>,
 }
 
 impl Guided {
-    /// For a flow with so many paths.
+    /// A guide for a flow with this many paths.
     pub(super) fn new(plan: Arc<AgentPlan>, paths: usize) -> Self {
         let candidates = paths.saturating_sub(plan.direct);
         Self {
@@ -73,14 +73,14 @@ impl Guided {
         }
     }
 
-    /// The routes that race when the session begins.
+    /// The routes that race at the start.
     pub(super) fn begin(&mut self, now: Time) -> Vec<Route> {
         self.started_at = now;
         self.relays_race_at = if self.relayed.is_empty() { Time::NEVER } else { now + HEAD_START };
         self.agents[CLIENT].first_routes(&self.locals(CLIENT))
     }
 
-    /// The addresses of an end, of which each direct path has one.
+    /// An end's addresses: one for each direct path.
     fn locals(&self, end: usize) -> Vec<LocalAddress> {
         let address = REMOTE[1 - end].ip();
         let local = |socket: usize| LocalAddress {
@@ -90,11 +90,11 @@ impl Guided {
             interface: socket as u32,
             routes: Vec::new(),
         };
-        // A server's interfaces stay.
+        // Only the client's interfaces change.
         (0..self.plan.direct).filter(|path| end == SERVER || self.is_up[*path]).map(local).collect()
     }
 
-    /// True for a direct path whose interface is gone: packets to it are lost.
+    /// True for a direct path without an interface: packets to it are lost.
     pub(super) fn is_cut(&self, path: usize) -> bool {
         self.is_up.get(path).is_some_and(|is_up| !is_up)
     }
@@ -107,7 +107,7 @@ impl Guided {
         (route.socket as usize) < self.plan.direct
     }
 
-    /// Something happened to an end's session.
+    /// Handles an event of an end's session.
     pub(super) fn on_event(&mut self, now: Time, end: usize, event: &Event, session: &Session<Length>) {
         match event {
             Event::Established => {
@@ -153,7 +153,7 @@ impl Guided {
         }
     }
 
-    /// Carries out what is due at an end.
+    /// Carries out the decisions that are due at an end.
     pub(super) fn act(&mut self, now: Time, end: usize, session: &mut Session<Length>) {
         if end == CLIENT {
             self.change_interfaces(now, session);
@@ -168,7 +168,7 @@ impl Guided {
         }
     }
 
-    /// Interfaces come and go.
+    /// Applies the interface changes that are due.
     fn change_interfaces(&mut self, now: Time, session: &mut Session<Length>) {
         let plan = Arc::clone(&self.plan);
         while let Some(change) = plan.interfaces.get(self.changed) {
@@ -188,7 +188,7 @@ impl Guided {
         }
     }
 
-    /// Relays join the race once the direct paths had their head start.
+    /// Lets relays join the race after the direct paths' head start.
     fn race_relays(&mut self, now: Time, session: &mut Session<Length>) {
         if self.relays_race_at <= now {
             self.relays_race_at = Time::NEVER;
@@ -233,7 +233,7 @@ impl Guided {
         }
     }
 
-    /// Looks at the session's paths when that is due, and takes candidates into use or out of it.
+    /// Checks the session's paths when that is due, and selects the candidates to use.
     fn follow_choice(&mut self, now: Time, session: &Session<Length>) {
         if self.relayed.is_empty() || self.choice.next_look() > now {
             return;
@@ -267,7 +267,7 @@ impl Guided {
         }
     }
 
-    /// Opens the path of a candidate that is due, and closes one that is no longer wanted.
+    /// Opens the path of a candidate that is due, or closes one that is not wanted any more.
     fn carry_on(&mut self, now: Time, candidate: usize, session: &mut Session<Length>) {
         let route = self.route_of(candidate);
         let (relayed, retry) = &mut self.relayed[candidate];

@@ -20,14 +20,14 @@ use super::wires::Envelope;
 use crate::pair::CountedPids;
 use guided::Guided;
 
-/// Bytes that the windows of one session may promise: more than any asks for.
+/// Bytes that the windows of one session may promise: more than any session needs.
 const BUDGET: u64 = 1 << 40;
 
-/// Which end of a flow, as the place of its session.
+/// Index of an end's session.
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
 
-/// Where the other end of each is, as its session has it.
+/// The address of each end's peer.
 const REMOTE: [SocketAddr; 2] = [
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 443)),
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1000)),
@@ -38,11 +38,11 @@ const REMOTE: [SocketAddr; 2] = [
 pub(crate) enum Served {
     Nothing,
     Something,
-    /// The flow is over.
+    /// The flow has ended.
     Over,
 }
 
-/// Where each path's routes begin in the list of hops: towards the server, and back.
+/// Index of each path's routes in the route table: to the server, and back.
 pub(crate) type Routes = Arc<[[u32; 2]]>;
 
 /// Counters of a flow.
@@ -52,26 +52,26 @@ pub(crate) struct FlowCounts {
     pub bytes: u64,
     /// Packets with data that reached the server.
     pub data_packets: u64,
-    /// Of these, those that came after data behind theirs.
+    /// Those that arrived after later data.
     pub late_packets: u64,
     /// Datagrams that the application has sent.
     pub datagrams: u64,
-    /// When the server's application last took something; zero before.
+    /// When the server's application last read something; zero before.
     took_at: Time,
-    /// The longest time without data.
+    /// The longest time without data so far.
     pause: Span,
     /// Most bytes that waited for earlier ones at the server.
     pub reassembling_max: u64,
 }
 
 impl FlowCounts {
-    /// The server's application reads something.
+    /// Records that the server's application read something.
     fn took(&mut self, now: Time) {
         self.pause = self.pause_until(now);
         self.took_at = now;
     }
 
-    /// The longest time without data, if there is none until `now`.
+    /// The longest time without data, if no data arrives until `now`.
     fn pause_until(&self, now: Time) -> Span {
         let waits = if self.took_at == Time::ZERO { Span::ZERO } else { now.since(self.took_at) };
         self.pause.max(waits)
@@ -86,58 +86,58 @@ pub(crate) struct Ended {
 
 impl Ended {
     fn of(session: &Session<Length>) -> Box<Self> {
-        // Nothing waits in a session that is no more.
+        // A closed session holds no data.
         let stats = SessionStats { bytes_reassembling: 0, ..session.stats() };
         Box::new(Self { paths: session.paths(), stats })
     }
 }
 
-/// A slot for a flow, used by several flows one after the other.
+/// A slot for successive flows.
 ///
-/// Fields are ordered by access, before the sessions, which are large: first for every packet, then for packets to the client,
-/// then for packets to the server.
+/// Fields are ordered by access, before the large sessions: first those for every packet, then for packets to the
+/// client, then for packets to the server.
 #[repr(C)]
 pub(crate) struct Flow {
     pub routes: Routes,
     supply: Supply,
-    /// Counts the sessions of this slot.
+    /// Number of the session in this slot.
     pub generation: u32,
     redundant: bool,
     /// The striping of its only path.
     pub thin: Option<Box<StripingLayer>>,
     pub stop: Time,
     // The client's application:
-    /// When a steady or scripted application has more.
+    /// When a steady or scripted application has its next data.
     next_chunk: Time,
-    /// When another path may be opened that could not before.
+    /// When a path may open that was delayed.
     next_opening: Time,
-    /// The paths to open yet, a bit each.
+    /// The paths still to be opened, a bit each.
     unopened: u64,
     stream: Option<StreamId>,
     /// Bytes that the application has not written yet.
     left: u64,
-    /// How many of its entries a script has given.
+    /// Number of entries of the script that were used.
     played: usize,
     config: Arc<Config>,
-    /// Where the PIDs of the next sessions begin.
+    /// First PID of the next sessions.
     pids: u64,
     // Data at the server:
-    /// End of the data that arrived, gaps or not.
+    /// End of the data that arrived, including gaps.
     highest: u64,
     pub counts: FlowCounts,
-    // And this is asked for rarely.
-    /// Counters of the first sessions of this slot at their end.
+    // Rarely accessed:
+    /// Counters of the slot's first sessions at their end.
     ended: [Option<Box<Ended>>; 2],
     pub start: Time,
-    /// The earliest times after that at which further paths open.
+    /// Earliest times of opening further paths, after the start.
     openings: Vec<Span>,
-    /// When a file had arrived and was acknowledged in full.
+    /// When a file was completely acknowledged.
     pub finished_at: Option<Time>,
     /// When the first datagram was sent.
     first_datagram: Time,
-    /// The datagrams that came, in the order in which they did: their number, and how long they took.
+    /// Datagrams in order of arrival: number and delay.
     pub delays: Vec<(u32, Span)>,
-    /// Opens and closes the paths, if the path agent does.
+    /// The path agent of this flow, if it has one.
     guided: Option<Box<Guided>>,
     pub sessions: [Option<Session<Length>>; 2],
 }
@@ -177,13 +177,13 @@ impl Flow {
         }
     }
 
-    /// Has the path agent open and close the paths.
+    /// Lets the path agent open and close the paths.
     pub(crate) fn guided(self, plan: Option<Arc<AgentPlan>>) -> Self {
         let guided = plan.map(|plan| Box::new(Guided::new(plan, self.routes.len())));
         Self { guided, ..self }
     }
 
-    /// What the path agent decided at the client.
+    /// Decisions of the path agent at the client.
     pub(crate) fn decisions(&self) -> &[Decided] {
         self.guided.as_ref().map_or(&[], |guided| &guided.decisions)
     }
@@ -194,7 +194,7 @@ impl Flow {
         self
     }
 
-    /// Prefetches itself and an end's session for a packet that arrives soon.
+    /// Prefetches this flow and an end's session for a packet that arrives soon.
     pub(crate) fn prefetch(&self, end: usize, acknowledges: bool) {
         let (client, server) = (std::mem::offset_of!(Self, next_chunk), std::mem::offset_of!(Self, highest));
         prefetch(self, 0..client);
@@ -208,17 +208,17 @@ impl Flow {
         prefetch(session, second);
     }
 
-    /// Whether it runs until it is stopped.
+    /// True if it runs until it is stopped.
     pub(crate) fn is_endless(&self) -> bool {
         !matches!(self.supply, Supply::File(_) | Supply::Script(_))
     }
 
-    /// Sets the earliest times at which further paths open, after the start.
+    /// Sets the earliest times of opening further paths, after the start.
     pub(crate) fn opening(self, openings: Vec<Span>) -> Self {
         Self { openings, ..self }
     }
 
-    /// Has the stream sent on every path.
+    /// Sends the stream on every path if `redundant`.
     pub(crate) fn redundant(self, redundant: bool) -> Self {
         Self { redundant, ..self }
     }
@@ -242,7 +242,7 @@ impl Flow {
         Box::new(CountedPids(self.pids))
     }
 
-    /// Connects.
+    /// Connects the client.
     fn begin(&mut self, now: Time) {
         let pids = self.next_pids();
         let first = Self::route(CLIENT, 0);
@@ -262,7 +262,7 @@ impl Flow {
         (self.stream, self.highest) = (None, 0);
     }
 
-    /// Ends both sessions; packets under way are lost.
+    /// Ends both sessions; packets in flight are lost.
     pub(crate) fn end(&mut self) {
         self.counts.bytes += self.live_bytes();
         let sessions = std::mem::take(&mut self.sessions);
@@ -277,13 +277,13 @@ impl Flow {
         self.sessions[SERVER].as_ref().map_or(0, |session| session.stats().bytes_read)
     }
 
-    /// The paths of an end with what was counted on them, also when the flow is over.
+    /// An end's paths with their counters, also after the flow's end.
     pub(crate) fn counted_paths(&self, end: usize) -> Vec<PathInfo> {
         let ended = || self.ended[end].as_ref().map(|ended| ended.paths.clone());
         self.sessions[end].as_ref().map(Session::paths).or_else(ended).unwrap_or_default()
     }
 
-    /// Counters of an end, also after the end of the flow.
+    /// An end's counters, also after the flow's end.
     pub(crate) fn stats(&self, end: usize) -> SessionStats {
         let ended = || self.ended[end].as_ref().map(|ended| ended.stats);
         self.sessions[end].as_ref().map(Session::stats).or_else(ended).unwrap_or_default()
@@ -304,7 +304,7 @@ impl Flow {
         }
     }
 
-    /// The longest time for which the server's application had nothing to take, once something had come; `None` where nothing came.
+    /// The longest time without data for the server's application, after the first data; `None` without data.
     pub(crate) fn pause(&self, now: Time) -> Option<Span> {
         let counts = &self.counts;
         let longest = if self.sessions[SERVER].is_some() { counts.pause_until(now) } else { counts.pause };
@@ -347,7 +347,7 @@ impl Flow {
 
     fn hand_up_all(&mut self, now: Time, packets: Vec<(Envelope, Message<Length>)>) {
         for (Envelope { to, size, ce }, mut message) in packets {
-            // All routes are one path to the session.
+            // To the session, all routes are one path.
             let to = Destination { path: 0, ..to };
             self.hand_up(now, Envelope { to, size, ce }, &mut message);
         }

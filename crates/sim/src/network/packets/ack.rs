@@ -1,4 +1,4 @@
-//! A packet with one acknowledgement, as numbers: in one cache line with up to four ranges, and with more in further ones.
+//! A packet with one acknowledgement, packed as numbers: up to four ranges in one cache line, more in further lines.
 
 use std::ops::Range;
 
@@ -6,32 +6,32 @@ use anabranch_prefetch::prefetch_item;
 use anabranch_wire::{Ack, Frame, Fsn, Length, Message, Packet, PathId, Ranges, Span};
 use smallvec::{SmallVec, smallvec};
 
-/// Lengths in the packet's own line, and in each further one.
+/// Lengths in the packet's own line.
 const FIRST: usize = 7;
 const FURTHER: usize = 15;
 
-/// Ranges that lie in place in a message.
+/// Ranges that a message stores inline.
 const IN_PLACE: usize = 2;
 
-/// All lengths of one acknowledgement: those of 32 ranges lie in place.
+/// All lengths of one acknowledgement; those of 32 ranges are stored inline.
 type Lengths = SmallVec<[u32; 64]>;
 
-/// A packet with one acknowledgement, in numbers that are small enough.
+/// A packet with one acknowledgement whose numbers are small enough.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckPacket {
     fsn: u32,
     largest: u32,
-    /// Nanoseconds.
+    /// In nanoseconds.
     delay: u32,
-    /// From the largest number down: how many are acknowledged, how many are missing, and so on; 0 at the end. The last
-    /// entry of a long acknowledgement is the number of its next line.
+    /// Downwards from the largest number: the count of acknowledged packets, of missing ones, and so on; 0 at the end.
+    /// The last entry of a long acknowledgement is the number of its next line.
     lengths: [u32; FIRST],
-    /// The path that carries it, and the one that it is about.
+    /// The path that carries it, and the path that it acknowledges.
     paths: [u16; 2],
 }
 
 impl AckPacket {
-    /// A packet whose ranges lie in one line.
+    /// Packs a message whose ranges fit into one line.
     pub(super) fn of(message: &Message<Length>) -> Option<Self> {
         let (mut told, ranges) = Self::head(message)?;
         if ranges.len() > FIRST.div_ceil(2) {
@@ -45,7 +45,7 @@ impl AckPacket {
         Some(told)
     }
 
-    /// A packet whose ranges take further lines.
+    /// Packs a message whose ranges need further lines.
     #[inline(never)]
     pub(super) fn of_many(message: &Message<Length>, lines: &mut Lines) -> Option<Self> {
         let (mut told, ranges) = Self::head(message)?;
@@ -60,7 +60,7 @@ impl AckPacket {
         Some(told)
     }
 
-    /// All but the lengths, and the ranges.
+    /// The packet without its lengths, and the ranges.
     fn head(message: &Message<Length>) -> Option<(Self, &Ranges)> {
         let Message::Packet(Packet { path, fsn, frames }) = message else { return None };
         let [Frame::Ack(Ack { path: about, delay, ranges, arrived: None, ecn: None })] = frames.as_slice()
@@ -74,22 +74,22 @@ impl AckPacket {
         Some((Self { fsn, largest, delay, lengths: [0; FIRST], paths }, ranges))
     }
 
-    /// True when not all of its ranges lie in place in a message.
+    /// True when a message stores some of its ranges in a list.
     pub(super) fn has_list(&self) -> bool {
         self.lengths[IN_PLACE * 2] > 0
     }
 
-    /// The path that it is about.
+    /// The path that it acknowledges.
     pub(super) fn about(&self) -> PathId {
         PathId(u32::from(self.paths[1]))
     }
 
-    /// As it was, with a list from `room` for ranges that do not lie in place.
+    /// Unpacks it; ranges that are not stored inline use the list `room`.
     pub(super) fn into_message(self, room: &mut Vec<Range<u64>>) -> Message<Length> {
         self.with(&self.lengths, room)
     }
 
-    /// The same of one that goes on in lines, which are free then.
+    /// Unpacks one with further lines, and frees these.
     #[inline(never)]
     pub(super) fn into_long_message(self, lines: &mut Lines, room: &mut Vec<Range<u64>>) -> Message<Length> {
         let mut lengths = Lengths::from_slice(&self.lengths[..FIRST - 1]);
@@ -97,7 +97,7 @@ impl AckPacket {
         self.with(&lengths, room)
     }
 
-    /// Has fetched where a long one goes on.
+    /// Prefetches the next line of a long one.
     pub(super) fn prefetch(&self, lines: &Lines) {
         prefetch_item(&lines.lines, self.lengths[FIRST - 1] as usize);
     }
@@ -128,7 +128,7 @@ impl AckPacket {
     }
 }
 
-/// Gives the lengths of ranges and of what lies between them, if each is small enough and is taken.
+/// Calls `take` with the lengths of ranges and of the gaps between them; `None` if one is too large or refused.
 fn lengths_of(ranges: &Ranges, mut take: impl FnMut(u32) -> Option<()>) -> Option<()> {
     let mut end = ranges.first()?.end;
     for (place, range) in ranges.iter().enumerate() {
@@ -152,14 +152,14 @@ pub(super) struct Lines {
 #[repr(align(64))]
 struct Line {
     lengths: [u32; FURTHER],
-    /// Where it goes on, [`NOWHERE`] at the end.
+    /// The next line; [`NOWHERE`] at the end.
     next: u32,
 }
 
 const NOWHERE: u32 = u32::MAX;
 
 impl Lines {
-    /// Keeps lengths; returns the place of the first line.
+    /// Stores lengths; returns the number of the first line.
     fn keep(&mut self, lengths: &[u32]) -> u32 {
         let mut next = NOWHERE;
         for part in lengths.rchunks(FURTHER) {
@@ -170,7 +170,7 @@ impl Lines {
         next
     }
 
-    /// Gives the lengths that begin at a line, part by part, and frees the lines.
+    /// Calls `give` with the lengths from a line on, part by part, and frees the lines.
     fn take(&mut self, mut place: u32, mut give: impl FnMut(&[u32])) {
         while place != NOWHERE {
             let line = self.lines[place as usize];
@@ -181,7 +181,7 @@ impl Lines {
         }
     }
 
-    /// Lines that are taken.
+    /// Number of lines in use.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lines.len() - self.free.len()

@@ -1,7 +1,7 @@
-//! Packets under way, each in a slot; only the slot's number travels from link to link.
+//! Packets in flight. Each is in a slot; only the slot's number travels from link to link.
 //!
-//! Most packets carry one run of a stream or one acknowledgement, and most of a network's memory is packets in queues. Such
-//! packets are packed as a few numbers, in one or a few cache lines. Other messages are stored as they are, in slots whose
+//! Most of a network's memory is packets in queues, and most packets carry one run of a stream or one acknowledgement.
+//! These are packed as a few numbers, in one or a few cache lines. Other messages are stored unpacked, in slots whose
 //! lists are reused, so that nothing is allocated.
 
 mod ack;
@@ -25,17 +25,17 @@ pub(crate) const NO_MESSAGE: Message<Length> = Message::Reset(ResetToken([0; 16]
 pub(crate) struct Destination {
     /// The slot of its flow.
     pub flow: u32,
-    /// Which of the successive sessions of this slot.
+    /// Number of the session in that slot.
     pub generation: u32,
-    /// Which end: 0 the client, 1 the server.
+    /// The end: 0 for the client, 1 for the server.
     pub end: u8,
-    /// Which of the flow's paths it took.
+    /// The flow's path that it took.
     pub path: u8,
     /// Whether it is capable of ECN.
     pub ecn: bool,
 }
 
-/// A packet as it is packed: in one cache line, since it is most often fetched from afar.
+/// A packed packet: in one cache line, because it is usually not in the cache.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct PackedPacket {
@@ -47,18 +47,18 @@ pub(crate) struct PackedPacket {
 
 #[derive(Clone, Copy, Debug)]
 enum Body {
-    /// A plain packet, or none.
+    /// A plain packet without content.
     Empty,
     Stream(StreamPacket),
     Ack(AckPacket),
     /// An acknowledgement with further lines.
     LongAck(AckPacket),
-    /// The place of a message, and whether it has several frames.
+    /// The slot of a message, and whether it has several frames.
     Other(u32, bool),
 }
 
 impl PackedPacket {
-    /// The path that it acknowledges (`true`), or its own path.
+    /// The path that it acknowledges (with `true`), or its own path.
     pub(crate) fn path(&self) -> Option<(PathId, bool)> {
         match &self.body {
             Body::Stream(run) => Some((run.path, false)),
@@ -100,24 +100,24 @@ impl StreamPacket {
     }
 }
 
-/// All packets under way.
+/// All packets in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
     packed: Vec<PackedPacket>,
     free: Vec<u32>,
     lines: Lines,
-    /// A free slot holds its last message, with its lists.
+    /// A free slot holds its last message with its lists.
     messages: Vec<Message<Length>>,
     /// Free slots of messages with one frame and with several, because their lists differ.
     free_messages: [Vec<u32>; 2],
-    /// A list for ranges.
+    /// A list for ranges, to be reused.
     room: Vec<Range<u64>>,
     /// Lost packets of each source of plain packets.
     lost: Vec<u64>,
 }
 
 impl Packets {
-    /// Stores a packet of `size` bytes of UDP payload; a plain packet has no message. The message keeps only its lists.
+    /// Stores a packet of `size` bytes of UDP payload; a plain packet has no message. Only the lists stay in `message`.
     pub(crate) fn insert(
         &mut self,
         to: Destination,
@@ -131,7 +131,7 @@ impl Packets {
         put(&mut self.packed, &mut self.free, PackedPacket { size, to, body })
     }
 
-    /// Packs a message. Nearly all become a few numbers, so it is not moved.
+    /// Packs a message. Nearly all become a few numbers, so the message is not moved.
     fn body(&mut self, message: &mut Message<Length>) -> Body {
         if let Some(run) = StreamPacket::of(message) {
             Body::Stream(run)
@@ -168,13 +168,13 @@ impl Packets {
         self.lost[source] += 1;
     }
 
-    /// Packets of a source of plain packets that were lost so far.
+    /// Lost packets of a source of plain packets so far.
     pub(crate) fn lost_of(&self, source: usize) -> u64 {
         self.lost.get(source).copied().unwrap_or_default()
     }
 
-    /// Frees a packet's place, for [`Self::open`] to follow. To fetch many before the first is opened costs
-    /// little more than to fetch one: they are most often far away, and come side by side.
+    /// Frees a packet's slot; [`Self::open`] follows. Packets are rarely in the cache, but loads overlap: fetching many
+    /// before opening the first costs little more than fetching one.
     pub(crate) fn fetch(&mut self, place: u32) -> PackedPacket {
         self.free.push(place);
         let packed = self.packed[place as usize];
@@ -203,7 +203,7 @@ impl Packets {
         }
     }
 
-    /// Takes back the lists of an opened packet.
+    /// Returns the lists of an opened packet for reuse.
     #[inline]
     pub(crate) fn close(&mut self, packed: &PackedPacket, message: &mut Message<Length>) {
         let has_lists = match &packed.body {
@@ -229,14 +229,14 @@ impl Packets {
         }
     }
 
-    /// Packets under way now.
+    /// Number of packets in flight.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.packed.len() - self.free.len()
     }
 }
 
-/// Puts a thing into a free place, or into a new one; returns its number.
+/// Stores an item in a free slot, or in a new one; returns its number.
 fn put<T>(places: &mut Vec<T>, free: &mut Vec<u32>, thing: T) -> u32 {
     if let Some(place) = free.pop() {
         places[place as usize] = thing;
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(size_of::<PackedPacket>(), 64);
     }
 
-    /// Puts each packet in and takes it out again; returns how many messages were packed as they are.
+    /// Inserts and removes each packet; returns how many messages were stored unpacked.
     fn keep(cases: &[(u64, Vec<Frame<Length>>)]) -> usize {
         let mut packets = Packets::default();
         let mut kept_whole = 0;

@@ -1,4 +1,4 @@
-//! Links that go ahead against links that are asked one by one, whenever somebody looks.
+//! Compares links that run ahead with links that run one by one, at any moment of a run.
 
 use anabranch_link::{Limit, QueueModel, RandomDrop, RateModel};
 use rand_chacha::ChaCha8Rng;
@@ -6,7 +6,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::*;
 
-/// Links over which routes begin, and as many over which they go on.
+/// Number of links on which routes begin, and of links on which they continue.
 const LINKS: u64 = 4;
 
 /// Choices of a test run.
@@ -55,7 +55,7 @@ impl Dice {
         FlowPlan { paths, stop, ..flow(&[0], rule, supply) }
     }
 
-    /// A network in which much happens at the same moments: now and then all links are alike, and flows come in pairs.
+    /// A network with many simultaneous events: sometimes all links are equal, and flows come in pairs.
     fn plan(&mut self, seed: u64) -> Plan {
         let usual = self.link();
         let alike = self.below(2) == 0;
@@ -108,7 +108,7 @@ fn links_that_go_ahead_do_what_those_do_that_are_asked_one_by_one() {
     for seed in 0..100 {
         let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
         let plan = dice.plan(seed);
-        // A link that is to change keeps all from going ahead.
+        // A link that may change keeps all links from running ahead.
         let change = Change { at: secs(100.0), link: 0, what: LinkChange::Loss(LossModel::None) };
         let asked = Plan { script: vec![change], ..plan.clone() };
         let [mut ahead, mut whole] = [&plan, &plan].map(|plan| Network::new(plan.clone()));

@@ -220,7 +220,7 @@ fn the_same_plan_gives_the_same_run_and_another_seed_another() {
 
 #[test]
 fn a_queue_that_fills_over_a_long_round_trip_is_no_timeout() {
-    // Acknowledgements keep coming, each a little later than the last: RFC 6298 §5.3 starts the timer anew.
+    // Acknowledgements arrive ever later; RFC 6298 §5.3 restarts the timer each time.
     let mut plan = plan(&[link(3.0, 250, 125)]);
     plan.flows.push(flow(&[0], RuleKind::Reno, Supply::Bulk));
     let mut network = Network::new(plan);
@@ -232,7 +232,7 @@ fn a_queue_that_fills_over_a_long_round_trip_is_no_timeout() {
 
 #[test]
 fn packets_taken_in_side_by_side_change_nothing() {
-    // Two senders and two receivers, each with links of its own, around one link both ways: links may go ahead.
+    // Two senders and two receivers with their own links around one shared cable: links may run ahead.
     let mut plan = Plan { seed: 1, links: vec![link(100.0, 1, 20); 10], ..Plan::default() };
     for hops in [([0, 2, 3], [5, 6, 7]), ([1, 2, 4], [8, 6, 9])] {
         let mut flow = flow(&[0], RuleKind::Reno, Supply::Bulk);
@@ -243,7 +243,7 @@ fn packets_taken_in_side_by_side_change_nothing() {
         let mut network = Network::new(plan.clone());
         assert!(network.wires.ahead_of(Time::ZERO).is_some());
         if looks_on {
-            // Then they are taken in one after the other.
+            // Capturing delivers packets one by one.
             network.capture();
         }
         run_on(&mut network, 3.0);
@@ -279,7 +279,7 @@ fn sessions_of_all_arrivals_together_are_bounded() {
     assert_eq!((network.flows.len(), arrived - refused), (1_000, 1_000));
 }
 
-/// Runs a network up to a moment; what it captures is taken whenever it waits for that.
+/// Runs a network up to a time, and takes captured packets whenever it waits for that.
 fn run_on(network: &mut Network, until: f64) -> Vec<Captured> {
     let mut packets = Vec::new();
     loop {
@@ -294,7 +294,7 @@ fn run_on(network: &mut Network, until: f64) -> Vec<Captured> {
 
 #[test]
 fn time_does_not_go_back_for_anybody() {
-    // Many flows over links of little room: now and then a path's probe timeout becomes shorter than it has been silent.
+    // Many flows over links with short queues: sometimes a path's probe timeout becomes shorter than its silence.
     let mut plan = plan(&[link(10.0, 1, 10), link(10.0, 5, 10), link(2.0, 1, 60), link(10.0, 2, 30)]);
     for _ in 0..40 {
         plan.flows.push(flow(&[0, 1, 2, 3], RuleKind::Mptcp, Supply::Bulk));

@@ -1,4 +1,4 @@
-//! How a run ends, and what must hold then.
+//! The end of a run, and its final checks.
 
 use anabranch_engine::CloseReason;
 use anabranch_wire::Span;
@@ -7,9 +7,9 @@ use super::super::talker::{End, Talker};
 use super::Runner;
 use crate::pair::{CLIENT, SERVER};
 
-/// Everything is delivered this long after everything is mended.
+/// All data must be delivered within this time after all links work.
 const FINISH: Span = Span::from_secs(240);
-/// Both sessions are over this long after they were to close.
+/// Both sessions must be over within this time after they should close.
 const CLOSE: Span = Span::from_secs(60);
 
 impl Runner {
@@ -28,7 +28,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Halves of streams that were not read to their end by somebody who still wants them.
+    /// Directions of streams that were not read to their end, although their reader still wants them.
     fn open_halves(&self) -> usize {
         let unread = |talker: &Talker| {
             talker.inc.values().filter(|half| half.end.is_none() && !half.stopped).count()
@@ -37,12 +37,12 @@ impl Runner {
         self.talkers.iter().map(unread).sum()
     }
 
-    /// Compares each direction of each stream when everything was delivered.
+    /// Checks each direction of each stream after everything was delivered.
     pub(super) fn check_streams(&self) -> Result<(), String> {
         for (from, to) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
             for (stream, sent) in &self.talkers[from].out {
                 let Some(got) = self.talkers[to].inc.get(stream) else {
-                    // Given up before a byte of it left, and told as such: or the peer would have it.
+                    // The stream was reset before a byte of it left, so the peer never saw it.
                     continue;
                 };
                 let fits = match (sent.end, got.end) {
@@ -62,7 +62,7 @@ impl Runner {
         Ok(())
     }
 
-    /// After a graceful close everything that had been written was delivered.
+    /// Checks that a graceful close delivered all written data.
     pub(super) fn check_written_is_read(&self) -> Result<(), String> {
         for (from, to) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
             for (stream, sent) in &self.talkers[from].out {
@@ -119,13 +119,13 @@ impl Runner {
         }
     }
 
-    /// The peer was gone before an answer of it came through: this end gave up connecting.
+    /// True if this end gave up connecting, because the peer was gone before its first answer arrived.
     pub(super) fn never_met(&self, end: usize) -> bool {
         let peer = self.pair.ends[1 - end].session.as_ref();
         !self.talkers[end].established && peer.is_none_or(anabranch_engine::Session::is_closed)
     }
 
-    /// No packet of the client arrived, and it has given up: the server has no session.
+    /// True if no packet of the client arrived before it gave up: the server has no session.
     pub(super) fn nothing_arrived(&self) -> bool {
         let gave_up = matches!(self.talkers[CLIENT].closed, Some(CloseReason::ConnectTimeout));
         gave_up && self.pair.ends[SERVER].session.is_none()

@@ -12,17 +12,17 @@ use super::talker::Talker;
 use super::world::{Finale, Operation, World};
 use crate::pair::{CLIENT, Pair};
 
-/// How often invariants are checked.
+/// Time between two checks of the invariants.
 const SLICE: Span = Span::from_millis(20);
-/// How often the client opens missing paths.
+/// Time between the client's attempts to open missing paths.
 const MANAGE: Span = Span::from_millis(300);
 
 /// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// When, in virtual time.
+    /// When it was violated, in virtual time.
     pub at: Time,
-    /// Which.
+    /// The invariant.
     pub what: String,
 }
 
@@ -33,11 +33,11 @@ pub struct Summary {
     pub bytes: u64,
     /// Stream bytes sent more than once.
     pub resent: u64,
-    /// Packets declared lost that had arrived.
+    /// Packets declared lost that arrived.
     pub spurious: u64,
     /// Most paths open at the same time.
     pub paths: usize,
-    /// When it was over.
+    /// When the run ended.
     pub ended_at: Time,
 }
 
@@ -47,17 +47,17 @@ struct Runner {
     talkers: [Talker; 2],
     /// Directions of each cable that were cut.
     cut: Vec<[bool; 2]>,
-    /// Since when each cable has worked in both directions, with a path on it at both ends.
+    /// Since when each cable has worked in both directions and had a path at both ends.
     good_since: Vec<Option<Time>>,
     delivered: [u64; 2],
     progress_at: [Time; 2],
     managed_at: Time,
-    /// The end that closes paths: two could close each other's last one.
+    /// The only end that closes paths: two ends could close each other's last path.
     closer: Option<usize>,
     summary: Summary,
 }
 
-/// A description of the world of a seed.
+/// Describes the world of a seed.
 #[must_use]
 pub fn describe(seed: u64) -> String {
     format!("{:#?}", World::new(seed))
@@ -69,7 +69,7 @@ pub fn describe(seed: u64) -> String {
 /// [`Broken`] if an invariant is violated.
 ///
 /// # Panics
-/// If the engine panics, or never stops asking to be called.
+/// If the engine panics, or asks to be called without end.
 pub fn run(seed: u64) -> Result<Summary, Broken> {
     let world = World::new(seed);
     let mut run = Runner {
@@ -131,7 +131,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Opens a path over every cable, as a path manager does.
+    /// Opens a path over every cable, as a driver does.
     fn manage_paths(&mut self) {
         let now = self.pair.now;
         if now < self.managed_at + MANAGE || !self.talkers[CLIENT].established {
@@ -145,7 +145,7 @@ impl Runner {
                     path.state != PathState::Closing && path.route.socket == cable as u32
                 };
                 if !session.paths().iter().any(live) {
-                    // Refused while there are too many or the peer has not made the next one ready.
+                    // Refused while there are too many paths, or the peer has not provided the next path id.
                     let _ = session.open_path(now, route);
                 }
             }

@@ -7,7 +7,7 @@ use super::super::talker::{End, Outgoing, Talker};
 use super::Runner;
 use crate::pair::{CLIENT, SERVER};
 
-/// With a cable that works, something must be delivered within this time.
+/// While a cable works, data must be delivered within this time.
 const PATIENCE: Span = Span::from_secs(15);
 
 impl Runner {
@@ -57,7 +57,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Notes which cables could carry data.
+    /// Records which cables could carry data.
     fn watch_cables(&mut self) {
         for cable in 0..self.cut.len() {
             let has_path = |end: usize| {
@@ -109,7 +109,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Both ends in a few lines.
+    /// Describes both ends in a few lines.
     pub(super) fn state(&self) -> String {
         let mut text = String::new();
         for (end, (talker, half)) in self.talkers.iter().zip(&self.pair.ends).enumerate() {
