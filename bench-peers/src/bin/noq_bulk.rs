@@ -1,8 +1,8 @@
-//! Bytes through one noq connection over loopback, AES-128-GCM, as fast as they go; or a ping-pong.
+//! Measures one noq connection with AES-128-GCM over loopback: bulk throughput or ping-pong latency.
 //!
 //! `noq_bulk [SECONDS] [bulk|ping|ping-beside-bulk|ping-beside-steady] [WORKERS] [MBIT MILLISECONDS]`
-//! The last two put an emulated link of that rate and round-trip time under the pings. A steady stream takes half of the
-//! link, or 500 Mbit/s of loopback, as the example `cost` of anabranch-net has it.
+//! The last two emulate a link of that rate and round-trip time for the pings. A steady stream takes half of the link,
+//! or 500 Mbit/s of loopback, as in the example `cost` of anabranch-net.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,7 +26,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// Windows in MiB, for what noq is quickest with: `NOQ_WINDOW_MIB`, or 2.
+/// Windows in MiB: `NOQ_WINDOW_MIB`, or 2, with which noq is fastest.
 fn window() -> u32 {
     let mib = std::env::var("NOQ_WINDOW_MIB").ok().and_then(|mib| mib.parse().ok());
     mib.unwrap_or(2_u32) << 20
@@ -85,7 +85,7 @@ async fn bulk(seconds: u64) -> Outcome<()> {
     });
     let connection = client.connect(address, "localhost")?.await?;
     let mut stream = connection.open_uni().await?;
-    // Handed over without a copy, as Anabranch's does.
+    // Passed on without a copy, as in Anabranch's benchmark.
     let data = Bytes::from(vec![7; 1 << 20]);
     let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
@@ -96,7 +96,7 @@ async fn bulk(seconds: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Echoes messages on the first stream of both directions, and swallows what comes in streams of one.
+/// Echoes messages on the first bidirectional stream, and discards the data of unidirectional streams.
 async fn serve(server: Endpoint) {
     let connection = server.accept().await.unwrap().await.unwrap();
     let swallowing = connection.clone();
@@ -112,7 +112,7 @@ async fn serve(server: Endpoint) {
     }
 }
 
-/// Sends forever: as fast as possible, or at a rate.
+/// Sends without end, at a rate or as fast as possible.
 async fn beside(connection: noq::Connection, rate: Option<Rate>) -> Outcome<()> {
     let mut stream = connection.open_uni().await?;
     let Some(rate) = rate else {

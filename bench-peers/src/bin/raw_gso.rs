@@ -1,4 +1,5 @@
-//! The practical limit: AES-128-GCM over UDP with GSO and GRO on loopback, one thread an end, no transport at all.
+//! The practical limit: AES-128-GCM over UDP with GSO and GRO on loopback, with one thread per end and no transport
+//! protocol.
 //!
 //! `raw_gso [SECONDS] [PACKET]`
 
@@ -19,7 +20,7 @@ fn key() -> LessSafeKey {
 fn socket() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     let state = socket2::SockRef::from(&socket);
-    // The system may give less; then more is lost, which is shown.
+    // The system may grant less; the additional losses are shown.
     let _ = state.set_recv_buffer_size(8 << 20);
     let _ = state.set_send_buffer_size(8 << 20);
     socket

@@ -1,16 +1,16 @@
-//! How often addresses that have not answered yet may be tried.
+//! Limits how often to try addresses that have not answered yet.
 //!
-//! The engine bounds the bytes: no more than the peer has sent. This bounds the attempts, of one session and of all
-//! sessions of an endpoint, so that a peer that announces one address after the other has few of them tried.
+//! The engine limits the bytes to those that the peer has sent. This module limits the attempts of one session and of
+//! all sessions of an endpoint, so that a peer cannot have many addresses tried by announcing them.
 
 use anabranch_wire::{Span, Time};
 
-/// Attempts that may be made at once, and one more after each pause.
+/// A number of attempts at once, and one more after each pause.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeBudget {
     at_once: u64,
     pause: Span,
-    /// When all attempts so far would have been made, one after each pause.
+    /// When the budget is full again: attempts so far, times the pause.
     spent_until: Time,
 }
 
@@ -27,13 +27,13 @@ impl ProbeBudget {
         Self { at_once: 512, pause: Span::from_micros(62_500), spent_until: Time::ZERO }
     }
 
-    /// True when one more attempt may be made now.
+    /// True if an attempt is allowed now.
     #[must_use]
     pub fn has_room(&self, now: Time) -> bool {
         self.spent_until.since(now) + self.pause <= self.pause * self.at_once
     }
 
-    /// When one more attempt may be made.
+    /// When the next attempt is allowed.
     #[must_use]
     pub fn next_at(&self, now: Time) -> Time {
         let excess = (self.spent_until.since(now) + self.pause).as_nanos();

@@ -1,25 +1,25 @@
 //! Estimates what each path of a session can carry, from the paths' counters.
 //!
-//! The end that sends takes a path's window over its round-trip time, whether or not there is data to send on it. The end
-//! that receives sees only what arrives, smoothed over [`SMOOTHING`]. It cannot tell a slow path from one that the sender
-//! does not need, so it judges only while less arrives in all than recently ([`RECENTLY`], [`SHORT`]). While next to nothing
-//! flows, nothing is known.
+//! A sender estimates a path's rate as its window over its round-trip time, even without data to send. A receiver sees
+//! only the data that arrives, smoothed over [`SMOOTHING`]. It cannot distinguish a slow path from one that the sender
+//! does not need. So it judges only while the total is lower than recently ([`RECENTLY`], [`SHORT`]). Without much
+//! data, no path has an estimate.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use anabranch_engine::{IdleReason, PathInfo, PathState, PathStats, Standing};
 use anabranch_wire::{PathId, Rate, Span, Time};
 
-/// Rates are averages over about this long.
+/// Rates are averaged over about this time.
 const SMOOTHING: Span = Span::from_secs(1);
-/// A receiver judges while the rate is below this part of the highest recent one.
+/// A receiver judges paths while the total is below this part of its recent maximum.
 const SHORT: f64 = 0.95;
 /// How far back "recently" goes.
 const RECENTLY: Span = Span::from_secs(30);
-/// A session that carries less than this in each direction says nothing about its paths, in bits a second.
+/// Below this rate in both directions, in bits per second, a session gives no estimates.
 const NEXT_TO_NOTHING: f64 = 100_000.0;
 
-/// Smoothed rates of one path in bits a second, with the counters that they come from.
+/// Smoothed rates of one path in bits per second, and the counters that they come from.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     counted: PathStats,
@@ -38,12 +38,12 @@ fn is_judged(path: &PathInfo) -> bool {
 pub struct Capacity {
     looked: Option<Time>,
     flows: BTreeMap<PathId, Flow>,
-    /// The total rate of arrival in bits a second; each entry is higher than all later ones.
+    /// Maxima of the total arrival rate in bits per second; each entry is higher than all later ones.
     highest: VecDeque<(Time, f64)>,
 }
 
 impl Capacity {
-    /// Takes the counters of all paths of the session. Returns what each open path can carry, as far as that is known.
+    /// Updates the estimates from the counters of all paths. Returns the estimated rate of each open path that has one.
     pub fn look(&mut self, paths: &[PathInfo], now: Time) -> BTreeMap<PathId, Rate> {
         let since = self.looked.replace(now).map_or(Span::ZERO, |before| now.since(before));
         self.flows = paths.iter().map(|path| (path.id, self.flow(path, since))).collect();
@@ -61,7 +61,7 @@ impl Capacity {
         open.map(|path| (path.id, Rate::from_bits(rate(path) as u64))).collect()
     }
 
-    /// Notes what arrives in all; true when that is less than recently.
+    /// Records the total arrival rate; true if it is lower than recently.
     fn is_short(&mut self, receiving: f64, now: Time) -> bool {
         while self.highest.back().is_some_and(|(_, rate)| *rate <= receiving) {
             self.highest.pop_back();
@@ -73,7 +73,7 @@ impl Capacity {
         self.highest.front().is_some_and(|(_, highest)| receiving < highest * SHORT)
     }
 
-    /// The rates of a path, `since` after the last look.
+    /// The rates of a path, after `since` from the last look.
     fn flow(&self, path: &PathInfo, since: Span) -> Flow {
         let Some(before) = self.flows.get(&path.id) else {
             return Flow { counted: path.stats, ..Flow::default() };
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Looks ten times a second at paths that send and receive these bytes a second, in phases of these seconds.
+    /// Looks ten times a second at paths that send and receive these bytes per second, in phases of these seconds.
     fn watch(phases: &[(&[(u64, u64)], u64)]) -> BTreeMap<PathId, Rate> {
         let (mut capacity, start) = (Capacity::default(), Time::ZERO);
         let mut found = BTreeMap::new();

@@ -1,13 +1,15 @@
-//! Which direct paths a session should have, and when to try those again that did not open.
+//! Decides which direct paths a session should have, and when to retry failed ones.
 //!
-//! The client opens paths. It wants what [`plan_routes`] says for this machine's addresses and the peer's: those it was given,
-//! and those the peer announced that may be tried. If the user pinned pairs of addresses, it wants exactly these.
+//! The client opens paths. It plans them with [`plan_routes`] from this machine's addresses and the peer's: the given
+//! ones and those announced by the peer that may be tried. If the user pinned pairs of addresses, it uses exactly
+//! these.
 //!
-//! The server leaves that to the client for [`HELP_PATIENCE`]. Then it opens paths from those of its addresses that the
-//! client has not reached: behind a NAT or a firewall it can only be reached where it spoke first.
+//! The server leaves this to the client for [`HELP_PATIENCE`]. Then it opens paths from those of its addresses that the
+//! client has not reached: behind a NAT or a firewall, an address can only be reached where it has sent first.
 //!
 //! ```text
-//! established, addresses, path events ─▶ Direct ─▶ Open(route), Close(path, reason); next_at() says when to ask again
+//! established, addresses, path events ─▶ Direct ─▶ Open(route), Close(path, reason); next_at() for the next call
+//! ```
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -20,9 +22,9 @@ use crate::budget::ProbeBudget;
 use crate::permission::Reaches;
 use crate::plan::{LocalAddress, plan_routes};
 
-/// Addresses of the peer that are considered.
+/// Most addresses of the peer.
 const MAX_PEER_ADDRESSES: usize = 32;
-/// Routes whose failures are remembered.
+/// Most routes with recorded failures.
 const MAX_FAILURES: usize = 256;
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Span = Span::from_secs(1);
@@ -30,9 +32,9 @@ const FIRST_PAUSE: Span = Span::from_secs(1);
 const LONGEST_PAUSE: Span = Span::from_secs(60);
 /// How long a server leaves the opening of paths to its client.
 const HELP_PATIENCE: Span = Span::from_secs(3);
-/// How long to wait for the peer to make the next path id ready.
+/// How long to wait for the next path id from the peer.
 const NOT_READY_PAUSE: Span = Span::from_millis(25);
-/// Bounds of the wait for the peer's addresses, without which a first plan would soon be replaced.
+/// Shortest and longest wait for the peer's addresses: a plan without them would soon be replaced.
 const ADDRESS_PATIENCE: [Span; 2] = [Span::from_millis(20), Span::from_millis(250)];
 
 /// A decision for the driver to carry out.
@@ -44,45 +46,45 @@ pub enum Action {
     Close(PathId, AbandonReason),
 }
 
-/// The state of machine and session on which the agent decides.
+/// The state of machine and session, as input of decisions.
 pub struct View<'a> {
     /// This machine's addresses.
     pub locals: &'a [LocalAddress],
     /// The session's paths, without those through relays.
     pub paths: &'a [PathInfo],
-    /// Says whether an address that the peer announced may be tried.
+    /// Whether an address announced by the peer may be tried.
     pub may_try: &'a dyn Fn(SocketAddr) -> bool,
-    /// Says whether the user's rules let a path begin and end there.
+    /// Whether the user's rules allow a path over a route.
     pub allows: &'a dyn Fn(Route) -> bool,
-    /// Says whether the peer has answered at an address.
+    /// Whether the peer has answered at an address.
     pub is_proven: &'a dyn Fn(SocketAddr) -> bool,
 }
 
-/// Decides about the direct paths of one session.
+/// The agent for the direct paths of one session.
 #[derive(Debug)]
 pub struct Direct {
     side: Side,
-    /// Pairs that the user asked for, instead of a plan.
+    /// Routes pinned by the user, instead of a plan.
     pins: Option<Vec<Route>>,
-    /// Addresses of the peer that this end chose to call.
+    /// Addresses of the peer given at this end.
     given: Vec<SocketAddr>,
     /// Addresses that the peer announced.
     announced: Vec<(u64, SocketAddr)>,
-    /// How far the addresses reach at which the peer has answered.
+    /// The reaches of addresses at which the peer has answered.
     reached: Reaches,
-    /// Attempts at addresses that the peer announced.
+    /// Budget for addresses announced by the peer.
     probes: ProbeBudget,
     failures: BTreeMap<Route, Failures>,
-    /// Where the paths lead that were opened here.
+    /// The routes of paths that this end opened.
     opened: Vec<(PathId, Route)>,
     actions: VecDeque<Action>,
-    /// The route to open next leads to an announced address without proof.
+    /// The route about to be opened, if its address is announced and unproven.
     probing: Option<Route>,
     is_established: bool,
     is_over: bool,
-    /// When to look for routes that should be paths and are none.
+    /// When to plan the next paths.
     plan_at: Time,
-    /// When a server begins to open paths that the client could not open.
+    /// When a server starts to open paths that the client could not open.
     help_at: Time,
 }
 
@@ -94,19 +96,19 @@ struct Failures {
 }
 
 impl Direct {
-    /// For the end that accepts a session.
+    /// An agent for the end that accepts a session.
     #[must_use]
     pub fn server() -> Self {
         Self::new(Side::Server)
     }
 
-    /// For the end that opens a session with a peer at these addresses.
+    /// An agent for the end that opens a session with a peer at these addresses.
     #[must_use]
     pub fn client(given: Vec<SocketAddr>) -> Self {
         Self { given, ..Self::new(Side::Client) }
     }
 
-    /// For the end that opens a session over exactly these routes.
+    /// An agent for the end that opens a session over exactly these routes.
     #[must_use]
     pub fn pinned(pins: Vec<Route>, given: Vec<SocketAddr>) -> Self {
         Self { pins: Some(pins), ..Self::client(given) }
@@ -137,13 +139,13 @@ impl Direct {
         self.pins.as_deref()
     }
 
-    /// True if there is no address of the peer to begin with.
+    /// True without an address of the peer to start with.
     #[must_use]
     pub fn has_no_address(&self) -> bool {
         self.given.is_empty() && self.pins.is_none()
     }
 
-    /// How far the addresses reach at which the peer has answered.
+    /// The reaches of addresses at which the peer has answered.
     #[must_use]
     pub fn reached(&self) -> Reaches {
         self.reached
@@ -155,7 +157,8 @@ impl Direct {
         self.wanted(locals, |_| false)
     }
 
-    /// The session stands; its first path leads over `first`, unless that goes through relays, and has this round-trip time.
+    /// The session is established; its first path has the route `first`, or `None` through relays, and this round-trip
+    /// time.
     pub fn on_established(&mut self, now: Time, first: Option<Route>, rtt: Span) {
         self.is_established = true;
         self.reached.extend(first.map(|route| route.remote));
@@ -164,14 +167,14 @@ impl Direct {
         self.help_at = now + HELP_PATIENCE;
     }
 
-    /// The session is over: nothing is decided any more.
+    /// The session is over: the agent decides nothing more.
     pub fn on_closed(&mut self) {
         self.is_over = true;
         self.actions.clear();
         self.plan_at = Time::NEVER;
     }
 
-    /// The peer announces an address.
+    /// The peer announced an address.
     pub fn on_peer_address(&mut self, now: Time, id: u64, address: SocketAddr) {
         self.on_peer_address_gone(id);
         if self.announced.len() < MAX_PEER_ADDRESSES {
@@ -180,12 +183,12 @@ impl Direct {
         self.plan_at = now;
     }
 
-    /// The peer takes an address back.
+    /// The peer withdrew an address.
     pub fn on_peer_address_gone(&mut self, id: u64) {
         self.announced.retain(|(known, _)| *known != id);
     }
 
-    /// Something happened to a path; `is_direct` is false for one through relays.
+    /// Handles a change of a path; `is_direct` is false for a path through relays.
     pub fn on_path(&mut self, now: Time, path: PathId, change: &PathChange, is_direct: bool) {
         match change {
             PathChange::Opened(route) | PathChange::Moved(route) => {
@@ -206,26 +209,26 @@ impl Direct {
         self.plan_at = self.plan_at.min(now);
     }
 
-    /// Addresses, rules or anything else that plans depend on has changed.
+    /// Addresses, rules or another input of plans changed.
     pub fn on_change(&mut self, now: Time) {
         if self.is_established && !self.is_over {
             self.plan_at = now;
         }
     }
 
-    /// When [`Self::poll`] wants to be called at the latest.
+    /// The latest time of the next [`Self::poll`].
     #[must_use]
     pub fn next_at(&self) -> Time {
         if self.actions.is_empty() { self.plan_at } else { Time::ZERO }
     }
 
-    /// True when [`Self::poll`] has something to do, so that a driver need not gather a [`View`] otherwise.
+    /// True when [`Self::poll`] has work; otherwise a driver need not collect a [`View`].
     #[must_use]
     pub fn is_due(&self, now: Time) -> bool {
         self.next_at() <= now
     }
 
-    /// The next thing to do; `probes` is what all sessions of the endpoint may spend on announced addresses.
+    /// The next action; `probes` is the budget of all sessions of the endpoint for announced addresses.
     pub fn poll(&mut self, now: Time, view: &View<'_>, probes: &mut ProbeBudget) -> Option<Action> {
         if self.actions.is_empty() && self.plan_at <= now {
             self.plan(now, view);
@@ -258,7 +261,7 @@ impl Direct {
                 }
             }
             Err(error) => {
-                // No other can be opened now. When a path closes, a new plan is made anyway.
+                // No further path can be opened now. A closing path causes a new plan anyway.
                 self.actions.retain(|action| !matches!(action, Action::Open(_)));
                 if error == PathError::NotReady {
                     self.plan_at = self.plan_at.min(now + NOT_READY_PAUSE);
@@ -292,12 +295,12 @@ impl Direct {
         }
     }
 
-    /// All routes that a client would like to have.
+    /// All routes that a client wants.
     fn wanted(&self, locals: &[LocalAddress], may_try: impl Fn(SocketAddr) -> bool) -> Vec<Route> {
         if let Some(pins) = &self.pins {
             return pins.clone();
         }
-        // Our own addresses are the peer's too when both ends are on one machine. Loopback serves that better.
+        // The peer has this machine's addresses if both ends run here. Then loopback is better.
         let is_own = |address: &SocketAddr| locals.iter().any(|local| local.address == address.ip());
         let remotes = self.given.iter().copied().chain(self.announced(may_try));
         let remotes: Vec<SocketAddr> =
@@ -305,7 +308,7 @@ impl Direct {
         plan_routes(locals, &remotes)
     }
 
-    /// The routes that a server should open: from local addresses without a path, to where the client was seen and to what it announced.
+    /// The routes that a server should open: from its addresses without a path to the peer's, seen and announced.
     fn unreached(
         &self,
         locals: &[LocalAddress],
@@ -324,7 +327,7 @@ impl Direct {
         self.announced.iter().map(|(_, address)| *address).filter(move |address| may_try(*address))
     }
 
-    /// Paths that were opened here and are in no plan any more, once all planned ones work.
+    /// Paths opened here that are not planned any more, once all planned paths work.
     fn unplanned(&self, view: &View<'_>, wanted: &[Route]) -> Vec<PathId> {
         let works = |path: &&PathInfo| matches!(path.state, PathState::Active | PathState::Suspect);
         let has = |route: &Route| view.paths.iter().filter(works).any(|path| path.route == *route);
@@ -338,7 +341,7 @@ impl Direct {
         }
     }
 
-    /// Whether a planned route may be tried now; if not, when to plan again is noted.
+    /// Whether a planned route may be tried now; otherwise schedules the next plan.
     fn may_open(&mut self, now: Time, route: Route, view: &View<'_>, probes: &mut ProbeBudget) -> bool {
         let is_given =
             self.given.contains(&route.remote) || self.pins.iter().flatten().any(|pin| *pin == route);
@@ -355,13 +358,13 @@ impl Direct {
         true
     }
 
-    /// The route of a path that is gone, if it was opened here.
+    /// Removes and returns the route of a closed path, if this end opened it.
     fn take_opened(&mut self, path: PathId) -> Option<Route> {
         let index = self.opened.iter().position(|(known, _)| *known == path)?;
         Some(self.opened.swap_remove(index).1)
     }
 
-    /// The route did not open, or closed again: leave it alone for a while.
+    /// Records that a route did not open, or closed again: it then pauses.
     fn note_failure(&mut self, now: Time, route: Route) {
         if self.failures.len() >= MAX_FAILURES && !self.failures.contains_key(&route) {
             self.failures.pop_first();
@@ -397,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Opens all routes that an agent asks for at `now`, in a session without paths or proven addresses.
+    /// Opens all routes that an agent wants at `now`, in a session without paths or proven addresses.
     fn opened(agent: &mut Direct, now: Time, locals: &[LocalAddress]) -> Vec<Route> {
         let view = View { locals, paths: &[], may_try: &|_| true, allows: &|_| true, is_proven: &|_| false };
         let mut probes = ProbeBudget::of_endpoint();

@@ -1,17 +1,16 @@
-//! The path agent: decides which paths of a session to open and to close.
+//! The path agent: decides which paths of a session to open and close.
 //!
-//! Pure: time, addresses and path states come in as values. The driver over real sockets and the simulator carry out its
+//! It is pure: time, addresses and path states are values. The driver over sockets and the simulator carry out its
 //! decisions.
-
 //!
-//! | which | by |
+//! | decision | module |
 //! |---|---|
-//! | direct paths, and when to try again | [`Direct`] |
+//! | direct paths, and when to retry them | [`Direct`] |
 //! | pairs of addresses worth a path | [`plan_routes`] |
-//! | addresses that may be sent anything | [`may_try`] |
-//! | attempts at addresses without proof | [`ProbeBudget`] |
-//! | relays of many candidates | [`RelayChoice`], by what paths can carry ([`Capacity`]) |
-//! | when to try a relay again | [`Retry`] |
+//! | addresses to which packets may be sent | [`may_try`] |
+//! | number of attempts at unproven addresses | [`ProbeBudget`] |
+//! | relays in use, of many candidates | [`RelayChoice`], with estimates by [`Capacity`] |
+//! | when to retry a relay | [`Retry`] |
 
 mod budget;
 mod capacity;

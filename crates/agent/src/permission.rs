@@ -1,7 +1,7 @@
-//! Which addresses may be sent anything before they have answered.
+//! Decides which addresses may be sent packets before they have answered.
 //!
-//! An address that somebody names costs a third party packets, and may lie behind this machine's firewall. [`may_try`] is
-//! the one rule for all of them:
+//! An address may be that of a third party, or lie behind this machine's firewall. [`may_try`] is the one rule for all
+//! of them:
 //!
 //! | address | user typed it | ticket or configuration lists it | peer, relay or controller announced it |
 //! |---|---|---|---|
@@ -11,7 +11,7 @@
 //! | private and otherwise not public | yes | if a socket here is bound to one, or to loopback | the same, and the announcer is reached at one |
 //! | public | yes | yes | yes |
 //!
-//! Two machines on one network thus find each other: the ticket lists the private address, and whoever is reached at a
+//! So two machines on one network find each other: the ticket lists the private address, and a peer reached at a
 //! private address may announce others.
 
 use std::net::SocketAddr;
@@ -23,13 +23,13 @@ use anabranch_wire::Reach;
 pub struct Reaches(u8);
 
 impl Reaches {
-    /// True when an address of this reach is in the set.
+    /// True if the set contains this reach.
     #[must_use]
     pub fn contains(self, reach: Reach) -> bool {
         self.0 & Self::bit(reach) != 0
     }
 
-    /// Adds the reach of an address.
+    /// Adds an address's reach.
     pub fn insert(&mut self, address: SocketAddr) {
         self.0 |= Self::bit(Reach::of(address.ip()));
     }
@@ -58,9 +58,9 @@ impl FromIterator<SocketAddr> for Reaches {
 pub enum Named {
     /// The user, on the command line.
     ByUser,
-    /// A ticket or a configuration that the user chose to trust, with addresses of these reaches.
+    /// A ticket or a configuration that the user trusts; it has addresses of these reaches.
     InList(Reaches),
-    /// A peer, relay or controller, which was reached at addresses of these reaches.
+    /// A peer, relay or controller that was reached at addresses of these reaches.
     ByPeer(Reaches),
 }
 
@@ -70,13 +70,13 @@ pub enum Permission {
     /// The rule decides.
     #[default]
     ByRule,
-    /// The operator's configuration allows it, public or not.
+    /// The operator's configuration allows the address, public or not.
     Granted,
-    /// It is not to be tried.
+    /// The address must not be tried.
     Denied,
 }
 
-/// True when packets may go to an address that has not answered yet. `locals` are the addresses that sockets here are bound to.
+/// True if packets may be sent to an address that has not answered. `locals` are the reaches of this machine's sockets.
 #[must_use]
 pub fn may_try(address: SocketAddr, named: Named, locals: Reaches) -> bool {
     let reach = Reach::of(address.ip());
@@ -127,7 +127,7 @@ mod tests {
             "224.0.0.1",
             "255.255.255.255",
         ];
-        // One letter for each address above: y may be tried, n may not.
+        // A letter for each address above: y for allowed, n for not.
         let table = [
             ("typed", Named::ByUser, LAN, "yyyyyyyyyynn"),
             (

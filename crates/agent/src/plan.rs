@@ -2,14 +2,14 @@
 //!
 //! With n interfaces here and m addresses there, most of the n × m paths would share links. So not every pair is tried:
 //!
-//! 1. Every pair gets a rank by what the routes say: the two share a subnet, or a route leads from the interface to the
-//!    address, or only a default route could (which hardly leads to a private address).
-//! 2. Pairs are taken, best rank first, while both the interface and the peer's address are unused.
-//! 3. An interface still unused takes the best and least used address that it can reach.
-//! 4. An address of the peer still unused takes the best and least used interface that reaches it.
+//! 1. Every pair gets a rank. Best is a shared subnet, then a route from the interface to the address. Worst is a
+//!    private address behind only a default route, because it rarely works.
+//! 2. Pairs are taken in order of rank, while both the interface and the peer's address are unused.
+//! 3. Each interface still unused takes the best and least used address that it can reach.
+//! 4. Each address of the peer still unused takes the best and least used interface that reaches it.
 //!
-//! So three cables between two machines become three paths, and a phone on two networks reaches a server with one address
-//! twice. No pair is chosen without a route.
+//! So three cables between two machines become three paths, and a phone on two networks gets two paths to a server's
+//! only address. Pairs without a route are never chosen.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,7 +27,7 @@ pub struct LocalAddress {
     pub prefix: u8,
     /// The interface that has it; addresses with the same number share a link.
     pub interface: u32,
-    /// Where routes over this interface lead; a prefix of 0 bits is a default route.
+    /// Destinations of routes over this interface; a prefix of 0 bits is a default route.
     pub routes: Vec<Prefix>,
 }
 
@@ -38,7 +38,7 @@ enum Rank {
     OnLink,
     /// A route names the address, or a default route leads to a public one.
     Routed,
-    /// A default route leads to a private address: behind another NAT as likely as not.
+    /// A default route leads to a private address, which is often behind another NAT.
     Doubtful,
 }
 
@@ -51,7 +51,7 @@ struct Candidate {
 }
 
 impl LocalAddress {
-    /// How well `remote` can be reached from here; `None` when it cannot.
+    /// How likely `remote` is reachable from here; `None` if it is not.
     fn rank(&self, remote: IpAddr) -> Option<Rank> {
         if self.address.is_ipv4() != remote.is_ipv4() || self.address.is_loopback() != remote.is_loopback() {
             return None;
@@ -68,10 +68,10 @@ impl LocalAddress {
     }
 }
 
-/// The routes worth opening between these local addresses and the peer's, most promising first.
+/// The routes worth opening between these local addresses and the peer's, best first.
 ///
-/// Equal input gives equal output, whatever was opened before: the driver opens what is new in the
-/// answer. Duplicate remotes count once.
+/// The result depends only on the arguments, so the driver opens those routes that it does not have yet. Duplicate
+/// remotes count once.
 #[must_use]
 pub fn plan_routes(locals: &[LocalAddress], remotes: &[SocketAddr]) -> Vec<Route> {
     let mut plan = Plan::new(locals, remotes);

@@ -1,18 +1,17 @@
 //! Chooses which relays of many candidates carry paths.
 //!
-//! Keeps a number of relayed paths in use and the other candidates in reserve. A bad path is replaced, and a better one
-//! recruited, while data flow (mTCP §3.4 [M10, M11]). Ten times a second the agent looks at what the paths can carry
-//! ([`Capacity`]):
+//! A number of relayed paths is in use, and the other candidates are in reserve. While data flows, bad paths are
+//! replaced and better ones are recruited (mTCP §3.4 [M10, M11]). Ten times a second the agent compares the paths'
+//! estimated rates ([`Capacity`]):
 //!
-//! - A path is *bad* when it has failed, hangs, does not open, or carries less than 1/ω of the best one, for [`PATIENCE`]
-//!   without a break. A candidate takes its place at once, if it is expected to carry more.
-//! - A path is *weak* when a candidate in reserve is expected to carry [`BETTER`] times as much, for [`DOUBT`] without a
-//!   break. Then that candidate is tried in addition. After [`GRACE`] the path that carries least is given up, which may
-//!   be the new one.
+//! - A path is *bad* when it has failed, hangs, does not open, or carries less than 1/ω of the best, for [`PATIENCE`]
+//!   without a break. A candidate that is expected to carry more replaces it at once.
+//! - A path is *weak* when a candidate in reserve is expected to carry [`BETTER`] times as much, for [`DOUBT`] without
+//!   a break. Then that candidate is tried as an additional path. After [`GRACE`] the slowest path is given up, which
+//!   may be the new one.
 //!
-//! The rate of a path that is given up is remembered for [`MEMORY`]. A candidate without such a memory is expected to
-//! carry the median of the paths in use. So each candidate is tried once when a path falls behind, and none while all
-//! are much the same.
+//! The rate of a path that was given up is remembered for [`MEMORY`]. Other candidates are expected to carry the median
+//! of the paths in use. So each candidate is tried once when a path falls behind, and none while all paths are alike.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,42 +21,42 @@ use anabranch_wire::{PathId, Rate, Span, Time};
 
 use crate::capacity::Capacity;
 
-/// How long direct paths race alone for a session before relays join.
+/// How long direct paths race alone before relays join.
 pub const HEAD_START: Span = Span::from_millis(750);
-/// How often paths are looked at.
+/// Time between two looks at the paths.
 const LOOK: Span = Span::from_millis(100);
-/// How long a path has to be bad before it is replaced.
+/// A path is replaced after it was bad for this long.
 const PATIENCE: Span = Span::from_millis(500);
-/// How long a path has to be weak before another is tried: longer than a window takes to recover from a loss.
+/// Another path is tried after one was weak for this long: longer than a window takes to recover from a loss.
 const DOUBT: Span = Span::from_secs(2);
-/// How many times as much a candidate is expected to carry to be tried.
+/// A candidate is tried if it is expected to carry this many times as much.
 const BETTER: f64 = 2.0;
-/// How long a new path may take to open, and then to find its rate.
+/// How long a new path may take to open, and then to reach its rate.
 const GRACE: Span = Span::from_secs(3);
-/// How long a candidate that was given up is left alone.
+/// Pause of a candidate that was given up.
 const REST: Span = Span::from_secs(20);
-/// How long it is remembered what a path could carry.
+/// How long a path's rate is remembered.
 const MEMORY: Span = Span::from_secs(300);
 
-/// A relay, or a chain of relays, that could carry a path: its place in the list of candidates.
+/// A relay, or a chain of relays, for a path: its index in the list of candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Candidate(pub usize);
 
 /// A decision for the driver to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayAction {
-    /// Open a path through the candidate, and again whenever it is lost.
+    /// Open a path through the candidate; reopen it after losses.
     OpenThrough(Candidate),
-    /// Close the path through the candidate, and open no other.
+    /// Close the path through the candidate, and do not reopen it.
     Close(Candidate, GivenUp),
 }
 
 /// Why a candidate is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
-    /// It carries far too little, or nothing.
+    /// It carries far less than the best path.
     Bad,
-    /// It was the weakest after another was tried.
+    /// It was the slowest after another was tried.
     Weakest,
 }
 
@@ -77,7 +76,7 @@ struct InUse {
     since: Time,
     opened: bool,
     bad_since: Option<Time>,
-    /// The rate that its path can carry, if known.
+    /// The estimated rate of its path, if known.
     rate: Option<Rate>,
 }
 
@@ -85,7 +84,7 @@ struct InUse {
 #[derive(Debug)]
 struct Reserve {
     candidate: Candidate,
-    /// When it was given up, and what it could carry then, if that was known.
+    /// When it was given up, and its rate then, if known.
     given_up: Option<(Time, Option<Rate>)>,
 }
 
@@ -106,7 +105,8 @@ impl InUse {
         now < self.since + GRACE
     }
 
-    /// The rate that would be lost without it: zero while it is bad. A working path of unknown rate, which rules may hold back, stays.
+    /// The rate that closing it would lose: zero while it is bad. A working path of unknown rate, perhaps held back by
+    /// rules, is kept.
     fn worth(&self) -> Rate {
         let works = self.opened && self.bad_since.is_none();
         self.rate.unwrap_or(if works { Rate::from_bits(u64::MAX) } else { Rate::ZERO })
@@ -144,7 +144,7 @@ impl Reserve {
 }
 
 impl RelayChoice {
-    /// Keeps `at_once` of `candidates` in use, the first of them at first.
+    /// Keeps `at_once` of `candidates` in use, starting with the first ones.
     #[must_use]
     pub fn new(candidates: usize, at_once: usize) -> Self {
         let reserve = |number| Reserve { candidate: Candidate(number), given_up: None };
@@ -159,13 +159,13 @@ impl RelayChoice {
         }
     }
 
-    /// When [`Self::look`] wants to be called next.
+    /// When to call [`Self::look`] next.
     #[must_use]
     pub fn next_look(&self) -> Time {
         self.next_look
     }
 
-    /// Looks at the session's paths; `path_of` gives the path that a candidate carries or is opening. Returns what to do now.
+    /// Checks the session's paths and returns the actions; `path_of` gives the path that a candidate has or is opening.
     pub fn look(
         &mut self,
         now: Time,
@@ -186,17 +186,17 @@ impl RelayChoice {
         std::mem::take(&mut self.actions)
     }
 
-    /// Gives up the worst path of those that have been bad for long enough, if another can take its place.
+    /// Gives up the worst of the paths that were bad for long enough, if another can replace it.
     fn replace_bad(&mut self, now: Time) {
         let Some(at) = worst(&self.in_use, now) else { return };
-        // Anything is better than a path that does not work. To replace one that does, a candidate must promise more.
+        // Any candidate may replace a path that does not work. To replace a working path, it must promise more.
         let wanted = if self.in_use[at].rate == Some(Rate::ZERO) { usize::MAX } else { 1 };
         if self.in_use.len() > self.at_once || self.recruit(wanted, now) {
             self.give_up(at, GivenUp::Bad, now);
         }
     }
 
-    /// Ends a trial: the path that carries least goes.
+    /// Ends a trial: gives up the slowest path.
     fn settle(&mut self, now: Time) {
         if !self.in_use.iter().any(|path| path.is_young(now)) {
             let weakest = (0..self.in_use.len()).min_by_key(|at| self.in_use[*at].worth());
@@ -204,7 +204,7 @@ impl RelayChoice {
         }
     }
 
-    /// Returns whether enough data flow to tell paths apart.
+    /// Updates the paths in use; true if enough data flows to compare them.
     fn look_at_paths(
         &mut self,
         now: Time,
@@ -216,7 +216,7 @@ impl RelayChoice {
         for used in &mut self.in_use {
             let id = path_of(used.candidate);
             let path = paths.iter().find(|path| Some(path.id) == id);
-            // While nothing is known, the last known rate counts.
+            // Without estimates, the last rate counts.
             let last = used.rate.filter(|rate| rates.is_empty() && *rate > Rate::ZERO);
             let rate = path.and_then(|path| rates.get(&path.id)).copied().or(last);
             let is_far_slower = path.is_some_and(|path| slow.contains(&path.id));
@@ -225,7 +225,7 @@ impl RelayChoice {
         !rates.is_empty()
     }
 
-    /// Tries one more candidate beside a path that has been weak for long enough.
+    /// Tries an additional candidate when a path was weak for long enough.
     fn try_better(&mut self, now: Time) {
         match self.weak_since {
             _ if self.rates(now).is_empty() || self.better(1, now).is_none() => self.weak_since = None,
@@ -238,12 +238,13 @@ impl RelayChoice {
         }
     }
 
-    /// The known rates of the paths in use that have had time to find theirs.
+    /// The known rates of the paths that had time to reach them.
     fn rates(&self, now: Time) -> Vec<Rate> {
         self.in_use.iter().filter(|path| !path.is_young(now)).filter_map(|path| path.rate).collect()
     }
 
-    /// The candidate to take from the reserve: one much better than the weakest in use, or any while fewer than `wanted` are in use.
+    /// The best candidate in reserve, if it is much better than the slowest path in use, or fewer than `wanted` are in
+    /// use.
     fn better(&self, wanted: usize, now: Time) -> Option<usize> {
         let (ready, rates): (Vec<usize>, Vec<Option<Rate>>) = (self.reserve.iter().enumerate())
             .filter(|(_, reserve)| reserve.may_be_tried(now))
@@ -252,7 +253,7 @@ impl RelayChoice {
         recruit(&self.rates(now), &rates, (wanted, BETTER)).map(|at| ready[at])
     }
 
-    /// Takes the candidate of [`Self::better`] into use; false if there is none.
+    /// Starts to use the candidate of [`Self::better`]; false without one.
     fn recruit(&mut self, wanted: usize, now: Time) -> bool {
         let Some(at) = self.better(wanted, now) else { return false };
         let candidate = self.reserve.remove(at).candidate;
@@ -268,11 +269,11 @@ impl RelayChoice {
     }
 }
 
-/// The candidate worth trying (mTCP §3.4.2 [M11]), by its place in `unused`: the one that can carry most, if that is at least
-/// `factor` times what the weakest path in use can, or if fewer than `wanted` are in use. Of equals it is the first.
+/// The index in `unused` of the candidate worth trying (mTCP §3.4.2 [M11]): the fastest one, if it can carry at least
+/// `factor` times as much as the slowest path in use, or if fewer than `wanted` are in use. The first of equals wins.
 ///
-/// `None` stands for a rate not yet measured. It counts as the median of those in use (of an even number, the better of the
-/// middle two), so that the unknown is tried when a path falls behind the others, and not while all are much the same.
+/// `None` is a rate not yet measured. It counts as the median of the paths in use (the upper one of two), so that
+/// unknown candidates are tried only when a path falls behind the others.
 fn recruit(in_use: &[Rate], unused: &[Option<Rate>], (wanted, factor): (usize, f64)) -> Option<usize> {
     let mut sorted = in_use.to_vec();
     sorted.sort_unstable();
@@ -284,7 +285,7 @@ fn recruit(in_use: &[Rate], unused: &[Option<Rate>], (wanted, factor): (usize, f
     (in_use.len() < wanted || much_better).then_some(at)
 }
 
-/// Of the paths that have been bad for long enough the one that carries least.
+/// The slowest of the paths that were bad for long enough.
 fn worst(in_use: &[InUse], now: Time) -> Option<usize> {
     let is_bad = |path: &InUse| path.bad_since.is_some_and(|since| now >= since + PATIENCE);
     (0..in_use.len()).filter(|at| is_bad(&in_use[*at])).min_by_key(|at| in_use[*at].worth())
@@ -294,7 +295,7 @@ fn hangs(path: &PathInfo) -> bool {
     matches!(path.state, PathState::Suspect | PathState::Failed)
 }
 
-/// Paths that can carry far less than the best.
+/// Paths that carry far less than the best.
 fn far_slower(rates: &BTreeMap<PathId, Rate>) -> Vec<PathId> {
     let report = |(path, rate): (&PathId, &Rate)| PathReport {
         path: *path,
@@ -323,15 +324,15 @@ mod tests {
         let now = begin + Span::from_secs(10);
         let bad = Some(begin + Span::from_secs(9));
         let slow = || path(bad, Some(0.5));
-        // Neither the first, nor the last, nor the one that has been bad for longest.
+        // The slowest is neither the first, nor the last, nor bad for longest.
         let longest = path(Some(begin), Some(0.3));
         let in_use = [slow(), longest, path(bad, Some(0.1)), slow()];
         assert_eq!(worst(&in_use, now), Some(2));
-        // One that carries nothing is worse, and so is a bad one of unknown rate.
+        // A path without any rate is worse, and so is a bad one of unknown rate.
         for rate in [Some(0.0), None] {
             assert_eq!(worst(&[slow(), path(bad, rate), path(bad, Some(0.1))], now), Some(1), "{rate:?}");
         }
-        // One that was bad only briefly, and good ones, stay, however little they carry.
+        // A path that was only briefly bad stays, and so do good ones at any rate.
         let brief = path(Some(now - PATIENCE / 2), Some(0.0));
         assert_eq!(worst(&[path(None, Some(0.0)), brief, path(None, None)], now), None);
     }
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &[None], (1, 2.0)), Some(0));
         assert_eq!(recruit(&rates(&[10.0, 2.0]), &[None], (1, 2.0)), Some(0));
         assert_eq!(recruit(&rates(&[10.0]), &[None], (1, 2.0)), None);
-        // A better known rate comes before an unknown one, and that before a worse known rate.
+        // The order is: a better known rate, an unknown rate, a worse known rate.
         let best = [None, Some(Rate::from_mbit(20.0))];
         assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &best, (1, 2.0)), Some(1));
         let worse = [Some(Rate::from_mbit(5.0)), None];

@@ -1,4 +1,4 @@
-//! When to open a path through a relay again after it was lost or could not be opened.
+//! When to reopen a path through a relay after it was lost or did not open.
 
 use anabranch_wire::{Span, Time};
 
@@ -20,7 +20,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The attempt that ends now failed; `worked` when a path had been open. Returns when to try again.
+    /// An attempt has failed; `worked` if its path was open. Returns when to try again.
     pub fn on_failed(&mut self, now: Time, worked: bool) -> Time {
         if worked {
             self.pause = FIRST_PAUSE;
@@ -30,7 +30,7 @@ impl Retry {
         at
     }
 
-    /// Something about the relay has changed: it may be tried at once, and after short pauses.
+    /// Something about the relay has changed: it may be tried at once, and pauses start short again.
     pub fn on_news(&mut self) {
         self.pause = FIRST_PAUSE;
     }

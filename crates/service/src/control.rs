@@ -16,11 +16,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, timeout};
 
-/// Longest line.
+/// Longest request, in bytes.
 const MOST: u64 = 4_096;
 /// Longest time for a request, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause after a caller could not be accepted.
+/// Pause after accepting a caller failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A service that answers requests.
@@ -47,18 +47,18 @@ pub fn reply(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|error| refusal(&error.to_string()))
 }
 
-/// Serves the Unix socket at `path` until dropped.
+/// Listens on the Unix socket at `path`.
 ///
 /// # Errors
-/// When another program listens there, or the file cannot be made; the message says what to do.
+/// When another program listens there, or the file cannot be created; the message says what to do.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let bound = remove_left_over(path).and_then(|()| bind(path));
     bound.map_err(|error: io::Error| io::Error::new(error.kind(), explained(path, &error)))
 }
 
-/// Binds a socket that has its final mode before its final name.
+/// Binds a socket that gets its mode before its final name.
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    // Fails for a name that is too long to connect to.
+    // Fails if the name is too long for a socket.
     std::os::unix::net::SocketAddr::from_pathname(path)?;
     let private = path.with_file_name(format!(".{:08x}", getrandom::u32()?));
     fs::DirBuilder::new().mode(0o700).create(&private)?;
@@ -69,13 +69,13 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
         fs::hard_link(&inside, path)?;
         Ok(listener)
     });
-    // What is left of it after a failure harms nobody: it is private and empty.
+    // If this fails, a private, empty directory stays, which does no harm.
     let _ = fs::remove_file(&inside);
     let _ = fs::remove_dir(&private);
     bound
 }
 
-/// Removes the socket of an earlier run that was killed: one that no process listens on.
+/// Removes the socket of a process that was killed: one without a listener.
 fn remove_left_over(path: &Path) -> io::Result<()> {
     let refuses = || std::os::unix::net::UnixStream::connect(path).map_err(|error| error.kind());
     if is_socket(path) && matches!(refuses(), Err(io::ErrorKind::ConnectionRefused)) {
@@ -115,7 +115,7 @@ fn explained(path: &Path, error: &io::Error) -> String {
     format!("cannot listen on {file}: {why}")
 }
 
-/// A Unix socket at which a service answers until this is dropped; its file is removed with it.
+/// A Unix socket at which a service answers; dropping it removes the file.
 #[derive(Debug)]
 pub struct Socket {
     _task: JoinSet<()>,
@@ -126,7 +126,7 @@ impl Socket {
     /// Answers at `file`.
     ///
     /// # Errors
-    /// As of [`listen`].
+    /// As [`listen`].
     pub fn open(file: &Path, service: impl Answer) -> io::Result<Self> {
         let mut task = JoinSet::new();
         task.spawn(serve(listen(file)?, service));
@@ -136,7 +136,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Somebody may have removed it already.
+        // The file may already be gone.
         let _ = fs::remove_file(&self.file);
     }
 }
@@ -145,13 +145,13 @@ impl Drop for Socket {
 pub async fn serve(listener: UnixListener, service: impl Answer) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Too many open files, most likely; callers wait.
+            // Probably too many open files; callers wait.
             tokio::time::sleep(PAUSE).await;
             continue;
         };
         let service = service.clone();
         tokio::spawn(async move {
-            // A caller that goes away or takes too long gets no answer.
+            // A caller that disconnects or is too slow gets no answer.
             let _ = timeout(PATIENCE, answer(stream, &service)).await;
         });
     }
@@ -215,7 +215,7 @@ mod tests {
         let path = dir.path().join("control.sock");
         let watched = path.clone();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        // Looks at the socket again and again from before it is there.
+        // Checks the socket repeatedly from before it exists.
         let watcher = std::thread::spawn(move || {
             let mut modes = std::collections::BTreeSet::new();
             while stopped.try_recv().is_err() {

@@ -75,7 +75,7 @@ pub fn run(names: &[String]) -> Result<(), String> {
     write(&file, &page)
 }
 
-/// The existing section of the page that ends with this experiment's drawing; empty if there is none.
+/// The existing section of the page that ends with this experiment's drawing; empty without one.
 fn kept(page: &str, name: &str) -> String {
     let drawing = format!("]({name}.svg)\n");
     let Some(end) = page.find(&drawing).map(|at| at + drawing.len()) else { return String::new() };

@@ -2,7 +2,7 @@
 
 use super::plan::Experiment;
 
-/// When each way of querying the detector gave each verdict.
+/// Times at which each method of querying the detector gave each verdict.
 const FOUND: &[&str] = &["detector.*.shared_s", "detector.*.separate_s", "detector.*.ratio"];
 const BESIDE: &[&str] = &["flow.M.goodput_mbit_s", "flow.tcp.goodput_mbit_s"];
 

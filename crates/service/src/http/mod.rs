@@ -44,23 +44,23 @@ pub use tls::TlsFiles;
 
 /// Most connections at the same time.
 pub const MOST_CONNECTIONS: usize = 256;
-/// How long a request's head may take to arrive, and an answer may wait for a caller that does not read.
+/// How long a request's head may take to arrive, and how long an answer waits for a caller that does not read.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Shortest token, in characters.
 const SHORTEST_TOKEN: usize = 16;
 
-/// Where the API is served, and to whom.
+/// The address of the API, and who may use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// An address and port; when other machines reach it, with a token and TLS, but for metrics alone.
+    /// An address and port. If other machines can reach it, everything but metrics needs a token and TLS.
     pub address: SocketAddr,
     /// The file with the token.
     pub token: Option<PathBuf>,
-    /// Speaks TLS with these.
+    /// The files for TLS.
     pub tls: Option<TlsFiles>,
 }
 
-/// The settings as a configuration file has them.
+/// The settings as written in a configuration file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpEntry {
@@ -98,16 +98,16 @@ impl HttpEntry {
 /// The checks that every request must pass.
 #[derive(Clone)]
 struct Guard {
-    /// Of the token: compared in constant time.
+    /// Hash of the token, compared in constant time.
     token: Option<blake3::Hash>,
-    /// Only this machine reaches the port.
+    /// Only this machine can reach the port.
     is_local: bool,
 }
 
 /// A refusal, as JSON.
 #[derive(Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Problem {
-    /// Why.
+    /// The reason.
     pub error: String,
 }
 
@@ -122,7 +122,7 @@ pub fn problem(status: StatusCode, why: impl Into<String>) -> Response {
 pub struct HttpLimits {
     /// Connections at the same time; others wait until one ends.
     pub connections: usize,
-    /// How long a TLS handshake, and each request's head, may take to come, and an answer may wait for its caller.
+    /// How long a TLS handshake or a request's head may take to arrive, and an answer may wait for its caller.
     pub patience: Duration,
 }
 
@@ -132,7 +132,7 @@ impl Default for HttpLimits {
     }
 }
 
-/// A port that is bound, and the token that callers show.
+/// A bound port, and the token that callers must send.
 pub struct Door {
     listener: TcpListener,
     token: Option<blake3::Hash>,
@@ -144,7 +144,8 @@ impl Door {
     /// Binds the address and reads the token and the files of TLS.
     ///
     /// # Errors
-    /// When the port is taken, the token cannot be read or is too short, or TLS's files are none; the message says what to do.
+    /// When the port is taken, the token is unreadable or too short, or the TLS files are invalid; the message says
+    /// what to do.
     pub async fn open(settings: &HttpSettings) -> io::Result<Self> {
         let token = settings.token.as_deref().map(read_token).transpose()?;
         let tls = settings.tls.as_ref().map(TlsFiles::acceptor).transpose()?;
@@ -155,16 +156,16 @@ impl Door {
         Ok(Self { listener, token, tls, limits: HttpLimits::default() })
     }
 
-    /// With other limits than the usual ones.
+    /// Replaces the default limits.
     #[must_use]
     pub fn limits(self, limits: HttpLimits) -> Self {
         Self { limits, ..self }
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the system does not report it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -192,7 +193,7 @@ impl Door {
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Ok((stream, _)) = self.listener.accept().await else {
-                // Out of files, most likely; that passes.
+                // Probably out of file descriptors; that passes.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
@@ -212,12 +213,12 @@ impl Door {
     }
 }
 
-/// One connection, to its end.
+/// Serves one connection to its end.
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, routes: Router, patience: Duration) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(patience);
     let stream = Patient::new(stream, patience);
-    // A caller may break off.
+    // The caller may disconnect.
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
 }
 
@@ -256,7 +257,7 @@ async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     match guard.token {
         Some(token) if !shows(request.headers(), token) => {
             let refused = problem(StatusCode::UNAUTHORIZED, "show the token: `Authorization: Bearer TOKEN`");
-            // Strangers keep no connection.
+            // Callers without the token do not keep a connection.
             ([(header::WWW_AUTHENTICATE, "Bearer"), (header::CONNECTION, "close")], refused).into_response()
         }
         None if changes => problem(
@@ -270,13 +271,13 @@ async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Resp
 fn shows(headers: &HeaderMap, token: blake3::Hash) -> bool {
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let shown = shown.and_then(|value| value.split_once(' '));
-    // A scheme's name is written in any case (RFC 9110 §11.1); hashes compare in constant time.
+    // A scheme's name may have any case (RFC 9110 §11.1); hashes are compared in constant time.
     shown.is_some_and(|(scheme, shown)| {
         scheme.eq_ignore_ascii_case("bearer") && blake3::hash(shown.trim().as_bytes()) == token
     })
 }
 
-/// Whether the request was meant for this machine by address or as `localhost`; HTTP/1.0 need not say.
+/// Whether the request names this machine by address or as `localhost`; HTTP/1.0 may leave it out.
 fn names_loopback(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };

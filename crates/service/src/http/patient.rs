@@ -1,4 +1,4 @@
-//! A connection whose other end has to take what it is sent.
+//! A connection whose other end must keep reading.
 
 use std::io;
 use std::pin::Pin;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A stream that ends with an error when nothing can be written for so long though there is something to write.
+/// A stream that fails when data waits to be written for too long.
 pub(super) struct Patient<S> {
     stream: S,
     patience: Duration,
-    /// Runs while nothing can be written.
+    /// Runs while data waits.
     until: Pin<Box<Sleep>>,
     is_stuck: bool,
 }
@@ -22,7 +22,7 @@ impl<S> Patient<S> {
         Self { stream, patience, until: Box::pin(sleep(patience)), is_stuck: false }
     }
 
-    /// The outcome of a write, or an error after waiting for too long.
+    /// The outcome of a write, or an error after too long a wait.
     fn waited<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.is_stuck = false;

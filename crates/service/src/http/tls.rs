@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 /// The files that TLS needs, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, and those that lead from it to an authority.
+    /// The certificate, and those that link it to an authority.
     pub certificate: PathBuf,
     /// The certificate's private key.
     pub private_key: PathBuf,
@@ -21,7 +21,7 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// # Errors
-    /// When a file cannot be read, holds none, or the two do not belong together.
+    /// When a file is unreadable or empty, or the two do not belong together.
     pub(super) fn acceptor(&self) -> io::Result<TlsAcceptor> {
         let chain = CertificateDer::pem_file_iter(&self.certificate)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)

@@ -1,4 +1,4 @@
-//! How much memory the process may use, and giving back what it no longer needs.
+//! How much memory the process may use, and how to return free memory.
 //!
 //! The limit is the lowest of the machine's memory, the limits of the control groups that the process is in (version 1 and
 //! 2), and its address-space limit (`ulimit -v`). Services derive their own limits from it, so that a small machine refuses
@@ -6,14 +6,14 @@
 
 use std::path::{Path, PathBuf};
 
-/// Memory that this process may use, in bytes; `None` if the system does not say.
+/// Memory that this process may use, in bytes; `None` if the system does not report it.
 #[must_use]
 pub fn limit() -> Option<u64> {
     let sources = [machine(), control_groups(Path::new("/")), address_space()];
     sources.into_iter().flatten().min()
 }
 
-/// Returns free memory to the system. The allocator keeps what a flood of sessions has left behind otherwise.
+/// Returns free memory to the system. Otherwise the allocator would keep it after a flood of sessions.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[allow(unsafe_code)]
@@ -30,7 +30,7 @@ fn machine() -> Option<u64> {
     kib.checked_mul(1_024)
 }
 
-/// The lowest limit of the process's control groups and of their parents. `root` is `/`, but for tests.
+/// The lowest limit of the process's control groups and their parents. `root` is `/`, except in tests.
 fn control_groups(root: &Path) -> Option<u64> {
     let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let limits = groups.lines().filter_map(|line| {

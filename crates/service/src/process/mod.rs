@@ -19,7 +19,7 @@ pub fn protect_secrets() -> bool {
     not_dumpable() && no_core
 }
 
-/// As on Linux, were it supported here.
+/// Not supported on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn protect_secrets() -> bool {
     false

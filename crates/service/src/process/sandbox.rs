@@ -6,17 +6,17 @@
 
 use std::path::{Path, PathBuf};
 
-/// The file changes that a process is left with.
+/// The files that a process may still change.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
-    /// Directories and files that it may change. Those that do not exist are skipped.
+    /// Directories and files that it may change; missing ones are skipped.
     pub write: Vec<PathBuf>,
 }
 
 /// How far the kernel restricts the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restriction {
-    /// As far as was asked for.
+    /// As requested.
     Full,
     /// An older kernel: some operations are not restricted.
     Partial,
@@ -51,7 +51,7 @@ fn enter(write: &[PathBuf]) -> Restriction {
     let writing = AccessFs::from_write(VERSION);
     let rule = |path: &Path, access: BitFlags<AccessFs>| {
         let file = PathFd::new(path).ok()?;
-        // Rules about files know no access that only directories have.
+        // Rules for files must not name the access rights of directories.
         let access = if path.is_dir() { access } else { access & AccessFs::from_file(VERSION) };
         Some(PathBeneath::new(file, access))
     };
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs in a thread of its own: only that one is restricted.
+    /// Runs `work` in its own thread, so that only this thread is restricted.
     fn inside<T: Send + 'static>(sandbox: Sandbox, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let thread = std::thread::spawn(move || (sandbox.enter() != Restriction::None).then(work));
         thread.join().unwrap()
