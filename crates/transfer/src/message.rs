@@ -393,10 +393,10 @@ mod tests {
         assert!(Reply::decode(REPLY_PIECE, vec![0; 32]).is_err(), "a piece without data");
     }
 
-    /// The bytes of the test vector `name` in the protocol's page.
+    /// The bytes of the published test vector `name`.
     fn vector(name: &str) -> Vec<u8> {
-        let page = include_str!("../../../docs/reference/transfer.md");
-        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let vectors = include_str!("../../../docs/reference/vectors/transfer.txt");
+        let line = vectors.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let digits: String = line.unwrap_or_else(|| panic!("no vector {name}")).split_whitespace().collect();
         let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
         (0..digits.len()).step_by(2).map(byte).collect()
