@@ -10,13 +10,13 @@ use anabranch_overlay::admission::{SESSIONS_TOTAL, SessionLimits};
 
 use anabranch_service::process::memory;
 
-/// Memory that is set aside for a session.
+/// Memory reserved for a session.
 const SESSION_COST: u64 = 64 << 10;
-/// Memory that is set aside for a path through a relay.
+/// Memory reserved for a path through a relay.
 const PATH_COST: u64 = 512;
 /// Sessions that even the smallest machine admits.
 const FEWEST_SESSIONS: u64 = 64;
-/// How often freed memory is looked for, and how many sessions have to be gone for it.
+/// How often the number of sessions is checked, and by how much it must fall before memory is returned.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const FLOOD: usize = 256;
 
@@ -34,7 +34,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// For the memory that this process may use.
+    /// Limits for the memory that this process may use.
     pub(crate) fn of_process() -> Self {
         Self::of(memory::limit())
     }
@@ -56,7 +56,7 @@ impl Budget {
     }
 }
 
-/// Returns memory to the system whenever a flood of sessions has ended.
+/// Returns memory to the system after a flood of sessions has ended.
 pub(crate) async fn give_back_after_floods(count: impl Fn() -> usize) {
     let mut peak = 0;
     loop {

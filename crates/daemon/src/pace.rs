@@ -1,5 +1,5 @@
-//! Limits how fast a key makes requests, over all its sessions. A request that comes too fast stays unread, until the
-//! sender's window is full.
+//! Limits the rate of a key's requests over all its sessions. Requests above the rate stay unread, until the sender's
+//! window is full.
 //!
 //! A request costs its sender little. It costs a relay a route lookup or a signature check, and a controller a transaction of
 //! its store, whether it is granted or not, and anyone may send one.
@@ -13,7 +13,7 @@ use anabranch_net::PublicKey;
 /// How many requests a key may make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PaceLimits {
-    /// At once.
+    /// Requests at once.
     pub burst: u32,
     /// Time until one more is admitted.
     pub every: Duration,
@@ -26,14 +26,14 @@ pub(crate) struct Paces {
 }
 
 impl Paces {
-    /// Of no key yet.
+    /// Without any key yet.
     pub(crate) fn new(limits: PaceLimits) -> Self {
         Self { limits, of_keys: Mutex::default() }
     }
 
     /// The pace of a key, which all its sessions share.
     pub(crate) fn of(&self, key: PublicKey, now: Instant) -> SharedPace {
-        // Every statement under these locks leaves the data whole.
+        // No statement under these locks can leave the data inconsistent.
         let mut paces = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pace) = paces.get(&key).and_then(Weak::upgrade) {
             return SharedPace(pace);
@@ -49,7 +49,7 @@ impl Paces {
 pub(crate) struct SharedPace(Arc<Mutex<Pace>>);
 
 impl SharedPace {
-    /// Admits what counts as `cost` requests.
+    /// Admits a request that counts as `cost` requests.
     ///
     /// # Errors
     /// When to try again.

@@ -1,4 +1,5 @@
-//! A transfer over five paths, one of which is attacked, with another in reserve (mTCP §5.3.4: recruiting while data flow).
+//! A transfer over five paths, one of which is attacked, with another relay in reserve (mTCP §5.3.4: recruiting while
+//! data flows).
 //!
 //! `ANABRANCH_TRANSFER_S=30 cargo test --release -p anabranch-daemon --test attack -- --nocapture` prints the times.
 
@@ -29,7 +30,7 @@ fn measure() -> (f64, f64) {
     full.map_or((10.0, 4.0), |seconds| (seconds, 10.0))
 }
 
-/// The part of one relay's link that the attack leaves after a third of the time.
+/// The share of one relay's link that the attack leaves, from a third of the time on.
 const NEARLY_NOTHING: f64 = 0.02;
 const A_FIFTH: f64 = 0.2;
 
@@ -87,7 +88,7 @@ async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
         here.paths().iter().any(|path| here.relays(&path.route).contains(&node))
     };
     let (mut recruited, mut replaced) = (false, false);
-    // Go on while bytes arrive: on a busy machine everything is slow, and nothing is wrong.
+    // Continue while bytes arrive: a busy machine is slow without a fault.
     let mut before = usize::MAX;
     while !receiving.is_finished() {
         let now = got.load(Ordering::Relaxed);
@@ -106,7 +107,7 @@ async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        // Look again either way.
+        // Check again in either case.
         let _ = tokio::time::timeout(Duration::from_secs(10), finish).await;
     }
     receiving.await.unwrap();
@@ -157,7 +158,7 @@ async fn a_receiver_keeps_its_paths_while_a_stream_does_not_need_them() {
     until("two paths through relays", || through_relays(&here).len() == 2).await;
     let mut stream = there.open_stream().await.unwrap();
     let sending = tokio::spawn(async move {
-        // 1 Mbit/s, of 30.
+        // 1 Mbit/s of the 30.
         while stream.write_chunk(vec![1; 1_250].into()).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -178,7 +179,7 @@ async fn a_receiver_keeps_its_paths_while_a_stream_does_not_need_them() {
     }
     sending.abort();
     reading.abort();
-    // On a busy machine a path may seem to hang for half a second, unseen from here.
+    // On a busy machine a path may seem to hang for half a second without a visible cause.
     assert!(
         used.len() <= 3 + stalls,
         "{} relays in turn, of which two were enough; {stalls} stalls",

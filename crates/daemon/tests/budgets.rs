@@ -9,7 +9,7 @@ use anabranch_wire::close_code;
 use common::controllers::controller;
 use common::{address, carry, join, node, relay, route, settings, through_relays, until};
 
-/// Opens sessions until the service refuses one; returns those that are open and the refusal.
+/// Opens sessions until the service refuses one; returns the open sessions and the refusal.
 async fn open_many(client: &Endpoint, target: &Target) -> (Vec<Session>, ConnectError) {
     let mut open = Vec::new();
     loop {
@@ -28,7 +28,7 @@ async fn a_listed_user_of_a_relay_gets_its_share_of_sessions_and_others_are_serv
     let target = Target::new(service.node(), service.addresses());
     let (open, refused) = open_many(&greedy, &target).await;
     assert_eq!(refused, ConnectError::Refused(Refusal::Busy));
-    // The last ones may not have been counted yet when the next was admitted; these are closed at once.
+    // The last sessions may be admitted before the earlier ones are counted; they are closed at once.
     let count = || open.iter().filter(|session| session.close_reason().is_none()).count();
     until("the share is kept", || {
         count() == SESSIONS_PER_KEY && service.status().sessions == SESSIONS_PER_KEY

@@ -1,4 +1,4 @@
-//! A controller on a loopback address, with relays and clients that behave and that do not.
+//! A controller on a loopback address, with honest and dishonest relays and clients.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn ask(number: u8) -> Ask {
     Ask { request, relays: 1, least: 1, limits: limits(), lifetime: 60 }
 }
 
-/// Sends requests over a session of its own; returns the answers.
+/// Sends requests over a new session; returns the answers.
 async fn say(endpoint: &Endpoint, hint: &ControllerHint, requests: &[Request]) -> Vec<Reply> {
     let at = hint.0.resolve().await.expect("addresses");
     let target = Target::new(at.node, at.addresses);
@@ -56,7 +56,7 @@ async fn say(endpoint: &Endpoint, hint: &ControllerHint, requests: &[Request]) -
     let mut bytes = Vec::new();
     requests.iter().for_each(|request| request.encode(&mut bytes));
     stream.write_all(&bytes).await.unwrap();
-    // The controller may have refused and stopped reading by now; its answer is there all the same.
+    // The controller may have refused and stopped reading, but its answer arrives.
     if let Err(error) = stream.shutdown().await {
         assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe, "{error}");
     }
@@ -136,7 +136,7 @@ async fn a_client_that_is_removed_loses_its_session_and_gets_neither_grants_nor_
     let client = Controllers::new(common::node(CLIENT).await, vec![hint]);
     assert_eq!(client.figures(Vec::new(), None).await, Ok((Vec::new(), None)));
     service.reload(&ControllerSettings::local(common::ip(66), Policy::default()));
-    // The request may be under way when the session ends.
+    // The request may be in progress when the session ends.
     assert!(client.figures(Vec::new(), None).await.is_err());
     let refused = |error: &LinkError| {
         matches!(error, LinkError::Connect(ConnectError::Refused(Refusal::NotAuthorised)))
@@ -163,7 +163,7 @@ async fn refusals_of_another_version_and_of_a_second_machine_with_the_key_say_wh
     let both = [
         hello,
         Request::Register { instance: 1, offer: offer() },
-        // At the same address it would be the first one, after a crash.
+        // At the same address, it would count as the first relay after a crash.
         Request::Register { instance: 2, offer: Offer { addresses: Vec::new(), ..offer() } },
     ];
     let replies = say(&endpoint, &hint, &both).await;

@@ -96,7 +96,7 @@ async fn handshakes(stranger: Arc<Endpoint>, relay: Target, valve: Arc<Valve>) -
     refused
 }
 
-/// A user with a rate limit that sends as fast as it can.
+/// A user with a rate limit who sends as fast as possible.
 async fn greed(network: Arc<Network>, valve: Arc<Valve>) {
     let greedy = node(230).await;
     let mut target = Target::new(network.server.node(), vec![address(&network.server)]);
@@ -161,7 +161,7 @@ async fn an_honest_session_keeps_its_rate_under_garbage_handshakes_of_strangers_
     assert!(best >= 0.9, "{best}");
 }
 
-/// Opens a session and asks for forbidden paths as fast as the relay reads requests; returns the number of answers.
+/// Opens a session and requests forbidden paths as fast as the relay reads; returns the number of answers.
 async fn ask(who: &Endpoint, relay: &Target, valve: &Valve) -> u64 {
     let Ok(session) = who.connect(relay, Config::default()).await else { return 0 };
     let Ok(stream) = session.open_stream().await else { return 0 };
@@ -208,7 +208,7 @@ async fn ask(who: &Endpoint, relay: &Target, valve: &Valve) -> u64 {
     answers
 }
 
-/// An honest session next to one that floods requests, of a user or of a stranger that may show a grant.
+/// An honest session next to one that floods requests, from a user or from a stranger who may show a grant.
 async fn under_requests(base: u8, is_user: bool) {
     let network = network(base, 1, RATE).await;
     let (relay, who) = (&network.relays[0], base + 3);

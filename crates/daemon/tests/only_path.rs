@@ -1,4 +1,4 @@
-//! Sessions whose only path leads through a relay, which is restarted, killed or drained under them.
+//! Sessions whose only path leads through a relay that is restarted, killed or drained.
 
 mod common;
 
@@ -14,8 +14,8 @@ use common::{
     address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,
 };
 
-/// How long a session may stand still when its relay is restarted at once: relays are probed after 3 s of silence,
-/// then both ends reconnect.
+/// Longest standstill of a session whose relay is restarted at once: the ends probe a relay after 3 s of silence, then
+/// reconnect.
 const STANDSTILL: Duration = Duration::from_secs(10);
 
 fn rules(words: &[&str]) -> PathRules {
@@ -34,7 +34,7 @@ async fn again(seed: u8, users: &[u8], hint: &RelayHint) -> RelayService {
     }
 }
 
-/// Sends while both ends live; counts the bytes that arrive.
+/// Sends while both ends live; counts the bytes received.
 async fn flow(from: &Session, to: &Session) -> Arc<AtomicUsize> {
     let (arrived, from, to) = (Arc::<AtomicUsize>::default(), from.clone(), to.clone());
     let count = arrived.clone();
@@ -68,7 +68,7 @@ async fn meet(
 ) -> (NodeSession, Session) {
     let dial = Dial::node(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
     let dial = dial.guest_of(relays.to_vec(), secret.clone());
-    // They exchange their addresses, and would find each other on loopback.
+    // The ends exchange their addresses, and would find each other on loopback.
     let config = Config { rules: rules(&["relay:*=primary", "*=never"]), ..config() };
     let client = Node::over(client.clone(), config);
     let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
@@ -99,7 +99,7 @@ async fn a_meeting_over_one_relay_goes_on_when_that_is_restarted_or_killed() {
     let took = standstill(&arrived).await;
     assert!(took < STANDSTILL, "{took:?} after it was killed");
     until("what the relay forgot is closed", || here.paths().len() == 1).await;
-    // The path counts like those that were named.
+    // The path counts like one named by hand.
     let refused = running.remove(through_relays(&here)[0].id.0).unwrap_err();
     assert!(refused.contains("the only one that is open"), "{refused}");
 }
@@ -120,11 +120,11 @@ async fn of_the_sessions_through_several_relays_only_the_first_stays() {
     let (mut running, mut accepted) = (Vec::new(), Vec::new());
     for number in 1..=5 {
         running.push(meet(&client, &server, (&relays, &secret)).await);
-        // A later one has come; by silence alone the first would end only after 10 s.
+        // A later session exists; the silent first one would end only after 10 s.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let is_over = || server.stats().sessions == before + number;
         until_within(Duration::from_secs(5), "the others are over", is_over).await;
-        // At this end either may have come first.
+        // At this end either session may be the first.
         while let Ok(Some(other)) = tokio::time::timeout(Duration::ZERO, server.accept()).await {
             accepted.push(other);
         }
@@ -144,7 +144,7 @@ async fn a_relay_forwards_until_the_session_has_nothing_to_say_any_more() {
     assert_eq!(relay.status().flows, 1);
     here.close().await;
     until("the flow is given back", || relay.status().flows == 0).await;
-    // The last answer may be lost, and is repeated on request.
+    // The last answer may be lost; it is repeated on request.
     let forgotten = tokio::time::timeout(Duration::ZERO, here.forgotten());
     assert!(forgotten.await.is_ok(), "it was given back while the session lingered");
 }
@@ -188,7 +188,7 @@ async fn a_session_whose_only_relay_is_drained_waits_for_another_path() {
     let is_gone = |path| here.paths().iter().all(|other| other.id != path);
     until("the drained path is closed", || is_gone(drained)).await;
 
-    // The direct path will do as well.
+    // The direct path serves as well.
     let drained = through_relays(&here)[0].id;
     relay.drain(Span::from_millis(100));
     relay.drained().await;

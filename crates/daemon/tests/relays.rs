@@ -17,7 +17,7 @@ use anabranch_secure::RelayHint;
 use common::{address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until};
 use tokio::runtime::Handle;
 
-/// Both ends use the first path only if no other works.
+/// Has both ends use the first path only if no other works.
 async fn spare_the_direct_path(here: &Session, there: &Session) {
     here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
     let spared =
@@ -82,7 +82,7 @@ async fn a_path_may_lead_through_four_relays_one_behind_the_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_ticket_only() {
     let (client, server) = (node(22).await, node(23).await);
-    // The relay lists only the server.
+    // Only the server is listed.
     let (relay, hint) = relay(24, &[23]).await;
     let secret = TicketSecret::from_random([9; 16]);
     let mut hosting = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
@@ -177,7 +177,7 @@ async fn a_next_hop_that_does_not_answer_is_named() {
     assert_eq!(prepared.err(), Some(RelayError::Unanswered(nobody)));
 }
 
-/// The relay asks a next hop that does not answer, and its client leaves meanwhile.
+/// The client gives up while the relay asks a next hop that does not answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_that_is_given_up_while_it_is_opened_leaves_its_place() {
     let (client, server) = (node(157).await, node(158).await);
@@ -200,7 +200,7 @@ async fn a_path_that_is_given_up_while_it_is_opened_leaves_its_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_again() {
     let (client, server) = (node(161).await, node(162).await);
-    // One relay does not list the client, and nothing answers at the other's address.
+    // One relay does not list the client, and there is no relay at the other's address.
     let (refusing, hint) = relay(163, &[]).await;
     let silent = RelayHint { node: key(164).public(), addresses: vec![SocketAddr::new(ip(164), 9)] };
     let (here, there) = join(&client, &server, 1).await;
@@ -213,7 +213,7 @@ async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_ag
         if is_refused {
             let why = adding.await.unwrap().unwrap_err();
             assert!(why.contains("`path remove`"), "{why}");
-            // The hint, with the key to list.
+            // The hint includes the key to list.
             assert!(why.contains("`[[user]]`") && why.contains(&client.node().to_string()), "{why}");
             running.take_back(&way).await.unwrap();
         } else {
@@ -233,7 +233,7 @@ async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_ag
     listing.port = hint.addresses[0].port();
     let _relay = RelayService::start(key(163), &listing).await.unwrap();
     running.add(&route(&[&hint])).await.unwrap();
-    // An open path is closed by the same words.
+    // The same request closes an open path.
     running.take_back(&route(&[&hint])).await.unwrap();
     until("it is closed", || through_relays(&here).is_empty()).await;
     carry(&here, &there, 100_000).await;
@@ -244,7 +244,7 @@ async fn the_last_path_that_is_open_is_not_removed_by_hand() {
     let (client, server) = (node(26).await, node(27).await);
     let (_relay, hint) = relay(28, &[26]).await;
     let (here, there) = join(&client, &server, 1).await;
-    // Without an address for the peer, the direct path's is used.
+    // Without an address of the peer, the direct path's address is used.
     let running = NodeSession::new(&client, &here, &[route(&[&hint])], &Peer::default());
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     running.set("0=never").unwrap();

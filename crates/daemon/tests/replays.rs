@@ -1,4 +1,4 @@
-//! Overheard packets sent to relays again, and relays that lead to each other: real sessions, real sockets.
+//! Recorded packets that are replayed to relays, and relays that lead to each other: real sessions, real sockets.
 
 mod common;
 
@@ -15,7 +15,7 @@ use anabranch_wire::{Header, Kind};
 use common::{address, carry, ip, join, node, relay, route, through_relays, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Stands between clients and a relay, and records everything from clients.
+/// A proxy between clients and a relay that records all packets of clients.
 struct Tap {
     at: SocketAddr,
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -47,7 +47,7 @@ impl Tap {
         Self { at, heard }
     }
 
-    /// Sends all of it again from elsewhere; returns the bytes sent and the bytes that came back.
+    /// Sends all recorded packets from another address; returns the bytes sent and the bytes received.
     fn replay(&self, thief: &UdpSocket, relay: SocketAddr) -> [usize; 2] {
         let heard = self.heard.lock().unwrap();
         let sent = heard.iter().map(|datagram| {
@@ -90,7 +90,7 @@ async fn what_was_overheard_opens_and_carries_nothing_when_it_is_sent_again() {
     assert!(after.2 - before.2 < 20, "forwarded {}", after.2 - before.2);
     carry(&here, &there, 100_000).await;
 
-    // The client is gone; its recorded packets do not bring it back.
+    // The client has left; its recorded packets do not restore its paths.
     drop(paths);
     client.close().await;
     until("no session", || service.status().sessions == 0).await;
@@ -108,7 +108,7 @@ struct ByHand {
 }
 
 impl ByHand {
-    /// Opens one over flows that are ready for it.
+    /// Opens a session over prepared flows.
     async fn open(client: &Endpoint, relay: PublicKey, over: (Pid, Chain)) -> Self {
         let one_path = Config { max_paths: 1, ..Config::default() };
         let session = client.connect_through(&Target::new(relay, Vec::new()), one_path, over).await.unwrap();
@@ -145,7 +145,7 @@ impl ByHand {
         loop {
             match self.hear().await {
                 Reply::Allocated { flow, forward, back, .. } => return (flow, forward, back),
-                // The address has yet to be proven.
+                // The client's address is not proven yet.
                 Reply::Refused { why: Refused::NoSuchPath, .. } => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     self.say(ask()).await;
@@ -175,8 +175,8 @@ fn data(pid: Pid, hop_limit: u8) -> Vec<u8> {
     bytes
 }
 
-/// One user may use both relays. It reaches each through the other, so each takes the other for the source of its
-/// packets, and agrees to the other's questions about a PID that it issued.
+/// One user uses both relays and reaches each through the other. So each relay takes the other for the source of the
+/// user's packets, and agrees to its questions about a PID that it issued.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
     let client = node(212).await;
@@ -185,7 +185,7 @@ async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
     let at = |hint: &RelayHint| Next::Address { address: hint.addresses[0], key: Some(hint.node) };
     let direct = RelayConnection::open(&client, &a, &Entry::default()).await.unwrap();
 
-    // To the second through the first.
+    // A session with the second relay through the first.
     let own = client.new_pid();
     let mut to_b = direct.allocate(Wanted { target: at(&b), out: Pid::HANDSHAKE, back: own }).await.unwrap();
     to_b.ready().await.unwrap();
@@ -194,7 +194,7 @@ async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
     to_b.redirect(at_b.pid(), Pid::HANDSHAKE, true).await.unwrap();
     at_b.say(Request::Hello { version: RELAY_VERSION }).await;
 
-    // To the first through the first and the second.
+    // A session with the first relay through the first and the second.
     let (to_a, forward, back) = at_b.allocate(at(&a), Pid::HANDSHAKE).await;
     let own = client.new_pid();
     let mut over_a = direct.allocate(Wanted { target: at(&b), out: forward, back: own }).await.unwrap();
@@ -207,7 +207,7 @@ async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
     at_b.ready(to_a).await;
     at_a.say(Request::Hello { version: RELAY_VERSION }).await;
 
-    // A packet for the first leads to the second, and from there back.
+    // A packet for the first relay leads to the second, and from there back.
     let (loop_b, into_b, _) = at_b.allocate(at(&a), Pid(1)).await;
     let (loop_a, into_a, _) = at_a.allocate(at(&b), into_b).await;
     at_b.say(Request::Redirect { flow: loop_b, out: into_a, back: Pid::HANDSHAKE }).await;
@@ -228,7 +228,7 @@ async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
     send(4);
     quiet().await;
     let after = forwarded();
-    // Each packet is forwarded by each of four hops; the sessions' own packets come on top.
+    // Four hops forward each packet; the sessions' own packets are counted too.
     assert!((350..=430).contains(&(after - before)), "{} for 100 packets", after - before);
     let ended = first.status().dropped.hop_limit + second.status().dropped.hop_limit;
     assert!((80..=100).contains(&ended), "{ended} ended by their hop limit");

@@ -43,7 +43,7 @@ impl Stage {
         tokio::try_join!(self.client.connect(&target, config()), accept).expect("a session")
     }
 
-    /// Bytes of UDP payload sent to a link so far, both directions together.
+    /// Bytes of UDP payload on a link so far, in both directions.
     fn bytes_on(&self, way: usize) -> u64 {
         let stats = self.emulation.stats()[way];
         stats.forward.offered.bytes + stats.reverse.offered.bytes

@@ -1,4 +1,4 @@
-//! Relays that measure each other at their controller's request, with real sessions on loopback [S3, S7].
+//! Relays that measure each other when their controller asks, with real sessions on loopback [S3, S7].
 
 mod common;
 
@@ -98,7 +98,7 @@ struct Stage {
 /// Capacity of the link, and the rate of a relay that sends at half of it.
 const LINK: f64 = 16.0;
 const OWN: f64 = 8.0;
-/// Nodes that measure it, one after the other.
+/// Nodes that measure the relay, one after the other.
 const MEASURERS: [u8; 5] = [232, 233, 234, 235, 236];
 const SLOW_MEASURERS: [u8; 5] = [237, 238, 239, 240, 241];
 
@@ -168,8 +168,7 @@ impl Stage {
     }
 }
 
-/// A node that is no relay asks for figures of a relay and measures it; the relay answers because the controller says
-/// so.
+/// A node that is not a relay requests figures of a relay and measures it; the relay answers because of the controller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_measures_a_relay_that_it_wants_to_know_and_a_train_tells_what_the_way_carries() {
     let stage = Stage::new().await;
@@ -178,7 +177,7 @@ async fn a_node_measures_a_relay_that_it_wants_to_know_and_a_train_tells_what_th
         (20_000..60_000).contains(&link.rtt[0]) && (13_000..19_000).contains(&link.capacity)
     };
     stage.is_told(MEASURERS, None, fits).await;
-    // A relay that sends at half that rate sends its trains so too, and knows that its own rate is the narrowest.
+    // A relay limited to half that rate sends its trains at this rate, and knows that its limit is the bottleneck.
     let fits = |link: &LinkTold| (7_000..=8_000).contains(&link.capacity);
     stage.is_told(SLOW_MEASURERS, Some(Rate::from_mbit(OWN)), fits).await;
 }

@@ -1,4 +1,4 @@
-//! Paths that are chosen among relays that other paths use already.
+//! Paths through chosen relays, some of which other paths already use.
 
 mod common;
 

@@ -31,7 +31,7 @@ async fn revision(store: &AnyStore, name: &str) -> Revision {
     store.get(&key(name)).await.unwrap().remove(0).revision
 }
 
-/// A store of one controller, with decisions before, while and after its clock is a day ahead.
+/// Decisions of one controller before, while and after its clock is a day ahead.
 async fn goes_back_with_the_clock(store: AnyStore) {
     let key = |seed| anabranch_net::NodeKey::from_random([seed; 32]).public();
     let (relay, client) = (key(100), key(1));
@@ -68,7 +68,7 @@ async fn goes_back_with_the_clock(store: AnyStore) {
     let early = asked(ahead, 2).await.unwrap().grant().clone();
     let back = asked(right, 3).await.unwrap().grant().clone();
     assert_eq!(back.issued, UnixTime(right));
-    // A grant from the time when the clock was ahead is valid from now on once it is renewed.
+    // A grant from the time of the fast clock is valid again after a renewal.
     let renewed = renew(&store, &policy, UnixTime(right), client, (early.id, 600)).await.unwrap();
     assert_eq!((renewed.grant().not_before, renewed.grant().not_after.0), (UnixTime(right), right + 600));
 }
@@ -262,7 +262,7 @@ async fn a_directory_that_is_missing_is_named() {
     assert!(why.to_string().contains("/nowhere/store") && why.to_string().contains("directory"), "{why}");
 }
 
-/// A small disk of its own, or `None` where mounting is not allowed.
+/// A small file system, or `None` where mounting is not allowed.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {

@@ -1,4 +1,4 @@
-//! A relay among strangers, with real sockets: only requested and agreed packets are forwarded.
+//! A relay among strangers, with real sockets: it forwards only requested packets, to next hops that agreed.
 
 mod common;
 
@@ -46,7 +46,7 @@ async fn an_unlisted_key_is_refused_with_the_reason() {
     assert_eq!(refused, Some(RelayError::Connect(ConnectError::Refused(Refusal::NotAuthorised))));
 }
 
-/// Four sessions, then it is refused as busy; the reason is the number, not that its key is not listed.
+/// A stranger may open four sessions; a fifth is refused for their number, not because its key is not listed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_without_a_grant_has_few_sessions_and_one_with_a_grant_is_admitted() {
     let controllers = controller(190, (&[191], 192), 600).await;
@@ -158,7 +158,7 @@ async fn a_full_table_and_a_used_up_quota_stop_the_relay_and_not_the_session() {
         }
         let doubts = doubted.load(Ordering::Relaxed);
         eprintln!("turn {turn}: the relay's path carried little; {doubts} doubts");
-        // While the relay's path is in doubt the direct one carries the data.
+        // While the relay's path is suspect, the direct path carries the data.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let status = service.status();

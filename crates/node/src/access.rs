@@ -10,7 +10,7 @@ use anabranch_wire::Span;
 use crate::error::Error;
 use crate::keyfile::random;
 
-/// A share that a ticket opens until it expires: its name, its secret and its end.
+/// A share that a ticket opens until it expires.
 #[derive(Clone, Debug)]
 pub struct TicketShare {
     /// The share.
@@ -22,10 +22,10 @@ pub struct TicketShare {
 }
 
 impl TicketShare {
-    /// A new share with a random name and secret, open for `lifetime`; without one, until it is removed.
+    /// A new share with a random name and secret. It is open for `lifetime`, or without one until it is removed.
     ///
     /// # Errors
-    /// When the system gives no randomness.
+    /// When the system provides no randomness.
     pub fn new(lifetime: Option<Span>) -> Result<Self, Error> {
         let now = (Instant::now(), SystemTime::now());
         Ok(Self {
@@ -36,7 +36,7 @@ impl TicketShare {
         })
     }
 
-    /// A share whose name and secret the application stored, so that its tickets stay good over a restart.
+    /// A share with a stored name and secret, so that its tickets stay valid after a restart.
     #[must_use]
     pub fn stored(id: ShareId, secret: TicketSecret) -> Self {
         Self { id, secret, lifetime: Duration::MAX, end: Deadline::NEVER }
@@ -54,17 +54,17 @@ impl TicketShare {
         (self.end.left((Instant::now(), SystemTime::now())), self.lifetime)
     }
 
-    /// When it expires, in seconds since 1970, as tickets have it; `None` for never.
+    /// When it expires, in seconds since 1970, as in tickets; `None` for never.
     #[must_use]
     pub fn expires(&self) -> Option<u64> {
         self.end.wall?.duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs())
     }
 }
 
-/// An instant on both clocks; it is over when either clock has passed it.
+/// A time on two clocks; it has passed when either clock says so.
 ///
-/// The wall clock may be set back. The steady clock never is, but stands still while the machine sleeps. With both,
-/// a ticket never opens for longer than its lifetime.
+/// The wall clock may be set back. The steady clock cannot be set, but stops while the machine sleeps. With both, a
+/// ticket is never valid for longer than its lifetime.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     steady: Option<Instant>,
@@ -74,7 +74,7 @@ struct Deadline {
 impl Deadline {
     const NEVER: Self = Self { steady: None, wall: None };
 
-    /// An instant too far away for a clock to represent counts as never.
+    /// A time too far in the future for a clock counts as never.
     fn after(span: Span, (steady, wall): (Instant, SystemTime)) -> Self {
         let span = Duration::from_nanos(span.as_nanos());
         Self { steady: steady.checked_add(span), wall: wall.checked_add(span) }
@@ -84,7 +84,7 @@ impl Deadline {
         self.left(now).is_zero()
     }
 
-    /// The time left, by the clock on which it is less.
+    /// The time left, by the clock that shows less.
     fn left(&self, (steady, wall): (Instant, SystemTime)) -> Duration {
         let by_steady = self.steady.map_or(Duration::MAX, |end| end.saturating_duration_since(steady));
         let by_wall = self.wall.map_or(Duration::MAX, |end| end.duration_since(wall).unwrap_or_default());
@@ -92,7 +92,8 @@ impl Deadline {
     }
 }
 
-/// A list of keys and shares that may be changed while the node runs; clones share it. Everyone else is refused.
+/// Keys and shares that may open sessions; all others are refused. The lists can change at run time, and clones share
+/// them.
 #[derive(Clone, Debug, Default)]
 pub struct Access(Arc<Mutex<Lists>>);
 
@@ -119,22 +120,22 @@ impl Access {
         access
     }
 
-    /// Also lets in the owner of a key.
+    /// Admits the owner of a key as well.
     pub fn allow_key(&self, key: PublicKey) {
         self.lists().keys.insert(key);
     }
 
-    /// Also lets in the holders of this share's ticket.
+    /// Admits holders of this share's ticket as well.
     pub fn allow_share(&self, share: TicketShare) {
         self.lists().shares.push(share);
     }
 
-    /// Lets the owner of a key open no more sessions. Sessions that are open stay open.
+    /// Stops admitting the owner of a key. Open sessions continue.
     pub fn remove_key(&self, key: &PublicKey) {
         self.lists().keys.remove(key);
     }
 
-    /// Lets the holders of this share's ticket open no more sessions. Sessions that are open stay open.
+    /// Stops admitting holders of this share's ticket. Open sessions continue.
     pub fn remove_share(&self, share: ShareId) {
         self.lists().shares.retain(|known| known.id != share);
     }

@@ -1,4 +1,4 @@
-//! Where a node is, as people write it: `KEY@HOST:PORT,HOST:PORT`, each host an address or a name.
+//! The key and locations of a node as people write them: `KEY@HOST:PORT,HOST:PORT`, with addresses or names as hosts.
 //!
 //! Names are stored as written and resolved each time the node is called ([`NodeAt::resolve`]), so a node whose
 //! address changes is found again. All addresses of a name are used, IPv6 and IPv4 alike.
@@ -67,7 +67,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Whether a text can be a host name (RFC 1123 §2.1). One that ends in a number was meant as an IPv4 address.
+/// Whether a text can be a host name (RFC 1123 §2.1). A name that ends in a number counts as an invalid IPv4 address.
 fn is_host_name(text: &str) -> bool {
     let name = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
@@ -93,12 +93,12 @@ pub struct Unresolved {
     pub why: String,
 }
 
-/// A node, and where it may be.
+/// A node's key and its possible locations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAt {
     /// Its key.
     pub node: PublicKey,
-    /// Where it may be.
+    /// Its possible locations.
     pub places: Vec<Place>,
 }
 

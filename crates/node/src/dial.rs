@@ -1,9 +1,9 @@
 //! Opens a session to a node that may be reachable directly, or only through relays.
 //!
-//! The direct route has a head start. Then every relay is tried at the same time: a ticket's relays as the guest of
-//! the ticket's maker, this node's own relays as their user. The first session to be established wins and the others
-//! end. A session that began through a relay gets direct paths by itself if there are any, since both ends exchange
-//! their addresses and try them.
+//! The direct route has a head start. Then all relays are tried at once: a ticket's relays as a guest of the ticket's
+//! maker, and this node's own relays as their user. The first session to be established wins, and the others end. A
+//! session that began through a relay also gets direct paths if possible, because both ends exchange and try their
+//! addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::relay::chain::RelayChain;
 use crate::relay::open_path::{Carrier, outlive};
 use crate::relay::{Entry, Peer, RelayError, RelayPaths, RelayRoute};
 
-/// A relay that has not answered after this long is reported in the log; it is still tried.
+/// A relay without an answer after this time is reported in the log, and still tried.
 const SLOW: Duration = Duration::from_secs(3);
 /// How long closing the sessions that lost the race may take.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -35,7 +35,7 @@ const PATIENCE_WITH_EXPIRED: Span = Span::from_secs(3);
 /// The port of a node whose ticket has no address.
 const USUAL_PORT: u16 = 4433;
 
-/// Whom to dial, and how.
+/// The node to dial, and how.
 #[derive(Clone, Debug)]
 pub struct Dial {
     target: Target,
@@ -61,20 +61,20 @@ impl Dial {
         ticket.into()
     }
 
-    /// A node that lets this one in by its key.
+    /// A node that admits this one by its key.
     #[must_use]
     pub fn node(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
         Self { target: Target::new(node, addresses), guest: None, expires: None, at_once: None }
     }
 
-    /// Relays at which the node hosts everyone who knows this secret.
+    /// Relays at which the node hosts everyone who has this secret.
     #[must_use]
     pub fn guest_of(mut self, relays: Vec<RelayHint>, secret: TicketSecret) -> Self {
         self.guest = Some((relays, secret));
         self
     }
 
-    /// More addresses of the node, named by the user.
+    /// Adds addresses of the node that the user named.
     #[must_use]
     pub fn addresses(mut self, more: impl IntoIterator<Item = SocketAddr>) -> Self {
         let before = self.target.addresses.len();
@@ -92,7 +92,7 @@ impl Dial {
         self
     }
 
-    /// Uses only so many of the node's relays at a time, the first ones; a bad one is replaced by another.
+    /// Uses only this many of the node's relays at a time, starting with the first ones; a bad one is replaced.
     #[must_use]
     pub fn relays_at_once(mut self, count: usize) -> Self {
         self.at_once = Some(count);
@@ -109,7 +109,7 @@ impl Dial {
         self.guest.as_ref().map(|(_, secret)| secret)
     }
 
-    /// How long ago the ticket expired by this clock.
+    /// How long ago the ticket expired, by this clock.
     fn overdue(&self, now: SystemTime) -> Option<Duration> {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
         now.checked_sub(Duration::from_secs(self.expires?)).filter(|ago| !ago.is_zero())
@@ -124,12 +124,12 @@ pub(crate) struct Means<'a> {
     pub relays: &'a [RelayRoute],
     /// How the node's own relays, and relays added to the session later, admit this node.
     pub entry: Entry,
-    /// How many paths through relays others may add to the session.
+    /// How many paths through relays may be added to the session later.
     pub addable: usize,
 }
 
-/// Opens a session. A ticket that has expired by this machine's clock is tried all the same, since the clock may be
-/// wrong, but not for as long.
+/// Opens a session. A ticket that has expired by this machine's clock is tried for a shorter time, because the clock
+/// may be wrong.
 pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, Error> {
     let overdue = dial.overdue(SystemTime::now());
     let mut config = means.config.clone();
@@ -149,7 +149,8 @@ pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, E
     }
 }
 
-/// A node with another key does not answer either: it cannot read the packet and does not reveal itself.
+/// The error without an answer. A node with another key is silent too: it cannot read the packet and does not reveal
+/// itself.
 fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
     let addresses: Vec<String> = dial.target.addresses.iter().map(ToString::to_string).collect();
     let (addresses, patience) = (addresses.join(" or "), patience.in_words());
@@ -161,7 +162,7 @@ fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
     )
 }
 
-/// Opens a session, and keeps paths through the relays of both ends open in it.
+/// Opens a session, and keeps paths through both ends' relays open in it.
 async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSession, ConnectError> {
     let Means { endpoint, relays, entry, addable, .. } = means;
     let granted = match &entry {
@@ -203,7 +204,7 @@ fn guest_routes(dial: &Dial, own: &[RelayRoute]) -> Vec<Candidate> {
     routes.map(|route| Candidate { route, peer: peer.clone() }).collect()
 }
 
-/// A route through relays by which the session may be opened.
+/// A route through relays for the first path.
 #[derive(Clone)]
 struct Candidate {
     route: RelayRoute,
@@ -217,7 +218,7 @@ struct Call {
     config: Config,
 }
 
-/// A session, and the candidate that it began on unless that was the direct route.
+/// A session, and the candidate of its first path, unless that is direct.
 struct Dialed {
     session: Session,
     through: Option<(usize, Carrier)>,
@@ -229,7 +230,7 @@ async fn race(
     candidates: &[Candidate],
 ) -> Result<Dialed, ConnectError> {
     let direct = endpoint.connect(&call.target, call.config.clone());
-    // With pinned paths only these are wanted as the first one.
+    // With pinned paths, only these may be first.
     if candidates.is_empty() || !call.target.pins.is_empty() {
         return Ok(Dialed { session: direct.await?, through: None });
     }
@@ -287,8 +288,8 @@ fn may_be_reached_otherwise(error: &ConnectError) -> bool {
     )
 }
 
-/// Closes the sessions that lost the race or are about to be established, while relays still forward for them.
-/// Otherwise the other end would take each for one more client until it had been silent for long enough.
+/// Closes the sessions that lost the race, or are about to be established, while relays still forward for them.
+/// Otherwise the other end would count each as another client until its idle timeout.
 async fn part(mut attempts: JoinSet<Result<Dialed, (RelayRoute, RelayError)>>) {
     let all = async {
         while let Some(done) = attempts.join_next().await {
@@ -300,7 +301,7 @@ async fn part(mut attempts: JoinSet<Result<Dialed, (RelayRoute, RelayError)>>) {
             }
         }
     };
-    // A peer that is not told by then finds out by the idle timeout.
+    // A peer that was not informed by then notices by its idle timeout.
     let _ = timeout(FAREWELL, all).await;
 }
 
@@ -343,7 +344,7 @@ impl Attempt<'_> {
         RelayChain::open(self.endpoint, &relays, entry).await
     }
 
-    /// Opens the session through these relays, to an address of the node or, for a guest, to the node that hosts it.
+    /// Opens the session through these relays, to an address of the node or, as a guest, to its host.
     async fn open_over(
         &self,
         chain: Arc<RelayChain>,
@@ -353,7 +354,7 @@ impl Attempt<'_> {
         let own = self.endpoint.new_pid();
         let last = address.map(|address| (address, target.node));
         let mut prepared = chain.prepare(last, Pid::HANDSHAKE, own).await?;
-        // Another attempt has won meanwhile: the other end need not see this one.
+        // Another attempt has won, so the other end need not see this one.
         if self.is_over.load(Ordering::Relaxed) {
             return Err(RelayError::Gone);
         }
@@ -364,7 +365,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Waits for an outcome; calls `late` once it has taken longer than `limit`.
+/// Waits for an outcome; calls `late` if it takes longer than `limit`.
 async fn patiently<T>(outcome: impl Future<Output = T>, limit: Duration, late: impl FnOnce()) -> T {
     tokio::pin!(outcome);
     match timeout(limit, &mut outcome).await {

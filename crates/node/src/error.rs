@@ -1,4 +1,4 @@
-//! Why a node could not do what it was asked, and what its user can do about it.
+//! Errors of a node, with advice for its user.
 
 use std::fmt;
 use std::io;
@@ -20,10 +20,10 @@ pub enum ErrorKind {
     Refused,
 }
 
-/// Why a node could not do what it was asked.
+/// An error of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The cause of an error.
+    /// The cause.
     pub kind: ErrorKind,
     /// The failure in one line, lower case, without a full stop.
     pub message: String,
@@ -46,7 +46,7 @@ impl Error {
         Self::new(ErrorKind::Local, message)
     }
 
-    /// A request that cannot be fulfilled.
+    /// A request that is not possible.
     #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Usage, message)
@@ -70,7 +70,7 @@ impl Error {
         }
     }
 
-    /// An endpoint that could not be set up; the message of `error` has its advice after a colon.
+    /// The error when an endpoint cannot be set up; the advice follows a colon in the message of `error`.
     #[must_use]
     pub fn bind(error: &io::Error) -> Self {
         let text = error.to_string();
@@ -80,7 +80,7 @@ impl Error {
         }
     }
 
-    /// Adds the next thing that was tried.
+    /// Adds an attempt.
     #[must_use]
     pub fn tried(mut self, what: impl Into<String>) -> Self {
         self.tried.push(what.into());
@@ -108,7 +108,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl From<ConnectError> for Error {
-    /// Separates what was tried and the advice from the message.
+    /// Separates attempts and advice from the message.
     fn from(error: ConnectError) -> Self {
         match &error {
             ConnectError::TimedOut(tried) => {
@@ -134,7 +134,7 @@ impl From<SettingsError> for Error {
     }
 }
 
-/// Splits the advice, which follows a semicolon, from the message.
+/// Separates the advice, which follows a semicolon, from the message.
 fn advised(kind: ErrorKind, error: &ConnectError) -> Error {
     let text = error.to_string();
     match text.rsplit_once("; ") {
@@ -143,7 +143,7 @@ fn advised(kind: ErrorKind, error: &ConnectError) -> Error {
     }
 }
 
-/// The operating system's words for an error, without Rust's "(os error 13)".
+/// The operating system's text for an error, without Rust's "(os error 13)".
 #[must_use]
 pub fn describe(error: &io::Error) -> String {
     let text = error.to_string();

@@ -1,12 +1,12 @@
-//! Holds a session open: dials again, with pauses, whenever it was lost.
+//! Holds a session open: redials, with pauses, whenever it is lost.
 //!
 //! ```text
 //! Dialing --established--> Open --lost--> Dialing ...
 //!    |                       \--closed here--------> Ended
 //!    \--refused, or patience at its end-------------> Ended
 //! ```
-//! A session survives an outage of all paths that is shorter than its idle timeout. This module handles sessions that
-//! ended: after a longer outage, or because the other end was restarted.
+//! A session survives an outage of all its paths that is shorter than its idle timeout. This module handles sessions
+//! that ended: after a longer outage, or because the other end restarted.
 
 use std::time::Duration;
 
@@ -20,24 +20,24 @@ use crate::error::{Error, ErrorKind};
 use crate::node::Node;
 use crate::paths::NodeSession;
 
-/// Pause after the first attempt that failed; it doubles with each, up to the longest.
+/// Pause after the first failed attempt; it doubles with each, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// A session that lasted this long ends the doubling of pauses.
+/// After a session that lasted this long, pauses start short again.
 const LASTING: Duration = Duration::from_secs(10);
 
-/// Where a held session stands.
+/// The state of a held session.
 #[derive(Clone, Debug)]
 pub enum Holding {
-    /// There is no session now; the reason is why the last one ended or the last attempt failed.
+    /// There is no session. The reason is why the last session ended or the last attempt failed.
     Dialing(Option<Error>),
     /// The session is open.
     Open(NodeSession),
-    /// It will not be dialed again: it was closed here, the node refused, or patience is at its end.
+    /// It is not dialed any more: it was closed here, the node refused, or patience ran out.
     Ended(Error),
 }
 
-/// A session that is dialed again whenever it ends, until this is dropped or the session is aborted here.
+/// A session that is redialed whenever it ends, until this is dropped or the session is aborted here.
 #[derive(Debug)]
 pub struct Held {
     state: watch::Receiver<Holding>,
@@ -45,13 +45,13 @@ pub struct Held {
 }
 
 impl Held {
-    /// Where the session stands now.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> Holding {
         self.state.borrow().clone()
     }
 
-    /// Waits for the next change and returns it; the last one again once it has ended.
+    /// Waits for the next change and returns it. After the end, returns the last one at once.
     pub async fn changed(&mut self) -> Holding {
         let _ = self.state.changed().await;
         self.state.borrow_and_update().clone()
@@ -60,7 +60,7 @@ impl Held {
     /// Waits until the session is open.
     ///
     /// # Errors
-    /// Why it will not be dialed again.
+    /// Why it is not dialed any more.
     pub async fn session(&mut self) -> Result<NodeSession, Error> {
         loop {
             match self.state.borrow_and_update().clone() {
@@ -82,17 +82,17 @@ impl Drop for Held {
 }
 
 impl Node {
-    /// Dials again and again, with growing pauses, until a session is established or `patience` is over.
+    /// Dials repeatedly, with growing pauses, until a session is established or `patience` runs out.
     ///
     /// # Errors
-    /// Why the last attempt failed; at once if trying again does not help.
+    /// Why the last attempt failed; immediately if another attempt does not help.
     pub async fn redial(&self, dial: &Dial, patience: Option<Duration>) -> Result<NodeSession, Error> {
         let mut pause = FIRST_PAUSE;
         self.dial_until(dial, patience, &mut pause, |_| {}).await
     }
 
-    /// Holds a session open until the result is dropped. Each time it is lost it is dialed again for as long as
-    /// `patience`, or without end.
+    /// Holds a session open until the result is dropped. After each loss it is dialed for at most `patience`, or
+    /// without end.
     #[must_use]
     pub fn hold(&self, dial: Dial, patience: Option<Duration>) -> Held {
         let (node, (sender, state)) = (self.clone(), watch::channel(Holding::Dialing(None)));
@@ -103,7 +103,7 @@ impl Node {
         Held { state, task }
     }
 
-    /// Returns why the session is not dialed again.
+    /// Runs until the session is not dialed any more; returns the reason.
     async fn keep(&self, dial: &Dial, patience: Option<Duration>, state: &watch::Sender<Holding>) -> Error {
         let mut pause = FIRST_PAUSE;
         loop {

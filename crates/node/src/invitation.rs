@@ -15,12 +15,12 @@ use crate::relay::{Hosting, RelayError, RelayRoute};
 /// Most relays in a ticket.
 pub const MOST_RELAYS_IN_TICKET: usize = 8;
 
-/// A ticket, and this node's registrations at the relays it names. They end when this is dropped.
+/// A ticket, and this node's registrations at the ticket's relays, which end when this is dropped.
 #[derive(Debug)]
 pub struct Invitation {
     /// The ticket to give to others.
     pub ticket: Ticket,
-    /// Granted relays that could not be used, each with the reason.
+    /// Granted relays that could not be used, with the reasons.
     pub left_out: Vec<String>,
     _hosting: Vec<Hosting>,
 }
@@ -49,7 +49,7 @@ impl Invitation {
         Ok(invitation)
     }
 
-    /// Registers at the relays that were named, which must succeed, and at the granted ones, of which one must.
+    /// Registers at the configured relays, which must all succeed, and at the granted ones, of which one must succeed.
     async fn register(&mut self, node: &Node) -> Result<(), Error> {
         let named = singles(node.relays())?;
         let is_new = |relay: &RelayHint| named.iter().all(|other| other.node != relay.node);
@@ -64,7 +64,7 @@ impl Invitation {
         for (at, (relay, mut hosting)) in hosting.into_iter().enumerate() {
             match hosting.registered().await {
                 Ok(hint) => {
-                    // By address, since the holder of the ticket may have another name server or none.
+                    // With addresses, because the ticket's holder may have another name server or none.
                     self.ticket.relays.push(hint);
                     self._hosting.push(hosting);
                 }

@@ -1,10 +1,9 @@
 //! Node key files: created for their owner only, and refused if others can read them.
 //!
 //! The default is `$XDG_CONFIG_HOME/anabranch/key`, or `~/.config/anabranch/key`. [`NodeKey::to_file_text`] defines the
-//! content; this module deals with the file. A new key is
-//! written under another name, flushed, then linked to its own name: the link fails when that name is taken,
-//! so a key is never overwritten and never seen half-written, even by two programs that start together. A program that
-//! has read or made a key, or drawn a secret, leaves no core dump from then on.
+//! content; this module handles the file. A new key is written under another name, flushed, then linked to its final
+//! name. The link fails if that name is taken. So a key is never overwritten or seen half-written, even by two programs
+//! that start together. After a program has read or made a key, or drawn a secret, it leaves no core dump.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -47,10 +46,10 @@ pub fn load_or_fresh(file: Option<&Path>) -> Result<NodeKey, Error> {
     file.map_or_else(fresh, load)
 }
 
-/// A new key from the operating system's randomness; it is not stored.
+/// A new key from the operating system's randomness, without a file.
 ///
 /// # Errors
-/// When the system gives no randomness.
+/// When the system provides no randomness.
 pub fn fresh() -> Result<NodeKey, Error> {
     Ok(NodeKey::from_random(*random()?))
 }
@@ -58,7 +57,7 @@ pub fn fresh() -> Result<NodeKey, Error> {
 /// Random bytes from the operating system, wiped when dropped.
 ///
 /// # Errors
-/// When the system gives none.
+/// When the system provides none.
 pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Error> {
     process::protect_secrets();
     let mut random = Zeroizing::new([0; N]);
@@ -67,10 +66,10 @@ pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Error> {
     Ok(random)
 }
 
-/// Makes a new key from the operating system's randomness and keeps it at `path`, mode 0600.
+/// Makes a new key from the operating system's randomness and stores it at `path`, mode 0600.
 ///
 /// # Errors
-/// When there is a file already, or it cannot be written.
+/// When the file exists or cannot be written.
 pub fn create(path: &Path) -> Result<NodeKey, Error> {
     check_regular(path)?;
     let key = fresh()?;
@@ -116,7 +115,7 @@ pub fn load(path: &Path) -> Result<NodeKey, Error> {
     })
 }
 
-/// The command that makes a key in this very file, whatever the environment names.
+/// The command that makes a key in this file, whatever the environment says.
 fn command_for_new(path: &Path) -> String {
     format!("anabranch keys new --key {}", quoted(path))
 }
@@ -136,7 +135,7 @@ pub fn load_or_create(path: &Path) -> Result<NodeKey, Error> {
     if path.exists() {
         return load(path);
     }
-    // Another program may make one at this moment; then that one counts.
+    // Another program may have just made one; then that one counts.
     create(path).or_else(|error| if path.exists() { load(path) } else { Err(error) })
 }
 
@@ -151,7 +150,7 @@ fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     move_new(&draft, path, written)
 }
 
-/// Gives a draft its name if it was written, and removes it if not: a full disk leaves no part of a key behind.
+/// Renames a draft that was written completely, and removes any other: a full disk leaves no part of a key behind.
 fn move_new(draft: &Path, path: &Path, written: io::Result<()>) -> io::Result<()> {
     let linked = written.and_then(|()| fs::hard_link(draft, path));
     let removed = fs::remove_file(draft);
@@ -176,7 +175,7 @@ fn private_dir(dir: &Path) -> io::Result<()> {
     builder.create(dir)
 }
 
-/// Refuses a directory, whose mode is as it has to be, and a pipe, which might never be opened; a missing file is reported elsewhere.
+/// Refuses directories, whose mode must not change, and pipes, which might block. A missing file is reported elsewhere.
 fn check_regular(path: &Path) -> Result<(), Error> {
     let Some(metadata) = fs::metadata(path).ok().filter(|metadata| !metadata.is_file()) else {
         return Ok(());
@@ -197,7 +196,7 @@ fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
         .hint(format!("`chmod 600 {}`; if others could read it, make a new key instead", path.display())))
 }
 
-/// Elsewhere the directory's access rules protect the key.
+/// On other systems, the directory's access rules protect the key.
 #[cfg(not(unix))]
 fn check_private(_path: &Path, _metadata: &fs::Metadata) -> Result<(), Error> {
     Ok(())
@@ -209,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of its own for each test, removed afterwards.
+    /// A directory for one test, removed afterwards.
     struct Dir(PathBuf);
 
     impl Dir {

@@ -5,7 +5,7 @@
 //! | `node` | [`Node`]: key, sockets, relays and rules in one place; dials and accepts sessions |
 //! | `access`, `invitation` | who may open sessions; tickets, and the relays that they name |
 //! | `dial` | opens a session to a node that may be reachable directly or only through relays |
-//! | `hold` | dials again whenever a session was lost |
+//! | `hold` | redials whenever a session is lost |
 //! | `keyfile` | key files, readable by their owner only |
 //! | `address` | where a node is: its key, with addresses or host names |
 //! | `relay` | sessions to relays, and paths through them |
@@ -73,7 +73,7 @@ pub fn wall() -> UnixTime {
 /// Random bytes from the operating system.
 ///
 /// # Errors
-/// When the system has none to give.
+/// When the system provides none.
 pub fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)?;

@@ -1,9 +1,8 @@
-//! A node: a key, a socket, relays and rules in one place, from which sessions are opened and accepted.
+//! A node: key, sockets, relays and rules in one place, to open and accept sessions.
 //!
-//! [`Node::builder`] takes everything that an application or a command line can set. [`Node::dial`] opens a session to
-//! the maker of a ticket, and [`Node::redial`] does so again after the session was lost. On the other side
-//! [`Node::invite`] makes a ticket and [`Node::accept`] waits for sessions. Every session is listed at the control
-//! socket, if there is one.
+//! [`Node::builder`] takes all settings of an application or a command line. [`Node::dial`] opens a session to a
+//! ticket's maker, and [`Node::redial`] opens it again after a loss. On the other side [`Node::invite`] makes a ticket,
+//! and [`Node::accept`] waits for sessions. If there is a control socket, it lists every session.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,19 +25,19 @@ use crate::keyfile;
 use crate::paths::{NodeSession, RunningSessions};
 use crate::relay::{Entry, Peer, RelayRoute};
 
-/// How many relays controllers are asked for if the application does not say.
+/// Relays to request from controllers by default.
 pub const USUAL_RELAYS: u8 = 3;
 /// How long a closed session may repeat its last packet for a peer that did not receive it.
 const LAST_WORDS: Duration = Duration::from_millis(700);
-/// Longest time for a handshake, unless silence is to be noticed sooner.
+/// Longest time for a handshake, unless a session may be silent for less.
 const CONNECT_TIMEOUT: Span = Span::from_secs(10);
-/// Relay paths that may be added by hand to a session whose direct paths are pinned.
+/// Relay paths that a user may add to a session with pinned direct paths.
 const MOST_ADDED: usize = 8;
 
-/// Where a node's key comes from.
+/// The source of a node's key.
 #[derive(Debug, Default)]
 pub enum KeySource {
-    /// The usual file if relays or controllers have to know the key, else a new key for this run.
+    /// The default file if relays or controllers must know the key, otherwise a new key for this run.
     #[default]
     Usual,
     /// This file, which must exist.
@@ -48,7 +47,7 @@ pub enum KeySource {
 }
 
 impl KeySource {
-    /// The key, and the file for its grants if it has one; `is_known` when relays or controllers have to know it.
+    /// The key, and the file for its grants if there is one; `is_known` if relays or controllers must know the key.
     fn load(self, is_known: bool) -> Result<(NodeKey, Option<PathBuf>), Error> {
         Ok(match self {
             Self::Given(key) => (key, None),
@@ -108,64 +107,64 @@ impl Default for NodeBuilder {
 }
 
 impl NodeBuilder {
-    /// The key by which others know this node.
+    /// Sets the key, which identifies this node.
     #[must_use]
     pub fn key(mut self, key: impl Into<KeySource>) -> Self {
         self.key = key.into();
         self
     }
 
-    /// Relays that list this node's key: each gives every session one more path, and others reach this node through
-    /// them.
+    /// Sets relays that list this node's key. Each adds a path to every session, and makes this node reachable.
     #[must_use]
     pub fn relays(mut self, relays: Vec<RelayRoute>) -> Self {
         self.relays = relays;
         self
     }
 
-    /// Controllers that list this node's key and grant it the use of relays, of which any may answer.
+    /// Sets controllers that list this node's key and grant it relays; any of them may answer.
     #[must_use]
     pub fn controllers(mut self, controllers: Vec<ControllerHint>) -> Self {
         self.controllers = controllers;
         self
     }
 
-    /// How many relays to ask controllers for, at most.
+    /// Sets the most relays to request from controllers.
     #[must_use]
     pub fn most_relays(mut self, count: u8) -> Self {
         self.most_relays = count;
         self
     }
 
-    /// How paths are to be used, in all sessions together.
+    /// Sets the rules for the paths of all sessions.
     #[must_use]
     pub fn path_rules(mut self, rules: PathRules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// The local addresses or interfaces to use; all of them by default, as they come and go.
+    /// Sets the local addresses or interfaces to use. By default all are used, as they come and go.
     #[must_use]
     pub fn addresses(mut self, addresses: Addresses) -> Self {
         self.addresses = addresses;
         self
     }
 
-    /// The UDP port to listen on; any free one by default.
+    /// Sets the UDP port to listen on; any free one by default.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
         self
     }
 
-    /// Settings of all sessions, such as how long one may be silent before it is lost.
+    /// Sets the configuration of all sessions, such as the idle timeout.
     #[must_use]
     pub fn session(mut self, config: Config) -> Self {
         self.session = config;
         self
     }
 
-    /// Gives a session up once it was silent on every path for this long. Pings keep it alive while both ends are idle.
+    /// Sets how long a session may be silent on every path before it is lost. Pings keep it alive while both ends are
+    /// idle.
     #[must_use]
     pub fn silence(mut self, limit: Span) -> Self {
         self.session.connect_timeout = CONNECT_TIMEOUT.min(limit);
@@ -174,21 +173,21 @@ impl NodeBuilder {
         self
     }
 
-    /// Decides who may open sessions, usually an [`Access`](crate::Access); no one by default.
+    /// Sets who may open sessions, usually an [`Access`](crate::Access); no one by default.
     #[must_use]
     pub fn access(mut self, access: impl Authorize) -> Self {
         self.access = Arc::new(access);
         self
     }
 
-    /// A Unix socket at which `anabranch path` lists and changes the paths of this node's sessions.
+    /// Sets a Unix socket at which `anabranch path` lists and changes the paths of this node's sessions.
     #[must_use]
     pub fn control(mut self, socket: Option<PathBuf>) -> Self {
         self.control = socket;
         self
     }
 
-    /// Shows every datagram that is sent or received to `tap`.
+    /// Shows every sent and received datagram to `tap`.
     #[must_use]
     pub fn tap(mut self, tap: Option<Arc<dyn Tap>>) -> Self {
         self.tap = tap;
@@ -229,16 +228,16 @@ impl NodeBuilder {
     }
 }
 
-/// The key of reset tokens follows from the node's key, so a restarted node tells its old peers that their sessions are gone.
+/// The key of reset tokens. It is derived from the node's key, so a restarted node can end sessions of its earlier run.
 fn reset_key(key: &NodeKey) -> ResetKey {
     let text = key.to_file_text();
     ResetKey::from_random(blake3::derive_key("anabranch 2026 node reset key", text.as_bytes()))
 }
 
-/// Checks that no route through relays is named twice: two paths over the same route would share everything.
+/// Checks that no route through relays occurs twice: two paths over the same route would share everything.
 ///
 /// # Errors
-/// When one is.
+/// When one does.
 fn check(routes: &[RelayRoute]) -> Result<(), Error> {
     let again =
         (1..routes.len()).find(|at| routes[..*at].iter().any(|before| before.is_way_of(&routes[*at])));
@@ -248,7 +247,7 @@ fn check(routes: &[RelayRoute]) -> Result<(), Error> {
     })
 }
 
-/// A controller that refuses has already given its reason and a remedy.
+/// The error without a grant. A controller that refused has already given its reason and a remedy.
 fn not_granted(error: &LinkError, own: &PublicKey) -> Error {
     let failure = Error::new(ErrorKind::Unreachable, format!("no relays: {error}"));
     match error {
@@ -277,20 +276,20 @@ struct Inner {
     grants: Grants,
     sessions: RunningSessions,
     config: Config,
-    /// Whether others may know this node's key: the user chose it, or relays and controllers have to list it.
+    /// True if others may know this node's key: the user chose it, or relays and controllers list it.
     is_known: bool,
     control: Option<Socket>,
 }
 
 impl Node {
-    /// Begins to describe a node.
+    /// Starts the description of a node.
     #[must_use]
     pub fn builder() -> NodeBuilder {
         NodeBuilder::default()
     }
 
-    /// A node over an endpoint that exists, with neither relays nor a control socket. `session` is for the sessions that
-    /// it opens.
+    /// A node over an existing endpoint, without relays and control socket. `session` configures the sessions that it
+    /// opens.
     #[must_use]
     pub fn over(endpoint: Arc<Endpoint>, session: Config) -> Self {
         Self(Arc::new(Inner {
@@ -304,13 +303,13 @@ impl Node {
         }))
     }
 
-    /// The public key by which others know this node.
+    /// The public key that identifies this node.
     #[must_use]
     pub fn id(&self) -> PublicKey {
         self.0.endpoint.node()
     }
 
-    /// The sockets, for what this type has no method for.
+    /// The endpoint, for functions that this type does not have.
     #[must_use]
     pub fn endpoint(&self) -> &Arc<Endpoint> {
         &self.0.endpoint
@@ -328,11 +327,12 @@ impl Node {
         &self.0.grants
     }
 
-    /// Opens a session to the maker of a ticket, or to a node by its key: directly, or through relays. Paths through the
-    /// ticket's relays, this node's relays and granted ones follow, until the session is closed.
+    /// Opens a session to a ticket's maker, or to a node by its key, directly or through relays. Until the session is
+    /// closed, further paths use the ticket's relays, this node's relays and granted ones.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when no route led there, [`ErrorKind::Refused`] when the node does not let this one in.
+    /// [`ErrorKind::Unreachable`] when no route led there, [`ErrorKind::Refused`] when the node does not admit this
+    /// one.
     pub async fn dial(&self, dial: &Dial) -> Result<NodeSession, Error> {
         let Inner { endpoint, relays, grants, sessions, config, is_known, control } = &*self.0;
         let entry = match dial.secret() {
@@ -346,7 +346,7 @@ impl Node {
         Ok(session)
     }
 
-    /// Waits for a session that another node opens. `None` once the node is closed.
+    /// Waits for a session that another node opens. `None` after the node was closed.
     pub async fn accept(&self) -> Option<NodeSession> {
         let session = self.0.endpoint.accept().await?;
         let peer = Peer { addresses: Vec::new(), entry: Entry::Member(self.0.grants.clone()) };
@@ -355,24 +355,24 @@ impl Node {
         Some(session)
     }
 
-    /// The addresses to give to others, best first: those with a default route, then the others. Loopback addresses only
-    /// if there is nothing else: a program on this machine finds the node anyway.
+    /// The addresses for other nodes, best first: those with a default route, then the others. Loopback addresses are
+    /// included only without others, because local programs find the node anyway.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         addresses_to_tell(&self.0.endpoint)
     }
 
-    /// Makes a ticket that opens `share`, and has this node reachable through its relays and granted ones while the
-    /// invitation exists. `outside` are addresses to put first, such as those of a router that forwards a port.
+    /// Makes a ticket for `share`. While the invitation exists, this node is reachable through its own relays and
+    /// granted ones. `outside` are addresses to put first, such as those of a router that forwards a port.
     ///
     /// # Errors
-    /// When a relay that was named does not let this node in, or none of the granted ones does.
+    /// When a configured relay does not admit this node, or none of the granted relays does.
     pub async fn invite(&self, share: &TicketShare, outside: &[SocketAddr]) -> Result<Invitation, Error> {
         Invitation::make(self, share, outside).await
     }
 
-    /// Closes the sockets and ends all sessions. Sessions that were broken off repeat their last packet for a moment: in the
-    /// middle of a transfer the first one is easily lost.
+    /// Closes the sockets and ends all sessions. Aborted sessions repeat their last packet for a moment, because the
+    /// first one is easily lost during a transfer.
     pub async fn close(&self) {
         let endpoint = &self.0.endpoint;
         endpoint.close().await;
@@ -381,12 +381,12 @@ impl Node {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        // A peer that has not received it by then finds out by the idle timeout.
+        // A peer that has not received it by then notices by its idle timeout.
         let _ = tokio::time::timeout(LAST_WORDS, all_gone).await;
     }
 }
 
-/// The addresses of an endpoint to give to others, best first; loopback addresses only if there is nothing else.
+/// The addresses of an endpoint for other nodes, best first; loopback addresses only without others.
 fn addresses_to_tell(endpoint: &Endpoint) -> Vec<SocketAddr> {
     let mut sockets = endpoint.sockets();
     if sockets.iter().any(|socket| !socket.place.loopback) {
@@ -397,7 +397,7 @@ fn addresses_to_tell(endpoint: &Endpoint) -> Vec<SocketAddr> {
     sockets.iter().map(|socket| socket.local).collect()
 }
 
-/// True when these addresses lead to this very machine only.
+/// True if these addresses lead only to this machine.
 #[must_use]
 pub fn only_here(addresses: &[SocketAddr]) -> bool {
     addresses.iter().all(|address| address.ip().is_loopback())
@@ -406,7 +406,7 @@ pub fn only_here(addresses: &[SocketAddr]) -> bool {
 /// The warning for [`only_here`].
 pub const ONLY_HERE: &str = "no network is up: only programs on this very machine can use the ticket; connect to a network and start again";
 
-/// The local end of a path for people: its interface, or its address if that has no name.
+/// The local end of a path for users: its interface, or its address if the interface has no name.
 #[must_use]
 pub fn local_name(session: &Session, route: &Route) -> Option<String> {
     let interface = session.interface(route).filter(|name| !name.is_empty());
@@ -438,7 +438,7 @@ mod tests {
         assert!(refused.message.ends_with(&why) && refused.hint.is_none(), "{refused:?}");
         let silent = not_granted(&LinkError::Silent, &own).hint.unwrap();
         assert!(silent.contains(&own.to_string()), "{silent}");
-        // A controller does not answer to a wrong key either.
+        // A controller is silent towards a wrong key, too.
         assert!(silent.contains("Is the key in `--controller` the one"), "{silent}");
     }
 

@@ -1,4 +1,4 @@
-//! The threads that sessions run on, for programs that have no runtime of their own.
+//! The threads on which sessions run, for programs without their own runtime.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::Error;
 
-/// How long a program that ends waits for unfinished calls to the system: a silent name server is asked for up to 10 s, and
-/// its answer is no longer needed.
+/// How long a program waits at its end for open system calls: the resolver waits up to 10 s for a silent name server,
+/// and the answer is no longer needed.
 const LAST_PATIENCE: Duration = Duration::from_millis(500);
-/// Address space that a program with sessions reserves at least: most of it for threads, and never used.
+/// Least address space for a program with sessions: most of it is reserved for threads and never used.
 const LEAST_ADDRESS_SPACE: u64 = 512 << 20;
 
-/// The threads that sessions run on.
+/// The threads on which sessions run.
 #[derive(Debug)]
 pub struct Threads(Option<Runtime>);
 
 impl Threads {
-    /// Starts them, one for each core.
+    /// Starts one thread for each core.
     ///
     /// # Errors
-    /// When the system gives no threads, or so little address space that an allocation would fail later.
+    /// When the system provides no threads, or so little address space that an allocation would fail later.
     pub fn start() -> Result<Self, Error> {
         check_address_space(memory::address_space())?;
         let built = Builder::new_multi_thread().enable_all().build();
@@ -39,7 +39,7 @@ impl Threads {
         runtime.block_on(future)
     }
 
-    /// Ends them without waiting.
+    /// Ends the threads without waiting.
     pub fn shutdown_background(mut self) {
         self.0.take().into_iter().for_each(Runtime::shutdown_background);
     }
@@ -75,7 +75,7 @@ mod tests {
     fn an_unfinished_system_call_does_not_delay_the_end() {
         let threads = Threads::start().unwrap();
         let (wait, end) = std::sync::mpsc::channel::<()>();
-        // As the system's resolver does while a name server is silent.
+        // The system's resolver waits like this for a silent name server.
         let resolving = move || end.recv_timeout(Duration::from_secs(20)).is_err();
         threads.block_on(async { drop(tokio::task::spawn_blocking(resolving)) });
         let begin = Instant::now();

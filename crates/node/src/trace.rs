@@ -20,7 +20,7 @@ const MOST_HOPS: u8 = 30;
 /// How often a hop is probed, and how long its answer may take.
 const ATTEMPTS: u8 = 3;
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The trace ends after this many silent hops.
+/// The trace ends after this many silent hops in a row.
 const MOST_SILENT: usize = 4;
 
 /// Traces the route to a host, optionally from a local address. Takes one round trip for each hop, and 1.5 s for a silent one.

@@ -1,4 +1,4 @@
-//! Two nodes on loopback: tickets and keys admit, sessions are dialed again, and errors say what to do.
+//! Two nodes on loopback: admission by tickets and keys, redialing, and errors with advice.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn builder(seed: u8) -> NodeBuilder {
     Node::builder().key(key(seed)).addresses(Addresses::Exactly(vec![address])).silence(Span::from_secs(2))
 }
 
-/// The next session of a node; without one the test fails instead of waiting.
+/// The next session of a node; fails instead of waiting without end.
 async fn accept(node: &Node) -> Option<NodeSession> {
     timeout(PATIENCE, node.accept()).await.expect("a session")
 }
@@ -39,7 +39,7 @@ async fn a_ticket_leads_to_its_maker_until_it_is_withdrawn() {
     let share = TicketShare::new(Some(Span::from_secs(60))).unwrap();
     let access = Access::by_ticket(share.clone());
     let server = builder(1).access(access.clone()).start().await.unwrap();
-    // Nothing answers at the first. Loopback addresses are tried only if a ticket has no others.
+    // The first address does not answer. Loopback addresses are tried only if a ticket has no others.
     let outside = ["127.0.2.77:7".parse().unwrap(), server.addresses()[0]];
     let ticket = server.invite(&share, &outside).await.unwrap().ticket;
     assert_eq!(ticket.addresses, outside, "each address stands once");

@@ -1,4 +1,4 @@
-//! The delay that a forwarder adds: packets carry the time at which they were sent.
+//! The delay that a forwarder adds. Packets carry their time of sending.
 
 use std::sync::{LazyLock, Mutex};
 use std::thread;
@@ -10,16 +10,16 @@ use anabranch_wire::Header;
 use super::{PACKET, packets};
 
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-/// Nanoseconds that packets took, those that carry the time.
+/// Nanoseconds that each packet with a time took.
 static DELAYS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
-/// Where in a packet the time stands; 0xda in all bytes when there is none.
+/// Position of the time in a packet; packets without one have 0xda in all bytes.
 const STAMP: std::ops::Range<usize> = Header::LEN..Header::LEN + 8;
 
 fn nanos() -> u64 {
     BEGIN.elapsed().as_nanos() as u64
 }
 
-/// Notes how long each packet of a run took.
+/// Records how long each packet of a run took.
 pub fn note_delays(bytes: &[u8], stride: usize) {
     let stamp =
         |packet: &[u8]| packet.get(STAMP).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
@@ -30,10 +30,10 @@ pub fn note_delays(bytes: &[u8], stride: usize) {
     delays.extend(stamps.map(|stamp| now.saturating_sub(stamp)));
 }
 
-/// Packets a second that generator, forwarder and sink keep up with when they have two processors together.
+/// Packets per second that generator, forwarder and sink can handle on two processors together.
 const MOST_RATE: f64 = 250_000.0;
 
-/// Sends runs at a rate, each packet with the time; gives the median and the 99th percentile of what they took.
+/// Sends runs at a rate, each packet with its time; returns the median and the 99th percentile of the delays.
 async fn delays(
     length: Duration,
     (rate, run): (f64, usize),
@@ -62,7 +62,7 @@ async fn delays(
     (at(0.5), at(0.99))
 }
 
-/// How packets get to a forwarder, and how many it is good for in runs of 8 and single.
+/// A forwarder: how to send to it, and its packets per second in runs of 8 and single.
 pub struct Forwarding<'a> {
     pub name: &'a str,
     pub pid: Pid,
@@ -70,7 +70,7 @@ pub struct Forwarding<'a> {
     pub send: &'a dyn Fn(&[u8]),
 }
 
-/// What each forwarder adds at half of the rate that one processor is good for, and at [`MOST_RATE`] at most.
+/// Prints the delay that each forwarder adds at half of its rate, but at most at [`MOST_RATE`].
 pub async fn show_delays(length: Duration, direct: &dyn Fn(&[u8]), forwarders: &[Forwarding<'_>]) {
     for (index, run) in [8, 1].into_iter().enumerate() {
         for Forwarding { name, pid, capacity, send } in forwarders {

@@ -1,4 +1,4 @@
-//! Where packets come from and where they go.
+//! The sources and sinks of the packets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::delays::note_delays;
 use super::forwarders::drain;
 use super::{FLOWS_EACH, SHORTER, key, local, runtime};
 
-/// So many sockets, read by one thread that answers a relay's questions and counts packets.
+/// Opens this many sockets; one thread reads them, answers a relay's questions and counts packets.
 pub fn sinks(count: &Arc<AtomicU64>, sockets: usize) -> Vec<SocketAddr> {
     let (told, telling) = std::sync::mpsc::channel();
     let count = count.clone();
@@ -35,7 +35,8 @@ pub fn sinks(count: &Arc<AtomicU64>, sockets: usize) -> Vec<SocketAddr> {
     (0..sockets).map(|_| telling.recv().expect("they start")).collect()
 }
 
-/// Questions of a relay are shorter than the packets, and many of them, or some behind packets, may come as one batch.
+/// Reads one batch. It may contain several questions of a relay, which are shorter than the packets, also behind
+/// packets.
 async fn read(socket: &UdpSocket, count: &AtomicU64) {
     drain(socket, |datagrams, received, bytes| {
         let mut questions = 0;
@@ -44,7 +45,7 @@ async fn read(socket: &UdpSocket, count: &AtomicU64) {
             questions += 1;
             let batch =
                 Batch { remote: received.remote, contents: &answer, segment: answer.len(), ecn: Ecn::NotEct };
-            // A lost answer is asked for again.
+            // The relay repeats its question if the answer is lost.
             let _ = socket.send(&batch);
         }
         count.fetch_add(datagrams - questions, Ordering::Relaxed);

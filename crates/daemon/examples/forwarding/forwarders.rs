@@ -1,4 +1,4 @@
-//! The forwarders that are compared: each a thread of its own, with its processor time.
+//! The compared forwarders. Each has its own thread, whose processor time is measured.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket as StdSocket};
@@ -16,13 +16,13 @@ use anabranch_wire::Header;
 
 use super::{CLIENTS, key, local, runtime};
 
-/// Processor time of this thread so far.
+/// Processor time of this thread.
 fn cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     Duration::from_nanos(text.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number"))
 }
 
-/// What a forwarder has done so far. What it sends is counted there and not where it arrives: a sink that has no processor loses most of it.
+/// Counters of a forwarder. It counts packets as it sends them: a sink without processor time would lose most of them.
 #[derive(Default)]
 pub struct Done {
     cpu: AtomicU64,
@@ -30,14 +30,14 @@ pub struct Done {
 }
 
 impl Done {
-    /// By this thread, which has sent so many packets.
+    /// Records this thread's processor time and the number of packets that it sent.
     fn note(&self, packets: u64) {
         self.cpu.store(cpu().as_nanos() as u64, Ordering::Relaxed);
         self.packets.store(packets, Ordering::Relaxed);
     }
 }
 
-/// A forwarder's thread: its address, and what it does as it goes.
+/// A forwarder's thread: its address and its counters.
 pub struct Forwarder {
     pub address: SocketAddr,
     done: Arc<Done>,
@@ -58,7 +58,7 @@ impl Forwarder {
     }
 }
 
-/// Receives for ever, in batches.
+/// Receives batches without end.
 pub async fn drain(socket: &UdpSocket, mut each: impl FnMut(u64, &Received, &[u8])) {
     let mut buffers = vec![vec![0u8; 1 << 16]; 16];
     let nothing = Received { remote: socket.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
@@ -85,7 +85,7 @@ pub async fn drain(socket: &UdpSocket, mut each: impl FnMut(u64, &Received, &[u8
     }
 }
 
-/// One system call in, one out, for each packet; its PID says where to.
+/// One system call in and one out for each packet; its PID selects the destination.
 pub fn plain(to: Vec<SocketAddr>) -> Forwarder {
     Forwarder::spawn(move |told, done| {
         let socket = StdSocket::bind((local(2), 0)).expect("a socket");
@@ -97,7 +97,7 @@ pub fn plain(to: Vec<SocketAddr>) -> Forwarder {
                 if let Ok(len) = socket.recv(&mut buffer)
                     && let Ok((header, _)) = Header::decode(&buffer[..len])
                 {
-                    // Its own socket may be full.
+                    // The socket's buffer may be full.
                     let is_sent =
                         socket.send_to(&buffer[..len], to[header.pid.0 as usize % to.len()]).is_ok();
                     sent += u64::from(is_sent);
@@ -114,7 +114,7 @@ fn socket2_buffers(socket: &StdSocket) -> io::Result<()> {
     socket.set_send_buffer_size(4 << 20)
 }
 
-/// Batches in and out, with nothing between.
+/// Batches in and out, without any work on the packets.
 pub fn bare(to: SocketAddr) -> Forwarder {
     Forwarder::spawn(move |told, done| {
         runtime().block_on(async move {
@@ -138,7 +138,7 @@ pub fn bare(to: SocketAddr) -> Forwarder {
     })
 }
 
-/// A relay, with its clients' keys listed.
+/// A relay that lists the clients' keys.
 pub fn relay() -> (Forwarder, RelayHint) {
     let forwarder = Forwarder::spawn(|told, done| {
         runtime().block_on(async move {

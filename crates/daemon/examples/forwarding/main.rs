@@ -1,13 +1,14 @@
-//! What forwarding a packet costs: a relay, a loop of recvfrom and sendto, and bare GRO to GSO, in turn.
+//! Compares the cost of forwarding a packet: by a relay, by a loop of recvfrom and sendto, and by bare GRO to GSO.
 //!
 //! `cargo run --release -p anabranch-daemon --example forwarding -- [SECONDS a turn] [ROUNDS]`
 //!
-//! A generator sends runs of 32, 8 or 1 packets of 1,400 bytes over loopback, or by turns of 1,300, each forwarder sends them on to one sink that
-//! reads them, or each run to another of [`SINKS`]. Each forwarder has one thread, and what counts is the processor time of that thread (Linux's
-//! `schedstat`), so other load on the machine matters little; turns are interleaved and repeated all the same.
+//! A generator sends runs of 32, 8 or 1 packets over loopback, of 1,400 bytes or alternately of 1,300. A forwarder
+//! passes them on to one sink, or each run to another of [`SINKS`]. Each forwarder has one thread. Only its processor
+//! time counts (Linux's `schedstat`), so other load on the machine has little effect. Still, turns are interleaved and
+//! repeated.
 //!
-//! Then the delay that each adds: packets that carry the time at which they were sent, at half the rate that the forwarder is good for
-//! (250,000 a second at most), less what they take without a forwarder at that rate.
+//! Then the delay of each forwarder is measured. Packets carry their time of sending, at half of the forwarder's rate,
+//! but at most 250,000 a second. The delay without a forwarder is subtracted.
 
 mod delays;
 mod ends;
@@ -26,12 +27,12 @@ use ends::{Client, client, sinks};
 use forwarders::{Forwarder, bare, plain, relay};
 
 const PACKET: usize = 1_400;
-/// Of every other run, where packets are of two sizes.
+/// Size of the packets in every other run, where two sizes are used.
 const SHORTER: usize = 1_300;
-/// Where packets go in the end, when they do not all go to the first of them.
+/// Number of sinks; without distribution all packets go to the first.
 const SINKS: usize = 100;
-/// Clients of the relay: one may have so many next hops asked at once, so many PIDs take several. The flows of the first half go to
-/// one sink, those of the others to all in turn.
+/// Clients of the relay. A client may open only a limited number of next hops at once, so many PIDs need several
+/// clients. The flows of the first half lead to one sink, those of the others to all sinks in turn.
 const CLIENTS: u8 = 40;
 const FLOWS_EACH: usize = 50;
 
@@ -56,20 +57,20 @@ fn packets(pid: Pid, size: usize, run: usize) -> Vec<u8> {
 /// Sends a run of packets.
 type SendRun<'a> = dyn Fn(&[u8]) + 'a;
 
-/// A way into a forwarder: what it goes by, and how packets get there.
+/// One way to send to a forwarder.
 struct Lane<'a> {
     pid: Pid,
-    /// Of its packets.
+    /// Size of its packets.
     size: usize,
     send: Box<SendRun<'a>>,
 }
 
-/// A forwarder, and the ways into it that are taken in turn.
+/// A forwarder and its lanes, which are used in turn.
 struct Contest<'a> {
     name: &'static str,
     forwarder: &'a Forwarder,
     lanes: Vec<Lane<'a>>,
-    /// Packets a second that one processor was good for, in runs of 8 and single: the best of the rounds.
+    /// Packets per second of processor time in runs of 8 and single: the best of all rounds.
     good: [f64; 2],
 }
 
@@ -78,7 +79,7 @@ impl<'a> Contest<'a> {
         Self { name, forwarder, lanes: lanes.collect(), good: [0.0; 2] }
     }
 
-    /// Sends runs for a while; shows what that cost the forwarder.
+    /// Sends runs for a while, and prints their cost to the forwarder.
     async fn turn(&mut self, length: Duration, (run, round): (usize, usize), count: &AtomicU64) {
         let data: Vec<Vec<u8>> = self.lanes.iter().map(|lane| packets(lane.pid, lane.size, run)).collect();
         let (before, began) = (count.load(Ordering::Relaxed), self.forwarder.done());
@@ -109,7 +110,7 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// The ways through the flows of these clients, for packets of one size.
+/// Lanes over the flows of these clients, for packets of one size.
 fn flows(clients: &[Client], size: usize) -> impl Iterator<Item = Lane<'_>> {
     let all = clients.iter().flat_map(|client| client.flows.iter().map(move |flow| (client, flow)));
     all.map(move |(client, flow)| Lane {

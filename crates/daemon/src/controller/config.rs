@@ -133,7 +133,7 @@ impl ControllerSettings {
         settings::parse((text, origin), check)
     }
 
-    /// A controller on one address that keeps nothing; for tests and demonstrations.
+    /// A controller on one address without a persistent store; for tests and demonstrations.
     #[must_use]
     pub fn local(address: IpAddr, policy: Policy) -> Self {
         let store = StoreSettings::Memory;

@@ -57,7 +57,7 @@ const TERM: u64 = 10;
 const RENEW: Duration = Duration::from_secs(3);
 /// Pause before the store is asked again after it did not answer.
 const AGAIN: Duration = Duration::from_millis(500);
-/// The leader sweeps once every this many renewals.
+/// The leader sweeps once in this many renewals.
 const SWEEP_EVERY: u32 = 10;
 
 /// Why a controller could not start.
@@ -81,7 +81,7 @@ struct Shared {
     peers: Arc<Peers>,
     paces: Paces,
     directory: Mutex<Directory>,
-    /// Locked before the directory where both are.
+    /// Must be locked before the directory if both are needed.
     senses: Mutex<Senses>,
     signer: GrantSigner,
     clock: Clock,
@@ -204,8 +204,8 @@ impl ControllerService {
         self.endpoint.local_addresses()
     }
 
-    /// Takes over another policy. Sessions of keys that it does not list end, and the grants of removed clients are
-    /// revoked. Key, port, addresses and store stay as they are.
+    /// Applies another policy. Sessions of removed keys end, and the grants of removed clients are revoked. Key, port,
+    /// addresses and store do not change.
     pub fn reload(&self, settings: &ControllerSettings) {
         let policy = &settings.policy;
         let old =
@@ -283,7 +283,7 @@ impl Watch {
         Ok(held.iter().map(GrantStatus::new).collect())
     }
 
-    /// Revokes one grant of a client, or all; returns them. Relays learn it with their next heartbeat.
+    /// Revokes one grant of a client, or all, and returns them. Relays learn of it with their next heartbeat.
     ///
     /// # Errors
     /// When the store fails, or there is no such grant.

@@ -8,7 +8,7 @@ use anabranch_service::http::Problem;
 
 /// The document.
 pub(super) fn document() -> Value {
-    // OpenAPI 3.1 takes JSON Schema as it is.
+    // OpenAPI 3.1 uses plain JSON Schema.
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
     let mut types = settings.into_generator();
@@ -61,7 +61,7 @@ fn parameter(name: &str, about: &str) -> Value {
     json!({"name": name, "in": "path", "required": true, "description": about, "schema": {"type": "string"}})
 }
 
-/// An answer whose form is not described here.
+/// An answer that is not JSON.
 fn text(about: &str, kind: &str) -> Value {
     json!({"summary": about, "responses": {"200": {"description": "done", "content": {kind: {}}}}})
 }

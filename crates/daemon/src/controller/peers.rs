@@ -16,7 +16,7 @@ struct Inner {
     next: u64,
 }
 
-/// A session that counts until this is dropped.
+/// An admitted session; it counts until this is dropped.
 pub(super) struct Admitted<'a> {
     peers: &'a Peers,
     number: u64,
@@ -31,7 +31,7 @@ impl Peers {
         self.0.lock().expect("no panic while held")
     }
 
-    /// True once a fault of this program left the table half changed.
+    /// True after an internal error may have left the table half changed.
     pub(super) fn is_torn(&self) -> bool {
         self.0.is_poisoned()
     }

@@ -14,8 +14,8 @@ const NEIGHBOURS: usize = 8;
 const GONE: Span = Span::from_secs(30);
 /// Most nodes in one answer.
 const MOST: usize = 16;
-/// How long a requested link is measured, how many requested links begin or end at one relay (its budget has room for these),
-/// and how many one client may have and all clients together.
+/// How long a requested link is measured. Then the limits of requested links: per relay (its budget has room for
+/// these), per client, and in total.
 const WANTED_FOR: Span = Span::from_secs(60);
 const MOST_WANTED_OF_ONE: usize = 4;
 const MOST_WANTED_BY_ONE: usize = 128;
@@ -34,7 +34,7 @@ impl Senses {
         Self { mesh: Mesh::new(NEIGHBOURS, seed), map: LinkMap::default(), wanted: BTreeMap::new() }
     }
 
-    /// Takes a relay's heartbeat and changes; returns the version of its links that is known now.
+    /// Handles a relay's heartbeat and changes; returns the known version of its links.
     pub(super) fn hear(&mut self, now: Time, relay: &PublicKey, changes: Option<&Changes>) -> u64 {
         self.map.join(*relay);
         self.mesh.join(*relay);
@@ -73,7 +73,7 @@ impl Senses {
         }
     }
 
-    /// Has links measured for a while at a client's request, as far as the budgets of their ends allow.
+    /// Requests the measurement of links for a client, within the budgets of both ends.
     fn want(&mut self, now: Time, asker: &PublicKey, pairs: impl Iterator<Item = (PublicKey, PublicKey)>) {
         self.wanted.retain(|_, (until, _)| now < *until);
         for (from, to) in pairs {
@@ -142,7 +142,7 @@ mod tests {
         PublicKey::from_bytes([index; 32])
     }
 
-    /// Relays that are all alive at time 0.
+    /// Relays that are all alive at time zero.
     fn relays(count: u8) -> (Senses, Directory) {
         let (mut senses, mut directory) = (Senses::new(1), Directory::default());
         for index in 1..=count {

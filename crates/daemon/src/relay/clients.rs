@@ -78,7 +78,7 @@ fn dismiss(session: &Session, why: Dismissal) {
     session.abort(code, &words);
 }
 
-/// Takes a client out of the core when its task ends, be it by a fault.
+/// Removes a client from the core when its task ends, even by a panic.
 struct Leave<'a>(&'a State, SessionId);
 
 impl Drop for Leave<'_> {
@@ -122,7 +122,7 @@ pub(super) fn proven(session: &Session) -> BTreeMap<PathId, Hop> {
     paths.map(|path| (path.id, Hop { socket: path.route.socket, address: path.route.remote })).collect()
 }
 
-/// Passes messages both ways until one side has no more.
+/// Passes messages in both directions until one side ends.
 ///
 /// # Errors
 /// How the client broke the rules.
@@ -136,7 +136,7 @@ async fn talk(
     let mut read = Vec::new();
     let mut write = Vec::new();
     let pace = state.pace(session.peer());
-    // When the next request may be taken, if one has to wait.
+    // When to take the next request, if it has to wait.
     let mut waits = None;
     loop {
         let again = waits.unwrap_or_else(Instant::now);
@@ -165,7 +165,7 @@ async fn talk(
     }
 }
 
-/// Takes complete requests off the front. Returns when to go on if they come too fast.
+/// Handles complete requests at the front. Returns the time to continue if they come too fast.
 fn take_requests(
     (state, id): (&State, SessionId),
     read: &mut Vec<u8>,

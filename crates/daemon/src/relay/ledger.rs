@@ -1,10 +1,10 @@
-//! Keeps what was used of grants and listings, and which grants were revoked, in a file, so that a restart gives no one
-//! their bytes or a revoked grant back.
+//! Stores the usage of grants and users, and revoked grants, in a file. So a restart does not restore used bytes or a
+//! revoked grant.
 //!
-//! It is written twice a minute and at the end if something has changed. A revocation is written at once, before the
-//! relay confirms it to the controller. A file that cannot be read keeps the relay from starting: counting from zero would
-//! give away what was used up. A disk that is full later ends no path; the log reports it, and a restart would forget what
-//! was used since the last successful write.
+//! If something has changed, the file is written twice a minute and at the end. A revocation is written before the
+//! relay confirms it to the controller. The relay does not start with an unreadable file, because that would reset the
+//! usage. If the disk fills up later, paths continue and the log reports it; a restart then loses the usage since the
+//! last successful write.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -68,8 +68,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Takes over what an earlier run had counted. A file that does not exist is created, so that a wrong name or a
-    /// read-only disk is reported at the start.
+    /// Loads the usage of an earlier run. Creates a missing file, so that a wrong name or a read-only disk is reported
+    /// at the start.
     ///
     /// # Errors
     /// When the file is damaged or cannot be read; the message says what to do.
@@ -114,7 +114,7 @@ impl Ledger {
         }
     }
 
-    /// Writes what has changed; false when that fails. The log reports a failure once, until its reason changes.
+    /// Writes changes; false if that fails. A failure is logged once, until its reason changes.
     pub(super) fn is_written(&self) -> bool {
         let failure = self.write().err().map(|error| error.to_string());
         if self.is_news(&failure) {
@@ -137,7 +137,7 @@ impl Ledger {
         is_news
     }
 
-    /// Writes what has changed.
+    /// Writes changes.
     pub(super) fn write(&self) -> io::Result<()> {
         let usage = self.state.change(|relay| Usage { grants: relay.usage(), listed: relay.listed_usage() });
         let mut written = self.written.lock().expect("no panic while held");

@@ -1,4 +1,4 @@
-//! A relay's registration with its controllers: what it reports to them, and what it takes from them.
+//! A relay's registration with its controllers: its reports to them, and their requests.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -87,7 +87,7 @@ impl Membership {
         Self { member: Arc::new(member), with: Mutex::default(), instance }
     }
 
-    /// Registers with the controllers that the settings name, and offers what they say.
+    /// Registers with the controllers of the settings and offers the configured resources.
     pub(super) fn join(&self, settings: &RelaySettings) {
         *lock(&self.member.offer) = Offered {
             place: settings.place.clone(),
@@ -115,7 +115,7 @@ impl Membership {
         self.member.sensing.limit(rate);
     }
 
-    /// Ends the registration with all.
+    /// Ends all registrations.
     pub(super) fn leave(&self) {
         *lock(&self.with) = Default::default();
     }

@@ -11,7 +11,7 @@
 //! | `config` | the configuration file |
 //! | `state` | the core under its lock, and the delivery of its output |
 //! | `clients` | one client's session |
-//! | `source` | the address that the operating system sends to a next hop from |
+//! | `source` | the source address for packets to a next hop |
 //! | `ledger` | usage of grants and listings over a restart |
 //! | `membership` | the registration with controllers |
 //! | `status` | counters and state, for people and Prometheus |
@@ -131,8 +131,8 @@ impl RelayService {
         self.endpoint.local_addresses()
     }
 
-    /// Takes over other users, controllers, rates and next hops. Paths and sessions of removed users end, all others go
-    /// on. Port, addresses and key stay as they are.
+    /// Applies other users, controllers, rates and next hops. Paths and sessions of removed users end, all others
+    /// continue. Port, addresses and key do not change.
     pub fn reload(&self, settings: &RelaySettings) {
         let mut config = fitted(settings.core(self.node()), &self.budget);
         config.next_hops.public.extend(self.membership.observed());
@@ -263,7 +263,7 @@ fn warn(settings: &RelaySettings, budget: &Budget) {
     }
 }
 
-/// With the limits that fit the memory of the process.
+/// Lowers the limits to those of the process's memory.
 fn fitted(config: RelayConfig, budget: &Budget) -> RelayConfig {
     RelayConfig {
         sessions: budget.sessions,
@@ -273,7 +273,7 @@ fn fitted(config: RelayConfig, budget: &Budget) -> RelayConfig {
     }
 }
 
-/// By which sockets next hops are reached, and which addresses and networks are the relay's own.
+/// Adds the sockets for next hops, and the relay's own addresses and networks.
 fn with_sockets(mut config: RelayConfig, sockets: &[SocketInfo]) -> RelayConfig {
     config.exits = sockets.iter().map(exit).collect();
     config.next_hops.own = sockets.iter().map(|socket| socket.local).collect();

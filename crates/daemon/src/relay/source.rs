@@ -1,13 +1,13 @@
-//! Finds the address that the operating system would send to a next hop from.
+//! Finds the source address that the operating system would use for a next hop.
 //!
-//! The system is asked once for each path that a client requests. Its answer reflects what a list of routes does not show:
-//! metrics, preferred sources, several addresses of an interface, rules. The core chooses the socket by it.
+//! The system is asked once for each path that a client requests. Unlike a list of routes, its answer reflects metrics,
+//! preferred sources, several addresses of an interface, and rules. The core selects the socket with it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anabranch_overlay::relay::{Request, Target};
 
-/// The source address for a request; `None` if it asks for no path to an address, or if no route leads there.
+/// The source address for a request; `None` if it requests no path to an address, or no route leads there.
 pub(super) fn of_request(request: &Request) -> Option<IpAddr> {
     match request {
         Request::Allocate { target: Target::Address { address, .. }, .. } => towards(*address),

@@ -1,8 +1,8 @@
 //! The core under its lock, and the delivery of its output.
 //!
-//! Each change of the core is followed by its output: replies and dismissals go to the client's task, datagrams to the
-//! socket that they name. The pump alone watches the time: it sleeps until the core's deadline, and is woken when that
-//! comes earlier.
+//! After each change of the core its output is delivered: replies and dismissals go to the client's task, datagrams to
+//! the socket that they name. Only the pump watches the time. It sleeps until the core's deadline, and is woken when
+//! the deadline moves forward.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -54,11 +54,11 @@ struct Core {
     armed: Time,
 }
 
-/// How a client's task is reached. Only that task touches its session, so that a fault in it leaves the core whole.
+/// The channels to a client's task. Only that task uses the session, so a panic in it leaves the core intact.
 pub(super) struct Client {
     pub key: PublicKey,
     pub replies: mpsc::UnboundedSender<Reply>,
-    /// Why the session is to end; sent once.
+    /// The reason to end the session; sent once.
     pub dismissal: mpsc::UnboundedSender<Dismissal>,
 }
 
@@ -149,7 +149,7 @@ impl State {
         Status::new(endpoint, (&stats, &keys), (self.started.elapsed(), draining)).with(standings, links)
     }
 
-    /// A client's session was opened; its addresses that are proven so far are reported too.
+    /// Adds a client's session, with its addresses proven so far.
     pub(super) fn open(&self, session: &Session, client: Client, measures: bool) -> SessionId {
         let now = self.now();
         let proven = clients::proven(session);
@@ -168,7 +168,7 @@ impl State {
         id
     }
 
-    /// A client's session is over.
+    /// Removes a client's session.
     pub(super) fn close(&self, id: SessionId) {
         self.change(|relay| relay.handle_session_closed(id));
         self.core().clients.remove(&id);
@@ -196,7 +196,7 @@ impl Core {
         while let Some((to, reply)) = self.relay.poll_reply() {
             if let Some(client) = self.clients.get(&to) {
                 log_ended_path(&client.key, &reply);
-                // A client whose task has ended is on its way out.
+                // The client's task may be ending.
                 let _ = client.replies.send(reply);
             }
         }
@@ -226,7 +226,7 @@ impl Core {
     }
 }
 
-/// Logs a path that ends because its client may not have it any more.
+/// Logs a path that ends because its client lost the right to it.
 fn log_ended_path(client: &PublicKey, reply: &Reply) {
     if let Reply::Flow { state, .. } = reply {
         match state {

@@ -223,7 +223,7 @@ fn send(session: &Session, message: &SenseMessage) -> bool {
     session.send_datagram(Datagram::from(bytes::Bytes::from(message.encode()))).is_ok()
 }
 
-/// Keeps a session with a neighbour and takes in its answers.
+/// Keeps a session with a neighbour open and handles its answers.
 async fn keep(sensing: Arc<Sensing>, relay: GrantedRelay, place: Arc<Mutex<Option<Session>>>) {
     let hold = |session| *place.lock().expect("no panic while held") = session;
     let mut pause = FIRST_PAUSE;

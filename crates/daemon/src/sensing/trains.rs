@@ -1,4 +1,4 @@
-//! Sends packet trains, each over a session of its own without pacing, whose first window holds the whole train.
+//! Sends packet trains. Each has its own session without pacing, whose first window holds the whole train.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,12 +45,12 @@ fn config(train: &Train) -> Config {
     Config { max_paths: 1, mtu: MtuConfig { base: mtu, max: mtu }, ..config }
 }
 
-/// Sends each packet at its time, once the gate lets it pass. False if the session ended or other packets delayed the train,
-/// which makes it useless.
+/// Sends each packet at its time, when the gate admits it. False if the session ended or other packets delayed the
+/// train, which makes it useless.
 async fn leave(session: &Session, sensing: &Sensing, train: &Train) -> bool {
     let clock = sensing.endpoint.clock();
     let begin = clock.now();
-    // When the last packet without a time of its own left.
+    // When the last unscheduled packet left.
     let mut last = (begin, Span::ZERO);
     for index in 0..train.packets {
         let due = last.0 + train.offset(index).saturating_sub(last.1);
@@ -71,7 +71,7 @@ async fn leave(session: &Session, sensing: &Sensing, train: &Train) -> bool {
     !train.is_held_up(clock.now().since(begin))
 }
 
-/// Sends the end of the train until the report comes.
+/// Sends the end of the train until the report arrives.
 async fn end(sensing: &Sensing, session: &Session, number: u32) {
     for _ in 0..ENDS {
         send(session, &SenseMessage::End(number));

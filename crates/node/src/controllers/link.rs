@@ -74,7 +74,7 @@ pub enum LinkError {
     /// Its answer does not fit the request.
     #[error("the controller's answer does not fit the request")]
     Malformed,
-    /// None is configured.
+    /// No controller is configured.
     #[error("no controller is named in the configuration")]
     NoController,
 }
@@ -86,8 +86,8 @@ impl LinkError {
         !matches!(self, Self::Denied { again: Again::Never, .. })
     }
 
-    /// How informative an error is: of several controllers' errors the user sees the highest, a decision before a missing
-    /// answer.
+    /// How informative an error is. Of several controllers' errors the user sees the highest: a decision counts more
+    /// than a missing answer.
     pub(crate) fn weight(&self) -> u8 {
         match self {
             Self::NoController => 0,

@@ -38,7 +38,7 @@ pub struct Controllers {
 struct Known {
     /// The one that answered last.
     good: usize,
-    /// Sessions with them.
+    /// The sessions, by index of the controller.
     links: Vec<Option<Link>>,
 }
 
@@ -185,8 +185,8 @@ impl Controllers {
     }
 }
 
-/// Sends a request over the session, or over a new one. An abandoned exchange ends its session, since its late answer must
-/// not be taken for that to the next request.
+/// Sends a request over the session, or over a new one. An abandoned request ends its session, because its late answer
+/// could be mistaken for the next one.
 async fn ask(
     endpoint: Arc<Endpoint>,
     (at, hint): (usize, ControllerHint),

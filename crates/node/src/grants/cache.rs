@@ -1,4 +1,4 @@
-//! Grants in a file, so that a program that starts while no controller answers has one.
+//! A file of grants, for programs that start while no controller answers.
 //!
 //! The file is JSON and readable by its owner only. Others could not use a grant, but it reveals the relays and
 //! controllers of its owner. Expired grants are dropped.

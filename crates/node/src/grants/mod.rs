@@ -1,10 +1,10 @@
 //! A node's grants: requested from controllers, stored in a file, renewed while they are used.
 //!
-//! At its start a program uses the stored grant if more than a quarter of its lifetime is left, so that programs started
-//! one after the other share it. It renews an older grant, and requests a new one if none exists, if it was revoked,
-//! or if the stored one was requested for fewer relays. If no controller answers, the stored grant is used until it
-//! expires. A task renews the grant after half of its lifetime. Sessions to relays watch for that and show the renewed
-//! grant, which the relay takes as the same grant with a later end.
+//! A program starts with the stored grant if more than a quarter of its lifetime is left, so that successive programs
+//! share it. It renews an older grant. It requests a new one if none is stored, if the stored one was revoked, or if
+//! that was requested for fewer relays. If no controller answers, the stored grant is used until it expires. A task
+//! renews the grant after half of its lifetime. Sessions to relays then show the renewed grant, which relays treat as
+//! the same grant with a later end.
 //!
 //! A relay that cannot be reached may have moved or be gone. Then controllers are asked for its addresses, and for a
 //! grant with more live relays; likewise if fewer relays were granted than requested ([`Lost`] decides when). The
@@ -46,16 +46,16 @@ const LONGEST: u64 = u32::MAX as u64;
 /// Paths at each relay that programs ask controllers for.
 pub const USUAL_PATHS: u32 = 16;
 
-/// The grant to request from controllers.
+/// The size of the grant to request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantWanted {
-    /// How many relays at most, and at least.
+    /// Most and least number of relays.
     pub relays: (u8, u8),
-    /// How many paths at each.
+    /// Number of paths at each relay.
     pub paths: u32,
 }
 
-/// A grant, and where it is good.
+/// A grant with its relays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Its decoded content.
@@ -99,22 +99,22 @@ impl Drop for Inner {
     }
 }
 
-/// Reports of those who use the grants.
+/// Reports from the users of the grants.
 #[derive(Debug, Default)]
 struct Told {
-    /// A grant that a relay does not take, and why.
+    /// A refused grant, and the reason.
     refused: Mutex<Option<(GrantId, Refused)>>,
-    /// Relays that were tried, and whether they were reached.
+    /// Relays that were tried, and whether they answered.
     tried: Mutex<BTreeMap<PublicKey, bool>>,
     wake: Notify,
 }
 
 impl Grants {
-    /// Gets a grant as the module's documentation describes, and renews it while a handle is left. It is stored in `file`,
-    /// if one is named.
+    /// Gets a grant as described in the module's documentation, and renews it while a handle exists. It is stored in
+    /// `file`, if there is one.
     ///
     /// # Errors
-    /// Why no controller granted anything, if there is no stored grant either.
+    /// Why no controller granted anything, if no grant is stored either.
     pub async fn obtain(
         endpoint: &Arc<Endpoint>,
         controllers: &[ControllerHint],
@@ -145,7 +145,7 @@ impl Grants {
         relays.filter(|relay| !relay.addresses.is_empty()).map(hint).collect()
     }
 
-    /// Until when the grant is good, in seconds since 1970; `None` without one.
+    /// The end of the grant, in seconds since 1970; `None` without one.
     #[must_use]
     pub fn until(&self) -> Option<u64> {
         let inner = self.0.as_ref()?;
@@ -184,8 +184,8 @@ impl Grants {
         Some((held.grant.id, held.granted.bytes.clone()))
     }
 
-    /// Reports that a relay refused the grant. A revoked grant is replaced. One that is expired by the relay's clock is
-    /// renewed, since a controller's clock may have jumped.
+    /// Reports that a relay refused the grant. A revoked grant is replaced. A grant that is expired by the relay's
+    /// clock is renewed, because a controller's clock may have jumped.
     pub fn on_refused(&self, grant: GrantId, why: Refused) {
         if let Some(inner) = &self.0 {
             *inner.told.refused.lock().expect("no panic while held") = Some((grant, why));
@@ -193,7 +193,7 @@ impl Grants {
         }
     }
 
-    /// Reports whether relays were reached; controllers are asked about the granted ones that were not.
+    /// Reports whether relays were reached; controllers are asked about granted ones that were not.
     pub(crate) fn on_tried(&self, relays: impl IntoIterator<Item = PublicKey>, reached: bool) {
         let Some(inner) = &self.0 else { return };
         let granted: Vec<PublicKey> = self.relays().iter().map(|relay| relay.node).collect();
@@ -202,8 +202,8 @@ impl Grants {
         inner.told.wake.notify_one();
     }
 
-    /// Relays with the addresses to try. A relay's own addresses come first, since they choose the route. After they failed,
-    /// or if there are none, the latest ones from controllers come first.
+    /// Relays with the addresses to try. The configured addresses come first, because they determine the route. After
+    /// they have failed, or if there are none, the controllers' latest addresses come first.
     pub(crate) fn known(&self, relays: &[RelayHint], was_lost: bool) -> Vec<RelayHint> {
         let granted = self.relays();
         let known = |relay: &RelayHint| {

@@ -1,7 +1,7 @@
 //! The control socket of a node: lists and changes the paths of its sessions.
 //!
-//! A request is a line: `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, after `in SESSION` if there are
-//! several sessions. The answer lists all paths of that session, or of all sessions.
+//! A request is one line: `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`. If there are several
+//! sessions, `in SESSION` comes first. The answer lists all paths of that session, or of all sessions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -68,7 +68,7 @@ impl RunningSessions {
         listed.flat_map(paths).collect()
     }
 
-    /// The session of that number, or the only one.
+    /// The session with that number, or the only one.
     fn one(&self, wanted: Option<u32>) -> Result<NodeSession, String> {
         let numbered = self.numbered();
         let mut running = numbered.running.iter();
@@ -86,7 +86,7 @@ impl RunningSessions {
         }
     }
 
-    /// Carries out a request; returns the session that it named.
+    /// Carries out a request; returns its session.
     async fn handle(&self, line: &str) -> Result<Option<u32>, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (wanted, request) = match &words[..] {

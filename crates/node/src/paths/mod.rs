@@ -1,4 +1,4 @@
-//! The paths of running sessions: rules for their use, and how people and programs list and change them.
+//! The paths of running sessions: rules for their use, and requests to list and change them.
 
 mod control;
 mod rules;

@@ -22,10 +22,10 @@ use serde::Deserialize;
 
 use crate::error::Error;
 
-/// A rule in one word: `PATTERN=USE`, or `PATTERN=USE:CAP`.
+/// Parses a rule in one word: `PATTERN=USE`, or `PATTERN=USE:CAP`.
 ///
 /// # Errors
-/// The mistake, and how to write it.
+/// The mistake and the correct form.
 pub fn parse_rule(text: &str) -> Result<PathRule, String> {
     let (pattern, terms) = text.rsplit_once('=').ok_or_else(|| {
         format!("`{text}` is no rule; write PATTERN=USE, such as wwan*=backup or wwan*=metered:500MB")
@@ -33,7 +33,7 @@ pub fn parse_rule(text: &str) -> Result<PathRule, String> {
     Ok(PathRule { pattern: pattern.parse()?, terms: parse_terms(terms)? })
 }
 
-/// How paths are to be used: `USE`, or `USE:CAP`.
+/// Parses the use of paths: `USE`, or `USE:CAP`.
 ///
 /// # Errors
 /// The mistake.
@@ -98,7 +98,7 @@ pub fn parse_rules(text: &str, origin: &str) -> Result<PathRules, SettingsError>
     file.and_then(|file| read_file(&file, text)).map_err(|error| error.of(origin))
 }
 
-/// Rules given one by one, then those of a file. The first rule that fits a path decides.
+/// Rules given one by one, then those of a file. The first rule that matches a path decides.
 ///
 /// # Errors
 /// When the file cannot be read or has a mistake.

@@ -33,7 +33,7 @@ pub struct PathStatus {
     pub state: String,
     /// Its current use: `in-use`, `stands-in`, or why it carries nothing.
     pub standing: String,
-    /// The same for people; `None` while it is in use.
+    /// The same in words; `None` while it is in use.
     pub why: Option<String>,
     /// The cap that its bytes count against.
     pub cap: Option<CapStatus>,
@@ -45,17 +45,17 @@ pub struct PathStatus {
     pub lost: u64,
 }
 
-/// A byte cap, for all paths under one rule together.
+/// A byte cap, shared by all paths under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapStatus {
-    /// All of it.
+    /// The whole cap.
     pub bytes: u64,
     /// The bytes not assigned to a path yet.
     pub left: u64,
 }
 
-/// A session and its paths through relays, which can be changed while it runs. Clones are handles to the same session;
-/// a node holds one until the session is closed. Without any, paths through relays close.
+/// A session and its paths through relays, which can change at run time. Clones are handles to the same session. A node
+/// holds one until the session is closed; dropping the last one closes the paths through relays.
 #[derive(Clone)]
 pub struct NodeSession(Arc<Inner>);
 
@@ -85,7 +85,8 @@ impl NodeSession {
         running
     }
 
-    /// Also keeps these paths: through granted relays, or through some of many candidates. No second path is added through their relays.
+    /// Keeps further paths: through granted relays, or through chosen candidates. No second path is added through their
+    /// relays.
     #[must_use]
     pub fn beside(self, others: RelayPaths) -> Self {
         self.others().push(others);
@@ -116,7 +117,7 @@ impl NodeSession {
         RelayPaths::keep(endpoint, session, std::slice::from_ref(route), &self.peer())
     }
 
-    /// The peer's addresses for relays: the given ones, else the remote addresses of the direct paths.
+    /// The peer's addresses for relays: the given ones, or the remote addresses of the direct paths.
     fn peer(&self) -> Peer {
         let Inner { session, peer, .. } = &*self.0;
         let mut peer = peer.clone();
@@ -154,10 +155,10 @@ impl NodeSession {
         kept.iter().map(|(_, paths)| paths).chain(&*others).flat_map(RelayPaths::without_path).collect()
     }
 
-    /// Adds a rule that goes before all others: `PATTERN=USE[:CAP]`, where a path's number stands for its pattern.
+    /// Adds a rule before all others: `PATTERN=USE[:CAP]`; a path's number as the pattern matches that path.
     ///
     /// # Errors
-    /// If it is not a rule, there is no such path, or no path would be left.
+    /// If it is not a rule, there is no such path, or no path would remain.
     pub fn set(&self, rule: &str) -> Result<(), String> {
         let session = &self.0.session;
         let numbered = rule.split_once('=').and_then(|(id, terms)| Some((id.parse::<u32>().ok()?, terms)));
@@ -175,7 +176,7 @@ impl NodeSession {
         session.set_path_rules(session.path_rules().with(&rule)).map_err(|error| error.to_string())
     }
 
-    /// Whether the path that is kept for this route is open.
+    /// Whether the path of this route is open.
     fn is_open(&self, route: &RelayRoute) -> bool {
         let kept = self.kept();
         let mut paths = self.0.session.paths().into_iter().filter(|path| path.state == PathState::Active);
@@ -207,10 +208,11 @@ impl NodeSession {
         Err(format!("a path through {route} is kept already, {why}: {which}"))
     }
 
-    /// Begins to keep a path through these relays, and waits until it is open.
+    /// Starts to keep a path through these relays, and waits until it is open.
     ///
     /// # Errors
-    /// If there is one already, it is removed meanwhile, or it does not open soon. In the last case the attempts go on.
+    /// If there is one already, it is removed meanwhile, or it does not open soon. In the last case the attempts
+    /// continue.
     pub async fn add(&self, route: &RelayRoute) -> Result<(), String> {
         let begin = Instant::now();
         self.begin(route).await?;
@@ -238,9 +240,9 @@ impl NodeSession {
         Ok(())
     }
 
-    /// Checks that a route is new and begins to keep it under one lock, since requests may run concurrently.
+    /// Checks that a route is new and starts to keep it, under one lock because requests may run concurrently.
     async fn begin(&self, route: &RelayRoute) -> Result<(), String> {
-        // Routes that are equal as written are found without a name server.
+        // Routes that are written alike are found without a name server.
         self.check_is_new((route, &[]), &self.kept())?;
         let ways = self.ways(route).await;
         let mut kept = self.kept();
@@ -249,7 +251,7 @@ impl NodeSession {
         Ok(())
     }
 
-    /// This route and the kept ones, each as written and with the current addresses of its names, as far as they resolve
+    /// This route and the kept ones, each as written and with the current addresses of its names, if these resolve
     /// within [`NAMES`].
     async fn ways(&self, route: &RelayRoute) -> Vec<(RelayRoute, RelayRoute)> {
         let named: Vec<RelayRoute> = self.kept().iter().map(|(route, _)| route.clone()).collect();
@@ -263,13 +265,13 @@ impl NodeSession {
     /// Closes a path through relays for good.
     ///
     /// # Errors
-    /// If there is no such path, it was not named or added by hand, or no other path is open.
+    /// If there is no such path, it was not requested by hand, or no other path is open.
     pub fn remove(&self, id: u32) -> Result<(), String> {
         let paths = self.0.session.paths();
         let path = paths.iter().find(|path| path.id.0 == id);
         let path = path.ok_or_else(|| format!("there is no path {id}"))?;
         let mut kept = self.kept();
-        // There may be others through the same relays.
+        // Other paths may use the same relays.
         let Some(at) = kept.iter().position(|(_, keeper)| keeper.keeps(path.id)) else {
             return Err(format!(
                 "path {id} is not one through relays that were named or added here; \
@@ -282,7 +284,7 @@ impl NodeSession {
     /// Like [`Self::remove`], for the path over this route, which need not be open.
     ///
     /// # Errors
-    /// If no path was named or added so, or it is the only open path.
+    /// If no such path was requested by hand, or it is the only open path.
     pub async fn take_back(&self, route: &RelayRoute) -> Result<(), String> {
         let is_told = find((route, &[]), &self.kept()).is_some();
         let ways = if is_told { Vec::new() } else { self.ways(route).await };
@@ -292,7 +294,7 @@ impl NodeSession {
         self.give_up((&mut kept, at), &self.0.session.paths())
     }
 
-    /// Stops keeping one of them, and closes its path.
+    /// Stops keeping a route and closes its path.
     fn give_up(
         &self,
         (kept, at): (&mut Vec<(RelayRoute, RelayPaths)>, usize),
@@ -305,7 +307,7 @@ impl NodeSession {
         {
             return Err(format!("path {} is the only one that is open", path.id.0));
         }
-        // Its keeper ends first, or it would open the path again.
+        // The keeper must end first, or it would reopen the path.
         drop(kept.remove(at));
         if let Some(path) = path {
             self.0.session.close_path(path.id);

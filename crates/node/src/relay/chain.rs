@@ -1,7 +1,7 @@
 //! Chains of relays, and the flows that carry one path through them.
 //!
-//! Flows are allocated from the last relay to the first, each with the PID of the next one. Then the PIDs of the return
-//! path are set from the first relay to the last. The picture is in `docs/reference/protocol.md`.
+//! Flows are allocated from the last relay to the first, each with the PID of the next one. Then the return PIDs are
+//! set from the first relay to the last. `docs/reference/protocol.md` has a picture.
 
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
@@ -32,10 +32,10 @@ pub struct Prepared {
 }
 
 impl RelayChain {
-    /// Opens a session to each relay in turn; a guest opens one only.
+    /// Opens a session to each relay in turn; a guest opens only one.
     ///
     /// # Errors
-    /// Of the first relay that does not let this node in.
+    /// The error of the first relay that does not admit this node.
     pub async fn open(endpoint: &Endpoint, hints: &[RelayHint], entry: &Entry) -> Result<Self, RelayError> {
         let is_guest = matches!(entry, Entry::Guest(_));
         let mut chain = Self { links: Vec::new(), hints: hints.to_vec(), is_guest };
@@ -54,13 +54,14 @@ impl RelayChain {
         Ok(chain)
     }
 
-    /// Whether this node is a guest there, so that the chain leads to its host only.
+    /// Whether this node is a guest, so that the chain leads only to its host.
     #[must_use]
     pub fn is_guest(&self) -> bool {
         self.is_guest
     }
 
-    /// Allocates flows to a node, `None` for the host of a guest. The path's PID is `out` at the node and `own` here.
+    /// Allocates flows to a node, or with `None` to the host of a guest. The path's PID is `out` at the node and `own`
+    /// here.
     ///
     /// # Errors
     /// When a relay refuses, or a next hop does not agree.
@@ -132,7 +133,7 @@ impl Prepared {
         last.redirect(out, Pid::HANDSHAKE, true).await
     }
 
-    /// Waits until one of the flows is over, and says why.
+    /// Waits until one of the flows ends, and returns the reason.
     pub(crate) async fn over(&mut self) -> RelayError {
         first_of(self.flows.iter_mut().map(Flow::over)).await
     }

@@ -33,14 +33,14 @@ const KEEP_ALIVE: Span = Span::from_secs(3);
 /// How long a relay may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A flow to ask for.
+/// A flow to request.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Where it leads.
+    /// Its destination.
     pub target: Target,
-    /// The next hop's PID; [`Pid::HANDSHAKE`] before there is one.
+    /// The next hop's PID; [`Pid::HANDSHAKE`] before one is assigned.
     pub out: Pid,
-    /// This end's PID for what comes back.
+    /// This end's PID for the return packets.
     pub back: Pid,
 }
 
@@ -49,7 +49,7 @@ pub struct Wanted {
 struct Progress {
     /// How many PIDs the next hop has accepted so far.
     ready: u32,
-    /// Why it is over.
+    /// Why it ended.
     over: Option<FlowState>,
 }
 
@@ -69,20 +69,20 @@ struct Allocated {
 pub struct RelayConnection {
     session: Session,
     asks: mpsc::Sender<Ask>,
-    /// The relay's addresses as given by the user.
+    /// The relay's addresses from the user.
     named: Vec<SocketAddr>,
     /// Flows at relays before this one, over which the session's first path runs.
     before: Option<Prepared>,
 }
 
-/// A flow at a relay, given back when dropped.
+/// A flow at a relay, released when dropped.
 pub struct Flow {
     id: FlowId,
-    /// To be put on packets to the relay.
+    /// The PID for packets to the relay.
     pub forward: Pid,
-    /// To be used by the next hop for packets to the relay.
+    /// The PID that the next hop uses for packets to the relay.
     pub back: Pid,
-    /// The socket and address by which the relay is reached.
+    /// The socket and the address of the relay.
     pub entry: Route,
     progress: watch::Receiver<Progress>,
     asks: mpsc::Sender<Ask>,
@@ -90,7 +90,7 @@ pub struct Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        // When the task is gone or has much to do, the flow ends with the session.
+        // If the task has ended or its queue is full, the flow ends with the session.
         let _ = self.asks.try_send(Ask::Say(Request::Release { flow: self.id }));
     }
 }
@@ -99,7 +99,7 @@ impl RelayConnection {
     /// Opens a session to a relay, and shows the grant for it if there is one.
     ///
     /// # Errors
-    /// When it cannot be reached or does not let this node in.
+    /// When the relay cannot be reached or does not admit this node.
     pub async fn open(endpoint: &Endpoint, relay: &RelayHint, entry: &Entry) -> Result<Self, RelayError> {
         let (credential, grants) = match entry {
             Entry::Member(grants) => (None, grants.clone()),
@@ -113,7 +113,7 @@ impl RelayConnection {
         Self::greet(session, (relay, grants), None).await
     }
 
-    /// As [`Self::open`], through relays that are ready for it.
+    /// As [`Self::open`], through relays with prepared flows.
     pub(crate) async fn open_through(
         endpoint: &Endpoint,
         (relay, grants): (&RelayHint, Grants),
@@ -166,7 +166,7 @@ impl RelayConnection {
     pub async fn allocate(&self, wanted: Wanted) -> Result<Flow, RelayError> {
         let usable = |state| matches!(state, PathState::Active | PathState::Suspect);
         let paths = self.session.paths();
-        // The user's addresses come first: its operator wants the relay to be reached there.
+        // The user's addresses come first: the operator wants them to be used.
         let rank = |path: &&PathInfo| (!self.named.contains(&path.route.remote), path.rtt);
         // Packets through earlier relays arrive from the last of them, even if there is a direct path.
         let fits = |path: &&PathInfo| self.before.is_none() || path.id == PathId::FIRST;
@@ -180,10 +180,10 @@ impl RelayConnection {
         Ok(Flow { id, forward, back, entry, progress, asks: self.asks.clone() })
     }
 
-    /// Lets holders of the secret behind `hash` reach this node, on this node's quota.
+    /// Makes this node reachable, on its own quota, for holders of the secret behind `hash`.
     ///
     /// # Errors
-    /// As of [`Self::allocate`].
+    /// As [`Self::allocate`].
     pub async fn host(&self, share: ShareId, hash: TicketSecret) -> Result<(), RelayError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Host(share, hash, answer)).await?;
@@ -199,15 +199,16 @@ impl Flow {
     /// Waits until the next hop has agreed to the first PID.
     ///
     /// # Errors
-    /// When it does not, or the relay is gone.
+    /// When it does not agree, or the relay is gone.
     pub async fn ready(&mut self) -> Result<(), RelayError> {
         self.agreed(1).await
     }
 
-    /// Changes the PIDs of the flow, 0 to leave the return PID; waits until the next hop has accepted a new PID.
+    /// Changes the PIDs of the flow; a `back` of 0 leaves the return PID. Waits until the next hop has accepted a new
+    /// PID.
     ///
     /// # Errors
-    /// As of [`Self::ready`].
+    /// As [`Self::ready`].
     pub async fn redirect(&mut self, out: Pid, back: Pid, is_new: bool) -> Result<(), RelayError> {
         let agreed = self.progress.borrow().ready;
         let say = Ask::Say(Request::Redirect { flow: self.id, out, back });
@@ -215,7 +216,7 @@ impl Flow {
         if is_new { self.agreed(agreed + 1).await } else { Ok(()) }
     }
 
-    /// Waits until it is over, and says why.
+    /// Waits for the end of the flow and returns the reason.
     pub async fn over(&mut self) -> RelayError {
         let over = self.progress.wait_for(|progress| progress.over.is_some()).await;
         over.map_or(RelayError::Gone, |progress| progress.over.map_or(RelayError::Gone, RelayError::Over))
@@ -239,7 +240,7 @@ async fn answer<T>(
     }
 }
 
-/// A refusal that is about the next hop names it.
+/// Adds the address of the next hop to a refusal about it.
 fn about_target(error: RelayError, target: Target) -> RelayError {
     match (error, target) {
         (RelayError::Refused(why), Target::Address { address, .. }) if why.is_of_a_next_hop() => {
@@ -261,7 +262,7 @@ fn config() -> Config {
 struct Task {
     relay: PublicKey,
     grants: Grants,
-    /// Grants that were shown and not answered, in order.
+    /// Grants that were shown and not yet answered, in order.
     showing: VecDeque<GrantId>,
     greeted: Option<oneshot::Sender<Result<(), RelayError>>>,
     next_request: u32,
@@ -339,7 +340,7 @@ impl Task {
         }
     }
 
-    /// Takes complete replies off the front.
+    /// Handles complete replies at the front.
     fn read(&mut self, read: &mut Vec<u8>) -> Result<(), anabranch_overlay::MessageError> {
         let mut taken = 0;
         while let Some((reply, len)) = Reply::decode(&read[taken..])? {
@@ -356,7 +357,7 @@ impl Task {
             Reply::Hello { version } if version != RELAY_VERSION => {
                 self.on_greeted(Err(RelayError::Refused(Refused::Version)));
             }
-            // With something to show, the answer to that is waited for.
+            // With a grant to show, its answer completes the greeting.
             Reply::Hello { .. } if self.showing.is_empty() => self.on_greeted(Ok(())),
             Reply::Hello { .. } => {}
             Reply::Allocated { request, flow, forward, back } => {
@@ -396,7 +397,7 @@ impl Task {
         let _ = self.greeted.take().map(|greeted| greeted.send(outcome));
     }
 
-    /// A refusal without a number is of what has none: the greeting, or what was to be hosted.
+    /// Handles a refusal. One without a number refuses the greeting or a hosting request, which have none.
     fn on_refused(&mut self, request: u32, why: Refused) {
         if let Some(answer) = self.allocating.remove(&request) {
             let _ = answer.send(Err(RelayError::Refused(why)));

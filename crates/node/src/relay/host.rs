@@ -1,4 +1,4 @@
-//! Lets the holders of a ticket reach this node through relays, on this node's quota there.
+//! Makes this node reachable through relays for the holders of a ticket, on its own quota.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Hosting {
 }
 
 impl Hosting {
-    /// Registers the guest secret of a ticket at a relay, and again whenever the session with the relay was lost.
+    /// Registers a ticket's guest secret at a relay, and again after each lost session with the relay.
     #[must_use]
     pub fn at(endpoint: &Arc<Endpoint>, relay: NodeAt, grants: &Grants, secret: TicketSecret) -> Self {
         let (sender, first) = watch::channel(None);
@@ -76,10 +76,10 @@ impl Hosting {
         Self { task, first }
     }
 
-    /// Waits for the outcome of the first attempt: the relay with the addresses that its names have.
+    /// Waits for the outcome of the first attempt: the relay with its resolved addresses.
     ///
     /// # Errors
-    /// Why it failed; it is tried again all the same.
+    /// Why it failed; further attempts follow.
     pub async fn registered(&mut self) -> Result<RelayHint, RelayError> {
         let first = self.first.wait_for(Option::is_some).await;
         first.map_or(Err(RelayError::Gone), |first| first.clone().unwrap_or(Err(RelayError::Gone)))
@@ -92,7 +92,7 @@ impl Drop for Hosting {
     }
 }
 
-/// With its addresses now, or why there are none.
+/// The relay with its current addresses, and the error if no name resolved.
 async fn named(relay: &NodeAt) -> ([RelayHint; 1], Option<Unresolved>) {
     match relay.resolve().await {
         Ok(hint) => ([hint], None),

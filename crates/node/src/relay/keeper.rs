@@ -1,8 +1,8 @@
 //! Keeps paths through relays open in a session while it lives.
 //!
-//! One task a chain: opens the sessions to its relays, makes flows, opens the path, waits for whatever ends it (the
-//! session's path manager, the relay, the network), and begins again after a pause that grows while nothing works. What
-//! carries data meanwhile is the session's affair: a relay that falls silent is noticed there first.
+//! Each chain has one task. It opens the sessions to the relays, allocates flows, opens the path and waits for its end,
+//! caused by the session's path manager, the relay or the network. Then it starts again after a pause, which grows
+//! while nothing works. Meanwhile the session moves its data to other paths: it notices a silent relay first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,15 +23,15 @@ use super::trouble::Trouble;
 use super::{Entry, RelayError, RelayRoute};
 use crate::grants::Grants;
 
-/// Pause while the peer has not made a path ready: within a round trip it has.
+/// Pause while the peer has not provided the next path id, which takes a round trip.
 const NOT_READY_PAUSE: Duration = Duration::from_millis(5);
 
 /// How relays reach the peer.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// Its addresses, tried in turn.
+    /// Its addresses, tried one after the other.
     pub addresses: Vec<SocketAddr>,
-    /// As what this node comes to the relays.
+    /// How relays admit this node.
     pub entry: Entry,
 }
 
@@ -44,7 +44,7 @@ pub struct RelayPaths {
     tries: Tries,
 }
 
-/// A chain of relays, and the path through it that is open, or being opened.
+/// A chain of relays, and its path that is open or being opened.
 #[derive(Debug)]
 struct Kept {
     route: RelayRoute,
@@ -52,13 +52,13 @@ struct Kept {
 }
 
 impl RelayPaths {
-    /// Begins to keep a path through each of `routes`.
+    /// Starts to keep a path through each of `routes`.
     #[must_use]
     pub fn keep(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
         Self::keep_noted((endpoint, session), routes, peer, &Tries::default())
     }
 
-    /// The same, where others note what comes of theirs.
+    /// As [`Self::keep`], but records the attempts in shared `tries`.
     pub(crate) fn keep_noted(
         (endpoint, session): (&Arc<Endpoint>, &Session),
         routes: &[RelayRoute],
@@ -73,7 +73,7 @@ impl RelayPaths {
         paths
     }
 
-    /// Goes on to keep the path that the session began on.
+    /// Continues to keep the path on which the session began.
     #[must_use]
     pub(crate) fn go_on(
         endpoint: &Arc<Endpoint>,
@@ -88,7 +88,7 @@ impl RelayPaths {
         paths
     }
 
-    /// Begins to keep a path through each relay that controllers have granted, also those that they grant later instead.
+    /// Starts to keep a path through each granted relay, including later replacements.
     #[must_use]
     pub fn keep_granted(
         endpoint: &Arc<Endpoint>,
@@ -105,7 +105,7 @@ impl RelayPaths {
             let mut seen = grants.watch();
             loop {
                 let relays = grants.relays();
-                // While another grant is asked for, paths live on as long as their relays allow.
+                // While another grant is requested, paths continue as long as their relays allow.
                 if !relays.is_empty() {
                     kept.retain(|node, _| relays.iter().any(|relay| relay.node == *node));
                 }
@@ -121,7 +121,7 @@ impl RelayPaths {
         Self { tasks: vec![task], routes: Vec::new(), granted, tries }
     }
 
-    /// Begins to keep paths through `at_once` of the candidates, the first of them at first, and replaces a bad one by another.
+    /// Starts to keep paths through `at_once` of the candidates, beginning with the first ones; replaces bad ones.
     #[must_use]
     pub fn choose(
         endpoint: &Arc<Endpoint>,
@@ -140,7 +140,7 @@ impl RelayPaths {
         Self { tasks: vec![task], routes, granted: Grants::default(), tries }
     }
 
-    /// Adds one more.
+    /// Adds a path.
     pub fn add(&mut self, endpoint: &Arc<Endpoint>, session: &Session, route: RelayRoute, peer: Peer) {
         let keeper = self.keeper(endpoint, session, (route, peer));
         self.tasks.push(tokio::spawn(keeper.run(None)));
@@ -158,23 +158,23 @@ impl RelayPaths {
         Keeper { endpoint: endpoint.clone(), session: session.clone(), route, peer, path }
     }
 
-    /// Whether a path of that way is kept, or would be if it were needed. Where granted relays are reached is the controllers' affair.
+    /// Whether this route is kept, in use or in reserve. The addresses of granted relays are not compared.
     pub(crate) fn leads_through(&self, route: &RelayRoute) -> bool {
         let is_granted = || self.granted.relays().iter().any(|relay| route.nodes().eq([relay.node]));
         self.routes.iter().any(|kept| kept.route.is_way_of(route)) || is_granted()
     }
 
-    /// The ways that were tried and never gave a path, as they are written, and why.
+    /// The routes that never gave a path, as written, each with the reason.
     pub(crate) fn without_path(&self) -> Vec<(String, String)> {
         self.tries.without_path()
     }
 
-    /// Why one of these ways gave no path so far.
+    /// Why this route gave no path so far.
     pub(crate) fn why_without_path(&self, route: &RelayRoute) -> Option<String> {
         self.tries.why_without_path(route)
     }
 
-    /// Whether a path is one of those that were added here, or noted.
+    /// Whether a path belongs to one of these routes.
     pub(crate) fn keeps(&self, path: PathId) -> bool {
         self.routes.iter().any(|kept| *lock(&kept.path.path) == Some(path))
     }
@@ -189,9 +189,9 @@ impl Drop for RelayPaths {
 /// The relays of a route for one attempt.
 struct Way<'a> {
     grants: &'a Grants,
-    /// With the addresses that were named, or that their names have now.
+    /// The configured addresses, or those of the configured names.
     named: Vec<RelayHint>,
-    /// With those at which they are called.
+    /// The addresses to call.
     relays: Vec<RelayHint>,
     was_lost: bool,
 }
@@ -201,7 +201,7 @@ struct Keeper {
     session: Session,
     route: RelayRoute,
     peer: Peer,
-    /// The path, for others to see.
+    /// The current path, shared with others.
     path: Shown,
 }
 
@@ -214,7 +214,7 @@ impl Keeper {
         }
     }
 
-    /// Keeps a path; `first` is one that is open already.
+    /// Keeps a path open; `first` is already open.
     async fn keep(&self, mut first: Option<OpenPath>) {
         let (clock, mut retry) = (self.endpoint.clock(), Retry::default());
         let mut told = Vec::new();
@@ -238,7 +238,7 @@ impl Keeper {
             if was_lost {
                 grants.on_tried(self.route.nodes(), false);
             }
-            // Waiting does not mend that: somebody should know, once. Controllers replace relays that they granted and that are gone.
+            // Retries do not help, so warn once. Controllers replace granted relays that are gone.
             let is_granted = |node| grants.relays().iter().any(|relay| relay.node == node);
             let is_replaced = was_lost && self.route.nodes().any(is_granted);
             match trouble.filter(|trouble| !told.contains(trouble) && !is_replaced) {
@@ -251,13 +251,13 @@ impl Keeper {
             let retry_at = retry.on_failed(clock.now(), worked);
             tokio::select! {
                 () = sleep_until(clock.instant(retry_at).into()) => {}
-                // Controllers have reported where relays are now.
+                // Controllers have reported new addresses of relays.
                 () = grants.changed(&mut seen) => retry.on_news(),
             }
         }
     }
 
-    /// Opens the path and waits for its end; again over the same sessions as long as they live.
+    /// Opens the path and waits for its end; repeats this over the same sessions while they live.
     async fn attempt(&self, way: &Way<'_>, mut first: Option<OpenPath>, worked: &mut bool) -> RelayError {
         let chain = match first.as_ref().and_then(OpenPath::chain) {
             Some(chain) => chain.clone(),
@@ -291,7 +291,8 @@ impl Keeper {
                 end = open.end() => match end {
                     End::Closed { was_open } => {
                         *worked |= was_open;
-                        // The session has let go of the path: unreachable, or not wanted. The relay may be well.
+                        // The session closed the path because it did not answer or is not wanted. The relay may still
+                        // work.
                         if !was_open {
                             return RelayError::Path(PathError::Unknown);
                         }
@@ -315,8 +316,9 @@ impl Keeper {
         }
     }
 
-    /// Has controllers asked where a relay is that falls silent, and waits until they tell that it is elsewhere. One that was restarted at
-    /// another address does not say that it knows the session no more; one that answers again goes on with it.
+    /// Has controllers asked for the address of a silent relay, and waits until they report a new one. A relay that
+    /// restarted at another address cannot report that it lost the session. A relay that answers again keeps its
+    /// session.
     async fn moved_while_silent(&self, way: &Way<'_>, chain: &RelayChain) {
         let Way { grants, named, .. } = way;
         let known = grants.known(named, true);
@@ -379,7 +381,7 @@ impl Keeper {
     }
 }
 
-/// Gives its path id back when dropped, unless the path was opened: also when the relay goes before that, or nobody wants the path any more.
+/// A reserved path id. Dropping it returns the id unless the path was opened.
 struct Reservation<'a> {
     session: &'a Session,
     path: ReservedPath,

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `connection` | a session to one relay, and the flows there |
-//! | `chain` | relays one behind the other, made ready for one path |
+//! | `chain` | a series of relays, prepared for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
 //! | `open_path` | an open path through relays, and when it is closed |
 //! | `tries` | why routes through relays have not given a path so far |
@@ -37,7 +37,7 @@ pub use connection::{Flow, RelayConnection, Wanted};
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
 
-/// How a node is admitted by relays.
+/// How relays admit a node.
 #[derive(Clone, Debug)]
 pub enum Entry {
     /// By its own key, which relays list or a controller's grant names.
@@ -47,7 +47,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The grants that go with it.
+    /// The grants for this entry.
     fn grants(&self) -> Grants {
         match self {
             Self::Member(grants) => grants.clone(),
@@ -77,12 +77,12 @@ pub enum RelayError {
     /// It does not forward to this address.
     #[error("{}", not_forwarded(*to, *why))]
     NextHop {
-        /// Where packets were to go.
+        /// The destination of the packets.
         to: SocketAddr,
         /// Its reason.
         why: Refused,
     },
-    /// The next hop does not confirm that it accepts the packets.
+    /// The next hop does not confirm that it wants the packets.
     #[error("the relay gets no answer from {0}")]
     Unanswered(SocketAddr),
     /// A path through it ended.
@@ -109,7 +109,7 @@ impl RelayError {
     }
 }
 
-/// Names the address that a relay does not forward to, and the remedy.
+/// The address to which a relay does not forward, and the remedy.
 fn not_forwarded(to: SocketAddr, why: Refused) -> String {
     let ip = to.ip().to_canonical();
     let what_to_do = match why {
@@ -142,7 +142,7 @@ impl RelayRoute {
         self.0.iter().map(|relay| relay.node)
     }
 
-    /// The relays with their current addresses, and the error of the first relay none of whose names resolved.
+    /// The relays with their current addresses, and the error of the first relay without a resolved name.
     pub(crate) async fn resolve(&self) -> (Vec<RelayHint>, Option<Unresolved>) {
         let (mut relays, mut failed) = (Vec::new(), None);
         let resolved = join_all(self.0.iter().map(NodeAt::resolve)).await;

@@ -1,7 +1,7 @@
-//! An open path through relays, and when it is closed.
+//! An open path through relays, and its closing.
 //!
-//! Closing the last path ends the session. So a path that its relays no longer carry, or that is no longer wanted,
-//! stays in the session until another one works, even if it is silent.
+//! Closing the last path ends the session. So a path that is no longer carried or wanted stays in the session until
+//! another one works, even if it is silent.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use super::RelayError;
 use super::chain::{Prepared, RelayChain, changed};
 use super::tries::Try;
 
-/// The state that a keeper shows to others.
+/// The state that a keeper shares with others.
 pub(crate) type Shown = Arc<Way>;
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) enum End {
     Dropped(RelayError),
 }
 
-/// A path that is open or being opened, closed when this is dropped: at once, or as soon as another one works.
+/// A path that is open or being opened. Dropping it closes the path, at once or as soon as another one works.
 pub(crate) struct OpenPath {
     session: Session,
     path: PathId,
@@ -52,7 +52,7 @@ pub(crate) struct OpenPath {
 }
 
 impl OpenPath {
-    /// A path that is being opened. `events` must have been taken before the opening began.
+    /// A path that is being opened. `events` must date from before that.
     pub fn new(
         (session, events): (&Session, Events),
         (path, shown): (PathId, &Shown),
@@ -124,13 +124,13 @@ impl Drop for OpenPath {
                     outlive(&session, carrier).await;
                 });
             }
-            // Without a runtime there is no task that could go on.
+            // Without a runtime, no task can continue.
             _ => *lock(&self.shown.path) = None,
         }
     }
 }
 
-/// Releases the flows of a path: at once, or, after the end of the session, when it no longer sends anything.
+/// Releases the flows of a path, after a session's end not before it has sent its last packet.
 pub(crate) async fn outlive(session: &Session, carrier: Option<Carrier>) {
     if session.close_reason().is_some() {
         session.forgotten().await;

@@ -1,7 +1,7 @@
 //! Keeps paths through some of many relay candidates, as the path agent chooses.
 //!
-//! [`RelayChoice`] decides which candidates are in use; this task carries it out: it opens and drops [`RelayPaths`], and shows
-//! the agent the session's paths.
+//! [`RelayChoice`] decides which candidates are in use. This task shows it the session's paths, and opens and drops
+//! [`RelayPaths`] as it decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(crate) async fn keep(
 impl Spares {
     fn look(&mut self, now: Time) {
         let (paths, in_use) = (self.session.paths(), &self.in_use);
-        // Its own path: there may be others through the same relays.
+        // Only the candidate's own path: others may use the same relays.
         let path_of = |candidate: Candidate| -> Option<PathId> {
             let kept = in_use.get(&candidate)?;
             paths.iter().map(|path| path.id).find(|path| kept.keeps(*path))

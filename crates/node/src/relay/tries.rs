@@ -1,4 +1,4 @@
-//! What came of the ways through relays that a session was to have, for who reports on it in the end.
+//! Records why routes through relays never gave a path, for the report at the end of a session.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex};
 use super::RelayRoute;
 use super::open_path::lock;
 
-/// Most ways that are remembered: controllers may replace relays without end.
+/// Most recorded routes: controllers may replace relays without end.
 const MOST: usize = 64;
 
-/// Until something is heard.
+/// The reason before any news.
 const NO_ANSWER: &str = "no answer so far; is `anabranch relay` running there, is its UDP port open, and is its key the right one?";
 
-/// By way, as it was named: why there has never been a path; `None` once there was one. Handles share it.
+/// For each route as written: why it has never given a path; `None` after it gave one. Handles share the records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tries(Arc<Mutex<BTreeMap<String, Option<String>>>>);
 
-/// The tries of one way.
+/// The record of one route.
 #[derive(Debug, Default)]
 pub(crate) struct Try {
     tries: Tries,
@@ -24,7 +24,7 @@ pub(crate) struct Try {
 }
 
 impl Tries {
-    /// A way is tried from now on.
+    /// Starts the record of a route.
     pub(crate) fn begin(&self, route: &RelayRoute) -> Try {
         let way = route.to_string();
         let mut known = lock(&self.0);
@@ -35,36 +35,36 @@ impl Tries {
         Try { tries: self.clone(), way }
     }
 
-    /// The ways that never gave a path, and why.
+    /// The routes that never gave a path, with the reasons.
     pub(crate) fn without_path(&self) -> Vec<(String, String)> {
         let known = lock(&self.0);
         known.iter().filter_map(|(way, why)| Some((way.clone(), why.clone()?))).collect()
     }
 
-    /// Why one of them gave none so far.
+    /// Why a route gave no path so far.
     pub(crate) fn why_without_path(&self, route: &RelayRoute) -> Option<String> {
         lock(&self.0).get(&route.to_string())?.clone()
     }
 }
 
 impl Try {
-    /// There is a path.
+    /// Records that a path is open.
     pub(crate) fn opened(&self) {
         self.note(None);
     }
 
-    /// The relays have answered.
+    /// Records that the relays have answered.
     pub(crate) fn reached(&self) {
         self.note(Some("the relay answers, but no path was open so far".to_owned()));
     }
 
-    /// There is none for now, and why.
+    /// Records why there is no path now.
     pub(crate) fn failed(&self, why: String) {
         self.note(Some(why));
     }
 
     fn note(&self, why: Option<String>) {
-        // Once there was one, the session's paths tell the rest.
+        // After the first path, the session's own list shows the rest.
         if let Some(known) = lock(&self.tries.0).get_mut(&self.way).filter(|known| known.is_some()) {
             *known = why;
         }

@@ -27,7 +27,7 @@ impl Trouble {
             RelayError::Refused(Refused::Draining) => None,
             RelayError::Refused(why) | RelayError::NextHop { why, .. } => Some(Self::Refused(*why)),
             RelayError::Connect(ConnectError::Refused(Refusal::NotAuthorised)) => Some(Self::NotLetIn),
-            // It is full, or the host that a guest wants to reach is not there yet.
+            // It is full, or a guest's host is not registered yet.
             RelayError::Connect(ConnectError::Refused(_) | ConnectError::Closed(_)) => None,
             RelayError::Connect(_) | RelayError::Unresolved(_) | RelayError::Silent(_) => {
                 Some(Self::NotReached)
