@@ -3,7 +3,8 @@
 //! A [`scenario`] file describes links, flows, events and expected results. Four experiments are written in Rust, because each
 //! draws its own networks: [`grid`], [`failure`], [`fairness`] and [`overlay`].
 //! [`results`] and [`plots`] compare and draw many runs.
-//! A result is a pure function of a scenario (or a case number) and a seed. Reading files, threads and drawing are the caller's.
+//! A result is a pure function of a scenario (or a case number) and a seed. The caller reads files, runs threads and
+//! draws.
 
 pub mod failure;
 pub mod fairness;

@@ -1,6 +1,6 @@
-//! In steady state the simulator allocates next to nothing: calendar and packets live in memory that is there already, links keep
-//! the room that a queue takes again and again, and sessions that of lists. What is left: nodes of the tree that holds what came
-//! ahead of what is missing, and lists that become longer than ever.
+//! In steady state the simulator allocates almost nothing. The calendar, the packets, and the lists of links and
+//! sessions reuse their memory. Only two things allocate: nodes of the tree of data that arrived early, and lists that
+//! become longer than ever.
 
 use std::alloc::System;
 
@@ -36,7 +36,7 @@ on = "10 ms"
 off = "30 ms"
 "#;
 
-/// Sessions of one path whose applications make less than it carries: nothing is lost or overtaken.
+/// Sessions of one path whose applications send less than its rate: no packet is lost or overtaken.
 const QUIET: &str = r#"
 duration = "20 s"
 [topology]
@@ -58,7 +58,7 @@ to = "r1"
 rate = "10 Mbit/s"
 "#;
 
-/// A session of one path that fills it, over queues of a switch: they overflow now and then.
+/// A session of one path that fills it, over the short queues of a switch, which overflow sometimes.
 const BULK: &str = r#"
 duration = "30 s"
 [[link]]
@@ -71,7 +71,7 @@ name = "bulk"
 paths = ["only"]
 "#;
 
-/// Two paths that are alike.
+/// Two equal paths.
 const ALIKE: &str = r#"
 duration = "40 s"
 [transport]
@@ -89,7 +89,7 @@ name = "both"
 paths = ["a", "b"]
 "#;
 
-/// Two paths that are not, and lose packets: data come out of order, and much of it twice.
+/// Two different paths with loss: much data arrives out of order or twice.
 const MIXED: &str = r#"
 duration = "60 s"
 [transport]
@@ -111,7 +111,7 @@ name = "both"
 paths = ["wifi", "lte"]
 "#;
 
-/// Sixteen sessions of four paths each that meet in a network's middle.
+/// Sixteen sessions of four paths each that meet in the middle of a network.
 const SEVERAL: &str = r#"
 duration = "20 s"
 [transport]
@@ -130,7 +130,7 @@ paths = 4
 start_within = "100 ms"
 "#;
 
-/// Allocations of a run between two of its seconds.
+/// Allocations of a run in part of its time.
 #[derive(Debug)]
 struct Steady {
     calls: usize,
@@ -155,13 +155,13 @@ fn steady(text: &str, (from, to): (u64, u64)) -> Steady {
     Steady { calls, hops: after.0 - before.0, data_packets: after.1 - before.1 }
 }
 
-// One test, for the counters are the whole program's.
+// A single test, because the counters belong to the whole program.
 #[test]
 fn the_simulator_allocates_next_to_nothing_in_steady_state() {
     let plain = steady(PLAIN, (5, 200));
     println!("plain packets: {plain:?}");
     assert!(plain.hops > 200_000 && plain.calls as u64 * 1000 <= plain.hops, "{plain:?}");
-    // Of so many packets with data, one may allocate.
+    // The last number is how many packets with data there must be for each allocation.
     let cases = [
         ("without loss", QUIET, (5, 20), 500),
         ("one path", BULK, (10, 30), 1000),

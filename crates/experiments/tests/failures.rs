@@ -1,6 +1,6 @@
-//! Any path breaks in any way at any moment; the session goes on (mTCP §3.5 [M12, M13]).
+//! A path breaks at any moment in one of seven ways, and the session continues (mTCP §3.5 [M12, M13]).
 //!
-//! `anabranch sim run failures` runs as many cases as one likes; here are a few of each kind.
+//! `anabranch sim run failures` runs any number of cases; this test runs a few of each kind.
 
 use std::ops::Range;
 
@@ -10,12 +10,13 @@ use anabranch_sim::{CLIENT, CableConfig, Pair, Sender, Sink};
 use anabranch_wire::{Length, Rate, Span, Time};
 
 const CASES: Range<u64> = 0..14;
-/// Once broken: a path that answered and did not carry; what was sent while all paths were in doubt; a window found while
-/// acknowledgements took a longer way back; and one found among losses before they were known for trouble.
+/// Cases that once failed. In turn: a path answered but carried no data; data was sent while all paths were suspect; a
+/// window was found although acknowledgements took a longer return path; a window was found among losses before they
+/// counted as trouble.
 const BROKEN_ONCE: [u64; 4] = [305, 571, 1220, 2488];
 /// Bytes of a full packet.
 const PACKET: u64 = 1500;
-/// A round trip beyond which a queue may not stand for long beside paths of some 60 ms.
+/// No queue may hold a round trip above this for long, next to paths of about 60 ms.
 const LIMIT: Span = Span::from_millis(200);
 
 #[test]
@@ -44,8 +45,8 @@ fn a_break_of_any_path_in_any_way_at_any_moment_is_bridged() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Paths that do not share were once taken for one group, as their queues had filled together for some seconds; what one then lost
-/// took the windows of all, and went on doing so once it carried nothing.
+/// Queues of paths without a shared bottleneck once filled together for some seconds, so the paths counted as one
+/// group. The losses of one path then reduced the windows of all, even after it carried nothing.
 #[test]
 fn heavy_losses_of_one_path_leave_the_others_of_its_group_alone() {
     for (number, after) in [(864, 19.739_073_2), (227, 10.1)] {
@@ -55,8 +56,8 @@ fn heavy_losses_of_one_path_leave_the_others_of_its_group_alone() {
     }
 }
 
-/// In 329 the last path is validated after it has fallen silent; the redundant ones break while a slow path still has to send data that was
-/// written before the path opened.
+/// In case 329, the last path is validated after it has fallen silent. The redundant cases break while a slow path
+/// still has to send data written before the path opened.
 #[test]
 fn breaks_while_paths_are_opened_are_bridged() {
     let plain = [329].map(|number| (Case::draw_within(number, (0.02, 0.3)), false));
@@ -68,8 +69,8 @@ fn breaks_while_paths_are_opened_are_bridged() {
     }
 }
 
-/// Paths open a round trip later since the first challenge to an unproven address is small. These two cases then miss a bound that they kept before:
-/// a silence of three round trips, and half the rate of the paths that live. Their figures must not get worse.
+/// Since the first challenge to an unproven address is small, paths open a round trip later. So these two cases miss a
+/// bound: three round trips of silence, and half the rate of the living paths. Their figures must not get worse.
 #[test]
 fn two_cases_that_miss_a_bound_since_paths_open_later_get_no_worse() {
     let gap = Case::draw(634).run().gap;
@@ -78,7 +79,7 @@ fn two_cases_that_miss_a_bound_since_paths_open_later_get_no_worse() {
     assert!(share >= 0.35, "{share}");
 }
 
-/// Two paths, of which the thin one has seconds of buffer.
+/// Two paths; the thin one has seconds of buffer.
 struct Thin {
     mbit: f64,
     rtt: Span,
@@ -92,14 +93,14 @@ impl Thin {
         Self { mbit, rtt, pair: Pair::new([Config::default(), Config::default()], &cables, 1) }
     }
 
-    /// The round trip of what is in the queue behind the thin path, but for the packet on its way out.
+    /// The round-trip time through the thin path's queue, without the packet being sent.
     fn round_trip(&mut self) -> Span {
         let waiting = self.pair.link(1, 0).backlog().1.saturating_sub(PACKET);
         self.rtt + Rate::from_mbit(self.mbit).time_for(waiting)
     }
 
-    /// For how long queues beyond the limit stood before the path until it was left out or they had drained by half, and
-    /// how often it was left out for them, and the longest round trip that was measured meanwhile.
+    /// How long each queue above the limit lasted, until the path was left out or half of the queue had drained; how
+    /// often the path was left out for it; and the longest round trip that was measured.
     fn stood(&mut self) -> (Vec<Span>, usize, Span) {
         let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
         self.pair.establish(&mut [&mut sender, &mut sink]);
@@ -124,8 +125,8 @@ impl Thin {
     }
 }
 
-/// Held for whatever reason. Three of these once took 1.1 to 1.2 s: a round trip just within the limit, or a moment in which the other path carried less,
-/// began the wait anew.
+/// The reason for leaving the path out does not matter. Three of these once took 1.1 to 1.2 s: the wait restarted after
+/// a round trip just within the limit, or when the other path carried less for a moment.
 #[test]
 fn a_path_with_seconds_of_buffer_is_left_out_within_a_second_and_says_why() {
     for mbit in [1.9, 1.95, 2.0, 2.05, 2.1] {

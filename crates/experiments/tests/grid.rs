@@ -1,13 +1,13 @@
-//! What sessions over all paths spend on being quick (`docs/notebook`, "Never slower").
+//! The redundancy with which sessions over all paths pay for their speed (`docs/notebook`, "Never slower").
 //!
-//! `anabranch sim run grid` and `fairness` run as many networks as one likes; here are a few.
+//! `anabranch sim run grid` and `fairness` run any number of networks; this test runs a few.
 
 use anabranch_engine::SchedulerKind;
 use anabranch_experiments::fairness::FairCell;
 use anabranch_experiments::grid::Cell;
 use anabranch_sim::Spent;
 
-/// Steady ones and files, ample receive buffers and tight ones.
+/// Endless flows and files, with ample and tight receive buffers.
 const CELLS: std::ops::Range<u64> = 0..16;
 const FAIR_CELLS: std::ops::Range<u64> = 0..2;
 
@@ -20,8 +20,8 @@ fn redundancy_is_three_per_cent_of_all_bytes_at_most() {
     assert!(fairness.share() <= 0.03, "{:.4} {fairness:?}", fairness.share());
 }
 
-/// Files that a slow path believed to be faster than it is would finish late: 0.948 and 0.954 of the best path without what
-/// repeats their end.
+/// These files would finish late over a path that is slower than estimated, with 0.948 and 0.954 of the best path's
+/// rate. Repeating their end avoids that.
 #[test]
 fn the_end_of_a_file_does_not_wait_for_a_path_that_is_slower_than_believed() {
     for number in [694, 349] {

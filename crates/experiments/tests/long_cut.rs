@@ -1,4 +1,4 @@
-//! A path that stays cut for hours costs no more with each, and is used again once it is mended.
+//! A path that is cut for hours costs no more with every hour, and is used again after its repair.
 
 use std::alloc::System;
 
@@ -8,7 +8,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Bytes that a run with a cut of so many seconds asks for, and Mbit/s over the path in the minute after it.
+/// Bytes allocated by a run with a cut of `cut` seconds, and Mbit/s over the path in the minute after it.
 fn run(cut: u64) -> (usize, f64) {
     let text = format!(
         "duration = \"{end} s\"\nwarm_up = \"{mended} s\"\nsample = \"10 s\"\n\

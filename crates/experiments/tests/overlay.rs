@@ -29,7 +29,7 @@ fn fifty_relays_keep_their_budget_notice_what_fails_and_know_the_rest_about() {
     assert!(pairs == 100 && looked_at > 0);
 }
 
-/// Two sensors, and what is between them.
+/// The bottleneck between two sensors.
 struct Way {
     rate: f64,
     bucket: u32,
@@ -37,7 +37,7 @@ struct Way {
 }
 
 impl Way {
-    /// The measurement of a train that begins to leave now.
+    /// The report on a train that is sent at `now`.
     fn pass(&self, now: Time, train: &Train, (from, far): (&PublicKey, &mut Sensor)) -> SenseMessage {
         let mut shaper =
             Shaper::new(now, Rate::from_mbit(self.rate), self.bucket, Rate::from_mbit(self.others));
@@ -49,8 +49,8 @@ impl Way {
         far.handle_message(end, from, &SenseMessage::End(train.number)).expect("within the budget")
     }
 
-    /// Sends trains as soon as the budget allows, until so many were sent; gives capacity and what is left in Mbit/s, and
-    /// the trains' rate in bit/s.
+    /// Sends this many trains, each as soon as the budget allows. Returns capacity and available capacity in Mbit/s,
+    /// and the trains' rate in bit/s.
     fn after(&self, trains: usize) -> ([f64; 2], f64) {
         let (near_key, far_key) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([2; 32]));
         let config = SensorConfig::default();

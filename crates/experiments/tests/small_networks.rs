@@ -1,8 +1,8 @@
-//! The built-in dumbbell and parking lot show what they are meant to show.
+//! The built-in dumbbell and parking lot give the expected results.
 
 use anabranch_experiments::scenario::{BUILTIN, Metrics, Scenario, Setting, variants};
 
-/// The metrics of a built-in scenario after 60 s, with a key set.
+/// The metrics of a built-in scenario after 60 s, with one key set.
 fn measured(name: &str, setting: &str) -> Metrics {
     let (_, text) = BUILTIN.iter().find(|(known, _)| *known == name).expect("it comes along");
     let base = Scenario::parse(text, name).expect("a scenario");
@@ -31,8 +31,8 @@ fn a_tcp_over_three_bottlenecks_gets_less_than_those_over_one_and_all_are_full()
     }
 }
 
-/// BBR's balance is no function of losses: it sends at the bottleneck's rate with a window of twice the bandwidth-delay product
-/// (draft-ietf-ccwg-bbr, ProbeBW), and a loss below 2 % changes neither.
+/// BBR's share does not depend on losses: it sends at the bottleneck's rate with a window of twice the bandwidth–delay
+/// product (draft-ietf-ccwg-bbr, ProbeBW), and a loss below 2 % changes neither.
 #[test]
 fn bbr_has_the_bottlenecks_rate_with_two_bandwidth_delay_products_whatever_is_lost() {
     for (rate, delay, loss) in [(10.0, 40.0, "0 %"), (10.0, 40.0, "1 %"), (40.0, 15.0, "0.5 %")] {

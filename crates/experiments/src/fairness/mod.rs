@@ -34,7 +34,7 @@ pub struct FairVerdict {
     pub apart: Option<[Spread; 2]>,
     /// Pairs of paths that share a bottleneck, and those found within 30 s, over all seeds.
     pub found: (usize, usize),
-    /// Pairs that share none, and those wrongly found at any time, over all seeds.
+    /// Pairs without a shared bottleneck, and those wrongly found at any time, over all seeds.
     pub mistaken: (usize, usize),
     /// Bytes sent by all runs over all paths, needed and not.
     pub spent: Spent,

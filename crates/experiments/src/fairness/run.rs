@@ -24,7 +24,7 @@ pub struct FairRun {
     pub parts: Vec<[f64; 2]>,
     /// Pairs of paths that share a bottleneck, and those of them that were in one group 30 s after the start.
     pub shared: (usize, usize),
-    /// Pairs that share none, and those of them that were in one group at any moment.
+    /// Pairs that do not share a bottleneck, and those of them that were in one group at any time.
     pub apart: (usize, usize),
     /// Bytes sent over all paths together, needed and not.
     pub spent: Spent,

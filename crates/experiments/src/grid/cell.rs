@@ -34,7 +34,7 @@ pub struct CellPath {
 pub struct Cell {
     /// Its number.
     pub number: u64,
-    /// Two to four, in no order.
+    /// Two to four, in random order.
     pub paths: Vec<CellPath>,
     /// The receive buffer is one bandwidth–delay product of the path with the highest rate.
     pub tight: bool,
@@ -43,9 +43,9 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Draws the cell with this number: rates from 10 to 100 Mbit/s and down to a tenth of the highest, round-trip
-    /// times from 5 to 50 ms and up to 300 ms beyond, loss up to 5 % on half of the cells, queues of
-    /// 0.5 to 4 bandwidth–delay products; rates, losses and queues even on a logarithmic scale.
+    /// Draws the cell with this number. Rates are 10 to 100 Mbit/s, and down to a tenth of the highest; round-trip
+    /// times 5 to 50 ms, and up to 300 ms more. Half of the cells have loss up to 5 %. Queues have 0.5 to 4
+    /// bandwidth–delay products. Rates, losses and queues are uniform on a logarithmic scale.
     #[must_use]
     pub fn draw(number: u64) -> Self {
         let mut chance = Chance::new(seed_of(number, KIND, 0));
@@ -85,7 +85,7 @@ impl Cell {
         config
     }
 
-    /// One cable a path.
+    /// One cable for each path.
     #[must_use]
     pub fn cables(&self) -> Vec<CableConfig> {
         self.paths.iter().map(CellPath::cable).collect()

@@ -5,7 +5,7 @@ use anabranch_wire::{Rate, Span, Time};
 
 /// Bytes of a packet of a train, and of other traffic.
 const BYTES: f64 = CAR as f64;
-/// Seconds.
+/// For how many seconds other traffic has used the bucket at the start.
 const USED_FOR: f64 = 0.1;
 
 /// See the module's documentation.
@@ -24,7 +24,7 @@ pub struct Shaper {
 }
 
 impl Shaper {
-    /// A line of 1 Gbit/s with a bucket of so many bytes that fills at `rate`; other traffic has used it for a while at `now`.
+    /// A line of 1 Gbit/s with a bucket of `depth` bytes that fills at `rate`. Other traffic has used it before `now`.
     #[must_use]
     pub fn new(now: Time, rate: Rate, depth: u32, others: Rate) -> Self {
         let (line, depth) = (Rate::from_mbit(1_000.0), f64::from(depth));

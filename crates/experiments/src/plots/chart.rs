@@ -243,7 +243,7 @@ fn span(values: impl Iterator<Item = f64>, from_zero: bool) -> Range<f64> {
     (if from_zero && least == 0.0 { 0.0 } else { least - room })..most + room
 }
 
-/// The label of a tick, with enough decimals to tell ten ticks of the axis apart.
+/// The label of a tick, with enough decimals to distinguish ten ticks of the axis.
 fn tick(value: f64, axis: &Range<f64>) -> String {
     let step = (axis.end - axis.start) / 10.0;
     let decimals = (-step.log10()).ceil().clamp(0.0, 9.0) as usize;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::scenario::Scenario;
 
-/// A file that is through before anything is measured, and a flow that goes on.
+/// A file that is complete before measuring begins, and a flow that continues.
 const LINK: &str = r#"
 duration = "12 s"
 warm_up = "4 s"
@@ -36,7 +36,7 @@ fn of_a_flow_that_is_over_there_is_no_window_and_no_round_trip() {
         assert!(metrics[&format!("flow.M.path1.{key}")] > 10.0, "{metrics:#?}");
         assert_eq!(metrics.get(&format!("flow.file.path1.{key}")), None);
     }
-    // A bound on it is no mistake: with another seed it may be there.
+    // A bound on it is valid: with another seed the metric may exist.
     let bound = format!("{LINK}\n[expect]\n\"flow.file.path1.rtt_ms\" = {{ max = 100 }}\n");
     let report = Scenario::parse(&bound, "link.toml").unwrap().run(1).unwrap();
     assert_eq!((report.ok(), report.expect[0].value), (false, None));
@@ -62,7 +62,7 @@ fn shares_of_nothing_are_left_out_and_keep_no_bound() {
     assert!(report.expect.iter().all(|bound| !bound.ok && bound.value.is_none()), "{report:#?}");
     let kept = report.metrics.keys().filter(|name| names.contains(&name.as_str()));
     assert_eq!(kept.count(), 0, "{:#?}", report.metrics);
-    // Of the flow that goes on, all of them were measured.
+    // The metrics are those of the flow that continues.
     assert!(report.metrics["flow.M.pause_s"] < 1.0);
     assert!(report.metrics["link.a.loss"] > 0.0);
 }
@@ -126,7 +126,7 @@ fn what_was_largest_before_measuring_does_not_count() {
     let early = cbr("early", "20 Mbit/s", "stop = \"500 ms\"");
     let text = format!("{wire}{early}{}", cbr("late", "1 Mbit/s", ""));
     assert_eq!(measured(&text)["link.a.queue_max_pkt"], 1.0);
-    // Also where links are asked one by one.
+    // Also with links that run one by one.
     let event = "\n[[event]]\nat = \"9 s\"\nlink = \"a\"\nrate = \"11 Mbit/s\"\n";
     assert_eq!(measured(&format!("{text}{event}"))["link.a.queue_max_pkt"], 1.0);
     assert!(measured(&text.replace("warm_up = \"5 s\"", ""))["link.a.queue_max_pkt"] > 100.0);
@@ -175,7 +175,7 @@ fn the_fullest_receive_buffer_is_the_same_however_seldom_one_looks() {
     };
     let (often, seldom) = (of("10 ms"), of("2 s"));
     assert!(often.0 == seldom.0 && often.0 > often.1 && often.1 > 0.0, "{often:?} {seldom:?}");
-    // Within two seconds there is more than one reduction.
+    // Two seconds contain more than one reduction.
     assert_eq!(seldom.2, None);
 }
 

@@ -1,8 +1,8 @@
-//! Scenarios of bottlenecks: what sessions find out about them, and how their queues are kept short.
+//! Scenarios of bottlenecks: verdicts of sessions about them, and short queues.
 
 use crate::scenario::{Metrics, Scenario};
 
-/// A session over two links behind which its paths meet or do not, and a TCP wherever they queue.
+/// A session over two links, with or without a common link behind them, and a TCP wherever its paths may queue.
 const MEETING: &str = r#"
 name = "meeting"
 duration = "45 s"

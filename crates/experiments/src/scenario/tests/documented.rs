@@ -38,7 +38,7 @@ fn keys(schema: &Value, root: &Value) -> Vec<(String, Value)> {
     found
 }
 
-/// All that a schema lists as the only values of something.
+/// The only values that a schema allows for a key.
 fn choices(schema: &Value, found: &mut Vec<String>) {
     let listed = schema["enum"].as_array().into_iter().flatten().chain(schema.get("const"));
     found.extend(listed.filter_map(|choice| choice.as_str().map(str::to_owned)));

@@ -257,7 +257,7 @@ fn absurd_sizes_are_refused_at_once() {
     let others = "[[flow]]\nname = \"f\"\nfrom = \"s0\"\nto = \"r0\"\ncount = 99000\n";
     let error = Scenario::parse(&(crowd("1 %") + others), "n").unwrap_err().to_string();
     assert!(error.starts_with("n:11: traffic.t.pattern: 1200 flows, 100200 with those before\n"), "{error}");
-    // Only those count that send.
+    // Only hosts that send count.
     assert_eq!(Scenario::parse(&crowd("1 %"), "n").err(), None);
 }
 
@@ -374,7 +374,7 @@ fn a_run_that_exceeds_a_limit_ends_with_an_error() {
     assert_eq!(run("delay = \"1 s\"", &short), "done");
     let error = run("delay = \"1 ms\"", cbr);
     assert!(error.starts_with("s.toml:1: duration: more than 20000000 events after "), "{error}");
-    // Nothing slows this flow down.
+    // No link limits this flow.
     let bulk = "[[flow]]\nname = \"f\"\npaths = [\"y\"]\n[transport]\nreceive_buffer = \"10 GB\"";
     assert!(run("delay = \"100 ms\"", bulk).starts_with("s.toml:5: link.y: more than 100000 packets"));
 }

@@ -154,7 +154,7 @@ fn single_paths_in_order_correct_the_highest_wrong_digit_first_and_take_no_detou
     let cube = Scenario::parse(text, "n").unwrap().build(1).unwrap();
     let mut lengths = std::collections::BTreeSet::new();
     for flow in &cube.plan.flows {
-        // A cable has a link each way; there are 125 cables a level. A hop is a link to a switch and one from it.
+        // A cable is two links, and each level has 125 cables. A hop crosses a link to a switch and one from it.
         let levels: Vec<_> = flow.paths[0].forward.iter().map(|link| link / 2 / 125).collect();
         let corrected: Vec<_> = levels.chunks(2).map(|hop| hop[0]).collect();
         assert!(levels.chunks(2).all(|hop| hop[0] == hop[1]), "{levels:?}");
@@ -180,7 +180,7 @@ fn a_sweep_is_every_combination_and_names_what_it_cannot_set() {
     assert!(wrong.to_string().starts_with("small --set duration=1: duration: 1 has no unit"), "{wrong}");
 }
 
-/// Naming a link that a generator made, to see what it counts, leaves it what it was.
+/// A generated host link that the file names, to measure it, stays a host link.
 #[test]
 fn a_link_of_a_host_that_is_named_is_still_one() {
     let tree = "[topology]\nkind = \"fat-tree\"\nk = 4\nhost_queue = \"1000 packets\"\n";
@@ -208,7 +208,7 @@ fn a_link_of_a_host_that_is_named_is_still_one() {
     }
 }
 
-/// Goodput in Mbit/s of the multipath flow and of the TCPs on its links, for every rule: a table to read.
+/// Goodput in Mbit/s of the multipath flow and of the TCPs on its links for every rule, as a readable table.
 #[test]
 fn a_table_of_rules_on_two_links_with_a_tcp_each() {
     let base = r#"
@@ -245,7 +245,7 @@ start_within = "1 s"
         let metrics = variant.scenario.run(1).unwrap().metrics;
         let rate = |flow: &str| metrics[&format!("flow.{flow}.goodput_mbit_s")];
         let (multipath, others) = (rate("M"), rate("A") + rate("B"));
-        // Reno on both takes as much as both TCPs; the others about as much as one of them: a third.
+        // Uncoupled Reno takes as much as both TCPs. The others take about as much as one of them, a third.
         let (least, most) = if variant.set[0].1 == "reno" { (0.42, 0.58) } else { (0.22, 0.45) };
         let share = multipath / (multipath + others);
         assert!((least..most).contains(&share), "{:?}: {multipath:.2} against {others:.2}", variant.set);
@@ -269,7 +269,7 @@ fn a_detector_watches_a_single_flow_within_its_bounds() {
     let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
     assert!(report.metrics["detector.D.events"] >= 1.0, "{report:#?}");
     assert!(!report.metrics.contains_key("detector.D.shared_s"));
-    // A flow with one path has nothing to compare.
+    // A flow with one path gives nothing to compare.
     let text = SMALL.replace("[expect]", &with("flow = \"T\""));
     let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
     assert!(report.metrics.keys().all(|name| !name.starts_with("detector")), "{report:#?}");
@@ -289,7 +289,7 @@ fn the_transport_of_the_papers_can_be_named() {
     let text =
         SMALL.replace("warm_up = \"2 s\"", &with("acks = \"primary\"\nreports = { alpha = 0.8, b = 0.07 }"));
     let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
-    // All acknowledgements return over one link, reports too.
+    // All acknowledgements and reports return over one link.
     let back = |link: &str| report.metrics[&format!("link.{link}.back.utilisation")];
     assert!(back("wifi").min(back("lte")) < 0.002, "{report:#?}");
 }
