@@ -7,8 +7,8 @@ use crate::datagram::{DatagramMode, Protection};
 use crate::manager::PathRules;
 use crate::schedule::SchedulerKind;
 
-/// Settings of one session. [`Config::default`] is for the world, [`Config::tcp`] behaves as one
-/// background TCP does in the papers' experiments.
+/// Settings of one session. [`Config::default`] is the deployed profile; [`Config::tcp`] is a background TCP of the
+/// papers' experiments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Congestion control: the rule and its windows.
@@ -19,8 +19,8 @@ pub struct Config {
     pub detector: Detector,
     /// How outgoing data is spread over paths.
     pub scheduler: SchedulerKind,
-    /// Binds data to a path before the path may send, at most so many bytes on each (MPMTP-AR [R5]); `None`
-    /// for late binding [M5], the default.
+    /// Binds data to a path before the path may send, at most this many bytes on each (MPMTP-AR [R5]). `None`, the
+    /// default, is late binding [M5].
     pub early_binding: Option<u64>,
     /// Acknowledgements.
     pub acks: AckConfig,
@@ -32,8 +32,8 @@ pub struct Config {
     pub mtu: MtuConfig,
     /// Most paths at the same time, 1 to 64.
     pub max_paths: u32,
-    /// Most streams the peer may have open at the same time. When one ends, sixteen bytes are moved for each
-    /// that was opened later, so tens of thousands are too many.
+    /// Most open streams of the peer. When a stream ends, sixteen bytes are moved for each stream opened after it, so
+    /// tens of thousands are too many.
     pub max_streams: u64,
     /// Datagrams.
     pub datagrams: DatagramConfig,
@@ -43,16 +43,16 @@ pub struct Config {
     pub connect_timeout: Span,
     /// Silence after which the session is over.
     pub idle_timeout: Span,
-    /// Silence after which an otherwise idle session sends a PING; `None` for never. A server waits a
-    /// sixteenth longer, since the client's PING serves both.
+    /// Silence after which an otherwise idle session sends a PING; `None` for never. A server waits a sixteenth longer,
+    /// because the client's PING serves both.
     pub keep_alive: Option<Span>,
-    /// Receiver reports (MPMTP-AR [R6]); `None` when acknowledgements are enough.
+    /// Receiver reports (MPMTP-AR [R6]); `None` for acknowledgements only.
     pub reports: Option<ReportConfig>,
     /// Use ECN marks on paths that let them through.
     pub ecn: bool,
-    /// The user's rules for paths: priorities, byte caps, paths to leave out. Sessions share the caps.
+    /// The user's rules for paths: priorities, byte caps, excluded paths. All sessions share the caps.
     pub rules: PathRules,
-    /// Leave a packet number out now and then, to notice a peer that acknowledges packets it has not received
+    /// Whether to skip a packet number at random, to detect a peer that acknowledges packets that it has not received
     /// (RFC 9000 §21.4).
     pub skip_numbers: bool,
 }
@@ -60,26 +60,24 @@ pub struct Config {
 /// Which paths' windows are coupled, so that together they take one flow's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coupling {
-    /// Those that share a bottleneck by the evidence; before there is any, those over one local socket.
+    /// Paths that share a bottleneck by the evidence; without evidence, paths over one local socket.
     #[default]
     Adaptive,
-    /// All, or the groups of [`Session::set_path_group`](crate::Session::set_path_group): the papers' setting.
+    /// All paths, or the groups of [`Session::set_path_group`](crate::Session::set_path_group): the papers' setting.
     Fixed,
 }
 
 /// How paths that share a bottleneck are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detector {
-    /// Losses at the same moments (mTCP §3.2 [M8]).
+    /// Losses at the same times (mTCP §3.2 [M8]).
     Losses,
-    /// One-way delays with similar statistics (RFC 8382). They need times of arrival from the peer; without
-    /// them nothing is found.
+    /// One-way delays with similar statistics (RFC 8382). Without arrival times from the peer, nothing is found.
     Delays,
-    /// Delays that rise and fall together: one-way delays if the peer reports times of arrival, round trips
-    /// if not.
+    /// Delays that rise and fall together: one-way delays if the peer reports arrival times, otherwise round trips.
     Waves,
-    /// Waves, and losses when waves tell nothing. A queue that is full on one path only shows early that two
-    /// are separate.
+    /// Waves, or losses if waves do not decide. A queue that is full on only one path shows early that two paths are
+    /// separate.
     #[default]
     Both,
 }
@@ -91,7 +89,7 @@ impl Detector {
 }
 
 impl Config {
-    /// True when the peer is asked for times of arrival, because shared bottlenecks are looked for by delays.
+    /// True if the peer should report arrival times, because the detector uses delays.
     pub(crate) fn asks_for_arrival_times(&self) -> bool {
         let looks = self.coupling == Coupling::Adaptive || self.rules.leave_out_sharers();
         looks && self.detector != Detector::Losses
@@ -124,24 +122,24 @@ pub struct AckConfig {
 /// Datagrams, by their 16 classes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DatagramConfig {
-    /// Largest datagram accepted from the peer, in bytes; 0 for none.
+    /// Largest datagram accepted from the peer, in bytes; 0 accepts none.
     pub largest: u16,
-    /// How the datagrams of each class are made to arrive.
+    /// The protection of each class against loss.
     pub modes: [DatagramMode; 16],
-    /// How datagrams of protected classes are protected.
+    /// The parameters of protected classes.
     pub protection: Protection,
-    /// Classes whose datagrams are delivered in order, one bit each. Order holds within a flow; flows that are
-    /// equal modulo 64 share it.
+    /// Classes whose datagrams are delivered in order, one bit each. The order is per flow; flows with equal numbers
+    /// modulo 64 share it.
     pub ordered_classes: u16,
-    /// Longest time that such a datagram waits for those before it; less when no path can be so late.
+    /// Longest time that such a datagram waits for earlier ones; less if no path can be so late.
     pub patience: Span,
 }
 
 /// When a path is suspected, and when it has failed (mTCP §3.5 [M12]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FailureConfig {
-    /// Suspect a path when its acknowledgements are overdue by the probe timeout, and send its data again on
-    /// others. Off in the papers' setting, where only the failure timer acts.
+    /// Whether a path is suspected when its acknowledgements are overdue by the probe timeout, so that its data is sent
+    /// again on others. Off in the papers' setting, which has only the failure timer.
     pub suspect: bool,
     /// A path has failed after χ retransmission timeouts without an acknowledgement.
     pub chi: f64,
@@ -160,7 +158,7 @@ pub struct MemoryConfig {
     pub max_window: u64,
     /// Most bytes written but not yet acknowledged.
     pub send_buffer: u64,
-    /// Most datagrams that wait in each direction; the oldest make room.
+    /// Most waiting datagrams in each direction; the oldest are dropped.
     pub datagrams: usize,
 }
 
@@ -169,7 +167,7 @@ pub struct MemoryConfig {
 pub struct MtuConfig {
     /// UDP payload that every path must carry.
     pub base: u16,
-    /// Largest UDP payload to look for; equal to `base` for no search.
+    /// Largest UDP payload to search for; equal to `base` for no search.
     pub max: u16,
 }
 
@@ -250,9 +248,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The profile of a background TCP and of the papers: no pacing, no HyStart, an acknowledgement for
-    /// every second packet, timeouts from 200 ms, window 1 after one, and only the failure timer of
-    /// mTCP [M12] with χ = 2.
+    /// The profile of a background TCP and of the papers. It has no pacing and no HyStart, acknowledges every second
+    /// packet, and has timeouts from 200 ms with window 1 after one. Only the failure timer of mTCP [M12] acts, with χ
+    /// = 2.
     #[must_use]
     pub fn tcp() -> Self {
         let mut config = Self::default();

@@ -8,7 +8,7 @@ use crate::bottleneck::GroupReason;
 use crate::manager::Standing;
 use crate::route::Route;
 
-/// Something the application or the driver may want to know.
+/// Something that the application or the driver may need.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The handshake is complete.
@@ -43,7 +43,7 @@ pub enum Event {
     PeerAddress {
         /// Its id, chosen by the peer.
         id: u64,
-        /// Where the peer listens.
+        /// The address at which the peer listens.
         address: SocketAddr,
     },
     /// The peer withdrew the address with this id.
@@ -58,7 +58,7 @@ pub enum Event {
         /// This end's address as the peer sees it.
         address: SocketAddr,
     },
-    /// The peer has nothing more to send; the session closes once this end has nothing more either.
+    /// The peer has no more data; the session closes when this end has none either.
     PeerClosing,
     /// The session is over.
     Closed(CloseReason),
@@ -69,14 +69,13 @@ pub enum Event {
 pub enum PathChange {
     /// The peer answered on it; it carries data.
     Opened(Route),
-    /// Its acknowledgements are overdue, or it delivers almost nothing. Its data takes other paths until it
-    /// recovers.
+    /// Its acknowledgements are overdue, or it delivers almost nothing. Other paths carry its data until it recovers.
     Suspect,
     /// It was silent for χ timeouts; from now on it carries only probes.
     Failed,
     /// It answers again.
     Recovered,
-    /// Its window is now coupled with other paths than before: those of the same group.
+    /// Its window is now coupled with other paths: those of the same group.
     Grouped {
         /// The group, named by its lowest path.
         group: u32,
@@ -85,13 +84,13 @@ pub enum PathChange {
     },
     /// Its use changed, or the reason why it carries nothing.
     Standing(Standing),
-    /// It takes another route now.
+    /// Its route changed.
     Moved(Route),
-    /// It is gone for good.
+    /// It is closed for good.
     Closed(AbandonReason),
 }
 
-/// Why a path was abandoned; the number is what goes over the wire.
+/// Why a path was abandoned; the number is the code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbandonReason {
     /// The application or the path manager closed it.
@@ -139,7 +138,7 @@ impl AbandonReason {
 /// Why a session ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// Both sides had delivered everything.
+    /// Both ends have delivered everything.
     #[error("closed")]
     Finished,
     /// The application here ended it.
@@ -147,7 +146,7 @@ pub enum CloseReason {
     Local {
         /// The application's code.
         code: u64,
-        /// For people.
+        /// A text for users.
         reason: String,
     },
     /// The peer ended it.
@@ -155,7 +154,7 @@ pub enum CloseReason {
     Peer {
         /// The peer's code.
         code: u64,
-        /// For people, in the peer's words.
+        /// The peer's text for users.
         reason: ForeignText,
     },
     /// The peer broke the protocol.

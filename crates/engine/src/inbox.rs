@@ -1,7 +1,7 @@
 //! Datagrams that arrived and wait for the application.
 //!
-//! Waiting datagrams use the endpoint's memory budget. It is reserved in growing steps, not for every
-//! datagram. When there is no room, the oldest are dropped: a late reader wants the newest.
+//! Waiting datagrams use the endpoint's memory budget, which is reserved in growing steps rather than for each
+//! datagram. Without room, the oldest are dropped: a late reader wants the newest.
 
 use std::collections::VecDeque;
 
@@ -15,16 +15,16 @@ const LARGEST_STEP: u64 = 64 << 10;
 const OVERHEAD: u64 = 64;
 
 pub(crate) struct Inbox<P> {
-    /// Each with its time of arrival.
+    /// Each datagram with its time of arrival.
     queue: VecDeque<(Time, DatagramFrame<P>)>,
-    /// Bytes that `queue` takes.
+    /// Memory of `queue` in bytes.
     bytes: u64,
     reservation: Reservation,
     most: usize,
 }
 
 impl<P: Payload> Inbox<P> {
-    /// At most `most` datagrams.
+    /// An inbox for at most `most` datagrams.
     pub(crate) fn new(budget: MemoryBudget, most: usize) -> Self {
         Self { queue: VecDeque::new(), bytes: 0, reservation: Reservation::new(budget), most }
     }
@@ -33,7 +33,7 @@ impl<P: Payload> Inbox<P> {
         self.queue.is_empty()
     }
 
-    /// Takes a datagram that arrived now; returns how many were dropped for it, or in its place.
+    /// Adds a datagram; returns how many were dropped for it, or instead of it.
     pub(crate) fn push(&mut self, now: Time, datagram: DatagramFrame<P>) -> u64 {
         let cost = cost(&datagram);
         if self.bytes + cost > self.reservation.held() {
@@ -50,7 +50,7 @@ impl<P: Payload> Inbox<P> {
         dropped
     }
 
-    /// The oldest one, with its time of arrival.
+    /// Removes the oldest datagram; returns it with its time of arrival.
     pub(crate) fn pop(&mut self) -> Option<(Time, DatagramFrame<P>)> {
         let (at, datagram) = self.queue.pop_front()?;
         self.bytes -= cost(&datagram);

@@ -1,7 +1,7 @@
 //! The multipath session: one flow over every path, as a pure state machine.
 //!
-//! A [`Session`] takes typed messages in and gives typed messages out, with the time passed in; it owns no
-//! socket, clock, thread or randomness. The same code runs in the simulator, in emulation and deployed.
+//! A [`Session`] takes typed messages in and gives typed messages out. Time is an argument; it has no socket, clock,
+//! thread or randomness. The same code runs in the simulator, in emulation and deployed.
 //!
 //! ```text
 //! app write -> stream::send -> schedule picks a path -> path (window, pacing) -> session::sending -> Transmit

@@ -23,7 +23,7 @@ pub enum GroupReason {
     SameInterface,
     /// It shares a bottleneck with another.
     SharedBottleneck,
-    /// It shares with none.
+    /// It shares a bottleneck with no other path.
     Separate,
     /// Nothing is known, and it has an interface of its own.
     OwnInterface,

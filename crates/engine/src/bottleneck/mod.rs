@@ -42,7 +42,7 @@ pub enum Verdict {
     Undecided,
     /// They share a bottleneck.
     Shared,
-    /// They share none.
+    /// They do not share a bottleneck.
     Separate,
 }
 

@@ -1,13 +1,15 @@
 //! Finds separate bottlenecks from queues of which one is full while the other is not.
 //!
-//! A path loses packets where a queue is full, and packets that arrive just then waited as long as that queue allows. A
-//! path through the same queue waits as long at that time. One that waits less than three quarters of it has another
-//! bottleneck, and so has one that never waited less than four thirds of it for two round trips. A single loss suffices, so
-//! the result comes long before that of waves and losses. Only *separate* can be found, since two queues may be full at
+//! A path loses packets at a full queue, and packets that arrive just then waited as long as that queue allows. At that
+//! time, packets of another path through the same queue wait as long. So a path whose packets wait less than three
+//! quarters of that has another bottleneck. So has a path whose packets never waited less than four thirds of it for
+//! two round trips. A single loss suffices, so the result comes long before those of waves and losses. Only *separate*
+//! can be found, because two queues may be full at once. If both paths waited alike at a later loss, the finding is
+//! doubtful and removed.
 //! once. If both waited alike at a later loss, the finding is doubtful and removed.
-//!
-//! Losses after waits below [`FULL`] need no full queue and are ignored. A shorter wait means nothing on a path whose round
-//! trip is longer by half, because its samples are older; in slow start, where a queue fills within a round trip, on any
+//! Losses after waits below [`FULL`] need no full queue and are ignored. A shorter wait means nothing on a path with a
+//! round trip longer by half, because its samples are older. In slow start, where a queue fills within a round trip,
+//! this applies to any path with a longer round trip. Findings expire after [`MEMORY`].
 //! path with a longer one. Findings expire after [`MEMORY`].
 
 use anabranch_wire::{PathId, Span, Time};
@@ -43,8 +45,8 @@ impl Waits {
         (self.latest, self.rtt) = (wait, rtt);
     }
 
-    /// True when its packets pass another queue than the one in which another path just waited for `full` until it lost. Paths
-    /// with a longer round-trip time than `longest_rtt` have samples that are too old.
+    /// True if its packets pass another queue than the one in which another path waited for `full` until its loss.
+    /// Samples of paths with round trips longer than `longest_rtt` are too old.
     fn is_elsewhere(&self, full: Span, longest_rtt: Span) -> bool {
         let (shortest, longest) = (self.this.0.min(self.before.0), self.this.1.max(self.before.1));
         let is_of_now = self.rtt <= longest_rtt;
@@ -74,7 +76,7 @@ impl FullQueues {
         }
     }
 
-    /// Handles the fast retransmit of a path; true when that found something new.
+    /// Handles the fast retransmit of a path; true if that gave a new finding.
     pub fn on_congestion(&mut self, now: Time, path: PathId, in_slow_start: bool) -> bool {
         let Some(full) = self.waits.iter().find(|waits| waits.path == path) else { return false };
         if full.latest < FULL {
@@ -127,8 +129,8 @@ mod tests {
         Time::ZERO + Span::from_millis(ms)
     }
 
-    /// Path A waits up to 20 ms and loses at 1 s, path B waits by the function. Returns whether something was found, and the
-    /// verdict after it.
+    /// Path A waits up to 20 ms and loses at 1 s; path B waits as the function says. Returns whether that gave a
+    /// finding, and the verdict after it.
     fn found(waits_of_b: impl Fn(u64) -> Span, rtt: Span) -> (bool, Verdict) {
         let mut queues = FullQueues::default();
         for ms in (0..1000).step_by(10) {

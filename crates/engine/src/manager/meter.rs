@@ -111,7 +111,7 @@ impl Spender {
         self.spent + self.slice / 2 >= self.limit
     }
 
-    /// Reserves another slice; false if there is none.
+    /// Reserves another slice; false without one.
     fn extend(&mut self, meter: &Meter) -> bool {
         let taken = meter.take(self.slice.saturating_mul(2));
         if taken > 0 {

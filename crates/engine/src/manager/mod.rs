@@ -4,9 +4,10 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | what does the user want of a path? | [`PathRules`]: the first rule that fits says primary, backup, metered or never, and the cap |
+//! | how does the user want a path to be used? | [`PathRules`]: the first matching rule gives primary, backup, metered
+//! or never, and the cap |
 //! | which paths are left out now? | [`suppress`], and [`Suppressor`] for how long (mTCP §3.4.1 [M10]) |
-//! | why is a path idle? | [`Standing`], reported as an event whenever it changes |
+//! | why is a path idle? | [`Standing`], reported as an event at each change |
 //!
 //! The session judges whether a path works: it detects silent and useless paths, and shared bottlenecks. The manager
 //! decides on these findings.

@@ -1,9 +1,9 @@
 //! Leaves out paths that work but gain nothing, for a while (mTCP §3.4.1 [M10]).
 //!
-//! Of the paths that share a bottleneck, all but the fastest are left out, while at least `d` stay in use (an MPd flow). A
-//! path slower than 1/ω of the fastest is left out too. The reason may go away, but a path without traffic cannot show
-//! that. So after [`PATIENCE`], doubled each time up to its maximum, the path is used and judged again. It returns at once
-//! when the path that it was left out for stops working.
+//! Of the paths that share a bottleneck, all but the fastest are left out, while at least `d` stay in use (an MPd
+//! flow). A path slower than 1/ω of the fastest is left out too. The reason may disappear, but a path without traffic
+//! cannot show that. So after [`PATIENCE`], which doubles each time up to its maximum, the path is used and judged
+//! again. It returns at once if the path in whose favour it was left out stops working.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
 

@@ -1,29 +1,27 @@
-//! Notices a queue that stands before a path and delays data on the other paths.
+//! Detects a standing queue before a path, which delays data on the other paths.
 //!
-//! Loss-based windows fill any buffer. With data delivered in order, data on a path behind seconds of buffer
-//! delays everything that other paths carry meanwhile (bufferbloat). A queue *stands* when round trips have
-//! been beyond the limit for [`STANDS`] and it has not drained since: no round trip was within three quarters
-//! of the limit, and none of [`LULL`] passed without one beyond it. Bursts drain sooner, as CoDel assumes
-//! (RFC 8289 §3.1). The limit is the largest of
+//! Loss-based windows fill any buffer. Data is delivered in order, so data behind seconds of buffer on one path delays
+//! the data of all other paths (bufferbloat). A queue *stands* when round trips have exceeded the limit for [`STANDS`]
+//! and it has not drained since. It has drained after a round trip within three quarters of the limit, or after
+//! [`LULL`] without one beyond it. Bursts drain sooner, as CoDel assumes (RFC 8289 §3.1). The limit is the largest of
 //!
-//! - [`LEAST`], which people do not notice;
+//! - [`LEAST`], a delay that users do not notice;
 //! - [`OTHERS`] times the longest round trip of the other paths in use: about the pause when a path breaks;
-//! - [`DEEP`] times the path's own least round trip over any return path, which a few bandwidth–delay
-//!   products stay below; but [`SHALLOW`] times if the path carries less than a tenth of the fastest (ω of
-//!   mTCP §3.4.1 [M10]), since it would not be missed.
+//! - [`DEEP`] times the path's own least round trip over any return path, which allows a few bandwidth–delay products.
+//!   The factor is [`SHALLOW`] if the path carries less than a tenth of the fastest (ω of mTCP §3.4.1 [M10]), since its
+//!   loss would cost little.
 //!
-//! The fastest path is never bloated: leaving it out would cost more than the queue. Nor is a path over which
-//! data arrives, since its acknowledgements may wait behind that data.
+//! The fastest path is never bloated: leaving it out would cost more than the queue. A path that receives data is not
+//! bloated either, because its acknowledgements may wait behind that data.
 
 use anabranch_wire::{Rate, Span, Time};
 
-/// Time after which a queue stands.
+/// A queue stands after this time.
 const STANDS: Span = Span::from_millis(500);
-/// A queue has drained once a round trip is within this many quarters of the limit. At the limit it varies by
-/// a packet.
+/// A queue has drained once a round trip is within this many quarters of the limit: around the limit it varies by a
+/// packet.
 const DRAINED_QUARTERS: u64 = 3;
-/// A queue has drained as well when no round trip was beyond the limit for this long: two bursts far apart
-/// are no queue.
+/// A queue has also drained after this long without a round trip beyond the limit: two separate bursts are no queue.
 const LULL: Span = Span::from_millis(250);
 /// Round trips up to this are never bloated.
 const LEAST: Span = Span::from_millis(200);
@@ -31,10 +29,10 @@ const LEAST: Span = Span::from_millis(200);
 const OTHERS: u64 = 3;
 /// Round trips up to this many times the path's least are not bloated,
 const DEEP: u64 = 6;
-/// but only this many if the path carries less than 1/ω of the fastest.
+/// but only this many if it carries less than 1/ω of the fastest.
 const SHALLOW: u64 = 2;
 const OMEGA: u64 = 10;
-/// Bytes of data received on the path behind which acknowledgements may have waited.
+/// Received bytes behind which acknowledgements may have waited.
 const INCOMING: u64 = 12_000;
 
 /// The other paths in use.
@@ -47,8 +45,7 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// The round trip beyond which a path with this least round trip and delivery rate is bloated; `None` if
-    /// it never is.
+    /// The round trip beyond which a path with this least round trip and delivery rate is bloated; `None` for never.
     pub(crate) fn limit(&self, least: Span, rate: Rate) -> Option<Span> {
         let factor = match self.fastest.as_bits() {
             fastest if fastest > rate.as_bits().saturating_mul(OMEGA) => SHALLOW,
@@ -59,31 +56,31 @@ impl Others {
     }
 }
 
-/// A queue that may come to stand.
+/// A queue that may be standing.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     since: Time,
     /// When a round trip was last beyond the limit at that time.
     over_at: Time,
-    /// The least limit since then: the other paths' rates vary, and the queue does not shrink with them.
+    /// The least limit since then: the other paths' rates vary, but the queue does not.
     limit: Span,
-    /// Bytes of data received by then.
+    /// Bytes of data received until then.
     heard: u64,
 }
 
-/// The queue before a path, if there may be one.
+/// The queue before a path, if it may be standing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bloat {
     queue: Option<Queue>,
 }
 
 impl Bloat {
-    /// False for round trips within any limit.
+    /// False for round trips within every limit.
     pub(crate) fn may_stand(sample: Span, least: Span) -> bool {
         sample > LEAST && sample > least * SHALLOW
     }
 
-    /// Takes a round trip; true when a queue stands and is beyond the current limit as well.
+    /// Handles a round trip; true if a queue stands and exceeds the current limit as well.
     pub(crate) fn stands(
         &mut self,
         now: Time,
@@ -117,8 +114,8 @@ mod tests {
 
     const OTHER: Others = Others { longest: Span::from_millis(50), fastest: Rate::from_bits(40_000_000) };
 
-    /// Milliseconds until a queue stands before a path of 50 ms and `mbit`, with these round trips; data
-    /// arrives at `incoming` bytes a millisecond.
+    /// Milliseconds until a queue stands before a path of 50 ms and `mbit` with these round trips, while `incoming`
+    /// bytes arrive per millisecond.
     fn stands_after(mbit: f64, round_trip: impl Fn(u64) -> u64, incoming: u64) -> Option<u64> {
         let (mut bloat, least) = (Bloat::default(), Span::from_millis(50));
         (0..5_000).step_by(20).find(|millis| {
@@ -159,7 +156,7 @@ mod tests {
         );
     }
 
-    /// A full window stops the other paths for a moment, in which a slow path seems as fast as they are.
+    /// A full window stops the other paths for a moment; then a slow path seems as fast as they are.
     #[test]
     fn a_queue_stands_although_the_other_paths_slow_down_for_a_moment() {
         let (mut bloat, least) = (Bloat::default(), Span::from_millis(50));

@@ -1,8 +1,7 @@
-//! How often a peer may open paths, or give up ones that were made ready for it.
+//! Limits how often a peer may open paths, or abandon paths that were prepared for it.
 //!
-//! Each new path id costs a PID, a row in the driver's table and, once used, a [`Path`](super::Path). Ids are
-//! never reused, and there are 2^31 of each parity. A bucket of credit keeps a peer from using them up at
-//! line rate.
+//! Each new path id costs a PID, a row in the driver's table and, once used, a [`Path`](super::Path). Ids are never
+//! reused, and there are 2^31 of each parity. A bucket of credit keeps a peer from using them up quickly.
 
 use anabranch_wire::{Span, Time};
 
@@ -24,7 +23,7 @@ impl Churn {
         Self { due: now }
     }
 
-    /// Takes credit for one id; false when no credit is left.
+    /// Takes credit for one id; false without credit.
     pub(crate) fn spend(&mut self, now: Time) -> bool {
         let next = next_turn(now, self.due, PAUSE, BURST);
         self.due = next.unwrap_or(self.due);

@@ -7,17 +7,17 @@ pub struct PathStats {
     pub packets_sent: u64,
     /// Bytes sent.
     pub bytes_sent: u64,
-    /// Stream and datagram bytes sent, retransmissions, copies and parity included.
+    /// Stream and datagram bytes sent, including retransmissions, copies and parity.
     pub data_sent: u64,
     /// Packets received.
     pub packets_received: u64,
     /// Bytes received.
     pub bytes_received: u64,
-    /// Packets that have not arrived although later ones have: lost, or still on their way.
+    /// Packets that have not arrived although later ones have: lost or still in flight.
     pub packets_missing: u64,
-    /// Stream and datagram bytes received on it that were new.
+    /// New stream and datagram bytes received.
     pub data_received: u64,
-    /// Stream and datagram bytes received on it that had arrived before.
+    /// Stream and datagram bytes received that had arrived before.
     pub data_duplicate: u64,
     /// Packets declared lost.
     pub packets_lost: u64,

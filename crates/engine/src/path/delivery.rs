@@ -1,12 +1,12 @@
-//! How fast a path delivers, from samples of its delivery rate.
+//! The delivery rate of a path, from samples.
 
 use anabranch_wire::{Rate, Span};
 
-/// The delivery rate of a path, and losses that may turn out to be none.
+/// The delivery rate of a path, and losses that may be spurious.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delivery {
     rate: Rate,
-    /// The rate at which data in flight arrives: the delivery rate, but in slow start the largest sample.
+    /// The rate at which data in flight arrives: in slow start the largest sample, otherwise the delivery rate.
     drain_rate: Rate,
     /// Packets of the latest loss episode that have not arrived since.
     unproved_losses: u64,
@@ -19,21 +19,21 @@ impl Delivery {
         self.rate
     }
 
-    /// Takes a sample of the delivery rate. `searching` in slow start, where each round trip delivers more
-    /// than the last.
+    /// Adds a sample of the delivery rate. `searching` means slow start, where each round trip delivers more than the
+    /// last.
     pub(crate) fn sample(&mut self, sample: Rate, app_limited: bool, searching: bool) {
         self.rate = smooth(self.rate, sample, app_limited);
         let followed = smooth(self.drain_rate, sample, app_limited);
         self.drain_rate = if searching { followed.max(sample) } else { followed };
     }
 
-    /// Replaces what the samples told by a rate found otherwise, or by zero to forget it.
+    /// Replaces the measured rate by another, or by zero to forget it.
     pub(crate) fn set_rate(&mut self, found: Rate) {
         (self.rate, self.drain_rate) = (found, found);
     }
 
-    /// Time until the last of `bytes` in flight has arrived. The first has arrived already, and its
-    /// acknowledgement is on its return path, hence `half_rtt` less. Zero while no rate is known.
+    /// Time until the last of `bytes` in flight has arrived; zero while no rate is known. The first has already
+    /// arrived, and its acknowledgement is on its return path, hence `half_rtt` less.
     pub(crate) fn drained_in(&self, bytes: u64, half_rtt: Span) -> Span {
         if self.drain_rate == Rate::ZERO {
             return Span::ZERO;
@@ -41,19 +41,19 @@ impl Delivery {
         self.drain_rate.time_for(bytes).saturating_sub(half_rtt)
     }
 
-    /// Notes packets found lost, which begin an episode or belong to the latest one.
+    /// Records lost packets, which begin an episode or belong to the latest one.
     pub(crate) fn on_lost(&mut self, packets: u64, begins_episode: bool) {
         self.unproved_losses = if begins_episode { packets } else { self.unproved_losses + packets };
     }
 
-    /// Notes packets that count as lost and arrived; true when all of the episode have.
+    /// Records packets that count as lost but arrived; true when all packets of the episode have.
     pub(crate) fn on_spurious(&mut self, packets: u64) -> bool {
         self.unproved_losses = self.unproved_losses.saturating_sub(packets);
         self.unproved_losses == 0
     }
 }
 
-/// Follows the delivery rate slowly. A sample that the application limited may raise it but not lower it.
+/// Smooths the delivery rate. A sample limited by the application may raise it but not lower it.
 fn smooth(known: Rate, sample: Rate, app_limited: bool) -> Rate {
     let (known_bits, sample_bits) = (known.as_bits(), sample.as_bits());
     if known_bits == 0 {

@@ -1,4 +1,4 @@
-//! The peer's view of a path: receiver reports (MPMTP-AR §3.5 [R6]) and the address that it sees.
+//! The peer's view of a path: receiver reports (MPMTP-AR §3.5 [R6]), and the address at which it sees this end.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use anabranch_wire::Report;
 
 /// Reports of a path between two updates of its reliability.
 const REPORTS_AN_UPDATE: u32 = 3;
-/// The lowest reliability that reports can lead to, so that weights stay finite.
+/// The lowest reliability from reports, so that weights stay finite.
 const LEAST_RELIABILITY: f64 = 1e-3;
 
 /// The peer's view of a path.
@@ -19,7 +19,7 @@ pub(crate) struct Feedback {
     sent: u64,
     /// Reports since then.
     count: u32,
-    /// Where the peer saw this end last.
+    /// This end's address as the peer last saw it.
     observed: Option<SocketAddr>,
 }
 
@@ -30,7 +30,7 @@ impl Default for Feedback {
 }
 
 impl Feedback {
-    /// Share of the packets that arrive, 1 without reports.
+    /// Share of the packets that arrive; 1 without reports.
     pub(crate) fn reliability(&self) -> f64 {
         self.reliability
     }
@@ -41,8 +41,7 @@ impl Feedback {
         self.weight
     }
 
-    /// Takes a report: every third one updates `R ← α·R + (1−α)·received/sent`. True when the reliability was
-    /// updated.
+    /// Handles a report: every third one updates `R ← α·R + (1−α)·received/sent`. True if it did.
     pub(crate) fn on_report(&mut self, report: &Report, alpha: f64) -> bool {
         self.count += 1;
         if self.count < REPORTS_AN_UPDATE {

@@ -1,36 +1,35 @@
-//! When a path is suspected, probed and given up (mTCP §3.5 [M12]).
+//! Decides when a path is suspected, probed and given up (mTCP §3.5 [M12]).
 //!
-//! Three alarms watch a path that owes acknowledgements:
+//! Three alarms watch a path with outstanding acknowledgements:
 //!
-//! - **probe**: the oldest packet is overdue by the probe timeout. The path is probed, and suspected if
-//!   another path is available. It repeats with doubled patience.
-//! - **timeout**: no acknowledgement for a retransmission timeout. Only with suspicion switched off:
-//!   everything in flight is lost and the window is 1 (mTCP [M2, M3]).
+//! - **probe**: the oldest packet is overdue by the probe timeout. The path is probed, and suspected if another path is
+//!   available. Each repetition doubles the timeout.
+//! - **timeout**: no acknowledgement for a retransmission timeout. Only used without suspicion: everything in flight is
+//!   lost, and the window is 1 (mTCP [M2, M3]).
 //! - **failure**: no acknowledgement for χ retransmission timeouts [M12].
 //!
-//! The probe timer starts when the oldest packet in flight left. The other two start at the last
-//! acknowledgement, or at the first packet sent after everything was acknowledged. Sending more delays
-//! neither.
+//! The probe timer starts when the oldest packet in flight was sent. The other two start at the last acknowledgement,
+//! or at the first packet sent after everything was acknowledged. Sending more packets restarts none of them.
 
 use anabranch_cc::RttEstimator;
 use anabranch_wire::{Span, Time};
 
 use crate::config::Config;
 
-/// Longest factor by which repeated timeouts stretch patience, as a power of two.
+/// Largest factor by which repeated timeouts grow, as a power of two.
 const MAX_BACKOFF: u32 = 6;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Health {
-    /// Since when acknowledgements are owed and none has come.
+    /// Since when acknowledgements have been outstanding, without one arriving.
     owed_since: Option<Time>,
     /// Probe timeouts since then.
     timeouts: u32,
     /// Retransmission timeouts since then.
     rtos: u32,
-    /// Probes that may leave whatever the window says.
+    /// Probes that may be sent beyond the window.
     probes_due: u32,
-    /// When the next probe of a failed path leaves.
+    /// When to send the next probe of a failed path.
     next_probe: Option<Time>,
     probe_pause: Span,
     last_probe_timeout: Time,
@@ -49,58 +48,58 @@ pub(crate) enum Alarm {
 }
 
 impl Health {
-    /// Probe timeouts since an acknowledgement came last.
+    /// Probe timeouts since the last acknowledgement.
     pub(crate) fn timeouts(&self) -> u32 {
         self.timeouts
     }
 
-    /// True while probes may leave whatever the window says.
+    /// True while probes may be sent beyond the window.
     #[inline]
     pub(crate) fn wants_probe(&self) -> bool {
         self.probes_due > 0
     }
 
-    /// When the next probe of a failed path leaves.
+    /// When to send the next probe of a failed path.
     pub(crate) fn next_probe(&self) -> Option<Time> {
         self.next_probe
     }
 
-    /// Asks for one probe at least.
+    /// Requests at least one probe.
     pub(crate) fn want_probe(&mut self) {
         self.probes_due = self.probes_due.max(1);
     }
 
-    /// Asks for exactly one probe.
+    /// Requests exactly one probe.
     pub(crate) fn want_one_probe(&mut self) {
         self.probes_due = 1;
     }
 
-    /// Takes one of the probes that are due.
+    /// Uses up one of the due probes.
     pub(crate) fn take_probe(&mut self) {
         self.probes_due -= 1;
     }
 
-    /// A packet that asks for an acknowledgement has left.
+    /// Records that a packet was sent that asks for an acknowledgement.
     pub(crate) fn on_sent(&mut self, now: Time) {
         self.owed_since.get_or_insert(now);
     }
 
-    /// Something sent on the path was acknowledged; `more_out` when other packets still wait for that.
+    /// Records an acknowledgement; `more_out` if other packets still wait for one.
     pub(crate) fn on_ack(&mut self, now: Time, more_out: bool) {
-        // The times of the last alarms stay: an overdue packet that is neither acknowledged nor lost must not
-        // raise an alarm with every acknowledgement of others.
+        // Keep the times of the last alarms: an overdue packet that is neither acknowledged nor lost must not raise an
+        // alarm at every acknowledgement of others.
         let Self { last_probe_timeout, last_rto, forget_at, .. } = *self;
         let owed_since = more_out.then_some(now);
         *self = Self { owed_since, last_probe_timeout, last_rto, forget_at, ..Self::default() };
     }
 
-    /// Nothing waits for an acknowledgement any more: all of it was found lost.
+    /// No packet waits for an acknowledgement any more: all were lost.
     pub(crate) fn on_nothing_out(&mut self) {
         self.owed_since = None;
     }
 
-    /// When the path raises its next alarm, and which. `out` when packets wait for an acknowledgement, the
-    /// oldest of which left at `oldest`.
+    /// The time and kind of the next alarm. `out` if packets wait for an acknowledgement; the oldest was sent at
+    /// `oldest`.
     pub(crate) fn next_alarm(
         &self,
         out: bool,
@@ -117,10 +116,10 @@ impl Health {
             let from = oldest.max(self.last_probe_timeout);
             (from + pto, Alarm::Probe)
         } else if out {
-            // Every acknowledgement restarts it (RFC 6298 §5.3): a queue that fills while they keep coming is
-            // no timeout.
+            // Every acknowledgement restarts it (RFC 6298 §5.3): a queue that fills while acknowledgements arrive is no
+            // timeout.
             let from = silent_since.max(self.last_rto);
-            // Without variation, an acknowledgement delayed as agreed would be late.
+            // Without variation, a regularly delayed acknowledgement would be late.
             (from + (rto + config.acks.max_delay) * (1 << self.rtos.min(MAX_BACKOFF)), Alarm::Timeout)
         } else {
             return Some(failure);
@@ -140,7 +139,7 @@ impl Health {
         self.last_rto = now;
     }
 
-    /// The path has failed: probe it soon, then at growing intervals.
+    /// The path failed: schedules probes, the first soon, further ones at growing intervals.
     pub(crate) fn on_failure(&mut self, now: Time, rtt: Span) {
         self.failed_at = Some(now);
         self.probe_pause = rtt.max(Span::from_millis(50));
@@ -148,7 +147,7 @@ impl Health {
         self.probes_due = 1;
     }
 
-    /// When the path failed, unless it answered since.
+    /// When the path failed, unless it has answered since.
     pub(crate) fn failed_at(&self) -> Option<Time> {
         self.failed_at
     }
@@ -163,7 +162,7 @@ impl Health {
         self.forget_at
     }
 
-    /// A probe of a failed path has left.
+    /// Records that a probe of a failed path was sent.
     pub(crate) fn on_probe_sent(&mut self, now: Time, longest: Span) {
         self.probe_pause = (self.probe_pause * 2).min(longest);
         self.next_probe = Some(now + self.probe_pause);

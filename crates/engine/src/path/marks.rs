@@ -1,8 +1,8 @@
 //! Congestion marks on one path, and whether they can be trusted (RFC 9000 §13.4.2).
 //!
-//! Packets leave as ECT(0) while the path is trusted to carry marks. The peer counts the packets of each
-//! codepoint and reports the sums. If a router clears the field, or the peer does not count, the sums are
-//! smaller than the number of acknowledged packets, and the path is used without ECN from then on.
+//! Packets are sent as ECT(0) while the path is trusted to carry marks. The peer counts the packets of each codepoint
+//! and reports the sums. If a router clears the field, or the peer does not count, the sums are smaller than the number
+//! of acknowledged packets. From then on the path is used without ECN.
 
 use anabranch_wire::EcnCounts;
 
@@ -20,13 +20,13 @@ impl Marks {
         Self { enabled, acknowledged: 0, marked: 0 }
     }
 
-    /// True while packets should leave as ECT(0).
+    /// True while packets should be sent as ECT(0).
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Takes the sums in an acknowledgement of `newly` packets; returns how many marks are new. `latest` is
-    /// false for an acknowledgement that others overtook: its sums are old.
+    /// Handles the sums in an acknowledgement of `newly` packets; returns the number of new marks. `latest` is false
+    /// for an acknowledgement that others overtook: its sums are outdated.
     pub(crate) fn on_ack(&mut self, newly: u64, told: Option<EcnCounts>, latest: bool) -> u64 {
         if !self.enabled {
             return 0;

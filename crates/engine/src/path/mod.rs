@@ -1,8 +1,8 @@
 //! One path of a session: its packet numbers, round-trip times, pacing, size, proof and health.
 //!
-//! [`Path`] is one path, [`Paths`] all of a session with an index of what is asked for every packet. Fields
-//! are private to this folder. A session changes a path through [`Paths::edit`], which marks the index stale,
-//! or through the methods of [`Paths`] that change only what the index does not depend on.
+//! [`Path`] is one path. [`Paths`] has all paths of a session, with an index of the values needed for every packet.
+//! Fields are private to this folder. A session changes a path through [`Paths::edit`], which marks the index stale, or
+//! through methods of [`Paths`] that change only values outside the index.
 //!
 //! | file | contents |
 //! |---|---|
@@ -10,12 +10,13 @@
 //! | `table` | all paths, indexed |
 //! | `scoreboard` | packets sent: acknowledged, lost, in flight |
 //! | `receipt` | packets received, and acknowledgements due |
-//! | `health`, `trouble`, `bloat`, `trial` | when a path is suspected, failed, held back, tried and taken back |
+//! | `health`, `trouble`, `bloat`, `trial` | when a path is suspected, failed, held back, tried again and readmitted |
 //! | `proof`, `validation` | challenges, their answers, and limits before an answer |
-//! | `return_paths`, `delivery`, `mtu`, `marks`, `feedback` | what is measured: round trips, rates, packet size, ECN, reports |
-//! | `pacer`, `queued` | when packets leave, and runs of streams that wait for this path |
-//! | `usage` | what the ends want of the path |
-//! | `churn`, `counters` | how often the peer may open paths; counters |
+//! | `return_paths`, `delivery`, `mtu`, `marks`, `feedback` | measurements: round trips, rates, packet size, ECN,
+//! reports |
+//! | `pacer`, `queued` | when packets are sent, and runs of streams that wait for this path |
+//! | `usage` | how both ends want the path to be used |
+//! | `churn`, `counters` | limits for the peer's new paths; counters |
 
 mod bloat;
 mod churn;
@@ -69,23 +70,23 @@ use crate::config::Config;
 use crate::manager::{IdleReason, Meter, Standing, cost};
 use crate::route::Route;
 
-/// Round-trip samples that a challenge makes: by its answer, and by the acknowledgement of it.
+/// Round-trip samples of a challenge: from its answer, and from its acknowledgement.
 const FIRST_SAMPLES: u8 = 2;
-/// Added to the time that a first acknowledgement may take, for a packet or two on a slow link.
+/// Added to the time for a first acknowledgement, for a packet or two on a slow link.
 const FIRST_ANSWER_GRACE: Span = Span::from_millis(10);
 
-/// Where a path's packets go.
+/// The route of a path's packets.
 #[derive(Clone, Copy, Debug)]
 struct Address {
-    /// The PID to send with, once the peer gave one.
+    /// The peer's PID, once it has assigned one.
     remote_pid: Option<Pid>,
     route: Route,
 }
 
 /// A path.
 ///
-/// Fields are in the order of use, since a packet should touch few cache lines: fields that every packet
-/// needs, then those for receiving, sending and acknowledgements, then rare ones.
+/// Fields are in order of use, so that a packet touches few cache lines: first those for every packet, then those for
+/// receiving, sending and acknowledgements, then rare ones.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Path {
@@ -98,7 +99,7 @@ pub(crate) struct Path {
     receipt: Receipt,
     marks: Marks,
     mtu: MtuSearch,
-    // A packet with data needs the fields up to here, its acknowledgement those from here on.
+    // A packet with data needs the fields before this one, its acknowledgement those after it.
     board: Scoreboard,
     cached: Cached,
     health: Health,
@@ -113,9 +114,9 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Bytes in front that a packet with data needs, up to the first of the sending fields.
+    /// The first bytes, which a packet with data needs, up to the first of the sending fields.
     pub(crate) const FOR_DATA: usize = std::mem::offset_of!(Self, board) + 64;
-    /// Bytes in front that a packet with acknowledgements needs.
+    /// The first bytes, which a packet with acknowledgements needs.
     pub(crate) const FOR_ACKS: usize = std::mem::offset_of!(Self, trouble) + 8;
 
     pub(crate) fn new(id: PathId, route: Route, config: &Config, now: Time) -> Self {
@@ -245,15 +246,15 @@ impl Path {
         &self.feedback
     }
 
-    /// Moves the path to the state after `event`; false when the event means nothing in its state.
+    /// Moves the path to the state after `event`; false if the event has no effect in its state.
     pub(crate) fn transition(&mut self, event: PathEvent) -> bool {
         let after = self.state.after(event);
         self.state = after.unwrap_or(self.state);
         after.is_some()
     }
 
-    /// Gives the path up: it asks and copies nothing any more, and late packets count until `forget_at`.
-    /// False when it is closing already.
+    /// Abandons the path: it sends no more requests or copies, and late packets count until `forget_at`. False if it
+    /// was already closing.
     pub(crate) fn abandon(&mut self, forget_at: Time) -> bool {
         let begins = self.transition(PathEvent::Abandoned);
         if begins {
@@ -264,7 +265,7 @@ impl Path {
         begins
     }
 
-    /// The path was silent for too long. It is probed soon, then at growing intervals.
+    /// Marks the path as failed and schedules its probes.
     pub(crate) fn fail(&mut self, now: Time) {
         self.transition(PathEvent::Silent);
         self.stats.failures += 1;
@@ -274,13 +275,13 @@ impl Path {
         self.health.on_failure(now, self.returns.rtt().smoothed());
     }
 
-    /// Uses the PID that the peer gave for the path.
+    /// Uses the PID that the peer assigned to the path.
     pub(crate) fn set_remote_pid(&mut self, pid: Pid, reset_token: ResetToken) {
         self.address.remote_pid = Some(pid);
         self.proof.set_reset_token(reset_token);
     }
 
-    /// Sends nothing on the path any more.
+    /// Stops sending on the path.
     pub(crate) fn drop_remote_pid(&mut self) {
         self.address.remote_pid = None;
     }
@@ -337,12 +338,12 @@ impl Path {
         &mut self.feedback
     }
 
-    /// The parts that an acknowledgement changes at once.
+    /// The parts that an acknowledgement changes together.
     pub(crate) fn acknowledged_parts(&mut self) -> (&mut Scoreboard, &mut MtuSearch, &mut Trouble) {
         (&mut self.board, &mut self.mtu, &mut self.trouble)
     }
 
-    /// Largest packet, in bytes of UDP payload.
+    /// Largest packet in bytes of UDP payload.
     #[inline]
     pub(crate) fn size(&self) -> usize {
         usize::from(self.mtu.current())
@@ -354,31 +355,30 @@ impl Path {
         self.returns.rtt()
     }
 
-    /// How long a packet sent now takes to arrive: half the round trip without queues, and all of the
-    /// queueing, which is mostly in the direction of the data.
+    /// Time until a packet sent now arrives: half the round trip without queues, plus all queueing, which is mostly in
+    /// the direction of the data.
     pub(crate) fn one_way(&self) -> Span {
         let rtt = self.rtt();
         rtt.smoothed().saturating_sub(rtt.min() / 2)
     }
 
-    /// Time until the last of `bytes` in flight has arrived, zero while no rate is known.
+    /// Time until the last of `bytes` in flight has arrived; zero while no rate is known.
     pub(crate) fn drained_in(&self, bytes: u64) -> Span {
         self.delivery.drained_in(bytes, self.rtt().min() / 2)
     }
 
-    /// Takes a round-trip sample that came back over `via`; true when the samples before came back over
-    /// another path.
+    /// Adds a round-trip sample that returned over `via`; true if earlier samples returned over another path.
     pub(crate) fn sample_rtt(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) -> bool {
         self.returns.sample(now, via, sample, ack_delay)
     }
 
-    /// Forgets the round-trip samples, as after a change of address.
+    /// Forgets the round-trip samples, for example after a change of address.
     pub(crate) fn forget_rtt(&mut self) {
         self.returns.forget(self.id);
     }
 
-    /// When the first data is half a round trip overdue, while only a handshake or a challenge was answered.
-    /// The probe timeout would allow two round trips more, as the variation is not known yet.
+    /// When the first data is half a round trip overdue, if only a handshake or a challenge was answered so far. The
+    /// probe timeout would allow two more round trips, because the variation is unknown.
     pub(crate) fn first_answer_due(&self, ack_delay: Span) -> Option<Time> {
         if !(1..=FIRST_SAMPLES).contains(&self.rtt().samples()) {
             return None;
@@ -388,25 +388,25 @@ impl Path {
         Some(self.board.oldest_sent_at()? + rtt + late)
     }
 
-    /// The window that the path should find again after trouble, once. See [`Trouble::take_recovery`].
+    /// The window to restore after trouble, once; see [`Trouble::take_recovery`].
     pub(crate) fn take_recovery(&mut self, now: Time, known: (u64, Span)) -> Option<u64> {
         self.trouble.take_recovery(now, known, &self.returns)
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.board.shrink();
         self.queued.shrink();
         self.proof.shrink();
     }
 
-    /// From when on a challenge, or an answer, may be due.
+    /// The earliest time at which a challenge or an answer may be due.
     fn proof_at(&self) -> Time {
         self.proof.due_at(|| self.allowance.left() > 0)
     }
 
-    /// How good the path is for data: [`Self::BEST`] for a normal one, less for a backup, a metered or a
-    /// suspect one, 0 for one that carries none.
+    /// The grade of the path for data: [`Self::BEST`] for a normal one, less for a backup, metered or suspect one, 0
+    /// for one without data.
     pub(crate) fn grade(&self) -> u8 {
         match (self.state, self.effective_use()) {
             _ if !self.is_reachable() || self.usage.left_out().is_some() => 0,
@@ -418,22 +418,22 @@ impl Path {
         }
     }
 
-    /// The grade of a path that carries data whatever the grades of others.
+    /// The grade of a path that carries data regardless of the others.
     pub(crate) const BEST: u8 = 4;
 
-    /// True when larger packets are tried: not on metered paths, nor on paths that stay unused.
+    /// True if larger packets are tried: not on metered or unused paths.
     pub(crate) fn searches_mtu(&self) -> bool {
         let wanted = self.effective_use() <= PathUse::Backup && self.usage.left_out().is_none();
         self.is_active() && wanted && self.rtt().has_sample()
     }
 
-    /// True when packets can be addressed at all.
+    /// True if packets can be addressed.
     #[inline]
     pub(crate) fn is_reachable(&self) -> bool {
         self.address.remote_pid.is_some()
     }
 
-    /// How the path is to be used: the more careful of both ends' wishes.
+    /// The use of the path: the more restrictive of both ends' wishes.
     #[inline]
     pub(crate) fn effective_use(&self) -> PathUse {
         self.usage.announced().max(self.wishes.peer_use())
@@ -443,12 +443,12 @@ impl Path {
         self.usage.set_wanted(wanted);
     }
 
-    /// Takes the peer's wish with its sequence number; false when a newer one came before.
+    /// Stores the peer's wish with its sequence number; false if a newer one arrived before.
     pub(crate) fn hear_wish(&mut self, wish: (PathUse, u64)) -> bool {
         self.wishes.hear(wish)
     }
 
-    /// Works out the use to announce to the peer; true when it is another than before.
+    /// Updates the use to announce to the peer; true if it changed.
     pub(crate) fn renew_wish(&mut self) -> bool {
         let renewed = self.usage.renew();
         if renewed {
@@ -462,12 +462,12 @@ impl Path {
         self.wishes.status(self.id, self.usage.announced())
     }
 
-    /// Bytes in all that the peer may send, as they go over the wire.
+    /// Total bytes that the peer may send, as encoded on the wire.
     pub(crate) fn peer_limit(&self) -> u64 {
         self.wishes.peer_limit()
     }
 
-    /// Counts the path against another cap, or none; true when that is new.
+    /// Sets or removes the cap of the path; true if it changed.
     pub(crate) fn set_meter(&mut self, meter: Option<Meter>) -> bool {
         let changes = self.usage.meter() != meter.as_ref();
         if changes {
@@ -477,20 +477,19 @@ impl Path {
         changes
     }
 
-    /// Applies the rest of the cap; true when the peer has to hear of another limit.
+    /// Applies the rest of the cap; true if the peer's limit changed.
     pub(crate) fn renew_limits(&mut self) -> bool {
         let (own, peer) = self.usage.limits();
         self.allowance.limit_here(own);
         self.wishes.set_peer_limit(peer)
     }
 
-    /// Leaves the path out, or takes it back; true when that is new.
+    /// Leaves the path out, or readmits it; true if that changed.
     pub(crate) fn leave_out(&mut self, reason: Option<IdleReason>) -> bool {
         self.usage.leave_out(reason)
     }
 
-    /// Bytes that both ends have spent as caps count, this end first. Missing packets of the peer count as
-    /// full ones.
+    /// Bytes that count against caps: this end's, then the peer's. The peer's missing packets count as full ones.
     fn spent(&self) -> (u64, u64) {
         (self.allowance.spent(), self.spent_by_peer())
     }
@@ -501,12 +500,12 @@ impl Path {
         cost(received, receipt.packets() + missing)
     }
 
-    /// Takes a receiver report; true when the path's reliability was updated.
+    /// Handles a receiver report; true if it updated the path's reliability.
     pub(crate) fn on_report(&mut self, report: &Report, alpha: f64) -> bool {
         self.feedback.on_report(report, alpha)
     }
 
-    /// The use of the path, or why it carries nothing; `is_usable` when the scheduler may choose it.
+    /// The use of the path, or why it carries nothing; `is_usable` if the scheduler may choose it.
     pub(crate) fn standing(&self, is_usable: bool) -> Standing {
         let doubt = self.trouble.fault().map_or(IdleReason::Overdue, IdleReason::Held);
         let (left_out, used_up) = (self.usage.left_out(), self.usage.used_up_cap());
@@ -515,7 +514,7 @@ impl Path {
             (PathState::Closing, _) => IdleReason::Closing,
             (PathState::Active, PathUse::Normal) if left_out.is_none() => return Standing::InUse,
             (state, usage) => match (used_up, left_out) {
-                // Ends that may send nothing more do not answer each other: the cap explains the silence.
+                // Without credit, the ends cannot answer each other: the cap explains the silence.
                 (Some(cap), _) => IdleReason::CapReached { cap },
                 _ if state == PathState::Failed => IdleReason::Failed,
                 _ if state == PathState::Suspect => doubt,

@@ -1,14 +1,13 @@
 //! Path MTU discovery without ICMP (RFC 8899).
 //!
-//! Packets of a path have one size, so that many can be sent in one system call. It begins at the size that
-//! every path must carry, and grows to the largest probe that was acknowledged. The largest size is tried
-//! first, since most paths carry it; then the gap is halved. A lost probe tells nothing about congestion.
+//! All packets of a path have one size, so that many can be sent in one system call. The size starts at the base, which
+//! every path must carry, and grows to the largest acknowledged probe. The largest size is tried first, because most
+//! paths carry it; then the gap is halved. A lost probe does not indicate congestion.
 //!
-//! A size that passed once may stop passing (a black hole): full-sized packets vanish, while small ones
-//! arrive. It differs from congestion in that nothing as large arrives that was sent after the lost packets.
-//! Then the size falls back to the base at once, and the search begins again. After a mere pause of the path,
-//! the first probe restores the old size a round trip later. A search that ended below the largest size is
-//! repeated now and then.
+//! A size that worked may stop working (a black hole): full-size packets are lost, while small ones arrive. Congestion
+//! differs: after it, large packets sent later do arrive. After a black hole the size falls back to the base at once,
+//! and the search restarts. If the path only paused, the first probe restores the old size a round trip later. A search
+//! that ended below the largest size is repeated occasionally.
 
 use anabranch_wire::{Span, Time};
 
@@ -16,12 +15,11 @@ use anabranch_wire::{Span, Time};
 const TRIES: u8 = 3;
 /// The search ends when the gap is at most this many bytes.
 const PRECISION: u16 = 16;
-/// Timeouts since a full-sized packet arrived after which they are suspected.
+/// Timeouts without an arriving full-size packet after which that size is suspected.
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
-/// Losses of packets above the base, without one as large arriving since, after which their size is suspected.
+/// Losses of packets above the base, without one as large arriving since, after which that size is suspected.
 const BLACK_HOLE_LOSSES: u32 = 8;
-/// The same with few packets in flight: rounds of losses, each of packets sent after the round before was
-/// noticed.
+/// The same with few packets in flight: rounds of losses, each of packets sent after the previous round was noticed.
 const BLACK_HOLE_ROUNDS: u32 = 3;
 /// Pause before a search that ended below the largest size is repeated (RFC 8899 §5.1.1).
 const SEARCH_AGAIN: Span = Span::from_secs(600);
@@ -32,16 +30,16 @@ pub(crate) struct MtuSearch {
     base: u16,
     max: u16,
     current: u16,
-    /// Smallest size known not to pass, or one past the largest to try.
+    /// Smallest size known to be lost, or one more than the largest to try.
     too_large: u16,
     probe: Option<Probe>,
     /// When the search is repeated.
     again_at: Time,
-    /// When the latest full-sized packet that arrived was sent.
+    /// When the latest full-size packet that arrived was sent.
     full_sent_at: Time,
-    /// The same of a smaller packet above the base, with its size.
+    /// The same for a smaller packet above the base, with its size.
     large_sent: (Time, u16),
-    /// Timeouts, and packets above the base lost, since then.
+    /// Timeouts since then, and lost packets above the base.
     timeouts: u32,
     losses: u32,
     /// The smallest of the lost packets.
