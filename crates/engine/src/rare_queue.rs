@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// A queue that is almost always empty, and then takes one word.
+/// A queue that is almost always empty, and takes one word then.
 #[derive(Debug)]
 pub(crate) struct RareQueue<T>(Option<Box<Items<T>>>);
 
@@ -33,12 +33,12 @@ impl<T> RareQueue<T> {
         items.list.push_back(item);
     }
 
-    /// Takes out the oldest item.
+    /// Removes the oldest item.
     pub(crate) fn pop_oldest(&mut self) -> Option<T> {
         self.take(VecDeque::pop_front)
     }
 
-    /// Takes out the newest item.
+    /// Removes the newest item.
     pub(crate) fn pop_newest(&mut self) -> Option<T> {
         self.take(VecDeque::pop_back)
     }

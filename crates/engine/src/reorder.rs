@@ -1,15 +1,16 @@
 //! The double buffer: restores the order of packets from several routes, for a receiver that mistakes disorder for loss
 //! (PSMC §III.C [T6]).
 //!
-//! For packets of a tunnel, numbered by its far end over all routes together. The next packet is delivered at once, with
-//! all that waited for it; others wait. The gap before them counts as a loss in two cases: when more than *n* packets
-//! wait, or when one has waited longer than any route can be late. The gap is then given up, so that the receiver's own fast
-//! retransmit acts: the packet is delivered with all before it.
+//! It is for packets of a tunnel, which the far end numbers over all routes together. The next packet is delivered at
+//! once, with all packets that waited for it; others wait. The gap before them counts as a loss in two cases: when more
+//! than *n* packets wait, or when one has waited longer than any route can be late. Then the waiting packet is
+//! delivered with all before it, and the receiver's own fast retransmit fills the gap.
 //!
 //! **The size n** (Algorithm 2): a packet in order increases it by one, a packet out of order decreases it by one, within
-//! `max(B1, B2) < n < cwnd`. B1 is what faster routes bring until the slowest one brings its first packet, B2 what they
-//! bring between two packets of the narrowest. `cwnd` is the window of the flow inside, which is invisible: it is
-//! estimated as the packets of the last round trip. If the lower bound exceeds the upper one, the lower one counts.
+//! `max(B1, B2) < n < cwnd`. B1 is the number of packets from faster routes until the first packet of the slowest one.
+//! B2 is their number between two packets of the narrowest route. `cwnd` is the window of the inner flow. That is not
+//! visible, so it is estimated as the packets of the last round trip. If the lower bound exceeds the upper one, the
+//! lower one counts.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use anabranch_wire::{Rate, Span, Time};
 /// A route from the receiver's point of view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lane {
-    /// One-way delay. Only differences matter, so clocks need not agree.
+    /// One-way delay. Only differences matter, so clocks need not be synchronised.
     pub delay: Span,
     /// Its rate.
     pub rate: Rate,
@@ -37,8 +38,8 @@ pub enum BufferSize {
     Fixed(usize),
 }
 
-/// The lower limit of the size in packets: `max(B1, B2)` with `B1 = Σ((OWD_max − OWD_i)·BW_i + 1)` and
-/// `B2 = Σ(BW_i/BW_min + 1)`, rates in packets of so many bytes a second.
+/// The lower limit of the size in packets: `max(B1, B2)` with `B1 = Σ((OWD_max − OWD_i)·BW_i + 1)` and `B2 =
+/// Σ(BW_i/BW_min + 1)`, with rates in packets of `packet` bytes per second.
 #[must_use]
 pub fn least_size(lanes: &[Lane], packet: u32) -> usize {
     let rate = |lane: &Lane| lane.rate.as_bits() as f64 / 8.0 / f64::from(packet.max(1));
@@ -47,18 +48,18 @@ pub fn least_size(lanes: &[Lane], packet: u32) -> usize {
     let until_first: f64 =
         lanes.iter().map(|lane| latest.saturating_sub(lane.delay).as_secs_f64() * rate(lane) + 1.0).sum();
     let between: f64 = lanes.iter().map(|lane| rate(lane) / narrowest + 1.0).sum();
-    // Rates in packets a second are fractions: a value that is whole except for rounding counts as whole.
+    // Rates in packets per second are fractions: round values that are whole except for rounding errors.
     (until_first.max(between) - 1e-6).ceil() as usize
 }
 
-/// Packets that wait for earlier ones. `T` is whatever stands for a packet.
+/// Packets that wait for earlier ones. `T` represents a packet.
 #[derive(Debug)]
 pub struct DoubleBuffer<T> {
     /// The number of the next packet.
     next: u64,
     /// With their arrival times.
     waiting: BTreeMap<u64, (Time, T)>,
-    /// The same by arrival, because numbers may come in any order.
+    /// The same packets by arrival, because their numbers may arrive in any order.
     arrivals: BTreeSet<(Time, u64)>,
     size: BufferSize,
     /// n.
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn nothing_waits_longer_than_the_patience_even_if_ever_lower_numbers_follow() {
-        // One every 70 ms, of which none waits longer than 80.
+        // One packet every 70 ms, so none waits longer than 80.
         let mut buffer = fixed(1_000);
         let mut ready = Vec::new();
         for step in 0..900 {
@@ -294,7 +295,8 @@ mod tests {
     fn the_least_size_is_what_faster_routes_bring_before_the_slowest_one() {
         // 5 Mbit/s are 416.7 packets of 1,500 bytes a second: 8.3 in 20 ms.
         assert_eq!(least_size(&[lane(10, 5.0), lane(30, 5.0)], 1_500), 11);
-        // Routes with equal delays, of which one has a tenth of the rate: ten packets of the fast one between two of its own.
+        // Routes with equal delays and a tenth of the rate on one: ten packets of the fast one between two of the slow
+        // one.
         assert_eq!(least_size(&[lane(10, 5.0), lane(10, 0.5)], 1_500), 13);
         assert_eq!(least_size(&[lane(10, 5.0)], 1_500), 2);
     }

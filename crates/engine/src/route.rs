@@ -1,17 +1,17 @@
-//! Where packets go and where they came from, as the engine sees it.
+//! Routes of packets, as the engine sees them.
 
 use std::net::SocketAddr;
 
 use anabranch_wire::{Message, Params, PathId, Pid};
 
-/// One way to reach the peer: a local socket and a far address.
+/// A route to the peer: a local socket and a remote address.
 ///
-/// The socket is a number that the driver gives; each stands for one local address on one interface.
+/// The driver numbers its sockets; each is bound to one local address on one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Route {
     /// Which local socket.
     pub socket: u32,
-    /// Where the packets go.
+    /// The destination.
     pub remote: SocketAddr,
 }
 
@@ -20,7 +20,7 @@ pub struct Route {
 pub struct Init {
     /// The peer's parameters.
     pub params: Params,
-    /// The route that it came over.
+    /// The route on which it arrived.
     pub route: Route,
 }
 
@@ -41,7 +41,7 @@ pub enum Ecn {
 /// How a message arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// The local socket it arrived at and the address it came from.
+    /// The local socket at which it arrived, and its source address.
     pub route: Route,
     /// Its UDP payload in bytes, sealed.
     pub size: usize,
@@ -52,7 +52,7 @@ pub struct Arrival {
 /// A message to send.
 #[derive(Clone, Debug)]
 pub struct Transmit<P> {
-    /// Where to.
+    /// The destination.
     pub route: Route,
     /// The PID to put into the header: [`Pid::HANDSHAKE`] on INIT.
     pub pid: Pid,

@@ -13,14 +13,14 @@
 //! ```
 //! Every state but CLOSED also ends in CLOSED by an abort, a CLOSE, a timeout or a reset.
 
-/// Where a session is in its life.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Not started, or over.
     Closed,
     /// INIT was sent on every candidate route.
     InitSent,
-    /// INIT arrived and was answered; nothing proves yet that the peer has the answer.
+    /// INIT arrived and was answered; it is not known whether the answer arrived.
     InitRecv,
     /// Data flows.
     Established,
@@ -49,7 +49,7 @@ pub(crate) enum Trigger {
 }
 
 impl State {
-    /// The state that follows, or `None` when the trigger means nothing here.
+    /// The next state, or `None` if the trigger has no effect in this one.
     pub(crate) fn next(self, trigger: Trigger) -> Option<Self> {
         Some(match (self, trigger) {
             (Self::Closed, Trigger::Connect) => Self::InitSent,

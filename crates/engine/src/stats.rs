@@ -92,7 +92,7 @@ pub struct SessionStats {
     pub datagrams_reordered: u64,
     /// Gaps in a flow that were given up because too many datagrams waited behind them (PSMC §III.C [T6]).
     pub gaps_overflowed: u64,
-    /// Gaps that were given up because datagrams had waited behind them for too long.
+    /// Gaps given up because datagrams waited behind them for too long.
     pub gaps_timed_out: u64,
     /// Packets dropped because they could not be used.
     pub packets_ignored: u64,

@@ -156,7 +156,7 @@ impl<P: Payload> Mending<P> {
         self.classes.entry(class).or_insert_with(new)
     }
 
-    /// Reserves memory for `len` bytes; false if there is none.
+    /// Reserves memory for `len` bytes; false if the budget has no room.
     fn reserve(&mut self, len: usize) -> bool {
         let cost = cost(len);
         if self.bytes + cost > self.reservation.held() {

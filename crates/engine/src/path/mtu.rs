@@ -116,7 +116,7 @@ impl MtuSearch {
         }
     }
 
-    /// Notes that a packet of `size` bytes arrived that was sent at `sent_at`.
+    /// Records the arrival of a packet of `size` bytes that was sent at `sent_at`.
     pub(crate) fn on_delivered(&mut self, sent_at: Time, size: u16) {
         if self.is_full(size) {
             self.full_sent_at = self.full_sent_at.max(sent_at);
@@ -129,7 +129,7 @@ impl MtuSearch {
         }
     }
 
-    /// Notes that a packet was found lost; true when packets become smaller.
+    /// Records a lost packet; true if packets become smaller.
     pub(crate) fn on_lost(&mut self, now: Time, sent_at: Time, size: u16) -> bool {
         let (large_sent_at, large) = self.large_sent;
         let passed = sent_at <= self.full_sent_at || (sent_at <= large_sent_at && size <= large);
@@ -146,7 +146,7 @@ impl MtuSearch {
         suspected && self.fall_back()
     }
 
-    /// Notes that nothing was acknowledged in time; true when packets become smaller.
+    /// Records a timeout; true if packets become smaller.
     pub(crate) fn on_timeout(&mut self) -> bool {
         self.timeouts += 1;
         self.timeouts >= BLACK_HOLE_TIMEOUTS && self.fall_back()

@@ -1,9 +1,8 @@
 //! Spreads a path's packets over the round trip (RFC 9002 §7.7).
 //!
-//! A bucket of credit in bytes fills at the pacing rate. Its depth is what the rate gives in [`BURST`], so
-//! that a driver with a coarse clock keeps the rate and can hand over packets in batches. Once empty it opens
-//! again only when it holds what the rate gives in [`QUANTUM`], since packets that leave one by one cost a
-//! system call each. Below 50 Mbit/s that is a single packet.
+//! A bucket of credit in bytes fills at the pacing rate. It holds the credit of [`BURST`], so that a driver with a
+//! coarse clock keeps the rate and can send packets in batches. After it was empty, it reopens when it holds the credit
+//! of [`QUANTUM`], because single packets cost a system call each. Below 50 Mbit/s that is one packet.
 
 use anabranch_wire::{Rate, Span, Time};
 
@@ -23,7 +22,7 @@ pub(crate) struct Pacer {
     depth: u64,
     /// Credit at which an empty bucket opens again.
     quantum: u64,
-    /// It was empty and has not opened again.
+    /// True after the bucket was empty, until it reopens.
     gathering: bool,
 }
 

@@ -25,7 +25,7 @@ impl PlaceSet {
         self.0 & Self::of(index).0 != 0
     }
 
-    /// Puts a place in or takes it out. A place that shares its bit stays in.
+    /// Adds or removes a place. A place that shares its bit with others is not removed.
     #[inline]
     pub(super) fn put(&mut self, index: usize, wanted: bool) {
         if wanted {

@@ -12,7 +12,7 @@ const MAX_ANSWERS: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Proof {
     challenge: Option<Box<Challenge>>,
-    /// Answers owed: each token, and the route that its challenge came over.
+    /// Answers to be sent: each token, and the route of its challenge.
     answers: Vec<(u64, Route)>,
     /// The token of a stateless reset for the path.
     reset_token: Option<ResetToken>,

@@ -19,7 +19,7 @@ pub(crate) struct Queued {
     bound_bytes: u64,
 }
 
-/// Bytes that a bound run counts for. An end of stream without bytes takes room, too.
+/// Bytes that count for a bound run. An end of stream without bytes counts too.
 fn size(run: &SentRun) -> u64 {
     u64::from(run.length).max(1)
 }

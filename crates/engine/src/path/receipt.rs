@@ -1,12 +1,12 @@
 //! Packets that arrived on one path, and when to acknowledge them (MPMTP-AR [R5, R7]).
 //!
-//! This is the path level of the two-level receive buffer: packet numbers are put in order here, while the
-//! data goes straight to its stream. An acknowledgement is due after every n-th packet that asks for one, at
-//! once when a gap opens or closes, and at the latest after the agreed delay.
+//! This is the path level of the two-level receive buffer: packet numbers are put in order here, while the data goes
+//! straight to its stream. An acknowledgement is due after every n-th packet that asks for one, at once when a gap
+//! opens or closes, and at the latest after the agreed delay.
 //!
-//! Lost data is sent again under another number, so gaps in the numbers stay. The ranges below a gap are
-//! repeated until enough acknowledgements have carried them ([`Reported`]); repeated without end, they would
-//! fill most of every acknowledgement.
+//! Lost data is sent again under another number, so gaps in the numbers remain. The ranges below a gap are repeated
+//! until enough acknowledgements have carried them ([`Reported`]). Without that limit they would fill most of every
+//! acknowledgement.
 
 use std::ops::Range;
 
@@ -17,16 +17,16 @@ use crate::route::Ecn;
 
 /// Most ranges remembered. Older ones were reported many times.
 const MAX_RANGES: usize = 32;
-/// Ranges this far below the highest number are forgotten: the sender has settled them.
+/// Ranges this far below the highest number are dropped: the sender no longer needs them.
 const REMEMBERED: u64 = 8192;
-/// A range that has ended is reported for this many round trips, within limits, and in this many
-/// acknowledgements: acknowledgements are lost one by one and many together.
+/// A range that has ended is reported for this many round trips, within limits, and in this many acknowledgements: they
+/// may be lost singly or many together.
 const REPORT_ROUNDS: u64 = 3;
 const REPORT_AT_LEAST: Span = Span::from_millis(50);
 const REPORT_AT_MOST: Span = Span::from_secs(1);
 const REPORT_TIMES: u32 = 8;
 
-/// The number from which on ranges are still reported. It moves up to what was the highest number a while ago.
+/// The number from which ranges are still reported. It follows the highest number with a delay.
 #[derive(Debug, Default)]
 struct Reported {
     /// Ranges that end here or below are reported no more.
@@ -50,7 +50,7 @@ impl Reported {
         }
     }
 
-    /// A late packet has to be reported, however often the ranges around it were.
+    /// Reports a late packet, even if the ranges around it were reported often enough.
     fn on_packet(&mut self, now: Time, number: u64) {
         if number < self.next {
             *self = Self { below: self.below.min(number), next: number, since: now, count: 0 };
@@ -112,12 +112,12 @@ impl Default for Receipt {
 }
 
 impl Receipt {
-    /// Prefetches what lies elsewhere in memory.
+    /// Prefetches the memory outside this struct.
     pub(crate) fn prefetch(&self) {
         self.received.prefetch();
     }
 
-    /// True when this number was received before, or is too old to tell.
+    /// True if this number was received before, or is too old to be known.
     pub(crate) fn is_known(&self, fsn: Fsn) -> bool {
         fsn.0 < self.floor || self.received.contains(fsn.0)
     }
@@ -145,7 +145,7 @@ impl Receipt {
         self.bytes += size as u64;
     }
 
-    /// Notes the number of a packet that arrived.
+    /// Records the number of a packet that arrived.
     pub(super) fn on_packet(&mut self, now: Time, packet: Received, config: &Config) {
         let Received { fsn, eliciting, ecn, .. } = packet;
         let next = self.received.last().map_or(0, |last| last.end);
@@ -179,7 +179,7 @@ impl Receipt {
         self.due = self.due.min(due);
     }
 
-    /// Forgets the lowest range when it is too old, or when there are too many.
+    /// Drops the lowest range if it is too old, or if there are too many.
     fn forget_oldest(&mut self, fsn: Fsn, ranges: usize) {
         let Some(first) = self.received.first() else { return };
         if ranges > MAX_RANGES || first.end + REMEMBERED < fsn.0 {
@@ -190,20 +190,20 @@ impl Receipt {
         }
     }
 
-    /// When an acknowledgement has to leave; [`Time::NEVER`] for none.
+    /// When an acknowledgement must be sent; [`Time::NEVER`] for none.
     #[inline]
     pub(crate) fn due(&self) -> Time {
         self.due
     }
 
-    /// True when an acknowledgement would tell something new about packets that asked for one.
+    /// True if an acknowledgement would report new packets that asked for one.
     #[inline]
     pub(crate) fn wants_ack(&self) -> bool {
         self.news && self.unacknowledged > 0
     }
 
-    /// The acknowledgement of everything received so far, with the time of arrival if `timed`. Call
-    /// [`Self::on_acknowledged`] once it leaves. `room` gives an empty list for ranges that do not fit in place.
+    /// The acknowledgement of everything received so far, with the arrival time if `timed`. Call
+    /// [`Self::on_acknowledged`] when it is sent. `room` returns an empty list for ranges that do not fit inline.
     pub(crate) fn acknowledge(
         &self,
         now: Time,

@@ -1,7 +1,7 @@
-//! Round-trip times, one estimate for each path that acknowledgements come back on.
+//! Round-trip times, with a separate estimate for each return path of acknowledgements.
 //!
-//! With a single estimate, a change of the return path would look like a change of the path itself. Over a
-//! shorter return path the same rate needs less in flight, so a window found over a longer one is too large:
+//! With a single estimate, a change of the return path would look like a change of the path itself. Over a shorter
+//! return path the same rate needs less in flight, so a window found over a longer one is too large: see
 //! [`ReturnPaths::part_left`].
 
 use anabranch_cc::RttEstimator;
@@ -52,12 +52,12 @@ impl ReturnPaths {
         known.map(|known| known.rtt.min()).min().unwrap_or(Span::ZERO)
     }
 
-    /// The path that acknowledgements come back on now.
+    /// The current return path of acknowledgements.
     pub(crate) fn via(&self) -> PathId {
         self.list[self.list.len() - 1].via
     }
 
-    /// Takes a sample that came back over `via`; true when the samples before came back over another path.
+    /// Adds a sample that returned over `via`; true if earlier samples returned over another path.
     pub(crate) fn sample(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) -> bool {
         let changed = self.via() != via;
         if changed {

@@ -56,7 +56,7 @@ impl PathState {
         }
     }
 
-    /// The state after `event`, or `None` when the event means nothing in this state.
+    /// The state after `event`; `None` if the event has no effect in this state.
     pub(crate) fn after(self, event: PathEvent) -> Option<Self> {
         match (self, event) {
             (Self::Validating, PathEvent::Answered) => Some(Self::Active),
@@ -70,7 +70,7 @@ impl PathState {
         }
     }
 
-    /// Whether packets of the path tell that the peer is there: it was proven and has not failed.
+    /// Whether packets on the path show that the peer is alive: the path is proven and has not failed.
     pub(crate) fn is_alive(self) -> bool {
         matches!(self, Self::Active | Self::Suspect)
     }

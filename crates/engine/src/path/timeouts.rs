@@ -1,7 +1,7 @@
-//! When each path has to be looked at next, and the earliest of these times.
+//! When each path must be checked next, and the earliest of these times.
 //!
-//! A session is asked for its next timeout after every packet. Few packets change the timeout of more than
-//! one path, and fewer still change the earliest one.
+//! A session computes its next timeout after every packet. Few packets change the timeouts of several paths, and fewer
+//! change the earliest one.
 
 use std::cell::Cell;
 
@@ -27,7 +27,7 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// The earliest timeout; `timeout_of` works out that of a path whose timeout may have changed.
+    /// The earliest timeout; `timeout_of` computes that of a path whose timeout may have changed.
     pub(super) fn earliest(&self, timeout_of: impl Fn(usize) -> Time) -> Time {
         let unknown = self.unknown.take();
         let mut next = 0;
@@ -68,8 +68,8 @@ impl Timeouts {
     }
 }
 
-/// The earliest of `all` times after one of them went from `before` to `at`. All are compared only when the
-/// earliest got later.
+/// The earliest of `all` times after one of them changed from `before` to `at`. Compares all only if the earliest
+/// became later.
 pub(super) fn still_earliest(earliest: Time, (before, at): (Time, Time), all: impl Fn() -> Time) -> Time {
     let earliest = match before <= earliest && at > before {
         true => all(),

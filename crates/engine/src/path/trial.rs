@@ -1,10 +1,9 @@
 //! Tests whether a path that answers also carries data: a train of full packets without data.
 //!
-//! Probes are small. On a path with a hundredth of its rate left they return as fast as ever once the queue
-//! has drained, and data sent there would delay all data that follows it. So the last test of a held path is
-//! a *train*: as many full packets as slow start begins with, at half the usual rate, without data. It passes
-//! when all of them arrive within the time that a quarter of the usual rate takes, the bound below which a
-//! path counts as stalled.
+//! Probes are small. On a path with a hundredth of its rate left they return as fast as before once the queue has
+//! drained, but data sent there would delay all later data. So the last test of a held path is a *train* without data:
+//! as many full packets as slow start begins with, at half the usual rate. It passes if all packets arrive within the
+//! time that a quarter of the usual rate takes. Below that rate a path counts as stalled.
 
 use anabranch_wire::{Span, Time};
 
@@ -22,7 +21,7 @@ pub(super) struct Trial {
     began: Time,
     /// The usual rate, in bytes a second.
     usual_rate: f64,
-    /// Longest pause between packets: if little was sent recently, the usual rate tells little about the path.
+    /// Longest pause between packets: if little was sent recently, the usual rate is a poor estimate.
     longest_pause: Span,
     sent: u32,
     /// Bytes of a packet.
@@ -52,7 +51,7 @@ impl Trial {
         Span::from_secs_f64(2.0 * size as f64 / self.usual_rate).min(self.longest_pause)
     }
 
-    /// A packet of `size` bytes has left; true when it was the last one.
+    /// Records that a packet of `size` bytes was sent; true for the last one.
     pub(super) fn on_sent(&mut self, size: u64) -> bool {
         (self.sent, self.size) = (self.sent + 1, size);
         self.sent >= TRAIN
@@ -66,7 +65,7 @@ impl Trial {
         }
     }
 
-    /// Judges by what has arrived so far.
+    /// The outcome from the packets that have arrived so far.
     pub(super) fn outcome(&self, now: Time) -> Outcome {
         let allowed = f64::from(TRAIN) * self.size as f64 / (self.usual_rate * LEAST);
         if now.since(self.first_arrived_at) > Span::from_secs_f64(allowed) + GRACE {
@@ -78,8 +77,8 @@ impl Trial {
         }
     }
 
-    /// The rate at which the train has arrived so far, in bytes a second; an upper bound while only one
-    /// packet has arrived.
+    /// The rate at which the train has arrived so far, in bytes per second; an upper bound if only one packet has
+    /// arrived.
     pub(super) fn rate(&self, now: Time) -> Option<f64> {
         let lasted = now.since(self.first_arrived_at).as_secs_f64();
         let bytes = u64::from(self.arrived.saturating_sub(1).max(1)) * self.size;
@@ -98,7 +97,7 @@ mod tests {
         Time::ZERO + Span::from_micros(micros)
     }
 
-    /// Sends a train over a path of 50 ms on which each packet takes `micros`; returns how it ends and when.
+    /// Sends a train over a path of 50 ms on which each packet takes `micros`; returns its outcome and when.
     fn carry(micros: u64) -> (Outcome, Time) {
         let mut trial = Trial::new(at(0), Span::from_millis(50), USUAL_RATE);
         let (mut sent_at, mut free, mut arrivals) = (at(0), at(0), Vec::new());

@@ -1,4 +1,4 @@
-//! How a path may be used: what each end wants of it, and the byte cap it counts against.
+//! The use of a path: the wishes of both ends, and the byte cap of the path.
 
 use anabranch_wire::{PathId, PathStatus, PathUse, VARINT_MAX};
 
@@ -11,7 +11,7 @@ pub(crate) struct Usage {
     meter: Option<Box<PathMeter>>,
     /// The use announced to the peer.
     announced: PathUse,
-    /// The use wanted here while the cap is not used up.
+    /// The use that this end wants while the cap is not used up.
     wanted: PathUse,
     /// Why this end leaves the path out although it works.
     left_out: Option<IdleReason>,
@@ -82,18 +82,17 @@ impl Usage {
         self.meter.as_ref().map_or((u64::MAX, u64::MAX), |meter| meter.limits())
     }
 
-    /// Counts the path against another cap, or none, after both ends have `spent` so much.
+    /// Sets or removes the cap, after both ends have `spent` this much.
     pub(super) fn set_meter(&mut self, meter: Option<Meter>, spent: (u64, u64)) {
         self.meter = meter.map(|meter| Box::new(PathMeter::new(meter, spent)));
     }
 
-    /// Notes the bytes that this end has spent in all; true when the path got another slice of its cap, or
-    /// none was left.
+    /// Records this end's total spending; true if the path took another slice of its cap or used it up.
     pub(super) fn on_sent(&mut self, spent: u64) -> bool {
         self.meter.as_mut().is_some_and(|meter| meter.on_sent(spent))
     }
 
-    /// Notes the bytes that the peer has spent in all; true as for [`Self::on_sent`].
+    /// Records the peer's total spending; true as for [`Self::on_sent`].
     pub(super) fn on_received(&mut self, spent: u64) -> bool {
         self.meter.as_mut().is_some_and(|meter| meter.on_received(spent))
     }
@@ -109,12 +108,12 @@ impl Usage {
         std::mem::replace(&mut self.announced, usage) != usage
     }
 
-    /// Leaves the path out, or takes it back; true when that is new.
+    /// Leaves the path out, or readmits it; true if that changed.
     pub(super) fn leave_out(&mut self, reason: Option<IdleReason>) -> bool {
         std::mem::replace(&mut self.left_out, reason) != reason
     }
 
-    /// Notes what the path is for now; true when that is new.
+    /// Sets the path's standing; true if it changed.
     pub(super) fn stand(&mut self, standing: Standing) -> bool {
         std::mem::replace(&mut self.standing, standing) != standing
     }
@@ -126,7 +125,7 @@ impl Wishes {
         self.peer.0
     }
 
-    /// Takes the peer's wish, unless a newer one came before; true when it was taken.
+    /// Stores the peer's wish; false if a newer one arrived before.
     pub(super) fn hear(&mut self, wish: (PathUse, u64)) -> bool {
         let newer = wish.1 > self.peer.1;
         if newer {
@@ -140,12 +139,12 @@ impl Wishes {
         self.sequence += 1;
     }
 
-    /// Sets how much the peer may send in all; true when that is new.
+    /// Sets the peer's total limit; true if it changed.
     pub(super) fn set_peer_limit(&mut self, limit: u64) -> bool {
         std::mem::replace(&mut self.peer_limit, limit) != limit
     }
 
-    /// How much the peer may send in all, as it goes over the wire.
+    /// The peer's total limit, as encoded on the wire.
     pub(super) fn peer_limit(&self) -> u64 {
         self.peer_limit.min(VARINT_MAX)
     }

@@ -1,10 +1,10 @@
-//! Proves that the peer is at an address: challenges, their answers, and the limit before one came.
+//! Proves that the peer is at an address: challenges, their answers, and the limit before an answer.
 //!
-//! A new path, and a new address under an old one, is challenged with a random token (RFC 9000 §8.2).
-//! Until the answer is back, at most three bytes are sent there for each received from there.
+//! A new path, and a new address of an old one, is challenged with a random token (RFC 9000 §8.2). Until the answer
+//! arrives, at most three bytes are sent there for each byte received from there.
 //!
-//! The first challenge to an address without proof has at most [`CHALLENGE_BYTES`], for the address may be a third party's
-//! that the peer made up. Its answer is followed by a challenge of the size that every path must carry.
+//! The first challenge to an address without proof has at most [`CHALLENGE_BYTES`], because the peer may have named a
+//! third party's address. After its answer comes a challenge of the size that every path must carry.
 
 use anabranch_wire::{PACKET_COST, Span, Time};
 
@@ -33,7 +33,7 @@ pub(crate) struct Challenge {
 
 /// The longest pause between two challenges ...
 const LONGEST_PAUSE: Span = Span::from_secs(1);
-/// ... and while nothing is heard of the peer at all.
+/// ... and while nothing arrives from the peer at all.
 const LONGEST_UNHEARD: Span = Span::from_secs(4);
 
 /// Most UDP payload of a challenge to an address without proof.
@@ -56,7 +56,7 @@ impl Challenge {
         }
     }
 
-    /// The same, padded to the size that every path must carry.
+    /// The same challenge, padded to the size that every path must carry.
     pub(crate) fn padded(self) -> Self {
         Self { padded: true, ..self }
     }
@@ -71,12 +71,12 @@ impl Challenge {
         Self::new(token, self.route, now, interval).padded()
     }
 
-    /// Puts off the next attempt, as if it had been sent now.
+    /// Delays the next attempt, as if it had been sent now.
     pub(crate) fn postpone(&mut self, now: Time) {
         self.due = now + self.interval;
     }
 
-    /// A challenge to an address from which a packet of `bytes` came unasked.
+    /// A challenge to an address that sent a packet of `bytes` unasked.
     pub(crate) fn to_stranger(token: u64, route: Route, now: Time, (interval, bytes): (Span, u64)) -> Self {
         let mut challenge =
             Self { allowance: Allowance::default(), ..Self::new(token, route, now, interval) };
@@ -84,12 +84,12 @@ impl Challenge {
         challenge
     }
 
-    /// More came from the address.
+    /// Records that more bytes came from the address.
     pub(crate) fn on_received(&mut self, bytes: u64) {
         self.allowance.on_received(bytes);
     }
 
-    /// True when what came from the address allows for sending it (again).
+    /// True if the bytes from the address allow sending it (again).
     pub(crate) fn is_allowed(&self) -> bool {
         self.allowance.left() >= CHALLENGE_BYTES
     }
@@ -102,18 +102,18 @@ impl Challenge {
         self.interval = (self.interval * 2).min(self.longest);
     }
 
-    /// True when the peer has said nothing since this was first asked, here or elsewhere.
+    /// True if nothing arrived from the peer since this was first sent.
     pub(crate) fn is_unheard(&self, last_heard: Time) -> bool {
         last_heard < self.first_at
     }
 
-    /// Waits as long again, and is sent at longer pauses.
+    /// Waits once more as long, with longer pauses between attempts.
     pub(crate) fn wait_on(&mut self, now: Time) {
         self.first_at = now;
         self.longest = LONGEST_UNHEARD;
     }
 
-    /// True while the answer may be on its way.
+    /// True while the answer may be in flight.
     pub(crate) fn is_waiting(&self, now: Time) -> bool {
         self.attempts > 0 && now < self.due
     }
@@ -129,8 +129,8 @@ impl Challenge {
     }
 }
 
-/// How much may be sent on a path: in proportion to what came from its address until that is proven, and always
-/// within the limits that both ends set.
+/// How much may be sent on a path. Until the address is proven, this is proportional to the bytes received from it.
+/// Both ends' limits always apply.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Allowance {

@@ -55,7 +55,7 @@ impl Scheduler for Ecf {
         if fast.id == slow.id {
             return send(fast);
         }
-        // An application that waits to write has more than the backlog.
+        // An application that waits to write has more data than the backlog.
         let backlog = if session.more_expected { f64::INFINITY } else { item.bytes as f64 };
         let (fast_rtt, slow_rtt) = (fast.rtt.as_secs_f64(), slow.rtt.as_secs_f64());
         let margin = fast.rtt_variance.max(slow.rtt_variance).as_secs_f64();

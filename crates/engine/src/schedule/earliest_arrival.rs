@@ -1,17 +1,17 @@
-//! Sends where the data will arrive first, including the queue there.
+//! Sends on the path where the data will arrive first, including the queue there.
 //!
-//! With much to send, every path with room should carry some: whatever the slow path takes relieves the fast one. In two
+//! With much data, every path with room should carry some: all data on the slow path relieves the fast one. In two
 //! cases a slow path is harmful, and the item waits for a faster one:
 //!
-//! 1. **The tail.** When the faster paths could deliver *everything* that waits before one packet would arrive over the
+//! 1. **The tail.** If the faster paths could deliver *everything* that waits before one packet would arrive over the
 //!    slow path, the slow path only delays the end (the idea of ECF, Lim et al. 2017).
-//! 2. **The receive window.** While a packet travels on the slow path, the faster ones fill the peer's receive window behind
-//!    it, until its acknowledgement returns. If the window does not cover what they can send meanwhile, the packet will
-//!    stall them all (the idea of BLEST, Ferlin et al. 2016). What they *can* send follows from their congestion windows:
-//!    what they did send may have been limited by just this.
+//! 2. **The receive window.** While a packet travels on the slow path, the faster ones fill the peer's receive window
+//!    behind it, until its acknowledgement returns. If the window is smaller than the data they can send in that time,
+//!    the packet stalls them all (the idea of BLEST, Ferlin et al. 2016). That amount follows from their congestion
+//!    windows, because such stalls may have limited the data that they did send.
 //!
-//! Lost data hold back everything behind them. They count as a tail of their own: they wait for a faster path that would
-//! deliver all of them before the slow one delivers a packet.
+//! Lost data delays all later data. It counts as a separate tail: it waits for a faster path that would deliver all of
+//! it before the slow one delivers a packet.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
 
@@ -36,8 +36,8 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// Time from sending to arrival, including queueing: half the smoothed round-trip time, or the time to deliver all bytes in
-/// flight if that is longer. In that case there is a queue that no acknowledgement has shown yet.
+/// Time from sending to arrival, including queueing: half the smoothed round-trip time, or the time to deliver all
+/// bytes in flight if that is longer. Then there is a queue that no acknowledgement has shown yet.
 fn one_way(path: &PathView) -> Span {
     let queued = path.rate.time_for(path.in_flight).saturating_sub(path.min_rtt / 2);
     queued.max(path.rtt / 2)

@@ -24,7 +24,7 @@ pub use weighted::{Adaptive, Weighted};
 /// The schedulers that come with the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SchedulerKind {
-    /// Where the data will arrive first, including the queue there.
+    /// The path where the data will arrive first, including the queue there.
     #[default]
     EarliestArrival,
     /// The path with the least share of its window in flight (mTCP [M5]).

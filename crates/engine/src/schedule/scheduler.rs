@@ -22,7 +22,7 @@ pub struct PathView {
     pub min_rtt: Span,
     /// Mean deviation of the round-trip time.
     pub rtt_variance: Span,
-    /// Its delivery rate: as measured, or a window per round trip if that is more in slow start.
+    /// Its delivery rate: the measured one, or in slow start a window per round trip if that is more.
     pub rate: Rate,
     /// Largest packet in bytes.
     pub mtu: u64,
@@ -54,7 +54,7 @@ pub struct SessionView {
 /// The data to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
-    /// Bytes behind this decision: all that is lost, or all that is new.
+    /// Bytes behind this decision: all lost data, or all new data.
     pub bytes: u64,
     /// Whether it was lost and is sent again.
     pub resend: bool,
@@ -82,7 +82,7 @@ pub enum Decision {
 
 /// A rule that spreads data over paths. Implement it to add your own.
 pub trait Scheduler: Send {
-    /// Chooses for one item. `paths` is sorted by id and never empty; at least one has a budget.
+    /// Chooses the path of one item. `paths` is sorted by id and never empty; at least one has a budget.
     fn pick(&mut self, session: &SessionView, paths: &[PathView], item: &Item) -> Decision;
 }
 

@@ -26,7 +26,7 @@ fn is_less_filled(path: &PathView, other: &PathView) -> bool {
     share(path, other) < share(other, path)
 }
 
-/// Picks the path with the lowest smoothed round-trip time that has room.
+/// Picks the path with room that has the lowest smoothed round-trip time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MinRtt;
 
@@ -36,7 +36,7 @@ impl Scheduler for MinRtt {
     }
 }
 
-/// Gives each path that has room one packet in turn (PSMC [T3]).
+/// Sends one packet on each path with room in turn (PSMC [T3]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin {
     last: Option<PathId>,

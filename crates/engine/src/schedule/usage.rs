@@ -7,7 +7,7 @@ use anabranch_wire::{PathId, Span, Time};
 use super::scheduler::{Decision, Item, PathView, Scheduler, SessionView, open};
 
 /// Picks the path with the least utilisation: bytes sent over its load weight [R10]. Weights come from receiver reports
-/// [R6] and are 1 without any.
+/// [R6] and are 1 without reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Utilization;
 
@@ -44,7 +44,7 @@ pub struct Block {
 
 impl Scheduler for Block {
     fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
-        // A path that was removed loses its block; one whose window is full keeps it.
+        // A removed path loses its block; one with a full window keeps it.
         let (last, left) = self.current.unwrap_or((PathId(0), 0));
         let keeps = left > 0 && paths.iter().any(|path| path.id == last);
         let next = || open(paths).find(|path| self.current.is_some() && path.id > last);
@@ -72,7 +72,7 @@ struct Flow {
     seen: Time,
 }
 
-/// Each flow stays on one path; a new one takes the path with the fewest [T3].
+/// Keeps each flow on one path; a new flow takes the path with the fewest flows [T3].
 #[derive(Clone, Debug, Default)]
 pub struct LeastConnections {
     /// The one used last at the back.

@@ -1,7 +1,7 @@
-//! Weighted round robin, by current rates or those of past windows (PSMC §III.B [T3], SAFIRE [S5]).
+//! Weighted round robin, by current rates or rates of past windows (PSMC §III.B [T3], SAFIRE [S5]).
 //!
-//! With every packet each path with room earns its weight. The path that has earned most sends the packet and pays what all
-//! earned. Over time packets are in the ratio of the weights, and evenly spread.
+//! With every packet, each path with room earns its weight. The path with the most credit sends the packet and pays the
+//! sum of all weights. Over time, packets have the ratio of the weights and are evenly spread.
 
 use anabranch_wire::{PathId, Span, Time};
 
@@ -12,7 +12,7 @@ use super::scheduler::{Decision, Item, PathView, Scheduler, SessionView, open};
 struct Turns(Vec<(PathId, f64)>);
 
 impl Turns {
-    /// The path whose turn it is, among paths with their weights.
+    /// The path that sends next, among paths with their weights.
     fn next(&mut self, weights: impl Iterator<Item = (PathId, f64)> + Clone) -> Option<PathId> {
         self.0.retain(|(known, _)| weights.clone().any(|(path, _)| path == *known));
         let mut all = 0.0;
@@ -48,11 +48,11 @@ impl Scheduler for Weighted {
 
 /// How long rates are measured before the ratio is updated.
 const WINDOW: Span = Span::from_millis(500);
-/// The share of a path's rate that is used: the rest keeps ratios from oscillating.
+/// The part of a path's rate that is used; the rest keeps ratios from oscillating.
 const USED: f64 = 0.95;
 
 /// PSMC's Algorithm 1 [T3]: the ratio of the bandwidths measured over the last two observation windows, minus some
-/// headroom; 1 : 1 until there are two.
+/// headroom; 1 : 1 before there are two.
 #[derive(Clone, Debug, Default)]
 pub struct Adaptive {
     turns: Turns,
@@ -149,7 +149,7 @@ mod tests {
         let mut adaptive = Adaptive::default();
         let at = |windows: u64| Time::ZERO + WINDOW * windows;
         assert_eq!(shares(&mut adaptive, at(0), &mut paths), [50, 50]);
-        // From then on the second path's window allows a quarter as much.
+        // From here on the second path's window allows a quarter as much.
         for window in 1..6 {
             let before = [paths[0].bytes_sent, paths[1].bytes_sent];
             shares(&mut adaptive, at(window), &mut paths);

@@ -24,7 +24,7 @@ impl AckRoutes {
         self.primary.0
     }
 
-    /// Takes the peer's wish, unless a newer one came before.
+    /// Stores the peer's wish, unless a newer one arrived before.
     pub(super) fn hear(&mut self, wish: AckPath) {
         if wish.sequence > self.wanted.1 {
             self.wanted = (wish.path, wish.sequence);
@@ -79,7 +79,7 @@ impl AckRoutes {
         if late && path.is_reachable() && path.stats().acks_sent.is_multiple_of(2) {
             return index;
         }
-        // A path in doubt on which packets arrive is better than one that brings none.
+        // A suspect path on which packets arrive is better than one without packets.
         paths.best().filter(|best| !path.is_reachable() || !deserted(&paths[*best])).unwrap_or(index)
     }
 }

@@ -56,7 +56,7 @@ impl Addresses {
         }
     }
 
-    /// The frame for an address; `None` for others, or when the address is gone.
+    /// The frame for an address; `None` for other controls, or if the address was withdrawn.
     pub(super) fn frame<P: Payload>(&self, control: Control) -> Option<Frame<P>> {
         match control {
             Control::AddAddress(id) => {

@@ -22,7 +22,7 @@ pub(super) struct Clock {
     pub next_timeout: Cell<Option<Option<Time>>>,
     pub last_heard: Time,
     pub last_sent: Time,
-    /// Packets sent and received when the session came to rest last.
+    /// Packets sent and received when the session last came to rest.
     rested_at: Option<u64>,
 }
 
@@ -37,21 +37,21 @@ impl Clock {
         }
     }
 
-    /// The next timeout has to be worked out again.
+    /// Marks the next timeout as outdated.
     #[inline]
     pub(super) fn forget_timeout(&mut self) {
         self.next_timeout.set(None);
     }
 
-    /// When the session has been silent for too long.
+    /// When the idle timeout expires.
     pub(super) fn idle_at(&self, config: &Config, peer: Option<&Params>) -> Time {
         let peer = peer.map_or(0, |peer| peer.idle_timeout_ms);
         let peer = if peer == 0 { Span::MAX } else { Span::from_millis(u64::from(peer)) };
         self.last_heard + config.idle_timeout.min(peer)
     }
 
-    /// When a packet has to keep the session alive. A server waits a little longer, since the client's packet
-    /// serves both.
+    /// When a packet must keep the session alive. A server waits a little longer, because the client's packet serves
+    /// both.
     pub(super) fn keep_alive_at(&self, config: &Config, side: Side) -> Option<Time> {
         let pause = config.keep_alive?;
         let later = if side == Side::Server { pause / 16 } else { Span::ZERO };
@@ -68,7 +68,7 @@ impl Clock {
         self.rested_at.is_some_and(|at| packets().abs_diff(at) < FEW)
     }
 
-    /// The session comes to rest after `packets` in all.
+    /// Records that the session comes to rest after `packets` in total.
     pub(super) fn rest(&mut self, packets: u64) {
         self.rested_at = Some(packets);
     }

@@ -1,8 +1,7 @@
 //! Datagrams in and out, their copies and their parity.
 //!
-//! Datagrams wait here until a path may carry them, and leave before streams. The state of
-//! [`crate::datagram`] is created with the first datagram that needs it, so a session with streams alone has
-//! none.
+//! Datagrams wait here until a path may carry them, and are sent before streams. The state of [`crate::datagram`] is
+//! created by the first datagram that needs it, so a session with only streams has none.
 
 use std::collections::VecDeque;
 
@@ -47,7 +46,7 @@ pub(super) struct Datagrams<P> {
     queues: Option<Box<Queues<P>>>,
     /// How the datagrams of each class are protected against loss.
     modes: [DatagramMode; CLASSES],
-    /// Asked for a datagram when a path has room and none wait here.
+    /// Provides a datagram when a path has room and none wait here.
     source: Option<Box<dyn DatagramSource<P>>>,
     budget: MemoryBudget,
 }
@@ -118,12 +117,12 @@ impl<P: Payload> Datagrams<P> {
         Ok(())
     }
 
-    /// Takes a datagram that arrived, with its time of arrival.
+    /// Removes the oldest received datagram; returns it with its time of arrival.
     pub(super) fn receive(&mut self) -> Option<(Time, DatagramFrame<P>)> {
         self.queues.as_mut()?.incoming.pop()
     }
 
-    /// Asks `source` from now on for datagrams whenever a path has room and none wait here.
+    /// Takes datagrams from `source` whenever a path has room and none wait here.
     pub(super) fn set_source(&mut self, source: Box<dyn DatagramSource<P>>) {
         self.source = Some(source);
     }
@@ -132,7 +131,7 @@ impl<P: Payload> Datagrams<P> {
         self.modes[usize::from(class).min(CLASSES - 1)] = mode;
     }
 
-    /// The mode of a class, as far as the peer supports it.
+    /// The mode of a class, limited to what the peer supports.
     fn mode_of(&self, flight: &Flight<P>, class: u8) -> DatagramMode {
         if takes_numbers(flight) {
             self.modes[usize::from(class).min(CLASSES - 1)]
@@ -157,7 +156,7 @@ impl<P: Payload> Datagrams<P> {
         self.queues.as_ref().is_some_and(|queues| !queues.outgoing.is_empty())
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         if let Some(queues) = &mut self.queues {
             queues.outgoing.shrink_to_fit();
@@ -212,7 +211,7 @@ impl<P: Payload> Datagrams<P> {
         }
     }
 
-    /// A packet with a datagram of the source, if it has one for these paths.
+    /// A packet with a datagram from the source, if it has one for these paths.
     fn pull(&mut self, now: Time, flight: &mut Flight<P>, outlet: &mut Outlet<'_, P>) -> Option<Transmit<P>> {
         let source = self.source.as_mut().filter(|source| source.is_waiting())?;
         if !flight.state().carries_data() {
@@ -241,7 +240,7 @@ impl<P: Payload> Datagrams<P> {
         everywhere: bool,
     ) -> Option<Transmit<P>> {
         let index = flight.paths.place_of(path)?;
-        // Acknowledgements take the room that it leaves: a datagram may be as large as the packet.
+        // Acknowledgements use the remaining room: a datagram may be as large as the packet.
         let mut draft = Packets::draft(flight, index);
         while let Some(datagram) = self.queues.as_mut()?.outgoing.pop_front() {
             let length = datagram.data.len() as u64;
@@ -265,7 +264,7 @@ impl<P: Payload> Datagrams<P> {
                 }
                 break;
             }
-            // The path has become smaller since the datagram was taken.
+            // The path's packets have become smaller since the source gave the datagram.
             flight.stats.datagrams_dropped += 1;
         }
         outlet.packets.add_acks(now, flight, index, &mut draft);
@@ -363,7 +362,7 @@ impl<P: Payload> Datagrams<P> {
         self.queues(flight).mending.get_or_insert_with(|| Box::new(Mending::new(budget)))
     }
 
-    /// Hands a datagram to the application, in its turn if its class is wanted in order.
+    /// Passes a datagram to the application, in order if its class requires that.
     fn put_in_order(
         &mut self,
         now: Time,
@@ -444,7 +443,7 @@ fn peer_orders<P>(flight: &Flight<P>, class: u8) -> bool {
     flight.peer.as_ref().is_some_and(|peer| peer.ordered_classes >> class.min(15) & 1 == 1)
 }
 
-/// True when the peer takes datagrams with numbers.
+/// True if the peer accepts numbered datagrams.
 fn takes_numbers<P>(flight: &Flight<P>) -> bool {
     flight.peer.as_ref().is_some_and(|peer| peer.max_block > 0)
 }

@@ -65,8 +65,8 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Prefetches a path and a stream for a packet that comes soon and may acknowledge something. The session
-    /// itself has to be in the cache.
+    /// Prefetches a path and a stream for a packet that arrives soon and may acknowledge something. The session itself
+    /// must be in the cache.
     pub fn prefetch(&self, path: PathId, acknowledges: bool) {
         let flight = &self.flight;
         if let Some(place) = flight.paths.place_of(path) {
@@ -78,9 +78,8 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Prefetches the packets in flight on a path and what has arrived of the stream, for a packet that comes
-    /// soon and may acknowledge some; else the packets that have arrived. Path and first stream have to be in
-    /// the cache.
+    /// Prefetches for a packet that arrives soon: if it may acknowledge packets, those in flight on its path and the
+    /// received parts of the stream, otherwise the received packets. Path and first stream must be in the cache.
     pub fn prefetch_flight(&self, path: PathId, acknowledges: bool) {
         let Some(place) = self.flight.paths.place_of(path) else { return };
         if acknowledges {
@@ -91,13 +90,12 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Prefetches the index of a stream's pieces, for a piece that comes soon. The first stream has to be in
-    /// the cache.
+    /// Prefetches the index of a stream's pieces, for a piece that arrives soon. The first stream must be in the cache.
     pub fn prefetch_held(&self, stream: StreamId) {
         self.flight.streams.prefetch_held(stream);
     }
 
-    /// Prefetches the neighbours of a piece that comes soon, once [`Self::prefetch_held`] is done.
+    /// Prefetches the neighbours of a piece that arrives soon, after [`Self::prefetch_held`] has taken effect.
     pub fn prefetch_place(&self, stream: StreamId, offset: u64) {
         self.flight.streams.prefetch_place(stream, offset);
     }
@@ -109,7 +107,7 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Takes a packet. Frames are taken out of it in place, to avoid moving them.
+    /// Handles a packet. Takes frames out of it in place, to avoid moving them.
     fn handle_packet(&mut self, now: Time, arrival: &Arrival, packet: &mut Packet<P>) {
         match self.flight.state() {
             State::Closed => return self.handle_while_closed(now, arrival, packet),
@@ -156,8 +154,8 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Whether frames ask for an acknowledgement. `None` for data that would make reassembly hold too many
-    /// pieces, and for streams without room: the packet counts as lost then.
+    /// Whether frames ask for an acknowledgement. `None` if their data would need too many pieces for reassembly, or
+    /// there is no room for a stream: then the packet counts as lost.
     fn look_at_frames(&mut self, frames: &[Frame<P>]) -> Option<bool> {
         let streams = &mut self.flight.streams;
         let mut eliciting = false;
@@ -280,15 +278,15 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Takes an acknowledgement that arrived on the path at `via`. Its facts are consumed in this order:
+    /// Handles an acknowledgement that arrived on the path at `via`. Its facts are used in this order:
     ///
-    /// 1. streams and path ids: data that arrived, resets and abandons that arrived;
+    /// 1. streams and path ids: data, resets and abandons that arrived;
     /// 2. the path: round trip, ECN marks, packet size; coupling: the packet's delay;
     /// 3. congestion control: bytes, rate, marks;
-    /// 4. liveness: a path in doubt may be well again;
-    /// 5. losses: queued again, then coupling, then congestion control, since coupling decides which windows
-    ///    they reduce;
-    /// 6. liveness: a path that answers may be of no use;
+    /// 4. liveness: a suspect path may have recovered;
+    /// 5. losses: queued again, then coupling, then congestion control, since coupling decides which windows they
+    ///    reduce;
+    /// 6. liveness: a path that answers may be useless;
     /// 7. reviews of pacing, send limit, groups and paths left out.
     fn handle_ack(&mut self, now: Time, via: usize, ack: &Ack) -> Result<(), ProtocolError> {
         let (flight, control) = (&mut self.flight, &mut self.control);
@@ -330,7 +328,7 @@ impl<P: Payload> Session<P> {
         live.detect_losses(now, flight, index);
         live.watch(now, flight, index, &outcome);
         let path = flight.paths.edit(index);
-        // A failed path that is not well again is still probed.
+        // A failed path that has not recovered is still probed.
         if path.state() != PathState::Failed {
             let more_out = path.board().pipe() > 0;
             path.health_mut().on_ack(now, more_out);
@@ -350,7 +348,7 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Moves a shutdown on when everything written has been acknowledged.
+    /// Continues a shutdown when all written data has been acknowledged.
     pub(super) fn advance_shutdown(&mut self) {
         let flight = &mut self.flight;
         let state = flight.state();
@@ -385,9 +383,9 @@ impl<P: Payload> Session<P> {
 
     /// The next message to send now. Packets of equal size over one route follow each other.
     ///
-    /// The order: handshake or last words; answers to late copies of INIT; challenges and their answers;
-    /// probes; control frames and reports, on the fastest path; acknowledgements that are late; data, where
-    /// the scheduler decides; acknowledgements that are due and found no data to travel with.
+    /// The order is: handshake or closing messages; answers to late copies of INIT; challenges and their answers;
+    /// probes; control frames and reports, on the fastest path; late acknowledgements; data, where the scheduler
+    /// decides; due acknowledgements without data to travel with.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<P>> {
         let wake_at = self.flight.clock.wake_at;
         let transmit = self.next_transmit(now);
@@ -481,7 +479,7 @@ impl<P: Payload> Session<P> {
         None
     }
 
-    /// An answer to a challenge, together with a challenge that is due over the same route.
+    /// An answer to a challenge, with a challenge that is due over the same route.
     fn transmit_answer(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
         let (flight, control) = (&mut self.flight, &mut self.control);
         let mut draft = Packets::draft(flight, index);
@@ -534,9 +532,9 @@ impl<P: Payload> Session<P> {
         Packets::build_mtu_probe(now, flight, index, size)
     }
 
-    /// Sends control frames and reports on the fastest path, regardless of its window: they are few and small, and others
-    /// wait for them. The answer to a repeat takes the path on which the repeat arrived, since the other may be dead, and an
-    /// end that only receives does not know.
+    /// Sends control frames and reports on the fastest path, regardless of its window: they are few and small, and
+    /// others wait for them. A repeated message is answered on the path on which it arrived: another path may be dead,
+    /// and an end that only receives does not know.
     fn transmit_control(&mut self, now: Time) -> Option<Transmit<P>> {
         let paths = &self.flight.paths;
         if self.flight.out.control.is_empty() && !self.reports.are_pending() {
@@ -569,7 +567,7 @@ impl<P: Payload> Session<P> {
         finish(now, &mut self.flight, index, draft)
     }
 
-    /// Lets the owner of a control frame write it; `None` when it has become pointless.
+    /// Has the owner of a control frame write it; `None` if it is no longer needed.
     fn frame_for(&mut self, now: Time, control: Control) -> Option<Frame<P>> {
         match control {
             Control::AckPath => Some(self.flight.acks.frame()),
@@ -615,7 +613,7 @@ impl<P: Payload> Session<P> {
         self.flight.clock.idle_at(&self.flight.config, self.flight.peer.as_ref())
     }
 
-    /// Without a usable path there is nothing to keep alive; failed paths are probed anyway.
+    /// When to keep the session alive. Without a usable path there is nothing to do; failed paths are probed anyway.
     fn keep_alive_at(&self) -> Time {
         let flight = &self.flight;
         let at = flight.clock.keep_alive_at(&flight.config, flight.life.side());
@@ -627,15 +625,14 @@ impl<P: Payload> Session<P> {
         if works { self.flight.clock.rest_at() } else { Time::NEVER }
     }
 
-    /// True when the session has been quiet for a while, apart from keep-alives. A driver may free memory as
-    /// well.
+    /// True if the session has been quiet for a while, apart from keep-alives. Then a driver may free memory as well.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         let flight = &self.flight;
         flight.state() == State::Established && flight.clock.is_at_rest(|| flight.packets())
     }
 
-    /// Does all work that is due.
+    /// Does all due work.
     pub fn handle_timeout(&mut self, now: Time) {
         let flight = &mut self.flight;
         flight.clock.forget_timeout();
@@ -648,7 +645,7 @@ impl<P: Payload> Session<P> {
             _ => {}
         }
         if self.idle_at() <= now {
-            // Everything is delivered both ways; only the peer's final message is missing.
+            // Both ends have delivered everything; only the peer's final message is missing.
             let over = self.flight.state() == State::ShutdownAckSent;
             let reason = if over { CloseReason::Finished } else { CloseReason::IdleTimeout };
             return self.flight.end(now, reason);

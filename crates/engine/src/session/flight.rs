@@ -1,7 +1,7 @@
 //! The shared state of a session's components: paths, streams, congestion control, and packets in flight.
 //!
-//! [`Flight`] finds out what an acknowledgement means for packets and streams, queues lost data again, and updates the
-//! index of the paths. [`super::liveness`] decides what it means for the paths themselves.
+//! [`Flight`] applies an acknowledgement to packets and streams, queues lost data again, and updates the index of the
+//! paths. [`super::liveness`] applies it to the paths' states.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::state::State;
 use crate::stats::SessionStats;
 use crate::stream::{Carried, SentRun, Streams};
 
-/// A scheduler's choice: bytes that leave on a path before the scheduler is asked again.
+/// A scheduler's choice: bytes to send on a path before the scheduler is asked again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub path: PathId,
@@ -59,11 +59,11 @@ pub(super) struct Flight<P> {
     pub out: Outbox,
     pub peer: Option<Params>,
     pub acks: AckRoutes,
-    /// Evidence of shared bottlenecks is wanted. Kept here since every acknowledgement asks.
+    /// Whether evidence of shared bottlenecks is needed. Stored here because every acknowledgement checks it.
     pub wants_evidence: bool,
     /// There are path rules.
     pub has_rules: bool,
-    /// A path whose cap gave another slice, or has none left.
+    /// A path that took another slice of its cap, or used it up.
     pub new_slice: Option<usize>,
     /// A packet that left on a path or over a route without proof: its address, and its bytes.
     pub sent_unproven: Option<(SocketAddr, u64)>,
@@ -147,8 +147,7 @@ impl<P: Payload> Flight<P> {
         }
     }
 
-    /// Looks at the stale paths, or at all when the windows may have changed. Out of line, since for most
-    /// packets nothing has.
+    /// Updates stale paths, or all if windows may have changed. Out of line, because most packets need none.
     #[inline(never)]
     fn refresh_stale(&mut self, known: bool, revision: Option<u64>) {
         if !known {
@@ -159,12 +158,12 @@ impl<P: Payload> Flight<P> {
         self.paths.refresh(|path| cc.window(path));
     }
 
-    /// Packets of all current paths, both ways.
+    /// Packets of all current paths in both directions.
     pub(super) fn packets(&self) -> u64 {
         self.paths.iter().map(|path| path.stats().packets_sent + path.stats().packets_received).sum()
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.paths.edit_all().for_each(crate::path::Path::shrink);
         self.streams.rest();
@@ -172,8 +171,8 @@ impl<P: Payload> Flight<P> {
         self.scratch = Scratch::default();
     }
 
-    /// Takes the ranges of an acknowledgement for the path at `index`. Returns what they mean for the path
-    /// and whether its packets become larger; [`Self::take_facts`] has the rest.
+    /// Handles the ranges of an acknowledgement for the path at `index`. Returns the consequences for the path, and
+    /// whether its packets become larger; [`Self::take_facts`] has the rest.
     pub(super) fn take_ranges(
         &mut self,
         now: Time,
@@ -210,7 +209,7 @@ impl<P: Payload> Flight<P> {
         Ok((outcome, resized))
     }
 
-    /// The facts of the acknowledgement taken last; [`Self::return_facts`] gives the list back.
+    /// The facts of the last acknowledgement; [`Self::return_facts`] returns the list.
     pub(super) fn take_facts(&mut self) -> Vec<AckFact> {
         std::mem::take(&mut self.scratch.facts)
     }
@@ -270,7 +269,7 @@ impl<P: Payload> Flight<P> {
         }
     }
 
-    /// Finds packets of a path that are lost, and queues what they carried for any path [M6].
+    /// Finds lost packets of a path, and queues their contents for any path [M6].
     pub(super) fn find_losses(&mut self, now: Time, index: usize) -> Option<Losses> {
         let path = self.paths.edit(index);
         let rtt = path.rtt();
@@ -332,7 +331,7 @@ impl<P: Payload> Flight<P> {
         self.choice = None;
     }
 
-    /// Lets the data in flight on a suspect path leave on others as well.
+    /// Allows the data in flight on a suspect path to be sent on others as well.
     pub(super) fn doubt_flight(&mut self, index: usize) {
         let elsewhere = self.carried_elsewhere(index);
         let (streams, out) = (&mut self.streams, &mut self.out);
@@ -348,7 +347,7 @@ impl<P: Payload> Flight<P> {
         self.choice = None;
     }
 
-    /// Lets the data of suspect paths leave on others as well, now that another path is active.
+    /// Allows the data of suspect paths to be sent on others as well, now that another path is active.
     pub(super) fn doubt_suspects(&mut self) {
         for index in 0..self.paths.len() {
             if self.paths[index].state() == PathState::Suspect {
@@ -362,7 +361,7 @@ impl<P: Payload> Flight<P> {
         self.duplicates || self.streams.is_redundant(stream)
     }
 
-    /// Data of streams that leave on several paths at once, as far as other active paths carry it.
+    /// Data of streams that are sent on several paths, as far as other active paths carry it.
     fn carried_elsewhere(&self, index: usize) -> Carried {
         let mut carried = Carried::default();
         if !self.duplicates && !self.streams.has_redundant() {
@@ -393,7 +392,7 @@ impl<P: Payload> Flight<P> {
         path.pacer_mut().set_rate(now, rate, size);
     }
 
-    /// Lets applications queue what all windows carry in two round trips, or 256 KiB.
+    /// Sets the data that applications may queue: two round trips of all windows, or 256 KiB.
     pub(super) fn update_send_limit(&mut self) {
         self.refresh_paths();
         self.streams.set_unsent_limit((self.paths.total_window() * 2).max(256 << 10));
@@ -405,7 +404,7 @@ impl<P: Payload> Flight<P> {
         live.map(|path| path.rtt().smoothed()).max().unwrap_or(self.config.initial_rtt)
     }
 
-    /// The peer reports where it sees this end on a path.
+    /// Records this end's address on a path, as the peer sees it.
     pub(super) fn observe(&mut self, path: PathId, address: SocketAddr) {
         let Some(index) = self.paths.place_of(path) else { return };
         if self.paths[index].feedback().observed() != Some(address)
@@ -415,7 +414,7 @@ impl<P: Payload> Flight<P> {
         }
     }
 
-    /// A control frame for a path or a stream, with its current values; `None` when it has become pointless.
+    /// A control frame for a path or a stream, with its current values; `None` if it is no longer needed.
     pub(super) fn frame(&mut self, now: Time, control: Control) -> Option<Frame<P>> {
         let rtt = self.longest_rtt();
         let path = |path| self.paths.place_of(path).map(|index| &self.paths[index]);
@@ -442,7 +441,7 @@ impl<P: Payload> Flight<P> {
         })
     }
 
-    /// True when no window has room, so that the scheduler need not be asked.
+    /// True if no window has room, so the scheduler need not be asked.
     pub(super) fn is_full(&self) -> bool {
         !self.paths.have_room() && !self.cc.is_paced() && self.config.early_binding.is_none()
     }

@@ -1,8 +1,8 @@
 //! The handshake: INIT races over all candidate routes, and the first INIT-ACK wins (MPMTP-AR §3.2 [R3]).
 //!
-//! The client sends the same INIT over every candidate at once, and again with doubled pauses. The route
-//! whose INIT-ACK comes first becomes path 0. The server answers each route on which INIT reached it. The
-//! first packet establishes it, and the packet's route becomes its path 0.
+//! The client sends the same INIT over every candidate at once, and repeats it with doubling pauses. The route of the
+//! first INIT-ACK becomes path 0. The server answers each route on which INIT arrived. The first packet establishes the
+//! session, and its route becomes the server's path 0.
 
 use anabranch_wire::{MAX_BLOCK, Message, Params, PathId, Payload, Pid, ResetToken, Side, Span, Time};
 
@@ -85,8 +85,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// The peer's INIT arrived again, perhaps over another route. It is answered until the client is known to hear this end,
-    /// since its first route may be dead.
+    /// Handles a repeated INIT, perhaps over another route. It is answered until a packet shows that the client
+    /// receives this end, because its first route may be dead.
     pub(super) fn handle_init<P: Payload>(
         now: Time,
         flight: &mut Flight<P>,
@@ -135,9 +135,8 @@ impl Handshake {
         control.on_established(now, flight);
     }
 
-    /// The first packet proves to the server that the client has its INIT-ACK. Its route becomes that of path
-    /// 0 if INIT came over it: a copy of the packet, sent from elsewhere by someone on the way, must not move
-    /// the path.
+    /// Handles the first packet, which proves to the server that the client has its INIT-ACK. Its route becomes that of
+    /// path 0 if INIT came over it: a copy of the packet, sent from elsewhere by a third party, must not move the path.
     pub(super) fn handle_first_packet<P: Payload>(
         now: Time,
         flight: &mut Flight<P>,
@@ -182,7 +181,7 @@ impl Handshake {
         Some(Transmit { route, pid, path: PathId::FIRST, message, size: INIT_SIZE, ecn: false })
     }
 
-    /// When INIT leaves again, or the handshake has taken too long.
+    /// When INIT is repeated, or the handshake times out.
     pub(super) fn next_timeout(&self, config: &Config) -> Time {
         let retry = self.candidates.iter().map(|candidate| candidate.due).min();
         let limit = self.started_at + config.connect_timeout;
@@ -195,7 +194,7 @@ impl Handshake {
         }
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.candidates.shrink_to_fit();
     }
@@ -208,7 +207,7 @@ impl Handshake {
     }
 }
 
-/// Takes the peer's parameters.
+/// Adopts the peer's parameters.
 fn adopt<P: Payload>(flight: &mut Flight<P>, params: Params) -> Result<(), ProtocolError> {
     if params.max_paths == 0 || usize::from(params.max_udp_payload) < INIT_SIZE {
         return Err(ProtocolError::Params);

@@ -23,11 +23,11 @@ pub(super) struct Lifecycle {
 
 /// The closing messages of an ended session.
 struct Ending {
-    /// The CLOSE for the peer; `None` if the peer knows already or cannot hear.
+    /// The CLOSE for the peer; `None` if the peer already knows or cannot be reached.
     message: Option<Close>,
-    /// Paths and routes over which it still has to leave.
+    /// Paths and routes over which to send it.
     say_on: Vec<(PathId, Route)>,
-    /// Packets received since the end.
+    /// Packets received after the end.
     heard: u64,
     forget_at: Time,
 }
@@ -47,7 +47,7 @@ impl Lifecycle {
         self.side
     }
 
-    /// True when nothing remains to be done for a closed session.
+    /// True if nothing is left to do for a closed session.
     pub(super) fn is_over(&self) -> bool {
         self.state == State::Closed
             && self.ending.as_ref().is_none_or(|ending| ending.forget_at == Time::ZERO)
@@ -62,7 +62,7 @@ impl Lifecycle {
         next.is_some()
     }
 
-    /// Ends the session for `reason`, and informs the peer where useful. False if it has ended before.
+    /// Ends the session for `reason`, and informs the peer if that is useful. False if it had ended before.
     pub(super) fn end(&mut self, now: Time, reason: &CloseReason, paths: &Paths, config: &Config) -> bool {
         let is_known = self.state.carries_data();
         if !self.trigger(Trigger::End) {
@@ -78,7 +78,7 @@ impl Lifecycle {
         let reachable = || paths.iter().filter(|path| path.is_reachable());
         let route_of = |path: &Path| (path.id(), path.route());
         let open: Vec<_> = reachable().filter(|path| !path.is_closing()).map(route_of).collect();
-        // When the last path was closed, the peer still has to hear of the end on one of them.
+        // When the last path was closed, the peer must still be informed on one of them.
         let say_on = if open.is_empty() { reachable().map(route_of).collect() } else { open };
         let rto = config.failure.rto;
         let linger = paths.iter().map(|path| path.rtt().rto(rto)).max().unwrap_or(Span::ZERO) * 3;
@@ -87,10 +87,9 @@ impl Lifecycle {
         true
     }
 
-    /// Notes a packet of the path at `index` after the end; `is_newest` when its number is the highest so
-    /// far. The 1st, 2nd, 4th, 8th … packet is answered, and the newest at the address it came from, since
-    /// the peer's may have changed and nothing will be proven any more. The answer is at most three times as
-    /// long as the packet.
+    /// Handles a packet of the path at `index` after the end; `is_newest` if its number is the highest so far. The 1st,
+    /// 2nd, 4th, 8th … packet is answered. The newest is answered at its source, because the peer's address may have
+    /// changed and will not be proven any more. The answer is at most three times as long as the packet.
     pub(super) fn on_late_packet(&mut self, path: &Path, arrival: &Arrival, is_newest: bool) {
         let Some(ending) = &mut self.ending else { return };
         ending.heard += 1;

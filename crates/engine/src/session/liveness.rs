@@ -1,7 +1,7 @@
-//! Decides when a path is suspected, held back, failed and taken back (mTCP §3.5 [M12, M13]).
+//! Decides when a path is suspected, held back, failed and readmitted (mTCP §3.5 [M12, M13]).
 //!
-//! A path judges itself: silence in `path::health`, uselessness in `path::trouble`. This module acts on the
-//! judgement: it moves the path's state, lets the data in flight leave on other paths, and reports the
+//! A path judges itself: silence in `path::health`, uselessness in `path::trouble`. This module acts on these
+//! judgements: it changes the path's state, allows the data in flight to be sent on other paths, and reports the
 //! change. It also owns the consequences of path states: groups of coupled windows, and standings.
 
 use anabranch_wire::{PathId, Payload, Rate, Span, Time};
@@ -17,7 +17,7 @@ use crate::path::{AckOutcome, Alarm, Answer, Bloat, Others, Path, PathEvent, Pat
 /// Most unanswered probes of a failed path that are remembered: it may stay cut for weeks.
 const MOST_PROBES: usize = 1024;
 
-/// An acknowledgement on a path: its round-trip sample, and the path that it came back on.
+/// An acknowledgement on a path: its round-trip sample, and its return path.
 #[derive(Clone, Copy)]
 pub(super) struct Echo {
     pub sample: Span,
@@ -87,7 +87,7 @@ impl Liveness {
         self.coupling.review(now, flight);
     }
 
-    /// Suspects a path that is silent.
+    /// Suspects a silent path.
     fn suspect_silent<P: Payload>(&mut self, flight: &mut Flight<P>, index: usize) {
         let path = flight.paths.edit(index);
         let received = path.stats().data_received;
@@ -118,7 +118,7 @@ impl Liveness {
         flight.doubt_suspects();
     }
 
-    /// Takes a path back if it is well, after something sent on it was acknowledged.
+    /// Readmits a path if it has recovered, after an acknowledgement of something sent on it.
     pub(super) fn revive<P: Payload>(
         &mut self,
         now: Time,
@@ -152,7 +152,7 @@ impl Liveness {
         self.restore(now, flight, index, sample);
     }
 
-    /// Lets a path carry data again.
+    /// Allows a path to carry data again.
     pub(super) fn restore<P: Payload>(
         &mut self,
         now: Time,
@@ -207,7 +207,7 @@ impl Liveness {
         }
     }
 
-    /// Lets the next probe of a suspect path leave when it is due.
+    /// Allows the next probe of a suspect path when it is due.
     pub(super) fn check_probe<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) {
         let path = flight.paths.edit(index);
         if path.state() == PathState::Suspect && path.trouble().probe_at().is_some_and(|at| at <= now) {
@@ -217,7 +217,7 @@ impl Liveness {
         }
     }
 
-    /// Lets the next probe of a failed path leave when it is due; true when one does.
+    /// Allows the next probe of a failed path when it is due; true if one was due.
     pub(super) fn check_failed<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> bool {
         let longest = flight.config.failure.probe_interval;
         let path = flight.paths.edit(index);
@@ -308,9 +308,9 @@ impl Liveness {
     }
 }
 
-/// Restarts a path after a long doubt, since its old window and round trips say little about the future. Slow start goes
-/// up to most of the former window, with the latest round trip. If the path is known to carry much less than before, there
-/// is no slow start, and the scheduler gets the rate.
+/// Restarts a path after a long doubt, because its old window and round trips are no longer reliable. Slow start ends
+/// at most of the former window, with the latest round trip. If the path is known to carry much less than before, there
+/// is no slow start, and the scheduler uses the known rate.
 fn begin_again<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize, sample: Option<Span>) {
     let path = flight.paths.edit(index);
     path.trouble_mut().forget_queue();
@@ -341,7 +341,7 @@ fn on_retransmission_timeout<P: Payload>(now: Time, flight: &mut Flight<P>, inde
     flight.update_pacing(now, index);
 }
 
-/// True when a path's queue is so long that the others need not wait for it; `sample` is its latest round trip.
+/// True if a path's standing queue delays the others too much; `sample` is its latest round trip.
 fn is_bloated(now: Time, paths: &mut Paths, index: usize, sample: Option<Span>) -> bool {
     let Some(sample) = sample else { return false };
     let path = &paths[index];

@@ -16,14 +16,14 @@
 //! | `unproven` | `Credit`, `Proofs` | limits for addresses where the peer has not answered |
 //! | `liveness` | `Liveness` | when a path is suspected, failed and taken back |
 //! | `rules` | `Rules` | the user's rules for paths: priorities, caps, paths left out |
-//! | `coupling` | `Coupling` | evidence of shared bottlenecks, and the groups that follow |
+//! | `liveness` | `Liveness` | when a path is suspected, failed and readmitted |
 //! | `sending` | `Sending` | data and acknowledgements out: scheduler, packets, copies, early binding |
 //! | `datagrams` | `Datagrams` | datagrams, copies of them, and parity |
 //! | `reports` | `Reports` | receiver reports |
 //! | `addresses` | `Addresses` | further addresses of both ends |
 //!
-//! Most components act on the `Flight`, which they get as an argument. The application's calls are in this file; `drive`
-//! takes messages in, gives messages out, and decides the order of work.
+//! Most components act on the `Flight`, which they get as an argument. The application's calls are in this file. `drive`
+//! handles and produces messages, and decides the order of work.
 
 mod ack_routes;
 mod addresses;
@@ -120,7 +120,7 @@ impl<P: Payload> Session<P> {
         session
     }
 
-    /// Opens a session: INIT goes out on every route.
+    /// Opens a session by sending INIT over every route.
     #[must_use]
     pub fn connect(
         config: impl Into<Arc<Config>>,
@@ -137,7 +137,7 @@ impl<P: Payload> Session<P> {
         session
     }
 
-    /// Accepts the session that a peer's INIT opens; INIT-ACK goes out over the INIT's route.
+    /// Accepts the session of a peer's INIT; INIT-ACK is sent over the INIT's route.
     ///
     /// # Errors
     /// [`ProtocolError::Params`] when the peer's parameters are out of range.
@@ -161,7 +161,7 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Whether INIT goes out on this route.
+    /// Whether INIT is sent over this route.
     #[must_use]
     pub fn is_candidate(&self, route: Route) -> bool {
         self.handshake.is_candidate(route)
@@ -173,7 +173,7 @@ impl<P: Payload> Session<P> {
         self.handshake.handle_cookie(now, route);
     }
 
-    /// Replaces the scheduler by one of the caller's.
+    /// Replaces the scheduler.
     pub fn set_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
         self.sending.set_scheduler(scheduler);
         self.flight.choice = None;
@@ -185,7 +185,7 @@ impl<P: Payload> Session<P> {
         self.flight.life.side()
     }
 
-    /// Where the session is in its life.
+    /// The state of the session.
     #[must_use]
     pub fn state(&self) -> State {
         self.flight.state()
@@ -207,7 +207,7 @@ impl<P: Payload> Session<P> {
         self.flight.out.pid_changes.pop_oldest()
     }
 
-    /// Opens a stream; `None` while the peer admits no more, until [`Event::StreamsAvailable`].
+    /// Opens a stream; `None` until [`Event::StreamsAvailable`] if the peer allows no more.
     pub fn open_stream(&mut self) -> Option<StreamId> {
         self.flight.streams.open()
     }
@@ -224,11 +224,11 @@ impl<P: Payload> Session<P> {
         self.flight.streams.accept()
     }
 
-    /// Takes bytes from the front of `data`; returns how many. If it takes fewer than all, the stream is full: wait for
+    /// Writes bytes from the front of `data`; returns how many. If these are not all, the stream is full: wait for
     /// [`Event::StreamWritable`].
     ///
     /// # Errors
-    /// [`StreamError`] when the stream takes no bytes any more.
+    /// [`StreamError`] if the stream accepts no more bytes.
     pub fn write(&mut self, stream: StreamId, data: &mut P) -> Result<usize, StreamError> {
         let taken = self.flight.streams.write(stream, data)?;
         self.flight.stats.bytes_written += taken as u64;
@@ -238,12 +238,12 @@ impl<P: Payload> Session<P> {
     /// Ends the sending half of a stream after the data written so far.
     ///
     /// # Errors
-    /// [`StreamError`] when it has ended already.
+    /// [`StreamError`] if it has already ended.
     pub fn finish(&mut self, stream: StreamId) -> Result<(), StreamError> {
         self.flight.streams.finish(stream)
     }
 
-    /// Gives up the sending half of a stream, and sends the peer `code`.
+    /// Resets the sending half of a stream, and sends the peer `code`.
     ///
     /// # Errors
     /// [`StreamError::Unknown`] when there is no such stream.
@@ -260,7 +260,7 @@ impl<P: Payload> Session<P> {
         self.flight.streams.stop(stream, code, &mut self.flight.out.control)
     }
 
-    /// Takes up to `most` bytes from a stream.
+    /// Reads up to `most` bytes from a stream.
     ///
     /// # Errors
     /// [`StreamError::Unknown`] when there is no such stream, or its end was read already.
@@ -268,12 +268,11 @@ impl<P: Payload> Session<P> {
         self.flight.streams.read(stream, most, &mut self.flight.out.control)
     }
 
-    /// Sends a stream on every path at once from now on, or on one path again. It has the lowest latency and
-    /// no pause when a path dies, as long as each path can carry all of it. The peer decides about its own
-    /// half.
+    /// Sends a stream on every path at once, or on one path again. This gives the lowest latency, and no pause when a
+    /// path dies, as long as each path can carry the whole stream. The peer decides about its own half.
     ///
     /// # Errors
-    /// [`StreamError`] when there is no such stream, or all of it was delivered or given up.
+    /// [`StreamError`] if there is no such stream, or all of it was delivered or reset.
     pub fn set_redundant(&mut self, stream: StreamId, redundant: bool) -> Result<(), StreamError> {
         self.flight.choice = None;
         self.flight.streams.set_redundant(stream, redundant)
@@ -287,30 +286,30 @@ impl<P: Payload> Session<P> {
         self.datagrams.send(&mut self.flight, datagram)
     }
 
-    /// Asks `source` from now on for datagrams whenever a path has room and none wait in the session.
+    /// Takes datagrams from `source` whenever a path has room and none wait in the session.
     pub fn set_datagram_source(&mut self, source: Box<dyn DatagramSource<P>>) {
         self.datagrams.set_source(source);
     }
 
-    /// Takes a datagram that arrived, with its time of arrival.
+    /// Removes the oldest received datagram; returns it with its time of arrival.
     pub fn recv_datagram(&mut self) -> Option<(Time, DatagramFrame<P>)> {
         self.datagrams.receive()
     }
 
-    /// Sets how the datagrams of a class, 0 to 15, are protected from now on. [`Config::datagrams`] gives the initial
-    /// setting.
+    /// Sets the protection of the datagrams of a class, 0 to 15. [`Config::datagrams`] has the initial setting.
     pub fn set_datagram_mode(&mut self, class: u8, mode: DatagramMode) {
         self.datagrams.set_mode(class, mode);
     }
 
-    /// Takes the lists of a sent message, or of any other that its caller no longer needs, to reuse them.
+    /// Returns the lists of a message that is no longer needed for reuse.
     #[inline]
     pub fn reclaim(&mut self, message: &mut Message<P>) {
         self.sending.packets.spare.reclaim(message);
     }
 
-    /// Opens a path over `route`. It carries data once the peer has answered on it. While the peer is silent, the last id is
-    /// kept for [`Self::reserve_path`]: the peer gives no new ids then, and a path through a relay may still work.
+    /// Opens a path over `route`. It carries data after the peer has answered on it. While the peer is silent, the last
+    /// id is kept for [`Self::reserve_path`]: the peer provides no new ids then, and a path through a relay may still
+    /// work.
     ///
     /// # Errors
     /// [`PathError`] when it cannot be opened now.
@@ -323,7 +322,7 @@ impl<P: Payload> Session<P> {
         self.control.close(now, &mut self.flight, path, reason);
     }
 
-    /// True when the peer has answered at this address, in the handshake or on a path.
+    /// True if the peer has answered at this address, in the handshake or on a path.
     #[must_use]
     pub fn is_proven(&self, address: SocketAddr) -> bool {
         self.control.is_proven(&self.flight, address)
@@ -337,10 +336,10 @@ impl<P: Payload> Session<P> {
         self.control.ids.reserve(&mut self.flight)
     }
 
-    /// Opens a reserved path over `route`; the peer has to send with the PID `reply`, at the last relay.
+    /// Opens a reserved path over `route`; the peer must send with the PID `reply`, at the last relay.
     ///
     /// # Errors
-    /// [`PathError`] when it cannot be opened any more; the id is spent then.
+    /// [`PathError`] if it cannot be opened; the id is then spent.
     pub fn open_reserved(
         &mut self,
         now: Time,
@@ -363,8 +362,8 @@ impl<P: Payload> Session<P> {
         self.flight.paths[place].remote_pid()
     }
 
-    /// Before the handshake of a client that reaches the peer through relays: the peer has to send with the
-    /// PID `reply`, at the last relay, until further paths are open.
+    /// Sets, before the handshake of a client that reaches the peer through relays, the PID `reply` at the last relay.
+    /// The peer must send with it until further paths are open.
     pub fn set_first_reply_pid(&mut self, reply: Pid) {
         self.handshake.set_local_pid(reply);
         self.control.ids.set_first_reply(reply);
@@ -380,7 +379,7 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Limits the UDP payload on a path, to what its local interface takes.
+    /// Limits the UDP payload on a path to that of its local interface.
     ///
     /// # Errors
     /// [`PathError::Unknown`] when there is no such path.
@@ -392,7 +391,7 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Puts paths into congestion-control groups: windows of one group are coupled. From then on the caller decides about
+    /// Sets a path's congestion-control group; windows of one group are coupled. From then on the caller decides about
     /// groups ([`Coupling::Fixed`](crate::Coupling::Fixed)).
     ///
     /// # Errors
@@ -412,7 +411,7 @@ impl<P: Payload> Session<P> {
         self.control.live.coupling.shared_bottleneck(a, b)
     }
 
-    /// Describes where packets leave by a socket, so that rules can refer to it. Call it before paths begin there; the rules
+    /// Describes the local end of a socket, so that rules can refer to it. Call it before paths start there; the rules
     /// are then applied to existing paths too.
     pub fn describe_socket(&mut self, now: Time, socket: u32, place: PathOrigin) {
         self.control.describe_socket(now, &mut self.flight, socket, place);
@@ -436,11 +435,11 @@ impl<P: Payload> Session<P> {
         self.control.live.rules.get()
     }
 
-    /// Replaces the rules. Paths that they exclude are closed; they apply to the others. If there were no rules before, pass
-    /// the `places` of all sockets too.
+    /// Replaces the rules. Paths that they exclude are closed; they apply to the others. If there were no rules before,
+    /// also pass the `places` of all sockets.
     ///
     /// # Errors
-    /// [`PathError::NoneLeft`] when no path would be left; then nothing changes.
+    /// [`PathError::NoneLeft`] if no path would remain; then nothing changes.
     pub fn set_path_rules(
         &mut self,
         now: Time,
@@ -465,7 +464,7 @@ impl<P: Payload> Session<P> {
         self.flight.paths.iter().filter_map(|path| path.feedback().observed())
     }
 
-    /// Closes once everything written has been delivered; the peer may still send its remaining data.
+    /// Closes the session after all written data has been delivered; the peer may still send its remaining data.
     pub fn close(&mut self, now: Time) {
         self.flight.clock.forget_timeout();
         match self.flight.state() {
@@ -490,7 +489,7 @@ impl<P: Payload> Session<P> {
         self.handshake.stop_if_over(self.flight.state());
     }
 
-    /// True when nothing remains to be done for a closed session.
+    /// True if nothing is left to do for a closed session.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.flight.life.is_over()

@@ -43,7 +43,7 @@ impl Outbox {
         self.control.push(control);
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         if self.control.is_empty() {
             self.control = ControlQueue::default();

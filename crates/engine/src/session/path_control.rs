@@ -1,8 +1,8 @@
 //! Opens, proves, moves and abandons paths.
 //!
-//! One end opens a path: it sends a challenge to the PID that the peer gave for the path's id. If the address
-//! has no proof, a small challenge comes first, then one padded to the size that every path must carry. The
-//! peer creates the path when the packet arrives, answers it, and challenges in turn.
+//! One end opens a path: it sends a challenge to the PID that the peer provided for the path's id. If the address has
+//! no proof, a small challenge comes first, then one padded to the size that every path must carry. The peer creates
+//! the path when the packet arrives, answers it, and sends its own challenge.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::stream::{MemoryBudget, Reservation};
 
 /// Paths that the peer may always open, even without memory budget ...
 const FREE_PATHS: usize = 4;
-/// ... and the bytes of the budget that each further path takes.
+/// ... and the bytes of the budget for each further path.
 const PATH_COST: u64 = 4 << 10;
 /// How long a new path is challenged before it is given up.
 const VALIDATION_PATIENCE: Span = Span::from_secs(5);
@@ -38,7 +38,7 @@ pub enum PathError {
     /// As many paths are open as both ends allow.
     #[error("no more than {0} paths are allowed at the same time")]
     TooMany(u32),
-    /// The peer has not given a PID for the next path yet; try again a round trip later.
+    /// The peer has not provided a PID for the next path yet; try again a round trip later.
     #[error("the peer has not made the next path ready yet")]
     NotReady,
     /// A path over this route exists.
@@ -74,7 +74,7 @@ pub(super) struct PathControl {
     early_wishes: BTreeMap<PathId, EarlyWish>,
     /// How often the peer may open paths.
     churn: Churn,
-    /// Memory reserved for the paths that it has opened.
+    /// Memory reserved for the paths that the peer has opened.
     memory: Reservation,
 }
 
@@ -119,8 +119,8 @@ impl PathControl {
         }
     }
 
-    /// Opens a path over `route`. While the peer is silent, the last id is kept for [`PathIds::reserve`]: the peer gives no new
-    /// ids then, and a path through a relay may still work.
+    /// Opens a path over `route`. While the peer is silent, the last id is kept for [`PathIds::reserve`]: the peer
+    /// provides no new ids then, and a path through a relay may still work.
     pub(super) fn open<P: Payload>(
         &mut self,
         now: Time,
@@ -146,7 +146,7 @@ impl PathControl {
         Ok(id)
     }
 
-    /// Opens a reserved path over `route`; the peer has to send with the PID `reply`, at the last relay.
+    /// Opens a reserved path over `route`; the peer must send with the PID `reply`, at the last relay.
     pub(super) fn open_reserved<P: Payload>(
         &mut self,
         now: Time,
@@ -291,7 +291,7 @@ impl PathControl {
         Some(index)
     }
 
-    /// Proves another address before it is used, after a packet of a proven path came from there.
+    /// Proves a new address before it is used, after a packet of a proven path came from there.
     pub(super) fn notice_route<P: Payload>(
         &mut self,
         now: Time,
@@ -380,8 +380,9 @@ impl PathControl {
         self.live.rules.review_standings(flight);
     }
 
-    /// Closes one of two active paths over the same route. Both ends may open one at the same moment, for example when a link
-    /// returns. Both choose to close the server's. Two paths opened by one end only look alike here: they use one relay.
+    /// Closes one of two active paths over the same route. Both ends may open one at the same time, for example when a
+    /// link returns. Both choose to close the server's. Two paths opened by one end only look alike here: they use one
+    /// relay.
     fn close_twin<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize) {
         let (id, route) = (flight.paths[index].id(), flight.paths[index].route());
         let is_twin = |path: &&Path| path.id().opener() != id.opener() && path.route() == route;
@@ -486,7 +487,7 @@ impl PathControl {
         self.ids.issue(flight);
     }
 
-    /// Does what is due on all paths.
+    /// Does all due work of the paths.
     pub(super) fn handle_timeout<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>) {
         let mut index = 0;
         while index < flight.paths.len() {
@@ -525,7 +526,7 @@ impl PathControl {
         })
     }
 
-    /// Gives up a path that the peer never answered.
+    /// Abandons a path that the peer never answered.
     fn check_validation<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize) {
         let path = &flight.paths[index];
         let Some(challenge) = path.proof().challenge().filter(|asked| asked.age(now) >= VALIDATION_PATIENCE)
@@ -544,8 +545,8 @@ impl PathControl {
         }
     }
 
-    /// True when a path keeps waiting for a silent peer. Giving it up would spend its id, and without ids no other route can
-    /// be tried. So the path stays while there is room for more.
+    /// True if a path keeps waiting for a silent peer. Abandoning it would spend its id, and without ids no other route
+    /// can be tried. So the path is kept while more paths are allowed.
     fn waits_for_peer<P: Payload>(&self, flight: &Flight<P>, challenge: &Challenge) -> bool {
         let taken = flight.paths.open_count() + self.ids.reserved_count();
         taken < flight.max_paths() && challenge.is_unheard(flight.clock.last_heard)
@@ -572,7 +573,7 @@ impl PathControl {
         self.live.rules.review_standings(flight);
     }
 
-    /// Notes where packets leave by a socket, and applies the rules to its paths.
+    /// Records the local end of a socket, and applies the rules to its paths.
     pub(super) fn describe_socket<P: Payload>(
         &mut self,
         now: Time,
@@ -603,7 +604,7 @@ impl PathControl {
         Ok(())
     }
 
-    /// Notes in the flight whether rules and coupling need to see acknowledgements.
+    /// Records in the flight whether rules and coupling need acknowledgements.
     pub(super) fn note_interests<P: Payload>(&self, flight: &mut Flight<P>) {
         flight.has_rules = self.live.rules.are_there();
         flight.wants_evidence = self.live.coupling.wants_evidence();
@@ -614,7 +615,7 @@ impl PathControl {
         let wish = (status.usage, status.sequence);
         let is_new = match flight.paths.place_of(status.path) {
             Some(index) => flight.paths.edit(index).hear_wish(wish),
-            // The frame overtook the packet that opens the path.
+            // The frame arrived before the packet that opens the path.
             None if self.ids.is_awaited(status.path, false) => {
                 let known = &mut self.early_wishes.entry(status.path).or_default().usage;
                 let is_new = wish.1 > known.1;
@@ -692,8 +693,7 @@ impl PathControl {
             && !flight.paths.is_taken(route, index)
         {
             self.move_path(now, flight, index, route);
-            // Even if the address is the same: packets in flight may be lost, and are not to count against
-            // this route.
+            // Even for the same address: packets in flight may be lost, and must not count against this route.
             flight.give_up_flight(now, index);
             if let Some(rtt) = rtt {
                 flight.paths.edit(index).sample_rtt(now, PathId::FIRST, rtt, Span::ZERO);
@@ -702,7 +702,7 @@ impl PathControl {
         }
     }
 
-    /// Lets the client challenge another route when path 0 is silent.
+    /// Has the client challenge another route while path 0 is silent.
     fn try_alternative<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize) {
         let path = &flight.paths[index];
         if flight.life.side() == Side::Server || path.id() != PathId::FIRST {

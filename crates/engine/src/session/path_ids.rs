@@ -1,9 +1,9 @@
-//! Path ids and their PIDs: this end gives some to the peer ahead of need, and the peer gives some to this end.
+//! Path ids and their PIDs: each end provides some to the other in advance.
 //!
-//! A path through relays is prepared before it is opened, since a relay needs the PIDs of both ends to forward for it. So
-//! an id is *reserved*, which names both PIDs. The driver sets up the relays with them, and then opens the path over a
-//! route that stands for the chain. The peer has to send with the PID that the last relay gave, not with this end's own.
-//! Each challenge repeats this PID in a NEW_PID frame on the path itself, so that no older frame can override it.
+//! A path through relays is prepared before it is opened, because relays need the PIDs of both ends. So an id is
+//! *reserved*, which names both PIDs. The driver sets up the relays with them, and then opens the path over a route
+//! that stands for the chain. The peer must send with the PID of the last relay, not with this end's own. Each
+//! challenge repeats this PID in a NEW_PID frame on the path itself, so that no older frame can override it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ pub(super) struct PathIds {
     remote: BTreeMap<PathId, (Pid, ResetToken)>,
     /// Ids reserved for paths through relays.
     reserved: BTreeSet<PathId>,
-    /// For paths through relays: the PID at the last relay, which the peer has to use.
+    /// For paths through relays: the PID at the last relay, which the peer must use.
     reply: BTreeMap<PathId, Pid>,
     /// Paths abandoned here, with the reason, until the peer knows.
     abandoned: BTreeMap<PathId, u64>,
@@ -66,13 +66,13 @@ impl PathIds {
         }
     }
 
-    /// Gives the peer a PID for a path.
+    /// Provides the peer with a PID for a path.
     pub(super) fn register(&mut self, out: &mut Outbox, path: PathId, pid: Pid, token: ResetToken) {
         self.local.insert(path, (pid, token));
         out.pid_changes.push(PidChange::Register { pid, path });
     }
 
-    /// Gives the peer PIDs for the next few paths of each parity.
+    /// Provides the peer with PIDs for the next few paths of each parity.
     pub(super) fn issue<P: Payload>(&mut self, flight: &mut Flight<P>) {
         for parity in 0..2 {
             for _ in self.ready_count(flight, parity)..PIDS_AHEAD {
@@ -95,8 +95,8 @@ impl PathIds {
         flight.out.want(Control::NewPid(path));
     }
 
-    /// Gives PIDs for as many of the peer's own ids as it names PIDs for, within the limit of open paths: naming many
-    /// means that it wants to open many paths.
+    /// Provides PIDs for as many of the peer's own ids as the peer names PIDs for, within the limit of open paths: a
+    /// peer that names many wants to open many paths.
     fn follow_peer<P: Payload>(&mut self, flight: &mut Flight<P>, named: PathId) {
         if named.opener() == self.side {
             return;
@@ -109,8 +109,8 @@ impl PathIds {
         }
     }
 
-    /// Takes a PID that the peer names in a packet of the path `on`. If the path's opener names a PID on the path
-    /// itself, that is its latest.
+    /// Stores a PID that the peer names in a packet of the path `on`. A PID that the path's opener names on the path
+    /// itself is its latest.
     pub(super) fn handle_new_pid<P: Payload>(
         &mut self,
         flight: &mut Flight<P>,
@@ -138,8 +138,8 @@ impl PathIds {
         Ok(())
     }
 
-    /// The next id to open here, if both ends have named their PIDs for it. With `spare`, the following id has to be
-    /// ready as well.
+    /// The next id to open here, if both ends have named their PIDs for it. With `spare`, the id after it must be ready
+    /// as well.
     pub(super) fn take_next(&mut self, spare: bool) -> Option<PathId> {
         let is_ready = |id: PathId| self.local.contains_key(&id) && self.remote.contains_key(&id);
         let id = PathId(self.next);
@@ -150,7 +150,7 @@ impl PathIds {
         Some(id)
     }
 
-    /// Takes the PID that the peer gave for a path.
+    /// Removes and returns the PID that the peer provided for a path.
     pub(super) fn take_remote(&mut self, id: PathId) -> Option<(Pid, ResetToken)> {
         self.remote.remove(&id)
     }
@@ -160,7 +160,7 @@ impl PathIds {
         id.opener() != self.side && self.local.contains_key(&id) && !is_open
     }
 
-    /// Takes back the PIDs of a closed path; false if the peer had none.
+    /// Retires the PIDs of a closed path; false if the peer had none.
     pub(super) fn retire(&mut self, out: &mut Outbox, path: PathId) -> bool {
         let retired = self.local.remove(&path);
         if let Some((pid, _)) = retired {
@@ -199,7 +199,7 @@ impl PathIds {
         self.reserved.contains(&id)
     }
 
-    /// Takes a reserved id for a path on which the peer has to send with the PID `reply`.
+    /// Uses a reserved id for a path on which the peer must send with the PID `reply`.
     pub(super) fn take_reserved(&mut self, id: PathId, reply: Pid) {
         self.reserved.remove(&id);
         self.reply.insert(id, reply);
@@ -220,7 +220,7 @@ impl PathIds {
         self.reply.contains_key(&id)
     }
 
-    /// On path 0, the peer has to send with the PID `reply`.
+    /// Sets the PID `reply` with which the peer must send on path 0.
     pub(super) fn set_first_reply(&mut self, reply: Pid) {
         self.reply.insert(PathId::FIRST, reply);
     }
@@ -232,7 +232,7 @@ impl PathIds {
         Some(NewPid { path, pid, reset_token })
     }
 
-    /// Tells the peer that a path is given up.
+    /// Informs the peer that a path is abandoned.
     pub(super) fn abandon(&mut self, out: &mut Outbox, id: PathId, reason: AbandonReason) {
         self.abandoned.insert(id, reason.code());
         if self.abandoned.len() > MAX_ABANDONED {
@@ -246,7 +246,7 @@ impl PathIds {
         self.abandoned.remove(&id);
     }
 
-    /// The frame for a PID or for a path given up; `None` for others, or when it has become pointless.
+    /// The frame for a PID or an abandoned path; `None` for other controls, or if it is no longer needed.
     pub(super) fn frame<P: Payload>(&self, control: Control) -> Option<Frame<P>> {
         match control {
             Control::NewPid(path) => {

@@ -1,18 +1,17 @@
-//! Other routes for path 0, which the race of the handshake leaves while path 0 is the only path.
+//! The other routes of the handshake's race, as alternatives while path 0 is the only path.
 //!
-//! Until each end has named PIDs for further paths, a round trip after the handshake, there is only path 0.
-//! If it is silent from its first packet on, it would take long to wait for the probe timeout, three round
-//! trips, and then for the proof of another route. So each end remembers the routes over which it heard the
-//! other in the handshake, which proves them:
+//! Until each end has named PIDs for further paths, a round trip after the handshake, path 0 is the only path. If it is
+//! silent from its first packet on, recovery would take three round trips for the probe timeout, and then the proof of
+//! another route. So each end stores the routes on which the other's messages arrived in the handshake, which proves
+//! them:
 //!
 //! - the client moves path 0 to one of them when the first acknowledgement is half a round trip late;
-//! - an end follows at once when the newest packet of path 0 comes over one of them.
+//! - an end follows at once when the newest packet of path 0 arrives over one of them.
 //!
-//! From the probe timeout on, the client challenges the other routes in turn, first those over which
-//! something was heard.
+//! After the probe timeout, the client challenges the other routes in turn, first those on which a message arrived.
 //!
-//! The client chooses between the routes of the race and the server follows. If each followed the newest
-//! packets of the other, they might never agree.
+//! The client chooses between the routes of the race, and the server follows. If each followed the newest packets of
+//! the other, they might never agree.
 
 use std::net::SocketAddr;
 
@@ -34,7 +33,7 @@ pub(super) struct Raced {
 }
 
 impl Raced {
-    /// The round-trip time, when what comes now can only answer one message.
+    /// The round-trip time, if an arrival now can only be the answer to one message.
     pub(super) fn rtt(&self, now: Time) -> Option<Span> {
         (self.attempts == 1).then(|| now.since(self.sent_at))
     }
@@ -43,9 +42,9 @@ impl Raced {
 /// The routes of the race.
 #[derive(Debug, Default)]
 pub(super) struct Race {
-    /// INIT went over these and nothing came back.
+    /// Routes on which INIT was sent and nothing arrived.
     unheard: Vec<Raced>,
-    /// INIT or INIT-ACK came over these; at the client with the round-trip time.
+    /// Routes on which INIT or INIT-ACK arrived; at the client with the round-trip time.
     proven: Vec<(Raced, Option<Span>)>,
     /// Path 0 took these until it was silent.
     left: Vec<Route>,
@@ -53,8 +52,8 @@ pub(super) struct Race {
     chosen_here: Vec<Route>,
     /// Number of challenges so far.
     challenged: usize,
-    /// Challenges that others have replaced. If a round trip is longer than the probe timeout, their answers
-    /// come late.
+    /// Challenges that were replaced by others. If a round trip is longer than the probe timeout, their answers arrive
+    /// late.
     asked: Vec<Challenge>,
 }
 
@@ -71,12 +70,12 @@ impl Race {
         self.chosen_here.contains(&route)
     }
 
-    /// True when a message of the handshake came from `address`.
+    /// True if a message of the handshake came from `address`.
     pub(super) fn is_heard_at(&self, address: SocketAddr) -> bool {
         self.proven.iter().any(|(raced, _)| raced.route.remote == address)
     }
 
-    /// INIT came over `route`.
+    /// Records an INIT over `route`.
     pub(super) fn on_init(&mut self, now: Time, route: Route) {
         if self.proven.len() < MAX_ROUTES && self.proven.iter().all(|(known, _)| known.route != route) {
             self.proven.push((Raced { route, sent_at: now, attempts: 0 }, None));
@@ -90,7 +89,7 @@ impl Race {
         }
     }
 
-    /// INIT-ACK came over `route`; true for the first one there.
+    /// Records an INIT-ACK over `route`; true for the first one there.
     pub(super) fn on_init_ack(&mut self, now: Time, route: Route) -> bool {
         let index = self.unheard.iter().position(|unheard| unheard.route == route);
         let raced = index.map(|index| self.unheard.remove(index));
@@ -98,8 +97,8 @@ impl Race {
         raced.is_some()
     }
 
-    /// The next route to challenge, in turn: first those over which something was heard, but these only once
-    /// path 0 has been silent for longer than one lost packet explains.
+    /// The next route to challenge, in turn. Routes on which a message arrived come first, but only after path 0 has
+    /// been silent for longer than one lost packet explains.
     pub(super) fn next_to_challenge(
         &mut self,
         silent_for_long: bool,
@@ -122,18 +121,18 @@ impl Race {
         self.asked.push(challenge);
     }
 
-    /// Path 0 has another route now: answers to earlier challenges move it no more.
+    /// Path 0 has another route now, so answers to earlier challenges do not move it.
     pub(super) fn settle(&mut self) {
         self.asked.clear();
     }
 
-    /// Takes out a proven route, for path 0 to move to.
+    /// Removes and returns a proven route, as the new one of path 0.
     pub(super) fn take(&mut self, route: Route) -> Option<Raced> {
         let index = self.proven.iter().position(|(proven, _)| proven.route == route);
         index.map(|index| self.proven.remove(index).0)
     }
 
-    /// Takes out the proven route found last, with its round-trip time.
+    /// Removes and returns the latest proven route with its round-trip time.
     pub(super) fn pop_proven(&mut self) -> Option<(Route, Option<Span>)> {
         self.proven.pop().map(|(raced, rtt)| (raced.route, rtt))
     }
@@ -142,7 +141,7 @@ impl Race {
         !self.proven.is_empty()
     }
 
-    /// Path 0 has left `route`.
+    /// Records that path 0 has left `route`.
     pub(super) fn on_left(&mut self, route: Route) {
         if self.is_chosen_here(route) && !self.left.contains(&route) {
             self.left.push(route);
@@ -154,7 +153,7 @@ impl Race {
         self.asked.iter().find(|challenge| challenge.token == token).copied()
     }
 
-    /// Another path carries data: path 0 stays where it is.
+    /// Ends the race: another path carries data, so path 0 keeps its route.
     pub(super) fn end(&mut self) {
         self.unheard.clear();
         self.proven.clear();
@@ -209,7 +208,7 @@ mod tests {
         let mut client =
             Session::<Length>::connect(Config::default(), &routes, Box::new(Pids(0)), budget, now);
         while client.poll_transmit(now).is_some() {}
-        // INIT goes over one route after the other.
+        // INIT is sent over one route after the other.
         let now = now + Span::from_secs(2);
         assert!(challenges(&mut client, now).is_empty());
         let params = local_params(&Config::default(), (Pid(9), ResetToken([2; 16])), 1 << 20);
@@ -222,7 +221,7 @@ mod tests {
         assert!(asked.iter().any(|(_, route)| *route != over), "{asked:?}");
         assert_ne!(asked.last().map(|(token, _)| *token), Some(first));
         while client.poll_event().is_some() {}
-        // It moves path 0, and no further answer does.
+        // It moves path 0, and later answers do not.
         let other = asked.iter().copied().find(|(_, route)| *route != over);
         for (fsn, (token, route)) in (0..).map(Fsn).zip([(first, over)].into_iter().chain(other)) {
             let frames = [Frame::PathResponse { token }].into_iter().collect();

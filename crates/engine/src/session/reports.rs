@@ -1,8 +1,8 @@
-//! Receiver reports and what the sender learns from them (MPMTP-AR §3.5 [R6]).
+//! Receiver reports, and their use by the sender (MPMTP-AR §3.5 [R6]).
 //!
 //! The receiver spends a fraction of its incoming traffic on reports. The fraction falls while the paths' reliability
-//! is steady, and rises when it changes. After every third report of a path the sender
-//! updates the path's reliability `R ← α·R + (1−α)·received/sent` and the load weights `w ← w·R/R̄`.
+//! is steady, and rises when it changes. After every third report of a path, the sender updates the path's reliability
+//! `R ← α·R + (1−α)·received/sent` and the load weights `w ← w·R/R̄`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::flight::Flight;
 use crate::config::{Config, ReportConfig};
 use crate::path::{Path, Paths};
 
-/// Bytes that a report takes, with its share of a packet.
+/// Bytes of a report, with its share of a packet.
 const REPORT_BYTES: f64 = 48.0;
 /// The least and the largest fraction, and the first one.
 const FRACTIONS: (f64, f64) = (0.01, 0.05);
@@ -118,7 +118,7 @@ impl Reports {
     }
 }
 
-/// Takes a report of the peer.
+/// Handles a report from the peer.
 pub(super) fn handle_report<P: Payload>(flight: &mut Flight<P>, report: &Report) {
     let alpha = flight.config.reports.unwrap_or_default().alpha;
     let Some(index) = flight.paths.place_of(report.path) else { return };

@@ -1,10 +1,8 @@
-//! Applies what the user wants of paths: priorities, caps, paths left out. Reports each path's standing when
-//! it changes.
+//! Applies the user's rules for paths: priorities, caps, paths left out. Reports each path's standing when it changes.
 //!
-//! The rules and the reasons come from [`crate::manager`]. A path's terms are looked up when it is created,
-//! and again when the rules change. The peer hears the wanted use of a path (PATH_STATUS) and how much it may
-//! send there (MAX_PATH_DATA). It does not hear which paths are left out for gaining nothing, since that
-//! concerns only what this end sends.
+//! The rules and the reasons come from [`crate::manager`]. A path's terms are looked up when it is created, and again
+//! when the rules change. The peer is informed of the wanted use of a path (PATH_STATUS) and of its limit there
+//! (MAX_PATH_DATA). It is not informed of paths left out because they gain nothing: that concerns only this end's data.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +21,7 @@ use crate::route::Route;
 #[derive(Debug)]
 pub(super) struct Rules(Option<Box<Managed>>);
 
-/// Rules, and where each socket's packets leave.
+/// Rules, and the local end of each socket.
 #[derive(Debug, Default)]
 struct Managed {
     rules: PathRules,
@@ -56,7 +54,7 @@ impl Rules {
         self.0.as_ref().map(|managed| managed.rules.clone()).unwrap_or_default()
     }
 
-    /// Notes where packets leave by a socket; true when rules may apply to its paths in another way than before.
+    /// Records the local end of a socket; true if that may change how rules apply to its paths.
     pub(super) fn describe(&mut self, socket: u32, place: PathOrigin) -> bool {
         let Some(managed) = &mut self.0 else { return false };
         let changes = managed.places.get(&socket) != Some(&place);
@@ -66,7 +64,7 @@ impl Rules {
         changes
     }
 
-    /// Replaces the rules, unless they would leave none of the open `paths`; false then.
+    /// Replaces the rules; false, without a change, if they would exclude all open `paths`.
     pub(super) fn replace(
         &mut self,
         rules: PathRules,
@@ -95,7 +93,7 @@ impl Rules {
         self.0.as_ref().map(|managed| managed.terms(route))
     }
 
-    /// Applies the rest of a path's cap, after another slice of it was taken or it was used up.
+    /// Applies the rest of a path's cap, after it took another slice or was used up.
     pub(super) fn on_slice<P: Payload>(&mut self, flight: &mut Flight<P>, index: usize) {
         renew_limits(flight, index);
         renew_wish(flight, index);
@@ -132,7 +130,7 @@ impl Rules {
         }
     }
 
-    /// Reports what paths are for, where that has changed.
+    /// Reports the standings that have changed.
     pub(super) fn review_standings<P: Payload>(&mut self, flight: &mut Flight<P>) {
         if let Some(suppressor) = self.suppressor() {
             renew_left_out(suppressor, flight);
@@ -147,7 +145,7 @@ impl Rules {
         }
     }
 
-    /// Forgets a path that is gone.
+    /// Removes a closed path.
     pub(super) fn forget(&mut self, path: PathId) {
         if let Some(suppressor) = self.suppressor() {
             suppressor.forget(path);
@@ -155,7 +153,7 @@ impl Rules {
     }
 }
 
-/// Lets a path be used on these terms.
+/// Applies these terms to a path.
 pub(super) fn apply<P: Payload>(flight: &mut Flight<P>, index: usize, terms: Terms) {
     let usage = terms.priority.usage();
     if flight.paths.edit(index).set_meter(terms.meter) {

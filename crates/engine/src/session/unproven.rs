@@ -1,7 +1,7 @@
 //! Limits packets to addresses where the peer has not answered yet.
 //!
-//! A peer can name any address. Until one has answered a challenge it may be a third party's, so all such
-//! addresses together are sent no more bytes than the peer has sent to this end, and few challenges in a row.
+//! A peer can name any address. Before an answer to a challenge, it may be that of a third party. So this end sends to
+//! all such addresses together no more bytes than the peer has sent, and few challenges in a row.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use anabranch_wire::{Span, Time};
 use crate::path::Paths;
 use crate::stream::next_turn;
 
-/// Addresses without a path whose answers are remembered.
+/// Most stored addresses that have answered but have no path.
 const MAX_PROVEN: usize = 32;
 /// Challenges to addresses without proof that may be sent at once ...
 const CHALLENGES_AT_ONCE: u64 = 64;
@@ -27,7 +27,7 @@ pub(super) struct Credit {
 }
 
 impl Credit {
-    /// The peer has sent this much outside the current paths.
+    /// Counts bytes that the peer sent outside the current paths.
     pub(super) fn on_received(&mut self, bytes: u64) {
         self.received = self.received.saturating_add(bytes);
     }
@@ -47,7 +47,7 @@ impl Credit {
 /// Addresses of the peer that have answered, and the pace of challenges to others.
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
-    /// Where the peer answered on paths that are gone, the latest last.
+    /// Addresses at which the peer answered on closed paths, the latest last.
     addresses: Vec<SocketAddr>,
     /// When the next challenge would be due if none were sent at once.
     next_challenge: Time,
@@ -67,8 +67,8 @@ impl Proofs {
         self.addresses.contains(&address)
     }
 
-    /// True when another challenge may be sent to an address without proof, as far as their pace decides.
-    /// `has_credit` when there is enough [`Credit`].
+    /// Whether another challenge may be sent to an address without proof; if so, counts it. `has_credit` checks for
+    /// enough [`Credit`].
     pub(super) fn spend_challenge(&mut self, now: Time, has_credit: impl FnOnce() -> bool) -> bool {
         let next = next_turn(now, self.next_challenge, CHALLENGE_PAUSE, CHALLENGES_AT_ONCE);
         let Some(next) = next.filter(|_| has_credit()) else { return false };

@@ -12,7 +12,7 @@ use anabranch_wire::{Span, Time};
 const FIRST_SHARE: u64 = 4096;
 /// ... and this fraction whenever it grows.
 const GROWTH_SHARE: u64 = 16;
-/// Receive window that a session always has, in bytes. With less than this in the budget, an endpoint should accept no
+/// Receive window in bytes that a session always has. An endpoint with less than this in its budget should not accept
 /// sessions.
 pub(crate) const MIN_WINDOW: u64 = 16 << 10;
 
@@ -41,8 +41,8 @@ impl MemoryBudget {
         self.left() >= MIN_WINDOW
     }
 
-    /// Takes a turn for one repair, false if none is left. There is a turn each `pause`, and `at_once` after a long rest. Half
-    /// of those at once are reserved for sessions that `need_few`.
+    /// Takes a turn for one repair; false without one. A turn comes each `pause`, and `at_once` after a long rest. Half
+    /// of those are reserved for sessions with `needs_few`.
     pub(crate) fn take_repair(&self, now: Time, (pause, at_once): (Span, u64), needs_few: bool) -> bool {
         let at_once = if needs_few { at_once } else { at_once / 2 };
         let taken = self.next_repair.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
@@ -77,19 +77,19 @@ impl Reservation {
         Self { budget, held: 0 }
     }
 
-    /// Reserves a first window of up to `wanted` bytes; returns how many are granted.
+    /// Reserves a first window of up to `wanted` bytes; returns the granted bytes.
     pub(crate) fn reserve_first(&mut self, wanted: u64) -> u64 {
         let least = wanted.min(MIN_WINDOW);
         let share = (self.budget.left() / FIRST_SHARE).clamp(least, wanted);
         self.reserve(share).max(least)
     }
 
-    /// Reserves up to `wanted` bytes more for a growing window; returns how many are granted.
+    /// Reserves up to `wanted` more bytes for a growing window; returns the granted bytes.
     pub(crate) fn reserve_more(&mut self, wanted: u64) -> u64 {
         self.reserve(wanted.min(self.budget.left() / GROWTH_SHARE))
     }
 
-    /// Reserves up to `wanted` bytes more; returns how many are granted.
+    /// Reserves up to `wanted` more bytes; returns the granted bytes.
     pub(crate) fn reserve(&mut self, wanted: u64) -> u64 {
         let mut granted = 0;
         // The closure always returns a value, so the update cannot fail.

@@ -149,7 +149,7 @@ struct Opening {
     opened_here: u64,
     may_open_here: u64,
     may_open_there: u64,
-    /// Streams of the peer that are not over, and what is reserved for them.
+    /// The peer's streams that are not over, and the memory reserved for them.
     open_there: u64,
     reserved_there: Reservation,
     incoming: VecDeque<StreamId>,
@@ -417,7 +417,7 @@ impl<P: Payload> Streams<P> {
         self.window.renew(self.read)
     }
 
-    /// A stream's limit to announce, and how far it has arrived; `None` when nothing more can arrive.
+    /// A stream's limit to announce, and the end of its received data; `None` if no more data can arrive.
     pub(crate) fn renew_stream(&mut self, id: StreamId, now: Time, rtt: Span) -> Option<(u64, u64)> {
         let most = self.window.size().max(self.limits.initial_window);
         let stream = self.table.get_mut(id).filter(|stream| stream.recv.is_receiving())?;
@@ -440,7 +440,7 @@ impl<P: Payload> Streams<P> {
         self.table.get(id).filter(|stream| stream.recv.wants_credit())?.stop_code
     }
 
-    /// True when everything written has been acknowledged.
+    /// True if all written data has been acknowledged.
     pub(crate) fn is_drained(&self) -> bool {
         self.table
             .iter()

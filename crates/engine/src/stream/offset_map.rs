@@ -3,10 +3,10 @@
 //! ```text
 //! chunks: | offsets, values | offsets, values | ..     each of at most 64
 //! ```
-//! Usually there are a few dozen entries: one chunk, whose offsets lie together. A lookup reads a few cache lines and then
-//! the value, and both can be prefetched. The standard library's tree has nodes of eleven entries, and each lookup depends
-//! on the one before: with it simulations took 2 to 3 % longer. However many entries a peer causes, an insertion moves at
-//! most a chunk and, when that is full, the pointers to the others.
+//! Usually there are a few dozen entries: one chunk, with adjacent offsets. A lookup reads a few cache lines and then
+//! the value, and both can be prefetched. The standard library's tree has nodes of eleven entries, and each lookup
+//! depends on the one before: with it simulations took 2 to 3 % longer. However many entries a peer causes, an
+//! insertion moves at most a chunk and, if that is full, the pointers to the others.
 
 use std::mem::offset_of;
 
@@ -19,7 +19,7 @@ const CHUNK_LEN: usize = 64;
 /// A map from offsets to values.
 #[derive(Debug)]
 pub(super) struct OffsetMap<T> {
-    /// No chunk is empty, except one that is alone.
+    /// No chunk is empty, except a single one.
     chunks: SmallVec<[Box<Chunk<T>>; 1]>,
     len: usize,
 }
@@ -156,7 +156,7 @@ mod tests {
             (state >> 33) % most
         };
         for round in 0..20_000_u64 {
-            // Up to some hundreds, and down to none again.
+            // Grows to some hundreds, then shrinks to none.
             let grows = round / 1_000 % 2 == 0;
             let offset = draw(2_000);
             let before = map.at_or_before(offset);

@@ -1,9 +1,10 @@
 //! Bytes of a stream that arrived before earlier ones.
 //!
-//! With several paths, the bytes of each arrive in long segments, and the segments interleave. So segments are sorted by
-//! offset, not pieces. The next piece of a segment goes behind its last one, found quickly among a few dozen segments. When
-//! the gap before a segment closes, its pieces leave together. No byte is stored twice and segments never overlap. Two that
-//! touch become one, unless the later one has so many pieces that moving them would be expensive.
+//! With several paths, the bytes of each arrive in long segments, and the segments interleave. So segments rather than
+//! pieces are sorted by offset. The next piece of a segment goes behind its last one, found quickly among a few dozen
+//! segments. When the gap before a segment closes, all its pieces are released. No byte is stored twice and segments
+//! never overlap. Adjacent segments are joined, unless the later one has so many pieces that moving them would be
+//! expensive.
 
 use std::ops::Range;
 
@@ -59,7 +60,7 @@ impl<P: Payload> OutOfOrder<P> {
         let bytes = self.bytes;
         while !data.is_empty() {
             let len = data.len() as u64;
-            // A segment that ends where the piece begins takes it, as far as the next segment leaves room.
+            // A segment that ends where the piece begins takes it, up to the next segment.
             let before = self.segments.at_or_before(offset);
             let end = before.map(|position| self.segments.get(position).end);
             let known = end.map_or(0, |end| end.saturating_sub(offset).min(len));

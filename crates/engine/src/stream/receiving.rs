@@ -15,7 +15,7 @@ impl<P: Payload> Streams<P> {
             || self.table.get(frame.stream).is_some_and(|stream| frame.offset <= stream.recv.received())
     }
 
-    /// False when the budget has no room for the streams that a frame on this one opens, which include all lower ones.
+    /// False if the budget has no room for the streams that a frame on this one opens, including all lower ones.
     pub(crate) fn has_room_for(&mut self, id: StreamId) -> bool {
         let index = id.0 / 2;
         // Streams beyond the limit are refused when the frame is handled.
@@ -30,7 +30,7 @@ impl<P: Payload> Streams<P> {
         more == 0 || self.opening.reserved_there.reserve_all(more)
     }
 
-    /// Finds the stream of a frame from the peer, and opens those it opens; `None` when it is over.
+    /// Finds the stream of a peer's frame, and opens the streams up to it; `None` if it is over.
     fn of_peer(
         &mut self,
         id: StreamId,

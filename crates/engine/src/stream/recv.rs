@@ -57,20 +57,20 @@ pub(crate) struct RecvHalf<P> {
     /// The contiguous offset last reported to the peer.
     reported: u64,
     pub window: Window,
-    /// Whether the application was notified that there is something to read.
+    /// Whether the application was notified of readable data.
     pub announced: bool,
 }
 
 /// The changes by an arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inserted {
-    /// Bytes that had not arrived before.
+    /// Bytes received for the first time.
     pub new: u64,
     /// The rise of the highest offset, which counts against session credit.
     pub advance: u64,
     /// The application can read more than before.
     pub readable: bool,
-    /// The peer does not know that all this has arrived.
+    /// The peer does not know that all this data has arrived.
     pub ignorant: bool,
 }
 
@@ -273,7 +273,7 @@ impl<P: Payload> RecvHalf<P> {
         Ok(advance)
     }
 
-    /// Handles the application's stop: drops everything here and to come, and returns its credit.
+    /// Handles the application's stop: drops all present and future data, and returns its credit.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
         match self.state {
@@ -304,9 +304,9 @@ pub(super) fn is_crumb(before: usize, len: usize) -> bool {
     len <= CRUMB && before <= CRUMB_BASE
 }
 
-/// A receive window that grows with what the application reads in a round trip.
+/// A receive window that grows with the application's reads per round trip.
 ///
-/// The limit is absolute [P3]. It is announced again whenever an eighth of the window was read, so that a small window
+/// The limit is absolute [P3]. It is announced again after each eighth of the window was read, so that a small window
 /// moves smoothly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
@@ -326,8 +326,8 @@ impl Window {
         self.size
     }
 
-    /// The size that lets the peer send four times what was read in the last round trip: twice for slow start, and twice for
-    /// queues and reordering between paths.
+    /// The size that allows the peer four times the bytes read in the last round trip: twice for slow start, and twice
+    /// for queues and reordering between paths.
     pub(crate) fn wanted(&mut self, now: Time, taken: u64, rtt: Span) -> u64 {
         if now.since(self.period_start) < rtt {
             return self.size;
@@ -349,7 +349,7 @@ impl Window {
         (taken + self.size).saturating_sub(self.limit) >= (self.size / 8).max(1)
     }
 
-    /// Raises the limit to what the window admits.
+    /// Raises the limit to the size of the window.
     pub(crate) fn renew(&mut self, taken: u64) -> u64 {
         self.limit = self.limit.max(taken + self.size);
         self.limit

@@ -1,4 +1,4 @@
-//! Redundant streams, whose data is sent on every path at once, and what is still in flight when a path loses some.
+//! Redundant streams, whose data is sent on every path, and their data still in flight when a path loses some.
 //!
 //! Data that one path lost is missing only if no other path carries it. So a dying path causes no resends ahead of new
 //! data.

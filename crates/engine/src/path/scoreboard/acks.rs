@@ -12,7 +12,7 @@ use crate::event::ProtocolError;
 type Newest = (u64, Sample);
 
 impl Scoreboard {
-    /// Takes the ranges of an acknowledgement; `tell` is called for each packet acknowledged for the first time.
+    /// Handles the ranges of an acknowledgement; calls `tell` for each newly acknowledged packet.
     pub(crate) fn on_ack(
         &mut self,
         now: Time,
@@ -43,7 +43,7 @@ impl Scoreboard {
         }
         if self.largest_acked.is_none_or(|known| largest > known) {
             self.largest_acked = Some(largest);
-            // The delay that the peer reports is that of the largest.
+            // The reported delay is that of the largest number.
             let strayed = |number| number < largest && self.strays.contains(&largest);
             if let Some((_, packet)) = newest.as_ref().filter(|(number, _)| !strayed(*number)) {
                 outcome.rtt = Some(now.since(packet.sent_at));
@@ -56,7 +56,7 @@ impl Scoreboard {
         Ok(outcome)
     }
 
-    /// Takes packets that counted as lost, from the past ones.
+    /// Removes past packets that count as lost but arrived.
     fn take_late(
         &mut self,
         gap: &Range<u64>,
@@ -80,7 +80,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes packets that were not acknowledged before.
+    /// Removes packets that were not acknowledged before.
     fn take_acked(
         &mut self,
         gap: &Range<u64>,
@@ -111,7 +111,7 @@ impl Scoreboard {
         late.into_iter().for_each(|number| self.on_spurious(number, outcome));
     }
 
-    /// A packet that counted as lost has arrived: from now on, more reordering is waited for.
+    /// Handles a packet that counted as lost but arrived: from now on, loss detection allows more reordering.
     fn on_spurious(&mut self, number: u64, outcome: &mut AckOutcome) {
         outcome.spurious += 1;
         self.past.lost -= 1;
@@ -120,8 +120,8 @@ impl Scoreboard {
         self.reordering.eighths = (self.reordering.eighths + 1).min(16);
     }
 
-    /// Delivery rate as BBR samples it (draft-cheng-iccrg-delivery-rate-estimation): what was delivered
-    /// since the packet was sent, over the longer of the sending and the acknowledging interval.
+    /// Delivery rate as BBR samples it (draft-cheng-iccrg-delivery-rate-estimation): the bytes delivered since the
+    /// packet was sent, over the longer of the sending and the acknowledging interval.
     fn measure(&mut self, now: Time, packet: &Sample, outcome: &mut AckOutcome) {
         let sending = packet.sent_at.since(packet.first_sent_at);
         let acking = now.since(packet.delivered_at);

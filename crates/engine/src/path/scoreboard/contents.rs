@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::Content;
 use crate::stream::SentRun;
 
-/// The contents of a packet whose fate matters to others: usually one run.
+/// The contents of a packet that matter when it is acknowledged or lost: usually one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Contents {
     #[default]

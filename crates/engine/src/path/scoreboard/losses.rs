@@ -7,7 +7,7 @@ use super::{Candidate, Contents, Losses, Scoreboard, SentPacket, State, Tail};
 use crate::stream::SentRun;
 
 impl Scoreboard {
-    /// Finds what is lost by now; `lost` receives the packets.
+    /// Finds packets lost by now, and adds them to `lost`.
     pub(crate) fn detect_losses(&mut self, now: Time, rtt: Span, lost: &mut Vec<SentPacket>) -> Losses {
         let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
         self.loss_at = None;
@@ -78,8 +78,8 @@ impl Scoreboard {
         self.pipe > 0 && self.copies.looked_to.max(self.cursor) < self.next
     }
 
-    /// The next packet that is outstanding, carries data, was sent after `since` and was neither shown here
-    /// before nor given to other paths otherwise.
+    /// The next outstanding packet with data that was sent after `since`, if it was not returned here before and its
+    /// data was not given to another path.
     pub(crate) fn next_to_copy(&mut self, since: Time) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
         let from = self.index_of(self.copies.looked_to.max(self.cursor));
         for slot in self.slots.range(from..) {
@@ -129,7 +129,7 @@ impl Scoreboard {
         }
     }
 
-    /// Notes that another path is responsible for a packet's data.
+    /// Records that another path is responsible for a packet's data.
     pub(crate) fn on_copied(&mut self, number: u64) {
         let index = self.index_of(number);
         let next = self.next;

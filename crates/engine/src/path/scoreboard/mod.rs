@@ -1,20 +1,17 @@
 //! Packets sent on one path, and whether they arrived (mTCP §3.1.3 [M3], MPMTP-AR [R4]).
 //!
-//! Every transmission has its own packet number, so each is counted by itself: `pipe` grows when it is sent
-//! and shrinks when it is acknowledged or lost, whatever happens to the data elsewhere. Losses follow from
-//! this path's numbers and times only [M4]: a packet is lost when one sent a few numbers later was
-//! acknowledged, or when it was sent 9/8 of a round trip before one that was (RFC 9002 §6.1). Both limits
-//! ([`Reordering`]) widen when a lost packet arrives after all.
+//! Every transmission has its own packet number, so each is counted separately: `pipe` grows when it is sent and
+//! shrinks when it is acknowledged or lost, whatever happens to its data on other paths. Losses depend only on this
+//! path's numbers and times [M4]. A packet is lost when one sent a few numbers later was acknowledged, or one sent 9/8
+//! of a round trip later (RFC 9002 §6.1). Both limits ([`Reordering`]) widen when a lost packet arrives after all.
 //!
-//! The cost of an acknowledgement is proportional to its news: known ranges are skipped as ranges, and the
-//! search for losses never looks at a packet twice. Only packets that ask for an acknowledgement are
-//! remembered, and only the latest [`KEEP_LOST`] of the lost ones. So a peer that acknowledges nothing cannot
-//! make the memory grow beyond the windows.
+//! The cost of an acknowledgement depends on its new information: known ranges are skipped as ranges, and the search
+//! for losses never looks at a packet twice. Only packets that ask for an acknowledgement are stored, and only the
+//! latest [`KEEP_LOST`] lost ones. So a peer that acknowledges nothing cannot make the memory grow beyond the windows.
 //!
-//! **Optimistic acknowledgements.** A peer that acknowledges packets before they arrive gets more than its
-//! share of the network (RFC 9000 §21.4). So a number is left out now and then, and only a peer that
-//! acknowledges blindly acknowledges it. No one can guess the number, since its distance comes from the
-//! source of PIDs.
+//! **Optimistic acknowledgements.** A peer that acknowledges packets before they arrive gets more than its share of the
+//! network (RFC 9000 §21.4). So some numbers are skipped at random, and only a peer that acknowledges blindly
+//! acknowledges them. It cannot guess them, because the distance comes from the source of PIDs.
 
 mod acks;
 mod contents;
@@ -74,7 +71,7 @@ pub(crate) struct SentPacket {
     pub doubted: bool,
 }
 
-/// One transmission, in one cache line: thousands of them do not fit the cache.
+/// One transmission, in one cache line, because the cache cannot hold thousands of larger ones.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot {
@@ -113,7 +110,7 @@ impl Slot {
         SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted }
     }
 
-    /// The transmission, for others to hear that it arrived.
+    /// The transmission, as a report that it arrived.
     fn arrived(&self) -> Arrived<'_> {
         Arrived { sent_at: self.sample.sent_at, size: self.size, contents: &self.contents }
     }
@@ -132,11 +129,11 @@ pub(crate) struct AckOutcome {
     pub rtt: Option<Span>,
     /// Delivery rate over the last round trip, if it can be measured.
     pub delivery_rate: Option<Rate>,
-    /// The packet was sent when the application had nothing more.
+    /// The packet was sent when the application had no more data.
     pub app_limited: bool,
     /// A round trip is over: a packet sent after the last round's end was acknowledged.
     pub round_start: bool,
-    /// Packets that had been declared lost.
+    /// Packets that were declared lost before.
     pub spurious: u64,
 }
 
@@ -146,7 +143,7 @@ pub(crate) struct Losses {
     pub packets: u64,
     pub bytes: u64,
     pub in_flight: u64,
-    /// When the latest of them was sent.
+    /// When the latest of these packets was sent.
     pub sent_at: Time,
 }
 
@@ -155,7 +152,7 @@ pub(crate) struct Losses {
 struct Tail {
     from: u64,
     to: u64,
-    /// Bytes of them that were in flight.
+    /// Bytes of these packets that were in flight.
     bytes: u64,
 }
 
@@ -195,7 +192,7 @@ struct RateSampler {
     delivered_at: Time,
     first_sent_at: Time,
     app_limited_until: u64,
-    /// A round trip is over when a packet is acknowledged that left after so much was delivered.
+    /// A round trip ends when a packet is acknowledged that was sent after this many bytes were delivered.
     round_end: u64,
 }
 
@@ -222,9 +219,9 @@ struct Past {
 /// How far the packets in flight were searched for something to copy.
 #[derive(Debug, Default)]
 struct CopySearch {
-    /// Packets below were looked at.
+    /// Packets below this were checked for copies.
     looked_to: u64,
-    /// The newest packets, which were looked at from the other end.
+    /// The newest packets, which were checked from the other end.
     tail: Tail,
 }
 
@@ -232,8 +229,8 @@ struct CopySearch {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Scoreboard {
-    /// From the first outstanding packet on, ascending by number. Numbers in between asked for no
-    /// acknowledgement, or were left out.
+    /// The packets from the first outstanding one on, ascending by number. Missing numbers were skipped, or asked for
+    /// no acknowledgement.
     slots: VecDeque<Slot>,
     /// Number of the next packet.
     next: u64,
@@ -299,7 +296,7 @@ impl Scoreboard {
         self.skips.next = self.next + self.skips.distance / 2 + random % self.skips.distance;
     }
 
-    /// The lowest number whose acknowledgement would still be news.
+    /// The lowest number whose acknowledgement would be new.
     fn base(&self) -> u64 {
         if !self.past.span.is_empty() {
             return self.past.span.start;
@@ -307,7 +304,7 @@ impl Scoreboard {
         self.slots.front().map_or(self.next, |slot| slot.number(self.next))
     }
 
-    /// Index of the first slot that is not below `number`.
+    /// Index of the first slot with at least this `number`.
     fn index_of(&self, number: u64) -> usize {
         // Usually the numbers have no holes, and the guess is right.
         let first = self.slots.front().map_or(self.next, |slot| slot.number(self.next));
@@ -347,7 +344,7 @@ impl Scoreboard {
         self.pipe > 0 && self.slots.front().is_some_and(|oldest| oldest.number(self.next) < self.data_end)
     }
 
-    /// When loss detection has to look again, if nothing comes before.
+    /// When loss detection must run again, if no acknowledgement arrives before.
     pub(crate) fn loss_at(&self) -> Option<Time> {
         self.loss_at
     }
@@ -367,8 +364,8 @@ impl Scoreboard {
         self.last_sent_at
     }
 
-    /// When the oldest packet was sent whose acknowledgement is still to come. Packets below the highest that
-    /// was acknowledged are for loss detection to judge, and probes of the path MTU may vanish.
+    /// When the oldest packet with an outstanding acknowledgement was sent. Leaves out packets below the highest
+    /// acknowledged one, which loss detection handles, and probes of the path MTU, which may be lost.
     pub(crate) fn oldest_sent_at(&self) -> Option<Time> {
         let silent = self.largest_acked.map_or(0, |largest| largest + 1).max(self.cursor);
         let mut beyond = self.slots.range(self.index_of(silent)..);
@@ -381,7 +378,7 @@ impl Scoreboard {
         self.spare.add(contents, content);
     }
 
-    /// Notes a packet that was sent; `eliciting` when it asks for an acknowledgement.
+    /// Records a sent packet; `eliciting` if it asks for an acknowledgement.
     pub(crate) fn on_sent(&mut self, now: Time, size: u16, eliciting: bool, contents: Contents) {
         let number = self.next;
         self.next += 1;
@@ -410,7 +407,7 @@ impl Scoreboard {
         self.slots.push_back(Slot { low, size, state, app_limited, sample, contents });
     }
 
-    /// A packet takes another route than the path's, so its fate tells nothing about the path.
+    /// Records a packet that takes another route than the path's, so its loss says nothing about the path.
     pub(crate) fn on_stray(&mut self) {
         let told = self.largest_acked.is_some_and(|largest| largest + 1 >= self.strays.end);
         if told || self.strays.is_empty() {
@@ -420,7 +417,7 @@ impl Scoreboard {
         self.strays.end = self.next;
     }
 
-    /// The application had nothing more to send, so rates measured from here on are not the path's.
+    /// The application has no more data, so rates measured from here on are not limited by the path.
     pub(crate) fn on_app_limited(&mut self) {
         self.rate.app_limited_until = (self.rate.delivered + self.pipe).max(1);
     }
@@ -430,14 +427,14 @@ impl Scoreboard {
         self.slots.len()
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.slots.shrink_to_fit();
         self.past.slots.shrink_to_fit();
         self.spare = Spare::default();
     }
 
-    /// Notes which numbers `past` holds.
+    /// Records which numbers are in `past`.
     fn note_past(&mut self) {
         let number = |slot: Option<&Slot>| slot.map(|slot| slot.number(self.next));
         let (first, last) = (number(self.past.slots.front()), number(self.past.slots.back()));
@@ -485,15 +482,15 @@ fn trim(ring: &mut VecDeque<Slot>) {
 
 /// Holes among numbers that are counted one by one.
 const FEW: u64 = 16;
-/// Room for packets in flight that a path begins with: what opening it takes.
+/// Initial capacity for packets in flight: enough for opening a path.
 const IDLE_RING: usize = 2;
-/// Widest reordering within a path that is waited for, in packets.
+/// Widest tolerated reordering within a path, in packets.
 const MAX_REORDER_PACKETS: u64 = 4096;
 /// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.
 const KEEP_LOST: u64 = 2048;
-/// Packets that there is always room for.
+/// Capacity that is never given up, in packets.
 const LEAST_RING: usize = 32;
-/// The first number that is left out; the distance doubles each time.
+/// The first skipped number; the distance doubles each time.
 const FIRST_SKIP: u64 = 500;
 /// Mean distance of the numbers left out at last, in packets.
 const LAST_SKIP: u64 = 1 << 15;

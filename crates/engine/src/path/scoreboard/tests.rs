@@ -54,7 +54,7 @@ fn a_loss_that_arrives_after_all_widens_the_reordering_window() {
     assert_eq!(board.reorder_packets(), 10);
 }
 
-/// A peer that holds back one number and acknowledges it late would have this end wait as long for every loss.
+/// A peer could acknowledge one number very late, so that this end waits as long before each loss.
 #[test]
 fn reordering_is_waited_for_within_bounds_however_late_a_packet_is() {
     let mut board = Scoreboard::new(false);
@@ -129,7 +129,7 @@ fn what_a_silent_peer_loses_is_not_remembered_without_end() {
     assert_eq!(board.past.lost, 48);
 }
 
-/// A run of so many bytes from an offset on.
+/// A run of this many bytes at an offset.
 fn run_at(offset: u64) -> Contents {
     let stream = anabranch_wire::StreamId(0);
     Contents::One(Content::Run(SentRun::new(stream, offset..offset + 900, false)))
@@ -183,7 +183,7 @@ fn numbers_beyond_what_a_slot_holds_of_them_are_told_apart() {
     assert_eq!(board.detect_losses(Time::ZERO, RTT, &mut lost).packets, 2);
     assert_eq!(lost[1].contents, run_at(900));
     assert_eq!(board.newest_to_copy(64).map(|found| found.number), Some(first + 3));
-    // The two that were lost come late, after the two others.
+    // The two lost packets arrive after the other two.
     assert_eq!(ack(&mut board, &[first + 2..first + 5]).packets, 2);
     assert_eq!((board.slots.len(), board.past.span.clone()), (0, first..first + 2));
     assert_eq!(ack(&mut board, &[first..first + 5]).spurious, 2);

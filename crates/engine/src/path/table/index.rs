@@ -59,9 +59,9 @@ impl Default for Wants {
 #[derive(Debug, Default)]
 pub(super) struct Index {
     ids: SmallVec<[PathId; 8]>,
-    /// When an acknowledgement has to leave.
+    /// When an acknowledgement must be sent.
     ack_at: SmallVec<[Time; 8]>,
-    /// Next timeouts, acknowledgements left out.
+    /// Next timeouts, without acknowledgements.
     timeouts: Timeouts,
     /// How good the paths are for data, see [`Path::grade`].
     grades: SmallVec<[u8; 8]>,
@@ -69,27 +69,27 @@ pub(super) struct Index {
     total_window: u64,
     /// All paths are equally good, and good enough.
     all_usable: bool,
-    /// Everything cached of these may be wrong.
+    /// Paths whose cached values may be wrong.
     stale: PlaceSet,
-    /// An acknowledgement of these would tell something new.
+    /// Paths whose acknowledgement would report new packets.
     want_acks: PlaceSet,
     want_probes: PlaceSet,
-    /// These are not active, or cannot be reached.
+    /// Paths that are not active, or not reachable.
     inactive: PlaceSet,
     have_copies: PlaceSet,
-    /// Something in flight was never looked at for copies.
+    /// Paths with packets in flight that were never considered for copies.
     have_news: PlaceSet,
-    /// Data is in flight, and the path has changed since its newest packets were looked at for copies.
+    /// Paths with data in flight that have changed since their newest packets were considered for copies.
     have_tails: PlaceSet,
-    /// The window has room for a packet.
+    /// Paths whose window has room for a packet.
     have_room: PlaceSet,
-    /// The scheduler's view may be wrong.
+    /// Paths whose view for the scheduler may be wrong.
     old_views: PlaceSet,
-    /// It may be wrong in what is in flight.
+    /// Paths whose view may be wrong only in the bytes in flight.
     moved_views: PlaceSet,
-    /// These do not know yet that the application has nothing more to send.
+    /// Paths that were not yet informed that the application has no more data.
     untold: PlaceSet,
-    /// The earliest that any path wants.
+    /// The earliest wants of all paths.
     wants: Wants,
 }
 
@@ -121,7 +121,7 @@ impl Index {
         place
     }
 
-    /// Takes out the entries of a path that was `removed`; `list` are the paths left.
+    /// Removes the entries of a path that was `removed`; `list` has the remaining paths.
     pub(super) fn remove(&mut self, place: usize, list: &[Path], removed: &Path) {
         self.total_window -= removed.cached.window;
         self.ids.remove(place);
@@ -190,7 +190,7 @@ impl Index {
         if self.grades[place] != grade {
             self.grades[place] = grade;
             self.all_usable = are_alike(&self.grades);
-            // Whether a path is in doubt depends on what others are good for.
+            // Whether a path is suspected depends on the other paths.
             self.timeouts.forget_all();
         }
         self.inactive.put(place, grade < 2);
@@ -200,7 +200,7 @@ impl Index {
         self.set_check_at(list, place, proof_at.min(probe_at));
     }
 
-    /// Looks at what depends on the bytes in flight.
+    /// Updates the values that depend on the bytes in flight.
     #[inline]
     fn look_at_flight(&mut self, place: usize, path: &Path) {
         self.have_news.put(place, path.board.has_news());
@@ -221,7 +221,7 @@ impl Index {
         }
     }
 
-    /// The receipt of a path has changed.
+    /// Updates the values that depend on a path's receipt.
     #[inline]
     pub(super) fn on_receipt_changed(&mut self, place: usize, receipt: &Receipt) {
         self.want_acks.put(place, receipt.wants_ack());

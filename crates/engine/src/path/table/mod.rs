@@ -1,14 +1,12 @@
-//! All paths of a session, with an index for the questions of every packet.
+//! All paths of a session, with an index of values that every packet needs.
 //!
-//! Each packet asks every path several short questions: does it owe a proof, a probe, an acknowledgement, has
-//! its window room? With eight paths of a kilobyte each, that would be most of the cost of a packet. So the
-//! answers are cached: those about all paths in the [`Index`], those about one path in the path itself
-//! ([`Cached`]).
+//! Each packet checks several conditions of every path: does it owe a proof, a probe, an acknowledgement, does its
+//! window have room? With eight paths of a kilobyte each, that would be most of the cost of a packet. So the answers
+//! are cached: those about all paths in the [`Index`], those about one path in the path itself ([`Cached`]).
 //!
-//! [`Paths::edit`] is the only way to change a path freely. It marks the path stale, and [`Paths::refresh`]
-//! looks at stale paths again. The other methods that change a path change only what nothing cached depends
-//! on, or update the cache themselves. A congestion window is cached as well: [`Paths::forget`] after it was
-//! changed.
+//! Only [`Paths::edit`] gives free access to a path. It marks the path stale, and [`Paths::refresh`] updates stale
+//! paths. The other methods change only values outside the cache, or update the cache themselves. Congestion windows
+//! are cached as well: call [`Paths::forget`] after changing one.
 
 mod index;
 
@@ -42,7 +40,7 @@ pub(crate) struct Departure {
     pub size: usize,
     /// It asks for an acknowledgement.
     pub eliciting: bool,
-    /// It takes another route than the path's.
+    /// The packet takes another route than the path's.
     pub strays: bool,
     /// It uses up pacing credit.
     pub paced: bool,
@@ -62,14 +60,14 @@ impl Paths {
         self.index.is_at(place, id)
     }
 
-    /// True when a path may carry data: no other has a better grade, or its own is the best. Looks at the
-    /// paths themselves.
+    /// True if a path may carry data: no other has a better grade, or it has the best grade itself. Does not use the
+    /// cache.
     pub(crate) fn may_carry(&self, path: &Path) -> bool {
         let mine = path.grade();
         mine > 0 && (mine == Path::BEST || self.list.iter().all(|other| other.grade() <= mine))
     }
 
-    /// The place of the path with the least round-trip time of those that may carry data.
+    /// The place of the path with the least round-trip time among those that may carry data.
     pub(crate) fn best(&self) -> Option<usize> {
         let usable = (0..self.list.len()).filter(|place| self.may_carry(&self.list[*place]));
         usable.min_by_key(|place| {
@@ -88,7 +86,7 @@ impl Paths {
         self.list.iter().any(|path| path.id != id && path.is_active())
     }
 
-    /// True when a path other than `id` is active and has nothing in flight.
+    /// True if a path other than `id` is active with nothing in flight.
     pub(crate) fn has_idle_besides(&self, id: PathId) -> bool {
         self.list.iter().any(|path| path.id != id && path.is_active() && path.board.pipe() == 0)
     }
@@ -103,7 +101,7 @@ impl Paths {
         self.list.iter().any(|path| path.id != id && stands_in(path))
     }
 
-    /// True when an open path other than the one at `place` takes this route.
+    /// True if an open path other than the one at `place` has this route.
     pub(crate) fn is_taken(&self, route: Route, place: usize) -> bool {
         let takes = |(other, path): (usize, &Path)| {
             other != place && path.address.route == route && !path.is_closing()
@@ -111,7 +109,7 @@ impl Paths {
         self.list.iter().enumerate().any(takes)
     }
 
-    /// Adds a path where its id belongs.
+    /// Inserts a path in the order of ids.
     pub(crate) fn insert(&mut self, mut path: Path) {
         path.cached = Cached::default();
         let place = self.index.insert(path.id);
@@ -120,21 +118,21 @@ impl Paths {
         self.list.insert(place, path);
     }
 
-    /// Takes a path out; the paths after it move up.
+    /// Removes a path; later paths move up.
     pub(crate) fn remove(&mut self, place: usize) -> Path {
         let path = self.list.remove(place);
         self.index.remove(place, &self.list, &path);
         path
     }
 
-    /// A path to change in any way. It counts as stale until the next refresh.
+    /// Mutable access to a path, which is stale until the next refresh.
     #[inline]
     pub(crate) fn edit(&mut self, place: usize) -> &mut Path {
         self.index.forget(place);
         &mut self.list[place]
     }
 
-    /// All paths to change in any way.
+    /// Mutable access to all paths.
     pub(crate) fn edit_all(&mut self) -> std::slice::IterMut<'_, Path> {
         self.index.forget_all();
         self.list.iter_mut()
@@ -150,35 +148,35 @@ impl Paths {
         self.index.forget_all();
     }
 
-    /// A path's timeout depends on something outside the path that has changed.
+    /// Marks a path's timeout as stale, because something outside the path has changed.
     pub(crate) fn forget_timeout(&mut self, place: usize) {
         self.index.forget_timeout(place);
     }
 
-    /// True when nothing has changed since the last refresh. `window` gives a path's congestion window.
+    /// True if nothing changed since the last refresh. `window` returns a path's congestion window.
     pub(crate) fn are_fresh(&self, window: impl Fn(PathId) -> u64) -> bool {
         self.index.is_fresh(&self.list, window)
     }
 
-    /// Looks at the stale paths again; `window` gives a path's congestion window.
+    /// Updates the stale paths; `window` returns a path's congestion window.
     pub(crate) fn refresh(&mut self, window: impl Fn(PathId) -> u64) {
         self.index.refresh(&mut self.list, window);
     }
 
-    /// Notes that a packet left on a path and that the path's window did not change.
+    /// Records that a packet was sent on a path without a change of the path's window.
     #[inline]
     pub(crate) fn on_sent(&mut self, place: usize, packet: Departure) {
         let path = &mut self.list[place];
         let size = packet.size as u64;
-        // A lost probe of the path MTU tells nothing about the path, and may be noticed late: it counts
-        // neither as in flight nor as owed an acknowledgement.
+        // A lost probe of the path MTU says nothing about the path, and may be noticed late. So it counts neither as in
+        // flight nor as awaiting an acknowledgement.
         let is_probe = packet.contents.is_mtu_probe();
         if packet.eliciting {
             if !is_probe {
                 path.health.on_sent(packet.now);
             }
-            // Control frames and probes leave regardless of pacing and so use no credit: at a low rate they
-            // would leave none for data.
+            // Control frames and probes ignore pacing and so use no credit: at a low rate they would leave none for
+            // data.
             if packet.paced {
                 path.pacer.on_sent(size);
             }
@@ -200,7 +198,7 @@ impl Paths {
         self.list[place].board.skip(random);
     }
 
-    /// Notes a packet that arrived; true when its number is the highest so far.
+    /// Records a packet that arrived; true if its number is the highest so far.
     #[inline]
     pub(crate) fn on_received(&mut self, place: usize, now: Time, packet: Received, config: &Config) -> bool {
         self.change_receipt(place, |path| {
@@ -211,8 +209,8 @@ impl Paths {
         })
     }
 
-    /// Notes a packet that arrived after the session was over, without counting it. `None` when its number
-    /// was known, else whether it is the highest so far.
+    /// Records a packet that arrived after the end of the session, without counting it. `None` if its number was known,
+    /// otherwise whether it is the highest so far.
     pub(crate) fn on_received_late(
         &mut self,
         place: usize,
@@ -228,7 +226,7 @@ impl Paths {
         })
     }
 
-    /// Notes that an acknowledgement for a path's packets leaves.
+    /// Records that an acknowledgement of a path's packets is sent.
     pub(crate) fn on_acknowledged(&mut self, place: usize, now: Time) {
         self.change_receipt(place, |path| {
             path.receipt.on_acknowledged(now, || path.returns.rtt().smoothed());
@@ -241,7 +239,7 @@ impl Paths {
         self.change_receipt(place, |path| path.receipt.postpone(until));
     }
 
-    /// Changes what arrived on a path. Of the cache, only acknowledgements depend on it.
+    /// Changes what arrived on a path. In the cache, only acknowledgements depend on it.
     #[inline]
     fn change_receipt<R>(&mut self, place: usize, change: impl FnOnce(&mut Path) -> R) -> R {
         let path = &mut self.list[place];
@@ -270,31 +268,31 @@ impl Paths {
         stats.data_duplicate += duplicate;
     }
 
-    /// Counts what this end has spent of the path's cap; true when that takes another slice, or none is left.
+    /// Counts this end's use of the path's cap; true if that took another slice or used up the cap.
     pub(crate) fn meter_sent(&mut self, place: usize) -> bool {
         let path = &mut self.list[place];
         path.usage.on_sent(path.allowance.spent())
     }
 
-    /// Counts what the peer has spent of the path's cap; true when that takes another slice, or none is left.
+    /// Counts the peer's use of the path's cap; true if that took another slice or used up the cap.
     pub(crate) fn meter_received(&mut self, place: usize) -> bool {
         let path = &mut self.list[place];
         let spent = path.spent_by_peer();
         path.usage.on_received(spent)
     }
 
-    /// Notes what a path is for now; true when that is new.
+    /// Sets a path's standing; true if it changed.
     pub(crate) fn set_standing(&mut self, place: usize, standing: Standing) -> bool {
         self.list[place].usage.stand(standing)
     }
 
-    /// Bytes that pacing lets a path send now.
+    /// Bytes that pacing allows on a path now.
     #[inline]
     pub(crate) fn pacing_budget(&mut self, place: usize, now: Time) -> u64 {
         self.list[place].pacer.budget(now)
     }
 
-    /// Notes that the application limits the path's rate, unless its window is full.
+    /// Records that the application limits the path's rate, unless its window is full.
     pub(crate) fn on_app_limited(&mut self, place: usize) {
         let path = &mut self.list[place];
         if path.is_active() && path.board.pipe() < path.cached.window() {
@@ -302,8 +300,7 @@ impl Paths {
         }
     }
 
-    /// Takes a round trip of a path; true when a queue stands before the path that its `others` need not wait
-    /// for.
+    /// Handles a round trip of a path; true if a standing queue delays the `others` too much.
     pub(crate) fn queue_stands(&mut self, place: usize, now: Time, sample: Span, others: &Others) -> bool {
         let path = &mut self.list[place];
         let limit = others.limit(path.returns.least(), path.delivery.rate());
@@ -312,7 +309,7 @@ impl Paths {
         bloat.stands(now, sample, limit, received)
     }
 
-    /// The newest packet in flight on a path that may be copied, as far as `most` packets were looked at.
+    /// The newest packet in flight on a path that may be copied, among the `most` newest ones.
     pub(crate) fn newest_to_copy(&mut self, place: usize, most: usize) -> Option<Candidate> {
         self.list[place].board.newest_to_copy(most)
     }
@@ -332,12 +329,12 @@ impl Paths {
         self.list[place].board.next_to_copy(since)
     }
 
-    /// Notes that another path is responsible for a packet's data.
+    /// Records that another path is responsible for a packet's data.
     pub(crate) fn on_copied(&mut self, place: usize, number: u64) {
         self.list[place].board.on_copied(number);
     }
 
-    /// When proofs, probes and acknowledgements are wanted, as of the last refresh.
+    /// When proofs, probes and acknowledgements are due, as of the last refresh.
     #[inline]
     pub(crate) fn wants(&self) -> Wants {
         self.index.wants()
@@ -349,7 +346,7 @@ impl Paths {
         self.list[place].cached.window()
     }
 
-    /// How long a packet sent now takes to arrive, as of the last refresh.
+    /// Time until a packet sent now arrives, as of the last refresh.
     #[inline]
     pub(crate) fn one_way(&self, place: usize) -> Span {
         self.list[place].cached.one_way()
@@ -388,7 +385,7 @@ impl Paths {
         !self.index.have_room().is_empty()
     }
 
-    /// True when a path has copies to send of what others carry, as of the last refresh.
+    /// True if a path has copies of other paths' data to send, as of the last refresh.
     #[inline]
     pub(crate) fn have_copies(&self) -> bool {
         !self.index.have_copies().is_empty()
@@ -400,17 +397,17 @@ impl Paths {
         !self.index.want_probes().is_empty()
     }
 
-    /// True when something in flight on some path was never looked at for copies, as of the last refresh.
+    /// True if packets in flight on some path were never considered for copies, as of the last refresh.
     pub(crate) fn have_news(&self) -> bool {
         !self.index.have_news().is_empty()
     }
 
-    /// The first path from `place` on with something in flight that was never looked at for copies.
+    /// The first path from `place` on with packets in flight that were never considered for copies.
     pub(crate) fn next_with_news(&self, place: usize) -> Option<usize> {
         self.index.have_news().next(place, self.list.len())
     }
 
-    /// Notes that everything in flight on a path was looked at for copies.
+    /// Records that all packets in flight on a path were considered for copies.
     pub(crate) fn on_looked_at(&mut self, place: usize) {
         self.index.on_looked_at(place);
     }
@@ -421,18 +418,18 @@ impl Paths {
         !self.index.have_tails().is_empty()
     }
 
-    /// The same of one path.
+    /// As [`Self::have_tails`], for one path.
     pub(crate) fn has_tail(&self, place: usize) -> bool {
         self.index.have_tails().has(place)
     }
 
-    /// Notes that the newest packets in flight on a path were looked at for copies.
+    /// Records that the newest packets in flight on a path were considered for copies.
     pub(crate) fn on_tail_looked_at(&mut self, place: usize) {
         self.index.on_tail_looked_at(place);
     }
 
-    /// The first path from `place` on whose acknowledgement would tell something new. With `own`, paths that
-    /// carry their own acknowledgements are passed over, except that one.
+    /// The first path from `place` on whose acknowledgement would report new packets. With `own`, skips other paths
+    /// that carry their own acknowledgements.
     #[inline]
     pub(crate) fn next_to_acknowledge(&self, place: usize, own: Option<usize>) -> Option<usize> {
         self.index.next_to_acknowledge(&self.list, place, own)
@@ -443,30 +440,30 @@ impl Paths {
         self.index.owing_ack(now)
     }
 
-    /// The next timeout of all paths, acknowledgements included; `timeout_of` finds that of one path without
-    /// them.
+    /// The next timeout of all paths, including acknowledgements; `timeout_of` computes that of one path without them.
     pub(crate) fn next_timeout(&self, timeout_of: impl Fn(&Path) -> Time) -> Time {
         self.index.next_timeout(&self.list, timeout_of)
     }
 
-    /// True when some path does not know yet that the application has nothing more to send.
+    /// True if some path was not informed that the application has no more data.
     #[inline]
     pub(crate) fn have_untold(&self) -> bool {
         !self.index.untold().is_empty()
     }
 
-    /// The next path from `place` on that does not know yet that there is nothing to send; from now on it does.
+    /// The next path from `place` on that was not informed that the application has no more data; then it counts as
+    /// informed.
     pub(crate) fn next_untold(&mut self, place: usize) -> Option<usize> {
         self.index.next_untold(place, self.list.len())
     }
 
-    /// The next path from `place` on whose scheduler view may be wrong, and whether in more than what is in
-    /// flight. The view counts as right from now on.
+    /// The next path from `place` on whose view for the scheduler may be wrong, and whether not only its bytes in
+    /// flight may be. Then the view counts as right.
     pub(crate) fn next_old_view(&mut self, place: usize) -> Option<(usize, bool)> {
         self.index.next_old_view(place, self.list.len())
     }
 
-    /// Notes that all scheduler views are gone.
+    /// Records that all views for the scheduler were dropped.
     pub(crate) fn forget_views(&mut self) {
         self.index.forget_views();
     }

@@ -1,24 +1,22 @@
-//! Notices a path that answers but is of no use, and decides when it is well again.
+//! Detects a path that answers but is useless, and decides when it has recovered.
 //!
-//! Four things can be wrong with a path whose acknowledgements keep coming:
+//! A path whose acknowledgements arrive can have four faults:
 //!
-//! - **It stalls.** It delivers less than a quarter of its usual rate, while the oldest packet in flight is
-//!   older than twice the usual round trip: the rate was cut, and the queue will take very long. This shows
-//!   when an acknowledgement comes, or when none has come in time ([`Trouble::stall_at`]). A queue that
-//!   merely fills looks different, since delivery continues. A packet so old is too much at any rate if it
-//!   *blocks*: another path is idle because the peer's receive window is full of data that waits for this
-//!   one.
-//! - **It loses.** A fifth of at least [`PACKETS`] packets was lost, spread over at least [`ROUNDS`] round
-//!   trips. No window rule can use such a path.
-//! - **It answers late.** It was silent, and the first answer took more than three usual round trips, while
-//!   no data arrived over it that the answer could have waited behind.
-//! - **It is bloated.** A queue stands before it that other paths need not wait for (`bloat`).
+//! - **It stalls.** It delivers less than a quarter of its usual rate, and the oldest packet in flight is older than
+//!   twice the usual round trip: the rate was cut, and the queue will take very long. This is checked at each
+//!   acknowledgement, and when none arrives in time ([`Trouble::stall_at`]). A queue that merely fills looks different,
+//!   because delivery continues. A packet so old is a fault at any rate if the path *blocks*: another path is idle
+//!   because the peer's receive window is full of data that waits for this one.
+//! - **It loses.** A fifth of at least [`PACKETS`] packets was lost, over at least [`ROUNDS`] round trips. No window
+//!   rule can use such a path.
+//! - **It answers late.** It was silent, and the first answer took more than three usual round trips, although no data
+//!   arrived over it that could have delayed the answer.
+//! - **It is bloated.** A standing queue before it delays the other paths (`bloat`).
 //!
-//! Such a path is *held*: it carries no data, and is probed a few times a round trip with packets of no
-//! value. It is well when enough answers in a row came in the usual time over a long enough while, and it
-//! then passed a trial (`trial`). Number and time grow with every episode, so that a flapping path is kept
-//! out. It is also well when it has answered steadily until [`Hold::until`]: its present state is the usual
-//! one then.
+//! Such a path is *held*: it carries no data, and is probed a few times per round trip with packets without data. It
+//! has recovered when enough successive answers came in the usual time over a long enough period, and it then passed a
+//! trial (`trial`). Number and period grow with every episode, so that a flapping path is kept out. It has also
+//! recovered when it answered steadily until [`Hold::until`]: then its present state is its usual one.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
 
@@ -27,7 +25,7 @@ use super::return_paths::ReturnPaths;
 use super::trial::{Outcome, Trial};
 use crate::manager::Fault;
 
-/// Round trips with many losses after which a path loses; after twice as many it is judged again.
+/// Round trips with many losses after which a path has the fault; after twice as many it is judged again.
 const ROUNDS: u32 = 4;
 /// Round trips without a loss after which trouble is over.
 const CLEAN: u32 = 3;
@@ -37,18 +35,18 @@ const PACKETS: u64 = 48;
 const MEMORY: Span = Span::from_secs(10);
 /// Answers in a row that the first episode asks for, and how many more each further one does.
 const ANSWERS: (u32, u32) = (6, 2);
-/// How long answers must have come after a second episode. It doubles with each one, up to the second value.
+/// How long answers must arrive in time after a second episode. It doubles with each one, up to the second value.
 const WHILE: (Span, Span) = (Span::from_millis(60), Span::from_secs(1));
-/// How long another round-trip time has to last until it counts as usual. It doubles with each episode, up to
-/// the second value.
+/// How long another round-trip time must last before it counts as usual. It doubles with each episode, up to the second
+/// value.
 const PATIENCE: (Span, Span) = (Span::from_secs(10), Span::from_secs(60));
 /// The least and largest pause between probes of a held path.
 const PROBES: (Span, Span) = (Span::from_millis(10), Span::from_millis(200));
-/// Share of the largest window that is remembered after each round trip.
+/// Share of the largest window that remains after each round trip.
 const FADING: f64 = 0.98;
 /// Bytes of data received on a path during its silence after which late answers are due to the peer's queue.
 const INCOMING: u64 = 12_000;
-/// A full queue makes a round trip at most this many times as long.
+/// A full queue multiplies a round trip by at most this.
 const QUEUES: u64 = 6;
 /// Added to multiples of the usual round trip, for paths with a very short one.
 pub(super) const GRACE: Span = Span::from_millis(20);
@@ -79,15 +77,15 @@ pub(crate) struct Answer {
     pub round_start: bool,
     /// The congestion window in bytes; `None` in the first slow start.
     pub window: Option<u64>,
-    /// When the oldest unacknowledged packet left.
+    /// When the oldest unacknowledged packet was sent.
     pub oldest: Option<Time>,
-    /// The path that acknowledgements come back on.
+    /// The return path of acknowledgements.
     pub via: PathId,
-    /// Another path stands idle until the peer's receive window opens.
+    /// Another path is idle until the peer's receive window opens.
     pub blocks: bool,
 }
 
-/// The path before a queue stood before it.
+/// The path without its standing queue.
 #[derive(Clone, Copy, Debug)]
 struct Bloated {
     /// The round-trip time without it.
@@ -124,24 +122,24 @@ pub(crate) struct Trouble {
     window_known_for: u32,
     /// The current silence is an episode: longer than one lost packet explains.
     silent: bool,
-    /// Set when the latest episode was a queue and the path has not found its window again.
+    /// Set if the latest episode was a queue and the path has not reached its window again.
     bloated: Option<Bloated>,
     found_rate: Option<f64>,
-    /// Bytes of data received on the path when the silence began.
+    /// Bytes of data received on the path at the start of the silence.
     heard: u64,
     episodes: u32,
     last_episode: Time,
-    /// The queue that may stand before the path.
+    /// The queue that may be standing before the path.
     bloat: Bloat,
 }
 
 impl Trouble {
-    /// The queue that may stand before the path.
+    /// The queue that may be standing before the path.
     pub(super) fn bloat_mut(&mut self) -> &mut Bloat {
         &mut self.bloat
     }
 
-    /// Forgets the queue that may stand before the path.
+    /// Forgets the queue that may be standing before the path.
     pub(crate) fn forget_queue(&mut self) {
         self.bloat = Bloat::default();
     }
@@ -160,7 +158,7 @@ impl Trouble {
         self.hold.as_ref().map(|hold| hold.probe_at)
     }
 
-    /// A probe of a held path is due; `size` is that of a full packet.
+    /// Schedules a probe of a held path; `size` is that of a full packet.
     pub(crate) fn on_probe(&mut self, now: Time, size: u64) {
         let pause = (self.usual / 4).max(PROBES.0).min(PROBES.1);
         if let Some(hold) = &mut self.hold {
@@ -168,7 +166,7 @@ impl Trouble {
         }
     }
 
-    /// A probe of `size` bytes has left on a held path.
+    /// Records that a probe of `size` bytes was sent on a held path.
     pub(crate) fn on_probe_sent(&mut self, size: u64) {
         if let Some(hold) = &mut self.hold
             && let Some(trial) = &mut hold.trial
@@ -190,8 +188,8 @@ impl Trouble {
         }
     }
 
-    /// The path was silent for this many probe timeouts. The first may be due to one lost packet; the second
-    /// begins an episode, unless one has begun.
+    /// Handles the silence of this many probe timeouts. The first may be due to one lost packet; the second begins an
+    /// episode, unless one has begun.
     pub(crate) fn on_silence(&mut self, now: Time, timeouts: u32) {
         if let Some(hold) = &mut self.hold {
             hold.start_over(now);
@@ -211,15 +209,15 @@ impl Trouble {
         }
     }
 
-    /// Holds a path before which a queue stands. It is well when it answers in the `least` round-trip time,
-    /// as without a queue.
+    /// Holds a path with a standing queue. It has recovered when it answers in the `least` round-trip time, as without
+    /// a queue.
     pub(crate) fn hold_bloated(&mut self, now: Time, (least, rate): (Span, Rate)) {
         self.hold(now, Fault::Bloated);
         self.usual = least;
         self.bloated = Some(Bloated { least, window: rate.bytes_in(least) * 2 });
     }
 
-    /// The window up to which slow start goes when the path is taken back, if there is a bound.
+    /// The window at which slow start ends when the path is used again, if it is limited.
     pub(crate) fn window_to_return_to(&self, returns: &ReturnPaths) -> Option<u64> {
         let bloated = self.bloated.map(|bloated| bloated.window);
         let before = self.window_before(returns);
@@ -253,10 +251,10 @@ impl Trouble {
         (self.rounds, self.arrived, self.lost, self.round) = ((0, 0), 0, 0, (0, 0));
     }
 
-    /// The window that the path should find again: returned once, if the path was in trouble recently and has
-    /// had no loss for [`CLEAN`] round trips at less than half of that window. Unbounded if it had not found
-    /// its window before. A bloated path first has to show that no queue is left, however long that takes:
-    /// the window it was given makes one, unless the path carries more than before.
+    /// The window to restore: returned once, if the path was in trouble recently and has had no loss for [`CLEAN`]
+    /// round trips at less than half of that window. Unbounded if the path had not reached its window before. A bloated
+    /// path must first show that no queue is left, however long that takes: its window causes one, unless the path
+    /// carries more than before.
     pub(crate) fn take_recovery(
         &mut self,
         now: Time,
@@ -279,13 +277,12 @@ impl Trouble {
         Some(before)
     }
 
-    /// The window in bytes that the path had before the trouble, if it had found one, scaled to the current
-    /// return path.
+    /// The window in bytes before the trouble, scaled to the current return path, if the path had reached one.
     pub(crate) fn window_before(&self, returns: &ReturnPaths) -> Option<u64> {
         self.window.map(|window| (window * returns.part_left(self.window_via)) as u64)
     }
 
-    /// Takes an acknowledgement on a path that carries data; returns the fault of a path that is of no use.
+    /// Handles an acknowledgement on a path that carries data; returns the fault of a useless path.
     pub(crate) fn on_ack(&mut self, answer: &Answer) -> Option<Fault> {
         if self.usual.is_zero() {
             self.usual = answer.smoothed;
@@ -339,9 +336,8 @@ impl Trouble {
         false
     }
 
-    /// When the path stalls if nothing more is acknowledged, as [`Self::stalls`] judges it. `late` is the
-    /// delay that an acknowledgement may always have. `None` before there is a usual rate, or when too few
-    /// bytes are `out` to tell.
+    /// When the path stalls if nothing more is acknowledged, as [`Self::stalls`] decides. `late` is the delay that an
+    /// acknowledgement may always have. `None` before a usual rate is known, or if too few bytes are `out` to decide.
     pub(crate) fn stall_at(&self, (oldest, out): (Time, u64), late: Span) -> Option<Time> {
         let quarter = self.usual_rate * self.usual.as_secs_f64() / 4.0;
         if quarter <= 0.0 || (out as f64) < quarter {
@@ -351,7 +347,7 @@ impl Trouble {
         Some((self.period.0 + slow).max(oldest + self.usual * 2 + GRACE + late))
     }
 
-    /// The silence of the path begins, after this much data was received on it.
+    /// Records the start of a silence, after this much data was received on the path.
     pub(crate) fn heard(&mut self, data_received: u64) {
         self.heard = data_received;
     }
@@ -371,9 +367,9 @@ impl Trouble {
         }
     }
 
-    /// Takes an acknowledgement on a path in doubt; true when the path is well, which ends the hold. A path
-    /// that is not well is held from now on. `detour` is the round-trip time of the return path, if that is
-    /// another path: a delay up to that is no fault.
+    /// Handles an acknowledgement on a suspect path; true if the path has recovered, which ends the hold. Otherwise it
+    /// is held from now on. `detour` is the round-trip time of the return path, if that is another path: a delay up to
+    /// that is no fault.
     pub(crate) fn is_well(&mut self, now: Time, sample: Option<Span>, detour: Span) -> bool {
         let good = sample.map(|sample| self.usual.is_zero() || sample <= self.usual * 3 + GRACE + detour);
         let Some(hold) = &mut self.hold else {
@@ -408,8 +404,8 @@ impl Trouble {
         well
     }
 
-    /// Tries a held path that `answers` well enough, and judges the trial; true when it passed or needs none.
-    /// A slow train is an episode, since it filled the path.
+    /// Starts or judges the trial of a held path that `answers` well enough; true if it passed or needs none. A slow
+    /// train counts as an episode, because it filled the path.
     fn is_tried(&mut self, now: Time, good: Option<bool>, answers: bool) -> bool {
         let Some(hold) = &mut self.hold else { return true };
         let Some(trial) = &hold.trial else {
@@ -433,8 +429,8 @@ impl Trouble {
         }
     }
 
-    /// The path is taken back, and its present state is the usual one. If the round trip has become shorter
-    /// by more than a queue, a smaller window gives the same rate.
+    /// Ends the hold; the present state becomes the usual one. If the round trip has become shorter by more than a
+    /// queue, a smaller window gives the same rate.
     fn end_hold(&mut self, now: Time, sample: Option<Span>) {
         let found_rate = self.hold.as_ref().and_then(|hold| hold.found_rate);
         let Self { episodes, window, window_via, window_known_for, bloated, .. } = *self;

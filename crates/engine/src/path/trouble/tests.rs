@@ -6,7 +6,7 @@ fn at(millis: u64) -> Time {
     Time::ZERO + Span::from_millis(millis)
 }
 
-/// Acknowledgements come back as they always did.
+/// Acknowledgements return over the same path as before.
 fn returns() -> ReturnPaths {
     let mut returns = ReturnPaths::new(PathId::FIRST, RTT);
     returns.sample(at(0), PathId::FIRST, RTT, Span::ZERO);
@@ -61,7 +61,7 @@ fn a_stall_is_told_beforehand_and_put_off_by_every_answer() {
     assert_eq!(few, None, "a packet that is late is no stall");
 }
 
-/// The window that is left after a hold that ends with answers as slow as this, of one of 50 kB at 50 ms.
+/// The window after a hold that ends with answers of `millis`, for a path that had 50 kB at 50 ms.
 fn window_after(millis: u64) -> u64 {
     let mut trouble = usual();
     trouble.hold(at(1_000), Fault::Stalls);
@@ -127,7 +127,7 @@ fn a_window_found_among_many_losses_is_none_however_long_ago() {
     for millis in (0..1000).step_by(2) {
         trouble.on_ack(&Answer { window: None, ..answer(millis, 1400, 50) });
     }
-    // So few packets a round trip that it takes long to judge by them.
+    // With so few packets per round trip, judging takes long.
     for millis in (1000..2000).step_by(25) {
         trouble.on_lost(at(millis), 1, at(millis));
         trouble.on_ack(&answer(millis, 1400, 50));
@@ -176,7 +176,7 @@ fn a_burst_of_losses_in_one_round_trip_is_no_trouble() {
     }
 }
 
-/// Takes in an answer in the usual time; a train that was asked for has come through.
+/// Handles an answer in the usual time; a requested train arrives.
 fn answers(trouble: &mut Trouble, now: Time) -> bool {
     if trouble.is_on_trial() {
         for _ in 0..10 {

@@ -18,7 +18,7 @@ enum Method {
     Both(FastRetransmits, DelayWaves, FullQueues, LoneLosses),
 }
 
-/// The detector's evidence, and what turns times of arrival into delays.
+/// The detectors, and the conversion of arrival times into delays.
 #[derive(Debug)]
 pub(super) struct Evidence {
     method: Method,
@@ -62,9 +62,8 @@ impl Evidence {
         }
     }
 
-    /// How long a packet travelled and how long it waited in queues: one way if the peer reports times of
-    /// arrival, else there and back. The two are not comparable, so round trips are forgotten when the first
-    /// time of arrival comes.
+    /// How long a packet travelled and how long it waited in queues: one way if the peer reports arrival times,
+    /// otherwise both ways. These values are not comparable, so round trips are dropped at the first arrival time.
     fn travel_time(&mut self, now: Time, path: PathId, seen: &Seen) -> Option<(DelaySample, Span)> {
         let Some(arrived) = seen.arrived else {
             let waited = seen.delay.saturating_sub(seen.shortest);
@@ -86,7 +85,7 @@ impl Evidence {
         }
     }
 
-    /// A path entered fast retransmit; true when that is worth a review at once.
+    /// Handles the fast retransmit of a path; true if groups should be reviewed at once.
     pub(super) fn on_congestion(&mut self, now: Time, path: PathId, in_slow_start: bool) -> bool {
         match &mut self.method {
             Method::Losses(losses) => losses.on_congestion(now, path),
@@ -174,12 +173,12 @@ mod tests {
     const A: PathId = PathId(0);
     const B: PathId = PathId(2);
 
-    /// A queue in milliseconds that fills in so many seconds and is emptied at once.
+    /// A queue in milliseconds that fills within `period` seconds and is then emptied at once.
     fn saw(at: Time, period: f64) -> f64 {
         50.0 * (at.as_secs_f64() / period).fract()
     }
 
-    /// A packet that waits in queues `there` and `back`, in milliseconds; with a time of arrival if `told`.
+    /// A packet that waits in queues `there` and `back`, in milliseconds; with an arrival time if `told`.
     fn seen(now: Time, (there, back): (f64, f64), told: bool) -> Seen {
         let delay = Span::from_secs_f64((20.0 + there + back) / 1e3);
         let sent_at = now - delay;
@@ -187,8 +186,8 @@ mod tests {
         Seen { sent_at, arrived, delay, smoothed: delay, shortest: Span::from_millis(20) }
     }
 
-    /// The verdict after 20 s about two paths with queues there and back; times of arrival come from
-    /// `told_from` seconds on.
+    /// The verdict after 20 s on two paths with queues in both directions; arrival times start after `told_from`
+    /// seconds.
     fn verdict(detector: Detector, queues: fn(Time) -> [(f64, f64); 2], told_from: f64) -> Verdict {
         let mut evidence = Evidence::new(detector);
         let mut now = Time::ZERO;

@@ -1,12 +1,11 @@
-//! Adaptive coupling: windows are coupled within groups of paths that share a bottleneck and free between
-//! groups.
+//! Adaptive coupling: windows are coupled within groups of paths that share a bottleneck, and not between groups.
 //!
 //! Evidence is collected from acknowledgements and judged every [`REVIEW`] by the method of
-//! [`Config::detector`](crate::Config::detector). The default looks first for delays that rise and fall
-//! together, one-way delays if the peer reports times of arrival. Where they tell nothing, it looks for
-//! losses at the same moments [M8], then for queues that are full on one path only. Heavy losses of one path
-//! that another does not share overrule all of these. A path whose group changes is reported as an event with
-//! the reason. Each end judges by what it sends itself.
+//! [`Config::detector`](crate::Config::detector). The default first looks for delays that rise and fall together,
+//! one-way delays if the peer reports arrival times. If these do not decide, it looks for losses at the same times
+//! [M8], then for queues that are full on only one path. Heavy losses of one path without losses of another overrule
+//! all of these. A path whose group changes is reported as an event with the reason. Each end judges the data that it
+//! sends itself.
 
 mod evidence;
 
@@ -100,7 +99,7 @@ impl Coupling {
         Self { policy: config.coupling, for_rules, sharing: None }
     }
 
-    /// Notes whether the path rules need evidence.
+    /// Sets whether the path rules need evidence.
     pub(super) fn set_for_rules(&mut self, wanted: bool) {
         self.for_rules = wanted;
     }
@@ -119,7 +118,7 @@ impl Coupling {
         known.map_or(Verdict::Undecided, |sharing| sharing.groups.believed(a.min(b), a.max(b)))
     }
 
-    /// Forgets the evidence of a path that is gone or has a new address.
+    /// Drops the evidence of a path that is closed or has a new address.
     pub(super) fn forget(&mut self, path: PathId) {
         if let Some(sharing) = &mut self.sharing {
             sharing.forget(path);
@@ -141,7 +140,7 @@ impl Coupling {
         watched.then(|| &mut **self.sharing.get_or_insert_with(|| Box::new(Sharing::new(detector))))
     }
 
-    /// Takes the delay of a packet of the path at `index`.
+    /// Handles the delay of a packet of the path at `index`.
     pub(super) fn on_delay<P: Payload>(&mut self, now: Time, flight: &Flight<P>, index: usize, acked: Acked) {
         let Some(sharing) = self.sharing(flight) else { return };
         let path = &flight.paths[index];
@@ -155,7 +154,7 @@ impl Coupling {
         sharing.evidence.on_delay(now, path.id(), &seen);
     }
 
-    /// Takes losses of the path at `index`, before they reduce windows: a review may uncouple some first.
+    /// Handles losses of the path at `index` before they reduce windows: a review may uncouple some first.
     pub(super) fn on_losses<P: Payload>(
         &mut self,
         now: Time,
@@ -177,8 +176,8 @@ impl Coupling {
         }
     }
 
-    /// Parts a path that entered fast retransmit from those that lose nothing where it loses much. Their
-    /// windows get back what its losses took from them last.
+    /// Separates a path that entered fast retransmit with heavy losses from paths without losses. Restores the windows
+    /// of those that its last losses reduced.
     fn part_from_spared<P: Payload>(
         &mut self,
         now: Time,
@@ -200,7 +199,7 @@ impl Coupling {
         for other in &spared {
             sharing.groups.part(now, (loser.path.min(*other), loser.path.max(*other)));
         }
-        // Groups that the caller gave stay as they are, and so do the windows.
+        // The caller's groups do not change, nor do the windows.
         if self.policy == Policy::Adaptive {
             for other in &spared {
                 flight.cc.on_parted(*other, loser.path);
@@ -242,8 +241,7 @@ impl Coupling {
     }
 }
 
-/// Takes a path that is held out of its group: losses of its probes are no congestion that others cause. True
-/// for such a path.
+/// Removes a held path from its group: losses of its probes are no congestion caused by others. True for such a path.
 fn stands_alone<P: Payload>(flight: &mut Flight<P>, path: PathId) -> bool {
     let place = flight.paths.place_of(path);
     let is_held = place.is_some_and(|place| flight.paths[place].trouble().is_held());

@@ -1,8 +1,8 @@
 //! Early binding (MPMTP-AR §3.6 [R5]): assigns data to a path before the path may send. It waits in the path's buffer.
 //!
-//! The scheduler is asked whenever a path's buffer has room, regardless of windows, and sees bound data as in flight.
-//! [`Config::early_binding`](crate::Config::early_binding) limits each buffer, so only that much waits behind a path that
-//! slows down. A path that may no longer carry data gives its bound data back.
+//! The scheduler is asked whenever a path's buffer has room, regardless of windows, and bound data counts as in flight.
+//! [`Config::early_binding`](crate::Config::early_binding) limits each buffer, so only that much waits behind a path
+//! that slows down. A path that may no longer carry data returns its bound data.
 
 use anabranch_wire::{PACKET_OVERHEAD, PathId, Payload, Time};
 use smallvec::SmallVec;
@@ -31,8 +31,8 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// Binds data up to `most` bytes a path, then sends from the paths' buffers. `None` when no buffer can
-    /// send; the second value is true when all of them are empty.
+    /// Binds up to `most` bytes to each path, then sends from the paths' buffers. `None` if no buffer can send; the
+    /// second value is true if all of them are empty.
     pub(super) fn transmit<P: Payload>(
         &mut self,
         now: Time,
@@ -98,7 +98,7 @@ impl Binding {
         self.bind_run(flight, &bind)
     }
 
-    /// Binds data to a path, packet by packet, and queues copies on the others; false when there was none.
+    /// Binds data to a path, packet by packet, and queues copies on the others; false without data.
     fn bind_run<P: Payload>(&mut self, flight: &mut Flight<P>, bind: &Bind) -> bool {
         let Some(index) = flight.paths.place_of(bind.path) else { return false };
         let room = flight.paths[index].size() - PACKET_OVERHEAD;
@@ -135,7 +135,7 @@ impl Binding {
             let mut draft = Packets::draft(flight, index);
             packets.add_acks(now, flight, index, &mut draft);
             let Some(frame) = flight.streams.copy_of(&run, draft.room()) else {
-                // Some of it arrived over another path; the rest is cut again.
+                // Part of it arrived over another path; the rest is divided again.
                 self.queue_again(flight, &run);
                 continue;
             };
@@ -166,7 +166,7 @@ impl Binding {
     }
 }
 
-/// Asks the scheduler what to bind.
+/// Asks the scheduler for the next data to bind.
 fn decide<P: Payload>(
     now: Time,
     flight: &mut Flight<P>,

@@ -1,8 +1,8 @@
-//! Copies: data that leaves on every path at once, because its stream is redundant or the scheduler wants it.
+//! Copies: data that is sent on every path, because its stream is redundant or the scheduler wants it.
 //!
-//! The fastest path with room takes the original. Each other path queues a copy, which leaves before new data as soon as
-//! the path's window and pacing admit it. A slow path does not hold the others back: copies of acknowledged data are
-//! dropped, and so are the oldest if very many wait.
+//! The fastest path with room sends the original. Each other path queues a copy, which it sends before new data as soon
+//! as its window and pacing allow. A slow path does not delay the others: copies of acknowledged data are dropped, and
+//! so are the oldest if very many wait.
 
 use anabranch_wire::{PathId, Payload, Time};
 

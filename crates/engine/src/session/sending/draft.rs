@@ -1,4 +1,4 @@
-//! A packet under construction: its frames, and what the sender must remember about them.
+//! A packet under construction: its frames, and the record of them for the sender.
 
 use anabranch_wire::{
     Frame, Frames, MAX_FRAMES, PACKET_OVERHEAD as OVERHEAD, Payload, StreamFrame, packet_encoded_len,
@@ -35,7 +35,7 @@ impl<P: Payload> Draft<P> {
         Self { route, frames, contents, whole, filled: 0, spare: 0, data: 0, eliciting: false, paced: false }
     }
 
-    /// Adds a frame if there is room for it with its length.
+    /// Adds a frame if it fits together with its length.
     pub(in super::super) fn push(&mut self, frame: Frame<P>) -> bool {
         let length = frame.encoded_len();
         if length > self.room() || self.is_full() {
@@ -83,7 +83,7 @@ impl<P: Payload> Draft<P> {
         self.frames.len() + 1 >= MAX_FRAMES
     }
 
-    /// Bytes of the sealed packet, in which the last frame goes without its length.
+    /// Bytes of the sealed packet; the last frame is encoded without its length.
     pub(in super::super) fn size(&self) -> usize {
         let size = OVERHEAD + self.filled - self.spare;
         debug_assert_eq!(size, OVERHEAD + packet_encoded_len(&self.frames));

@@ -1,16 +1,15 @@
-//! Chooses what leaves next, and on which path: mTCP's "when", "what" and "where" as separate steps (§3.1.4
-//! [M5]).
+//! Chooses the next data and its path: mTCP's "when", "what" and "where" as separate steps (§3.1.4 [M5]).
 //!
 //! | file | contents |
 //! |---|---|
 //! | `placement` | showing the paths to the scheduler, and carrying out its decision |
 //! | `packets`, `draft`, `spare_lists` | building a packet |
-//! | `copies` | data that leaves on every path at once |
+//! | `copies` | data that is sent on every path |
 //! | `relief` | copies of data in flight on a slow path |
 //! | `binding` | early binding: buffers of paths |
 //!
-//! [`Sending`] handles data and acknowledgements. Handshake, proofs, probes and control frames go before
-//! them; the session asks for those first.
+//! [`Sending`] handles data and acknowledgements. Handshake, proofs, probes and control frames come first; the session
+//! sends those.
 
 mod binding;
 mod copies;
@@ -34,11 +33,11 @@ pub(super) use draft::Draft;
 pub(super) use packets::{Packets, finish};
 pub(super) use placement::fastest;
 
-/// An acknowledgement waits at most this long for data on its path. While other paths have enough to send, none
-/// might come for a long time.
+/// An acknowledgement waits at most this long for data on its path: while other paths have enough to send, none might
+/// follow for long.
 pub(super) const LATE: Span = Span::from_millis(1);
 
-/// What is needed to send on a given path.
+/// The parts needed to send on a given path.
 pub(super) struct Outlet<'a, P> {
     pub packets: &'a mut Packets<P>,
     pub scheduler: &'a mut dyn Scheduler,
@@ -65,7 +64,7 @@ impl<P: Payload> Sending<P> {
         self.placement.scheduler = scheduler;
     }
 
-    /// The next packet with data, or else with an acknowledgement that is due.
+    /// The next packet with data, or otherwise with a due acknowledgement.
     #[inline]
     pub(super) fn poll_transmit(
         &mut self,
@@ -199,15 +198,15 @@ impl<P: Payload> Sending<P> {
         built
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.placement.shrink();
         self.packets = Packets::default();
     }
 }
 
-/// False when there is certainly no data to send and no path to inform. This holds for most packets of an end
-/// that only receives.
+/// False if there is certainly no data to send and no path to inform. This holds for most packets of an end that only
+/// receives.
 #[inline]
 fn may_have_data<P: Payload>(flight: &Flight<P>, datagrams: &Datagrams<P>) -> bool {
     flight.streams.may_have_work()
@@ -235,7 +234,7 @@ fn go_on<P: Payload>(now: Time, flight: &mut Flight<P>) -> Option<Spot> {
     open.then_some(Spot { index, pick: Pick::MissingFirst, choice: Some(choice) })
 }
 
-/// Records on the paths that the application has nothing more to send.
+/// Records on the paths that the application has no more data.
 fn note_app_limited<P: Payload>(flight: &mut Flight<P>) {
     let mut next = 0;
     while let Some(index) = flight.paths.next_untold(next) {

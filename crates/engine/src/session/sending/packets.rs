@@ -98,7 +98,7 @@ impl<P: Payload> Packets<P> {
         finish(now, flight, index, draft)
     }
 
-    /// A challenge. On a path through relays, `reply` names the PID that the peer has to use.
+    /// A challenge. On a path through relays, `reply` is the PID that the peer must use.
     pub(in crate::session) fn build_challenge(
         now: Time,
         flight: &mut Flight<P>,
@@ -130,7 +130,7 @@ impl<P: Payload> Packets<P> {
         sent
     }
 
-    /// A packet that the peer has to acknowledge: with missing data if there is any, otherwise a PING.
+    /// A packet that the peer must acknowledge: with missing data if there is any, otherwise a PING.
     pub(in crate::session) fn build_probe(
         &mut self,
         now: Time,
@@ -140,7 +140,7 @@ impl<P: Payload> Packets<P> {
         let mut draft = Self::draft(flight, index);
         self.add_acks(now, flight, index, &mut draft);
         let path = &flight.paths[index];
-        // Small probes are the fastest way to see whether a path that is held back has recovered.
+        // Small probes are the fastest test of whether a held path has recovered.
         let oldest = if path.trouble().is_held() {
             None
         } else {
@@ -213,7 +213,7 @@ impl<P: Payload> Packets<P> {
         flight.paths.count_sent_data(index, draft.data);
     }
 
-    /// A packet with all of these runs once more; `None` when they do not fit, or the peer has some already.
+    /// A packet with copies of all these runs; `None` if they do not fit, or the peer already has some.
     pub(super) fn build_relief(
         &mut self,
         now: Time,
@@ -256,7 +256,7 @@ pub(in crate::session) fn finish<P: Payload>(
         return None;
     }
     let (id, size) = (path.id(), draft.size());
-    // A challenge or an answer that took another route says nothing about the path, so no acknowledgement is awaited.
+    // The acknowledgement of a challenge or answer on another route says nothing about the path, so none is expected.
     let strays = draft.route != path.route();
     if strays || !path.allowance().is_proven() {
         flight.sent_unproven = Some((draft.route.remote, size as u64));
@@ -318,7 +318,7 @@ mod tests {
         Route { socket: 0, remote: ([192, 0, 2, host], 443).into() }
     }
 
-    /// A server that got INIT over the first route and has sent its answer.
+    /// A server that received INIT over the first route and has sent its answer.
     fn server(now: Time) -> Session<Length> {
         let params = local_params(&Config::default(), (Pid(9), ResetToken([2; 16])), 1 << 20);
         let budget = MemoryBudget::new(1 << 30);

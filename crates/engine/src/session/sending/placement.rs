@@ -37,8 +37,8 @@ impl Placement {
         Self { scheduler, views: Vec::new() }
     }
 
-    /// Views of the paths that may carry data. [`Self::return_views`] gives the list back, so that views that
-    /// did not change stay.
+    /// Views of the paths that may carry data. [`Self::return_views`] returns the list, so that unchanged views are
+    /// kept.
     pub(super) fn take_views<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>) -> Vec<PathView> {
         let mut views = std::mem::take(&mut self.views);
         view_paths(now, flight, &mut views);
@@ -118,19 +118,19 @@ impl Placement {
         }
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.views = Vec::new();
     }
 }
 
-/// The fastest path with room, for a redundant stream; the scheduler is not asked. [`super::Packets::fill`]
-/// queues the copies.
+/// The fastest path with room, for a redundant stream, without asking the scheduler. [`super::Packets::fill`] queues
+/// the copies.
 fn place_redundant<P: Payload>(flight: &Flight<P>, views: &[PathView], pick: Pick) -> Next {
     fastest(views).map_or(Next::Nothing, |fastest| place_on(flight, fastest, pick, None))
 }
 
-/// The path with the least round-trip time of those with room.
+/// The path with the least round-trip time among those with room.
 pub(in crate::session) fn fastest(views: &[PathView]) -> Option<PathId> {
     let open = views.iter().filter(|view| view.budget > 0);
     open.min_by_key(|view| (view.rtt, view.id)).map(|view| view.id)

@@ -3,18 +3,17 @@
 //! A path is idle for one of two reasons. In both, a copy that arrives before the original shortens the wait.
 //! Nothing is copied while there is new data to send.
 //!
-//! - **The gap.** The peer's receive window is full of data that waits for the slow path's packets. The *oldest* of these
-//!   packets leave again, since each one that arrives opens the window. The time since they left and recent packet delays
-//!   give their expected arrival.
-//! - **The tail.** Everything has left, and the transfer ends when the last path is done. That path's
-//!   *newest* packets leave again, as long as they would arrive after the copy, so that all paths end at
-//!   about the same moment. Their expected arrival follows from the bytes in flight and the delivery rate,
-//!   since round-trip samples do not include the latest queue yet. They are judged again whenever the path
-//!   acknowledges something.
+//! - **The gap.** The peer's receive window is full of data that waits for the slow path's packets. The *oldest* of
+//!   these packets are sent again, because each one that arrives opens the window. Their expected arrival follows from
+//!   the time since they were sent and from recent packet delays.
+//! - **The tail.** All data was sent, and the transfer ends when the last path is done. That path's *newest* packets
+//!   are sent again, if the copies would arrive first, so that all paths end at about the same time. Their expected
+//!   arrival follows from the bytes in flight and the delivery rate, because round-trip samples do not include the
+//!   latest queue yet. They are judged again at each acknowledgement of the path.
 //!
-//! A packet is copied once, only if the copy should arrive first by more than the variation of both paths,
-//! and copies stay within [`SHARE`] of what was sent. From then on the copy's path is responsible: if the
-//! original is lost, nothing more happens.
+//! A packet is copied once, and only if the copy should arrive first by more than the variation of both paths. Copies
+//! stay within [`SHARE`] of the data sent. From then on the copy's path is responsible: if the original is lost,
+//! nothing more happens.
 
 use anabranch_wire::{Payload, Span, Time};
 use smallvec::SmallVec;
@@ -26,7 +25,7 @@ use crate::session::flight::Flight;
 
 /// One byte may be copied for this many that leave for the first time ...
 const SHARE: u64 = 50;
-/// ... and this many bytes from the start: a short transfer has a tail as well.
+/// ... plus this many bytes from the start: a short transfer has a tail as well.
 const ALLOWANCE: u64 = 48 << 10;
 /// Most packets of one path looked at in one search.
 const LOOKED_AT: usize = 64;
@@ -56,7 +55,7 @@ pub(super) fn transmit_relief<P: Payload>(
     }
 }
 
-/// Everything has left: copies the newest packet of the path that ends last to the path that ends first.
+/// After all data was sent: copies the newest packet of the path that ends last to the path that ends first.
 fn relieve_tail<P: Payload>(
     now: Time,
     flight: &mut Flight<P>,
@@ -71,7 +70,7 @@ fn relieve_tail<P: Payload>(
     slow.into_iter().find_map(|(_, slow)| copy_newest(now, flight, packets, slow, fast))
 }
 
-/// How long a packet that leaves on a path now takes to arrive, behind everything in flight there.
+/// Time until a packet sent now on a path arrives, behind everything in flight there.
 fn arrival_delay<P>(flight: &Flight<P>, index: usize) -> Span {
     let path = &flight.paths[index];
     path.drained_in(path.board().pipe() + path.size() as u64).max(flight.paths.one_way(index))
@@ -105,7 +104,7 @@ fn copy_newest<P: Payload>(
     None
 }
 
-/// The path that may send and has the least delay.
+/// The path with the least delay among those that may send.
 fn least_to_send_on<P: Payload>(
     now: Time,
     flight: &mut Flight<P>,
@@ -157,7 +156,7 @@ fn copy_oldest<P: Payload>(
             flight.paths.on_looked_at(slow);
             return None;
         };
-        // Data that leaves on all paths has left on the fast one already.
+        // Data that is sent on all paths was already sent on the fast one.
         if runs.iter().any(|run| flight.is_copied(run.stream)) {
             continue;
         }

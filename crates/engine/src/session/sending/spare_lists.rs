@@ -1,8 +1,7 @@
-//! Spare lists for what few packets have: more than one frame, or an acknowledgement of more ranges than fit
-//! in place.
+//! Spare lists for the few packets with more than one frame, or with an acknowledgement of more ranges than fit inline.
 //!
-//! A packet leaves with its lists, so each such packet would allocate. The driver gives a packet back once it
-//! is encoded, and the next packet of that kind uses its lists.
+//! A packet takes its lists along, so each such packet would allocate. The driver returns a packet after it was
+//! encoded, and the next packet of that kind uses its lists.
 
 use std::ops::Range;
 
@@ -63,7 +62,7 @@ impl<P> SpareLists<P> {
 }
 
 impl<P: Payload> SpareLists<P> {
-    /// Takes the lists out of a message that its owner no longer needs.
+    /// Takes the lists out of a message that is no longer needed.
     #[inline]
     pub(in super::super) fn reclaim(&mut self, message: &mut Message<P>) {
         let Message::Packet(packet) = message else { return };
