@@ -55,7 +55,7 @@ fn relay(pids: u64) -> (Relay, Time, Hop, Vec<Pid>) {
 
 fn measure(pids: u64, run: usize) {
     let (mut relay, start, from, own) = relay(pids);
-    // As many buffers as PIDs, up to some megabytes: the headers do not all stay in the first cache.
+    // As many buffers as PIDs, up to some megabytes: not all headers stay in the first cache.
     let buffers = own.len().min(256);
     let template = |pid: Pid| {
         let mut packet = vec![0; PACKET];

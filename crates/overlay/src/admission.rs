@@ -26,7 +26,7 @@ pub struct SessionLimits {
 pub const SESSIONS_PER_KEY: usize = 64;
 /// Sessions from one IPv4 address or IPv6 /64; several machines may share an address.
 pub const SESSIONS_PER_SOURCE: usize = 512;
-/// Sessions in all, where memory allows.
+/// Total sessions, if memory allows.
 pub const SESSIONS_TOTAL: usize = 8_192;
 
 impl Default for SessionLimits {
@@ -35,12 +35,12 @@ impl Default for SessionLimits {
     }
 }
 
-/// The peer of a session, as far as shares are concerned.
+/// The owner of a session, for counting shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     /// The peer's key.
     pub key: PublicKey,
-    /// The address that its first path comes from, if it is known.
+    /// The address from which its first path comes, if known.
     pub address: Option<IpAddr>,
 }
 
@@ -86,7 +86,7 @@ impl<Id: Copy + Ord> Sessions<Id> {
         self.owners.is_empty()
     }
 
-    /// Takes over other limits; sessions beyond them stay until they end.
+    /// Applies other limits; sessions beyond them stay until they end.
     pub fn set_limits(&mut self, limits: SessionLimits) {
         self.limits = limits;
     }
@@ -105,7 +105,7 @@ impl<Id: Copy + Ord> Sessions<Id> {
         if count < self.limits.per_key { Ok(()) } else { Err(Full::Key(count)) }
     }
 
-    /// Adds a session if there is room, or room can be made. Returns the sessions of the consumer that has to yield one:
+    /// Adds a session if there is room, or room can be made. Returns the sessions of the consumer that must yield one:
     /// the caller ends one of them and [removes](Self::remove) it.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl<Id: Copy + Ord> Sessions<Id> {
         Ok(candidates)
     }
 
-    /// Removes a session; one that is not there is ignored.
+    /// Removes a session; ignores an unknown one.
     pub fn remove(&mut self, id: Id) {
         let Some(owner) = self.owners.remove(&id) else { return };
         let from = owner.address.map(source);
@@ -224,7 +224,7 @@ mod tests {
         sessions.remove(0);
         assert_eq!(sessions.len(), 8);
         assert_eq!(sessions.admit(9, owner(1, "192.0.2.1")), Err(Full::Total(8)), "it has most itself");
-        // Another key at the same address as the flood gets a place from the flood too.
+        // Another key at the flood's address gets a place from the flood as well.
         assert_eq!(sessions.admit(9, owner(5, "192.0.2.1")), Ok(hoard[1..].to_vec()));
     }
 

@@ -1,16 +1,16 @@
 //! The cores of the overlay, without sockets or a clock.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`select`] | which paths to use: scores, shared links, maximum flow, disjoint chains, all on one graph |
-//! | [`sense`] | how far apart relays are: measured by few probes, told by changes, else estimated |
-//! | [`admission`] | how many sessions a relay or a controller admits, and whose ends when it is full |
-//! | [`grant`] | who may use relays: signed grants, guests, and the time of day they depend on |
-//! | [`controller`] | which relays there are, who may use how much of them, and grants that say so |
-//! | [`relay`] | what a relay does with requests and with packets |
+//! | [`sense`] | distances between relays: measured with few probes, reported as changes, otherwise estimated |
+//! | [`admission`] | how many sessions a relay or a controller admits, and which session ends when it is full |
+//! | [`grant`] | permission to use relays: signed grants, guests, and the time of day |
+//! | [`controller`] | registers relays, and grants clients their use |
+//! | [`relay`] | handles requests and forwards packets |
 //!
-//! The services that join them to sockets, storage and sessions are in `daemon`; `docs/explanation/overlay.md` tells how
-//! the parts work together.
+//! The services around these cores, with sockets, storage and sessions, are in `daemon`. `docs/explanation/overlay.md`
+//! explains how the parts work together.
 
 pub mod admission;
 mod codec;

@@ -123,7 +123,7 @@ impl Read {
     }
 }
 
-/// Gives a client a grant, or the one that the same request got before.
+/// Grants a client's request; a repeated request gets the same grant.
 ///
 /// # Errors
 /// Why it is refused. Nothing is committed then, unless the store failed: the client repeats the same request, here
@@ -198,8 +198,8 @@ pub async fn allocate<S: Store>(
     Err(Denied::Busy.into())
 }
 
-/// Chooses relays for a grant, and its limits. If too few relays have room for the requested paths, half as many
-/// paths are tried, and so on down to one.
+/// Chooses relays and limits for a grant. If too few relays have room for the requested paths, half as many paths are
+/// tried, and so on down to one.
 fn fitting(directory: &Directory, time: (Time, UnixTime), ask: &Ask) -> (Vec<PublicKey>, Limits) {
     let mut limits = ask.limits;
     loop {
@@ -212,8 +212,8 @@ fn fitting(directory: &Directory, time: (Time, UnixTime), ask: &Ask) -> (Vec<Pub
     }
 }
 
-/// Extends a grant: the same one, with a later end. Its reservations stay. Repeating the request does no harm, since
-/// the end never comes closer.
+/// Extends a grant: only its end changes, and its reservations stay. Repeating the request is harmless, because the end
+/// never moves back.
 ///
 /// # Errors
 /// [`Denied::NoSuchGrant`] when it has expired or was revoked, and denials by the current quota.
@@ -322,7 +322,7 @@ fn grant_id(client: &PublicKey, request: &RequestId) -> GrantId {
     GrantId(id)
 }
 
-/// Gives a client's grant back. Relays learn it from their heartbeats, and the reservation ends when they confirm it.
+/// Releases a client's grant. Relays learn it from their heartbeats, and the reservation ends when they confirm it.
 ///
 /// # Errors
 /// [`Denied::NoSuchGrant`] among others.
@@ -335,10 +335,10 @@ pub async fn give_back<S: Store>(
     take_back(store, now, client, (grant, MAX_GIVEN_BACK)).await
 }
 
-/// Revokes a grant of a client. Every relay that it names learns it from its heartbeats, until the grant has expired.
+/// Revokes a grant of a client. Its relays learn it from their heartbeats, until the grant has expired.
 ///
 /// # Errors
-/// As of [`give_back`].
+/// As [`give_back`].
 pub async fn revoke<S: Store>(
     store: &S,
     now: UnixTime,

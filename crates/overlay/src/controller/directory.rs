@@ -1,11 +1,10 @@
 //! Relays as this controller sees them now, and the choice among them.
 //!
-//! A relay's offer and reservations come from the store and may be old; a decision reads them again. Liveness and
-//! load come from heartbeats and are not stored. Only relays that the configuration lists are admitted, which bounds
-//! the directory.
+//! A relay's offer and reservations come from the store and may be old; a decision reads them again. Liveness and load
+//! come from heartbeats and are not stored. Only relays in the configuration are admitted, which bounds the directory.
 //!
-//! The choice takes as many relays as requested. Each time it takes one in the location that was chosen least often
-//! so far, then the one with the lowest resulting use, then the least loaded, then by key.
+//! Relays are chosen one at a time: first by the location chosen least often so far, then by the lowest resulting use,
+//! then by the lowest load, then by key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -49,11 +48,11 @@ pub struct RelayView {
 pub struct Directory(BTreeMap<PublicKey, RelayView>);
 
 impl Directory {
-    /// Registers a relay at these addresses. After a crash, another instance at one of the same addresses replaces
-    /// the previous one at once, which cannot return.
+    /// Registers a relay at these addresses. After a crash, a new instance at one of the same addresses replaces the
+    /// previous one at once, because that one cannot return.
     ///
     /// # Errors
-    /// As of [`Self::hear`].
+    /// As [`Self::hear`].
     pub fn begin(
         &mut self,
         now: Time,
@@ -90,7 +89,7 @@ impl Directory {
         Ok(())
     }
 
-    /// An instance of a relay stops, or its session has ended.
+    /// Removes an instance of a relay that stops or whose session has ended.
     pub fn forget(&mut self, relay: &PublicKey, instance: u64) {
         if let Some(view) = self.0.get_mut(relay)
             && view.heard.is_some_and(|(_, known, _)| known == instance)
@@ -99,7 +98,7 @@ impl Directory {
         }
     }
 
-    /// Takes over a relay's record from the store.
+    /// Adopts a relay's record from the store.
     pub fn note(&mut self, relay: PublicKey, record: RelayRecord) {
         self.0.entry(relay).or_default().record = record;
     }

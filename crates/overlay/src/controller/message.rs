@@ -277,7 +277,7 @@ impl Request {
     /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
     ///
     /// # Errors
-    /// When the bytes are no message; the stream cannot be read further then.
+    /// When the bytes are not a message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         take(bytes)
     }
@@ -307,7 +307,7 @@ impl Reply {
     /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
     ///
     /// # Errors
-    /// When the bytes are no message; the stream cannot be read further then.
+    /// When the bytes are not a message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         take(bytes)
     }

@@ -1,10 +1,10 @@
 //! The controller: registers relays and grants their use to clients.
 //!
-//! Several controllers share one [`Store`] and keep nothing else that matters. Each decision is one transaction that
+//! Several controllers share one [`Store`] and keep no other important state. Each decision is one transaction that
 //! compares the revisions of all records it read: a client's record (its grants and answered requests) and the record
-//! of every relay in the grant (its reservations). If another controller commits first, the transaction conflicts,
-//! and the controller reads and decides again. So there are no locks, and a controller that dies at any point leaves
-//! nothing to clean up.
+//! of every relay in the grant (its reservations). If another controller commits first, the transaction conflicts, and
+//! the controller reads and decides again. So there are no locks, and a controller that dies leaves nothing to clean
+//! up.
 //!
 //! ```text
 //!  request ─▶ read client, relays ─▶ fits? ─▶ commit if unchanged ─▶ Approved ─▶ sign ─▶ grant

@@ -1,4 +1,4 @@
-//! Quotas of clients and the list of relays, from the controller's configuration. The default admits none.
+//! Quotas of clients and the list of relays, from the controller's configuration. The default admits no one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub struct Quota {
 pub struct Policy {
     /// Clients and their quotas.
     pub clients: BTreeMap<PublicKey, Quota>,
-    /// Quota of every key that is not listed; `None` denies them.
+    /// Quota of all keys that are not listed; `None` denies them.
     pub others: Option<Quota>,
     /// Keys that may be relays.
     pub relays: BTreeSet<PublicKey>,

@@ -184,7 +184,7 @@ impl RelayRecord {
         }
     }
 
-    /// The relay has confirmed these revoked grants: their reservations end. True if something changed.
+    /// Ends the reservations of revoked grants that the relay has confirmed. True if something changed.
     pub(super) fn confirm(&mut self, grants: &[GrantId]) -> bool {
         let mut changed = false;
         for id in grants {

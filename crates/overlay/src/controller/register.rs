@@ -15,7 +15,7 @@ use crate::grant::UnixTime;
 const MAX_PLACE: usize = 64;
 pub(super) const MAX_ADDRESSES: usize = 16;
 
-/// Takes over a relay's offer. Its reservations stay, whatever it offers now.
+/// Adopts a relay's offer; existing reservations stay.
 ///
 /// # Errors
 /// When the relay is not listed, or its offer is invalid.

@@ -2,11 +2,11 @@
 //!
 //! Every backend passes one conformance suite, in `anabranch-daemon`. It requires:
 //!
-//! - [`commit`](Store::commit) is atomic and linearizable: all writes or none, and none unless every expected revision is
-//!   the current one;
-//! - a revision is never used twice, not even for a key that was deleted and created again; an absent key has
-//!   revision 0;
-//! - committed data stay.
+//! - [`commit`](Store::commit) is atomic and linearizable: all writes or none, and none unless every expected revision
+//!   is current;
+//! - a revision is never used twice, not even for a key that was deleted and created again; an absent key has revision
+//!   0;
+//! - committed data is not lost.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -87,8 +87,8 @@ pub trait Store: Send + Sync {
         after: &str,
     ) -> impl Future<Output = Result<Vec<(String, Entry)>, StoreError>> + Send;
 
-    /// Whether other controllers may write here too. In a store of one controller, a time that is ahead can only be
-    /// its own.
+    /// Whether other controllers may write here too. In a store of one controller, a time in the future can only be its
+    /// own.
     fn is_shared(&self) -> bool {
         true
     }

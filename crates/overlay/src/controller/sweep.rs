@@ -2,11 +2,11 @@
 //!
 //! Only the size of the store depends on it, since every reader ignores expired parts.
 //!
-//! The leader is the controller whose key is in the record `leader` with a term that has not ended. It renews its
+//! The leader is the controller whose key is in the record `leader` with a term that has not ended, and it renews its
 //! term. Another controller may take over when the term has ended by its own clock. It may also take over a term that
-//! ends later than any clock within [`MAX_SKEW`] would set it: a clock far ahead wrote it, and would keep the others
-//! from sweeping until then. So two may believe that they lead for a while when clocks differ; each sweep compares
-//! the revision of `leader`, and the older leader's fails.
+//! ends later than any clock within [`MAX_SKEW`] would set it: a fast clock wrote it, and would otherwise keep the
+//! others from sweeping for too long. So with different clocks two controllers may lead for a while. Each sweep
+//! compares the revision of `leader`, so the older leader's fails.
 
 use anabranch_secure::PublicKey;
 use serde::{Deserialize, Serialize};
@@ -98,7 +98,7 @@ pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Resu
     Ok(swept)
 }
 
-/// The record to write instead, if any is left; `None` if nothing was dropped.
+/// The record to write instead, if anything is left of it; `None` if nothing was dropped.
 type Clean = fn(&Entry, UnixTime) -> Result<Option<Option<Vec<u8>>>, StoreError>;
 
 fn client(entry: &Entry, now: UnixTime) -> Result<Option<Option<Vec<u8>>>, StoreError> {

@@ -1,17 +1,17 @@
 //! The time of day at a relay whose own clock may be wrong.
 //!
-//! The clock is read once, at the start. From then on the monotonic clock counts, so setting the clock later changes
-//! nothing. Two sources are better than the own clock:
+//! The clock is read once, at the start. From then on the monotonic clock counts, so setting the clock later has no
+//! effect. Two sources override it:
 //!
-//! - Controllers' heartbeats carry their time. The median of those heard in the last [`HEARD`] counts; of the two in
-//!   the middle of an even number, the one nearer to the relay's time. Grants are then judged with a tolerance of 30
+//! - Controllers' heartbeats carry their time. The median of those from the last [`HEARD`] counts; with an even number,
+//!   the one of the two middle times that is nearer to the relay's time. Grants are then judged with a tolerance of 30
 //!   s, without heartbeats with one of 300 s.
-//! - A grant was signed at some time, so that time has passed. Before the first heartbeat, a clock that is behind is
-//!   moved forward to it. So an old grant cannot be used without end at a relay whose clock is in the past.
+//! - A grant proves that its time of signing has passed. Before the first heartbeat, a slow clock is moved forward to
+//!   it. So an old grant cannot be used without end at a relay whose clock is in the past.
 //!
-//! One controller's clock that leaps must not end everyone's grants. For [`SETTLING`] after the first heartbeat the
-//! median is adopted as it is. Later, a median that differs by more than [`LEAP`] is adopted only after it has
-//! differed in the same direction for [`LASTING`] without a break. Grants in use then move their ends with the time
+//! A jump of one controller's clock must not end everyone's grants. For [`SETTLING`] after the first heartbeat the
+//! median is adopted at once. Later, a median that differs by more than [`LEAP`] is adopted only after it has differed
+//! in the same direction for [`LASTING`] without a break. Grants in use then move their ends with the time
 //! ([`WallClock::on_heartbeat`] returns by how much).
 
 use std::collections::BTreeMap;
@@ -23,13 +23,13 @@ use anabranch_wire::{Span, Time};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnixTime(pub u64);
 
-/// How long a controller's time counts: several heartbeats.
+/// How long a controller's time is valid: several heartbeats.
 const HEARD: Span = Span::from_secs(10);
-/// How long after the first heartbeat any time is adopted: until every controller was heard.
+/// How long after the first heartbeat any time is adopted: until every controller has sent one.
 const SETTLING: Span = Span::from_secs(10);
 /// Difference that counts as a leap, in seconds; correct clocks differ by less.
 const LEAP: u64 = 30;
-/// How long a leap has to last before it is adopted.
+/// How long a leap must last before it is adopted.
 const LASTING: Span = Span::from_secs(300);
 
 /// How a heartbeat's time compares with the relay's.
@@ -69,9 +69,9 @@ impl Leap {
 #[derive(Clone, Debug)]
 pub struct WallClock {
     anchor: (Time, UnixTime),
-    /// When the first heartbeat of a controller came.
+    /// Time of the first heartbeat of a controller.
     confirmed: Option<Time>,
-    /// Each controller's latest time, and when it came.
+    /// Each controller's latest time, and when it arrived.
     said: BTreeMap<PublicKey, (Time, UnixTime)>,
     /// Since when the controllers' time differs, and whether it is ahead.
     leap: Option<(Time, bool)>,
@@ -130,7 +130,7 @@ impl WallClock {
         (told, leap)
     }
 
-    /// Takes into account that a controller has signed something at `issued`.
+    /// Uses the fact that a controller signed something at `issued`.
     pub fn on_signature(&mut self, now: Time, issued: UnixTime) {
         if !self.is_confirmed() && issued > self.at(now) {
             self.anchor = (now, issued);
@@ -146,7 +146,7 @@ impl WallClock {
         middle[usize::from(upper < lower)]
     }
 
-    /// Whether to adopt the controllers' time now; a leap has to last.
+    /// Whether to adopt the controllers' time now; a leap must last.
     fn believes(&mut self, now: Time, (before, told): (UnixTime, UnixTime)) -> bool {
         let first = *self.confirmed.get_or_insert(now);
         if now.since(first) < SETTLING || before.0.abs_diff(told.0) <= LEAP {

@@ -1,9 +1,9 @@
-//! The secrets by which the holder of a ticket uses its maker's relay.
+//! The secrets with which the holder of a ticket uses its maker's relay.
 //!
-//! Guest secret = derive(ticket's secret ‖ relay's key). A public share id and a hash follow from it. The ticket's
-//! maker registers both at the relay. The holder opens a session to the relay with the share id and the hash as its
-//! credential, as with a ticket. So a stranger gets no session, the relay learns neither the ticket's secret nor the
-//! guest secret, and one relay's knowledge is useless at another.
+//! The guest secret is derive(ticket's secret ‖ relay's key). A public share id and a hash follow from it, and the
+//! ticket's maker registers both at the relay. The holder opens a session to the relay with the share id and the hash
+//! as its credential, as with a ticket. So a stranger gets no session, the relay learns neither the ticket's secret nor
+//! the guest secret, and one relay's knowledge is useless at another.
 
 use anabranch_secure::secret::derive;
 use anabranch_secure::{PublicKey, ShareId, TicketSecret};

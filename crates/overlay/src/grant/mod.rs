@@ -1,9 +1,9 @@
 //! Grants: permissions to use relays, with limits and an end.
 //!
 //! A controller signs a grant with its Ed25519 key. Relays pin that key and check grants offline, inside the client's
-//! session, so a stolen grant is useless without the client's secret key. A grant names no destination. A relay
-//! counts bytes by grant id until the grant ends, so showing it twice, or after a reconnect, adds nothing.
-//! Revocations come with the controller's heartbeats, and so does the time of day ([`WallClock`]).
+//! session, so a stolen grant is useless without the client's secret key. A grant names no destination. A relay counts
+//! bytes by grant id until the grant ends, so showing it twice, or after a reconnect, adds nothing. The controller's
+//! heartbeats bring revocations and the time of day ([`WallClock`]).
 //!
 //! A guest needs no grant: it holds a ticket, and the ticket's maker has registered the matching secret at its relay
 //! ([`GuestSecret`]).

@@ -107,13 +107,13 @@ fn of_several_controllers_the_median_counts_and_a_leap_of_most_has_to_last() {
     let says = |clock: &mut WallClock, now, controller, ahead: u64| {
         clock.on_heartbeat(at(now), (&key(controller), UnixTime(1_000 + now + ahead))).0
     };
-    // The first one heard counts until the others are heard.
+    // Until the others send a time, the first one counts.
     assert_eq!(says(&mut clock, 0, 1, 7_200), ClockVerdict::Adopted(7_200));
     says(&mut clock, 1, 2, 0);
     assert_eq!(says(&mut clock, 1, 3, 1), ClockVerdict::Adopted(7_199));
     assert_eq!(clock.at(at(1)), UnixTime(1_002));
     let mut now = 2;
-    // One of three and one of two may differ without end; two of three for less than five minutes.
+    // One of three, or one of two, may differ forever; two of three for less than five minutes.
     for (ahead, turns) in [(&[7_200, 0, 0][..], 500), (&[0, 7_200], 500), (&[7_200, 7_200, 0], 140)] {
         for _ in 0..turns {
             now += 2;

@@ -1,9 +1,9 @@
 //! Limits and usage of each key.
 //!
 //! A key's limits are the sum of its listing and of the different grants that it has shown. Showing a grant twice adds
-//! nothing; a renewed grant counts until its later end. Bytes are counted by grant id and remembered until the grant ends,
-//! whether the client has a session or not. Of several grants, the one that ends first is used first. When the controllers'
-//! time leaps, the ends of the grants in use move with it ([`Accounts::move_ends`]).
+//! nothing; a renewed grant counts until its later end. Bytes are counted by grant id and remembered until the grant
+//! ends, with or without a session of the client. Of several grants, the one that ends first is used first. When the
+//! controllers' time leaps, the ends of the grants in use move with it ([`Accounts::move_ends`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,11 +22,11 @@ const MAX_HELD: usize = 8;
 /// Most grants that are remembered, and most revoked ones in addition.
 const MAX_KNOWN: usize = 65_536;
 const MAX_REVOKED: usize = 16_384;
-/// Next hops that one key may have asked for the first time at once, and the time until one more.
+/// First requests to next hops that one key may cause at once, and the time until one more.
 const FIRST_QUESTIONS: u64 = 128;
 const FIRST_QUESTION_EVERY: Span = Span::from_millis(125);
-/// How long a grant is remembered after its end, in seconds of the controllers' time: longer than any tolerance of clocks.
-/// Then it is kept for [`KEPT`] by the monotonic clock, so a clock that is ahead for a while erases nothing.
+/// How long a grant is remembered after its end, in seconds of the controllers' time: longer than any tolerance of
+/// clocks. Then it is kept for [`KEPT`] by the monotonic clock, so a temporarily fast clock erases nothing.
 const REMEMBERED: u64 = 600;
 const KEPT: Span = Span::from_secs(3_600);
 
@@ -46,15 +46,15 @@ pub(super) struct Account {
     /// Why the key may not use the relay any more, if it could.
     pub ended: Option<Ended>,
     pub flows: BTreeSet<u32>,
-    /// Flows whose next hop never agreed yet.
+    /// Flows whose next hop has never agreed.
     pub pending: u32,
-    /// When all first questions so far would have been asked, one at a time.
+    /// When all first requests so far would have been made one at a time.
     asked_until: Time,
 }
 
 impl Account {
-    /// Takes bytes off the quota; false when fewer are left. The rest counts as used then, since larger packets could never
-    /// use it up.
+    /// Takes bytes off the quota; false if fewer are left. Then the rest counts as used, because larger packets could
+    /// never use it up.
     #[inline]
     pub(super) fn charge(&mut self, bytes: u64) -> bool {
         let taken = bytes.min(self.left);
@@ -127,7 +127,7 @@ impl Accounts {
         accounts
     }
 
-    /// Takes over another list of keys. Their usage stays counted.
+    /// Applies another list of keys; their usage is kept.
     pub(super) fn relist(&mut self, listed: &BTreeMap<PublicKey, Limits>, egress: &mut Egress) {
         for key in listed.keys() {
             self.open(*key, egress);
@@ -214,7 +214,7 @@ impl Accounts {
         }
         let account = &mut self.slots[number as usize];
         if let Some(held) = account.held.iter_mut().find(|held| held.id == grant.id) {
-            // The same grant, renewed: it adds nothing but time.
+            // The same grant, renewed: only its end changes.
             if held.not_after < grant.not_after
                 && let Some(usage) = self.usage.get_mut(&grant.id)
             {
@@ -242,8 +242,8 @@ impl Accounts {
         Ok(())
     }
 
-    /// Revokes grants. Each is remembered for as long as a grant can be valid. Returns those for which there was room; the
-    /// controller has to repeat the others.
+    /// Revokes grants, and remembers each for as long as a grant can be valid. Returns those for which there was room;
+    /// the controller must repeat the others.
     pub(super) fn revoke(&mut self, time: UnixTime, revoked: &[GrantId]) -> Vec<GrantId> {
         let until = UnixTime(time.0.saturating_add(MAX_VALIDITY));
         let mut remember = |id: &GrantId| {
@@ -262,7 +262,7 @@ impl Accounts {
         revoked.iter().copied().filter(|id| remember(id)).collect()
     }
 
-    /// The controllers' time has leapt: grants in use go on for as long as they would have.
+    /// Handles a leap of the controllers' time: grants in use keep their remaining time.
     pub(super) fn move_ends(&mut self, leap: Leap) {
         for held in self.slots.iter_mut().flat_map(|account| &mut account.held) {
             held.not_after = leap.moved(held.not_after);
@@ -305,7 +305,7 @@ impl Accounts {
         }
     }
 
-    /// Flows beyond what their key may have, those in the highest slots first, and the state that they end in.
+    /// Flows beyond their key's limit, starting with the highest slots, and their final state.
     pub(super) fn over_limit(&self) -> Vec<(u32, FlowState)> {
         let mut over = Vec::new();
         for account in &self.slots {
@@ -345,7 +345,7 @@ impl Accounts {
         }
     }
 
-    /// Bytes that listed keys have used of what they are listed with.
+    /// Bytes that listed keys have used of their listings.
     pub(super) fn listed_usage(&mut self) -> Vec<ListedUse> {
         for number in 0..self.slots.len() {
             self.count(number);
@@ -359,7 +359,7 @@ impl Accounts {
         used
     }
 
-    /// Takes over what listed keys had used; keys that are not listed any more are ignored.
+    /// Restores the usage of listed keys; ignores keys that are not listed any more.
     pub(super) fn restore_listed(&mut self, known: impl IntoIterator<Item = ListedUse>, egress: &mut Egress) {
         for ListedUse { key, bytes } in known {
             let Some(number) = self.by_key.get(&key).copied() else { continue };

@@ -14,9 +14,9 @@ pub(super) struct Client {
     pub account: u32,
     pub guest_of: Option<ShareId>,
     pub greeted: bool,
-    /// The service was asked to close it.
+    /// The service was requested to close it.
     pub dismissed: bool,
-    /// It may measure this relay, and has asked for nothing else so far.
+    /// It may measure this relay, and has requested nothing else so far.
     pub measures: bool,
     /// Since when it may not use the relay.
     pub unentitled_since: Time,

@@ -23,7 +23,7 @@ pub struct RelayConfig {
     pub next_hops: NextHopPolicy,
     /// Sockets by which next hops are reached.
     pub exits: Vec<Exit>,
-    /// Rate of all forwarded packets together; `None` without a limit.
+    /// Total rate of all forwarded packets; `None` without a limit.
     pub rate: Option<Rate>,
     /// Most flows.
     pub most_flows: usize,

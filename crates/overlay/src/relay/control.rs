@@ -29,8 +29,8 @@ struct Wanted {
 }
 
 impl Relay {
-    /// Handles a request of a session; answers come out of [`Relay::poll_reply`]. `source` is the address that the operating
-    /// system would send to the target of [`Request::Allocate`] from, if it is known.
+    /// Handles a request of a session; [`Relay::poll_reply`] returns the answers. `source` is the address from which
+    /// the operating system would send to the target of [`Request::Allocate`], if known.
     pub fn handle_request(
         &mut self,
         now: Time,
@@ -175,7 +175,7 @@ impl Relay {
         if self.table.len() >= self.config.most_flows { self.take_from_the_largest(own) } else { Ok(()) }
     }
 
-    /// Makes room in a full table: the key with most flows loses its newest, unless the newcomer has as many.
+    /// Makes room in a full table: the key with the most flows loses its newest, unless the newcomer has as many.
     fn take_from_the_largest(&mut self, own: usize) -> Result<(), Refused> {
         let largest = self.accounts.largest().ok_or(Refused::TableFull)?;
         let flows = &self.accounts.at(largest).flows;
@@ -187,8 +187,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Makes room for a further flow of a guest. A guest's key has a fixed share; where the guests of a host have all that
-    /// there is, the source with most flows loses its newest, unless the newcomer has as many.
+    /// Makes room for a further flow of a guest. A guest's key has a fixed share. If a host's guests use all flows, the
+    /// source with the most loses its newest, unless the newcomer has as many.
     fn make_room_for_guest(&mut self, session: SessionId, share: ShareId) -> Result<(), Refused> {
         let Client { key, account, .. } = self.clients[&session];
         let guests =
@@ -219,8 +219,8 @@ impl Relay {
         Ok(())
     }
 
-    /// A guest's flows go to the host's paths in turn. The host has to be the one that the guest's session was opened for: another
-    /// node may have registered the same share since.
+    /// The host's path for a guest's next flow; the paths take turns. The guest's session must have been opened for
+    /// this host, because another node may have registered the same share since.
     fn host_of(&self, account: u32, share: ShareId) -> Result<(Hop, SessionId, PathId), Refused> {
         let guests =
             self.clients.values().filter(|guest| guest.guest_of == Some(share) && guest.account == account);
@@ -236,7 +236,7 @@ impl Relay {
         Ok((*hop, share.session, *path))
     }
 
-    /// Changes a flow's outgoing PIDs. The next hop has to agree to its new PID before anything is forwarded.
+    /// Changes a flow's outgoing PIDs. The next hop must agree to its new PID before anything is forwarded.
     fn redirect(&mut self, now: Time, slot: u32, (out, back): (Pid, Pid)) -> Result<(), Refused> {
         let Some(flow) = self.table.at(slot) else { return Err(Refused::NoSuchFlow) };
         if back != Pid::HANDSHAKE {

@@ -1,11 +1,11 @@
 //! Sends forwarded packets at the relay's rate, fairly between keys; drops the lowest type of service first [R11].
 //!
-//! Two shapers limit each packet: its key's and the relay's. While both have room it leaves at once, without a copy.
-//! Otherwise it waits in its key's queue. Keys take turns by deficit round robin (Shreedhar and Varghese); a key whose own
-//! shaper is busy leaves the round until it is free. A queue holds at most [`DEPTH`] at its key's rate, all queues together
-//! [`DEPTH`] at the relay's. Excess is dropped from the longest queue, there from the lowest type of service, the newest
-//! packet first. A key's packets leave in order of arrival whatever their type of service, since another order would look
-//! like loss to the session [M4].
+//! Two shapers limit each packet: its key's and the relay's. While both have room, the packet is sent at once, without
+//! a copy. Otherwise it waits in its key's queue. Keys take turns by deficit round robin (Shreedhar and Varghese); a
+//! key with a busy shaper leaves the round until it is free. A queue holds at most [`DEPTH`] at its key's rate, and all
+//! queues together [`DEPTH`] at the relay's rate. Excess is dropped from the longest queue, there from the lowest type
+//! of service, the newest packet first. A key's packets keep their order for all types of service, because reordering
+//! would look like loss to the session [M4].
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -22,26 +22,26 @@ const BURST: Span = Span::from_millis(2);
 const LATE: Span = Span::from_millis(10);
 /// Bytes that a key may send in a turn; at least the largest packet of common networks.
 const QUANTUM: u64 = 3_000;
-/// A queue holds at least so much, however low the rate.
+/// Least size of a queue, for low rates.
 const LEAST_DEPTH: u64 = 6_000;
 const CLASSES: usize = 16;
 
 /// A datagram ready to leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Where to.
+    /// The destination.
     pub to: Hop,
-    /// The ECN bits it came with.
+    /// The ECN bits of the packet on arrival.
     pub ecn: u8,
     /// The UDP payload.
     pub datagram: Box<[u8]>,
 }
 
-/// Lets bytes pass at a rate.
+/// Limits bytes to a rate.
 #[derive(Clone, Copy, Debug)]
 struct Shaper {
     rate: Option<Rate>,
-    /// When everything passed so far has left at this rate.
+    /// When all admitted bytes have been sent at this rate.
     next_free: Time,
 }
 
@@ -50,13 +50,13 @@ impl Shaper {
         Self { rate, next_free: Time::ZERO }
     }
 
-    /// Whether so many bytes may pass at once.
+    /// Whether this many bytes may pass at once.
     #[inline]
     fn has_room(&self, now: Time, bytes: u64) -> bool {
         self.rate.is_none_or(|rate| self.next_free.max(now) + rate.time_for(bytes) <= now + BURST)
     }
 
-    /// Whether the next packet's turn has come.
+    /// Whether the next packet may be sent.
     fn is_due(&self, now: Time) -> bool {
         self.rate.is_none_or(|rate| rate != Rate::ZERO && self.next_free <= now + BURST)
     }
@@ -145,7 +145,7 @@ impl Egress {
         }
     }
 
-    /// Whether so many bytes of a key may leave at once; they count as sent then.
+    /// Whether this many bytes of a key may be sent at once; if so, counts them.
     #[inline]
     pub(super) fn pass(&mut self, now: Time, key: u32, bytes: u64) -> bool {
         let Some(Key { shaper, queue: None }) = self.keys.get_mut(key as usize) else { return false };
@@ -172,7 +172,7 @@ impl Egress {
         Ok(())
     }
 
-    /// Queues a packet. Returns what was dropped for it, which may be the packet itself.
+    /// Queues a packet. Returns what was dropped for it, possibly the packet itself.
     pub(super) fn enqueue(&mut self, key: u32, class: u8, packet: Outgoing) -> Tally {
         let len = packet.datagram.len() as u64;
         let Some(entry) = self.keys.get_mut(key as usize) else { return Tally { packets: 1, bytes: len } };
@@ -203,7 +203,7 @@ impl Egress {
         dropped
     }
 
-    /// The next packet whose turn has come.
+    /// The next packet that may be sent.
     pub(super) fn take(&mut self, now: Time) -> Option<Outgoing> {
         while let Some(&(since, key)) = self.aside.first() {
             if since > now + BURST {
@@ -258,7 +258,7 @@ impl Egress {
         Some(key.max(self.link.next_free - BURST)).filter(|time| *time < Time::NEVER - BURST)
     }
 
-    /// Drops what waits for a key that is gone.
+    /// Drops the queue of a removed key.
     pub(super) fn forget(&mut self, key: u32) {
         let Some(queue) = self.keys.get_mut(key as usize).and_then(|entry| entry.queue.take()) else {
             return;
@@ -301,12 +301,12 @@ impl Queue {
         self.class_of.push_back(class);
     }
 
-    /// Drops the packet that came last of the lowest class there is; returns its bytes.
+    /// Drops the newest packet of the lowest class; returns its bytes.
     fn drop_lowest(&mut self) -> u64 {
         let number = self.classes.iter_mut().find_map(VecDeque::pop_back);
         let slot = number.and_then(|number| self.slots.get_mut((number - self.first) as usize));
         let len = slot.and_then(Option::take).map_or(0, |packet| packet.datagram.len() as u64);
-        // Or a key that sends on and on while its first packet waits would fill the memory with them.
+        // Otherwise a key that keeps sending while its first packet waits would fill the memory with empty slots.
         while let Some(None) = self.slots.back() {
             self.slots.pop_back();
             self.class_of.pop_back();
@@ -325,7 +325,7 @@ impl Queue {
         self.slots.front().and_then(Option::as_ref).map(|packet| packet.datagram.len() as u64)
     }
 
-    /// Takes the packet that [`Queue::head_len`] found.
+    /// Removes the packet that [`Queue::head_len`] found.
     fn pop(&mut self) -> Option<Outgoing> {
         let packet = self.slots.pop_front()??;
         let class = self.class_of.pop_front()?;

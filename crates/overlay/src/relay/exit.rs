@@ -1,9 +1,9 @@
-//! Chooses the socket by which a next hop is reached, where a relay has several networks.
+//! Chooses the socket for a next hop, for relays with several networks.
 //!
-//! The operating system decides where it can, since it also knows metrics and preferred sources. The service passes in the
-//! address that the system would send from, and the socket bound to it is used. A socket sends by its own interface only,
-//! so an address whose interface does not lead to the next hop, such as a loopback address, is skipped. Then the longest
-//! matching prefix of a route decides. A flow gets its socket when it is allocated; packets look nothing up.
+//! The operating system knows best, because it also has metrics and preferred sources. The service passes the address
+//! that the system would send from, and the socket bound to it is used. A socket sends only on its own interface, so an
+//! address whose interface does not lead to the next hop, such as a loopback address, is skipped. Then the longest
+//! matching prefix of a route decides. A flow's socket is chosen when the flow is allocated; packets need no lookup.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -35,8 +35,8 @@ pub(super) fn largest(exits: &[Exit], socket: u32) -> usize {
     exits.iter().find(|exit| exit.socket == socket).map_or(usize::MAX, |exit| exit.largest)
 }
 
-/// The socket for an address that the operating system would send to from `source`. If that does not decide, the longest
-/// prefix does, then a socket that is not on loopback, then the first. `None` without a socket of the address's family.
+/// The socket for an address to which the operating system would send from `source`. Otherwise the longest prefix
+/// decides, then a socket that is not on loopback, then the first. `None` without a socket of the address's family.
 pub(super) fn socket_for(exits: &[Exit], to: IpAddr, source: Option<IpAddr>) -> Option<u32> {
     let is_source = |exit: &Exit| source == Some(exit.local) && exit.fit(to).is_some();
     let alike = exits.iter().filter(|exit| exit.local.is_ipv4() == to.is_ipv4());

@@ -14,7 +14,7 @@ use anabranch_wire::{PathId, Pid, PidHasher, Time};
 
 use super::types::{FlowId, Hop, SessionId};
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Forward = 0,
@@ -35,7 +35,7 @@ pub(super) struct Flow {
     /// The account whose quota it uses.
     pub account: u32,
     pub session: SessionId,
-    /// The path of that session whose address the client sends from.
+    /// The path of that session from whose address the client sends.
     pub via: PathId,
     /// Client, then next hop.
     pub ends: [Hop; 2],
@@ -51,7 +51,7 @@ pub(super) struct Flow {
 
 /// Why the relay may send to the next hop.
 pub(super) enum Consent {
-    /// The next hop is a host that asked for it: its session, and the path of it that is used.
+    /// The next hop is a host that requested the flow: its session, and the path in use.
     Host(SessionId, PathId),
     /// The next hop agrees by answering challenges.
     Asked(Box<Asked>),
@@ -145,7 +145,7 @@ impl FlowTable {
         (flow.id(slot) == id).then_some((slot, flow))
     }
 
-    /// Adds a flow, whose generation is set here.
+    /// Adds a flow and sets its generation.
     pub(super) fn insert(&mut self, mut flow: Flow) -> (u32, FlowId) {
         flow.generation = self.next_generation;
         self.next_generation = self.next_generation.wrapping_add(1);

@@ -1,8 +1,8 @@
 //! The fast path: one hash lookup for a run of packets, headers rewritten in place.
 //!
-//! Datagrams that the network card or the kernel joined (GRO) arrive as one run from one source. While they carry one PID they
-//! leave as one run (GSO), and each packet costs reading its header and writing a new one. A run ends where the PID changes
-//! or a packet is dropped. Only packets that have to wait are copied.
+//! Datagrams that the network card or the kernel joined (GRO) arrive as one run from one source. While they carry one
+//! PID they leave as one run (GSO), and each packet costs reading its header and writing a new one. A run ends where
+//! the PID changes or a packet is dropped. Only packets that must wait are copied.
 
 use std::ops::Range;
 
@@ -17,10 +17,10 @@ use super::{Relay, exit};
 /// Length of a reset.
 const RESET_LEN: usize = Header::LEN + size_of::<ResetToken>();
 
-/// Datagrams that came together.
+/// Datagrams that arrived together.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Where from.
+    /// The source.
     pub from: Hop,
     /// Bytes of each datagram but the last, which may be shorter.
     pub stride: usize,
@@ -28,16 +28,16 @@ pub struct Run {
     pub ecn: u8,
 }
 
-/// Datagrams to send on at once, out of the buffer they came in.
+/// Datagrams to send at once, from the buffer in which they arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Where they lie.
+    /// Their position.
     pub range: Range<usize>,
     /// Bytes of each but the last.
     pub stride: usize,
-    /// Where to.
+    /// The destination.
     pub to: Hop,
-    /// ECN bits to send them with: those they came with.
+    /// Their ECN bits, as on arrival.
     pub ecn: u8,
 }
 
@@ -47,7 +47,7 @@ struct Part {
     kind: Kind,
     out: Pid,
     to: Hop,
-    /// Longest datagram that leaves that way.
+    /// Longest datagram in this direction.
     largest: usize,
     slot: u32,
     direction: Direction,
@@ -56,14 +56,14 @@ struct Part {
 }
 
 impl Relay {
-    /// Fetches the rows of the next packets into the cache. Without it each packet waits for memory, a third of the relay's
-    /// work for a packet that comes alone.
+    /// Prefetches the rows of the next packets. Otherwise each packet waits for memory, a third of the relay's work for
+    /// a packet that arrives alone.
     pub fn look_ahead(&self, pids: &[Pid]) {
         self.table.touch(pids);
     }
 
-    /// Handles datagrams that belong to no session of the service. Those that may leave at once are added to `out`, to be
-    /// sent from `bytes`; those that have to wait come out of [`Relay::poll_transmit`].
+    /// Handles datagrams that belong to no session of the service. Those that may be sent at once are added to `out`,
+    /// to be sent from `bytes`; [`Relay::poll_transmit`] returns the others later.
     pub fn handle_run(&mut self, now: Time, run: Run, bytes: &mut [u8], out: &mut Vec<Forward>) {
         let stride = run.stride.max(1);
         let mut part: Option<Part> = None;
@@ -105,7 +105,7 @@ impl Relay {
         header.map(|(header, _)| header)
     }
 
-    /// Where a datagram belongs; `None` when it is not forwarded.
+    /// The destination of a datagram; `None` if it is not forwarded.
     fn find(
         &mut self,
         now: Time,
@@ -137,7 +137,7 @@ impl Relay {
         }
         let is_kind = match (header.kind, direction) {
             (Kind::Data, Direction::Forward) => flow.out[0] != Pid::HANDSHAKE,
-            // Before the last relay of a chain it goes on under that one's PID.
+            // Towards the last relay of a chain, the datagram gets that relay's PID.
             (Kind::Init, Direction::Forward) => true,
             (Kind::Data | Kind::InitAck | Kind::Cookie, Direction::Back) => true,
             _ => false,
@@ -185,8 +185,8 @@ impl Relay {
         Some(Part { pid, kind, out, to, largest, slot, direction, account, range })
     }
 
-    /// Sends a part on, or makes it wait. A packet counts against the quota even if the queue then drops it: it is
-    /// the client who sends too fast.
+    /// Sends a part on, or queues it. A packet counts against the quota even if the queue then drops it: its client
+    /// sends too fast.
     fn finish(
         &mut self,
         now: Time,
@@ -201,7 +201,7 @@ impl Relay {
         let account = self.accounts.at(part.account);
         if !account.charge(len) {
             self.stats.dropped.quota += packets;
-            // The owners learn it now, and new requests are refused for the same reason.
+            // Inform the owners now; new requests are refused for the same reason.
             for slot in account.flows.clone() {
                 self.end_flow(slot, FlowState::QuotaUsed);
             }

@@ -1,7 +1,7 @@
 //! Messages between a client and a relay, on one stream of their session.
 //!
-//! A message is a kind (1 byte), the length of its body (2 bytes) and the body; numbers are big-endian. `docs/reference/protocol.md`
-//! has the table. A reader never holds more than [`MAX_MESSAGE`] bytes, whatever a peer says.
+//! A message is a kind (1 byte), the length of its body (2 bytes) and the body; numbers are big-endian.
+//! `docs/reference/protocol.md` has the table. A reader never holds more than [`MAX_MESSAGE`] bytes.
 
 use std::net::SocketAddr;
 
@@ -54,14 +54,14 @@ pub enum Request {
         request: u32,
         /// The path of this session from whose address the client will send.
         via: PathId,
-        /// Where the flow leads.
+        /// The destination of the flow.
         target: Target,
-        /// The next hop's PID; [`Pid::HANDSHAKE`] before there is one.
+        /// The next hop's PID; [`Pid::HANDSHAKE`] before one is assigned.
         out: Pid,
-        /// The client's PID for what comes back.
+        /// The client's PID for return packets.
         back: Pid,
     },
-    /// Gives a flow other outgoing PIDs.
+    /// Changes a flow's outgoing PIDs.
     Redirect {
         /// The flow.
         flow: FlowId,
@@ -70,12 +70,12 @@ pub enum Request {
         /// The client's; 0 to leave it.
         back: Pid,
     },
-    /// Gives a flow back.
+    /// Releases a flow.
     Release {
         /// The flow.
         flow: FlowId,
     },
-    /// Lets the holders of a ticket reach this client, on its quota.
+    /// Makes this client reachable for the holders of a ticket, on its quota.
     Host {
         /// Of the guest secret.
         share: ShareId,
@@ -119,7 +119,7 @@ pub enum Reply {
     },
     /// A request is refused.
     Refused {
-        /// The client's number, 0 where it gave none.
+        /// The client's number; 0 if it gave none.
         request: u32,
         /// Why.
         why: Refused,
@@ -201,13 +201,13 @@ codes! {
 }
 
 impl Refused {
-    /// Whether it is about where packets were to go.
+    /// Whether it concerns the next hop.
     #[must_use]
     pub fn is_of_a_next_hop(self) -> bool {
         matches!(self, Self::NextHopDenied | Self::NoExit | Self::NextHopOwn | Self::NextHopExcluded)
     }
 
-    /// Whether a grant that was shown is what was refused.
+    /// Whether it refuses a grant that was shown.
     #[must_use]
     pub fn is_of_a_grant(self) -> bool {
         matches!(
@@ -316,7 +316,7 @@ impl Request {
     /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
     ///
     /// # Errors
-    /// When the bytes are no message; the stream cannot be read further then.
+    /// When the bytes are not a message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let Some((kind, body, len)) = split(bytes)? else { return Ok(None) };
         let mut reader = Reader::new(body);
@@ -376,7 +376,7 @@ impl Reply {
     /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
     ///
     /// # Errors
-    /// When the bytes are no message; the stream cannot be read further then.
+    /// When the bytes are not a message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let Some((kind, body, len)) = split(bytes)? else { return Ok(None) };
         let mut reader = Reader::new(body);
@@ -414,7 +414,7 @@ impl Reply {
     }
 }
 
-/// A later version may say more here: what follows is skipped.
+/// Decodes a greeting; skips fields that a later version may append.
 fn hello(reader: &mut Reader<&[u8]>) -> Result<u16, MessageError> {
     if reader.array("greeting")? != MAGIC {
         return Err(MessageError::Invalid("greeting"));

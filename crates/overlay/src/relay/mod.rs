@@ -1,4 +1,4 @@
-//! The core of a relay. It forwards packets between other nodes and reads nothing behind their header [R1, R2].
+//! The core of a relay. It forwards packets between other nodes and reads only their header [R1, R2].
 //!
 //! ```text
 //!             requests, on a stream of a session         RelayChallenge / RelayResponse
@@ -12,9 +12,9 @@
 //! | `control` | requests: grants, flows, guests |
 //! | `account` | limits and usage of each key |
 //! | `flow` | the flow table |
-//! | `asking` | asks a next hop for its consent, first and again every 30 s |
+//! | `asking` | requests a next hop's consent, and again every 30 s |
 //! | `policy` | addresses that are never forwarded to |
-//! | `exit` | the socket by which a next hop is reached |
+//! | `exit` | the socket for a next hop |
 //! | `forward` | the fast path: runs of packets rewritten in place |
 //! | `resets` | limits how many resets are looked up |
 //! | `strangers` | sessions that may not use the relay yet, or not any more |
@@ -25,9 +25,9 @@
 //! After each call of a `handle_` function, drain [`Relay::poll_transmit`], [`Relay::poll_reply`] and
 //! [`Relay::poll_close`], and read [`Relay::poll_timeout`] again.
 //!
-//! The service around the core owns sockets, sessions and storage. It reports sessions and their proven addresses, passes
-//! in requests and datagrams that belong to no session of its own, and sends the output. Time and randomness are values.
-//! The core keeps no state for a peer without a session, and a flow ends with its session.
+//! The service around the core owns sockets, sessions and storage. It reports sessions and their proven addresses,
+//! passes in requests and datagrams that belong to no session of its own, and sends the output. Time and randomness are
+//! values. The core keeps no state for a peer without a session, and a flow ends with its session.
 
 mod account;
 mod asking;
@@ -86,7 +86,7 @@ pub struct Relay {
     shares: BTreeMap<ShareId, Share>,
     table: FlowTable,
     egress: Egress,
-    /// When next hops have to be asked, by slot of the flow.
+    /// When next hops must be asked again, by slot of the flow.
     due: BTreeSet<(Time, u32)>,
     /// Challenges and answers to challenges.
     small: VecDeque<Outgoing>,
@@ -105,9 +105,9 @@ pub struct Relay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     No,
-    /// It accepts none, and existing flows end then.
+    /// It accepts no paths, and existing flows end at this time.
     Until(Time),
-    /// It accepts none, and has none.
+    /// It accepts no paths, and has none.
     Over,
 }
 
@@ -209,8 +209,8 @@ impl Relay {
         self.tell_draining(now, session);
     }
 
-    /// A path of a session was proven to lead to this address, has moved to it, or is gone. The client's flows follow;
-    /// their address changes in no other way.
+    /// Records that a path of a session was proven to lead to this address, moved to it, or was closed. The client's
+    /// flows follow; their address changes in no other way.
     pub fn handle_session_path(&mut self, session: SessionId, path: PathId, hop: Option<Hop>) {
         let Some(client) = self.clients.get_mut(&session) else { return };
         let known = match hop {
@@ -257,7 +257,7 @@ impl Relay {
         self.accounts.close_if_idle(account, &mut self.egress);
     }
 
-    /// A controller's heartbeat, over a session that proves the controller's key.
+    /// Handles a controller's heartbeat, over a session that proves the controller's key.
     pub fn handle_heartbeat(&mut self, now: Time, controller: &PublicKey, heartbeat: &Heartbeat) -> Heard {
         let (clock, leap) = self.clock.on_heartbeat(now, (controller, heartbeat.time));
         if let Some(leap) = leap {
@@ -268,7 +268,7 @@ impl Relay {
         Heard { clock, remembered }
     }
 
-    /// Takes over another configuration. Flows that it does not allow end; the others and their sessions go on. The
+    /// Applies another configuration. Flows that it does not allow end; the others and their sessions continue. The
     /// relay's own key stays.
     pub fn reconfigure(&mut self, now: Time, config: RelayConfig) {
         self.egress.set_link_rate(config.rate);
@@ -322,7 +322,7 @@ impl Relay {
         [asking, sweep, self.egress.poll_timeout(), drained].into_iter().flatten().min()
     }
 
-    /// Handles every deadline that has passed.
+    /// Handles all passed deadlines.
     pub fn handle_timeout(&mut self, now: Time) {
         self.ask_due(now);
         if now >= self.sweep_at {
@@ -384,7 +384,7 @@ impl Relay {
         self.table.by_id(flow).map(|(_, flow)| flow.tally)
     }
 
-    /// Every key that has an account now, in order.
+    /// Every key with an account, in order.
     #[must_use]
     pub fn keys(&self) -> Vec<KeyStats> {
         self.accounts.stats()
@@ -410,7 +410,8 @@ impl Relay {
         self.accounts.restore_listed(usage, &mut self.egress);
     }
 
-    /// Updates which sessions belong to measurers. A session that has asked for something is a client's from then on.
+    /// Updates which sessions belong to measurers. A session that has requested something belongs to a client from then
+    /// on.
     pub fn update_measurers(&mut self, now: Time, is_measurer: impl Fn(&PublicKey) -> bool) {
         for client in self.clients.values_mut().filter(|client| !client.greeted) {
             let measures = is_measurer(&client.key);

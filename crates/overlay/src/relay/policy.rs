@@ -1,9 +1,9 @@
-//! Where a relay forwards to: public addresses of other networks, and what its configuration allows in addition.
+//! Addresses to which a relay forwards: public addresses of other networks, and those that its configuration allows.
 //!
-//! An address is public unless IANA's registries of special-purpose addresses (RFC 6890) list it or it is anycast to
-//! whoever is near. The relay's own addresses, whatever the port, and the networks of its interfaces count as its inside:
-//! services there may trust this machine by its address. An IPv6 address that embeds an IPv4 address is allowed only
-//! where both are.
+//! An address is public unless IANA's registries of special-purpose addresses (RFC 6890) list it, or it is anycast to
+//! the nearest server. The relay's own addresses, with any port, and the networks of its interfaces are internal:
+//! services there may trust this machine by its address. An IPv6 address that embeds an IPv4 address is allowed only if
+//! both are.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -36,7 +36,7 @@ impl NextHopPolicy {
     /// As [`Self::allows`].
     ///
     /// # Errors
-    /// Why not: what a client can do depends on that.
+    /// The reason if not, which the client may act on.
     pub(super) fn check(&self, address: SocketAddr) -> Result<(), Refused> {
         let ip = address.ip().to_canonical();
         let canonical = SocketAddr::new(ip, address.port());
@@ -78,7 +78,7 @@ const fn v6(first: u16, second: u16, bits: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, 0), bits)
 }
 
-/// Not public, or anycast to whoever is near (192.0.0.0/24). 224.0.0.0/3 is multicast and unassigned space.
+/// Not public, or anycast to the nearest server (192.0.0.0/24). 224.0.0.0/3 is multicast and unassigned space.
 const SPECIAL_V4: [Ipv4Net; 14] = [
     v4(0, 0, 0, 0, 8),
     v4(10, 0, 0, 0, 8),

@@ -1,11 +1,12 @@
-//! Limits how many resets are looked up. A reset names a PID that only a walk over all flows finds, and anyone can send one.
+//! Limits how many resets are looked up. A reset names a PID that only a walk over all flows finds, and anyone can send
+//! one.
 //!
-//! Each source has a few lookups a second, and all sources together have a bounded number, since sources can be forged. A
-//! reset beyond the limit is dropped; its receiver learns by silence that its peer is gone.
+//! Each source has a few lookups per second. All sources together have a bounded number as well, because sources can be
+//! forged. A reset beyond the limit is dropped; its receiver notices by silence that its peer is gone.
 
 use anabranch_wire::{PerSecond, SourceLimit, Time};
 
-/// Lookups a second for all sources: a walk over 50,000 flows takes 0.14 ms.
+/// Lookups per second for all sources: a walk over 50,000 flows takes 0.14 ms.
 const MOST: u32 = 100;
 /// Lookups a second for one source.
 const MOST_OF_ONE: u8 = 5;

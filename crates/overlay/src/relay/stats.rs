@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::flow::Tally;
 use crate::grant::Limits;
 
-/// Totals since the start, and what there is now.
+/// Totals since the start, and current values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelayStats {
     /// Packets and bytes forwarded.
@@ -28,7 +28,8 @@ pub struct RelayStats {
 pub struct KeyStats {
     /// The key.
     pub key: PublicKey,
-    /// Limits by its listing and all its grants; bytes are those left. `None` for a key that may not use the relay.
+    /// Limits from its listing and all its grants, with the remaining bytes. `None` for a key that may not use the
+    /// relay.
     pub limits: Option<Limits>,
     /// Its sessions and those of its guests.
     pub sessions: u32,
@@ -47,7 +48,7 @@ pub struct Dropped {
     pub wrong_source: u64,
     /// A kind that is not forwarded in this direction.
     pub wrong_kind: u64,
-    /// No hop left, or more than a chain has.
+    /// No hop left, or more than a chain can have.
     pub hop_limit: u64,
     /// The next hop has not agreed.
     pub no_consent: u64,

@@ -1,13 +1,13 @@
-//! Sessions that may not use the relay: of keys that have shown no grant yet, and of guests without a flow.
+//! Sessions that may not use the relay: of keys without a grant so far, and of guests without a flow.
 //!
-//! Anyone may open one where the relay has controllers, so they are few
+//! If the relay has controllers, anyone may open such a session. So they are few
 //! ([`RelayConfig::most_strangers`](super::RelayConfig::most_strangers)) and short. When there are too many, the source
-//! with most of them loses its oldest: a flood cannot shut out a client that shows its grant within a round trip. A key
-//! may have [`MOST_OF_A_KEY`]; further ones are refused as busy. A guest with a flow counts against its
-//! host's limits instead.
+//! with the most loses its oldest: a flood cannot shut out a client that shows its grant within a round trip. A key may
+//! have [`MOST_OF_A_KEY`]; further ones are refused as busy. A guest with a flow counts against its host's limits
+//! instead.
 //!
-//! A session whose key loses its right to use the relay becomes one of these. Its paths end at once, and its client may
-//! show another grant until [`PATIENCE`] is over.
+//! A session whose key loses its right to use the relay becomes such a session. Its paths end at once, and its client
+//! may show another grant within [`PATIENCE`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ pub enum Dismissal {
     NoBusiness,
     /// Its place was needed for another.
     GaveWay,
-    /// There are too many sessions of its key, of its source, or in all.
+    /// There are too many sessions of its key, of its source, or in total.
     Full(Full),
     /// It had a right to use the relay and has lost it.
     Ended(Ended),
@@ -71,7 +71,7 @@ impl Relay {
         }
     }
 
-    /// Notes which sessions have lost their right to use the relay since the last sweep, or have acquired one.
+    /// Records which sessions have lost or gained the right to use the relay since the last sweep.
     pub(super) fn note_lost_rights(&mut self, now: Time) {
         for client in self.clients.values_mut().filter(|client| client.guest_of.is_none()) {
             let is_entitled = self.accounts.may_use(client.account);

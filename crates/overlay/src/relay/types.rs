@@ -24,14 +24,14 @@ pub struct Hop {
     pub address: SocketAddr,
 }
 
-/// Whether somebody may open a session to the relay.
+/// Whether a peer may open a session to the relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// By its key: it is listed, or may show a grant.
     ByKey,
     /// As a guest, if it knows this.
     Guest(TicketSecret),
-    /// Not now: its key has as many sessions as it may.
+    /// Not now: its key has the most sessions allowed.
     Busy,
     /// No.
     Refused,
@@ -50,7 +50,7 @@ pub struct Newcomer {
 }
 
 impl Newcomer {
-    /// Neither a guest nor a measurer.
+    /// A peer that is neither a guest nor a measurer.
     #[must_use]
     pub fn new(key: PublicKey, address: Option<IpAddr>) -> Self {
         Self { owner: Owner { key, address }, share: None, measures: false }
@@ -84,7 +84,7 @@ pub struct GrantUse {
 pub struct ListedUse {
     /// The key.
     pub key: PublicKey,
-    /// Bytes forwarded of what it is listed with.
+    /// Bytes used of its listing.
     pub bytes: u64,
 }
 
@@ -93,6 +93,6 @@ pub struct ListedUse {
 pub struct Heard {
     /// How the controller's time compares with the relay's.
     pub clock: ClockVerdict,
-    /// The revoked grants that the relay remembers. A controller has to repeat the others.
+    /// The revoked grants that the relay remembers. A controller must repeat the others.
     pub remembered: Vec<GrantId>,
 }

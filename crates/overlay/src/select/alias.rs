@@ -1,14 +1,14 @@
 //! Groups interface addresses by router, from traceroutes seen from both ends (mTCP §3.3 [M9]).
 //!
-//! A traceroute shows of each router the interface that faces its source. Routers are often joined by a subnet of two
-//! addresses (/31, or the inner two of a /30; /127 and /126 in IPv6). The address v that follows u on a trace then
-//! has a mate v′ on the same link, and that link leaves u's router: so u and v′ are one router. v′ appears on traces
-//! in the other direction. No packets are sent to routers for this: Linux routers do not answer Ally's and Mercator's
-//! probes as those need it.
+//! A traceroute shows the interface of each router that faces its source. Routers are often joined by a subnet of two
+//! addresses (/31, or the inner two of a /30; /127 and /126 in IPv6). An address v that follows u on a trace has the
+//! other address v′ on the same link. That link leaves u's router, so u and v′ belong to one router. v′ appears on
+//! traces in the other direction. No packets are sent to routers for this: Linux routers do not answer the probes of
+//! Ally and Mercator as needed.
 //!
-//! An inference that contradicts a trace is refused: no router comes twice on a loop-free trace, and the two ends of
-//! a link are different routers. Inferences that more traces support are made first. Unresolved addresses are listed,
-//! so that "no shared router found" is not mistaken for "no shared router".
+//! An inference that contradicts a trace is refused: no router occurs twice on a loop-free trace, and the two ends of a
+//! link are different routers. Inferences that more traces support come first. Unresolved addresses are listed, because
+//! "no shared router found" does not mean "no shared router".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,8 +1,8 @@
 //! The greedy choice among candidates, with its reasons (mTCP §3.3 [M9]).
 //!
-//! The candidate of best score is chosen. Each following one, in order of score, is chosen if it is disjoint enough
-//! from all chosen so far, `Disjoint > β`, until there are `k`. The first is also the path for acknowledgements, if a
-//! session wants one. Each candidate gets an explanation, whether it is used or not.
+//! The candidate with the best score is chosen. Each further one, in order of score, is chosen if it is disjoint enough
+//! from all chosen so far (`Disjoint > β`), until there are `k`. The first also carries acknowledgements, if a session
+//! uses one path for them. Each candidate gets an explanation, whether it is used or not.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::score::Candidate;
 use super::topology::{LinkId, Topology};
 
-/// How many paths are wanted and how disjoint they must be.
+/// How many paths to choose, and how disjoint they must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChoiceLimits {
     /// A candidate is chosen if it is more disjoint than this from all chosen ones; 0 to 1.

@@ -1,8 +1,8 @@
 //! Maximum flow, and the paths that it consists of (PSMC §3.B [T5]).
 //!
-//! Dinic's algorithm (`petgraph`) computes the joint capacity; links of unknown capacity count as carrying nothing.
-//! The flow is then decomposed: the path with the largest remaining flow is taken off, again and again, so the first
-//! few paths carry nearly all. There are at most as many as links.
+//! Dinic's algorithm (`petgraph`) computes the joint capacity; links of unknown capacity count as zero. The flow is
+//! then decomposed by repeatedly removing the path with the largest remaining flow, so the first few paths carry nearly
+//! all. There are at most as many paths as links.
 
 use std::collections::{BTreeMap, BinaryHeap};
 

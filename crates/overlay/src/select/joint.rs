@@ -1,11 +1,10 @@
 //! Paths that share as little as possible (PSMC §3.B [T5]).
 //!
 //! The jointness of a set of paths is the delay of every link, counted once for each path beyond the first that uses
-//! it. Of sets with equal jointness the one of least total delay is best. The price of a link never falls with use,
-//! so this is a minimum-cost flow. A cheapest path is added k times, on the graph in which a link that is used once
-//! more costs its whole delay as jointness, and a link that is used once less returns its cost (successive shortest
-//! paths, by Bellman and Ford's search because of the negative costs). PSMC leaves this to a heuristic; here it is
-//! exact. Costs are pairs, compared by jointness first.
+//! it. Among sets with equal jointness, the one with the least total delay is best. The price of a link never falls
+//! with use, so this is a minimum-cost flow. A cheapest path is added k times (successive shortest paths, with Bellman
+//! and Ford's search because of negative costs). A further use of a link costs its whole delay as jointness; giving up
+//! a use returns its cost. PSMC uses a heuristic; this is exact. Costs are pairs, compared by jointness first.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +16,7 @@ use super::ways::latency_of;
 /// Paths and their jointness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joint {
-    /// The paths, of least delay first; no two the same.
+    /// The paths, least delay first, all different.
     pub paths: Vec<Vec<LinkId>>,
     /// Delay of each link once for every use beyond the first.
     pub jointness: Span,
@@ -56,7 +55,7 @@ pub fn least_joint(topology: &Topology, from: NodeId, to: NodeId, k: usize) -> J
     Joint { paths, jointness }
 }
 
-/// Turns the same links into more different paths: two paths that meet exchange their parts after that node.
+/// Makes more different paths of the same links: two paths that meet exchange their parts after that node.
 fn recombined(topology: &Topology, paths: &[Vec<LinkId>]) -> Option<Vec<Vec<LinkId>>> {
     let different = |paths: &[Vec<LinkId>]| paths.iter().collect::<BTreeSet<_>>().len();
     let now = different(paths);
@@ -166,7 +165,7 @@ impl Network {
         loop {
             let (mut node, mut path) = (from, Vec::new());
             while node != to {
-                // Prefer the least used link, so that paths part where they can.
+                // Prefer the least used link, so that paths separate where they can.
                 let next =
                     self.links.iter().enumerate().filter(|(_, link)| link.tail == node && link.uses > 0);
                 let Some((at, _)) = next.min_by_key(|(at, link)| (link.uses, *at)) else { return paths };

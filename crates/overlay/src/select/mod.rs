@@ -6,9 +6,10 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | which routes are there? | [`shortest`]: Yen's k shortest loopless routes |
-//! | which of these paths? | [`choose`]: best score first, when disjoint enough from those kept [M9]; explained |
-//! | how much could they carry together? | [`max_flow`]: maximum flow and the paths it consists of [T5] |
+//! | which routes exist? | [`shortest`]: Yen's k shortest loopless routes |
+//! | which of these paths to use? | [`choose`]: best score first, if disjoint enough from those chosen [M9]; explained
+//! |
+//! | how much can they carry together? | [`max_flow`]: maximum flow and its paths [T5] |
 //! | which paths share least? | [`least_joint`]: k paths of minimum jointness [T5] |
 //!
 //! Nothing here measures, opens or closes anything.

@@ -4,8 +4,8 @@ use anabranch_wire::{Rate, Span};
 
 use super::topology::{LinkId, Topology};
 
-/// Loss below which only delay distinguishes paths. A measurement of some thousand packets cannot see less, and RON's
-/// formula has a pole at 0.
+/// Loss below which only delay distinguishes paths. A measurement of some thousand packets cannot detect less, and
+/// RON's formula has a pole at 0.
 pub const MIN_LOSS: f64 = 1e-4;
 
 /// Bytes of a segment in a score, which turn RON's segments a second into a rate.
@@ -38,7 +38,7 @@ pub struct Candidate {
 
 impl Candidate {
     /// A candidate along these links, with figures computed from theirs: the round trip is twice the delay, a packet
-    /// has to survive every link, and the narrowest known link limits the capacity.
+    /// must survive every link, and the narrowest known link limits the capacity.
     #[must_use]
     pub fn along(topology: &Topology, name: &str, links: &[LinkId]) -> Self {
         let known = || links.iter().filter_map(|link| topology.get(*link).map(|info| (*link, info)));

@@ -41,9 +41,9 @@ impl Survey {
         survey
     }
 
-    /// A candidate over these traceroutes (by index) in a row: one for the direct path, else one from each relay of a
-    /// chain to the next. Round-trip time, loss and capacity are measured end to end. `None` if a traceroute does not
-    /// exist.
+    /// A candidate over these traceroutes (by index) in series: one for the direct path, otherwise one from each relay
+    /// of a chain to the next. Round-trip time, loss and capacity are measured end to end. `None` if a traceroute does
+    /// not exist.
     #[must_use]
     pub fn candidate(
         &self,

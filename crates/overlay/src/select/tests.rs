@@ -145,7 +145,7 @@ impl Cheaper<'_> {
         }
         for (at, (links, delay)) in self.ways.iter().enumerate().skip(from) {
             if (cost.0, cost.1 + delay * left as u64) >= self.bound {
-                // The routes after it take at least as long, and share at least nothing.
+                // Later routes take at least as long, and sharing is at least zero.
                 return false;
             }
             let cost = (cost.0 + self.delay(used & links), cost.1 + delay);
@@ -188,8 +188,7 @@ impl Cheaper<'_> {
     }
 }
 
-/// Routes may be used more than once, so there is a set of k wherever there is a route. The figures are those of
-/// `docs/notebook`.
+/// With repeated routes allowed, there is a set of k whenever there is a route. The figures are in `docs/notebook`.
 #[test]
 fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
     let (mut different, mut fewer, mut without) = (0, 0, 0);
@@ -218,8 +217,8 @@ fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
             different += 1;
             continue;
         }
-        // Where fewer were found, all sets of k different routes share more or take longer than these with one of
-        // them twice.
+        // If fewer were found, all sets of k different routes share more, or take longer, than these with one of them
+        // twice.
         let no_more = Cheaper { repeats: false, bound: (bound.0, bound.1 + 1), ..any };
         assert!(!no_more.is_there(0, k, (0, (0, 0))), "seed {seed}: another way is as good");
         fewer += 1;

@@ -2,7 +2,7 @@
 
 use anabranch_wire::{Rate, Span, Time};
 
-/// Fills at a rate up to a depth; a sender takes bytes out.
+/// A token bucket: fills at a rate up to a depth; a sender takes bytes out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bucket {
     rate: Rate,
@@ -25,7 +25,7 @@ impl Bucket {
         Self { level: 0.0, ..self }
     }
 
-    /// Takes out `bytes` if they are there.
+    /// Takes out `bytes` if available.
     pub fn take(&mut self, now: Time, bytes: u64) -> bool {
         self.fill(now);
         let enough = self.level >= bytes as f64;
@@ -35,7 +35,7 @@ impl Bucket {
         enough
     }
 
-    /// Takes out `bytes` that were sent already; a deficit is paid off later.
+    /// Takes out `bytes` that were already sent; a deficit is paid off later.
     pub fn charge(&mut self, now: Time, bytes: u64) {
         self.fill(now);
         self.level -= bytes as f64;

@@ -1,10 +1,9 @@
 //! Network coordinates, after Vivaldi (Dabek, Cox, Kaashoek, Morris: *Vivaldi*, SIGCOMM 2004, §5.4).
 //!
-//! A node is a point of a plane and a height above it. The plane stands for the core of the network, the height for
-//! the node's own access link; a third axis predicted no better in `anabranch sim run overlay`. The round-trip time
-//! of two nodes is about the distance of their points plus both heights. Each measurement moves the node along the
-//! line to the other by a part of the error. It moves less when the node is more certain of its coordinate than the
-//! other.
+//! A coordinate is a point of a plane and a height above it. The plane represents the core of the network, the height
+//! the node's access link; a third axis predicted no better in `anabranch sim run overlay`. The round-trip time of two
+//! nodes is about the distance of their points plus both heights. Each measurement moves the node along the line to the
+//! other by a part of the error. It moves less if the node is more certain of its coordinate than the other.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +13,7 @@ use anabranch_wire::Span;
 const STEP: f64 = 0.25;
 /// Lowest height in milliseconds: every node has an access link.
 const LEAST_HEIGHT: f64 = 0.05;
-/// Largest component in milliseconds; what a peer sends is clamped to it.
+/// Largest component in milliseconds; values from peers are clamped to it.
 const FARTHEST: f64 = 10_000.0;
 
 /// Dimensions of the space.
@@ -31,7 +30,7 @@ pub struct Coordinate {
     pub error: f32,
 }
 
-/// A coordinate as it is sent: position and height in microseconds, error in 1/10,000.
+/// A coordinate as sent: position and height in microseconds, error in 1/10,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed(pub [i32; AXES + 1], pub u16);
 
@@ -93,7 +92,7 @@ impl Coordinate {
     }
 
     /// Learns from a measured round-trip time to `other`. `aside`, numbers from -1 to 1, is the direction in which
-    /// two nodes at the same point part.
+    /// nodes at the same point separate.
     pub fn learn(&mut self, other: &Self, rtt: Span, aside: [f64; AXES]) {
         let (other, measured) = (other.bounded(), rtt.as_millis_f64().clamp(LEAST_HEIGHT, FARTHEST));
         let distance = self.distance(&other);
@@ -112,7 +111,7 @@ impl Coordinate {
         *self = Self { at, height: (f64::from(self.height) + up) as f32, error: error as f32 }.bounded();
     }
 
-    /// Whether it has moved so far from `told` that others should know.
+    /// Whether it differs enough from `told` to be sent again.
     #[must_use]
     pub fn differs(&self, told: &Self) -> bool {
         let moved = length(self.from(told)) + f64::from((self.height - told.height).abs());

@@ -30,7 +30,7 @@ impl Figures {
         self.available.or(self.capacity)
     }
 
-    /// Two paths in a row: delays add up, a packet has to survive both, the narrower one limits the rate. The larger
+    /// Two paths in series: delays add up, a packet must survive both, the narrower one limits the rate, and the larger
     /// error counts.
     #[must_use]
     pub fn then(&self, next: &Self) -> Self {
@@ -47,7 +47,7 @@ impl Figures {
     }
 }
 
-/// The lower of two rates, where both are known.
+/// The lower of two rates, if both are known.
 fn narrower(a: Option<Rate>, b: Option<Rate>) -> Option<Rate> {
     a.zip(b).map(|(a, b)| a.min(b))
 }

@@ -18,7 +18,7 @@ pub const LOST_IN_A_ROW: u32 = 3;
 /// Shortest and longest wait for an answer; the longest while nothing is known.
 const SHORTEST_WAIT: Span = Span::from_millis(200);
 const LONGEST_WAIT: Span = Span::from_secs(1);
-/// Most probes whose answers may still come.
+/// Most probes without an answer yet.
 const MOST_WAITING: usize = 8;
 /// Number of probes over which loss is averaged; older ones fade.
 const LOSS_OVER: f64 = 128.0;

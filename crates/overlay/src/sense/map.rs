@@ -13,10 +13,10 @@ use super::estimate::Figures;
 use super::message::{Changes, LinkTold};
 use super::sensor::MOST_LINKS;
 
-/// Reports of a node that is silent for this long no longer count.
+/// Reports of a node that is silent for this long do not count any more.
 const SILENT: Span = crate::controller::SILENT;
 
-/// How long the largest capacity of links to a node stands for its access link.
+/// How long the largest capacity of links to a node counts as that of its access link.
 const REACHED_FOR: Span = Span::from_secs(7_200);
 
 /// See the module's documentation.
@@ -73,7 +73,7 @@ impl LinkMap {
         }
     }
 
-    /// Takes a node's changes; returns the version that is known now, 0 if the node has to send everything.
+    /// Applies a node's changes; returns the known version, or 0 if the node must send everything.
     pub fn take(&mut self, now: Time, node: &PublicKey, changes: &Changes) -> u64 {
         let Some(&at) = self.index.get(node) else { return 0 };
         let known = &mut self.nodes[at as usize];
@@ -103,14 +103,14 @@ impl LinkMap {
         known.version
     }
 
-    /// A node is alive; its last report still holds.
+    /// Records that a node is alive; its last report remains valid.
     pub fn hear(&mut self, now: Time, node: &PublicKey) {
         if let Some(&at) = self.index.get(node) {
             self.nodes[at as usize].heard = now;
         }
     }
 
-    /// The version of a node's report that is known.
+    /// The known version of a node's report.
     #[must_use]
     pub fn known(&self, node: &PublicKey) -> u64 {
         self.find(node).map_or(0, |at| self.nodes[at].version)
@@ -122,7 +122,7 @@ impl LinkMap {
         self.nodes.len()
     }
 
-    /// True when it knows none.
+    /// True without any node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -196,7 +196,7 @@ impl Node {
         }
     }
 
-    /// A link to this node has this capacity.
+    /// Records the capacity of a link to this node.
     fn reached(&mut self, now: Time, kbits: u32) {
         if kbits >= self.access_capacity[1] || now.since(self.told_capacity) > REACHED_FOR {
             self.access_capacity[1] = kbits;

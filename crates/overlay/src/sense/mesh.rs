@@ -2,8 +2,8 @@
 //! nodes.
 //!
 //! The links form a random regular graph. A new node is put into the middle of `k` links (u → v becomes u → new → v).
-//! When a node leaves, its measurers measure its neighbours instead. So a change affects `k` others, and any two
-//! nodes are few links apart.
+//! When a node leaves, its measurers measure its neighbours instead. So a change affects `k` others, and any two nodes
+//! are only a few links apart.
 
 use std::collections::BTreeMap;
 

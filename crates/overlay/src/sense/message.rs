@@ -26,7 +26,7 @@ const END: u8 = 4;
 const SEEN: u8 = 5;
 /// Length of a train's packet as a message: with all headers it makes [`super::train::CAR`].
 const CAR_BYTES: usize = (super::train::CAR - PACKET) as usize;
-/// The part of it that carries data.
+/// The part of a train's packet that carries data.
 const CAR_HEAD: usize = 1 + 4 + 2 + 2 + 8;
 
 /// A probe of a link.
@@ -43,7 +43,7 @@ pub struct Answer {
     pub number: u32,
     /// Probes received from that node so far, this one included.
     pub received: u32,
-    /// When the probe came, by the answerer's clock, in microseconds.
+    /// When the probe arrived, by the answerer's clock, in microseconds.
     pub at: u64,
     /// The answerer's coordinate.
     pub coordinate: Coordinate,
@@ -71,9 +71,9 @@ pub struct Seen {
     pub packets: u16,
     /// Number of packets sent from the first to the last of them.
     pub sent: u16,
-    /// Time between the first and the last of them in microseconds, when they left.
+    /// Time between sending the first and the last of them, in microseconds.
     pub left: u32,
-    /// The same when they came.
+    /// Time between their arrivals.
     pub came: u32,
 }
 
@@ -201,7 +201,7 @@ pub struct LinkTold {
 /// Changes of a node's links that a controller does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
-    /// The version that the controller has; 0 if these are all links.
+    /// The version that these changes follow; 0 if these are all links.
     pub since: u64,
     /// The version that it will have.
     pub version: u64,

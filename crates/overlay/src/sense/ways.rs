@@ -43,9 +43,9 @@ pub fn stretches(map: &LinkMap, now: anabranch_wire::Time, end: usize, back: boo
     (0..map.len()).map(|at| map.figures(now, ends(at).0, ends(at).1)).collect()
 }
 
-/// The best routes by RON's score, best first, and the number of routes tried. `first` holds the stretches to every
-/// relay, `last` those from every relay on; relays without one of them are left out. `between` gives the stretch from
-/// one relay to another.
+/// The best routes by RON's score, best first, and the number of routes tried. `first` has the segments to every relay,
+/// `last` those from every relay on; relays without one of them are left out. `between` returns the segment from one
+/// relay to another.
 #[must_use]
 pub fn best_ways(
     first: &[Option<Figures>],
@@ -112,7 +112,7 @@ impl RelayWay {
         Candidate { name: String::new(), rtt, loss, capacity, links, silent_hops: 0 }.score()
     }
 
-    /// The route as a candidate. Its stretches become links between nodes of these names, first, relays and last, so
+    /// The route as a candidate. Its segments become links between nodes of these names, first, relays and last, so
     /// routes over the same relay share a link.
     #[must_use]
     pub fn candidate(&self, topology: &mut Topology, (name, stops): (&str, &[String])) -> Candidate {

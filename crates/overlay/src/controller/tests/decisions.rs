@@ -155,7 +155,7 @@ fn a_grant_given_back_keeps_its_place_until_the_relay_has_heard_of_it() {
     run(confirm(&world.store, world.wall, key(100), &[id, id])).unwrap();
     run(confirm(&world.store, world.wall, key(100), &[id])).unwrap();
     world.allocate(1, ask(START, 3, 1, limits(16, 80))).unwrap();
-    // A relay that restarts gets the revocation again, until the grant has expired.
+    // A restarted relay gets the revocation again, until the grant has expired.
     assert_eq!(run(taken_back(&world.store, key(100))), Ok(vec![id]));
     world.pass(600 + HOLD + 1);
     run(confirm(&world.store, world.wall, key(100), &[])).unwrap();
@@ -289,7 +289,7 @@ fn a_relay_that_crashed_takes_its_own_place_again_at_once_but_no_place_is_taken_
     assert!(denied(directory.begin(world.now, (key(100), 8), &other)), "another machine");
     directory.begin(world.now, (key(100), 8), &at).unwrap();
     directory.hear(world.now, (key(100), 8), Load::default()).unwrap();
-    // The first was alive after all, on another machine with the same addresses.
+    // The first instance was still alive, on another machine with the same addresses.
     assert!(denied(directory.hear(world.now, (key(100), 7), Load::default())));
     assert!(denied(directory.begin(world.now, (key(100), 7), &at)));
 }

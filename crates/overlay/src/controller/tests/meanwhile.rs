@@ -27,7 +27,7 @@ impl Store for Meanwhile<'_> {
     }
 }
 
-/// Two relays, and a directory of each in which the other has not been heard.
+/// Two relays and two directories; each has heard only one of them.
 fn two_relays() -> (World, [Mutex<Directory>; 2]) {
     let world = World::new(2);
     let of = |seed| {

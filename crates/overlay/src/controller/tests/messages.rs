@@ -85,7 +85,7 @@ fn every_reply_comes_out_as_it_went_in() {
     }
 }
 
-/// The names in a message and within them; the name of the kind comes first.
+/// The field names in a message, at all levels; the name of its kind comes first.
 fn names(value: &serde_json::Value, found: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(fields) => {

@@ -54,7 +54,7 @@ pub fn ask(made: u64, number: u8, relays: u8, limits: Limits) -> Ask {
     Ask { request, relays, least: relays, limits, lifetime: 600 }
 }
 
-/// A store, a controller that knows relays 100, 101, … of 100 Mbit/s and 20 PIDs, all heard now, and client 1.
+/// A store, client 1, and a controller with relays 100, 101, … of 100 Mbit/s and 20 PIDs, all just heard.
 pub struct World {
     pub store: MemoryStore,
     pub policy: Policy,

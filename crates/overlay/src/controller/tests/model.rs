@@ -1,5 +1,5 @@
-//! Several controllers over one store. Their steps are interleaved at random, they crash between any two, their
-//! clocks differ, and the store fails before or after it has committed.
+//! Several controllers over one store. Their steps are interleaved at random, they crash between any two, their clocks
+//! differ, and the store fails before or after it has committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ const CLIENTS: u8 = 4;
 const PIDS: u64 = 20;
 const MBIT: u64 = 100;
 
-/// Lets other tasks run before each step, and fails now and then.
+/// A store that lets other tasks run before each step, and sometimes fails.
 struct Flaky {
     inner: MemoryStore,
     failing: std::sync::Mutex<ChaCha8Rng>,
@@ -69,7 +69,7 @@ enum Outcome {
 
 type Work<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
 
-/// A relay, as far as grants matter: it accepts a signed grant until that has expired by its own clock.
+/// The part of a relay that handles grants: it accepts a signed grant until that has expired by its own clock.
 #[derive(Default)]
 struct Relay {
     refuses: BTreeSet<GrantId>,

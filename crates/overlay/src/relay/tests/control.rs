@@ -227,7 +227,7 @@ fn consent_is_renewed_every_30_s_and_lapses_after_60() {
         assert_eq!(world.relay.stats().dropped.no_consent, 0);
         assert_eq!(world.consent(session, &[Pid(1)]), []);
     }
-    // From now on no answer comes.
+    // From now on the next hop does not answer.
     world.wait(Span::from_secs(59));
     assert!(world.sent().len() >= 3);
     assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
@@ -323,7 +323,7 @@ fn a_drained_relay_takes_nothing_new_tells_everybody_and_is_empty_in_the_end() {
     world.wait(Span::from_secs(30));
     assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::Drained }]);
     assert!(world.relay.is_drained());
-    // A later client learns that there is nothing to wait for.
+    // A later client learns that waiting is useless.
     let later = SessionId(2);
     world.relay.handle_session_opened(world.now, later, Newcomer::new(key(2), None));
     assert_eq!(world.replies(later), [Reply::Draining { seconds: 0 }]);

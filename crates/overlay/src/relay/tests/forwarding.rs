@@ -103,7 +103,7 @@ fn before_there_is_a_pid_only_first_handshake_messages_pass_and_after_that_only_
     let target = Target::Address { address: next.address, key: Some(key(50)) };
     let request = Request::Allocate { request: 5, via: PathId(0), target, out: Pid::HANDSHAKE, back: BACK };
     let [Reply::Allocated { flow, forward, back, .. }] = world.ask(session, request)[..] else { panic!() };
-    // The next hop is asked by its key, and agrees to take handshakes.
+    // The relay asks the next hop by its key, and the next hop agrees to receive handshakes.
     let asked = world.sent();
     let mut answer = answer_challenge(&asked[0].datagram, |_| false, Some(&key(50))).unwrap();
     world.run(next, &mut answer, 64);
@@ -181,7 +181,7 @@ fn a_congested_relay_sends_on_what_waited_when_it_may() {
     let session = world.open(1, 1, "203.0.113.5:1000");
     let (_, pid, _) = world.ready(session, "198.51.99.7:2000", Pid(42));
     let mut bytes = [datagram(Kind::Data, pid, 4, 1_000)].concat().repeat(10);
-    // Ten packets are 10 ms at this rate: none passes at once.
+    // Ten packets take 10 ms at this rate, so none passes at once.
     assert!(world.run(hop("203.0.113.5:1000"), &mut bytes, 1_000).is_empty());
     let mut sent = world.sent();
     assert!((2..=4).contains(&sent.len()), "{}", sent.len());

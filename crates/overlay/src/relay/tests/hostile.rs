@@ -201,7 +201,7 @@ fn unsolicited_answers_and_answers_from_elsewhere_are_ignored() {
     assert_eq!(world.replies(session), []);
     world.run(question.to, &mut answer.clone(), 64);
     assert_eq!(world.replies(session).len(), 1);
-    // A replay changes nothing: the next round has another token.
+    // A replay has no effect: the next round has another token.
     world.wait(Span::from_secs(59));
     world.run(question.to, &mut answer.clone(), 64);
     world.wait(Span::from_secs(2));
@@ -286,7 +286,7 @@ fn a_key_over_its_rate_takes_nothing_from_another() {
 }
 
 proptest! {
-    /// A relay never sends back more than it received, and only to where it agreed to.
+    /// A relay never sends back more than it received, and only to addresses that agreed.
     #[test]
     fn arbitrary_datagrams_are_never_reflected_nor_amplified(
         packets in prop::collection::vec((0..8u8, 0..6u8, any::<[u8; 32]>(), 16..80usize, any::<bool>()), 1..60),

@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// The next hop answers what it is asked about these PIDs.
+    /// The next hop answers the relay's questions about these PIDs.
     pub fn consent(&mut self, session: SessionId, issued: &[Pid]) -> Vec<Reply> {
         for challenge in self.sent() {
             let answer = answer_challenge(&challenge.datagram, |pid| issued.contains(&pid), None);

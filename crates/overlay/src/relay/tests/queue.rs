@@ -15,7 +15,7 @@ fn at(micros: u64) -> Time {
     Time::ZERO + Span::from_secs(1) + Span::from_micros(micros)
 }
 
-/// Offers `rates` packets of each key every 10 ms for a second; returns what left of each key.
+/// Offers `rates` packets of each key every 10 ms for a second; returns the number sent of each key.
 fn served(egress: &mut Egress, offered: &[(u32, u32)]) -> Vec<usize> {
     let mut served = vec![0; offered.len()];
     for step in 0..1_000u64 {
@@ -175,14 +175,14 @@ proptest! {
     }
 }
 
-/// A packet train of the relay's own, 193 kB, which by itself would hold a link of 10 Mbit/s for 155 ms.
+/// A packet train of the relay, 193 kB, which alone would occupy a link of 10 Mbit/s for 155 ms.
 #[test]
 fn a_relays_own_packets_delay_others_by_no_more_than_the_queue() {
     let rate = Rate::from_mbit(10.0);
     for honest_every in [1_000_000, 10_000, 2_000, 900] {
         let mut egress = Egress::new(Some(rate));
         egress.set_rate(0, None);
-        // When the link behind has sent everything so far; the longest delay of another key's packet there.
+        // When the link behind has sent all packets so far, and the longest delay of another key's packet there.
         let (mut free, mut longest, mut left, mut own, mut dropped) = (at(0), Span::ZERO, None, 160, 0);
         let mut arrived = std::collections::VecDeque::new();
         let through = |free: &mut Time, now: Time, bytes: u64| {
@@ -244,7 +244,7 @@ fn a_type_of_service_above_what_the_key_may_use_saves_no_packet() {
         for tos in [1, 9] {
             let mut bytes = vec![0; PACKET];
             Header { kind: Kind::Data, key_phase: false, tos, hop_limit: 4, pid, fsn: 0 }.encode(&mut bytes);
-            // As many as may wait.
+            // As many packets as the queue holds.
             assert_eq!(world.run(hop("203.0.113.5:1000"), &mut bytes.repeat(20), PACKET), []);
         }
         for sent in world.sent() {

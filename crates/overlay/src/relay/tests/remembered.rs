@@ -12,7 +12,7 @@ fn show(world: &mut World, session: SessionId, grant: &Grant) {
     assert!(matches!(shown[..], [Reply::Granted { .. }]), "{shown:?}");
 }
 
-/// A controller sends its time every minute until then, this many seconds ahead; returns the replies to the client.
+/// Sends a controller's time, `ahead` seconds fast, every minute until then; returns the replies to the client.
 fn hear(world: &mut World, session: SessionId, (until, ahead): (u64, u64)) -> Vec<Reply> {
     while world.now < Time::ZERO + Span::from_secs(until) {
         world.now += Span::from_secs(60);
@@ -68,7 +68,7 @@ fn a_clock_that_no_controller_confirmed_has_nothing_forgotten() {
         world.relay.handle_timeout(world.now);
     }
     assert_eq!(world.relay.usage(), [over]);
-    // Once one has, an expired grant is forgotten an hour later.
+    // After a heartbeat, an expired grant is forgotten an hour later.
     let session = world.open(1, 5, "203.0.113.5:1000");
     assert_eq!(hear(&mut world, session, (18_000 + 3_700, 0)), []);
     assert_eq!(world.relay.usage(), []);

@@ -84,7 +84,7 @@ fn a_key_that_may_not_use_the_relay_has_four_sessions_and_other_keys_have_theirs
     // These handshakes were answered before.
     world.open(5, 5, "203.0.113.5:1000");
     assert_eq!(world.relay.poll_close(), Some((SessionId(1), Dismissal::GaveWay)));
-    // A session that shows a grant does so for the others of its key.
+    // A session that shows a grant does so for all sessions of its key.
     let grant = signer().sign(&grant(1, 5)).unwrap();
     world.ask(SessionId(5), Request::Show { grant });
     assert_eq!(world.relay.authorize(&key(5), None), Admission::ByKey);

@@ -13,7 +13,7 @@ const CHANGE_COST: u64 = 200;
 const TOLD_EVERY: Span = Span::from_secs(5);
 
 impl Sensor {
-    /// The changes for a controller that has version `known` (0 for none), as far as the budget allows.
+    /// The changes for a controller with version `known` (0 for none), as far as the budget allows.
     pub fn poll_changes(&mut self, now: Time, known: u64) -> Option<Changes> {
         self.note_changes(now);
         let since = if known < self.complete_from { 0 } else { known };
@@ -43,7 +43,7 @@ impl Sensor {
         Some(Changes { since, version, coordinate: self.coordinate.into(), links: told, gone })
     }
 
-    /// Gives a new version to each link that differs noticeably from its last report.
+    /// Assigns a new version to each link that differs noticeably from its last report.
     fn note_changes(&mut self, now: Time) {
         for (node, Measured { link, told, .. }) in &mut self.links {
             let Some(new) = link.told(now, *node) else { continue };

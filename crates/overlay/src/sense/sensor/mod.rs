@@ -82,7 +82,7 @@ pub struct Sensor {
     /// Nodes whose probes are answered.
     served: BTreeMap<PublicKey, Served>,
     counting: Counting,
-    /// The train that is under way.
+    /// The train in progress.
     train: Option<Running>,
     number: u32,
     probes: Bucket,
@@ -99,7 +99,7 @@ pub struct Sensor {
     /// Version of the latest change.
     version: u64,
     gone: VecDeque<(u64, PublicKey)>,
-    /// A controller with an older version has to get everything.
+    /// A controller with an older version must get everything.
     complete_from: u64,
     generator: ChaCha8Rng,
     stats: SensorStats,

@@ -10,7 +10,7 @@ use crate::sense::link::State;
 use crate::sense::message::Seen;
 use crate::sense::train::{CAR, Train};
 
-/// A train whose end is not answered within this time is over.
+/// A train without a report counts as over after this time.
 const TRAIN_TAKES: Span = Span::from_secs(15);
 /// How long bytes for trains are saved up: enough for the longest.
 pub(super) const TRAINS_SAVED: u64 = 420;
@@ -24,8 +24,8 @@ pub const CALL_COST: u64 = 2 * HANDSHAKE + 2 * ACK;
 pub const CALLED_COST: u64 = HANDSHAKE + 3 * ACK;
 /// Additional bytes of an attempt that is not answered: the first message repeated.
 const UNANSWERED_COST: u64 = 2 * HANDSHAKE;
-/// No session is opened while trains and sessions owe more than this. At its start a node opens sessions to its
-/// neighbours at once, and as many are opened to it.
+/// No session is opened while trains and sessions exceed the budget by more than this. At its start a node opens
+/// sessions to all its neighbours, and as many nodes open one to it.
 const MOST_OWED: u64 = 24 * CALL_COST;
 /// Bytes that one node's trains and sessions may cost this one: two trains each ten minutes.
 const CALLS_OF_ONE: u64 = 2 * (CALLED_COST + 160 * ACK / CARS_ACKNOWLEDGED);
@@ -80,7 +80,7 @@ impl Sensor {
         self.pay(now, UNANSWERED_COST);
     }
 
-    /// A node that measures this one has opened a session.
+    /// Counts a session that a measuring node has opened.
     pub fn on_called(&mut self, now: Time, from: &PublicKey) {
         self.pay_for(now, from, CALLED_COST);
     }
@@ -98,7 +98,7 @@ impl Sensor {
     }
 
     /// The next train to send: its packets ([`Train::car`], each at its [`Train::offset`]), and then
-    /// [`SenseMessage::End`] until [`SenseMessage::Seen`] comes. One train at a time.
+    /// [`SenseMessage::End`] until [`SenseMessage::Seen`] arrives. There is one train at a time.
     pub fn poll_train(&mut self, now: Time) -> Option<Train> {
         if self.train.is_some_and(|train| now < train.until) {
             return None;

@@ -1,10 +1,10 @@
 //! Packet trains: measure a link's capacity and its unused part [S3].
 //!
-//! Packets that leave at once come out of the narrowest link at its capacity `C`. A shaper passes a bucketful at once
-//! first, so only the last packets of a long train count. If its queue is short, most of the others are lost, and
-//! those that came last still came at `C`. A second train sends its last packets at the rate `r = C`. They share the
-//! link with others' traffic `X` and come at `r·C/(r + X)`, which gives `X` and the unused part `C − X` (probe gap
-//! model; Strauss et al. 2003, *A measurement study of available bandwidth estimation tools*).
+//! Packets sent at once leave the narrowest link at its capacity `C`. A shaper first passes a bucketful at once, so
+//! only the last packets of a long train count. If its queue is short, most of the others are lost, and those that
+//! arrive last still arrive at `C`. A second train sends its last packets at the rate `r = C`. They share the link with
+//! others' traffic `X` and arrive at `r·C/(r + X)`, which gives `X` and the unused part `C − X` (probe gap model;
+//! Strauss et al. 2003, *A measurement study of available bandwidth estimation tools*).
 //!
 //! ```text
 //!   measurer ── car 0 … car n-1 ──▶ neighbour: notes when the last ones left and came
@@ -28,8 +28,8 @@ pub const CAR: u64 = 1_208;
 const PACKETS: u16 = 160;
 /// Number of packets that always leave at once, to empty a bucket.
 const HEAD: u16 = 128;
-/// Number of packets at the end that give the rate if none was lost. If the train did not fit into a queue there are
-/// fewer: those that came last.
+/// Number of packets at the end that give the rate without losses. If the train did not fit into a queue there are
+/// fewer: those that arrived last.
 const TAIL: [usize; 2] = [32, 16];
 /// Fewest packets of a tail that give a rate.
 const FEWEST: u16 = 8;
@@ -58,7 +58,7 @@ pub struct Train {
     pub number: u32,
     /// Number of packets.
     pub packets: u16,
-    /// Rate of the last packets; `None` for that of the others.
+    /// Rate of the last packets; `None` for the rate of the others.
     pub rate: Option<Rate>,
     /// This node's rate limit, if it has one.
     pub limit: Option<Rate>,
@@ -80,14 +80,14 @@ impl Train {
         time(self.limit, ahead) + time(self.rate.or(self.limit), behind)
     }
 
-    /// Whether this packet has a departure time of its own, instead of leaving as soon as it may.
+    /// Whether this packet has its own departure time, instead of being sent as soon as possible.
     #[must_use]
     pub fn has_a_time(&self, index: u16) -> bool {
         self.rate.is_some() && index >= HEAD
     }
 
-    /// Whether a train that took this long was delayed by this node's other traffic. It says nothing about the link
-    /// then.
+    /// Whether a train that took this long was delayed by this node's other traffic. Then it says nothing about the
+    /// link.
     #[must_use]
     pub fn is_held_up(&self, took: Span) -> bool {
         let wanted = self.offset(self.packets.saturating_sub(1));
@@ -121,15 +121,15 @@ impl Capacity {
         (self.last.map_or(Time::ZERO, |last| last + again), (asked, !self.is_half_known))
     }
 
-    /// A train has left.
+    /// Records that a train was sent.
     pub fn on_train(&mut self, now: Time, is_paced: bool) {
         self.rounds += u32::from(!is_paced);
         self.last = Some(now);
         self.is_half_known = false;
     }
 
-    /// Handles the neighbour's report on a train that left as fast as this node's rate allows (if it has one), or
-    /// ended at another rate.
+    /// Handles the neighbour's report on a train. It was sent as fast as this node's limit allows (if it has one), or
+    /// its last packets had another rate.
     pub fn on_seen(&mut self, now: Time, seen: &Seen, (is_paced, limit): (bool, Option<Rate>)) {
         let Some(out) = seen.rate().filter(|_| seen.is_possible()) else { return };
         if !is_paced {
@@ -153,7 +153,7 @@ impl Capacity {
         self.capacity
     }
 
-    /// The unused part of it.
+    /// The unused part of the capacity.
     pub fn left(&self, now: Time) -> Option<Rate> {
         self.left.filter(|(at, _)| now.since(*at) < LEFT_FOR).map(|(_, rate)| rate)
     }
@@ -165,7 +165,7 @@ impl Seen {
         usize::from(self.packets) <= TAIL[0] && (self.packets..=PACKETS).contains(&self.sent)
     }
 
-    /// The rate at which packets came, as far as their times can be distinguished.
+    /// The rate at which packets arrived, as far as their times can be distinguished.
     fn rate(&self) -> Option<Rate> {
         self.over(self.packets, self.came.max(RESOLUTION))
     }
@@ -182,12 +182,12 @@ impl Seen {
     }
 }
 
-/// Measurements of links that are not measured any more, so that a link that is requested again needs no new train.
+/// Measurements of links that are not measured any more, so that a link requested again needs no new train.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Remembered(BTreeMap<PublicKey, (Time, Capacity)>);
 
 impl Remembered {
-    /// Remembers one; if there are too many, the oldest is dropped.
+    /// Stores one; if there are too many, drops the oldest.
     pub fn put(&mut self, node: PublicKey, capacity: Capacity) {
         let Some(at) = capacity.last else { return };
         self.0.insert(node, (at, capacity));
@@ -203,19 +203,19 @@ impl Remembered {
         self.0.len()
     }
 
-    /// Takes one out, for a link that is measured again.
+    /// Removes and returns one, for a link that is measured again.
     pub fn take(&mut self, now: Time, node: &PublicKey) -> Capacity {
         self.0.retain(|_, (at, _)| now.since(*at) < KEPT_FOR);
         self.0.remove(node).map(|(_, capacity)| capacity).unwrap_or_default()
     }
 
-    /// The memory of a link whose train is under way.
+    /// The stored measurement of a link whose train is in progress.
     pub fn get_mut(&mut self, node: &PublicKey) -> Option<&mut Capacity> {
         self.0.get_mut(node).map(|(_, capacity)| capacity)
     }
 }
 
-/// The receiving side: notes the packets of trains.
+/// The receiving side: records the packets of trains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counting {
     trains: VecDeque<Counted>,
@@ -226,7 +226,7 @@ struct Counted {
     from: PublicKey,
     number: u32,
     packets: u16,
-    /// The last ones that came, each with its time in microseconds.
+    /// The packets that arrived last, each with its time in microseconds.
     tail: VecDeque<(Car, u64)>,
 }
 

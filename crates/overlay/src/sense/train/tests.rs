@@ -136,7 +136,7 @@ fn trains_handshakes_and_acknowledgements_stay_within_the_budget() {
             sensor.handle_message(now, &to, &probe);
         }
         trains += u32::from(sensor.poll_train(now).is_some());
-        // Each sends a train every five minutes, and one of them sends without end.
+        // Each sends a train every five minutes, and one of them sends without pause.
         let second = now.since(Time::ZERO).as_nanos() / 1_000_000_000;
         for (at, other) in others.iter().enumerate() {
             if (second + at as u64).is_multiple_of(300) || at == 7 {
