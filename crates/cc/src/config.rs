@@ -107,7 +107,8 @@ pub struct Config {
     pub rule: RuleKind,
     /// The window at the start of slow start, in packets (RFC 6928: 10).
     pub initial_window: u64,
-    /// Where a path's first slow start ends, in packets (RFC 5681 §3.1); `None`: at the first loss or delay. `bbr` ignores it.
+    /// The window in packets at which a path's first slow start ends (RFC 5681 §3.1); `None`: at the first loss or
+    /// delay. `bbr` ignores it.
     pub initial_ssthresh: Option<u64>,
     /// The smallest window, in packets, at least 1. It has priority over `max_window`.
     pub min_window: u64,

@@ -322,7 +322,7 @@ impl Controller {
         Some(Rate::from_bits((bytes_per_second * 8.0).max(1.0) as u64))
     }
 
-    /// Under `bbr`, changes the path's model and takes over its window, within the bounds.
+    /// Under `bbr`, changes the path's model and adopts its window, within the bounds.
     pub(crate) fn model<R>(&mut self, index: usize, change: impl FnOnce(&mut Bbr) -> R) -> Option<R> {
         let (least, most) = (self.bounded(0.0, self.paths[index].mss), self.config.max_window as f64);
         let path = &mut self.paths[index];

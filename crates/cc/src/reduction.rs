@@ -85,9 +85,10 @@ impl Controller {
         true
     }
 
-    /// Reduces the window further when slow start overshot. Slow start doubles the window until a loss, which is noticed a
-    /// round trip later, when up to twice the path's capacity is outstanding. The share of it that was lost shows how far the
-    /// window overshot; without this, the next losses would follow at once. RFC 5681 and the profile `tcp` do not do this.
+    /// Reduces the window further if slow start overshot. Slow start doubles the window until a loss is noticed, a
+    /// round trip late, when up to twice the path's capacity is outstanding. The share that was lost shows how far the
+    /// window overshot; without this, further losses would follow at once. RFC 5681 and the profile `tcp` do not do
+    /// this.
     fn take_off_overshoot(&mut self, owner: usize, lost_bytes: u64) {
         if !self.config.hystart || self.config.rule == crate::RuleKind::Combined {
             return;
@@ -141,7 +142,7 @@ impl Controller {
         left.unwrap_or_else(|| rules::rule(self.config.rule).decrease(&self.group_of(owner))) * mss
     }
 
-    /// Multiplies the windows of the group's other paths, and saves what they gained for an undo.
+    /// Multiplies the windows of the group's other paths, and saves their gains for an undo.
     fn spill(&mut self, owner: usize, factor: f64) {
         let group = self.paths[owner].group;
         let mut given = 0.0;
@@ -165,9 +166,9 @@ impl Controller {
         window.bytes - before
     }
 
-    /// Handles a retransmission timeout or persistent congestion: the window falls to its minimum, then slow start up to what
-    /// a loss would have left, at least two packets [M2, RFC 5681 §3.1]. `in_flight` is what still counts as outstanding: 0
-    /// where a timeout empties the pipe [M3].
+    /// Handles a retransmission timeout or persistent congestion: the window falls to its minimum. Slow start then goes
+    /// up to the window after a loss, at least two packets [M2, RFC 5681 §3.1]. `in_flight` is the number of bytes
+    /// still outstanding: 0 if a timeout empties the pipe [M3].
     pub fn on_timeout(&mut self, path: PathId, now: Time, in_flight: u64) {
         let Some(index) = self.index(path) else { return };
         self.paths[index].in_flight = in_flight;

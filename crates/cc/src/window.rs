@@ -124,8 +124,8 @@ impl Window {
         }
     }
 
-    /// Counts more lost bytes of those outstanding at the reduction. After slow start, which may reach twice the path's
-    /// capacity, returns the window that the loss leaves of the bytes delivered, or of half the window if that is more.
+    /// Counts further lost bytes of those outstanding at the reduction. After slow start, which may reach twice the
+    /// path's capacity, returns the window for the bytes delivered, or half the window if that is more.
     pub(crate) fn overshot(&mut self, lost_bytes: f64, mss: f64) -> Option<f64> {
         let undo = self.undo.as_mut().filter(|undo| undo.slow_start)?;
         undo.lost += lost_bytes;
@@ -158,8 +158,8 @@ impl Window {
         self.undo.as_ref().is_some_and(|undo| undo.by == Some(other)) && self.undo().is_some()
     }
 
-    /// Undoes the last reduction, keeping what was gained since (RFC 4015 §3.2). Returns the bytes it had given to other
-    /// paths, or `None` when there is nothing to undo.
+    /// Undoes the last reduction, keeping the growth since (RFC 4015 §3.2). Returns the bytes it had given to other
+    /// paths, or `None` without a reduction to undo.
     pub(crate) fn undo(&mut self) -> Option<f64> {
         let undo = self.undo.take()?;
         self.bytes = self.bytes.max(undo.bytes);

@@ -170,7 +170,7 @@ impl Net {
         Self { link, senders, acks: VecDeque::new(), now: Time::ZERO }
     }
 
-    /// Runs for `seconds`; returns what each sender delivered, in Mbit/s.
+    /// Runs for `seconds`; returns each sender's delivered rate in Mbit/s.
     fn run(&mut self, seconds: u64) -> Vec<f64> {
         let end = self.now + Span::from_secs(seconds);
         let before: Vec<u64> = self.senders.iter().map(|sender| sender.delivered).collect();

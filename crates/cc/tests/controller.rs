@@ -63,7 +63,7 @@ impl Bench {
         self.controller.on_loss(path, &event)
     }
 
-    /// A loss on each of two paths ends their slow start, and a round trip more has passed.
+    /// Ends the slow start of both paths by a loss, and lets another round trip pass.
     fn leave_slow_start(&mut self) {
         for path in [A, B] {
             self.round(path);
@@ -114,7 +114,7 @@ fn after_a_loss_a_reno_window_is_half_and_grows_by_almost_a_packet_a_round_trip(
     bench.wait(RTT);
     for round in 1..6 {
         bench.round(A);
-        // Not by a whole one: otherwise flows that meet at a queue would do so at the same point of every round.
+        // Not by a whole packet: otherwise flows that meet at a queue would always meet at the same point of a round.
         let grown = bench.packets(A) - 10.0;
         assert!(grown < f64::from(round) && grown > 0.8 * f64::from(round), "{grown}");
     }

@@ -1,4 +1,5 @@
-//! The controller under a stream of packets: average windows match the rules' formulas, and what all rules share holds.
+//! The controller under a stream of packets: average windows match the rules' formulas, and common properties hold for
+//! all rules.
 
 use anabranch_cc::{AckSample, Config, Controller, LossEvent, RttEstimator, RuleKind};
 use anabranch_wire::{PathId, Span, Time};

@@ -20,7 +20,7 @@ pub fn capture(input: &[u8]) {
         lines += 1;
         assert!(!line.contains('\n') && line.len() < 20 * input.len());
     }
-    // A block with a packet has 32 bytes in addition to it.
+    // A block has 32 bytes in addition to its packet.
     assert!(lines <= input.len() / 32, "{lines} lines");
 }
 

@@ -12,14 +12,14 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 const CONTEXT: &[u8] = b"anabranch 2026 grant\0";
 const CLIENT: SessionId = SessionId(1);
 
-/// An unsigned input, or one signed by somebody else.
+/// An unsigned input, or one with a foreign signature.
 pub fn unsigned(input: &[u8]) {
     let stranger = ControllerKey([7; 32]);
     assert!(grant::open(input, &[stranger]).is_err());
 }
 
-/// The input, signed by a controller. Decoding returns what was signed, and a relay that receives the grant forwards within
-/// its limits, at any time.
+/// An input signed by a controller. Decoding returns the signed content, and a relay that receives the grant forwards
+/// within its limits, at any time.
 pub fn signed(input: &[u8]) {
     let controller = Ed25519KeyPair::from_seed_unchecked(&[9; 32]).expect("any 32 bytes are a seed");
     let signature = controller.sign(&[CONTEXT, input].concat());

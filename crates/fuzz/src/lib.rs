@@ -1,8 +1,8 @@
-//! Fuzz targets that run on stable Rust. Each takes any bytes, and panics or never ends when something is wrong.
+//! Fuzz targets that run on stable Rust. Each takes any bytes, and panics or never ends if it finds a fault.
 //!
 //! Inputs are mutations of the corpus in `corpus/TARGET/`. An input on which a target fails is added there, and `cargo
-//! test` replays it from then on. There is no coverage feedback: instead each corpus begins with one valid input of every
-//! kind, and mutations are small.
+//! test` replays it from then on. Without coverage feedback, each corpus begins with one valid input of every kind, and
+//! mutations are small.
 
 mod capture;
 mod consent;

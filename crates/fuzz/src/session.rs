@@ -123,7 +123,7 @@ pub fn session(input: &[u8]) {
     let pids = Box::new(Pids(100));
     let budget = MemoryBudget::new(1 << 24);
     let modes = [DatagramMode::Once, DatagramMode::Redundant, DatagramMode::Protected];
-    // The input's length selects the detector of shared bottlenecks, so that each has its turn.
+    // The input's length selects the detector of shared bottlenecks, so that all are tested.
     let (detector, _) = Detector::ALL[input.len() % Detector::ALL.len()];
     let mut config = Config { detector, ..Config::default() };
     config.datagrams.modes = std::array::from_fn(|class| modes[class % modes.len()]);

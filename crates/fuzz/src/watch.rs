@@ -17,7 +17,7 @@ pub struct Found {
     pub hung: bool,
 }
 
-/// Runs the target on all inputs; returns how many there were.
+/// Runs the target on all inputs; returns their number.
 ///
 /// # Errors
 /// The first input on which it panics, or takes longer than `most`. In that case the thread is abandoned.

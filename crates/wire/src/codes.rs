@@ -12,7 +12,7 @@ pub mod close_code {
     pub const STREAM_LIMIT: u64 = 0x102;
     /// A frame for a stream that cannot receive it.
     pub const STREAM_STATE: u64 = 0x103;
-    /// A stream's length changed, or bytes came beyond it.
+    /// A stream's length changed, or bytes arrived beyond it.
     pub const FINAL_SIZE: u64 = 0x104;
     /// An acknowledgement of a packet that was never sent.
     pub const ACK_OF_UNSENT: u64 = 0x105;

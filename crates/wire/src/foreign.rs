@@ -1,9 +1,9 @@
-//! Text from a peer, and the one form in which it may be shown.
+//! Text from a peer, and the only form in which it may be printed.
 //!
-//! A peer chooses the reasons of its closes, its error texts, its file names and its labels. Printed as they are,
-//! they could move a terminal's cursor, add lines to a log, or reverse the text next to them. [`ForeignText`] holds
-//! such text: its `Display` and `Debug` escape it, and nothing else of it can be printed. [`Escaped`] does the same for
-//! text that other types hold.
+//! A peer chooses the reasons of its closes, its error texts, its file names and its labels. Printed unchanged, they
+//! could move a terminal's cursor, add lines to a log, or reverse the text next to them. [`ForeignText`] holds such
+//! text: its `Display` and `Debug` escape it, and it cannot be printed otherwise. [`Escaped`] does the same for text in
+//! other types.
 
 use std::fmt::{self, Write as _};
 
@@ -17,7 +17,7 @@ const LONGEST_SHOWN: usize = 2048;
 pub struct ForeignText(Box<str>);
 
 impl ForeignText {
-    /// Takes text from a peer.
+    /// Wraps text from a peer.
     #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
@@ -29,7 +29,7 @@ impl ForeignText {
         &self.0
     }
 
-    /// True when there is no text.
+    /// True for empty text.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -60,10 +60,10 @@ impl fmt::Debug for ForeignText {
     }
 }
 
-/// Shows text with everything escaped that a reader would not see as it is, cut after 2 KiB.
+/// Text with all invisible or misleading characters escaped, cut after 2 KiB.
 ///
-/// Escaped are control characters (C0, C1, newlines), the marks and embeddings that change the direction of text,
-/// line and paragraph separators, and characters without width. They appear as `\u{1b}`.
+/// It escapes control characters (C0, C1, newlines), the marks and embeddings that change the direction of text, line
+/// and paragraph separators, and characters without width. They appear as `\u{1b}`.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 

@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq;
 
 use crate::{ArrivalTime, Fsn, PathId, Payload, Pid, Ranges, Span, StreamId};
 
-/// One thing a packet says to the peer.
+/// One frame of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame<P> {
     /// Asks for an acknowledgement, nothing else.
@@ -18,7 +18,7 @@ pub enum Frame<P> {
     Ack(Ack),
     /// Bytes of a stream.
     Stream(StreamFrame<P>),
-    /// The sender gives up its half of the stream, whose length will have been `final_size`.
+    /// The sender gives up its half of the stream, with `final_size` as its length.
     ResetStream {
         /// The stream.
         stream: StreamId,
@@ -39,7 +39,7 @@ pub enum Frame<P> {
         /// Bytes over the whole session, counted from its start.
         limit: u64,
     },
-    /// Credit of one stream, and how far it has arrived without a gap: the cumulative TSN [R7].
+    /// Credit of one stream, and the end of its data that arrived without a gap: the cumulative TSN [R7].
     MaxStreamData {
         /// The stream.
         stream: StreamId,
@@ -48,14 +48,14 @@ pub enum Frame<P> {
         /// All bytes below this offset have been received.
         received: u64,
     },
-    /// The receiver of this frame may open streams until it has opened `limit` in all.
+    /// The receiver of this frame may open streams up to a total of `limit`.
     MaxStreams {
         /// Streams opened by the receiver of this frame, counted from the session's start.
         limit: u64,
     },
     /// An unreliable message.
     Datagram(DatagramFrame<P>),
-    /// An unreliable message that can be recognised among copies, or that has a position in an order.
+    /// An unreliable message with a number, to recognise copies, or with a position in an order.
     Marked(MarkedFrame<P>),
     /// Parity that restores lost unreliable messages (PSMC [T8]).
     Parity(ParityFrame<P>),
@@ -64,12 +64,12 @@ pub enum Frame<P> {
         /// To be echoed.
         token: u64,
     },
-    /// The echo of a challenge, sent on the path the challenge came on.
+    /// The echo of a challenge, sent on the challenge's path.
     PathResponse {
         /// The challenge's token.
         token: u64,
     },
-    /// Gives the peer a PID for packets on a path: required before the path can be opened.
+    /// Provides the peer with a PID for packets on a path: required before the path can be opened.
     NewPid(NewPid),
     /// The sender stops using this path and never uses its id again.
     PathAbandon {
@@ -80,8 +80,8 @@ pub enum Frame<P> {
     },
     /// How the sender would like a path to be used.
     PathStatus(PathStatus),
-    /// The most that may be sent on a path in all. Each packet counts [`PACKET_COST`] more than its UDP payload, at
-    /// least as much as a provider counts. The highest limit received holds; before the first, there is no limit.
+    /// The total limit of a path. Each packet counts [`PACKET_COST`] more than its UDP payload, at least as much as a
+    /// provider counts. The highest limit received is valid; before the first, there is no limit.
     MaxPathData {
         /// The path.
         path: PathId,
@@ -106,9 +106,9 @@ pub enum Frame<P> {
     },
     /// A receiver report (MPMTP-AR §3.6 [R6]).
     Report(Report),
-    /// The sender has nothing more to send and asks to close (SHUTDOWN of [R3]).
+    /// The sender has no more data and asks to close (SHUTDOWN of [R3]).
     Shutdown,
-    /// Answers [`Frame::Shutdown`] once everything has been sent and acknowledged.
+    /// Answers [`Frame::Shutdown`] after all data has been sent and acknowledged.
     ShutdownAck,
     /// The session ends now.
     Close(Close),
@@ -197,7 +197,7 @@ pub const fn order_lane(flow: u32) -> u8 {
     (flow % ORDER_LANES) as u8
 }
 
-/// One piece of parity for a block of coded messages. As many pieces as messages are lost restore them.
+/// One piece of parity for a block of coded messages. As many pieces as lost messages restore these.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParityFrame<P> {
     /// The class of the messages.

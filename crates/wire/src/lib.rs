@@ -1,8 +1,8 @@
-//! Packets, frames, ids and units, and how they become bytes.
+//! Packets, frames, ids and units, and their encoding.
 //!
-//! Everything two machines say to each other is a type here. The engine works on the typed [`Packet`]. The simulator
-//! passes packets on in memory; the driver encodes a packet just before sealing it and decodes it just after opening.
-//! This crate has no sockets, no clock and no keys.
+//! Every message between two machines is a type here. The engine works on the typed [`Packet`]. The simulator passes
+//! packets on in memory; the driver encodes a packet just before sealing it and decodes it just after opening. This
+//! crate has no sockets, no clock and no keys.
 
 mod arrival;
 mod codec;

@@ -30,7 +30,7 @@ impl RangeSet {
         Self::default()
     }
 
-    /// How many ranges the set has.
+    /// Number of ranges in the set.
     #[must_use]
     pub fn range_count(&self) -> usize {
         self.before.len() + usize::from(!self.is_empty())
@@ -75,7 +75,7 @@ impl RangeSet {
         self.before.get(index).is_some_and(|range| range.start <= number)
     }
 
-    /// Has fetched where a number is looked for first, and the highest ranges.
+    /// Prefetches the middle of the set, where a search begins, and the highest ranges.
     pub fn prefetch(&self) {
         if let Some(middle) = self.before.get(self.before.len() / 2) {
             prefetch(middle, 0..usize::MAX);
@@ -102,7 +102,7 @@ impl RangeSet {
         added
     }
 
-    /// Adds a range that is not empty and begins below the set's end. Most fill a gap from one of its ends.
+    /// Adds a non-empty range that begins below the set's end. Most such ranges fill a gap from one of its ends.
     fn insert_below(&mut self, range: Range<u64>) -> u64 {
         let index = self.before.partition_point(|held| held.end < range.start);
         let start = self.before.get(index).filter(|held| held.end == range.start).map(|held| held.start);
@@ -219,7 +219,7 @@ impl RangeSet {
     }
 }
 
-/// Adds a range that is not empty; returns how many of its numbers were new.
+/// Adds a non-empty range; returns how many of its numbers were new.
 fn insert(ranges: &mut VecDeque<Range<u64>>, range: Range<u64>) -> u64 {
     let from = ranges.partition_point(|held| held.end < range.start);
     let to = from + ranges.range(from..).take_while(|held| held.start <= range.end).count();
@@ -238,7 +238,7 @@ fn insert(ranges: &mut VecDeque<Range<u64>>, range: Range<u64>) -> u64 {
     added
 }
 
-/// Removes a range that is not empty; returns how many numbers that removed.
+/// Removes a non-empty range; returns how many numbers that removed.
 fn remove(ranges: &mut VecDeque<Range<u64>>, range: &Range<u64>) -> u64 {
     let mut removed = 0;
     let mut index = ranges.partition_point(|held| held.end <= range.start);

@@ -55,7 +55,7 @@ fn of_v4(ip: Ipv4Addr) -> Reach {
         [169, 254, ..] => Reach::Link,
         // Private use, and addresses shared behind a provider's NAT.
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Reach::Site,
-        // Protocols' own, documentation, anycast to whoever is near, and reserved.
+        // Addresses of protocols, for documentation, anycast to the nearest server, and reserved.
         [192, 0, 0 | 2, _] | [198, 51, 100, _] | [203, 0, 113, _] | [192, 88, 99, _] | [240..=255, ..] => {
             Reach::Site
         }

@@ -38,7 +38,7 @@ pub struct SourceLimit {
 }
 
 impl SourceLimit {
-    /// A limit that has not admitted anything yet.
+    /// An unused limit.
     #[must_use]
     pub fn new(now: Time, most: PerSecond) -> Self {
         Self { most, since: now, all: 0, buckets: [0; BUCKETS] }

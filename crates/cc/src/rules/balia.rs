@@ -5,10 +5,10 @@
 //! draft-walid-mptcp-congestion-control. A compromise between LIA's responsiveness and OLIA's fairness; with one path
 //! (α = 1) it is TCP.
 //!
-//! In equilibrium the fastest path is the one where TCP would have the highest rate, T, and all paths together have that
-//! rate. A path where TCP would have T_r has 1/α_r of the fastest path's rate, `α_r = (√(9 + 60·(T/T_r)²) − 5) / 2`, at
-//! least 1.65. Even equal paths do not share evenly: near α = 1 the decrease grows faster with α than the increase, so
-//! the path that is ahead gains.
+//! In equilibrium the fastest path is the one where TCP would have the highest rate, T, and all paths together have
+//! that rate. A path where TCP would have T_r has 1/α_r of the fastest path's rate, `α_r = (√(9 + 60·(T/T_r)²) − 5) /
+//! 2`, at least 1.65. Even equal paths do not share evenly: near α = 1 the decrease grows faster with α than the
+//! increase, so the faster path gains.
 
 use super::rule::{Group, Rule};
 

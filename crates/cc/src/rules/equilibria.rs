@@ -141,8 +141,8 @@ fn lia_takes_on_no_path_more_than_tcp_would() {
     close(windows[1], tcp(paths[1].0), 0.01);
 }
 
-/// At the equilibrium of `kind`, what acks add to each used path equals what losses on all paths remove from it. `left`
-/// gives the windows that a loss on a path leaves.
+/// Checks the equilibrium of `kind`: on each used path, acks add as much as losses on all paths remove. `left` returns
+/// the windows after a loss on a path.
 #[track_caller]
 fn stands_still(kind: RuleKind, paths: &[PathOf], left: fn(&[f64], usize) -> Vec<f64>) -> Vec<f64> {
     let windows = settle(kind, paths);

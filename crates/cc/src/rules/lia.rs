@@ -1,8 +1,8 @@
 //! Linked increases: +min(a/w_total, 1/w_r) for each packet acknowledged, −w_r/2 for a loss, with
 //! `a = w_total · max_r(w_r/RTT_r²) / (Σ_r w_r/RTT_r)²`.
 //!
-//! RFC 6356; the two-path form of MPTCP §2.5 [P1]. `a` makes the total what TCP would get on the best path; the cap keeps
-//! each path from taking more than TCP would there. Where the cap has no effect, in equilibrium
+//! RFC 6356; the two-path form of MPTCP §2.5 [P1]. `a` makes the total equal to TCP's rate on the best path; the cap
+//! keeps each path from taking more than TCP would there. Where the cap has no effect, in equilibrium
 //! `w_r = √(2 · max_s 1/(p_s·RTT_s²)) · (1/p_r) / Σ_s 1/(p_s·RTT_s)`.
 
 use super::rule::{Group, Rule};

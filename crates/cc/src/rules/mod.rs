@@ -1,7 +1,7 @@
 //! The window rules: how a window grows in congestion avoidance, and what a loss leaves of it.
 //!
-//! A rule works in packets, over the [`Group`] of coupled paths: [`Rule::increase`] is what a window grows by for each
-//! packet acknowledged, [`Rule::decrease`] the window that a loss leaves. The controller handles slow start, bounds and
+//! A rule works in packets, over the [`Group`] of coupled paths: [`Rule::increase`] is the growth of a window for each
+//! packet acknowledged, [`Rule::decrease`] the window after a loss. The controller handles slow start, bounds and
 //! episodes.
 //!
 //! The coupling, the increase times the window (1 for TCP), is cached. It is computed again when the window has grown by a

@@ -1,4 +1,4 @@
-//! TCP's rule, on each path by itself: +1/w for each packet acknowledged, −w/2 for a loss.
+//! TCP's rule, separately on each path: +1/w for each packet acknowledged, −w/2 for a loss.
 //!
 //! RFC 5681; mTCP's separate windows [M2] and MPTCP's REGULAR [P1]. In equilibrium w = √(2/p). `combined` is
 //! this rule over the session's one window.

@@ -24,7 +24,7 @@ impl Group<'_> {
         &self.members[self.own]
     }
 
-    /// How many paths there are.
+    /// Number of paths.
     pub(crate) fn size(&self) -> f64 {
         self.members.len() as f64
     }
@@ -40,7 +40,7 @@ pub(crate) trait Rule {
     /// Packets by which the path's window grows for each packet acknowledged in congestion avoidance.
     fn increase(&self, group: &Group<'_>) -> f64;
 
-    /// The window in packets that a loss leaves: half, unless the rule says otherwise.
+    /// The window in packets after a loss: half, unless the rule differs.
     fn decrease(&self, group: &Group<'_>) -> f64 {
         group.own().window / 2.0
     }

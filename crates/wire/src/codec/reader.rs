@@ -1,4 +1,4 @@
-//! Takes typed fields off the front of bytes from the network.
+//! Reads typed fields from the front of bytes from the network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
@@ -123,10 +123,10 @@ impl<B: Deref<Target = [u8]>> Reader<B> {
         Ok(SocketAddr::new(ip, self.u16("port")?))
     }
 
-    /// Checks that every byte has been taken.
+    /// Checks that no bytes are left.
     ///
     /// # Errors
-    /// [`DecodeError::Trailing`] when bytes are left.
+    /// [`DecodeError::Trailing`] if some are left.
     pub fn end(&self) -> Result<(), DecodeError> {
         match self.left() {
             0 => Ok(()),
@@ -198,8 +198,8 @@ impl<'a> Reader<&'a [u8]> {
 }
 
 impl Reader<Bytes> {
-    /// The next `len` bytes, sharing the packet's memory. The last bytes take over the packet's own handle, which saves
-    /// a reference count.
+    /// The next `len` bytes, sharing the packet's memory. The last bytes take the packet's own handle, which saves a
+    /// reference count.
     #[inline]
     pub(super) fn shared(&mut self, what: &'static str, len: u64) -> Result<Bytes, DecodeError> {
         let left = self.left();

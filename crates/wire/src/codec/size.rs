@@ -51,7 +51,7 @@ pub fn datagram_frame_overhead_last(flow: u32) -> usize {
 
 /// Most bytes of the number and the position of a marked datagram.
 pub const LARGEST_MARKS: usize = 16;
-/// Most bytes of a parity frame without its data, when another frame follows it. The data are as long as the longest
+/// Most bytes of a parity frame without its data, when another frame follows it. The data is as long as the longest
 /// datagram, or one byte longer.
 pub const LARGEST_PARITY_OVERHEAD: usize = 2 + 8 + 3 + CODED_HEAD + 4;
 
@@ -110,7 +110,7 @@ impl<P: Payload> Frame<P> {
         self.encoded_len() - self.length_len()
     }
 
-    /// Bytes of the length field, which the last frame of a packet goes without.
+    /// Bytes of the length field, which the last frame of a packet does not have.
     #[inline]
     #[must_use]
     pub fn length_len(&self) -> usize {

@@ -1,4 +1,5 @@
-//! Everything that encodes comes back, takes the length foretold, and no bytes make a decoder panic.
+//! Everything that is encoded decodes to the same again and has the predicted length, and no bytes make a decoder
+//! panic.
 
 use std::net::SocketAddr;
 
@@ -208,7 +209,7 @@ fn encoded_params(params: &Params) -> Vec<u8> {
     out
 }
 
-/// The same frame with its data replaced by their length, as the simulator has it.
+/// The same frame with its data replaced by their length, as in the simulator.
 fn measured(frame: &Frame<Bytes>) -> Option<Frame<Length>> {
     match frame.clone() {
         Frame::Stream(StreamFrame { stream, offset, fin, data }) => {
