@@ -1,4 +1,4 @@
-//! The program as a user meets it: what it prints where, and its exit codes.
+//! The program from a user's view: its output and its exit codes.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

@@ -132,7 +132,7 @@ fn relays_that_registered_are_granted_used_without_any_controller_and_taken_back
     let mut send = Running::start(&mut program(&send));
     let copy = overlay.scratch.text("to");
     must(&mut program(&["receive", "--yes", &send.line(), &copy]));
-    // While it runs, it also hears of the withdrawal and drops the grant.
+    // While it runs, it also learns of the withdrawal and drops the grant.
     assert_eq!(send.end().0, Some(0));
     assert_eq!(fs::read(file).unwrap(), fs::read(overlay.scratch.path("to/file")).unwrap());
 

@@ -1,6 +1,7 @@
 //! `tunnel up`: one session with the server, dialed again when it is lost.
 //!
-//! Device, addresses and routes stay while there is no session, so programs wait instead of failing, and go on when the next session stands.
+//! Device, addresses and routes stay without a session. So programs wait instead of failing, and continue with the next
+//! session.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -53,11 +54,11 @@ pub struct ClientOptions {
     pub interface: String,
     /// Destinations that go through the tunnel.
     pub scope: Scope,
-    /// TCP connections take the stream lane where the server allows it.
+    /// Whether TCP connections use the stream lane, if the server allows it.
     pub streams: bool,
     /// Name queries go to the server's name servers.
     pub dns: bool,
-    /// Nothing may leave outside the tunnel, not even after this program has ended.
+    /// Whether nothing may be sent outside the tunnel, not even after this program has ended.
     pub kill_switch: bool,
     /// UDP port of the endpoint: its packets stay outside the tunnel.
     pub udp_port: u16,
@@ -157,7 +158,7 @@ impl Client {
     ) -> Result<std::convert::Infallible, TunnelError> {
         system::clean(&self.options.interface);
         if self.options.kill_switch {
-            // An earlier one lets only the packets of its own port out.
+            // An earlier one allows only the packets of its own port.
             system::close_kill_switch(&self.options.interface, self.options.udp_port)?;
         }
         let session = dial().await.map_err(TunnelError::Refused)?;
@@ -276,7 +277,7 @@ impl Client {
         Ok(Standing { device, system, taker, _guard: guard })
     }
 
-    /// Carries packets until the session ends; says why.
+    /// Carries packets until the session ends; returns the reason.
     async fn carry(
         &self,
         session: &Session,
@@ -314,7 +315,7 @@ impl Client {
                 let is_missing = !system::rules_are_there(&wanted);
                 if is_missing {
                     for rule in wanted.rules() {
-                        // One of several may still be there.
+                        // Several may be left.
                         let _ = rule.run();
                     }
                 }
@@ -326,7 +327,7 @@ impl Client {
         }
     }
 
-    /// Takes redirected connections until dropped.
+    /// Accepts redirected connections until dropped.
     async fn take_connections(&self, taker: Option<&Taker>) {
         let Some(taker) = taker else { return std::future::pending().await };
         loop {
@@ -335,7 +336,7 @@ impl Client {
                 Some(session) => {
                     tokio::spawn(streams::carry(session, taken, self.open.clone()));
                 }
-                // Without a session the program tries again by itself.
+                // Without a session, the program retries on its own.
                 None => drop(taken),
             }
         }
@@ -369,7 +370,7 @@ struct Welcome {
     streams: bool,
 }
 
-/// The source addresses that packets out of the tunnel may have: what is routed into it.
+/// The source addresses that packets from the tunnel may have: those routed into it.
 struct Sources(PrefixTable<()>);
 
 impl Sources {

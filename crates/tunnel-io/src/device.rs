@@ -1,7 +1,8 @@
 //! The TUN device: reads and writes super-packets.
 //!
-//! The device has a virtio header in front of each packet, so the kernel hands over up to 64 KiB of one flow in one read and takes as much in one
-//! `writev`. It is not persistent: it vanishes with this process, and with it its addresses, its routes and its name servers.
+//! The device puts a virtio header in front of each packet. So the kernel passes up to 64 KiB of one flow in one read,
+//! and accepts as much in one `writev`. The device is not persistent: it disappears with this process, together with
+//! its addresses, routes and name servers.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,14 +17,14 @@ use crate::error::TunnelError;
 
 /// Largest read: the virtio header and a super-packet.
 pub const LARGEST_READ: usize = VirtioHeader::LEN + 65_535;
-/// Packets that the device keeps for a reader that is late. The kernel's 500 lose packets of bulk TCP.
+/// Packets that the device queues for a late reader. The kernel's default of 500 loses packets of bulk TCP.
 const QUEUE: u32 = 10_000;
 
 /// A TUN device.
 pub struct Device {
     io: AsyncDevice,
     name: String,
-    /// The kernel takes super-packets apart: not after it refused one.
+    /// Whether the kernel splits super-packets: false after it refused one.
     joins: AtomicBool,
     joins_udp: bool,
     dropped: AtomicU64,
@@ -61,16 +62,16 @@ impl Device {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Something that joins packets as far as this device takes them apart.
+    /// A coalescer for the super-packets that this device can split.
     #[must_use]
     pub fn coalescer(&self) -> Coalescer {
         Coalescer::new(self.joins_udp)
     }
 
-    /// Waits until something can be read, then calls `take` with each read until there is nothing left or it returns false.
+    /// Waits until something can be read, then calls `take` with each read until nothing is left or it returns false.
     ///
     /// # Errors
-    /// Of the device.
+    /// The device's error.
     pub async fn read(&self, buffer: &mut [u8], mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
         let mut length = self.io.recv(buffer).await?;
         while take(&buffer[..length]) {
@@ -126,7 +127,7 @@ impl Device {
         self.io.try_send_vectored(&slices).map(drop)
     }
 
-    /// Takes a group apart as the kernel would, and writes its packets.
+    /// Splits a group as the kernel would, and writes its packets.
     fn write_apart(&self, group: &Group) {
         let mut whole = group.headers.to_vec();
         group.payloads.iter().for_each(|payload| whole.extend_from_slice(payload));

@@ -1,8 +1,9 @@
 //! A small process that cleans up when the tunnel's process is killed.
 //!
-//! Rules, firewall tables and the resolver's file outlive a killed process. So the tunnel starts its own program once more, as a guard whose standard
-//! input is a pipe from the tunnel. When the tunnel's process ends, however it ends, the pipe closes, and the guard cleans up ([`system::clean`])
-//! and ends. After an orderly end there is nothing left for it to do.
+//! Rules, firewall tables and the resolver's file outlive a killed process. So the tunnel starts its own program a
+//! second time as a guard, with a pipe from the tunnel as its standard input. When the tunnel's process ends for any
+//! reason, the pipe closes, and the guard cleans up ([`system::clean`]) and ends. After an orderly end nothing is left
+//! to clean up.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _};
@@ -19,7 +20,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard by this command line of the own program; it has to call [`watch`].
+    /// Starts the guard with these arguments of this program, which must then call [`watch`].
     ///
     /// # Errors
     /// When the process cannot be started.

@@ -1,17 +1,17 @@
-//! The tunnel at work: a TUN device, what the system needs around it, and the sessions that carry its packets.
+//! The running tunnel: a TUN device, the system's settings around it, and the sessions that carry its packets.
 //!
 //! | module | job |
 //! |---|---|
 //! | `device` | the TUN device: reads and writes super-packets |
-//! | `system` | addresses, routes, rules, DNS, NAT: the commands that set them up and take them down |
-//! | `guard` | a small process that takes them down when this one is killed |
+//! | `system` | addresses, routes, rules, DNS, NAT: the commands that set them up and remove them |
+//! | `guard` | a small process that removes them when this one is killed |
 //! | `pump` | packets from the device into entry queues, and from sessions into the device |
 //! | `streams` | the stream lane: TCP connections as streams of a session |
 //! | `client` | `tunnel up`: one session at a time, dialed again when it is lost |
 //! | `server` | `tunnel serve`: many clients behind one device |
 //! | `status` | what a running tunnel reports |
 //!
-//! Which lane and path a packet takes is decided in `anabranch-tunnel`, without I/O.
+//! `anabranch-tunnel` decides the lane and path of each packet, without I/O.
 
 pub mod client;
 mod control;

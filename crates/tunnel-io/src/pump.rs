@@ -82,7 +82,7 @@ impl Link {
         session.datagrams_wait();
     }
 
-    /// The session has ended. Waiting packets go through the next one.
+    /// Detaches the ended session. Waiting packets use the next one.
     pub(crate) fn detach(&self) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -91,7 +91,7 @@ impl Link {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Queues packets of one flow. Returns an answer for the sender where they are too large.
+    /// Queues packets of one flow. Returns an answer for the sender if they are too large.
     fn push(&self, header: &Header, packets: &[Bytes], lane: Lane) -> Option<Vec<u8>> {
         let (first, now) = (packets.first()?, self.clock.now());
         let mtu = self.mtu.load(Ordering::Relaxed);
@@ -138,7 +138,7 @@ pub(crate) async fn from_device(
             reads < BATCH
         });
         result.await?;
-        // The sessions' tasks get their turn even while the device always has something.
+        // Give the sessions' tasks a turn even while the device always has packets.
         tokio::task::yield_now().await;
     }
 }
@@ -162,7 +162,7 @@ fn take(
     }
 }
 
-/// Takes datagrams of a session until it ends, and hands those that `allow` accepts to the device.
+/// Passes the datagrams of a session that `allow` accepts to the device, until the session ends.
 pub(crate) async fn to_device(
     (device, link): (&Device, &Link),
     session: &Session,

@@ -1,7 +1,8 @@
 //! `tunnel serve`: many clients behind one device.
 //!
-//! A client is known by its key: it gets the same addresses each time it comes, so its programs' connections outlive a new session and a restart of
-//! the server. A client may send from its own addresses and networks only, and reach what [`Destinations`] allows.
+//! A client is identified by its key: it always gets the same addresses, so its programs' connections survive a new
+//! session and a restart of the server. A client may send only from its own addresses and networks, and reach only what
+//! [`Destinations`] allows.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,7 +30,7 @@ use crate::status::Status;
 use crate::streams::{Exit, Open, read_head};
 use crate::system::{self, ServerSystem};
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its request.
 const HELLO: Duration = Duration::from_secs(10);
 /// How often the paths' MTU is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -51,7 +52,7 @@ pub struct ServerOptions {
     pub streams: bool,
     /// Networks behind clients, by their key.
     pub behind: BTreeMap<PublicKey, Vec<IpNet>>,
-    /// Clients at the same time, and addresses given to them.
+    /// Most clients at the same time, and most assigned addresses.
     pub most_clients: usize,
     /// Command line of the own program for [`Guard`].
     pub guard: Vec<OsString>,
@@ -83,7 +84,7 @@ pub enum Notice {
     },
 }
 
-/// A client that has an address.
+/// A client with an address.
 struct Client {
     link: Arc<Link>,
     networks: Vec<IpNet>,
@@ -113,7 +114,7 @@ impl Server {
     /// A server that does not serve yet. `seed` keeps others from choosing flows that collide.
     #[must_use]
     pub fn new(options: ServerOptions, clock: Clock, seed: u64) -> Arc<Self> {
-        // Clients reach the server itself, and each other only where that is allowed.
+        // Clients reach the server itself, and each other only if that is allowed.
         let own = options.addresses.iter().map(|address| IpNet::from(address.addr()));
         let dns = options.dns.iter().map(|server| IpNet::from(*server));
         let allowed: Vec<IpNet> = options.allow.iter().copied().chain(own).chain(dns).collect();
@@ -128,7 +129,7 @@ impl Server {
         })
     }
 
-    /// Serves the sessions that `accept` gives until it gives none or this future is dropped.
+    /// Serves the sessions from `accept` until it returns none or this future is dropped.
     ///
     /// # Errors
     /// When the device or the system cannot be set up, or the device fails.
@@ -217,7 +218,7 @@ impl Server {
         session.abort(0, "the tunnel is closed");
     }
 
-    /// Reads what the client wants and answers.
+    /// Reads the client's request and answers it.
     async fn open(&self, session: &Session) -> Result<(Control, Joined), TunnelError> {
         let mut stream = session.accept_stream().await?;
         if read_head(&mut stream).await? != StreamHead::Control {
@@ -268,7 +269,7 @@ impl Server {
         routes
     }
 
-    /// Gives a client its addresses, or says why it gets none.
+    /// Assigns a client its addresses, or returns why it gets none.
     fn join(&self, node: PublicKey, networks: &[IpNet]) -> Result<Joined, String> {
         let granted = self.options.behind.get(&node).map(Vec::as_slice).unwrap_or_default();
         if let Some(network) = networks.iter().find(|network| !granted.contains(network)) {
@@ -354,7 +355,8 @@ impl Table {
     }
 }
 
-/// Which client has which host number. The number follows from the client's key, so a restarted server gives the same one.
+/// The host number of each client. The number follows from the client's key, so a restarted server assigns the same
+/// one.
 #[derive(Debug, Default)]
 struct Hosts {
     by_node: BTreeMap<PublicKey, u32>,
@@ -371,7 +373,7 @@ impl Hosts {
     /// The client's addresses, one in each network.
     fn addresses_of(&mut self, node: PublicKey, networks: &[IpNet]) -> Result<Vec<IpNet>, String> {
         let bits = networks.iter().map(|network| network.max_prefix_len() - network.prefix_len()).min();
-        // Numbers 2 to all but the last: the network, the server by custom, and broadcast are none.
+        // Usable numbers are 2 to all but the last: not the network, the server (by convention) or broadcast.
         let hosts = (1_u64 << bits.unwrap_or(0).min(24)).saturating_sub(3) as u32;
         let number = match self.by_node.get(&node) {
             Some(number) => *number,

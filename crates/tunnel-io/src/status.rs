@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pump::{Link, Traffic};
 
-/// A flow is listed for so long after its last packet.
+/// How long a flow is listed after its last packet.
 const LISTED: Span = Span::from_secs(30);
 /// Most flows that are remembered.
 const MOST: usize = 4096;
@@ -36,7 +36,7 @@ pub struct PeerStatus {
     pub node: String,
     /// Its addresses in the tunnel, and the networks behind it.
     pub networks: Vec<String>,
-    /// There is a session with it.
+    /// Whether there is a session with it.
     pub connected: bool,
     /// Largest inner packet, in bytes.
     pub mtu: u16,
@@ -129,7 +129,7 @@ struct Noted {
 }
 
 impl FlowBook {
-    /// Packets of a flow came.
+    /// Records packets of a flow.
     pub(crate) fn note(&mut self, now: Time, flow: u32, key: &FlowKey, (packets, bytes): (usize, usize)) {
         if self.flows.len() >= MOST && !self.flows.contains_key(&flow) {
             self.flows.retain(|_, noted| now.since(noted.last) <= LISTED);
@@ -153,7 +153,7 @@ impl FlowBook {
 }
 
 impl Link {
-    /// The link as it is at `now`.
+    /// The state of the link at `now`.
     pub(crate) fn status(&self, now: Time, node: String, networks: Vec<String>) -> PeerStatus {
         let session = self.session();
         let (mut queue, mut flows) = (Queue::default(), Vec::new());

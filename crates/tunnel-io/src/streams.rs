@@ -1,8 +1,9 @@
-//! The stream lane: a TCP connection ends here, travels as a stream of the session, and is opened again at the far end.
+//! The stream lane: a TCP connection ends here, continues as a stream of the session, and is opened again at the far
+//! end.
 //!
-//! One connection then gets the sum of the paths, whatever their delays, and its sender never sees a loss of a path. The kernel answers the
-//! connection before the far end has connected; where that fails, the connection is reset, so a refusal stays a refusal. Both directions end
-//! separately (half-close).
+//! One connection then gets the sum of the paths, whatever their delays, and its sender never sees a loss on a path.
+//! The kernel answers the connection before the far end has connected. If the far end fails, the connection is reset,
+//! so a refusal stays a refusal. Each direction ends separately (half-close).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,7 +22,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Connections of one session at the same time.
+/// Most connections of one session at the same time.
 pub const MOST_CONNECTIONS: usize = 4096;
 /// How long a destination may take to answer.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -55,14 +56,14 @@ impl Drop for Entered {
     }
 }
 
-/// Takes connections that the firewall redirects here.
+/// Accepts the connections that the firewall redirects here.
 pub(crate) struct Taker {
     listeners: Vec<TcpListener>,
     pub port: u16,
 }
 
 impl Taker {
-    /// Listens on a free port of both families, or of IPv4 alone where there is no IPv6.
+    /// Listens on a free port of both families, or only of IPv4 on a system without IPv6.
     pub(crate) fn bind() -> io::Result<Self> {
         let v4 = listener((Ipv4Addr::UNSPECIFIED, 0).into())?;
         let port = v4.local_addr()?.port();
@@ -70,7 +71,7 @@ impl Taker {
         Ok(Self { listeners: std::iter::once(v4).chain(v6).collect(), port })
     }
 
-    /// The next connection and where it was going.
+    /// The next connection and its original destination.
     pub(crate) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
             let accepted = match &self.listeners[..] {
@@ -83,7 +84,7 @@ impl Taker {
             };
             let connection = match accepted {
                 Ok((connection, _)) => connection,
-                // No descriptors are left, or the caller is gone: those who wait are taken later.
+                // No descriptors are left, or the caller is gone: waiting callers are accepted later.
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not taken");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -108,7 +109,8 @@ fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Where a redirected connection was going; `None` for one that came here on its own, which would make this an open proxy.
+/// The original destination of a redirected connection. `None` for a connection made directly to this port, which would
+/// make it an open proxy.
 fn original_destination(connection: &TcpStream) -> Option<SocketAddr> {
     let local = connection.local_addr().ok()?;
     let destination = if local.is_ipv4() {
@@ -142,7 +144,7 @@ pub(crate) async fn carry(session: Session, (connection, destination): (TcpStrea
 
 /// Ends a connection with a reset, as the destination would have.
 fn reset(connection: TcpStream) {
-    // Without lingering, what waits is dropped and the other end gets a reset.
+    // Without lingering, unsent data is dropped and the other end gets a reset.
     let _ = socket2::SockRef::from(&connection).set_linger(Some(Duration::ZERO));
     drop(connection);
 }
@@ -200,7 +202,7 @@ async fn connect(destination: SocketAddr) -> Result<TcpStream, Connected> {
     }
 }
 
-/// Carries bytes both ways until both directions have ended, or one broke.
+/// Carries bytes in both directions until both have ended, or one failed.
 async fn relay(connection: TcpStream, stream: Stream) {
     // Small writes of interactive programs leave at once.
     let _ = connection.set_nodelay(true);
@@ -209,7 +211,7 @@ async fn relay(connection: TcpStream, stream: Stream) {
     let up = async {
         let mut buffer = BytesMut::new();
         loop {
-            // A block stays as long as one of its bytes waits: a new one only when this one is used up.
+            // A block is kept as long as one of its bytes waits, so use it up before taking a new one.
             if buffer.capacity() - buffer.len() < 4096 {
                 buffer.reserve(CHUNK / 4);
             }

@@ -1,10 +1,12 @@
 //! System settings around the device: addresses, routes, rules, DNS, forwarding and NAT.
 //!
-//! Everything is done by the commands that an administrator would use (`ip`, `nft`, `resolvectl`), so an error shows a command line that can be
-//! tried by hand. Everything that outlives the device carries a tag and is removed by [`clean`]: rules have a priority of their own
-//! ([`RULE_PRIORITY`]) and protocol ([`RULE_PROTOCOL`]), firewall rules live in one table per device, and settings that were changed are in a file
-//! below `/var/lib/anabranch`, which survives a power cut. The steps come in such an order that a process killed between two of them leaves no route into nowhere: the default route
-//! lives in a table of its own and vanishes with the device; the rule that leads there comes last.
+//! All settings use the commands of an administrator (`ip`, `nft`, `resolvectl`), so an error shows a command line that
+//! can be tried by hand. Settings that outlive the device are marked and removed by [`clean`]: rules have their own
+//! priority ([`RULE_PRIORITY`]) and protocol ([`RULE_PROTOCOL`]), each device has one firewall table, and the values of
+//! changed settings are in a file below `/var/lib/anabranch`, which survives a power cut.
+//!
+//! The order of the steps ensures that a process killed between two of them leaves no route without a device: the
+//! default route is in a separate table and disappears with the device, and the rule for that table comes last.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,13 +24,13 @@ use crate::error::TunnelError;
 pub const TABLE: u32 = 51_877;
 /// Priority of the first of the tunnel's rules; the next two numbers are used as well.
 pub const RULE_PRIORITY: u32 = 5_270;
-/// How many rules each address family has.
+/// Number of rules for each address family.
 const RULES: u32 = 3;
 /// Protocol number of the tunnel's rules and routes, as a tag.
 pub const RULE_PROTOCOL: u32 = 187;
 /// The firewall table of the kill switch: one name, so that any later run finds it.
 pub const KILL_SWITCH: &str = "anabranch_kill_switch";
-/// Where changed settings are remembered.
+/// The directory for the previous values of changed settings.
 const STATE: &str = "/var/lib/anabranch";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const MANAGED: &str = "# written by anabranch tunnel; the original is restored when the tunnel ends\n";
@@ -54,7 +56,7 @@ impl Step {
     /// Runs the command.
     ///
     /// # Errors
-    /// [`TunnelError::Command`] with what it printed.
+    /// [`TunnelError::Command`] with the command's output.
     pub fn run(&self) -> Result<String, TunnelError> {
         let failed = |output: String| TunnelError::Command { command: self.command.join(" "), output };
         let (program, arguments) = self.command.split_first().ok_or_else(|| failed(String::new()))?;
@@ -68,7 +70,7 @@ impl Step {
                 failed(format!("{error}; is the package installed that contains `{program}`?"))
             })?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A command that does not read its input says itself why.
+            // A command that does not read its input reports the reason.
             let _ = stdin.write_all(self.input.as_bytes());
         }
         let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
@@ -89,11 +91,11 @@ pub struct ClientSystem {
     pub addresses: Vec<IpNet>,
     /// Destinations that go through the tunnel.
     pub routes: Vec<IpNet>,
-    /// Name servers, asked through the tunnel.
+    /// Name servers, reached through the tunnel.
     pub dns: Vec<IpAddr>,
     /// UDP port of the tunnel's own packets, which stay outside.
     pub udp_port: u16,
-    /// Port of the listener that takes TCP connections for the stream lane.
+    /// Port of the listener for TCP connections in the stream lane.
     pub stream_port: Option<u16>,
 }
 
@@ -148,8 +150,8 @@ impl ClientSystem {
         steps
     }
 
-    /// The rules that lead into the tunnel. Ahead of them are the tunnel's own packets, known by their port, and routes with longer prefixes than a
-    /// default route: a local network stays local.
+    /// The rules that lead into the tunnel. They come after rules for the tunnel's own packets, identified by their
+    /// port, and for routes with longer prefixes than a default route: a local network stays local.
     #[must_use]
     pub fn rules(&self) -> Vec<Step> {
         let families = [("ip -4", has(&self.addresses, false)), ("ip -6", has(&self.addresses, true))];
@@ -167,10 +169,10 @@ impl ClientSystem {
             .collect()
     }
 
-    /// Applies everything.
+    /// Applies all steps.
     ///
     /// # Errors
-    /// Of the first step that fails; [`clean`] takes back those before it.
+    /// The error of the first step that fails; [`clean`] undoes those before it.
     pub fn apply(&self) -> Result<(), TunnelError> {
         self.steps().iter().try_for_each(|step| step.run().map(drop))?;
         if self.dns.is_empty() { Ok(()) } else { set_dns(&self.interface, &self.dns) }
@@ -262,10 +264,10 @@ impl ServerSystem {
         )
     }
 
-    /// Applies everything.
+    /// Applies all steps.
     ///
     /// # Errors
-    /// Of the first step that fails; [`clean`] takes back those before it.
+    /// The error of the first step that fails; [`clean`] undoes those before it.
     pub fn apply(&self) -> Result<(), TunnelError> {
         if self.exit {
             let mut settings = vec!["net/ipv4/ip_forward"];
@@ -287,7 +289,7 @@ fn table_name(interface: &str) -> String {
     format!("anabranch_tunnel_{}", plain.collect::<String>())
 }
 
-/// Settings of the system as they were.
+/// Previous settings of the system.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     /// Below `/proc/sys`, with the value before.
@@ -355,7 +357,7 @@ fn set_dns(interface: &str, servers: &[IpAddr]) -> Result<(), TunnelError> {
     fs::write(RESOLV_CONF, format!("{MANAGED}{lines}")).map_err(failed)
 }
 
-/// Takes away everything of a device that does not vanish with it. Nothing happens where there is nothing.
+/// Removes all settings of a device that do not disappear with it, if there are any.
 pub fn clean(interface: &str) {
     for family in ["ip -4", "ip -6"] {
         for priority in (RULE_PRIORITY..RULE_PRIORITY + RULES).rev() {
@@ -384,7 +386,7 @@ pub fn clean(interface: &str) {
     let _ = fs::remove_dir(STATE);
 }
 
-/// Lets nothing leave outside the tunnel but the tunnel's own packets. An earlier kill switch is replaced.
+/// Allows only the tunnel's own packets to be sent outside the tunnel. Replaces an earlier kill switch.
 ///
 /// # Errors
 /// [`TunnelError::Command`].
@@ -392,7 +394,7 @@ pub fn close_kill_switch(interface: &str, udp_port: u16) -> Result<(), TunnelErr
     Step::nft(kill_switch_script(interface, udp_port)).run().map(drop)
 }
 
-/// Takes the kill switch away: only when its user says so.
+/// Removes the kill switch; called only at the user's request.
 pub fn open_kill_switch() {
     let _ = Step::new(&format!("nft delete table inet {KILL_SWITCH}")).run();
 }

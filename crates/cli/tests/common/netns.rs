@@ -79,7 +79,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Gives a link another rate.
+    /// Changes the rate of a link.
     ///
     /// # Errors
     /// The error of `tc`.
@@ -92,7 +92,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Gives both machines default routes over the first two links, like a host with two uplinks.
+    /// Adds default routes over the first two links on both machines, as on a host with two uplinks.
     ///
     /// # Errors
     /// The error of `ip`.
@@ -108,7 +108,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Takes a machine's end of a link down or up, like a pulled cable: the other end sees it.
+    /// Takes a machine's end of a link down or up, like a pulled cable: the other end notices.
     ///
     /// # Errors
     /// The error of `ip`.

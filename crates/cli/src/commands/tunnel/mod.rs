@@ -1,4 +1,4 @@
-//! `anabranch tunnel`: a network device whose packets take every path to the other end.
+//! `anabranch tunnel`: a network device whose packets use all paths to the other end.
 
 mod serve;
 mod text;
@@ -124,7 +124,7 @@ fn status(args: &StatusArgs) -> Result<(), Failure> {
     out::print(&text::status(&status))
 }
 
-/// Where a running tunnel can be asked.
+/// The control socket of a running tunnel.
 fn socket(interface: &str) -> PathBuf {
     Path::new("/run").join(format!("anabranch-tunnel-{interface}.sock"))
 }

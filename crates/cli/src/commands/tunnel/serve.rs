@@ -27,7 +27,7 @@ use crate::{interrupt, values};
 
 /// UDP port of a tunnel server.
 const PORT: u16 = 4434;
-/// Clients at the same time.
+/// Most clients at the same time.
 const MOST_CLIENTS: usize = 1000;
 
 const EXAMPLES: &str = "\
@@ -156,7 +156,7 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     let outcome = tokio::select! {
         result = running => result.map_err(|error| super::failure(&error)),
         () = async {
-            // The line is printed once the device is there: a failure comes without it.
+            // The line is printed only after the device is set up, so a failure comes without it.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
             announce(&invitation.ticket, (json, context));
             stop.await;
@@ -187,7 +187,7 @@ fn announce(ticket: &Ticket, (json, context): (bool, Context)) {
     if !json && !context.quiet {
         out::error("on clients, run\n\n");
     }
-    // A reader that is gone has what it wanted.
+    // If standard output is closed, its reader needs no more.
     let _ = out::print(&format!("{line}\n"));
     if !json && !context.quiet {
         out::error("\nkeep the ticket as you would a password; Ctrl-C ends the tunnel\n");

@@ -178,7 +178,7 @@ pub fn outside(interface: &str, rules: &PathRules) -> PathRules {
 
 fn tell(notice: &Notice, (json, context): (bool, Context)) {
     if json {
-        // The reader of the events may be gone; the tunnel goes on.
+        // If standard output is closed, the tunnel continues.
         let _ = out::print(&format!("{}\n", event(notice)));
         return;
     }
