@@ -21,7 +21,7 @@ impl<T> Default for PrefixTable<T> {
 }
 
 impl<T> PrefixTable<T> {
-    /// Sets the value of a prefix. Returns the one it had.
+    /// Sets the value of a prefix; returns the previous one.
     pub fn insert(&mut self, prefix: IpNet, value: T) -> Option<T> {
         let prefix = prefix.trunc();
         let length = std::cmp::Reverse(prefix.prefix_len());
@@ -32,7 +32,7 @@ impl<T> PrefixTable<T> {
         before
     }
 
-    /// Takes a prefix out.
+    /// Removes a prefix; returns its value.
     pub fn remove(&mut self, prefix: &IpNet) -> Option<T> {
         let prefix = prefix.trunc();
         let length = std::cmp::Reverse(prefix.prefix_len());
@@ -93,7 +93,7 @@ impl Destinations {
     /// Whether a client may send to this address.
     #[must_use]
     pub fn allow(&self, address: IpAddr) -> bool {
-        // An IPv4 address in IPv6's clothing is judged as what it is.
+        // Judge an IPv4 address mapped into IPv6 as IPv4.
         let address = address.to_canonical();
         self.rules.find(address).copied().unwrap_or(!address.is_multicast())
     }

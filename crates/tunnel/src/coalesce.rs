@@ -1,9 +1,10 @@
 //! Joins packets of one flow into super-packets for the device, without copying their payloads.
 //!
-//! A [`Group`] is the first packet's headers, changed to describe the whole, and the payloads of all its packets; the driver writes them with one
-//! `writev`. The rules are those of the kernel's own receive offload, so that nothing is joined that it would keep apart: same addresses, ports,
-//! type of service, hop limit, flags and options; next sequence number; equal lengths but for a shorter last one; right checksums. A packet that
-//! cannot join closes its flow's group, so the order within a flow stays.
+//! A [`Group`] has the first packet's headers, adapted to the whole, and the payloads of all its packets; the driver
+//! writes them with one `writev`. The rules are those of the kernel's own receive offload: packets need the same
+//! addresses, ports, type of service, hop limit, flags and options, consecutive sequence numbers, equal lengths except
+//! for a shorter last one, and correct checksums. A packet that cannot join closes its flow's group, so the order
+//! within a flow is kept.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -16,7 +17,7 @@ use crate::packet::{Header, IPV6_HEADER, be16, protocol};
 const LARGEST: usize = 65_535;
 /// Groups that may still grow; a packet looks for its own among these.
 const OPEN_GROUPS: usize = 16;
-/// Payloads in a group: with the headers within what one `writev` takes.
+/// Most payloads in a group: with the headers, as many as one `writev` accepts.
 const MOST_PAYLOADS: usize = 64;
 
 const ACK: u8 = 0x10;
@@ -27,7 +28,7 @@ const PSH: u8 = 0x08;
 pub struct Group {
     /// The device's header.
     pub virtio: VirtioHeader,
-    /// All headers of the packet; the whole packet where nothing joined it.
+    /// All headers of the first packet; the whole packet if none joined it.
     pub headers: SmallVec<[u8; 80]>,
     /// Payloads in order.
     pub payloads: SmallVec<[Bytes; 4]>,
@@ -39,7 +40,7 @@ pub struct Coalescer {
     groups: Vec<Growing>,
     /// Indices of groups that may grow.
     open: SmallVec<[usize; OPEN_GROUPS]>,
-    /// The device takes UDP super-packets.
+    /// Whether the device accepts UDP super-packets.
     joins_udp: bool,
 }
 
@@ -50,12 +51,12 @@ struct Growing {
     shape: Option<Shape>,
     payloads: SmallVec<[Bytes; 4]>,
     length: usize,
-    /// TCP: the sequence number that comes next.
+    /// TCP: the next sequence number.
     next: u32,
     pushes: bool,
 }
 
-/// Where the parts of a packet lie that can be joined.
+/// The positions of the parts of a packet that can be joined.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     transport: usize,
@@ -67,13 +68,13 @@ struct Shape {
 }
 
 impl Coalescer {
-    /// One that joins UDP datagrams as well, where the device can take them apart.
+    /// A coalescer that also joins UDP datagrams, if the device can split them.
     #[must_use]
     pub fn new(joins_udp: bool) -> Self {
         Self { joins_udp, ..Self::default() }
     }
 
-    /// Adds a packet behind those that came before it.
+    /// Adds the next packet.
     pub fn push(&mut self, packet: Bytes) {
         let Some(shape) = Shape::of(&packet, self.joins_udp) else {
             // Its flow's group closes: nothing may overtake this packet.
@@ -298,7 +299,7 @@ mod tests {
             let packets = [make(0, &[1; 1000]), make(1000, &[2; 1000]), make(2000, &[3; 400])];
             let (groups, again) = round_trip(&packets);
             assert_eq!(groups, 1);
-            // Identifications of IPv4 count up; all else is as it was.
+            // IPv4 identifications count up; all other fields are unchanged.
             for (before, after) in packets.iter().zip(&again) {
                 assert_eq!(before[20..], after[20..]);
             }

@@ -1,14 +1,16 @@
-//! The entry queue: inner packets wait here, and each gets its lane and path at the moment a path has room.
+//! The entry queue: inner packets wait here, and each gets its lane and path when a path has room.
 //!
-//! The session asks ([`DatagramSource`]). Every flow takes turns ([`FairQueue`]); for the flow whose turn it is the lane decides:
+//! The session asks for packets ([`DatagramSource`]). Flows take turns ([`FairQueue`]); the lane of the next flow
+//! decides:
 //!
-//! - **routed**: the flow stays on one path ([`FlowRouter`]); it waits while that path has no room.
-//! - **striped**: each packet goes where it arrives first, and the far end puts the flow in order again.
-//! - **low-latency**: the path with the lowest round-trip time; a copy on every path if the class says so.
+//! - **routed**: the flow stays on one path ([`FlowRouter`]), and waits while that path has no room.
+//! - **striped**: each packet takes the path on which it arrives first, and the far end restores the flow's order.
+//! - **low-latency**: the path with the lowest round-trip time; a copy on every path if the class requires that.
 //!
-//! `auto`, the default, begins routed. It stripes a flow while all of these hold: the flow has always had packets waiting for [`PATIENCE`], so one
-//! path is not enough for it; the paths together carry at least [`GAIN`] times what the best one does; their delays differ by no more than
-//! [`MOST_SPREAD`]. It goes back to routed at a pause, when nothing of the flow is under way that could be overtaken.
+//! `auto`, the default, begins routed. It stripes a flow while three conditions hold. The flow has always had packets
+//! waiting for [`PATIENCE`], so one path is not enough for it. The paths together carry at least [`GAIN`] times as much
+//! as the best one. Their delays differ by no more than [`MOST_SPREAD`]. The flow returns to routed at a pause, when no
+//! packet of it is in flight that could be overtaken.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,26 +34,26 @@ pub mod class {
     pub const STRIPED: u8 = 2;
     /// Packets that want the lowest delay.
     pub const LOW_LATENCY: u8 = 5;
-    /// The same, copied on every path.
+    /// Low-latency packets, copied on every path.
     pub const REDUNDANT: u8 = 6;
-    /// Packets with parity for what is lost (PSMC [T8]).
+    /// Packets with parity for lost ones (PSMC [T8]).
     pub const PROTECTED: u8 = 4;
     /// The classes that the far end wants in order, as a mask.
     pub const ORDERED: u16 = 1 << STRIPED;
 }
 
-/// Bytes that a datagram takes in a packet besides the inner packet: header, tag, frame, number and place.
+/// Bytes of a datagram in a packet in addition to the inner packet: header, tag, frame, number and place.
 pub const DATAGRAM_OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD + 10 + anabranch_wire::LARGEST_MARKS;
 
-/// A flow is striped once it has had packets waiting for so long without a break.
+/// A flow is striped after it has had packets waiting for this long without a break.
 const PATIENCE: Span = Span::from_millis(50);
 /// How many times the best path's rate all paths have to carry for striping to pay.
 const GAIN: f64 = 1.1;
 /// Striping across a larger difference of one-way delays costs a flow more than it gains.
 const MOST_SPREAD: Span = Span::from_millis(100);
-/// After such a pause nothing of a flow is under way any more.
+/// After a pause of this length, no packet of a flow is in flight.
 const PAUSE: Span = Span::from_millis(500);
-/// When to ask again for a packet that is larger than any path takes so far: the search for larger packets goes on.
+/// When to retry a packet that is larger than any path carries so far: the search for larger packets continues.
 const RETRY: Span = Span::from_millis(10);
 /// Striped flows remembered at most.
 const MOST_STRIPED: usize = 1024;
@@ -65,17 +67,17 @@ pub enum Lane {
     Auto,
     /// Each flow on one path.
     Routed,
-    /// Each packet where it arrives first.
+    /// Each packet takes the path on which it arrives first.
     Striped,
     /// The path with the lowest round-trip time.
     LowLatency,
     /// A copy on every path.
     Redundant,
-    /// Where it arrives first, with parity for what is lost.
+    /// As striped, with parity for lost packets.
     Protected,
 }
 
-/// A packet in the queue, with what the choice of its path depends on.
+/// A packet in the queue, with the inputs for choosing its path.
 #[derive(Clone, Debug)]
 pub struct Parcel<P> {
     /// The packet.
@@ -100,7 +102,7 @@ impl<P: InnerPacket> Queueable for Parcel<P> {
     }
 }
 
-/// The lane and path that a flow has now, for people.
+/// The current lane and path of a flow, for status output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowPlace {
     /// Striped, or routed on this path.
@@ -130,7 +132,7 @@ impl<P: InnerPacket> Entry<P> {
         Self { queue: FairQueue::new(limits), choice: Choice::default() }
     }
 
-    /// Takes in a packet.
+    /// Adds a packet.
     pub fn push(&mut self, now: Time, flow: u32, parcel: Parcel<P>) {
         self.queue.push(now, flow, parcel);
     }
@@ -153,7 +155,7 @@ impl<P: InnerPacket> Entry<P> {
         self.queue.counts()
     }
 
-    /// Where a flow's packets go; `None` when no packet of it came recently.
+    /// The path and lane of a flow; `None` without a recent packet of it.
     #[must_use]
     pub fn place_of(&self, flow: u32) -> Option<FlowPlace> {
         if self.choice.striped.contains_key(&flow) {
@@ -190,7 +192,7 @@ impl Choice {
         head: &Head<'_, Parcel<P>>,
     ) -> Result<(PathId, u8), Time> {
         let size = head.packet.data.len() as u64;
-        // A path whose packets are too small for this one is no path for it.
+        // Leave out paths whose packets are too small for this one.
         let wide: SmallVec<[PathView; 8]>;
         let needed = size + DATAGRAM_OVERHEAD as u64;
         let paths = if paths.iter().all(|path| path.mtu >= needed) {
@@ -229,7 +231,7 @@ impl Choice {
         }
     }
 
-    /// The lane that `auto` stands for now, for a flow.
+    /// The lane that `auto` chooses for a flow now.
     fn automatic<P>(&mut self, now: Time, paths: &[PathView], head: &Head<'_, P>) -> Lane {
         if let Some(last) = self.striped.get_mut(&head.flow) {
             if now.since(*last) <= PAUSE {
@@ -255,14 +257,14 @@ impl Choice {
     }
 }
 
-/// Whether striping over these paths brings more than the best of them.
+/// Whether striping over these paths carries enough more than the best of them.
 fn pays(paths: &[PathView]) -> bool {
     let rates = paths.iter().map(|path| path.rate.as_bits());
     let (sum, best) = rates.fold((0, 0), |(sum, best), rate| (sum + rate, rate.max(best)));
     sum as f64 >= best as f64 * GAIN && best > Rate::ZERO.as_bits() && spread(paths) <= MOST_SPREAD
 }
 
-/// The path, if it has room now; when to ask again otherwise.
+/// The path if it has room now; otherwise the time to ask again.
 fn room_on(path: PathId, paths: &[PathView]) -> Result<PathId, Time> {
     let view = paths.iter().find(|view| view.id == path).ok_or(Time::NEVER)?;
     if view.budget > 0 { Ok(path) } else { Err(view.ready_at) }
@@ -274,7 +276,7 @@ pub struct SharedEntry<P> {
     entry: Arc<Mutex<Entry<P>>>,
     /// Something waits: read without the lock.
     waiting: Arc<AtomicBool>,
-    /// The session does not ask again by itself for packets that come now.
+    /// The session does not ask again without being woken for new packets.
     asleep: Arc<AtomicBool>,
 }
 
@@ -292,7 +294,7 @@ impl<P: InnerPacket> SharedEntry<P> {
         Self { entry, waiting: Arc::default(), asleep: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// Works on the queue. Returns whether something waits that the session has not been woken for.
+    /// Works on the queue. Returns whether packets wait for which the session has not been woken.
     pub fn with(&self, work: impl FnOnce(&mut Entry<P>)) -> bool {
         let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
         work(&mut entry);

@@ -3,13 +3,13 @@
 use crate::checksum;
 use crate::packet::{Header, protocol};
 
-/// Most bytes of the packet that an ICMP error quotes: all of it stays within 576 bytes.
+/// Most quoted bytes of a packet in an ICMP error, so that the error has at most 576 bytes.
 const QUOTE_V4: usize = 548;
 /// And an ICMPv6 error within 1,280 bytes.
 const QUOTE_V6: usize = 1232;
 
-/// The error for a packet that is larger than the inner MTU and must not be fragmented. `None` for packets that get no error: those that may be
-/// fragmented, later fragments, ICMP errors, and packets to or from groups.
+/// The error for a packet that is larger than the inner MTU and must not be fragmented. `None` for packets without an
+/// error: fragmentable ones, later fragments, ICMP errors, and packets to or from groups.
 #[must_use]
 pub fn too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let header = Header::read(packet)?;
@@ -26,7 +26,7 @@ pub fn too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     message.extend(&packet[..header.length.min(most)]);
     let mut answer =
         if is_v4 { header_v4(&header, message.len()) } else { header_v6(&header, message.len()) };
-    // The answer comes from where the packet was going.
+    // The packet's destination is the source of the answer.
     let start = if is_v4 {
         0
     } else {

@@ -1,5 +1,5 @@
-//! The core of the tunnel, without I/O: which flow a packet belongs to, which lane and path it takes, when it leaves, and how packets become
-//! large ones and large ones packets.
+//! The core of the tunnel, without I/O: assigns packets to flows, chooses their lane, path and time, and converts
+//! between packets and super-packets.
 //!
 //! ```text
 //! device ─ super-packet ─▶ offload::segment ─▶ entry queue (fair, CoDel) ─ asked by the session ─▶ lane, path ─▶ datagram
@@ -9,15 +9,15 @@
 //! | module | job |
 //! |---|---|
 //! | `packet`, `checksum` | headers of inner packets |
-//! | `flow` | which flow a packet belongs to |
-//! | `offload` | super-packets of the device into packets |
-//! | `coalesce` | packets of one flow into a super-packet |
+//! | `flow` | the flow of a packet |
+//! | `offload` | splits the device's super-packets into packets |
+//! | `coalesce` | joins packets of one flow into a super-packet |
 //! | `queue` | a fair queue over flows with CoDel |
 //! | `router` | flow routing (SAFIRE [S1, S2]): a path for each flow |
 //! | `entry` | the entry queue and the choice of lane and path, asked by the session |
-//! | `rewrite`, `icmp` | what a tunnel changes in packets, or answers to them |
-//! | `access` | prefixes: who may send from where to where |
-//! | `message` | what both ends agree on over the control stream |
+//! | `rewrite`, `icmp` | changes to packets, and answers to them |
+//! | `access` | prefixes: the allowed sources and destinations |
+//! | `message` | the agreement of both ends over the control stream |
 
 pub mod access;
 pub mod checksum;

@@ -60,7 +60,7 @@ pub enum Answer {
     },
 }
 
-/// A message that is not one.
+/// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// The line is too long.
@@ -120,7 +120,7 @@ impl StreamHead {
         }
     }
 
-    /// How many bytes follow this first one; `None` when no head begins so.
+    /// How many bytes follow this first one; `None` if no head begins with it.
     #[must_use]
     pub fn rest(first: u8) -> Option<usize> {
         match first {
@@ -153,7 +153,7 @@ impl StreamHead {
 /// The outcome of a connection in the stream lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connected {
-    /// It stands.
+    /// The connection is open.
     Yes,
     /// The destination refused it.
     Refused,

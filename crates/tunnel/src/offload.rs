@@ -1,7 +1,8 @@
-//! Super-packets of the device: their virtio header, and the packets that they stand for.
+//! Super-packets of the device: their virtio header, and splitting them into packets.
 //!
-//! With `IFF_VNET_HDR` each read from a TUN device is a 10-byte `virtio_net_hdr` and a packet. The kernel hands over up to 64 KiB of one flow at
-//! once ("generic segmentation offload"), and leaves checksums to be finished. [`split`] does what a network card would do.
+//! With `IFF_VNET_HDR` each read from a TUN device is a 10-byte `virtio_net_hdr` and a packet. The kernel passes up to
+//! 64 KiB of one flow at once ("generic segmentation offload"), with incomplete checksums. [`split`] does the work of a
+//! network card.
 //!
 //! The header's `hdr_len` is not used: on forwarded packets it may cover the whole first segment.
 
@@ -13,7 +14,7 @@ use smallvec::SmallVec;
 use crate::checksum;
 use crate::packet::{Header, be16, protocol};
 
-/// A `virtio_net_hdr` in native byte order, as the kernel's TUN driver uses it unless told otherwise.
+/// A `virtio_net_hdr` in native byte order, the default of the kernel's TUN driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VirtioHeader {
     /// The checksum is not complete: it holds the sum over the pseudo header only.
@@ -24,16 +25,16 @@ pub struct VirtioHeader {
     pub headers: u16,
     /// Payload of a segment, in bytes.
     pub segment: u16,
-    /// Where the checksum's range begins.
+    /// Start of the range that the checksum covers.
     pub checksum_start: u16,
-    /// Where the checksum is, from `checksum_start`.
+    /// Position of the checksum, from `checksum_start`.
     pub checksum_offset: u16,
 }
 
 /// How a super-packet is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
-    /// It is one packet.
+    /// A single packet.
     #[default]
     None,
     /// TCP over IPv4.
@@ -52,7 +53,7 @@ impl VirtioHeader {
     /// Length in bytes.
     pub const LEN: usize = 10;
 
-    /// Reads the header in front of a packet. `None` when it is cut off or of an unknown kind.
+    /// Reads the header in front of a packet. `None` if it is truncated or of an unknown kind.
     #[must_use]
     pub fn read(buffer: &[u8]) -> Option<(Self, &[u8])> {
         let (head, packet) = buffer.split_first_chunk::<{ Self::LEN }>()?;
@@ -97,7 +98,7 @@ impl VirtioHeader {
 /// The packets of one read.
 pub type Packets = SmallVec<[Bytes; 1]>;
 
-/// Cuts what was read from the device into packets with complete checksums. They share one allocation, taken from `arena`.
+/// Splits a read from the device into packets with complete checksums. They share one allocation, taken from `arena`.
 ///
 /// `None` when the header and the packet contradict each other.
 #[must_use]
@@ -134,7 +135,7 @@ fn finish(packet: &mut [u8], header: &VirtioHeader) -> Option<()> {
     }
     // The field holds the sum over the pseudo header, which the sum over the rest includes.
     let sum = !checksum::sum(&packet[start..], 0);
-    // A UDP checksum of 0 means "none".
+    // A UDP checksum of 0 would mean that there is no checksum.
     let sum = if sum == 0 { 0xffff } else { sum };
     packet[place..place + 2].copy_from_slice(&sum.to_be_bytes());
     Some(())

@@ -1,7 +1,7 @@
-//! Reads the headers of inner packets: addresses, ports, fragments, and what ICMP errors quote.
+//! Reads the headers of inner packets: addresses, ports, fragments, and packets quoted in ICMP errors.
 //!
-//! A [`Header`] holds the fields that the rest of the tunnel needs. Reading never fails halfway: a packet whose headers are cut off or
-//! contradict its length is not a packet, and the tunnel drops it.
+//! A [`Header`] has the fields that the rest of the tunnel needs. A packet with truncated headers, or headers that
+//! contradict its length, is invalid, and the tunnel drops it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -35,13 +35,13 @@ pub struct Header {
     pub destination: IpAddr,
     /// Protocol of the payload, behind any extension headers.
     pub protocol: u8,
-    /// Where the payload begins, in bytes.
+    /// Offset of the payload in bytes.
     pub payload: usize,
     /// Length of the whole packet in bytes, as its header states it.
     pub length: usize,
     /// Type of service or traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// Set when this is one of several fragments.
+    /// Set for one of several fragments.
     pub fragment: Option<Fragment>,
     /// Fragmentation is forbidden: always for IPv6.
     pub dont_fragment: bool,
@@ -50,14 +50,14 @@ pub struct Header {
 /// A packet's place among its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// The same for all fragments of one packet.
+    /// Equal in all fragments of one packet.
     pub id: u32,
-    /// It is the first one, which has the payload's header.
+    /// True for the first fragment, which has the payload's header.
     pub is_first: bool,
 }
 
 impl Header {
-    /// Reads a packet's headers. `None` for anything but a whole IPv4 or IPv6 packet.
+    /// Reads a packet's headers. `None` for anything but a complete IPv4 or IPv6 packet.
     #[must_use]
     pub fn read(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {
@@ -133,7 +133,7 @@ impl Header {
         })
     }
 
-    /// True when this packet has the payload's own header: it is whole, or the first fragment.
+    /// True for a packet with the payload's own header: a whole packet or a first fragment.
     #[must_use]
     pub fn has_payload_header(&self) -> bool {
         self.fragment.is_none_or(|fragment| fragment.is_first)
@@ -160,7 +160,7 @@ impl Header {
     }
 }
 
-/// The packet that an ICMP or ICMPv6 error quotes, as far as it is quoted. `None` for other packets.
+/// The quoted part of the packet in an ICMP or ICMPv6 error. `None` for other packets.
 #[must_use]
 pub fn quoted<'a>(header: &Header, packet: &'a [u8]) -> Option<&'a [u8]> {
     let kind = packet.get(header.payload).filter(|_| header.has_payload_header())?;
@@ -175,7 +175,7 @@ pub fn quoted<'a>(header: &Header, packet: &'a [u8]) -> Option<&'a [u8]> {
 /// Addresses, protocol and ports of a packet that may be cut off behind its first header.
 #[must_use]
 pub fn read_quoted(quote: &[u8]) -> Option<(Header, Option<(u16, u16)>)> {
-    // The quote is shorter than the packet was: a copy of the headers with the length that is here.
+    // The quote is shorter than its packet: read a copy of the headers with the quoted length.
     let mut head = [0; IPV6_HEADER + 24];
     let kept = quote.len().min(head.len());
     head[..kept].copy_from_slice(&quote[..kept]);

@@ -1,12 +1,13 @@
 //! A fair queue over flows, short by CoDel: FQ-CoDel (RFC 8290) for one tunnel.
 //!
-//! Each flow has a queue of its own. Flows take turns by deficit round robin: a turn is worth [`QUANTUM`] bytes, and a flow that was empty comes
-//! before those that always have something, so a ping does not wait behind a download. Within a flow, CoDel (RFC 8289) looks at how long packets
-//! waited: after [`INTERVAL`] above [`TARGET`] it marks a packet (ECN) or drops it, ever more often until the wait is short again. When all queues
-//! together reach their limit, the longest one loses packets at its head.
+//! Each flow has its own queue. Flows take turns by deficit round robin with [`QUANTUM`] bytes per turn. A flow that
+//! was empty comes before those that always have packets, so a ping does not wait behind a download. Within a flow,
+//! CoDel (RFC 8289) checks how long packets waited. After [`INTERVAL`] above [`TARGET`] it marks (ECN) or drops packets
+//! ever more often until the wait is short again. When all queues together reach their limit, the longest one loses
+//! packets at its head.
 //!
-//! Unlike a network card's queue, this one is asked for flows that may leave over given paths: [`FairQueue::next`] skips a flow whose packets
-//! have to wait for a path of their own, without costing it its turn.
+//! Unlike a network card's queue, this one is asked for packets for given paths: [`FairQueue::next`] skips a flow whose
+//! packets must wait for another path, and the flow keeps its turn.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,9 +17,9 @@ use anabranch_wire::{Span, Time};
 const QUANTUM: i64 = 1514;
 /// Wait that CoDel accepts.
 pub const TARGET: Span = Span::from_millis(5);
-/// How long the wait has to exceed [`TARGET`] before CoDel acts.
+/// How long the wait must exceed [`TARGET`] before CoDel acts.
 pub const INTERVAL: Span = Span::from_millis(100);
-/// Flows looked at for one packet: where more have to wait for their paths, the rest wait with them.
+/// Most flows tried for one packet: if more must wait for their paths, the rest waits with them.
 const MOST_SKIPPED: usize = 64;
 
 /// A packet in the queue.
@@ -74,7 +75,7 @@ struct FlowQueue<T> {
     bytes: usize,
     deficit: i64,
     codel: Codel,
-    /// Since when it has always had packets.
+    /// Since when it has had packets without a break.
     backlogged_since: Time,
 }
 
@@ -93,7 +94,7 @@ pub struct Head<'a, T> {
     pub flow: u32,
     /// Its oldest packet.
     pub packet: &'a T,
-    /// Since when the flow has always had packets.
+    /// Since when the flow has had packets without a break.
     pub backlogged_since: Time,
     /// Bytes of the flow in the queue.
     pub bytes: usize,
@@ -131,7 +132,7 @@ impl<T: Queueable> FairQueue<T> {
         self.counts
     }
 
-    /// Takes in a packet of a flow.
+    /// Adds a packet of a flow.
     pub fn push(&mut self, now: Time, flow: u32, packet: T) {
         let size = packet.size();
         if !self.flows.contains_key(&flow) {
@@ -194,7 +195,8 @@ impl<T: Queueable> FairQueue<T> {
                 queue.deficit = (queue.deficit + QUANTUM).min(QUANTUM);
                 let list = if is_fresh { &mut self.fresh } else { &mut self.steady };
                 list.remove(if is_fresh { fresh } else { steady });
-                // An empty flow keeps a place for one round: otherwise it would come first again with its next packet.
+                // An empty flow keeps its place for one round: otherwise it would come first again with its next
+                // packet.
                 if is_over {
                     self.flows.remove(&flow);
                 } else {
@@ -225,7 +227,7 @@ impl<T: Queueable> FairQueue<T> {
         loop {
             let Some(queue) = self.flows.get_mut(&flow) else { return };
             let Some((came, _)) = queue.packets.front() else { return };
-            // One packet alone cannot be made to wait less.
+            // Dropping a single packet shortens no wait.
             let is_late = now.since(*came) >= TARGET && queue.packets.len() > 1;
             if !queue.codel.wants_drop(now, is_late) {
                 return;
@@ -267,7 +269,7 @@ impl Codel {
             return false;
         }
         match self.dropping_until {
-            // After a pause it goes on where it was, a little gentler.
+            // After a pause CoDel continues from its last state, a little gentler.
             None => self.count = if self.count > 2 { self.count - 2 } else { 1 },
             Some(next) if now >= next => self.count += 1,
             Some(_) => return false,
@@ -357,7 +359,7 @@ mod tests {
         for can_mark in [false, true] {
             let mut queue = FairQueue::new(QueueLimits::default());
             let mut number = 0;
-            // Twelve packets come and ten leave in ten milliseconds.
+            // Twelve packets arrive and ten leave in ten milliseconds.
             for round in 0..200 {
                 for _ in 0..12 {
                     queue.push(at(round * 10), 1, Sample { can_mark, ..packet(number, 1000) });

@@ -10,7 +10,7 @@ const SYN: u8 = 0x02;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 
-/// Lowers the maximum segment size that a SYN announces to what fits an inner MTU. Other packets stay as they are.
+/// Lowers the maximum segment size in a SYN to the inner MTU. Other packets do not change.
 pub fn clamp_segment_size(packet: &mut [u8], mtu: u16) {
     let Some(header) = Header::read(packet) else { return };
     let at = header.payload;
@@ -37,7 +37,7 @@ pub fn clamp_segment_size(packet: &mut [u8], mtu: u16) {
     }
 }
 
-/// Where the value of the maximum segment size option lies.
+/// The position of the maximum segment size option's value.
 fn segment_size_option(packet: &[u8], mut at: usize, end: usize) -> Option<usize> {
     while at < end {
         match *packet.get(at)? {
@@ -50,7 +50,8 @@ fn segment_size_option(packet: &[u8], mut at: usize, end: usize) -> Option<usize
     None
 }
 
-/// Sets "congestion experienced" in a packet whose sender understands it (RFC 3168). False for others, which stay as they are.
+/// Sets "congestion experienced" in a packet whose sender supports it (RFC 3168). False for others, which do not
+/// change.
 pub fn mark_congestion(packet: &mut [u8]) -> bool {
     let Some(header) = Header::read(packet).filter(|header| header.ecn() != 0) else { return false };
     if header.source.is_ipv4() {

@@ -1,21 +1,23 @@
 //! Flow routing: each inner flow stays on one path (SAFIRE [S1, S2]).
 //!
-//! A new flow takes the path with the most `α/(N + 1)`: α is what the path delivers, N how many active flows it carries. The paper estimates α as
-//! `min(C, k·MSS/(RTT·√ε))`; here the session's congestion control has measured what the path delivers, which includes both terms.
+//! A new flow takes the path with the largest `α/(N + 1)`: α is the path's delivery rate, N the number of active flows
+//! on it. The paper estimates α as `min(C, k·MSS/(RTT·√ε))`; here the session's congestion control has measured the
+//! rate, which includes both terms.
 //!
-//! A flow keeps its path, since packets of one flow on two paths would overtake each other. It moves when its path is not offered any more, and at
-//! a pause longer than the paths' delays differ ("flowlet"), when another path has become [`BETTER`] times as good.
+//! A flow keeps its path, because packets of one flow on two paths would overtake each other. It moves when its path is
+//! no longer offered. It also moves at a pause longer than the difference of the paths' delays ("flowlet"), if another
+//! path is [`BETTER`] times as good.
 
 use std::collections::BTreeMap;
 
 use anabranch_engine::PathView;
 use anabranch_wire::{PathId, Span, Time};
 
-/// A flow counts as active for so long after a packet.
+/// A flow counts as active for this long after a packet.
 const ACTIVE: Span = Span::from_secs(2);
-/// A flow is forgotten after so long without a packet.
+/// A flow is forgotten after this long without a packet.
 const MEMORY: Span = Span::from_secs(60);
-/// How many times as good another path has to be for a flow to move at a pause.
+/// Another path must be this many times as good for a flow to move at a pause.
 const BETTER: f64 = 1.5;
 /// Most flows that are remembered.
 const MOST_FLOWS: usize = 4096;
@@ -38,7 +40,7 @@ struct Assigned {
 }
 
 impl FlowRouter {
-    /// The path for a packet of this flow. `paths` is what may carry data now, never empty.
+    /// The path for a packet of this flow. `paths` has the paths that may carry data now; it is never empty.
     pub fn path_of(&mut self, now: Time, flow: u32, paths: &[PathView]) -> PathId {
         self.sweep(now);
         let known = self.flows.get(&flow).copied();
@@ -57,13 +59,13 @@ impl FlowRouter {
         self.active.get(&path).copied().unwrap_or(0)
     }
 
-    /// The path that a flow has, if it is known.
+    /// The path of a known flow.
     #[must_use]
     pub fn assigned(&self, flow: u32) -> Option<PathId> {
         self.flows.get(&flow).map(|assigned| assigned.path)
     }
 
-    /// `α/(N + 1)` of a path, for a flow that is on `own` already.
+    /// `α/(N + 1)` of a path, for a flow that is already on `own`.
     fn worth(&self, path: &PathView, own: Option<PathId>) -> f64 {
         let others = self.active_on(path.id) - u32::from(own == Some(path.id)).min(self.active_on(path.id));
         path.rate.as_bits() as f64 / f64::from(others + 1)
@@ -124,7 +126,7 @@ impl FlowRouter {
     }
 }
 
-/// How much the delays of the paths differ, one way.
+/// The largest difference of the paths' one-way delays.
 #[must_use]
 pub fn spread(paths: &[PathView]) -> Span {
     let longest = paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO);
