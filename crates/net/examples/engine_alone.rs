@@ -33,7 +33,7 @@ fn establish(now: Time) -> Option<[Session<Length>; 2]> {
     Some([client, server.ok()?])
 }
 
-/// One end's turn: takes the packets that have arrived, advances its clock, and collects its output.
+/// One end's turn: handles the packets that have arrived, advances its clock, and collects its output.
 fn turn(session: &mut Session<Length>, now: Time, landed: &mut Vec<Transmit<Length>>) {
     for transmit in landed.drain(..) {
         let arrival = Arrival { route: route(), size: transmit.size, ecn: Ecn::NotEct };

@@ -61,7 +61,7 @@ impl Server {
         Ok(Self { process, address: line.trim().parse()? })
     }
 
-    /// Processor time that the server has used so far, in seconds, including the kernel's work for it.
+    /// Processor time of the server so far, in seconds, including the kernel's work for it.
     fn processor(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).expect("Linux");
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();

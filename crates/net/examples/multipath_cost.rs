@@ -1,6 +1,7 @@
-//! The costs of several paths per data packet: the engine with 2, 8 and 32 paths, each its own group or all coupled as one
-//! flow. The scheduler and the detectors of shared bottlenecks are also measured alone. The path manager's cost is the
-//! difference that a cap on all paths and suppression that leaves none out make to a packet, the least of [`TURNS`] each.
+//! The costs of several paths per data packet: the engine with 2, 8 and 32 paths, each in its own group or all coupled
+//! as one flow. The scheduler and the detectors of shared bottlenecks are also measured alone. The path manager's cost
+//! is the difference made by a cap on all paths and by suppression that leaves no path out, the least of [`TURNS`]
+//! each.
 //!
 //! *At most* is the share of the engine's time if every packet needed a decision and an acknowledgement. A decision covers a
 //! run of packets; the number of decisions is counted.
@@ -109,7 +110,7 @@ fn engine(paths: u32, (coupling, rules): (Coupling, PathRules), seconds: u64) ->
     (nanoseconds / packets as f64, decisions.load(Ordering::Relaxed) as f64 / packets as f64)
 }
 
-/// A cap that is never reached and limits that no path exceeds: the manager does all its work and leaves nothing out.
+/// A cap that is never reached and limits that no path exceeds: the manager does all its work without effect.
 fn managed() -> PathRules {
     let terms = Terms { priority: Priority::Primary, meter: Some(Meter::new(1 << 60)) };
     let limits = SuppressionLimits { omega: f64::INFINITY, d: usize::MAX };
@@ -128,7 +129,7 @@ fn with_and_without(paths: u32, seconds: u64) -> ([f64; 2], f64) {
     (least, decisions)
 }
 
-/// Nanoseconds that one call of something takes.
+/// Nanoseconds of one call.
 fn time(mut call: impl FnMut(u64)) -> f64 {
     const CALLS: u64 = 200_000;
     (0..CALLS / 10).for_each(&mut call);

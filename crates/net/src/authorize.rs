@@ -1,4 +1,4 @@
-//! Decides who may open a session with this endpoint. By default, no one may.
+//! Decides who may open a session with this endpoint; by default no one.
 
 use anabranch_secure::{PublicKey, Refusal, ShareId, TicketSecret};
 

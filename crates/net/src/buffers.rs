@@ -1,7 +1,8 @@
-//! Memory for received datagrams, reused once no slice of it is left.
+//! Memory for received datagrams, reused when no slice of it is left.
 //!
-//! Bytes go to the application without a copy: a stream hands out slices of the buffer that the system filled. A slice keeps
-//! its whole buffer alive. A peer that sends little into each buffer could therefore occupy 64 KiB for every byte.
+//! Bytes reach the application without a copy: a stream returns slices of the buffer that the system filled. A slice
+//! keeps its whole buffer alive. A peer that sends little into each buffer could therefore occupy 64 KiB for every
+//! byte.
 //!
 //! [`thrifty`] and [`thriftier`] decide which slices stay: only long contiguous runs of one stream, of which at least half is
 //! new. Everything else is copied out. Memory then stays within three times the bytes held, which flow control bounds: twice
@@ -22,7 +23,7 @@ pub(crate) const BUFFER_LEN: usize = 1 << 16;
 const MOST_LENT: usize = 512;
 /// Buffers kept while little is received.
 const FEW_LENT: usize = 32;
-/// How long little has to be received before the others are freed.
+/// After this long with little received data, the other buffers are freed.
 const CALM: Span = Span::from_secs(1);
 
 /// A run of stream bytes in one buffer stays there when it is at least this long.
@@ -50,7 +51,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes back the buffers that one receive has filled. Slices of them may be in use.
+    /// Returns the buffers that one receive has filled to the pool. Slices of them may be in use.
     pub(crate) fn put(&self, now: Time, buffers: impl ExactSizeIterator<Item = Bytes>) {
         let mut pool = self.0.lock().expect("no panic while held");
         let is_calm = buffers.len() <= 1;
@@ -113,8 +114,8 @@ pub(crate) fn thrifty<'a>(packets: impl Iterator<Item = &'a mut Packet<Bytes>>) 
     );
 }
 
-/// The same for long runs of which few bytes are `missing`: the bytes already here are dropped, and the few others would
-/// keep the buffer.
+/// As [`thrifty`], for long runs of which few bytes are `missing`: the bytes already here are dropped, and the few
+/// others would keep the buffer.
 pub(crate) fn thriftier<'a>(
     packets: impl Iterator<Item = &'a mut Packet<Bytes>>,
     missing: impl Fn(StreamId, Range<u64>) -> u64,

@@ -1,13 +1,13 @@
 //! Items that wait for a scarce resource, counted by source, so that the source with the most can give way.
 //!
-//! Items are numbered in order of arrival. An ordered set yields the source with the most at once, however many there are.
+//! Items are numbered in order of arrival. An ordered set finds the source with the most items quickly.
 
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// How many items a source has, and its oldest. Of two sources with as many, the one with the older item comes last.
+/// The number of a source's items, and its oldest item. Among equals, the source with the older item comes last.
 type Rank = (usize, Reverse<u64>);
 
 /// The items. Sources are addresses as [`anabranch_wire::source`] reduces them.

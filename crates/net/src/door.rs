@@ -1,11 +1,11 @@
 //! A queue of handshakes to compute, so that receivers are not held up.
 //!
-//! An INIT whose sender has proven its address costs several Diffie-Hellman exchanges: some hundred microseconds in which
-//! the packets of sessions would wait in the socket's buffer. Receivers queue it here. One task computes a few at a time. While
+//! An INIT from a proven address costs several Diffie-Hellman exchanges: some hundred microseconds in which the packets
+//! of sessions would wait in the socket's buffer. Receivers queue it here. One task computes a few at a time. While
 //! more are waiting, it pauses three times as long as they took, so strangers get at most a quarter of one processor.
 //!
-//! At most [`MOST`] wait. Beyond that the source with the most waiting loses one, so a flood does not shut out others. A
-//! client that was dropped asks again by itself.
+//! At most [`MOST`] wait. Beyond that, the source with the most waiting loses one, so a flood does not shut out others.
+//! A client whose handshake was dropped repeats its request.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -25,7 +25,7 @@ use crate::handshake;
 const MOST: usize = 256;
 /// Handshakes computed before the task pauses.
 const AT_ONCE: usize = 8;
-/// How many times as long as it works the task pauses.
+/// The task pauses this many times as long as it works.
 const REST: u32 = 3;
 
 /// An INIT from a proven address.
@@ -43,7 +43,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Queues a handshake. Returns the one that there is no room for, which may be the same.
+    /// Queues a handshake. Returns the one without room, which may be the same.
     pub(crate) fn knock(&self, knock: Knock) -> Option<Knock> {
         let mut waiting = self.waiting();
         let own = source(knock.arrival.route.remote.ip());
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(waiting_of(&door, "192.0.2.1"), 128, "two who flood share");
     }
 
-    /// On a clock that stands still during work, so that only pauses are counted.
+    /// The clock stands still during work, so that only pauses are counted.
     #[tokio::test(start_paused = true)]
     async fn while_many_wait_it_rests_three_times_as_long_as_it_works() {
         let endpoint =
@@ -195,7 +195,7 @@ mod tests {
             };
             (0..30).map(batch).min().expect("there are some")
         };
-        // With 56, one batch has room; the rest fill the queue as usual.
+        // With 56, one batch is free; the rest fills the queue as usual.
         let [few, very_many] = [cost(0), cost(255)];
         assert!(very_many < few * 6, "{very_many:?} for 200, where {few:?} is usual");
     }

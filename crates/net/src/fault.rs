@@ -1,7 +1,7 @@
-//! Limits the damage of a panic: it ends the session it happened in, and nothing else.
+//! Limits the damage of a panic to the session in which it happened.
 //!
-//! Tasks that serve all sessions go on after a panic ([`contained`]). A lock that was held is repaired before it is used again
-//! ([`lock`], [`try_lock`]): a session's engine is replaced by one that has ended.
+//! Tasks that serve all sessions continue after a panic ([`contained`]). A lock that was held is repaired before its
+//! next use ([`lock`], [`try_lock`]): a session's engine is replaced by one that has ended.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -20,7 +20,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>, mend: impl FnOnce(&mut T)) -> MutexGuard
     mutex.lock().unwrap_or_else(|poisoned| mended(mutex, poisoned, mend))
 }
 
-/// The same; `None` if the lock is held.
+/// As [`lock`]; `None` if the lock is held.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>, mend: impl FnOnce(&mut T)) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

@@ -14,7 +14,7 @@ use crate::socket::Batch;
 /// Datagrams that arrived together from one sender.
 #[derive(Clone, Debug)]
 pub struct ForeignRun {
-    /// The buffer they are in, and where in it.
+    /// Its buffer, and the position in it.
     pub place: (usize, Range<usize>),
     /// The socket they arrived at, and the sender's address.
     pub from: Route,
@@ -24,23 +24,26 @@ pub struct ForeignRun {
     pub ecn: Ecn,
 }
 
-/// Takes datagrams that are not for the endpoint's own sessions. Called on the receiving tasks; must not block for long.
+/// Handles datagrams that are not for the endpoint's own sessions. Called on the receiving tasks; must not block for
+/// long.
 pub trait Foreign: Send + Sync + 'static {
-    /// True if it takes data packets with this PID; other unknown PIDs are answered with a reset.
+    /// True if it handles data packets with this PID; other unknown PIDs are answered with a reset.
     fn knows(&self, pid: Pid) -> bool;
 
     /// Announces the PIDs of datagrams that will be handed over one by one, so that their table entries can be prefetched
     /// together.
     fn look_ahead(&self, pids: &[Pid]);
 
-    /// Takes the datagrams of one receive. It may change them in place in `buffers` and send them on through `outlet`.
+    /// Handles the datagrams of one receive. It may change them in place in `buffers` and send them on through
+    /// `outlet`.
     fn handle(&self, now: Time, runs: &[ForeignRun], buffers: &mut [BytesMut], outlet: &Outlet<'_>);
 }
 
 /// Sends forwarded datagrams from the endpoint's sockets.
 ///
-/// Short datagrams are gathered: those of one destination and size leave as one batch, even if others came between them, and
-/// several batches leave by one system call, at the latest when the outlet is dropped. Datagrams to one destination keep
+/// Short datagrams are gathered: those of one destination and size leave as one batch, even if others came between
+/// them. Several batches leave by one system call, at the latest when the outlet is dropped. Datagrams to one
+/// destination keep their order within one outlet.
 /// their order within one outlet.
 pub struct Outlet<'a> {
     endpoint: &'a EndpointInner,
@@ -178,5 +181,5 @@ impl Bundle {
 const MOST_BUNDLES: usize = 16;
 /// Runs of this length leave at once, since copying them would cost more than a system call.
 const LONG: usize = 16_384;
-/// Most bytes that the system takes in one send.
+/// Most bytes in one send, a limit of the system.
 const MOST_AT_ONCE: usize = 65_000;

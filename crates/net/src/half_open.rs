@@ -1,8 +1,8 @@
-//! Limits the sessions that were answered and whose clients have not confirmed yet.
+//! Limits the sessions that were answered but not yet confirmed by their clients.
 //!
-//! There are few places ([`Limits::half_open`](crate::Limits::half_open)). When all are taken, the next session gets the oldest
-//! place of the source with the most. So clients that never confirm shut out no one. A client that confirms within a round
-//! trip keeps its place, since the [door](crate::door) limits how fast handshakes are computed.
+//! There are few places ([`Limits::half_open`](crate::Limits::half_open)). When all are taken, the next session gets
+//! the oldest place of the source with the most. So clients that never confirm shut out no one. A client that confirms
+//! within a round trip keeps its place, because the [door](crate::door) limits how fast handshakes are computed.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -50,7 +50,7 @@ impl HalfOpen {
 }
 
 impl Hold {
-    /// Names the session that has the place.
+    /// Assigns the place to a session.
     pub(crate) fn belongs_to(&self, session: &Arc<SessionInner>) {
         if let Some(holder) = self.table.taken().get_mut(self.number) {
             *holder = Arc::downgrade(session);

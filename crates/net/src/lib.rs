@@ -2,10 +2,10 @@
 //!
 //! The engine and the path agent decide; this crate has the sockets, the clock and the tasks (`docs/explanation/adr/0004-driver.md`):
 //!
-//! - Each local address has one UDP socket, bound to its interface and shared by all sessions. A task for each receives in
-//!   batches, opens packets in place and hands them to their session's engine.
-//! - A task for each session sleeps until the engine's next deadline. Whichever task changes a session sends what its engine
-//!   then wants sent, sealed in batches.
+//! - Each local address has one UDP socket, bound to its interface and shared by all sessions. Each socket has a task
+//!   that receives in batches, opens packets in place and passes them to their session's engine.
+//! - Each session has a task that sleeps until the engine's next deadline. Whichever task changes a session also sends
+//!   the engine's output, sealed in batches.
 //! - Sockets and paths follow the machine's addresses as they come and go.
 //!
 //! ```no_run

@@ -116,7 +116,7 @@ impl PidSource for RandomPids {
 /// Fresh random bytes from the operating system.
 ///
 /// # Panics
-/// If the system has none, since no key would be safe then.
+/// If the system provides none, because no key would be safe then.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system has random bytes");

@@ -1,11 +1,11 @@
 //! Receives datagrams in batches, assigns them to sessions by PID, opens them in place.
 //!
-//! A batch takes three passes, so that each session's locks are taken once in a batch:
+//! A batch takes three passes, so that each session's locks are taken once per batch:
 //!
 //! 1. Headers: handshake messages are handled at once, packets are assigned to their sessions.
 //! 2. Each session opens its packets in place, with its keys locked.
-//! 3. The buffers become shared memory and frames are decoded as slices of it. Each session's engine takes its packets at
-//!    once, and its answers are sent.
+//! 3. The buffers become shared memory, and frames are decoded as slices of it. Each session's engine handles all its
+//!    packets, and its answers are sent.
 
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
@@ -274,7 +274,7 @@ impl ForeignRuns<'_> {
     }
 }
 
-/// Handles a datagram that is no data packet; false if it is not for this endpoint.
+/// Handles a datagram that is not a data packet; false if it is not for this endpoint.
 fn handle_other(
     endpoint: &Arc<EndpointInner>,
     now: Time,

@@ -1,8 +1,8 @@
 //! Presents paths through relays to the engine as paths over sockets of their own.
 //!
-//! The number of a chain of relays stands for the real socket, the first relay's address and the PID that this relay allocated
-//! ([`Chain`]). Packets sent over the chain carry that PID and go to that relay. Packets from there for the path's own PID
-//! count as received over the chain. So relayed and direct paths compete by the same rules.
+//! The number of a chain of relays represents the real socket, the first relay's address and the PID of this relay
+//! ([`Chain`]). Packets sent over the chain carry that PID and go to that relay. Packets from there for the path's own
+//! PID count as received over the chain. So relayed and direct paths compete by the same rules.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -13,7 +13,7 @@ use anabranch_engine::Route;
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Pid, PidHasher};
 
-/// Numbers from here on stand for chains, not sockets.
+/// Numbers from here on represent chains, not sockets.
 const FIRST_NUMBER: u32 = 1 << 31;
 
 /// Relays that are ready to carry one path.
@@ -97,7 +97,7 @@ impl Relayed {
         if socket < FIRST_NUMBER { Some(socket) } else { self.find(socket).map(|via| via.chain.entry.socket) }
     }
 
-    /// The route over which the engine sees a packet for one of our PIDs arrive.
+    /// The route on which the engine sees a packet for one of this end's PIDs arrive.
     pub(crate) fn arrival(&self, own: Pid, route: Route) -> Route {
         if !self.any.load(Ordering::Acquire) {
             return route;
@@ -110,7 +110,7 @@ impl Relayed {
     }
 }
 
-/// True if a socket number stands for a chain.
+/// True if a socket number represents a chain.
 pub(crate) fn is_chain(socket: u32) -> bool {
     socket >= FIRST_NUMBER
 }

@@ -20,8 +20,9 @@ const LARGEST_COPY: usize = 64 << 10;
 
 /// A reliable, ordered stream of bytes in both directions.
 ///
-/// It is read and written like a TCP connection. `shutdown` ends the writing half and leaves the reading half open. Dropping it
-/// ends the writing half after the data written, and stops the reading half. [`tokio::io::split`] gives each of two tasks a half.
+/// It is read and written like a TCP connection. `shutdown` ends the writing half and leaves the reading half open.
+/// Dropping the stream ends the writing half after the data written, and stops the reading half. [`tokio::io::split`]
+/// makes a half for each of two tasks.
 ///
 /// ```no_run
 /// use anabranch_net::Stream;
@@ -67,7 +68,7 @@ impl Stream {
     pub fn into_halves(mut self) -> (Self, Self) {
         let (handle, id) = (self.handle.clone(), self.id);
         let (read_ended, write_ended) = (self.read_ended, self.write_ended);
-        // The halves end what they are for; this handle ends nothing.
+        // The halves end the stream; this handle ends nothing.
         (self.read_ended, self.write_ended) = (true, true);
         let reading = Self { handle: handle.clone(), id, half: Half::Reading, read_ended, write_ended: true };
         let writing = Self { handle, id, half: Half::Writing, read_ended: true, write_ended };
@@ -131,9 +132,9 @@ impl Stream {
         result
     }
 
-    /// Sends data written from now on over every path at once, or over one path again. This gives the lowest latency, without
-    /// a pause when a path dies, and costs bytes on every path. Each path must be able to carry all of it. The peer chooses for
-    /// its own half.
+    /// Sends data written from now on over every path at once, or over one path again. This gives the lowest latency,
+    /// and no pause when a path dies, and costs bytes on every path. Each path must be able to carry the whole stream.
+    /// The peer chooses for its own half.
     ///
     /// # Errors
     /// `BrokenPipe` if everything was delivered or reset, `ConnectionAborted` if the session is over.
@@ -146,7 +147,7 @@ impl Stream {
     /// Resets the writing half: undelivered data is lost, and `code` is sent to the peer.
     pub fn reset(&mut self, code: u64) {
         self.write_ended = true;
-        // A stream that is over needs no reset.
+        // A stream that has ended needs no reset.
         let _ = self.handle.inner.core().engine.reset(self.id, code);
         self.handle.inner.wake_driver();
     }
@@ -154,7 +155,7 @@ impl Stream {
     /// Stops the reading half; `code` is sent to the peer.
     pub fn stop(&mut self, code: u64) {
         self.read_ended = true;
-        // A stream that is over needs no stop.
+        // A stream that has ended needs no stop.
         let _ = self.handle.inner.core().engine.stop(self.id, code);
         self.handle.inner.wake_driver();
     }

@@ -25,7 +25,7 @@ pub struct Seen<'a> {
     pub stride: usize,
 }
 
-/// Sees what an endpoint sends and receives. Called between packets, so it should be quick.
+/// Observes all sent and received datagrams. Called between packets, so it should be quick.
 pub trait Tap: Send + Sync {
     /// Datagrams were sent or received.
     fn datagrams(&self, seen: &Seen<'_>);

@@ -1,7 +1,7 @@
-//! Lets other tasks run before a task with more work goes on.
+//! Lets other tasks run before a task with more work continues.
 //!
-//! `tokio::task::yield_now` does not fit: it sets a task aside until its worker is idle or has run some sixty other tasks, and no
-//! other worker can take it over. If each of those runs for a millisecond, a socket overflows meanwhile.
+//! `tokio::task::yield_now` is not suitable: it puts a task aside until its worker is idle or has run about sixty other
+//! tasks, and no other worker can take it. If each of those runs for a millisecond, a socket overflows in that time.
 
 use std::future::poll_fn;
 use std::task::Poll;

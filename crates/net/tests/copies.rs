@@ -26,7 +26,7 @@ fn a_byte_is_copied_no_more_often_than_it_was() {
     assert!(each <= MOST, "{each:.2} bytes are copied for each that is sent, at most {MOST} wanted");
 }
 
-/// The part that runs under valgrind; does nothing by itself.
+/// The part that runs under valgrind; otherwise it does nothing.
 #[tokio::test]
 async fn bulk_for_the_count() {
     let bytes = std::env::var(BYTES).ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(1 << 20);

@@ -24,7 +24,7 @@ fn a_packet_costs_no_more_instructions_than_it_did() {
     assert!(each <= MOST, "{each} instructions a packet, at most {MOST} wanted");
 }
 
-/// The part that runs under callgrind; does nothing by itself.
+/// The part that runs under callgrind; otherwise it does nothing.
 #[tokio::test]
 async fn bulk_for_the_count() {
     let bytes = if anabranch_counted::is_counted() { BYTES } else { 1 << 20 };

@@ -383,7 +383,7 @@ async fn a_peer_that_vanishes_is_noticed_and_its_session_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_server_says_that_it_has_forgotten() {
-    // Use a dedicated address, so that no other test gets the port meanwhile.
+    // Use a dedicated address, so that no other test takes the port.
     let config = |port| {
         let mut config = EndpointConfig::new(key(1)).addresses(loopback(&[77])).authorize(anybody).port(port);
         config.reset_key = Some(ResetKey::from_random([3; 32]));

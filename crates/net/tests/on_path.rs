@@ -1,7 +1,7 @@
 //! An attacker on the path can do no more to a session than an unlucky network (`docs/explanation/security.md`).
 //!
-//! Each test sends a pattern through a misbehaving tap. It checks that the pattern arrives unchanged, that both sessions
-//! close in good order, and that the attack took place.
+//! Each test sends a pattern through a misbehaving tap. It checks that the pattern arrives unchanged, that both
+//! sessions close gracefully, and that the attack took place.
 
 mod wire_tap;
 

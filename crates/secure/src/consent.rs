@@ -4,10 +4,10 @@
 //! RelayChallenge   header, PID asked about (16) | reference (8) | token (8) | mac (16)     48 bytes
 //! RelayResponse    header, the same PID (16)    | reference (8) | token (8)                32 bytes
 //! ```
-//! Reference and token have a meaning only for the relay. The answer is shorter than the question, and only the issuer of
-//! the PID sends it. Before there is a PID, the question is about [`Pid::HANDSHAKE`]: "may first handshake messages come
-//! this way?" A node that accepts sessions answers it, and only if the mac shows that the sender knows the node's public
-//! key, so that strangers cannot search for nodes. In all other questions the mac is zero.
+//! Only the relay uses reference and token. The answer is shorter than the question, and only the issuer of the PID
+//! sends it. Without a PID, the question is about [`Pid::HANDSHAKE`]: "may first handshake messages be sent here?" A
+//! node that accepts sessions answers it, and only if the mac shows that the sender knows the node's public key, so
+//! that strangers cannot search for nodes. In all other questions the mac is zero.
 
 use anabranch_wire::{Header, Kind, Pid};
 
@@ -22,7 +22,7 @@ pub const RESPONSE_LEN: usize = Header::LEN + 16;
 /// Fields that the answer repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Identifies what the relay asked about.
+    /// Identifies the subject of the relay's question.
     pub reference: u64,
     /// Identifies the round of questions.
     pub token: u64,
@@ -42,8 +42,8 @@ pub fn challenge(pid: Pid, question: Question, next_hop: Option<&PublicKey>) -> 
     datagram
 }
 
-/// The answer to a challenge; `None` when it gets no answer. `issued` returns whether this node issued a PID for packets
-/// from the challenge's source; `takes_sessions` is its own key if it accepts sessions from others.
+/// The answer to a challenge; `None` without one. `issued` returns whether this node issued a PID for packets from the
+/// challenge's source; `takes_sessions` is its own key if it accepts sessions from others.
 pub fn answer_challenge(
     datagram: &[u8],
     issued: impl FnOnce(Pid) -> bool,

@@ -6,7 +6,7 @@
 use blake3::Hasher;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Takes over bytes passed by value and wipes the copy that was passed.
+/// Moves bytes passed by value into wiped memory, and wipes the copy that was passed.
 pub(crate) fn take<const N: usize>(mut bytes: [u8; N]) -> Zeroizing<[u8; N]> {
     let kept = Zeroizing::new(bytes);
     bytes.zeroize();

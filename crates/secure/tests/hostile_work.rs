@@ -12,7 +12,7 @@ const SETTLING: u64 = 8;
 const COUNT: u64 = 64;
 const LEN: usize = 1_200 + TAG_LEN;
 
-/// A name, most instructions a packet against an honest one's 100, and how to make its packets.
+/// A name, the most instructions per packet in percent of an honest one's, and a function that makes its packets.
 type Way = (&'static str, u64, fn() -> Ends);
 
 const WAYS: [Way; 6] = [
@@ -110,7 +110,7 @@ impl Ends {
         self.open_counted(&envelope, &mut body)
     }
 
-    /// Lets the peer know that the victim follows.
+    /// Sends a packet by which the peer learns that the victim follows.
     fn answer(&mut self) {
         let phase = self.victim.key_phase(self.now);
         let envelope = self.envelope(PathId(0), phase, self.next);

@@ -74,14 +74,14 @@ fn pieces_of(text: &str, secret: std::ops::Range<usize>) -> Vec<Vec<u8>> {
     both.iter().flat_map(|text| text.as_bytes().chunks_exact(10)).map(<[u8]>::to_vec).collect()
 }
 
-/// Runs something; returns how many blocks were freed with a piece of a secret in them.
+/// Runs `what`; returns how many freed blocks contained a piece of a secret.
 fn left_by<T>(what: impl FnOnce() -> T) -> usize {
     let before = FOUND.load(Ordering::Relaxed);
     drop(what());
     FOUND.load(Ordering::Relaxed) - before
 }
 
-/// One test, because there is one allocator.
+/// A single test, because there is only one allocator.
 #[test]
 fn freed_memory_holds_no_secret() {
     let node = NodeKey::from_random(KEY);

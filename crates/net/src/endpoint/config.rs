@@ -105,14 +105,14 @@ impl EndpointConfig {
         self
     }
 
-    /// Has `authorize` decide who may open a session.
+    /// Sets who may open a session.
     #[must_use]
     pub fn authorize(mut self, authorize: impl Authorize) -> Self {
         self.authorize = Arc::new(authorize);
         self
     }
 
-    /// Has `policy` judge the addresses that peers announce.
+    /// Sets the policy for addresses that peers announce.
     #[must_use]
     pub fn address_policy(mut self, policy: impl AddressPolicy) -> Self {
         self.address_policy = Some(Arc::new(policy));

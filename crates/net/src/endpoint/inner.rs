@@ -34,7 +34,7 @@ use crate::tap::Taps;
 pub(crate) struct BoundSocket {
     pub(crate) id: u32,
     pub(crate) udp: UdpSocket,
-    /// Its interface and where that leads, which can change while the address stays.
+    /// Its interface and the destinations of its routes, which can change while the address stays.
     place: RwLock<InterfaceAddress>,
     gone: AtomicBool,
 }
@@ -54,12 +54,12 @@ impl BoundSocket {
         self.place.read().expect("no panic while held").loopback
     }
 
-    /// Its interface and where that leads now.
+    /// Its interface and the destinations of its routes.
     pub(crate) fn place(&self) -> InterfaceAddress {
         self.place.read().expect("no panic while held").clone()
     }
 
-    /// Stores its interface and where that leads now; true if that has changed.
+    /// Updates its interface and the destinations of its routes; true if they changed.
     pub(crate) fn update(&self, now: &InterfaceAddress) -> bool {
         let mut place = self.place.write().expect("no panic while held");
         let changed = *place != *now;
@@ -78,7 +78,7 @@ impl BoundSocket {
 
 /// A known INIT.
 pub(crate) enum InitState {
-    /// It is being answered; a few copies that arrive meanwhile are kept.
+    /// It is being answered; a few copies that arrive in the meantime are kept.
     Pending(Vec<Arrival>),
     /// It opened this session.
     Answered(Arc<SessionInner>),
@@ -107,7 +107,7 @@ pub(crate) struct EndpointInner {
     pub(crate) buffers: BufferPool,
     /// Chains of relays that sessions use.
     pub(crate) relayed: Relayed,
-    /// Takes datagrams that belong to no session here.
+    /// Handles datagrams that belong to no session here.
     pub(crate) foreign: OnceLock<Arc<dyn Foreign>>,
     pub(crate) inits: Mutex<HashMap<InitId, InitState>>,
     /// Handshakes that wait to be computed.
@@ -121,7 +121,7 @@ pub(crate) struct EndpointInner {
     /// Accepted sessions that are not confirmed yet.
     pub(crate) half_open: Arc<HalfOpen>,
     sockets: RwLock<Vec<Arc<BoundSocket>>>,
-    /// Marked when the sockets, or where their interfaces lead, have changed.
+    /// Marked when the sockets, or the routes of their interfaces, have changed.
     pub(crate) moved: watch::Sender<()>,
     receivers: Mutex<BTreeMap<u32, AbortHandle>>,
 }
@@ -206,7 +206,7 @@ impl EndpointInner {
         }
     }
 
-    /// Where paths over a socket begin, as path rules see it; for a chain of relays also the relays.
+    /// The origin of paths over a socket, for path rules; for a chain of relays with the relays.
     pub(crate) fn rule_place(&self, socket: u32) -> PathOrigin {
         let relays = self.relayed.find(socket).map(|via| via.chain.relays.clone()).unwrap_or_default();
         let place = self.socket(socket).map(|socket| socket.place());
@@ -217,13 +217,13 @@ impl EndpointInner {
         }
     }
 
-    /// The same for every socket.
+    /// The origins for all sockets.
     pub(crate) fn rule_places(&self) -> Vec<(u32, PathOrigin)> {
         let ids: Vec<u32> = self.sockets().iter().map(|socket| socket.id).collect();
         ids.into_iter().map(|id| (id, self.rule_place(id))).collect()
     }
 
-    /// Shares equal settings between sessions opened from here, since many sessions of a node have the same.
+    /// Shares equal settings between sessions opened from here, because many sessions of a node have the same.
     pub(crate) fn share(&self, config: Config) -> Arc<Config> {
         let mut last = self.called_with.lock().expect("no panic while held");
         if let Some(known) = last.upgrade().filter(|known| **known == config) {

@@ -36,8 +36,7 @@ pub use config::{Addresses, EndpointConfig, Limits, Target};
 
 /// How long [`Endpoint::close`] waits for peers to acknowledge.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
-/// How long it then stays to repeat the end to peers that may not have heard it, and how often it checks whether it
-/// may go.
+/// How long it then stays to repeat the end for peers that may have missed it, and how often it checks whether to stop.
 const LINGER_PATIENCE: Duration = Duration::from_secs(1);
 const LINGER_PAUSE: Duration = Duration::from_millis(20);
 
@@ -169,23 +168,23 @@ impl Endpoint {
         self.inner.sockets().iter().map(describe).collect()
     }
 
-    /// Marked when [`Self::sockets`] have changed, or where their interfaces lead.
+    /// Marked when [`Self::sockets`], or the routes of their interfaces, have changed.
     #[must_use]
     pub fn sockets_changed(&self) -> watch::Receiver<()> {
         self.inner.moved.subscribe()
     }
 
-    /// Opens a session. INIT is sent over every promising route, and the first to be answered becomes the first path. The
-    /// others follow by themselves.
+    /// Opens a session. INIT is sent over every promising route, and the first one answered becomes the first path. The
+    /// others follow automatically.
     ///
     /// # Errors
-    /// [`ConnectError`] says what was tried and what to do.
+    /// [`ConnectError`] names the attempts and the remedy.
     pub async fn connect(&self, target: &Target, config: Config) -> Result<Session, ConnectError> {
         connect::connect(&self.inner, target, config, None).await
     }
 
-    /// Opens a session through relays that are ready to forward handshake messages to the node. The first relay uses the PID
-    /// `own`, from [`Endpoint::new_pid`], for packets that come back. Direct paths follow by themselves, if any work.
+    /// Opens a session through relays with prepared flows to the node. The first relay uses the PID `own`, from
+    /// [`Endpoint::new_pid`], for return packets. Direct paths follow automatically, if any work.
     ///
     /// # Errors
     /// As for [`Endpoint::connect`].
@@ -204,7 +203,8 @@ impl Endpoint {
         new_pids(&self.inner).next_pid().0
     }
 
-    /// Hands datagrams that belong to no session here to `foreign`, such as a relay. Only the first call has an effect.
+    /// Passes datagrams that belong to no session here to `foreign`, such as a relay. Only the first call has an
+    /// effect.
     pub fn set_foreign(&self, foreign: Arc<dyn Foreign>) {
         // A second call has no effect, as documented.
         let _ = self.inner.foreign.set(foreign);
@@ -229,7 +229,7 @@ impl Endpoint {
         self.inner.clock
     }
 
-    /// The next session that an authorised peer opened; `None` after [`Endpoint::close`].
+    /// The next session of an authorised peer; `None` after [`Endpoint::close`].
     pub async fn accept(&self) -> Option<Session> {
         let mut closing = self.inner.closing.subscribe();
         let next = async { self.incoming.lock().await.recv().await };
@@ -277,7 +277,7 @@ impl Endpoint {
                 }
             }
         };
-        // Abort sessions whose peers have not answered. Peers that go on sending get the abort again.
+        // Abort sessions whose peers have not answered. Peers that continue to send get the abort again.
         if tokio::time::timeout(CLOSE_PATIENCE, all).await.is_err() {
             self.inner.each_session(|session| session.abort(0, "the endpoint closes"));
             let gone = async {

@@ -26,7 +26,7 @@ fn binder(hosts: &[u8]) -> Binder {
     Binder { next_id: AtomicU32::new(100), addresses: loopback(hosts), taps: Taps::default() }
 }
 
-/// Panics in this thread; in others nothing is sent, so that it is known where it does.
+/// A tap that panics in this thread; other threads send nothing, so the place of the panic is known.
 struct Faulty(ThreadId);
 
 impl Scheduler for Faulty {
@@ -36,7 +36,7 @@ impl Scheduler for Faulty {
     }
 }
 
-/// Two sessions with a server that has two addresses; the first of them panics as soon as the test itself has it send.
+/// Two sessions with a server that has two addresses. The first session panics when the test itself sends with it.
 async fn one_of_two_is_faulty(client: &Endpoint, server: &Endpoint) -> [Session; 2] {
     let target = Target::new(server.node(), server.local_addresses());
     let faulty = client.connect(&target, Config::default()).await.unwrap();

@@ -1,7 +1,8 @@
 //! The handshake's datagrams: INIT at a server; COOKIE and INIT ACK at a client.
 //!
-//! For an address that has not returned a cookie, a server stores nothing and computes no Diffie-Hellman. Copies of one INIT
-//! that come over several routes belong to one session. They are recognised by [`InitId`], which is kept while the session lives.
+//! For an address that has not returned a cookie, a server stores nothing and computes no Diffie-Hellman. Copies of one
+//! INIT over several routes belong to one session. They are recognised by [`InitId`], which is kept while the session
+//! lives.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -164,7 +165,7 @@ fn open_session(
     Some(session)
 }
 
-/// Describes the sockets to a session that has path rules.
+/// Describes the sockets to a session with path rules.
 pub(crate) fn describe_sockets(endpoint: &EndpointInner, now: Time, engine: &mut Engine<bytes::Bytes>) {
     if engine.has_path_rules() {
         for (socket, place) in endpoint.rule_places() {
@@ -176,7 +177,7 @@ pub(crate) fn describe_sockets(endpoint: &EndpointInner, now: Time, engine: &mut
 /// Handles a cookie at a client.
 pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route, body: &[u8]) {
     let mut core = session.core();
-    // A cookie can be opened whatever address it came from, so copies from elsewhere are ignored.
+    // A cookie can be opened from any address, so copies from other addresses are ignored.
     if !core.engine.is_candidate(route) {
         return;
     }

@@ -84,7 +84,7 @@ async fn of_the_copies_of_one_init_few_are_remembered() {
     assert_eq!(copies.len(), MOST_COPIES);
 }
 
-/// A cookie does not name the address that it was made for, so whoever saw one can repeat it from anywhere.
+/// A cookie does not contain its address, so anyone who saw one can repeat it from anywhere.
 #[tokio::test]
 async fn of_a_cookie_repeated_from_everywhere_only_what_comes_from_where_init_went_is_kept() {
     let (server, client) = (endpoint(1).await, std::sync::Arc::new(endpoint(2).await));

@@ -36,7 +36,7 @@ const CONTAINER_NAMES: [&str; 12] = [
     "ve-",
 ];
 
-/// An address of this machine, with its interface and where that leads.
+/// An address of this machine, with its interface and the interface's routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
     /// The interface's name.
@@ -51,7 +51,7 @@ pub struct InterfaceAddress {
     pub mtu: u32,
     /// True for the loopback interface.
     pub loopback: bool,
-    /// Where routes over this interface lead, in any routing table.
+    /// Destinations of routes over this interface, in any routing table.
     pub routes: Arc<[Prefix]>,
 }
 
@@ -97,10 +97,10 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// The addresses of this machine now.
+/// The current addresses of this machine.
 ///
 /// # Errors
-/// If the operating system cannot be asked.
+/// If the operating system cannot be queried.
 pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut list = system::list().await?;
     list.sort_by_key(|entry| (entry.index, entry.address));
@@ -118,7 +118,7 @@ impl InterfaceWatch {
     /// Starts watching.
     ///
     /// # Errors
-    /// If the operating system cannot be asked for the first list.
+    /// If the operating system cannot be queried for the first list.
     pub async fn start() -> io::Result<Self> {
         let changes = system::Changes::subscribe()?;
         let first: Arc<[InterfaceAddress]> = local_addresses().await?.into();

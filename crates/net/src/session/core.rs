@@ -1,7 +1,7 @@
 //! A session's engine, its path agent and the driver's own state, all under one lock.
 //!
-//! The driver drains what the engine wants sent, passes its events to the path agent and to waiting tasks, and carries out
-//! what the agent decides.
+//! The driver sends the engine's output, passes its events to the path agent and to waiting tasks, and carries out the
+//! agent's decisions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::relayed::is_chain;
 
 /// Most events kept for a slow listener.
 const EVENTS_KEPT: usize = 256;
-/// After so many bytes read by the application, the driver checks whether the peer should get more credit.
+/// After the application has read this many bytes, the driver checks whether to give the peer more credit.
 const READ_TOLD: usize = 64 << 10;
 /// How often the key retention time is adapted to the paths' round-trip times.
 const RETENTION_PAUSE: Span = Span::from_secs(1);
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     advertised: BTreeSet<u64>,
     /// Bytes read since the driver was last woken to grant credit.
     read_untold: usize,
-    /// A reader has read everything there was.
+    /// A reader has read all available data.
     dry: bool,
     retention_at: Time,
 }
@@ -114,18 +114,18 @@ impl Core {
         self.engine = engine;
     }
 
-    /// The application has read bytes from a stream.
+    /// Records that the application has read bytes from a stream.
     pub(crate) fn note_read(&mut self, bytes: usize) {
         self.read_untold += bytes;
     }
 
-    /// The application has read everything there was in a stream.
+    /// Records that the application has read all available data of a stream.
     pub(crate) fn note_dry(&mut self) {
         self.dry = true;
     }
 
-    /// True if the driver should be woken to grant credit for bytes read: after many bytes, or once a reader has read
-    /// everything there was.
+    /// True if the driver should be woken to grant credit for bytes read: after many bytes, or after a reader has read
+    /// all available data.
     pub(crate) fn credit_to_tell(&mut self) -> bool {
         let dry = std::mem::take(&mut self.dry);
         let tell = self.read_untold >= READ_TOLD || (dry && self.read_untold > 0);
@@ -140,7 +140,7 @@ impl Core {
         self.events.get_or_insert_with(|| broadcast::channel(EVENTS_KEPT).0).subscribe()
     }
 
-    /// Does what is due, and takes messages out of the engine until `queue` holds `room` of them.
+    /// Does all due work, and moves messages from the engine to `queue` until it holds `room` of them.
     pub(crate) fn poll(
         &mut self,
         session: &Arc<SessionInner>,
@@ -270,7 +270,7 @@ impl Core {
             Event::PeerAddressGone { id } => self.agent.on_peer_address_gone(*id),
             Event::ObservedAddress { .. } | Event::PeerClosing => {}
             Event::Closed(reason) => {
-                // The first reason stays. The application may close a session whose task is gone.
+                // The first reason counts. The application may close a session whose task has ended.
                 self.closed.get_or_insert_with(|| reason.clone());
                 self.agent.on_closed();
                 outcome.finished = true;
@@ -308,7 +308,7 @@ impl Core {
         Some((slowest * 3).max(RETENTION_PAUSE))
     }
 
-    /// Limits packets to what the local interface takes. Probes find out the rest.
+    /// Limits packets to the local interface's size. Probes find the path's limit.
     fn limit_mtu(&mut self, session: &Arc<SessionInner>, path: PathId, route: Route) {
         let headers = if route.remote.is_ipv4() { 28 } else { 48 };
         let mtu = session.endpoint.socket(route.socket).map_or(0, |socket| socket.place().mtu);
@@ -374,7 +374,7 @@ impl Core {
         self.agent.on_change(Time::ZERO);
     }
 
-    /// Reports changes of this machine to peer and engine, and carries out what the agent decides.
+    /// Reports changes of this machine to peer and engine, and carries out the agent's decisions.
     fn follow_agent(&mut self, session: &Arc<SessionInner>, now: Time) {
         let endpoint = &session.endpoint;
         if self.established && self.closed.is_none() {
@@ -414,7 +414,8 @@ impl Core {
         self.handshake = Handshake::Done { init };
     }
 
-    /// The session's task has ended. If the session has not, it ends now, and all who wait are woken.
+    /// Handles the end of the session's task. If the session has not ended, it ends now, and all waiting tasks are
+    /// woken.
     pub(crate) fn end_unheard(&mut self, woken: &mut Woken) {
         if self.closed.is_none() {
             let reason =

@@ -17,7 +17,7 @@ pub(crate) enum Handshake {
         /// The INIT that it answers.
         init: InitId,
     },
-    /// The client has its answer. The same one may arrive over other routes.
+    /// The client has its answer. Copies of it may arrive over other routes.
     Greeted {
         /// Body of the INIT-ACK.
         body: Box<[u8]>,

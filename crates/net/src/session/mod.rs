@@ -52,7 +52,7 @@ impl From<SessionError> for std::io::Error {
 /// A session with another node: streams and datagrams over every path between the two.
 ///
 /// Clones are handles to the same session. When the last handle and the last stream are dropped, the session closes
-/// after everything written has been delivered.
+/// after all written data has been delivered.
 ///
 /// ```no_run
 /// use anabranch_net::Session;
@@ -163,12 +163,13 @@ impl Session {
         Ok(())
     }
 
-    /// Asks `source` for datagrams whenever a path has room. Call [`Session::datagrams_wait`] after adding to an empty source.
+    /// Takes datagrams from `source` whenever a path has room. Call [`Session::datagrams_wait`] after adding to an
+    /// empty source.
     pub fn set_datagram_source(&self, source: Box<dyn DatagramSource<Bytes>>) {
         self.handle.inner.core().engine.set_datagram_source(source);
     }
 
-    /// Wakes the session because its [`DatagramSource`] has something to send.
+    /// Wakes the session because its [`DatagramSource`] has datagrams.
     pub fn datagrams_wait(&self) {
         self.handle.inner.wake_driver();
     }
@@ -258,7 +259,7 @@ impl Session {
         Some(socket.place().interface.to_string())
     }
 
-    /// Sets how a path is used, at both ends.
+    /// Sets the use of a path at both ends.
     ///
     /// # Errors
     /// If there is no such path.
@@ -293,7 +294,7 @@ impl Session {
         Pattern::Way { local: place.local, remote: route.remote, relays: place.relays }
     }
 
-    /// Has `scheduler` choose the path of each packet that this end sends.
+    /// Lets `scheduler` choose the path of each packet that this end sends.
     ///
     /// ```
     /// use anabranch_net::{Decision, Item, PathView, Scheduler, SessionView};
@@ -330,10 +331,10 @@ impl Session {
         Ok(reserved)
     }
 
-    /// Opens a reserved path through relays that are ready for it. It carries data after the peer has answered on it.
+    /// Opens a reserved path through prepared relays. It carries data after the peer has answered on it.
     ///
     /// # Errors
-    /// [`SessionError::Path`] if it cannot be opened any more; the reservation is gone then.
+    /// [`SessionError::Path`] if it cannot be opened; the reservation is then used up.
     pub fn open_path_through(&self, reserved: ReservedPath, chain: Chain) -> Result<(), SessionError> {
         let endpoint = &self.handle.inner.endpoint;
         let back = chain.back;
@@ -411,8 +412,8 @@ impl Session {
         self.handle.inner.closed().await
     }
 
-    /// Waits until nothing of the session is left at this end. A session that has ended lingers briefly, to repeat the end to a
-    /// peer that has not heard it. Until then, relays that carry its packets must stay.
+    /// Waits until nothing of the session is left at this end. A session that has ended lingers briefly, to repeat the
+    /// end for a peer that missed it. Until then, relays that carry its packets must stay.
     pub async fn forgotten(&self) {
         poll_fn(|cx| {
             let mut core = self.handle.inner.core();
@@ -425,7 +426,7 @@ impl Session {
         .await;
     }
 
-    /// Closes after everything written has been delivered and the peer has sent the rest of its data; waits for it.
+    /// Closes after all written data has been delivered and the peer has sent its remaining data; waits for it.
     pub async fn close(&self) -> CloseReason {
         self.handle.inner.close();
         self.closed().await
@@ -455,7 +456,7 @@ impl Session {
 pub struct Datagram {
     /// Type of service, 0 (dropped first) to 15 (MPMTP-AR [R11]).
     pub class: u8,
-    /// Hash of the flow it belongs to, so that a flow can stay on one path; 0 for none.
+    /// Hash of the flow it belongs to, so that a flow can stay on one path; 0 without a flow.
     pub flow: u32,
     /// The message.
     pub data: Bytes,

@@ -18,7 +18,7 @@ use crate::endpoint::inner::{BoundSocket, EndpointInner};
 use crate::fault::lock;
 use crate::socket::Batch;
 
-/// Most bytes in one batch: the system takes it as one large UDP datagram, which it cuts.
+/// Most bytes in one batch: the system accepts it as one large UDP datagram and splits it.
 const MAX_BATCH: usize = 64_800;
 
 /// Most bytes that wait for one socket; more are dropped, as in a full queue.
@@ -75,7 +75,7 @@ pub(crate) struct Outbox {
     peers: SmallVec<[Peer; 4]>,
 }
 
-/// Memory for one pass of a pump. It belongs to the thread, so that idle sessions hold none.
+/// Memory for one pass of a pump. It belongs to the thread, so that idle sessions use none.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Filled from the engine, emptied by [`Outbox::send`].
@@ -133,7 +133,7 @@ impl Outbox {
         &self.peers
     }
 
-    /// Drops sockets whose addresses are gone, so that their ports are free if the addresses return.
+    /// Drops sockets whose addresses were removed, so that their ports are free if the addresses return.
     pub(crate) fn forget_gone(&mut self) {
         self.sockets.retain(|socket| !socket.is_gone());
         self.blocked.retain(|blocked| !blocked.socket.is_gone());
@@ -220,7 +220,7 @@ impl Outbox {
         Open { head, room, forward }
     }
 
-    /// Sends the batch in the buffer, or has it wait.
+    /// Sends the batch in the buffer, or queues it.
     fn dispatch(
         &mut self,
         endpoint: &EndpointInner,
@@ -229,7 +229,7 @@ impl Outbox {
     ) {
         keys.release();
         let Some(Open { head, .. }) = open else { return };
-        // Packets for a socket that is gone count as lost.
+        // Packets for a removed socket count as lost.
         if let Some(socket) = self.socket(endpoint, head.route.socket) {
             let waits = self.blocked.iter().position(|blocked| blocked.socket.id == socket.id);
             match waits {
@@ -261,7 +261,7 @@ impl Outbox {
             return;
         }
         if self.peers.len() == MOST_PEERS {
-            // The oldest most likely belongs to a path that is gone. If not, its next packet adds it again.
+            // The oldest most likely belongs to a closed path. If not, its next packet adds it again.
             new.in_place_of.push(self.peers.remove(0));
         }
         self.peers.push(peer);
@@ -322,7 +322,7 @@ impl Keys<'_> {
             self.held = Some(guard);
         }
         let Some(keys) = self.held.as_mut().and_then(|guard| guard.as_mut()) else {
-            // The engine sends no packets before the handshake has given keys.
+            // The engine sends no packets before the handshake has set keys.
             return Err(SealError::Exhausted);
         };
         let header = Header {
@@ -343,7 +343,7 @@ impl Keys<'_> {
     }
 }
 
-/// Locks a session's keys. After a panic under the lock there are none, and the session ends.
+/// Locks a session's keys. A panic under the lock removes them, and the session ends.
 pub(crate) fn lock_keys(protection: &Mutex<Option<Protection>>) -> MutexGuard<'_, Option<Protection>> {
     lock(protection, |keys| *keys = None)
 }

@@ -22,7 +22,7 @@ fn config(seed: u8, addresses: &[u8]) -> EndpointConfig {
         .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None })
 }
 
-/// A session over one path that leaves room for others; the server has an address that the client does not use.
+/// A session over one path that allows others; the client does not use all of the server's addresses.
 async fn pair(server: EndpointConfig, client: EndpointConfig) -> ([Endpoint; 2], [Session; 2]) {
     let (server, client) = (Endpoint::bind(server).await.unwrap(), Endpoint::bind(client).await.unwrap());
     let mut target = Target::new(server.node(), Vec::new());
@@ -32,7 +32,7 @@ async fn pair(server: EndpointConfig, client: EndpointConfig) -> ([Endpoint; 2],
     ([server, client], [there.unwrap(), here.unwrap()])
 }
 
-/// Sockets of third parties, and what the hostile end announces.
+/// Sockets of third parties, whose addresses the hostile end announces.
 async fn victims(count: u8) -> Vec<UdpSocket> {
     let mut all = Vec::new();
     for last in 0..count {

@@ -1,7 +1,7 @@
-//! Sends batches to many destinations by one system call, for a relay whose packets go to many.
+//! Sends batches to many destinations by one system call, for relays.
 //!
 //! `sendmmsg` saves a system call for each destination. Segmentation offload saves much more, but works only within one
-//! destination, so the kernel still cuts each batch.
+//! destination, so the kernel still splits each batch.
 
 use std::io;
 
@@ -87,7 +87,7 @@ fn alike(batches: &[Batch<'_>]) -> (usize, Option<u16>) {
     (batches.len(), told(segment))
 }
 
-/// The segment size for the system; no cut datagram is longer.
+/// The segment size for the system; no split datagram is longer.
 fn told(segment: Option<usize>) -> Option<u16> {
     segment.map(|size| u16::try_from(size).unwrap_or(u16::MAX))
 }

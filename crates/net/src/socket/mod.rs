@@ -43,7 +43,7 @@ pub struct BindTo {
 #[derive(Debug)]
 pub struct UdpSocket {
     io: tokio::net::UdpSocket,
-    /// Replaced when it has wrongly turned marks off.
+    /// Replaced if it has wrongly disabled marks.
     state: RwLock<UdpSocketState>,
     local: SocketAddr,
     bound_to_interface: bool,
@@ -152,7 +152,7 @@ impl UdpSocket {
         })
     }
 
-    /// Shows what it sends and receives to these taps.
+    /// Shows all sent and received datagrams to these taps.
     pub(crate) fn tapped(self, taps: Taps) -> Self {
         Self { taps, ..self }
     }
@@ -172,7 +172,7 @@ impl UdpSocket {
     /// How many datagrams a [`Batch`] to `remote` may hold.
     #[must_use]
     pub fn max_segments(&self, remote: SocketAddr) -> usize {
-        // Asked at the start, since quinn-udp forgets after the first refusal what the system can do.
+        // Read at the start, because after the first refusal quinn-udp does not know the system's limits any more.
         let refused = self.any_refused.load(Ordering::Relaxed)
             && self.no_offload.lock().expect("no panic while held").contains(&remote);
         if refused { 1 } else { MAX_SEGMENTS }
@@ -339,14 +339,14 @@ impl UdpSocket {
 /// Most datagrams that the system cuts out of one send (Linux: `UDP_MAX_SEGMENTS` is 64 or more).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub const MAX_SEGMENTS: usize = 64;
-/// Other systems send each by itself.
+/// Other systems send each datagram separately.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub const MAX_SEGMENTS: usize = 1;
 
-/// How long to pause after a receive error that would otherwise come again at once.
+/// Pause after a receive error that would otherwise repeat at once.
 pub(crate) const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
-/// True for errors of a receive that concern one datagram; receiving goes on.
+/// True for receive errors that concern one datagram; receiving continues.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -414,7 +414,7 @@ fn told_less<S>(_socket: &S, _local: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Explains which port is taken, and what to do.
+/// Adds to an error which port is taken, and what to do.
 pub(crate) fn explain_bind_error(error: &io::Error, address: SocketAddr) -> io::Error {
     let what = match error.kind() {
         io::ErrorKind::AddrInUse => format!(

@@ -1,4 +1,4 @@
-//! Cookies: a stranger costs nothing until it has proven that it receives at the address it sends from (WireGuard,
+//! Cookies: a stranger costs nothing before it has proven that it receives packets at its source address (WireGuard,
 //! Donenfeld, NDSS 2017, §5.3 and §5.4.4, and RFC 9000 §8.1.2).
 //!
 //! - **mac1** is a keyed hash of the message under its receiver's public key. A sender that does not know that key gets

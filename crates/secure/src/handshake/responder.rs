@@ -1,4 +1,4 @@
-//! The server's side of the handshake: reads an INIT, lets the caller decide, answers.
+//! The server's side of the handshake: reads an INIT, leaves the decision to the caller, and answers.
 
 use std::fmt;
 

@@ -192,8 +192,8 @@ impl Protection {
         self.opener.forgeries
     }
 
-    /// Whether a packet of the peer was opened. Then the peer has the keys, so the handshake was no replay and a client with
-    /// a ticket has its secret.
+    /// Whether a packet of the peer was opened. Then the peer has the keys, so the handshake was not a replay, and a
+    /// client with a ticket has its secret.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.opener.confirmed_at.is_some()

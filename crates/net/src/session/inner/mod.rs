@@ -1,4 +1,4 @@
-//! A session's engine with its locks, and the pump that sends what the engine wants sent.
+//! A session's engine with its locks, and the pump that sends the engine's output.
 //!
 //! Three locks, always taken in this order. None is held while another session's lock is taken:
 //!
@@ -9,7 +9,7 @@
 //! | `protection` | pump and receivers | sealing and opening a batch |
 //!
 //! The pump runs in the task that has just changed something. A task that finds it running sets a flag, and the running
-//! pump goes round again. So no task waits, and packets leave in the order of their numbers.
+//! pump starts another round. So no task waits, and packets leave in the order of their numbers.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,11 +54,11 @@ pub(crate) struct SessionInner {
     /// The share of its replay windows in the budget of all sessions.
     windows: Mutex<Reservation>,
     outbox: Mutex<Outbox>,
-    /// Something may have to be sent.
+    /// Something may need to be sent.
     wanted: AtomicBool,
     /// Wakes the driver task.
     wake: Notify,
-    /// When the engine wants to be called again, and when the driver task will wake by itself.
+    /// When the engine must be called again, and when the driver task will wake by itself.
     deadline: AtomicU64,
     armed: AtomicU64,
 }
@@ -107,7 +107,7 @@ impl SessionInner {
         lock(&self.outbox, Outbox::clear)
     }
 
-    /// Gives the session its keys.
+    /// Sets the session's keys.
     pub(crate) fn set_keys(&self, keys: Protection) {
         *lock_keys(&self.protection) = Some(keys);
     }
@@ -117,7 +117,7 @@ impl SessionInner {
         self.wake.notify_one();
     }
 
-    /// Locks the keys to open a batch of packets; `None` before there are any.
+    /// Locks the keys to open a batch of packets; `None` before the session has keys.
     pub(crate) fn opening(&self, now: Time) -> Option<Opening<'_>> {
         let keys = lock_keys(&self.protection);
         keys.is_some().then_some(Opening { session: self, keys, now, fatal: None })
@@ -152,7 +152,7 @@ impl SessionInner {
         self.core().engine.abort(now, close_code::FRAME_ENCODING, &error.to_string());
     }
 
-    /// Sends what the engine wants sent, and wakes waiting tasks.
+    /// Sends the engine's output, and wakes waiting tasks.
     pub(crate) fn pump(self: &Arc<Self>) {
         self.wanted.store(true, Ordering::SeqCst);
         while self.wanted.load(Ordering::SeqCst) {
@@ -245,7 +245,7 @@ impl SessionInner {
         self.pump();
     }
 
-    /// Closes the paths of a socket whose address is gone.
+    /// Closes the paths of a removed socket.
     pub(crate) fn socket_gone(self: &Arc<Self>, socket: u32) {
         self.outbox().forget_gone();
         let now = self.endpoint.clock.now();
@@ -265,7 +265,7 @@ impl SessionInner {
         engine.side() == Side::Server || engine.paths().iter().any(|path| is_chain(path.route.socket))
     }
 
-    /// Closes after everything written has been delivered.
+    /// Closes after all written data has been delivered.
     pub(crate) fn close(self: &Arc<Self>) {
         self.core().engine.close(self.endpoint.clock.now());
         self.pump();
@@ -359,7 +359,7 @@ impl SessionInner {
         }
     }
 
-    /// Takes the session out of all tables.
+    /// Removes the session from all tables.
     fn leave(self: &Arc<Self>) {
         let (mut core, mut woken) = (self.core(), Woken::new());
         core.end_unheard(&mut woken);
@@ -388,8 +388,8 @@ pub(crate) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Opens the bytes behind a header in place. Returns the packet's number, and how many bytes of `body` are its frames;
-    /// `None` for a packet to drop, which is not authentic or a repeat.
+    /// Opens the bytes behind a header in place. Returns the packet's number, and how many bytes of `body` are its
+    /// frames. `None` for a packet to drop: a repeat, or not authentic.
     pub(crate) fn open(&mut self, header: &Header, path: PathId, body: &mut [u8]) -> Option<(Fsn, usize)> {
         let keys = self.keys.as_mut()?;
         let fsn = expand_fsn(header.fsn, keys.expected_fsn(path));
@@ -420,7 +420,7 @@ impl Opening<'_> {
     }
 }
 
-/// Takes a session out of all tables when its task ends, also when the runtime shuts down.
+/// Removes a session from all tables when its task ends, also when the runtime shuts down.
 struct Leave<'a>(&'a Arc<SessionInner>);
 
 impl Drop for Leave<'_> {

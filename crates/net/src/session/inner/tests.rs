@@ -1,4 +1,4 @@
-//! Faults of this program, made on purpose: what they end and what they leave alone.
+//! Internal errors caused on purpose: which parts they end, and which they do not affect.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn pair(server: &Endpoint, client: &Endpoint) -> (Session, Session) {
     (there.unwrap(), here.unwrap())
 }
 
-/// A message each way over a stream of its own.
+/// Checks that a message arrives in each direction, over separate streams.
 async fn still_works((there, here): (&Session, &Session)) {
     let exchange = async {
         let mut out = there.open_stream().await.unwrap();
@@ -86,7 +86,8 @@ async fn a_fault_in_one_session_ends_it_at_both_ends_and_no_other() {
     );
 }
 
-/// Has so much be carried that windows grow, as a sender leaves numbers out; the most that they held, and the server's end.
+/// Carries enough for windows to grow although a sender skips numbers. Returns the largest size of the windows, and the
+/// server's end.
 async fn carry((there, here): (&Session, Session), inner: &SessionInner) -> (usize, Session) {
     let mut out = there.open_stream().await.unwrap();
     let reading = tokio::spawn(async move {
@@ -158,7 +159,7 @@ async fn a_fault_with_the_keys_ends_the_session() {
         let _keys = lock_keys(&session.protection);
         panic!("on purpose, while sealing");
     });
-    // It may have had something to send by itself meanwhile.
+    // The session may have had something to send by itself.
     if let Ok(mut stream) = there.open_stream().await {
         let _ = stream.write_all(b"sealed with nothing?").await;
     }
@@ -205,7 +206,7 @@ async fn a_session_whose_task_is_gone_tells_those_who_wait() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(Leave(&inner));
     assert!(tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it is woken").unwrap());
-    // The first reason stays, whatever the new engine reports.
+    // The first reason counts, whatever the new engine reports.
     inner.abort(close_code::NONE, "ended by its application too");
     assert!(matches!(inner.close_reason(), Some(CloseReason::Local { code: close_code::INTERNAL, .. })));
 }
