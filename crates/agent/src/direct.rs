@@ -22,13 +22,11 @@ use crate::budget::ProbeBudget;
 use crate::permission::Reaches;
 use crate::plan::{LocalAddress, plan_routes};
 
-/// Most addresses of the peer.
 const MAX_PEER_ADDRESSES: usize = 32;
 /// Most routes with recorded failures.
 const MAX_FAILURES: usize = 256;
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Span = Span::from_secs(1);
-/// Longest pause.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
 /// How long a server leaves the opening of paths to its client.
 const HELP_PATIENCE: Span = Span::from_secs(3);

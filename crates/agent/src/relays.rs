@@ -69,7 +69,6 @@ impl std::fmt::Display for GivenUp {
     }
 }
 
-/// A candidate in use.
 #[derive(Debug)]
 struct InUse {
     candidate: Candidate,
@@ -80,7 +79,6 @@ struct InUse {
     rate: Option<Rate>,
 }
 
-/// A candidate in reserve.
 #[derive(Debug)]
 struct Reserve {
     candidate: Candidate,

@@ -4,7 +4,6 @@ use anabranch_wire::{Span, Time};
 
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Span = Span::from_millis(250);
-/// Longest pause.
 const LONGEST_PAUSE: Span = Span::from_secs(15);
 
 /// The pauses of one relay candidate.

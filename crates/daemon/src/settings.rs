@@ -56,7 +56,6 @@ fn with_example(error: SettingsError) -> SettingsError {
     }
 }
 
-/// A node's public key.
 pub(crate) fn node_key(text: &str) -> Result<PublicKey, SettingsError> {
     text.parse().map_err(|error: anabranch_secure::TextError| {
         let hint = "`anabranch keys show` on that machine prints it; it begins with ab1";

@@ -6,7 +6,6 @@ use anabranch_wire::Time;
 use mio::Token;
 use quinn_udp::EcnCodepoint;
 
-/// A received datagram.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) at: Time,

@@ -94,7 +94,6 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Runs until stopped.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(256);
         let mut due = None;

@@ -70,7 +70,6 @@ pub struct DoubleBuffer<T> {
     /// Packets since the current round trip began, those of the one before, its start, and its length.
     round: (usize, usize, Time),
     round_trip: Span,
-    /// Gaps given up.
     given_up: u64,
     /// The most packets that waited at one time.
     most: usize,

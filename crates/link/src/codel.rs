@@ -37,7 +37,6 @@ pub(crate) struct Codel {
 /// The packet at the head, as CoDel sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
-    /// How long it waited.
     pub(crate) waited: Span,
     /// Bytes queued behind it.
     pub(crate) behind: u64,

@@ -32,7 +32,6 @@ impl Outages {
         !self.is_cut && self.next >= self.scheduled.len()
     }
 
-    /// True when the link is down at `now`.
     pub(crate) fn is_down(&mut self, now: Time) -> bool {
         while self.scheduled.get(self.next).is_some_and(|(_, to)| *to <= now) {
             self.next += 1;

@@ -56,7 +56,6 @@ impl Sizes {
         if self.far.is_empty() { &self.near[index % NEAR] } else { &self.far[index & (self.far.len() - 1)] }
     }
 
-    /// The first size.
     #[inline]
     pub(crate) fn front(&self) -> Option<u16> {
         (self.len > 0).then(|| *self.at(self.first))
@@ -85,7 +84,6 @@ impl Sizes {
         self.len += 1;
     }
 
-    /// Makes room for `count` sizes.
     pub(crate) fn make_room(&mut self, count: usize) {
         if count > self.capacity() {
             let mut far: Vec<u16> = (0..self.len).map(|at| *self.at(self.first.wrapping_add(at))).collect();

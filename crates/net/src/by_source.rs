@@ -31,7 +31,6 @@ impl<T> BySource<T> {
         self.members.len()
     }
 
-    /// How many items are of this source.
     pub(crate) fn count(&self, source: &IpAddr) -> usize {
         self.sources.get(source).map_or(0, BTreeSet::len)
     }

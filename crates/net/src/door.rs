@@ -35,7 +35,6 @@ pub(crate) struct Knock {
     pub(crate) body: Box<[u8]>,
 }
 
-/// The queue.
 #[derive(Default)]
 pub(crate) struct Door {
     waiting: Mutex<BySource<Knock>>,

@@ -12,7 +12,6 @@ use anabranch_wire::source;
 use crate::by_source::BySource;
 use crate::session::inner::SessionInner;
 
-/// The places.
 pub(crate) struct HalfOpen {
     most: usize,
     taken: Mutex<BySource<Weak<SessionInner>>>,

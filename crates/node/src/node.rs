@@ -259,7 +259,6 @@ fn not_granted(error: &LinkError, own: &PublicKey) -> Error {
     }
 }
 
-/// The file for the grants of a key.
 fn grants_file(key: &Path) -> PathBuf {
     let mut name = key.as_os_str().to_owned();
     name.push(".grants");

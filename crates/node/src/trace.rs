@@ -15,7 +15,6 @@ use anabranch_wire::Span;
 
 /// Destination port of probes. It should be closed, since the host's error ends the trace.
 const PORT: u16 = 33_434;
-/// Most hops.
 const MOST_HOPS: u8 = 30;
 /// How often a hop is probed, and how long its answer may take.
 const ATTEMPTS: u8 = 3;

@@ -27,7 +27,6 @@ pub(crate) fn hash_block(index: u64, data: &[u8]) -> BlockHash {
     hasher.finish()
 }
 
-/// True when all bytes are zero.
 pub(crate) fn is_zero(data: &[u8]) -> bool {
     let (words, rest) = data.as_chunks::<16>();
     words.iter().all(|word| *word == [0; 16]) && rest.iter().all(|byte| *byte == 0)

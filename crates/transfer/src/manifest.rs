@@ -33,7 +33,6 @@ pub(crate) struct ModifiedTime {
     pub nanoseconds: u32,
 }
 
-/// A file's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileMeta {
     /// Length in bytes; `None` for a stream, whose length is unknown.
@@ -44,7 +43,6 @@ pub(crate) struct FileMeta {
     pub modified: Option<ModifiedTime>,
 }
 
-/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File(FileMeta),

@@ -18,9 +18,7 @@ pub(crate) const VERSION: u16 = 2;
 pub(crate) const MOST_HASHES: usize = 64;
 /// Longest body of a control message: an entry with the longest path and link, or a text.
 pub(crate) const LONGEST_CONTROL: usize = 16 << 10;
-/// Longest body of a request.
 pub(crate) const LONGEST_REQUEST: usize = 32 + 32 * MOST_HASHES;
-/// Longest body of a reply.
 pub(crate) const LONGEST_REPLY: usize = 32 + BLOCK;
 
 const MAGIC: [u8; 4] = *b"ANBT";

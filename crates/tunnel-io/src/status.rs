@@ -129,7 +129,6 @@ struct Noted {
 }
 
 impl FlowBook {
-    /// Records packets of a flow.
     pub(crate) fn note(&mut self, now: Time, flow: u32, key: &FlowKey, (packets, bytes): (usize, usize)) {
         if self.flows.len() >= MOST && !self.flows.contains_key(&flow) {
             self.flows.retain(|_, noted| now.since(noted.last) <= LISTED);

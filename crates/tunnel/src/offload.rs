@@ -145,7 +145,6 @@ fn finish(packet: &mut [u8], header: &VirtioHeader) -> Option<()> {
 struct Plan {
     ip: Header,
     is_tcp: bool,
-    /// Length of all headers.
     headers: usize,
     segment: usize,
 }

@@ -19,7 +19,6 @@ const ACTIVE: Span = Span::from_secs(2);
 const MEMORY: Span = Span::from_secs(60);
 /// Another path must be this many times as good for a flow to move at a pause.
 const BETTER: f64 = 1.5;
-/// Most flows that are remembered.
 const MOST_FLOWS: usize = 4096;
 /// How often inactive flows are looked for.
 const SWEEP: Span = Span::from_millis(500);

@@ -17,7 +17,6 @@ pub(super) struct Experiment {
     pub(super) metrics: &'static [&'static str],
 }
 
-/// The papers, each with its experiments.
 pub(super) const PAPERS: [(&str, &[Experiment]); 6] = [
     ("MPTCP congestion control (NSDI 2011)", nsdi11::EXPERIMENTS),
     ("mTCP (USENIX ATC 2004)", mtcp::EXPERIMENTS),
@@ -27,7 +26,6 @@ pub(super) const PAPERS: [(&str, &[Experiment]); 6] = [
     ("Ours", ours::EXPERIMENTS),
 ];
 
-/// The experiments of all papers.
 pub(super) fn experiments() -> impl Iterator<Item = &'static Experiment> {
     PAPERS.iter().flat_map(|(_, experiments)| experiments.iter())
 }

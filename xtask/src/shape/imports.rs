@@ -35,7 +35,6 @@ struct Module {
     defined: BTreeSet<String>,
 }
 
-/// The modules of a crate.
 type Modules = BTreeMap<Names, Module>;
 
 /// Finds the circles with more than [`MOST_FILES`] files.

@@ -110,7 +110,6 @@ impl Memory {
     }
 }
 
-/// The rule of a kind.
 pub(crate) fn rule(kind: RuleKind) -> &'static dyn Rule {
     match kind {
         // `cubic` uses its memory and `bbr` its model instead of a rule.

@@ -110,7 +110,6 @@ pub struct QlogFiles {
     taken: BTreeSet<String>,
 }
 
-/// The file of an end.
 struct EndFile {
     path: PathBuf,
     file: BufWriter<File>,

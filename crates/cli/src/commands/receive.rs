@@ -110,8 +110,8 @@ fn looks_like_ticket(word: &str) -> bool {
     word.starts_with('@') || word.starts_with(TICKET_PREFIX)
 }
 
-/// What to do with files whose names are taken. By default such a file stays and is an error in the end. A
-/// file with the right content is never touched.
+/// The policy for files whose names are taken. By default such a file stays and is an error in the end. A file with the
+/// right content is never touched.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 pub struct Taken {

@@ -54,7 +54,6 @@ fn packets(pid: Pid, size: usize, run: usize) -> Vec<u8> {
     packet.repeat(run)
 }
 
-/// Sends a run of packets.
 type SendRun<'a> = dyn Fn(&[u8]) + 'a;
 
 /// One way to send to a forwarder.

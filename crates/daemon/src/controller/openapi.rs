@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::status::{GrantStatus, RelayStatus, Status};
 use anabranch_service::http::Problem;
 
-/// The document.
 pub(super) fn document() -> Value {
     // OpenAPI 3.1 uses plain JSON Schema.
     let mut settings = SchemaSettings::draft2020_12();

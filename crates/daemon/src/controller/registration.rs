@@ -17,7 +17,6 @@ use tokio::task::JoinHandle;
 
 use anabranch_node::{ControllerHint, Link, LinkError};
 
-/// Interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Pause before a relay connects again, and after a refusal.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -8,7 +8,6 @@ use anabranch_overlay::controller::Directory;
 use anabranch_overlay::controller::message::{FiguresTold, GrantedRelay, Neighbours};
 use anabranch_overlay::sense::{Changes, LinkMap, Mesh};
 
-/// Neighbours of each relay.
 const NEIGHBOURS: usize = 8;
 /// A relay that is silent for this long is no longer measured; a restart takes less.
 const GONE: Span = Span::from_secs(30);

@@ -74,7 +74,6 @@ impl State {
         }
     }
 
-    /// The pace of a client's requests.
     pub(super) fn pace(&self, client: PublicKey) -> SharedPace {
         self.paces.of(client, Instant::now())
     }
@@ -84,7 +83,6 @@ impl State {
         self.core().relay.pass_own(self.now(), bytes)
     }
 
-    /// Sets the endpoint's clock.
     pub(super) fn set_clock(&self, clock: Clock) {
         // It is set once, at the start.
         let _ = self.clock.set(clock);

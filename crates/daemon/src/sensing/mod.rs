@@ -26,7 +26,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The pump's pause without a deadline.
 const FAR: Duration = Duration::from_secs(60);
-/// Longest message.
 const LONGEST: u16 = 64;
 
 /// See the module's documentation.

@@ -42,7 +42,6 @@ pub enum Lag {
     AsPrinted,
 }
 
-/// The events of one path.
 #[derive(Clone, Debug)]
 struct Events {
     path: PathId,

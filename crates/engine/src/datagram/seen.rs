@@ -7,7 +7,6 @@
 pub(super) const WINDOW: u64 = 16 << 10;
 /// Length of a narrow window.
 pub(super) const NARROW: u64 = 256;
-/// Bytes of a wide window.
 pub(super) const WIDE_COST: u64 = WINDOW / 8;
 
 #[derive(Debug, Default)]
@@ -48,7 +47,6 @@ impl Seen {
         self.wide.is_none() && number.max(self.end) >= NARROW
     }
 
-    /// True when the window is wide.
     pub(super) fn is_wide(&self) -> bool {
         self.wide.is_some()
     }

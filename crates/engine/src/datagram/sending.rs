@@ -41,7 +41,6 @@ pub(crate) struct Sending<P> {
 }
 
 struct Class<P> {
-    /// The next number.
     next: u64,
     block: Option<Block<P>>,
 }

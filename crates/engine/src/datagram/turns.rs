@@ -22,7 +22,6 @@ const FEW_AT_ONCE: u64 = 5;
 /// Longest debt of a session that took more than its guaranteed turns; it waits this out when turns are scarce.
 const LONGEST_DEBT: Span = Span::from_secs(1);
 
-/// The turns of one session.
 #[derive(Debug)]
 pub(super) struct Turns {
     budget: MemoryBudget,

@@ -62,7 +62,6 @@ impl Queued {
         next >= run.end() && run.length > 0
     }
 
-    /// Bytes bound to the path.
     pub(crate) fn bound_bytes(&self) -> u64 {
         self.bound_bytes
     }

@@ -128,7 +128,6 @@ impl Receipt {
         self.received.last().map(|range| range.end - 1)
     }
 
-    /// Packets received.
     pub(crate) fn packets(&self) -> u64 {
         self.packets
     }

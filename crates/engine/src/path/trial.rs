@@ -9,7 +9,6 @@ use anabranch_wire::{Span, Time};
 
 use super::trouble::GRACE;
 
-/// Packets of a train.
 const TRAIN: u32 = 10;
 /// A train that arrives at less than this part of the usual rate is slow.
 const LEAST: f64 = 0.25;

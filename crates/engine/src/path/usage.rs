@@ -9,7 +9,6 @@ use crate::manager::{IdleReason, Meter, PathMeter, Standing};
 pub(crate) struct Usage {
     /// The cap that the path's bytes count against.
     meter: Option<Box<PathMeter>>,
-    /// The use announced to the peer.
     announced: PathUse,
     /// The use that this end wants while the cap is not used up.
     wanted: PathUse,

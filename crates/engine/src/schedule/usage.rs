@@ -32,7 +32,6 @@ fn least(paths: &[PathView], of: impl Fn(&PathView) -> f64) -> Decision {
     found.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: path.mtu })
 }
 
-/// Bytes of a block.
 const BLOCK: u64 = 64 << 10;
 
 /// Whole blocks of [`BLOCK`] bytes, each on one path, in turn [T3]: for data coded in blocks.

@@ -23,7 +23,6 @@ use crate::schedule::{Decision, Item, PathView, SessionView};
 use crate::stats::SessionStats;
 use crate::stream::MemoryBudget;
 
-/// Classes of datagrams.
 const CLASSES: usize = 16;
 
 /// Why a datagram was refused.
@@ -40,7 +39,6 @@ pub enum DatagramError {
     NotConnected,
 }
 
-/// The datagrams of a session.
 pub(super) struct Datagrams<P> {
     /// Present once a datagram was sent or received.
     queues: Option<Box<Queues<P>>>,

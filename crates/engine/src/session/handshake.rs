@@ -28,7 +28,6 @@ struct Candidate {
     pause: Span,
 }
 
-/// The handshake of a session.
 pub(super) struct Handshake {
     /// Routes over which INIT is sent.
     candidates: Vec<Candidate>,

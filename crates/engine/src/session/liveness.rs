@@ -87,7 +87,6 @@ impl Liveness {
         self.coupling.review(now, flight);
     }
 
-    /// Suspects a silent path.
     fn suspect_silent<P: Payload>(&mut self, flight: &mut Flight<P>, index: usize) {
         let path = flight.paths.edit(index);
         let received = path.stats().data_received;

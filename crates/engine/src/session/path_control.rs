@@ -515,7 +515,6 @@ impl PathControl {
         }
     }
 
-    /// The next timeout of all paths.
     pub(super) fn next_timeout<P: Payload>(&self, flight: &Flight<P>) -> Time {
         flight.paths.next_timeout(|path| {
             if path.is_closing() {

@@ -170,7 +170,6 @@ impl PathIds {
         retired.is_some()
     }
 
-    /// Number of reserved ids.
     pub(super) fn reserved_count(&self) -> u32 {
         self.reserved.len() as u32
     }

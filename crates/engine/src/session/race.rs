@@ -39,7 +39,6 @@ impl Raced {
     }
 }
 
-/// The routes of the race.
 #[derive(Debug, Default)]
 pub(super) struct Race {
     /// Routes on which INIT was sent and nothing arrived.

@@ -83,7 +83,6 @@ impl Reports {
         Self(config.reports.map(|config| Box::new(reporter(config))))
     }
 
-    /// Counts bytes received.
     #[inline]
     pub(super) fn on_received(&mut self, bytes: usize) {
         if let Some(reporter) = &mut self.0 {
@@ -118,7 +117,6 @@ impl Reports {
     }
 }
 
-/// Handles a report from the peer.
 pub(super) fn handle_report<P: Payload>(flight: &mut Flight<P>, report: &Report) {
     let alpha = flight.config.reports.unwrap_or_default().alpha;
     let Some(index) = flight.paths.place_of(report.path) else { return };

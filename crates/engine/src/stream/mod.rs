@@ -57,7 +57,6 @@ struct Stream<P> {
     send: SendHalf<P>,
     recv: RecvHalf<P>,
     queued: bool,
-    /// Whether it is in [`Streams::credit_blocked`].
     credit_blocked: bool,
     /// Whether its data is sent on every path.
     redundant: bool,

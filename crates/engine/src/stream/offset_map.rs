@@ -27,7 +27,6 @@ pub(super) struct OffsetMap<T> {
 #[derive(Debug)]
 #[repr(C)]
 struct Chunk<T> {
-    /// The value at each offset.
     values: Vec<T>,
     /// Ascending.
     offsets: SmallVec<[u64; CHUNK_LEN]>,
@@ -55,7 +54,6 @@ impl<T> OffsetMap<T> {
         }
     }
 
-    /// Prefetches a value.
     pub(super) fn prefetch_value(&self, position: Position) {
         prefetch_item(&self.chunks[position.chunk].values, position.index);
     }

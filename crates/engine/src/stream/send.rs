@@ -121,7 +121,6 @@ impl<P: Payload> SendHalf<P> {
         self.next
     }
 
-    /// The offset of the next run.
     pub(crate) fn next_offset(&self) -> u64 {
         self.lost.first().map_or(self.next, |lost| lost.start)
     }

@@ -110,7 +110,6 @@ impl<P: Payload> Streams<P> {
         self.next().is_some_and(|stream| stream.send.has_work(credit))
     }
 
-    /// The next stream to send.
     fn next(&self) -> Option<&Stream<P>> {
         self.ready.front().and_then(|id| self.table.get(*id))
     }

@@ -11,7 +11,6 @@ use anabranch_sim::chance::{Chance, seed_of};
 
 /// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x6772_6964;
-/// Bytes of a file.
 const FILE: u64 = 10_000_000;
 /// Smallest receive window: less would not hold the first flight.
 const LEAST_WINDOW: u64 = 20_000;

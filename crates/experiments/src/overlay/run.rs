@@ -70,7 +70,6 @@ enum What {
     Heard { relay: usize, known: u64 },
 }
 
-/// The key of a relay.
 fn key(index: usize) -> PublicKey {
     let mut bytes = [0; 32];
     for (part, chunk) in bytes.chunks_exact_mut(8).enumerate() {

@@ -93,7 +93,6 @@ enum Probe {
     Link(usize),
 }
 
-/// Records a run.
 pub(crate) struct Recorder {
     course: Course,
     /// The source of each line, and its counter at the last sample.

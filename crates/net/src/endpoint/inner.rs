@@ -180,7 +180,6 @@ impl EndpointInner {
         sockets.iter().find(|socket| socket.id == id).cloned()
     }
 
-    /// All sockets now.
     pub(crate) fn sockets(&self) -> Vec<Arc<BoundSocket>> {
         self.sockets.read().expect("no panic while held").clone()
     }

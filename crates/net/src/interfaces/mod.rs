@@ -70,7 +70,6 @@ struct Link {
     mtu: u32,
     running: bool,
     loopback: bool,
-    /// True for a bridge.
     bridge: bool,
     /// True for an end of a veth pair and for a tap, by which containers and virtual machines are connected.
     virtual_port: bool,

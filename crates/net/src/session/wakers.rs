@@ -18,7 +18,6 @@ pub(crate) enum Wait {
     Accept,
     /// Credit to open a stream.
     Open,
-    /// A datagram.
     Datagram,
 }
 

@@ -113,7 +113,6 @@ pub struct Received {
 }
 
 impl Batch<'_> {
-    /// How many datagrams it holds.
     fn datagrams(&self) -> u64 {
         self.contents.len().div_ceil(self.segment.max(1)) as u64
     }

@@ -55,7 +55,6 @@ pub(crate) fn store(file: &Path, held: &Held, now: UnixTime) -> io::Result<()> {
     write(file, all, now)
 }
 
-/// Removes a grant.
 pub(crate) fn remove(file: &Path, grant: GrantId, now: UnixTime) -> io::Result<()> {
     let mut all = load(file);
     all.retain(|other| other.grant.id != grant);

@@ -44,7 +44,6 @@ pub struct Wanted {
     pub back: Pid,
 }
 
-/// The progress of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Progress {
     /// How many PIDs the next hop has accepted so far.
@@ -149,7 +148,6 @@ impl RelayConnection {
         self.session.closed().await;
     }
 
-    /// The events of the session.
     pub(crate) fn events(&self) -> Events {
         self.session.events()
     }

@@ -17,7 +17,6 @@ use crate::grants::Grants;
 
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A node's registration at a relay, which lasts until this is dropped.

@@ -121,7 +121,6 @@ impl Egress {
         }
     }
 
-    /// Sets the relay's rate.
     pub(super) fn set_link_rate(&mut self, rate: Option<Rate>) {
         if self.link.rate != rate {
             self.link = Shaper::new(rate);

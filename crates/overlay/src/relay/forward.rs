@@ -14,7 +14,6 @@ use super::message::FlowState;
 use super::types::Hop;
 use super::{Relay, exit};
 
-/// Length of a reset.
 const RESET_LEN: usize = Header::LEN + size_of::<ResetToken>();
 
 /// Datagrams that arrived together.

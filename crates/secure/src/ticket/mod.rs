@@ -184,7 +184,6 @@ fn read_addresses(reader: &mut Reader<&[u8]>) -> Option<Vec<SocketAddr>> {
     (0..read_count(reader, MAX_ADDRESSES)?).map(|_| reader.address().ok()).collect()
 }
 
-/// A count of at most `most`.
 fn read_count(reader: &mut Reader<&[u8]>, most: usize) -> Option<usize> {
     reader.u8("count").ok().map(usize::from).filter(|count| *count <= most)
 }

@@ -16,7 +16,6 @@ pub(crate) struct ChunkedList {
 }
 
 impl ChunkedList {
-    /// The empty list.
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, filled: PIECE as u32 };
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -24,7 +23,6 @@ impl ChunkedList {
     }
 }
 
-/// The chunks of all lists.
 #[derive(Debug)]
 pub(crate) struct ChunkedLists<T> {
     pieces: Vec<[T; PIECE]>,

@@ -92,7 +92,6 @@ impl Express {
         self.arrived = arrived;
     }
 
-    /// Counters of a link.
     pub(super) fn stats(&mut self, link: usize) -> LinkStats {
         let Self { links, flights, underway, .. } = self;
         if underway.is_empty() {

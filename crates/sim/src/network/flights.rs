@@ -74,7 +74,6 @@ impl Entry {
     }
 }
 
-/// All flights.
 #[derive(Debug)]
 pub(crate) struct Flights {
     /// Bits of nanoseconds in a narrow slot.

@@ -2,7 +2,6 @@
 
 /// Slots of a ring. A bitmap marks the occupied slots, and a second one the non-zero words of the first.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
-/// Bits of a slot's number.
 pub(crate) const SLOT_BITS: u32 = 12;
 
 /// A bit for each slot, and one for each non-zero word of these.

@@ -125,7 +125,6 @@ impl Stepwise {
         }
     }
 
-    /// Changes a link.
     pub(super) fn change(&mut self, now: Time, index: usize, change: &LinkChange, freight: &mut Freight) {
         let link = &mut self.links[index];
         match change {

@@ -12,7 +12,6 @@ use super::flow::SERVER;
 use super::plan::StripingPlan;
 use super::wires::Envelope;
 
-/// A packet with its envelope.
 type Parcel = (Envelope, Message<Length>);
 
 /// The layer between a session and its routes.
@@ -37,7 +36,6 @@ impl StripingLayer {
         self.buffer = self.plan.buffer.map(|size| DoubleBuffer::new(size, &self.plan.lanes, self.plan.back));
     }
 
-    /// The route of an end's next packet.
     pub(crate) fn next_route(&mut self, end: usize) -> usize {
         if end == SERVER {
             return 0;

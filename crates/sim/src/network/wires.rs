@@ -201,7 +201,6 @@ impl Wires {
         }
     }
 
-    /// Counters of a link at `now`.
     pub(crate) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
         match &mut self.links {
             Links::Express(links) => links.stats(link),

@@ -29,7 +29,6 @@ const RESERVE: u64 = 256 << 20;
 
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
-/// The writer's channels.
 pub(crate) struct WritePorts {
     pub in_flight: Receiver<InFlight>,
     pub replies: mpsc::Receiver<Reply>,

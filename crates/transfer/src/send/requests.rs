@@ -14,7 +14,6 @@ use crate::message::{LONGEST_REQUEST, Request};
 /// Size of the buffer; more than the longest request.
 const AHEAD: usize = 8 << 10;
 
-/// The requests of one receiver.
 pub(crate) struct Requests<R> {
     reader: R,
     /// Bytes read; those before `taken` are decoded.

@@ -24,7 +24,6 @@ use crate::report::Report;
 pub(crate) const A_TURN: usize = 8 << 20;
 /// Bytes before the data in a block's frame: header and hash.
 const PREFIX: usize = FRAME_HEADER + 32;
-/// The shortest piece of a block.
 const SHORTEST_PIECE: usize = 4 << 10;
 const CHANGED: &str = "it changed on the sender while it was being sent; run the same command again";
 

@@ -23,7 +23,6 @@ pub struct Fetcher<'a> {
     args: &'a ReceiveArgs,
     question: Question,
     node: &'a Node,
-    /// The sender.
     dial: &'a Dial,
     display: Progress,
     start: Instant,

@@ -18,7 +18,6 @@ use crate::ui::out::{self, Stream};
 /// Most seeds of an undecided cell.
 const MOST_SEEDS: usize = 80;
 
-/// A grid to run.
 pub(super) struct Grid<'a> {
     pub args: &'a RunArgs,
     pub context: &'a Context,

@@ -32,7 +32,6 @@ impl<'a> Folder<'a> {
         Ok(Self { path, taken: BTreeSet::new() })
     }
 
-    /// Writes drawings.
     pub(super) fn save_all(&mut self, drawings: Vec<Drawing>) -> Result<(), Failure> {
         drawings.into_iter().try_for_each(|drawing| self.save(drawing))
     }

@@ -125,7 +125,6 @@ pub(super) fn run_jobs(
 struct Desk<J> {
     jobs: Vec<J>,
     next: AtomicUsize,
-    /// The progress of each thread.
     progress: Vec<AtomicU32>,
 }
 

@@ -73,7 +73,7 @@ Exit codes:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct SimArgs {
-    /// What to do
+    /// The subcommand.
     #[command(subcommand)]
     pub command: SimCommand,
 }

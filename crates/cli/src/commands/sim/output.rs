@@ -24,7 +24,6 @@ pub(super) struct Bounds {
 const LISTED: usize = 20;
 
 impl Bounds {
-    /// Of these runs.
     pub(super) fn of(runs: &[RunRecord]) -> Self {
         let mut bounds = Self::default();
         runs.iter().for_each(|run| bounds.add(run));
@@ -52,7 +51,6 @@ impl Bounds {
     }
 }
 
-/// Writes runs.
 pub(super) struct Writer {
     format: Format,
     /// The description above a table.

@@ -100,7 +100,6 @@ fn report(args: &RunArgs, runs: &[Run]) -> Result<(), Failure> {
     }
 }
 
-/// The metrics of all runs.
 fn names(runs: &[Run]) -> BTreeSet<&String> {
     runs.iter().flat_map(|run| run.metrics.keys()).collect()
 }

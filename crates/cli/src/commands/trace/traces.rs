@@ -17,7 +17,6 @@ const VERSION: u32 = 1;
 /// The most hops per trace and traces per file.
 const MOST: usize = 1_024;
 
-/// A file of traces.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

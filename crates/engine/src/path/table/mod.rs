@@ -48,13 +48,11 @@ pub(crate) struct Departure {
 }
 
 impl Paths {
-    /// The place of a path.
     #[inline]
     pub(crate) fn place_of(&self, id: PathId) -> Option<usize> {
         self.index.place_of(id)
     }
 
-    /// True when this is the place of that path.
     #[inline]
     pub(crate) fn is_at(&self, place: usize, id: PathId) -> bool {
         self.index.is_at(place, id)

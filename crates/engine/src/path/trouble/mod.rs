@@ -224,7 +224,6 @@ impl Trouble {
         bloated.map(|window| window.min(before.unwrap_or(window))).or(before)
     }
 
-    /// Holds the path from now on.
     pub(crate) fn hold(&mut self, now: Time, why: Fault) {
         if self.hold.is_some() {
             return;

@@ -143,7 +143,6 @@ impl Evidence {
         }
     }
 
-    /// Forgets the delays of a path.
     fn forget_delays(&mut self, path: PathId) {
         match &mut self.method {
             Method::Losses(_) | Method::Delays(_) => {}

@@ -13,7 +13,6 @@ use crate::scenario::units::{PACKET, QueueText};
 const MAX_DELAY: Span = Span::from_secs(1000);
 /// Fastest link, in bits a second.
 const MAX_RATE: u64 = 10_000_000_000_000;
-/// The default queue.
 const QUEUE: QueueText = QueueText::Bytes(QUEUE_BYTES);
 const QUEUE_BYTES: f64 = 1000.0 * PACKET as f64;
 /// Longest queue, in bytes.
@@ -168,7 +167,6 @@ pub(super) fn spaced(key: &str, rate: Rate, bytes: u64) -> Result<Span, Scenario
     Ok(every)
 }
 
-/// Checks the rate of a link.
 pub(super) fn link_rate(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
     positive(key, rate).map_err(|mut error| {
         if rate == Rate::ZERO {
@@ -185,7 +183,6 @@ pub(super) fn check_delay(key: &str, delay: Span) -> Result<Span, ScenarioError>
     Ok(delay)
 }
 
-/// Checks the length of a queue.
 fn check_length(key: &str, bytes: f64) -> Result<(), ScenarioError> {
     let error = |message: &str, hint: &str| Err(ScenarioError::new(key, message).hint(hint));
     if bytes < PACKET as f64 {

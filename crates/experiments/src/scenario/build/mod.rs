@@ -143,7 +143,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Builds every table.
     fn build(mut self) -> Result<Built, ScenarioError> {
         self.times()?;
         self.names()?;

@@ -50,7 +50,6 @@ pub(super) fn supply(
     }
 }
 
-/// Checks the size of a file.
 pub(super) fn check_size(key: &str, bytes: u64) -> Result<u64, ScenarioError> {
     if (1..=MAX_BYTES).contains(&bytes) {
         return Ok(bytes);

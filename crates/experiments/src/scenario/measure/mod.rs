@@ -46,7 +46,6 @@ impl Mean {
     }
 }
 
-/// Samples of a flow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlowSamples {
     /// Window in packets and round-trip time in milliseconds of each path.
@@ -189,7 +188,7 @@ pub(crate) struct Exceeded {
 pub(crate) enum Limit {
     /// Packets in the network at once: how many are allowed, the fullest link, and how many are there.
     Packets { most: usize, link: String, there: u64 },
-    /// Events.
+    /// The number of events allowed.
     Events { most: u64 },
     /// The caller stopped the run.
     Caller,

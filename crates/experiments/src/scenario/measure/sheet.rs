@@ -29,7 +29,6 @@ impl Sheet {
         Prefixed { sheet: self, prefix: format!("{kind}.{name}.") }
     }
 
-    /// All names.
     pub(super) fn into_names(self) -> BTreeSet<String> {
         self.measured.into_keys().chain(self.missing).collect()
     }

@@ -107,7 +107,6 @@ impl SessionInner {
         lock(&self.outbox, Outbox::clear)
     }
 
-    /// Sets the session's keys.
     pub(crate) fn set_keys(&self, keys: Protection) {
         *lock_keys(&self.protection) = Some(keys);
     }

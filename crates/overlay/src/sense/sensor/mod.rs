@@ -31,7 +31,6 @@ const CARS_ACKNOWLEDGED: u64 = 2;
 pub(in crate::sense) const PROBE_COST: u64 = PACKET + 5 + ACK;
 /// Bytes of one probe for the other end: the acknowledgement of the probe, and the answer.
 pub(in crate::sense) const ANSWER_COST: u64 = PACKET + 31 + ACK;
-/// Most links of a node.
 pub(in crate::sense) const MOST_LINKS: usize = 64;
 /// Answers to one node's probes, on average and at once. A measurer probes every two seconds, and three more times
 /// after a missing answer, so nodes that probe more take nothing from others.

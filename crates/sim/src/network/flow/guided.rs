@@ -24,7 +24,6 @@ const MAX_DECISIONS: usize = 4_096;
 /// The state of a candidate.
 #[derive(Debug, Default)]
 enum Relayed {
-    /// In reserve.
     #[default]
     Unused,
     /// To be opened at this time.
@@ -107,7 +106,6 @@ impl Guided {
         (route.socket as usize) < self.plan.direct
     }
 
-    /// Handles an event of an end's session.
     pub(super) fn on_event(&mut self, now: Time, end: usize, event: &Event, session: &Session<Length>) {
         match event {
             Event::Established => {

@@ -45,7 +45,6 @@ pub(crate) enum Served {
 /// Index of each path's routes in the route table: to the server, and back.
 pub(crate) type Routes = Arc<[[u32; 2]]>;
 
-/// Counters of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowCounts {
     /// Stream bytes read by earlier sessions of this slot, and all bytes of datagrams.
@@ -133,7 +132,6 @@ pub(crate) struct Flow {
     openings: Vec<Span>,
     /// When a file was completely acknowledged.
     pub finished_at: Option<Time>,
-    /// When the first datagram was sent.
     first_datagram: Time,
     /// Datagrams in order of arrival: number and delay.
     pub delays: Vec<(u32, Span)>,
@@ -289,7 +287,6 @@ impl Flow {
         self.sessions[end].as_ref().map(Session::stats).or_else(ended).unwrap_or_default()
     }
 
-    /// Bytes that the server has read.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.counts.bytes + self.live_bytes()
     }
@@ -336,7 +333,6 @@ impl Flow {
         true
     }
 
-    /// Handles a packet.
     #[inline]
     pub(crate) fn handle_packet(&mut self, now: Time, envelope: Envelope, message: &mut Message<Length>) {
         let Some(thin) = &mut self.thin else { return self.hand_up(now, envelope, message) };

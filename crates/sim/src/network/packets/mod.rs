@@ -184,7 +184,6 @@ impl Packets {
         packed
     }
 
-    /// Prefetches a packet.
     pub(crate) fn prefetch(&self, place: u32) {
         prefetch_item(&self.packed, place as usize);
     }
