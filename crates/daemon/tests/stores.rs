@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anabranch_daemon::store::{AnyStore, Etcd, EtcdSettings, OpenError, Redb};
 use anabranch_net::{Rate, Time};
 use anabranch_overlay::controller::{
-    Ask, Commit, Directory, Load, Location, MemoryStore, Offer, Policy, Quota, RequestId, Revision, Store,
-    StoreError, Transaction, allocate, register, renew,
+    Ask, Clocks, Commit, Controller, Directory, Load, Location, MemoryStore, Offer, Policy, Quota, RequestId,
+    Revision, Store, StoreError, Transaction, allocate, register, renew,
 };
 use anabranch_overlay::grant::{Limits, UnixTime};
 
@@ -55,13 +55,13 @@ async fn goes_back_with_the_clock(store: AnyStore) {
         pids: 20,
         rate: None,
     };
+    let controller = Controller { store: &store, policy: &policy, directory: &directory };
     let asked = async |wall: u64, number| {
         let offer = Offer { pids: 20 + u64::from(number), ..offer.clone() };
-        let who = (&policy, &directory);
-        register(&store, who, UnixTime(wall), (relay, &offer)).await?;
+        register(&controller, UnixTime(wall), relay, &offer).await?;
         let request = RequestId { made: UnixTime(wall), random: [number; 8] };
         let ask = Ask { request, relays: 1, least: 1, limits, lifetime: 600 };
-        allocate(&store, who, (Time::ZERO, UnixTime(wall)), client, &ask).await
+        allocate(&controller, Clocks { local: Time::ZERO, wall: UnixTime(wall) }, client, &ask).await
     };
     let (right, ahead) = (1_800_000_000, 1_800_000_000 + 86_400);
     asked(right, 1).await.unwrap();
@@ -69,7 +69,7 @@ async fn goes_back_with_the_clock(store: AnyStore) {
     let back = asked(right, 3).await.unwrap().grant().clone();
     assert_eq!(back.issued, UnixTime(right));
     // A grant from the time of the fast clock is valid again after a renewal.
-    let renewed = renew(&store, &policy, UnixTime(right), client, (early.id, 600)).await.unwrap();
+    let renewed = renew(&controller, UnixTime(right), client, early.id, 600).await.unwrap();
     assert_eq!((renewed.grant().not_before, renewed.grant().not_after.0), (UnixTime(right), right + 600));
 }
 

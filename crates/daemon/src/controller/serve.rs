@@ -8,7 +8,8 @@ use anabranch_overlay::controller::message::{
     Again, CONTROL_VERSION, GrantedRelay, MAX_BODY, Neighbours, Reply, Request,
 };
 use anabranch_overlay::controller::{
-    Approved, Ask, ControlError, Load, SILENT, allocate, confirm, give_back, register, renew, taken_back,
+    Approved, Ask, Clocks, ControlError, Controller, Load, SILENT, allocate, confirm, give_back, register,
+    renew, taken_back,
 };
 use anabranch_overlay::grant::GrantId;
 use anabranch_overlay::sense::Changes;
@@ -128,13 +129,13 @@ impl Peer {
 
     async fn carry_out(&mut self, shared: &Shared, request: Request) -> Result<Reply, ControlError> {
         let policy = shared.policy();
-        let (store, directory) = (&shared.store, &shared.directory);
+        let controller = Controller { store: &shared.store, policy: &policy, directory: &shared.directory };
         match request {
             Request::Register { instance, offer } => {
                 policy.may_relay(&self.key)?;
                 shared.directory().begin(shared.clock.now(), (self.key, instance), &offer.addresses)?;
                 self.instance = Some(instance);
-                register(store, (&policy, directory), wall(), (self.key, &offer)).await?;
+                register(&controller, wall(), self.key, &offer).await?;
                 Ok(Reply::Registered { signs: shared.signer.public().to_string() })
             }
             Request::Heartbeat { load, confirmed, links } => {
@@ -160,19 +161,18 @@ impl Peer {
             }
             Request::Allocate { .. } => match request.ask() {
                 Some(ask) => {
-                    let times = (shared.clock.now(), wall());
-                    let approved =
-                        allocate(store, (&policy, directory), times, self.key, &checked(ask)).await?;
+                    let now = Clocks { local: shared.clock.now(), wall: wall() };
+                    let approved = allocate(&controller, now, self.key, &checked(ask)).await?;
                     Ok(granted(shared, &approved))
                 }
                 None => Ok(Reply::Denied { why: "nothing was asked for".into(), again: Again::Never }),
             },
             Request::Renew { grant, lifetime } => {
-                let approved = renew(store, &policy, wall(), self.key, (grant, lifetime)).await?;
+                let approved = renew(&controller, wall(), self.key, grant, lifetime).await?;
                 Ok(granted(shared, &approved))
             }
             Request::GiveBack { grant } => {
-                give_back(store, wall(), self.key, grant).await?;
+                give_back(&shared.store, wall(), self.key, grant).await?;
                 Ok(Reply::GivenBack)
             }
             // A second greeting is answered above.

@@ -1,65 +1,21 @@
 //! Grants: allocated, renewed, given back, revoked, confirmed.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Mutex;
-
 use anabranch_secure::PublicKey;
-use anabranch_wire::Time;
 
+use super::ask::{Ask, RequestId};
+use super::denied::{ControlError, Denied, Room};
 use super::directory::{Directory, lock};
-use super::policy::Policy;
-use super::record::{ClientRecord, Held, MAX_GIVEN_BACK, MAX_MARKS, RelayRecord, Reserved, TakenBack};
+use super::parts::{Clocks, Controller};
+use super::policy::Quota;
+use super::record::{
+    ClientRecord, Held, MAX_GIVEN_BACK, MAX_MARKS, RelayRecord, Reserved, TakenBack, check_clock, client_key,
+    relay_key,
+};
 use super::register::load_relays;
 use super::store::{Commit, Entry, Revision, Store, StoreError, Transaction};
-use super::{
-    ATTEMPTS, ControlError, Denied, MAX_SKEW, REQUEST_AGE, Room, check_clock, client_key, relay_key,
-};
+use super::{ATTEMPTS, MAX_SKEW, REQUEST_AGE};
 use crate::MessageError;
 use crate::grant::{Grant, GrantId, GrantSigner, Limits, MAX_VALIDITY, UnixTime};
-
-/// Identifies a client's request for a grant: its time, and random bytes of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId {
-    /// The time of the request by the client's clock.
-    pub made: UnixTime,
-    /// Random bytes, drawn for this request.
-    pub random: [u8; 8],
-}
-
-impl fmt::Display for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}-{:016x}", self.made.0, u64::from_be_bytes(self.random))
-    }
-}
-
-impl FromStr for RequestId {
-    type Err = MessageError;
-
-    fn from_str(text: &str) -> Result<Self, MessageError> {
-        let wrong = MessageError::Invalid("request id");
-        let (made, random) = text.split_once('-').filter(|(_, random)| random.len() == 16).ok_or(wrong)?;
-        let number = |digits: &str| u64::from_str_radix(digits, 16).map_err(|_| wrong);
-        let id = Self { made: UnixTime(number(made)?), random: number(random)?.to_be_bytes() };
-        // An id has one text form; otherwise one request could be stored twice.
-        if id.to_string() == text { Ok(id) } else { Err(wrong) }
-    }
-}
-
-/// A request for a grant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Its id; repeated requests have the same one.
-    pub request: RequestId,
-    /// Most relays.
-    pub relays: u8,
-    /// Fewest relays; with fewer the grant would be useless.
-    pub least: u8,
-    /// Limits at each relay, cut to the quota.
-    pub limits: Limits,
-    /// Lifetime in seconds.
-    pub lifetime: u64,
-}
 
 /// A grant that is committed in the store, and so may be signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,19 +85,20 @@ impl Read {
 /// Why it is refused. Nothing is committed then, unless the store failed: the client repeats the same request, here
 /// or at another controller.
 pub async fn allocate<S: Store>(
-    store: &S,
-    (policy, directory): (&Policy, &Mutex<Directory>),
-    (now, wall): (Time, UnixTime),
+    controller: &Controller<'_, S>,
+    now: Clocks,
     client: PublicKey,
     ask: &Ask,
 ) -> Result<Approved, ControlError> {
+    let Controller { store, policy, directory } = *controller;
+    let wall = now.wall;
     let quota = policy.quota(&client)?;
     let ask = &quota.cut(ask)?;
     let request = ask.request.to_string();
     let id = grant_id(&client, &ask.request);
     let mut reloaded = false;
     for _ in 0..ATTEMPTS {
-        let choose = || fitting(&lock(directory), (now, wall), ask);
+        let choose = || fitting(&lock(directory), now, ask);
         let (mut chosen, mut limits) = choose();
         if (chosen.len() < usize::from(ask.relays) || limits != ask.limits) && !reloaded {
             // This controller's copy of the relays' records may be old.
@@ -165,7 +122,7 @@ pub async fn allocate<S: Store>(
         if chosen.len() < usize::from(ask.least) {
             let (wanted, found) = (ask.least, chosen.len() as u8);
             let more = Reserved::of(&ask.limits);
-            let out = lock(directory).left_out((now, wall), &policy.relays, more);
+            let out = lock(directory).left_out(now, &policy.relays, more);
             return Err(Denied::NoCapacity { wanted, found, out }.into());
         }
         let more = Reserved::of(&limits);
@@ -200,10 +157,10 @@ pub async fn allocate<S: Store>(
 
 /// Chooses relays and limits for a grant. If too few relays have room for the requested paths, half as many paths are
 /// tried, and so on down to one.
-fn fitting(directory: &Directory, time: (Time, UnixTime), ask: &Ask) -> (Vec<PublicKey>, Limits) {
+fn fitting(directory: &Directory, now: Clocks, ask: &Ask) -> (Vec<PublicKey>, Limits) {
     let mut limits = ask.limits;
     loop {
-        let chosen = directory.choose(time, ask.relays, Reserved::of(&limits));
+        let chosen = directory.choose(now, ask.relays, Reserved::of(&limits));
         // A path takes two PIDs.
         if chosen.len() >= usize::from(ask.least) || limits.pids < 4 {
             return (chosen, limits);
@@ -218,12 +175,13 @@ fn fitting(directory: &Directory, time: (Time, UnixTime), ask: &Ask) -> (Vec<Pub
 /// # Errors
 /// [`Denied::NoSuchGrant`] when it has expired or was revoked, and denials by the current quota.
 pub async fn renew<S: Store>(
-    store: &S,
-    policy: &Policy,
+    controller: &Controller<'_, S>,
     now: UnixTime,
     client: PublicKey,
-    (grant, lifetime): (GrantId, u64),
+    grant: GrantId,
+    lifetime: u64,
 ) -> Result<Approved, ControlError> {
+    let Controller { store, policy, .. } = *controller;
     let quota = policy.quota(&client)?;
     let until = now.0.saturating_add(lifetime.min(quota.lifetime).min(MAX_VALIDITY));
     for _ in 0..ATTEMPTS {
@@ -281,7 +239,7 @@ fn check_age(now: UnixTime, made: UnixTime) -> Result<(), Denied> {
 /// Checks whether a client's grants, and one more with these limits, are within its quota.
 fn check_quota(
     (client, record): (&PublicKey, &ClientRecord),
-    quota: &super::Quota,
+    quota: &Quota,
     (now, more): (UnixTime, Option<&Limits>),
 ) -> Result<(), Denied> {
     let mut good: Vec<&Held> = record.grants.values().filter(|held| held.until >= now.0).collect();

@@ -11,15 +11,14 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::{Span, Time};
+use anabranch_wire::Time;
 use serde::{Deserialize, Serialize};
 
+use super::SILENT;
+use super::denied::{Denied, LeftOut};
+use super::parts::Clocks;
 use super::record::{Location, RelayRecord, Reserved};
-use super::{Denied, LeftOut};
 use crate::grant::UnixTime;
-
-/// A relay that is silent for this long counts as gone.
-pub const SILENT: Span = Span::from_secs(10);
 
 /// A relay's load, from its heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,36 +121,31 @@ impl Directory {
     }
 
     /// Why [`Self::choose`] leaves some of these relays out.
-    pub(super) fn left_out(
-        &self,
-        (now, wall): (Time, UnixTime),
-        listed: &BTreeSet<PublicKey>,
-        more: Reserved,
-    ) -> LeftOut {
+    pub(super) fn left_out(&self, now: Clocks, listed: &BTreeSet<PublicKey>, more: Reserved) -> LeftOut {
         let mut out = LeftOut::default();
         for relay in listed {
             let view = self.0.get(relay);
-            let heard = view.and_then(|view| view.heard).filter(|(at, ..)| now.since(*at) < SILENT);
+            let heard = view.and_then(|view| view.heard).filter(|(at, ..)| now.local.since(*at) < SILENT);
             match (heard, view) {
                 (None, _) | (_, None) => out.silent += 1,
                 (Some((_, _, load)), _) if load.draining => out.drained += 1,
-                (_, Some(view)) => out.full += usize::from(!view.record.fits(wall, more)),
+                (_, Some(view)) => out.full += usize::from(!view.record.fits(now.wall, more)),
             }
         }
         out
     }
 
     /// Chooses relays with room for `more` each; fewer if there are not enough.
-    pub(super) fn choose(&self, (now, wall): (Time, UnixTime), wanted: u8, more: Reserved) -> Vec<PublicKey> {
+    pub(super) fn choose(&self, now: Clocks, wanted: u8, more: Reserved) -> Vec<PublicKey> {
         let mut left: Vec<(&PublicKey, &RelayView)> =
-            self.alive(now).filter(|(_, view)| view.record.fits(wall, more)).collect();
+            self.alive(now.local).filter(|(_, view)| view.record.fits(now.wall, more)).collect();
         let mut places: BTreeMap<&Location, usize> = BTreeMap::new();
         let mut chosen = Vec::new();
         while chosen.len() < usize::from(wanted) {
             let rank = |(_, (key, view)): &(usize, &(&PublicKey, &RelayView))| {
                 let (_, _, load) = view.heard.unwrap_or_default();
                 let taken = view.record.offer.as_ref().and_then(|offer| places.get(&offer.place));
-                (taken.copied().unwrap_or(0), filled(&view.record, wall, more), load.rate, **key)
+                (taken.copied().unwrap_or(0), filled(&view.record, now.wall, more), load.rate, **key)
             };
             let best = left.iter().enumerate().min_by_key(rank).map(|(at, _)| at);
             let Some(best) = best else { break };

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anabranch_secure::PublicKey;
 use anabranch_wire::Rate;
 
-use super::{Ask, Denied, Room};
+use super::ask::Ask;
+use super::denied::{Denied, Room};
 use crate::grant::{Limits, MAX_GRANT_RELAYS, MAX_VALIDITY};
 
 /// The quota of one client key.

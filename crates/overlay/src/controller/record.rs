@@ -11,8 +11,9 @@ use anabranch_secure::PublicKey;
 use anabranch_wire::Rate;
 use serde::{Deserialize, Serialize};
 
-use super::allocate::RequestId;
-use super::store::{Entry, StoreError};
+use super::ask::RequestId;
+use super::denied::Denied;
+use super::store::{Entry, Store, StoreError};
 use super::{HOLD, MAX_SKEW, REQUEST_AGE};
 use crate::grant::{Grant, GrantId, Limits, UnixTime};
 
@@ -105,6 +106,23 @@ pub struct ClientRecord {
     pub(super) grants: BTreeMap<String, Held>,
     /// Requests whose grants have ended, with the time when they may be forgotten.
     pub(super) answered: BTreeMap<String, u64>,
+}
+
+/// The key of a client's record in the store.
+pub(super) fn client_key(client: &PublicKey) -> String {
+    format!("client/{client}")
+}
+
+/// The key of a relay's record in the store.
+pub(super) fn relay_key(relay: &PublicKey) -> String {
+    format!("relay/{relay}")
+}
+
+/// Refuses to decide by a clock that is behind another controller's. A controller with a store of its own follows its
+/// clock back.
+pub(super) fn check_clock(store: &impl Store, now: UnixTime, touched: UnixTime) -> Result<(), Denied> {
+    let behind = touched.0.saturating_sub(now.0);
+    if behind > MAX_SKEW && store.is_shared() { Err(Denied::ClockBehind(behind)) } else { Ok(()) }
 }
 
 /// Reads a record; an absent one is empty.

@@ -4,11 +4,12 @@ use std::sync::Mutex;
 
 use anabranch_secure::PublicKey;
 
+use super::ATTEMPTS;
+use super::denied::{ControlError, Denied};
 use super::directory::{Directory, lock};
-use super::policy::Policy;
-use super::record::{Offer, RelayRecord};
+use super::parts::Controller;
+use super::record::{Offer, RelayRecord, check_clock, relay_key};
 use super::store::{Commit, PAGE, Store, StoreError, Transaction};
-use super::{ATTEMPTS, ControlError, Denied, check_clock, relay_key};
 use crate::grant::UnixTime;
 
 /// Longest location in bytes, and most addresses of a relay.
@@ -20,11 +21,12 @@ pub(super) const MAX_ADDRESSES: usize = 16;
 /// # Errors
 /// When the relay is not listed, or its offer is invalid.
 pub async fn register<S: Store>(
-    store: &S,
-    (policy, directory): (&Policy, &Mutex<Directory>),
+    controller: &Controller<'_, S>,
     now: UnixTime,
-    (relay, offer): (PublicKey, &Offer),
+    relay: PublicKey,
+    offer: &Offer,
 ) -> Result<(), ControlError> {
+    let Controller { store, policy, directory } = *controller;
     policy.may_relay(&relay)?;
     if offer.place.0.len() > MAX_PLACE || offer.addresses.len() > MAX_ADDRESSES {
         return Err(Denied::Malformed("a place has at most 64 bytes, and a relay 16 addresses").into());

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
 
-use super::asking::MAX_PENDING;
 use super::egress::Egress;
 use super::message::{FlowState, Refused};
 use super::stats::KeyStats;
@@ -22,6 +21,8 @@ const MAX_HELD: usize = 8;
 /// Most grants that are remembered, and most revoked ones in addition.
 const MAX_KNOWN: usize = 65_536;
 const MAX_REVOKED: usize = 16_384;
+/// Most flows of one key whose next hop has not agreed.
+pub(super) const MAX_PENDING: u32 = 64;
 /// First requests to next hops that one key may cause at once, and the time until one more.
 const FIRST_QUESTIONS: u64 = 128;
 const FIRST_QUESTION_EVERY: Span = Span::from_millis(125);

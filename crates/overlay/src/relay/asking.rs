@@ -5,7 +5,8 @@
 //!    \--2 s-----------------------------------\--60 s after the last answer--> over
 //! ```
 //! A first question is sent at once, and again after 0.3 and 0.9 s. So an uninvolved address receives at most three datagrams
-//! of 48 bytes for each request of a known key, and [`MAX_PENDING`] such requests may wait at a time.
+//! of 48 bytes for each request of a known key, and [`MAX_PENDING`](super::account::MAX_PENDING) such requests may wait at
+//! a time.
 
 use anabranch_secure::consent::{Question, answer_challenge, challenge, read_response};
 use anabranch_wire::{Pid, Span, Time};
@@ -17,8 +18,6 @@ use super::flow::{Asked, Consent};
 use super::message::{FlowState, Reply};
 use super::types::Hop;
 
-/// Most flows of one key whose next hop has not agreed.
-pub(super) const MAX_PENDING: u32 = 64;
 /// How long a consent lasts.
 const LAPSE: Span = Span::from_secs(60);
 /// When a next hop is asked again.

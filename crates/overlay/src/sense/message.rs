@@ -16,16 +16,19 @@ use anabranch_wire::{Reader, Time};
 use serde::{Deserialize, Serialize};
 
 use super::coordinate::{Coordinate, Placed};
-use super::sensor::PACKET;
 use crate::MessageError;
 
+/// Size of a car as a packet, with IPv6 headers.
+pub const CAR: u64 = 1_208;
+/// Overhead of a message in an IPv6 packet: IP, UDP and packet headers, tag, head of the frame.
+pub(super) const PACKET: u64 = 40 + 8 + 16 + 16 + 8;
 const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
-const CAR: u8 = 3;
+const PART: u8 = 3;
 const END: u8 = 4;
 const SEEN: u8 = 5;
 /// Length of a train's packet as a message: with all headers it makes [`super::train::CAR`].
-const CAR_BYTES: usize = (super::train::CAR - PACKET) as usize;
+const CAR_BYTES: usize = (CAR - PACKET) as usize;
 /// The part of a train's packet that carries data.
 const CAR_HEAD: usize = 1 + 4 + 2 + 2 + 8;
 
@@ -114,7 +117,7 @@ impl SenseMessage {
             }
             Self::Car(Car { number, index, of, at }) => {
                 let mut bytes = [
-                    &[CAR][..],
+                    &[PART][..],
                     &number.to_be_bytes(),
                     &index.to_be_bytes(),
                     &of.to_be_bytes(),
@@ -152,7 +155,7 @@ impl SenseMessage {
                 let coordinate = Placed(place, from.u16("coordinate")?).into();
                 Self::Answer(Answer { number, received, at, coordinate })
             }
-            CAR => {
+            PART => {
                 let (number, index, of) = (from.u32("number")?, from.u16("index")?, from.u16("length")?);
                 let car = Car { number, index, of, at: from.u64("time")? };
                 let padding = from.bytes("padding", CAR_BYTES - CAR_HEAD)?;

@@ -41,13 +41,7 @@ fn asking_again_gives_the_same_grant_and_reserves_nothing_more() {
 fn an_unlisted_key_gets_no_grant() {
     let world = World::new(1);
     assert_eq!(denied(world.allocate(2, ask(START, 1, 1, limits(1, 1)))), Denied::NotListed);
-    let stranger = world.directory.lock().unwrap().clone();
-    let result = run(register(
-        &world.store,
-        (&world.policy, &Mutex::new(stranger)),
-        world.wall,
-        (key(99), &offer("fra", 1, 1)),
-    ));
+    let result = run(register(&world.controller(), world.wall, key(99), &offer("fra", 1, 1)));
     assert_eq!(result, Err(Denied::RelayNotListed.into()));
 }
 
@@ -210,7 +204,7 @@ fn a_renewed_grant_is_the_same_one_with_a_later_end_and_takes_no_more_room() {
     let first = world.allocate(1, ask(START, 1, 1, limits(16, 80))).unwrap();
     let id = first.grant().id;
     let renewed = |world: &World, client, lifetime| {
-        run(renew(&world.store, &world.policy, world.wall, key(client), (id, lifetime)))
+        run(renew(&world.controller(), world.wall, key(client), id, lifetime))
     };
     for seconds in [300, 600] {
         world.pass(seconds);
@@ -275,7 +269,7 @@ fn a_second_machine_with_a_relays_key_is_refused_with_the_reason() {
     hear(&world, 8).unwrap_err();
     world.directory.lock().unwrap().forget(&key(100), 7);
     hear(&world, 8).unwrap();
-    world.now += super::directory::SILENT;
+    world.now += SILENT;
     hear(&world, 9).unwrap();
 }
 
@@ -301,7 +295,7 @@ fn relays_that_are_silent_or_draining_get_no_grants() {
     world.directory.lock().unwrap().hear(world.now, (key(100), 7), load).unwrap();
     let approved = world.allocate(1, ask(START, 1, 1, limits(1, 1))).unwrap();
     assert_eq!(approved.grant().relays, [key(101)]);
-    world.now += super::directory::SILENT;
+    world.now += SILENT;
     assert!(matches!(denied(world.allocate(1, ask(START, 2, 1, limits(1, 1)))), Denied::NoCapacity { .. }));
 }
 

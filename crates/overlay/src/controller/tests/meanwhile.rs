@@ -46,15 +46,14 @@ fn both(
     directories: &[Mutex<Directory>; 2],
     asks: [&Ask; 2],
 ) -> [Result<Approved, ControlError>; 2] {
-    let decide = |at: usize, ask| ((&world.policy, &directories[at]), (world.now, world.wall), key(1), ask);
     let second = Mutex::new(None);
     let act = || {
-        let (who, when, client, ask) = decide(1, asks[1]);
-        *second.lock().unwrap() = Some(run(allocate(&world.store, who, when, client, ask)));
+        let controller = Controller { directory: &directories[1], ..world.controller() };
+        *second.lock().unwrap() = Some(run(allocate(&controller, world.clocks(), key(1), asks[1])));
     };
     let store = Meanwhile { inner: &world.store, act: Mutex::new(Some(Box::new(act))) };
-    let (who, when, client, ask) = decide(0, asks[0]);
-    let first = run(allocate(&store, who, when, client, ask));
+    let controller = Controller { store: &store, policy: &world.policy, directory: &directories[0] };
+    let first = run(allocate(&controller, world.clocks(), key(1), asks[0]));
     drop(store);
     [first, second.into_inner().unwrap().expect("it was asked")]
 }

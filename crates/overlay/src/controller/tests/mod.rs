@@ -13,8 +13,9 @@ use std::task::{Context, Poll, Waker};
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Time};
 
+use super::record::{client_key, relay_key};
 use super::*;
-use crate::grant::Limits;
+use crate::grant::{Limits, UnixTime};
 
 pub const START: u64 = 1_800_000_000;
 
@@ -81,9 +82,17 @@ impl World {
         world
     }
 
+    pub fn controller(&self) -> Controller<'_, MemoryStore> {
+        Controller { store: &self.store, policy: &self.policy, directory: &self.directory }
+    }
+
+    pub fn clocks(&self) -> Clocks {
+        Clocks { local: self.now, wall: self.wall }
+    }
+
     pub fn register(&self, seed: u8, offer: Offer) -> Result<(), ControlError> {
         self.hear(seed);
-        run(register(&self.store, (&self.policy, &self.directory), self.wall, (key(seed), &offer)))
+        run(register(&self.controller(), self.wall, key(seed), &offer))
     }
 
     pub fn hear(&self, seed: u8) {
@@ -91,7 +100,7 @@ impl World {
     }
 
     pub fn allocate(&self, client: u8, ask: Ask) -> Result<Approved, ControlError> {
-        run(allocate(&self.store, (&self.policy, &self.directory), (self.now, self.wall), key(client), &ask))
+        run(allocate(&self.controller(), self.clocks(), key(client), &ask))
     }
 
     pub fn relay(&self, seed: u8) -> RelayRecord {

@@ -135,7 +135,7 @@ impl Seen {
     }
 }
 
-struct Controller {
+struct Decider {
     directory: Mutex<Directory>,
     skew: i64,
 }
@@ -143,7 +143,7 @@ struct Controller {
 struct Run<'a> {
     store: &'a Flaky,
     policy: &'a Policy,
-    controllers: &'a [Controller],
+    controllers: &'a [Decider],
     rng: ChaCha8Rng,
     now: Time,
     wall: u64,
@@ -154,14 +154,14 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn begin(&mut self) -> Work<'a> {
         let (store, policy, now) = (self.store, self.policy, self.now);
-        let controller = &self.controllers[self.rng.random_range(0..CONTROLLERS)];
-        let wall = UnixTime(self.wall.saturating_add_signed(controller.skew));
+        let decider = &self.controllers[self.rng.random_range(0..CONTROLLERS)];
+        let controller = Controller { store, policy, directory: &decider.directory };
+        let wall = UnixTime(self.wall.saturating_add_signed(decider.skew));
         match self.rng.random_range(0..11) {
             0..6 => {
                 let (client, ask) = self.some_ask();
                 Box::pin(async move {
-                    let granted =
-                        allocate(store, (policy, &controller.directory), (now, wall), client, &ask).await;
+                    let granted = allocate(&controller, Clocks { local: now, wall }, client, &ask).await;
                     granted.map_or(Outcome::Nothing, |grant| Outcome::Granted(client, ask.request, grant))
                 })
             }
@@ -181,7 +181,7 @@ impl<'a> Run<'a> {
             },
             8 => match (self.some_grant(), self.rng.random_range(1..240)) {
                 (Some(grant), lifetime) => Box::pin(async move {
-                    let renewed = renew(store, policy, wall, grant.client, (grant.id, lifetime)).await;
+                    let renewed = renew(&controller, wall, grant.client, grant.id, lifetime).await;
                     renewed.map_or(Outcome::Nothing, Outcome::Renewed)
                 }),
                 (None, _) => Box::pin(async { Outcome::Nothing }),
@@ -276,16 +276,16 @@ impl<'a> Run<'a> {
     }
 }
 
-fn controllers(rng: &mut ChaCha8Rng, store: &Flaky, policy: &Policy) -> Vec<Controller> {
+fn controllers(rng: &mut ChaCha8Rng, store: &Flaky, policy: &Policy) -> Vec<Decider> {
     let half = MAX_SKEW as i64 / 2;
     let mut make = || {
         let directory = Mutex::default();
         for relay in 0..RELAYS {
             let offer = offer("", PIDS, MBIT);
-            let who = (key(100 + relay), &offer);
-            run(register(&store.inner, (policy, &directory), UnixTime(START - 100), who)).unwrap();
+            let controller = Controller { store: &store.inner, policy, directory: &directory };
+            run(register(&controller, UnixTime(START - 100), key(100 + relay), &offer)).unwrap();
         }
-        Controller { directory, skew: rng.random_range(-half..=half) }
+        Decider { directory, skew: rng.random_range(-half..=half) }
     };
     (0..CONTROLLERS).map(|_| make()).collect()
 }

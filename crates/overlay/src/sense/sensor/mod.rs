@@ -16,13 +16,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::sense::bucket::Bucket;
 use crate::sense::coordinate::Coordinate;
 use crate::sense::link::{Link, State};
-use crate::sense::message::{Answer, LinkTold, Probe, SenseMessage, micros};
+use crate::sense::message::{Answer, LinkTold, PACKET, Probe, SenseMessage, micros};
 use crate::sense::train::{Counting, Remembered};
 pub use trains::{CALL_COST, CALLED_COST};
 use trains::{Calls, Running, TRAINS_SAVED};
 
-/// Overhead of a message in an IPv6 packet: IP, UDP and packet headers, tag, head of the frame.
-pub(in crate::sense) const PACKET: u64 = 40 + 8 + 16 + 16 + 8;
 /// Size of an acknowledgement as a packet.
 const ACK: u64 = 40 + 8 + 16 + 16 + 12;
 /// Fewest packets of a train for each acknowledgement.

@@ -7,8 +7,8 @@ use anabranch_wire::{Rate, Span, Time};
 use super::{ACK, CARS_ACKNOWLEDGED, Measured, PROBE_COST, Sensor};
 use crate::sense::bucket::Bucket;
 use crate::sense::link::State;
-use crate::sense::message::Seen;
-use crate::sense::train::{CAR, Train};
+use crate::sense::message::{CAR, Seen};
+use crate::sense::train::Train;
 
 /// A train without a report counts as over after this time.
 const TRAIN_TAKES: Span = Span::from_secs(15);

@@ -17,13 +17,11 @@ use std::collections::{BTreeMap, VecDeque};
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
 
-use super::message::{Car, Seen, micros};
+use super::message::{CAR, Car, Seen, micros};
 
 #[cfg(test)]
 mod tests;
 
-/// Size of a car as a packet, with IPv6 headers.
-pub const CAR: u64 = 1_208;
 /// Packets of a train: 193 kB, enough for a shaper's bucket of up to 150 kB.
 const PACKETS: u16 = 160;
 /// Number of packets that always leave at once, to empty a bucket.

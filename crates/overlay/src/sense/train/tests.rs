@@ -3,8 +3,8 @@
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
 
-use super::{CAR, Capacity, Counting, Remembered};
-use crate::sense::message::{Car, Seen, SenseMessage};
+use super::{Capacity, Counting, Remembered};
+use crate::sense::message::{CAR, Car, Seen, SenseMessage};
 use crate::sense::sensor::{Sensor, SensorConfig};
 
 /// A sensor with one link that is up.
