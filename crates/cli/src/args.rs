@@ -1,15 +1,15 @@
 //! The command line: the options of every command, and the list of commands.
 
 use clap::builder::styling::{AnsiColor, Effects, Styles};
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::commands::{
     bench, capture, completions, controller, demo, keys, man, path, receive, relay, send, sim, status, trace,
     tunnel,
 };
+use crate::context::Global;
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
-use crate::ui::paint::When;
 
 /// The heading in `--help` for options about output.
 pub const OUTPUT: &str = "Output";
@@ -34,21 +34,6 @@ pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// Options of every command.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Global {
-    /// Say more: -v for what happens, -vv and -vvv for every detail
-    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet", help_heading = OUTPUT)]
-    pub verbose: u8,
-    /// Say nothing but results and errors
-    #[arg(short, long, global = true, help_heading = OUTPUT)]
-    pub quiet: bool,
-    /// Colours: auto, always or never
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
-    #[arg(hide_possible_values = true, help_heading = OUTPUT)]
-    pub color: When,
 }
 
 /// The commands.
@@ -113,6 +98,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::ui::paint::When;
 
     #[test]
     fn the_definition_is_sound() {

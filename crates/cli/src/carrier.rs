@@ -12,7 +12,7 @@ use anabranch_wire::Span;
 
 use crate::errors::{Failure, Kind};
 use crate::ui::paths::{Direction, PathMeter, PathNames};
-use crate::ui::progress::{PathLine, ProgressSnapshot};
+use crate::ui::snapshot::{PathLine, ProgressSnapshot};
 
 /// Close code for a session that its user ended; the protocol uses 0x100 and above.
 const INTERRUPTED: u64 = 1;

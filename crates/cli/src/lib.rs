@@ -8,6 +8,7 @@ pub mod args;
 pub mod capture;
 pub mod carrier;
 pub mod commands;
+pub mod context;
 pub mod control;
 pub mod errors;
 mod hide_ticket;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::Cli;
-use commands::Context;
+use context::Context;
 use errors::Kind;
 use report::Event;
 use ui::out;

@@ -12,7 +12,7 @@ use anabranch_wire::{Rate, Span};
 use serde::Serialize;
 
 use crate::errors::Failure;
-use crate::ui::progress::{PathLine, PathState};
+use crate::ui::snapshot::{PathLine, PathState};
 
 /// One line of output of a running command.
 #[derive(Debug, Serialize)]

@@ -34,21 +34,27 @@ fn requests() -> usize {
     std::env::var("ANABRANCH_ALLOCATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(240)
 }
 
-/// Starts the clients, which together request `total` grants of `pids` PIDs and begin with different controllers.
-async fn ask(
-    (hints, signing): (&[ControllerHint], &[ControllerKey]),
-    (base, total, pids): (u8, usize, u32),
-    (record, made): (&Arc<Record>, fn() -> UnixTime),
-) -> JoinSet<()> {
-    let mut clients = JoinSet::new();
-    for at in 0..CLIENTS {
-        let mut own = hints.to_vec();
-        own.rotate_left(usize::from(at) % hints.len());
-        let client = Client::new(base + at, own, signing, record).await;
-        let count = total / usize::from(CLIENTS);
-        clients.spawn(async move { client.ask_many(count, pids, made).await });
+/// What clients know of the controllers, and where they note their grants.
+struct Clients<'a> {
+    hints: &'a [ControllerHint],
+    signing: &'a [ControllerKey],
+    record: &'a Arc<Record>,
+    made: fn() -> UnixTime,
+}
+
+impl Clients<'_> {
+    /// Starts clients, which together request `total` grants of `pids` PIDs and begin with different controllers.
+    async fn ask(&self, base: u8, total: usize, pids: u32) -> JoinSet<()> {
+        let mut clients = JoinSet::new();
+        for at in 0..CLIENTS {
+            let mut own = self.hints.to_vec();
+            own.rotate_left(usize::from(at) % self.hints.len());
+            let client = Client::new(base + at, own, self.signing, self.record).await;
+            let (count, made) = (total / usize::from(CLIENTS), self.made);
+            clients.spawn(async move { client.ask_many(count, pids, made).await });
+        }
+        clients
     }
-    clients
 }
 
 async fn finish(mut clients: JoinSet<()>) {
@@ -110,7 +116,8 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     let (others, other_pids, _) = stored(&store, now()).await;
 
     let (record, begun) = (Arc::new(Record::default()), Instant::now());
-    let clients = ask((&hints, &signing), (1, total, 1), (&record, now)).await;
+    let all = Clients { hints: &hints, signing: &signing, record: &record, made: now };
+    let clients = all.ask(1, total, 1).await;
     record.reach(total / 4).await;
     let at = leader(&store, &hints).await;
     controllers[at].kill();
@@ -165,7 +172,8 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     fleet::heard(&relays, &hints[..2]).await;
     let record = Arc::new(Record::default());
     let pids = each as u32 / 6;
-    finish(ask((&hints[..2], &signing), (41, 30, pids), (&record, later)).await).await;
+    let left = Clients { hints: &hints[..2], made: later, ..all };
+    finish(left.ask(41, 30, pids).await).await;
     let taken = record.taken();
     assert!(
         taken.len() == usize::from(RELAYS) && taken.values().all(|taken| *taken == u64::from(6 * pids)),

@@ -47,6 +47,16 @@ struct Machine {
     net: u8,
 }
 
+/// One side of a link between machines.
+struct Side<'a> {
+    interface: &'a str,
+    ip: &'a str,
+}
+
+fn side<'a>(interface: &'a str, ip: &'a str) -> Side<'a> {
+    Side { interface, ip }
+}
+
 impl Machine {
     fn new(scratch: &Scratch, name: &str, net: u8) -> Result<Self, String> {
         let home = scratch.path(name);
@@ -64,18 +74,13 @@ impl Machine {
         text.strip_prefix("5.").map_or_else(|| text.to_owned(), |rest| format!("{}.{rest}", self.net))
     }
 
-    /// Joins it to another machine, given the interface on each side, its address, and the rate both ways.
-    fn join(
-        &self,
-        (own, ip): (&str, &str),
-        other: &Self,
-        (theirs, their_ip): (&str, &str),
-        mbit: u32,
-    ) -> Result<(), String> {
+    /// Joins it to another machine by a link with this rate both ways.
+    fn join(&self, own: Side<'_>, other: &Self, theirs: Side<'_>, mbit: u32) -> Result<(), String> {
         let (here, there) = (self.namespace.name(), other.namespace.name());
-        run("ip", &format!("-n {here} link add {own} type veth peer name {theirs} netns {there}"))?;
-        for (namespace, name, ip) in [(here, own, ip), (there, theirs, their_ip)] {
-            let ip = self.address(ip);
+        let (own_name, their_name) = (own.interface, theirs.interface);
+        run("ip", &format!("-n {here} link add {own_name} type veth peer name {their_name} netns {there}"))?;
+        for (namespace, side) in [(here, own), (there, theirs)] {
+            let (name, ip) = (side.interface, self.address(side.ip));
             run("ip", &format!("-n {namespace} address add {ip}/24 dev {name}"))?;
             run("ip", &format!("-n {namespace} link set {name} up"))?;
             run(
@@ -145,10 +150,10 @@ impl Network {
         let routers = [machine("r1")?, machine("r2")?];
         let [r1, r2] = &routers;
         let (near, far, controller) = (machine("near")?, machine("far")?, machine("controller")?);
-        near.join(("net", "5.1.0.2"), r1, ("near", "5.1.0.1"), 200)?;
-        far.join(("net", "5.2.0.2"), r2, ("far", "5.2.0.1"), 200)?;
-        controller.join(("net", "5.4.0.2"), r1, ("control", "5.4.0.1"), 200)?;
-        r1.join(("slow", "5.3.0.1"), r2, ("slow", "5.3.0.2"), 10)?;
+        near.join(side("net", "5.1.0.2"), r1, side("near", "5.1.0.1"), 200)?;
+        far.join(side("net", "5.2.0.2"), r2, side("far", "5.2.0.1"), 200)?;
+        controller.join(side("net", "5.4.0.2"), r1, side("control", "5.4.0.1"), 200)?;
+        r1.join(side("slow", "5.3.0.1"), r2, side("slow", "5.3.0.2"), 10)?;
         r1.route("5.2.0.0/24", "5.3.0.2")?;
         for net in ["5.1.0.0/24", "5.4.0.0/24"] {
             r2.route(net, "5.3.0.1")?;
@@ -161,8 +166,8 @@ impl Network {
             let (relay, net, name) =
                 (machine(&format!("relay{at}"))?, format!("5.{}", 11 + at), format!("relay{at}"));
             let ip = |host: &str| format!("{net}.{host}");
-            relay.join(("left", &ip("1.2")), r1, (&name, &ip("1.1")), *rate)?;
-            relay.join(("right", &ip("2.2")), r2, (&name, &ip("2.1")), *rate)?;
+            relay.join(side("left", &ip("1.2")), r1, side(&name, &ip("1.1")), *rate)?;
+            relay.join(side("right", &ip("2.2")), r2, side(&name, &ip("2.1")), *rate)?;
             for left in ["5.1.0.0/24", "5.4.0.0/24"] {
                 relay.route(left, &ip("1.1"))?;
             }

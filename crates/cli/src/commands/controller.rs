@@ -18,8 +18,9 @@ use anabranch_service::process;
 use anabranch_wire::Rate;
 use clap::{Args, Subcommand};
 
-use super::Context;
-use super::service::{self, AskArgs, Asked, Signals, notify};
+use super::answering::Asked;
+use super::service::{self, AskArgs, Signals, notify};
+use crate::context::Context;
 use crate::errors::Failure;
 use crate::ui::{human, out};
 

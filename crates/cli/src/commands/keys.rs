@@ -6,8 +6,7 @@ use anabranch_secure::NodeKey;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::Context;
-use crate::args::OUTPUT;
+use crate::context::{Context, OUTPUT};
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 use anabranch_node::keyfile;

@@ -1,5 +1,6 @@
 //! One module for each command: its arguments with their help, and the code that runs it.
 
+mod answering;
 pub mod bench;
 pub mod capture;
 pub mod completions;
@@ -17,37 +18,9 @@ pub mod status;
 pub mod trace;
 pub mod tunnel;
 
-use crate::args::{Command, Global};
+use crate::args::Command;
+use crate::context::Context;
 use crate::errors::Failure;
-use crate::ui::Mode;
-use crate::ui::out::Stream;
-use crate::ui::paint::Paint;
-use crate::ui::progress::Progress;
-
-/// The options that all commands share.
-#[derive(Clone, Copy, Debug)]
-pub struct Context {
-    /// How often `-v` was given.
-    pub verbose: u8,
-    /// Whether to say nothing but results and errors.
-    pub quiet: bool,
-    /// Colours for standard error.
-    pub paint: Paint,
-}
-
-impl Context {
-    /// Reads the shared options.
-    #[must_use]
-    pub fn new(global: &Global) -> Self {
-        Self { verbose: global.verbose, quiet: global.quiet, paint: Paint::for_stderr(global.color) }
-    }
-
-    /// The progress display of a command; `json` is its `--json`, and events go to `events`.
-    #[must_use]
-    pub fn progress(&self, json: bool, events: Stream) -> Progress {
-        Progress::new(Mode::choose(json, self.quiet), self.paint, events)
-    }
-}
 
 /// Runs a command.
 ///

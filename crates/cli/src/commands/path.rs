@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use anabranch_node::{RelayRoute, SessionPath, parse_rule, parse_terms};
 use clap::{Args, Subcommand};
 
-use super::service::{self, AnswerArgs, Asked};
+use super::answering::Asked;
+use super::service::{self, AnswerArgs};
 use crate::errors::Failure;
 use crate::ui::human;
 use crate::values;

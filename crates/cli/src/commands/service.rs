@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::status;
-use crate::args::OUTPUT;
+use super::answering::{Asked, who};
+use crate::context::OUTPUT;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
@@ -114,37 +114,6 @@ pub fn answer_at(file: Option<&Path>, service: impl control::Answer) -> Result<O
     opened.map_err(|error| Failure::local(error.to_string()))
 }
 
-/// A kind of program with a control socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// A relay.
-    Relay,
-    /// A controller.
-    Controller,
-    /// A command that runs sessions.
-    Session,
-}
-
-impl Asked {
-    /// Its default control socket; a session has none.
-    fn usual(self) -> &'static Path {
-        Path::new(match self {
-            Self::Relay => "/run/anabranch/relay/control.sock",
-            Self::Controller => "/run/anabranch/controller/control.sock",
-            Self::Session => "",
-        })
-    }
-
-    /// Its name, and the command that asks it.
-    fn name(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Relay => ("a relay", "anabranch relay status"),
-            Self::Controller => ("a controller", "anabranch controller status"),
-            Self::Session => ("a command with sessions", "anabranch path list"),
-        }
-    }
-}
-
 /// How an answer is shown.
 #[derive(Args, Debug)]
 pub struct AnswerArgs {
@@ -199,7 +168,7 @@ pub async fn ask<T: DeserializeOwned + Serialize>(
 async fn not_answered(whom: Asked, socket: &Path, error: &io::Error) -> Failure {
     let (at, has_refused) = (socket.display(), error.kind() == ErrorKind::InvalidInput);
     let found = match has_refused || error.kind() == ErrorKind::InvalidData {
-        true => status::who(socket).await,
+        true => who(socket).await,
         false => None,
     };
     match found.filter(|found| *found != whom).map(Asked::name) {

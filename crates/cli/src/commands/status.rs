@@ -5,17 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anabranch_daemon::controller::status::Status as ControllerStatus;
-use anabranch_daemon::relay::status::Status as RelayStatus;
-use anabranch_node::SessionPath;
-use anabranch_service::control;
 use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
 
-use super::service::Asked;
+use super::answering::{Answer, ask};
 use super::{controller, path, relay};
-use crate::args::OUTPUT;
+use crate::context::OUTPUT;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
@@ -54,15 +49,6 @@ struct Service {
     control: PathBuf,
     #[serde(flatten)]
     answer: Answer,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-enum Answer {
-    Relay { status: Box<RelayStatus> },
-    Controller { status: ControllerStatus },
-    Session { paths: Vec<SessionPath> },
-    Silent { why: String },
 }
 
 /// Asks all services and shows their answers.
@@ -114,40 +100,6 @@ fn sockets_in(place: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// The kind of program behind a socket, if it answers.
-pub(super) async fn who(socket: &Path) -> Option<Asked> {
-    match ask(socket).await {
-        Answer::Relay { .. } => Some(Asked::Relay),
-        Answer::Controller { .. } => Some(Asked::Controller),
-        Answer::Session { .. } => Some(Asked::Session),
-        Answer::Silent { .. } => None,
-    }
-}
-
-async fn ask(socket: &Path) -> Answer {
-    match control::ask::<Value>(socket, "status").await {
-        Ok(answer) => read(answer),
-        // A session refuses the request of a service.
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-            match control::ask::<Vec<SessionPath>>(socket, "list").await {
-                Ok(paths) => Answer::Session { paths },
-                Err(error) => Answer::Silent { why: error.to_string() },
-            }
-        }
-        Err(error) => Answer::Silent { why: error.to_string() },
-    }
-}
-
-fn read(answer: Value) -> Answer {
-    if let Ok(status) = serde_json::from_value(answer.clone()) {
-        return Answer::Relay { status: Box::new(status) };
-    }
-    match serde_json::from_value(answer) {
-        Ok(status) => Answer::Controller { status },
-        Err(error) => Answer::Silent { why: format!("it speaks another version: {error}") },
-    }
-}
-
 fn text(report: &Report) -> String {
     let one = |service: &Service| {
         let (what, about) = match &service.answer {
@@ -164,15 +116,6 @@ fn text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_answers_is_told_by_what_it_says() {
-        let controller = serde_json::json!({"node": "ab1", "signs": "abs1", "addresses": [], "relays": []});
-        assert!(matches!(read(controller), Answer::Controller { .. }));
-        assert!(
-            matches!(read(serde_json::json!({"x": 1})), Answer::Silent { why } if why.contains("version"))
-        );
-    }
 
     #[test]
     fn only_sockets_are_asked_in_the_order_of_their_names() {

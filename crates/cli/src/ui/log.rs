@@ -2,8 +2,8 @@
 
 use tracing::level_filters::LevelFilter;
 
-use super::progress::AboveProgress;
-use crate::commands::Context;
+use super::screen::AboveProgress;
+use crate::context::Context;
 
 /// Starts logging for this process. A second call changes nothing.
 pub fn start(context: &Context) {

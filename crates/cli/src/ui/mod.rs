@@ -10,6 +10,8 @@ pub mod paint;
 pub mod paths;
 pub mod progress;
 pub mod render;
+pub mod screen;
+pub mod snapshot;
 pub mod width;
 
 use std::io::IsTerminal;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use anabranch_wire::is_invisible;
 use serde::Serialize;
 
-use super::progress::AboveProgress;
+use super::screen::AboveProgress;
 use crate::errors::Failure;
 
 /// The stream for a command's events.

@@ -8,13 +8,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::LazyLock;
 
 use anabranch_wire::{Rate, Span};
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::paint::Paint;
+use super::screen::SCREEN;
+use super::snapshot::{Outlook, PathLine, ProgressSnapshot, Total};
 use super::width::{Size, fit};
 use super::{Mode, out, render};
 use crate::report::Event;
@@ -31,108 +31,6 @@ const SHORTEST: Span = Span::from_millis(400);
 const ETA_MAX_S: f64 = 30.0 * 86_400.0;
 /// After this long without a byte the display shows a stall instead of the time left.
 const STALL: Span = Span::from_secs(3);
-
-/// The state of a transfer at one moment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProgressSnapshot {
-    /// Time since the transfer began.
-    pub elapsed: Span,
-    /// Bytes of content that are safe, including those of an earlier attempt.
-    pub bytes_done: u64,
-    /// Bytes from an earlier attempt: they count as done but not toward the rate.
-    pub bytes_resumed: u64,
-    /// Bytes of content in all; `None` while unknown (standard input).
-    pub bytes_total: Option<u64>,
-    /// Whether every path is lost and the command is looking for the other end again.
-    pub waiting: bool,
-    /// The session's paths, in the order to show them.
-    pub paths: Vec<PathLine>,
-}
-
-impl ProgressSnapshot {
-    /// Bytes of content that crossed the paths in this attempt.
-    #[must_use]
-    pub fn bytes_moved(&self) -> u64 {
-        self.bytes_done.saturating_sub(self.bytes_resumed)
-    }
-}
-
-/// A path, as the display shows it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PathLine {
-    /// Its name for people: the interface, the relay, the remote address.
-    #[serde(rename = "path")]
-    pub label: String,
-    /// Payload rate in 10⁶ bits a second.
-    pub rate_mbit_s: f64,
-    /// Smoothed round-trip time in milliseconds; `None` before the first sample.
-    pub rtt_ms: Option<f64>,
-    /// Share of packets lost, 0 to 1; the receiver counts gaps. `None` before the first packet.
-    pub loss: Option<f64>,
-    /// This path's share of the total rate, 0 to 1.
-    pub share: f64,
-    /// Whether it carries data.
-    pub state: PathState,
-    /// Why the path is idle, or why it is used despite being a backup; `None` in normal use.
-    pub why: Option<String>,
-}
-
-/// Whether a path carries data, in the engine's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PathState {
-    /// Challenged, not yet answered.
-    Validating,
-    /// Carries data.
-    Active,
-    /// Its acknowledgements are overdue, so its data is also sent over other paths.
-    Suspect,
-    /// Taken out of use and probed (mTCP §3.4.2 [M12]).
-    Failed,
-    /// Given up; packets in flight still count.
-    Closing,
-    /// A backup for when other paths fail.
-    Standby,
-    /// Closed; only the report of a whole test still lists it.
-    Closed,
-}
-
-/// The whole transfer, as shown.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Total {
-    /// Bytes that are safe.
-    pub bytes_done: u64,
-    /// Bytes in all, if known.
-    pub bytes_total: Option<u64>,
-    /// The rate of the last seconds; `None` before the first measurement and while nothing arrives.
-    pub rate: Option<Rate>,
-    /// The time left, or why it is unknown.
-    pub outlook: Outlook,
-}
-
-/// How long a transfer will still take.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Outlook {
-    /// Unknown: it has just begun, its length is unknown, or it is complete.
-    Unknown,
-    /// Seconds left at the present rate.
-    Left(f64),
-    /// Nothing was transferred yet: the data of an earlier attempt is being compared.
-    Comparing,
-    /// No byte has arrived for this many seconds.
-    Stalled(f64),
-    /// Every path is lost, and the command is looking for the other end again.
-    Waiting,
-}
-
-impl Total {
-    /// The share that is done, 0 to 1; 1 for an empty transfer. `None` while the length is unknown.
-    #[must_use]
-    pub fn fraction(&self) -> Option<f64> {
-        let total = self.bytes_total?;
-        Some(if total == 0 { 1.0 } else { (self.bytes_done as f64 / total as f64).min(1.0) })
-    }
-}
 
 /// Shows the progress of one transfer.
 pub struct Progress {
@@ -259,16 +157,6 @@ impl Progress {
     }
 }
 
-impl Outlook {
-    fn eta_s(self) -> Option<f64> {
-        if let Self::Left(seconds) = self { Some(seconds) } else { None }
-    }
-
-    fn stalled_s(self) -> Option<f64> {
-        if let Self::Stalled(seconds) = self { Some(seconds) } else { None }
-    }
-}
-
 fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
     Event::Progress {
         t_s: snapshot.elapsed.as_secs_f64(),
@@ -314,23 +202,6 @@ impl Meter {
         let ((from, first), (to, last)) = self.samples.front().zip(self.samples.back())?;
         let lasted = to.saturating_sub(*from);
         (lasted >= SHORTEST).then(|| Rate::from_bytes_in(last - first, lasted))
-    }
-}
-
-/// The bottom of the terminal, shared by the drawing and by everything that writes above it.
-static SCREEN: LazyLock<MultiProgress> =
-    LazyLock::new(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10)));
-
-/// Standard error for text written while progress is drawn; the drawing moves out of the way.
-pub struct AboveProgress;
-
-impl Write for AboveProgress {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        SCREEN.suspend(|| io::stderr().write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
     }
 }
 
@@ -392,6 +263,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::ui::snapshot::PathState;
 
     #[derive(Clone, Default)]
     struct Page(Arc<Mutex<Vec<u8>>>);

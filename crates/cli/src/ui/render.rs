@@ -7,7 +7,7 @@ use anabranch_wire::{Rate, Span};
 
 use super::human;
 use super::paint::Paint;
-use super::progress::{Outlook, PathLine, PathState, Total};
+use super::snapshot::{Outlook, PathLine, PathState, Total};
 use super::width::{fit, width};
 use crate::errors::printable;
 

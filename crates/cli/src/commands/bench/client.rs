@@ -13,7 +13,7 @@ use super::traffic::{Receiver, Sender};
 use super::watch::PathWatch;
 use super::{ClientArgs, text};
 use crate::capture::Capture;
-use crate::commands::Context;
+use crate::context::Context;
 use crate::errors::{Failure, Kind};
 use crate::interrupt;
 use crate::report::{BenchReport, BenchStart, WithoutPath};

@@ -22,9 +22,8 @@ use anabranch_wire::Span;
 use clap::{Args, Subcommand};
 
 use self::protocol::{LONGEST_TEST, MOST_STREAMS, SHORTEST_INTERVAL};
-use super::Context;
-use crate::args::OUTPUT;
 use crate::capture::CaptureOptions;
+use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;

@@ -12,7 +12,7 @@ use super::protocol::{PathBytes, Sample};
 use super::watch::SeenPath;
 use crate::report::{BenchPath, Interval, Measured, mbit_s};
 use crate::ui::paths::{Direction, loss, rtt_ms, state, why};
-use crate::ui::progress::PathState;
+use crate::ui::snapshot::PathState;
 
 /// Collects samples and divides them into intervals.
 ///

@@ -12,7 +12,7 @@ use super::ServerArgs;
 use super::protocol::{Control, Message, Order, PATIENCE, Sample};
 use super::traffic::{Receiver, Sender};
 use crate::capture::Capture;
-use crate::commands::Context;
+use crate::context::Context;
 use crate::errors::Failure;
 use crate::interrupt;
 use crate::report::mbit_s;

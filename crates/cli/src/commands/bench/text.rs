@@ -4,7 +4,7 @@ use anabranch_wire::Rate;
 
 use crate::report::{BenchPath, Interval, Measured, WithoutPath};
 use crate::ui::paint::Paint;
-use crate::ui::progress::PathLine;
+use crate::ui::snapshot::PathLine;
 use crate::ui::{human, render};
 
 /// The headings over [`interval_row`]s.
@@ -63,7 +63,7 @@ fn line(path: &BenchPath, all: u64) -> PathLine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ui::progress::PathState;
+    use crate::ui::snapshot::PathState;
 
     #[test]
     fn rows_stand_in_columns_under_their_headings() {

@@ -11,7 +11,8 @@ use super::stage::{Pair, Scene};
 use crate::carrier::{Carrier, REDRAW};
 use crate::errors::Failure;
 use crate::ui::paths::{Direction, PathMeter};
-use crate::ui::progress::{Progress, ProgressSnapshot};
+use crate::ui::progress::Progress;
+use crate::ui::snapshot::ProgressSnapshot;
 
 /// How often the progress is checked, so that the cut comes at the right moment.
 const LOOK: Duration = Duration::from_millis(2);

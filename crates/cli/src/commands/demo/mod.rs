@@ -20,8 +20,7 @@ use anabranch_wire::{Rate, Span};
 use clap::Args;
 use tempfile::TempDir;
 
-use super::Context;
-use crate::args::OUTPUT;
+use crate::context::{Context, OUTPUT};
 use crate::errors::{Failure, Kind};
 use crate::interrupt;
 use crate::report::DemoReport;

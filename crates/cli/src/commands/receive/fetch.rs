@@ -16,7 +16,8 @@ use crate::errors::{Failure, Kind};
 use crate::interrupt;
 use crate::ui::human;
 use crate::ui::paths::Direction;
-use crate::ui::progress::{Progress, ProgressSnapshot};
+use crate::ui::progress::Progress;
+use crate::ui::snapshot::ProgressSnapshot;
 
 /// One run of `anabranch receive`.
 pub struct Fetcher<'a> {

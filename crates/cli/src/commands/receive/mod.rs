@@ -14,9 +14,8 @@ use anabranch_transfer::{Conflict, Summary, Target};
 use anabranch_wire::Span;
 use clap::Args;
 
-use super::Context;
-use crate::args::OUTPUT;
 use crate::capture::{Capture, CaptureOptions};
+use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, printable};
 use crate::path_rules::PathOptions;

@@ -7,8 +7,8 @@ use anabranch_node::{Controllers, NodeAt};
 use clap::Args;
 use serde::Serialize;
 
-use crate::args::OUTPUT;
 use crate::commands::keys::KeyOption;
+use crate::context::OUTPUT;
 use crate::errors::Failure;
 use crate::relays::ControllerOptions;
 use crate::ui::out::{self, Stream};

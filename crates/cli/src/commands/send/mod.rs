@@ -15,9 +15,8 @@ use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
 use clap::Args;
 
-use super::Context;
-use crate::args::OUTPUT;
 use crate::capture::{Capture, CaptureOptions};
+use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, describe, printable};
 use crate::path_rules::PathOptions;

@@ -14,8 +14,9 @@ use crate::report::{Event, TransferReport};
 use crate::ui::human;
 use crate::ui::out::Stream;
 use crate::ui::paths::Direction;
-use crate::ui::progress::{PathLine, Progress, ProgressSnapshot};
+use crate::ui::progress::Progress;
 use crate::ui::render;
+use crate::ui::snapshot::{PathLine, ProgressSnapshot};
 
 /// The user is warned this long before the ticket expires, but not before three quarters of its life.
 const NOTICE: Duration = Duration::from_secs(60);

@@ -9,8 +9,9 @@ use anabranch_experiments::scenario::Setting;
 use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 
+use super::named::FAILURES;
 use super::output::Format;
-use crate::args::OUTPUT;
+use crate::context::OUTPUT;
 use crate::errors::Failure;
 use crate::values::whole;
 
@@ -66,7 +67,7 @@ impl RunArgs {
 
     /// Refuses the options that an experiment does not have.
     pub(super) fn without_trace(&self, name: &str) -> Result<(), Failure> {
-        if name != super::failures::NAME {
+        if name != FAILURES {
             self.without_failures()?;
         }
         if self.time_limit.is_some() {

@@ -8,10 +8,11 @@ use anabranch_experiments::plots::{Distributions, draw_distributions};
 use anabranch_experiments::results::number;
 use serde::Serialize;
 
+use super::args::RunArgs;
 use super::folder::Folder;
 use super::jobs::{Crew, in_order};
-use super::{RunArgs, stop_on_interrupt};
-use crate::commands::Context;
+use super::stop::stop_on_interrupt;
+use crate::context::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 

@@ -6,17 +6,14 @@ use anabranch_experiments::failure::{Case, MOMENTS, Outcome, metrics};
 use anabranch_experiments::plots::Distributions;
 use serde::Serialize;
 
+use super::args::RunArgs;
+use super::cells;
 use super::folder::Folder;
 use super::jobs::{Crew, in_order};
-use super::{RunArgs, cells, stop_on_interrupt, unless_stopped};
-use crate::commands::Context;
+use super::named::FAILURES;
+use super::stop::{stop_on_interrupt, unless_stopped};
+use crate::context::Context;
 use crate::errors::Failure;
-
-/// Its name on the command line.
-pub(super) const NAME: &str = "failures";
-/// Its description in `sim list`.
-pub(super) const ABOUT: &str =
-    "A path breaks in one of seven ways and is repaired: does the session continue?";
 
 const CASES: std::ops::Range<u64> = 0..1000;
 
@@ -40,7 +37,7 @@ struct Breach {
 /// # Errors
 /// When a case violates a bound, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    args.without_trace(NAME)?;
+    args.without_trace(FAILURES)?;
     if args.seeds.is_some() || args.scheduler.is_some() {
         return Err(Failure::usage("the failures take no --seeds and no --scheduler")
             .hint("the number of a case is its seed: `--cells 0..69` runs the first seventy"));
@@ -69,13 +66,13 @@ fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {
     let after = args.after.map_or(String::new(), |moments| format!(" --after {moments}"));
     let options = format!("{redundant}{after}");
     let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome, &options)).collect();
-    let report = Report { scenario: NAME, metrics: metrics(runs), breaches };
+    let report = Report { scenario: FAILURES, metrics: metrics(runs), breaches };
     cells::write(
         args,
         &report,
         table,
         || csv(runs),
-        cells::Charts { name: NAME, distributions: &distributions(runs) },
+        cells::Charts { name: FAILURES, distributions: &distributions(runs) },
     )?;
     if report.breaches.is_empty() {
         return Ok(());
@@ -96,13 +93,13 @@ fn distributions(runs: &[(Case, Outcome)]) -> Distributions {
 
 impl Breach {
     fn of(case: &Case, outcome: &Outcome, options: &str) -> Self {
-        let replay = format!("anabranch sim run {NAME}{options} --cells {}", case.number);
+        let replay = format!("anabranch sim run {FAILURES}{options} --cells {}", case.number);
         Self { broken: outcome.breaches(case), case: case.to_string(), replay }
     }
 }
 
 fn table(report: &Report) -> String {
-    let mut text = cells::figures(NAME, &report.metrics);
+    let mut text = cells::figures(FAILURES, &report.metrics);
     for breach in &report.breaches {
         for broken in &breach.broken {
             text.push_str(&format!("  {broken}\n"));

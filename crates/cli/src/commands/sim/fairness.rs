@@ -7,15 +7,12 @@ use anabranch_experiments::plots::Distributions;
 use anabranch_experiments::scenario::Spread;
 use serde::Serialize;
 
+use super::args::RunArgs;
 use super::cells::{self, Charts, Grid, Judged, judge};
-use super::{RunArgs, unless_stopped};
-use crate::commands::Context;
+use super::named::FAIRNESS;
+use super::stop::unless_stopped;
+use crate::context::Context;
 use crate::errors::Failure;
-
-/// Its name on the command line.
-pub(super) const NAME: &str = "fairness";
-/// Its description in `sim list`.
-pub(super) const ABOUT: &str = "Fair if paths share a bottleneck, fast if they do not";
 
 const CELLS: std::ops::Range<u64> = 0..60;
 const SEEDS: std::ops::Range<u64> = 1..4;
@@ -41,7 +38,7 @@ struct Failing {
 /// # Errors
 /// When a cell is beyond its bounds, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    args.without_trace(NAME)?;
+    args.without_trace(FAIRNESS)?;
     if args.scheduler.is_some() {
         return Err(Failure::usage("the fairness grid takes no --scheduler")
             .hint("its sessions always fill all windows, whatever the scheduler"));
@@ -57,13 +54,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
 
 fn report(args: &RunArgs, verdicts: &[FairVerdict]) -> Result<(), Failure> {
     let failing = verdicts.iter().filter(|verdict| verdict.fails()).map(|verdict| Failing::of(verdict, args));
-    let report = Report { scenario: NAME, metrics: metrics(verdicts), failing: failing.collect() };
+    let report = Report { scenario: FAIRNESS, metrics: metrics(verdicts), failing: failing.collect() };
     cells::write(
         args,
         &report,
         table,
         || csv(verdicts),
-        Charts { name: NAME, distributions: &distributions(verdicts) },
+        Charts { name: FAIRNESS, distributions: &distributions(verdicts) },
     )?;
     if report.failing.is_empty() {
         return Ok(());
@@ -89,14 +86,14 @@ fn distributions(verdicts: &[FairVerdict]) -> Distributions {
 
 impl Failing {
     fn of(verdict: &FairVerdict, args: &RunArgs) -> Self {
-        let replay = cells::replay(NAME, verdict.cell.number, args);
+        let replay = cells::replay(FAIRNESS, verdict.cell.number, args);
         let (shared, apart) = (late(verdict.shared), late(verdict.apart));
         Self { shared, apart, cell: verdict.cell.to_string(), replay }
     }
 }
 
 fn table(report: &Report) -> String {
-    let mut text = cells::figures(NAME, &report.metrics);
+    let mut text = cells::figures(FAIRNESS, &report.metrics);
     for failing in &report.failing {
         let tell =
             |what: &str, ratio: Option<f64>| ratio.map_or(String::new(), |it| format!("{what} {it:.2}  "));

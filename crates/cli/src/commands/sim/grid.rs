@@ -7,15 +7,12 @@ use anabranch_experiments::grid::{Cell, CellRun, Verdict, metrics};
 use anabranch_experiments::plots::Distributions;
 use serde::Serialize;
 
+use super::args::RunArgs;
 use super::cells::{self, Charts, Grid, Judged, judge};
-use super::{RunArgs, unless_stopped};
-use crate::commands::Context;
+use super::named::GRID;
+use super::stop::unless_stopped;
+use crate::context::Context;
 use crate::errors::Failure;
-
-/// Its name on the command line.
-pub(super) const NAME: &str = "grid";
-/// Its description in `sim list`.
-pub(super) const ABOUT: &str = "Never slower than one path: random networks against their best single path";
 
 const CELLS: std::ops::Range<u64> = 0..500;
 const SEEDS: std::ops::Range<u64> = 1..11;
@@ -45,7 +42,7 @@ struct Worst {
 /// # Errors
 /// When a cell is slower than its best single path, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    args.without_trace(NAME)?;
+    args.without_trace(GRID)?;
     let scheduler = args.scheduler.unwrap_or_default();
     let work = move |cell, seed| Cell::draw(cell).run(scheduler, seed);
     let verdict = |cell, runs: &[CellRun]| Verdict::of(Cell::draw(cell), runs);
@@ -61,13 +58,13 @@ fn report(args: &RunArgs, verdicts: &[Verdict], scheduler: SchedulerKind) -> Res
     let mut order: Vec<&Verdict> = verdicts.iter().collect();
     order.sort_by(|a, b| a.vs_best.mean.total_cmp(&b.vs_best.mean));
     let worst = order.iter().take(LISTED).map(|verdict| Worst::of(verdict, args, scheduler)).collect();
-    let report = Report { scenario: NAME, metrics, worst };
+    let report = Report { scenario: GRID, metrics, worst };
     cells::write(
         args,
         &report,
         table,
         || csv(verdicts),
-        Charts { name: NAME, distributions: &distributions(verdicts) },
+        Charts { name: GRID, distributions: &distributions(verdicts) },
     )?;
     let failing: Vec<&Verdict> = order.into_iter().filter(|verdict| verdict.fails()).collect();
     if failing.is_empty() {
@@ -80,7 +77,7 @@ fn report(args: &RunArgs, verdicts: &[Verdict], scheduler: SchedulerKind) -> Res
 
 impl Worst {
     fn of(verdict: &Verdict, args: &RunArgs, scheduler: SchedulerKind) -> Self {
-        let mut replay = cells::replay(NAME, verdict.cell.number, args);
+        let mut replay = cells::replay(GRID, verdict.cell.number, args);
         if scheduler != SchedulerKind::default() {
             replay.push_str(&format!(" --scheduler {scheduler}"));
         }
@@ -107,7 +104,7 @@ fn distributions(verdicts: &[Verdict]) -> Distributions {
 }
 
 fn table(report: &Report) -> String {
-    let mut text = cells::figures(NAME, &report.metrics);
+    let mut text = cells::figures(GRID, &report.metrics);
     text.push_str("the cells that gain least, as a share of their best single path\n");
     for worst in &report.worst {
         let mark = if worst.fails { "  slower" } else { "" };

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use anabranch_experiments::results::RunRecord;
 use anabranch_experiments::scenario::{Captured, Course, Extras, Group, Variant};
 
+use super::load::mistake;
 use super::qlog::Qlog;
 use super::trace::Trace;
-use super::{mistake, usage};
+use super::usage;
 use crate::capture::qlog::EXTENSION;
 use crate::errors::{Failure, describe};
 use crate::ui::human;

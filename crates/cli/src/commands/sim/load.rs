@@ -6,6 +6,7 @@ use std::path::Path;
 use anabranch_experiments::scenario::{BUILTIN, Scenario, ScenarioError};
 use anabranch_settings::nearest;
 
+use super::named::{NAMED, is_named};
 use crate::errors::{Failure, Kind};
 
 /// A scenario by its file or its name.
@@ -27,11 +28,11 @@ fn unreadable(name: &str, error: &std::io::Error) -> Failure {
     if error.kind() != std::io::ErrorKind::NotFound {
         return failure;
     }
-    if super::DRAWN.iter().any(|(drawn, _)| *drawn == name) {
+    if is_named(name) {
         let failure = Failure::usage(format!("`{name}` is not a scenario file and has no settings"));
         return failure.hint(format!("`anabranch sim run {name}` runs it; `--help` says what it takes"));
     }
-    let known: Vec<&str> = super::DRAWN.iter().chain(BUILTIN).map(|(known, _)| *known).collect();
+    let known: Vec<&str> = NAMED.iter().chain(BUILTIN).map(|(known, _)| *known).collect();
     // A copied scenario may be in another directory.
     let file = Path::new(name).file_name().and_then(|file| file.to_str()).unwrap_or(name);
     let like = nearest(file.trim_end_matches(".toml"), &known).map(|near| format!("did you mean `{near}`? "));
@@ -77,7 +78,7 @@ pub(super) fn wrong_setting(error: &ScenarioError) -> Failure {
 mod tests {
     use anabranch_experiments::scenario::variants;
 
-    use super::super::RunArgs;
+    use super::super::args::RunArgs;
     use super::*;
     use crate::commands::test::parse;
 

@@ -8,10 +8,11 @@ use anabranch_experiments::results::merge::{Conflict, Found, merge};
 use anabranch_experiments::results::{RunRecord, columns};
 use serde::Deserialize;
 
-use super::args::MAX_RUNS;
+use super::args::{MAX_RUNS, MergeArgs};
+use super::load::text_in;
+use super::named::NAMED;
 use super::output::{Bounds, Writer};
-use super::{DRAWN, MergeArgs, text_in};
-use crate::commands::Context;
+use crate::context::Context;
 use crate::errors::{Failure, printable};
 use crate::ui::out;
 
@@ -105,7 +106,7 @@ fn read_part(file: &Path, all: &mut Vec<Found>) -> Result<(), Failure> {
             let failure = is_other(Failure::local(format!("{place}: {error}")));
             let drawn = serde_json::from_str(line)
                 .ok()
-                .and_then(|Drawn { scenario }| DRAWN.iter().find(|(name, _)| *name == scenario));
+                .and_then(|Drawn { scenario }| NAMED.iter().find(|(name, _)| *name == scenario));
             match drawn {
                 Some((name, _)) => {
                     failure.hint(format!("`{name}` runs in one command: there is nothing to merge"))
@@ -124,8 +125,8 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::args::Global;
     use crate::commands::test::parse;
+    use crate::context::Global;
     use crate::ui::out::json_line;
     use anabranch_experiments::scenario::Outcome;
 

@@ -10,30 +10,32 @@ mod grid;
 mod jobs;
 mod load;
 mod merge;
+mod named;
 mod output;
 mod overlay;
 mod plots;
 mod qlog;
+mod stop;
 mod trace;
 mod usage;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anabranch_experiments::plots::Album;
 use anabranch_experiments::scenario::{self, BUILTIN, Scenario, Setting, variants};
 use clap::{Args, Subcommand};
 
-use super::Context;
-use crate::errors::{Failure, Kind};
-use crate::interrupt;
+use crate::context::Context;
+use crate::errors::Failure;
 use crate::ui::out;
 
 use args::MAX_RUNS;
 pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SingleArgs, SweepArgs};
 use folder::Folder;
 use jobs::{Crew, Job, Traced, Wanted, run_jobs};
-use load::{load, mistake, text_in, wrong_setting};
+use load::{load, mistake, wrong_setting};
+use named::{FAILURES, FAIRNESS, GRID, NAMED, OVERLAY, is_named};
+use stop::{stop_on_interrupt, unless_stopped};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -107,7 +109,7 @@ impl SimArgs {
     #[must_use]
     pub fn at_once(&self) -> usize {
         match &self.command {
-            SimCommand::Run(SingleArgs { run, .. }) if !is_drawn(&run.scenario) => {
+            SimCommand::Run(SingleArgs { run, .. }) if !is_named(&run.scenario) => {
                 run.thread_count().min(run.seeds.as_ref().map_or(1, |seeds| seeds.0.len()))
             }
             SimCommand::Run(SingleArgs { run, .. }) | SimCommand::Sweep(SweepArgs { run, .. }) => {
@@ -149,29 +151,17 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
 
 fn run_named(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     match args.scenario.as_str() {
-        grid::NAME => grid::run(args, context),
-        failures::NAME => failures::run(args, context),
-        fairness::NAME => fairness::run(args, context),
-        overlay::NAME => overlay::run(args, context),
+        GRID => grid::run(args, context),
+        FAILURES => failures::run(args, context),
+        FAIRNESS => fairness::run(args, context),
+        OVERLAY => overlay::run(args, context),
         _ => run_all(args, &[], None, context),
     }
 }
 
-/// The experiments without a scenario file.
-const DRAWN: [(&str, &str); 4] = [
-    (grid::NAME, grid::ABOUT),
-    (failures::NAME, failures::ABOUT),
-    (fairness::NAME, fairness::ABOUT),
-    (overlay::NAME, overlay::ABOUT),
-];
-
-fn is_drawn(name: &str) -> bool {
-    DRAWN.iter().any(|(drawn, _)| *drawn == name)
-}
-
 fn list() -> Result<(), Failure> {
     let mut text = String::new();
-    for (name, about) in DRAWN {
+    for (name, about) in NAMED {
         text.push_str(&format!("{name:<24} {about}\n"));
     }
     for (name, toml) in BUILTIN {
@@ -257,37 +247,14 @@ fn no_runs(shard: Shard, all: usize) -> String {
     format!("shard {shard} of {runs} is empty: it has nothing to do and adds nothing to `sim merge`")
 }
 
-/// The failure of a command that the user stopped early.
-fn unless_stopped(done: usize, all: usize) -> Result<(), Failure> {
-    if done >= all {
-        return Ok(());
-    }
-    let message = format!("stopped after {done} of {all} runs");
-    Err(Failure::new(Kind::Interrupted, message).hint("complete runs have been written"))
-}
-
-/// Becomes true on Ctrl-C. A second Ctrl-C ends the program at once.
-fn stop_on_interrupt() -> Arc<AtomicBool> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
-    let listen = move || {
-        // Without a runtime or a thread, Ctrl-C ends the program, as by default.
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-        runtime.block_on(async {
-            interrupt::requested().await;
-            told.store(true, Ordering::Relaxed);
-            std::future::pending::<()>().await;
-        });
-    };
-    let _ = std::thread::Builder::new().spawn(listen);
-    stop
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
-    use crate::args::Global;
     use crate::commands::test::parse;
+    use crate::context::Global;
+    use crate::errors::Kind;
 
     #[test]
     fn a_run_is_alone_unless_it_has_several_seeds_or_networks() {

@@ -6,16 +6,14 @@ use anabranch_experiments::overlay::{OverlayConfig, OverlayRun};
 use anabranch_experiments::results::number;
 use serde::Serialize;
 
+use super::args::{RunArgs, Seeds};
 use super::jobs::{Crew, in_order};
-use super::{RunArgs, Seeds, stop_on_interrupt, unless_stopped, usage};
-use crate::commands::Context;
+use super::named::OVERLAY;
+use super::stop::{stop_on_interrupt, unless_stopped};
+use super::usage;
+use crate::context::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
-
-/// Its name on the command line.
-pub(super) const NAME: &str = "overlay";
-/// Its description in `sim list`.
-pub(super) const ABOUT: &str = "Relays measure each other: traffic, time to notice, estimates, memory";
 
 const SIZES: [u64; 3] = [50, 500, 5_000];
 const LARGEST: u64 = 100_000;
@@ -37,7 +35,7 @@ struct Run {
 /// # Errors
 /// When the budget is exceeded, a failed link is not found, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    args.without_trace(NAME)?;
+    args.without_trace(OVERLAY)?;
     if args.plot.is_some() {
         return Err(Failure::usage("`sim run overlay` draws nothing")
             .hint("`--csv` writes its figures for a program that does"));
@@ -74,7 +72,7 @@ fn run_one((relays, seed): (u64, u64)) -> Run {
         let micros = after.saturating_sub(before).as_secs_f64() * 1e6 / pairs as f64;
         metrics.insert("run.choice_us".into(), micros);
     }
-    Run { scenario: NAME, relays, seed, metrics }
+    Run { scenario: OVERLAY, relays, seed, metrics }
 }
 
 fn report(args: &RunArgs, runs: &[Run]) -> Result<(), Failure> {
@@ -139,7 +137,7 @@ mod tests {
     #[test]
     fn a_figure_that_a_run_has_not_leaves_its_place_empty() {
         let run = |relays, metrics: &[(&str, f64)]| Run {
-            scenario: NAME,
+            scenario: OVERLAY,
             relays,
             seed: 3,
             metrics: metrics.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),

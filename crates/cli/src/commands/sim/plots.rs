@@ -2,10 +2,10 @@
 
 use anabranch_experiments::plots::draw_metric;
 
-use super::PlotArgs;
+use super::args::PlotArgs;
 use super::folder::Folder;
 use super::merge;
-use crate::commands::Context;
+use crate::context::Context;
 use crate::errors::Failure;
 
 /// Draws metrics of results that were written as JSON.

@@ -14,8 +14,8 @@ use anabranch_secure::RelayHint;
 use anabranch_wire::{Rate, Span};
 use tokio::task::JoinHandle;
 
+use super::args::{Chain, TraceArgs};
 use super::traces::Trace;
-use super::{Chain, TraceArgs};
 use crate::errors::{Failure, Kind};
 
 /// The most routes over granted relays to show, and the most relays near each end to try in pairs.
@@ -195,7 +195,7 @@ impl Known {
     /// whether it was measured.
     pub fn by_hand(relays: &[&str], carried: &[(&str, f64)], between: &[(&str, &str, f64, bool)]) -> Self {
         let mut known = Self::default();
-        let at = |text: &str| super::address(text).expect("an address");
+        let at = |text: &str| crate::commands::trace::args::address(text).expect("an address");
         let ends = between
             .iter()
             .map(|(_, to, ..)| *to)

@@ -29,20 +29,26 @@ pub struct Map {
     pub here: Option<NodeId>,
     /// The node at the other end.
     pub node: Option<NodeId>,
-    /// Untraced segments.
-    told: BTreeSet<LinkId>,
+    /// Segments that were not traced.
+    untraced: BTreeSet<LinkId>,
     /// Rank and links of each chosen route.
     chosen: Vec<(usize, Vec<LinkId>)>,
 }
 
+/// The routes to draw.
+pub struct Routes<'a> {
+    /// All routes.
+    pub candidates: &'a [Candidate],
+    /// Which of them are used.
+    pub choice: &'a Choice,
+    /// Segments that were not traced.
+    pub untraced: BTreeSet<LinkId>,
+}
+
 impl Map {
     /// The survey's graph with the chosen routes.
-    pub fn new(
-        survey: &Survey,
-        (own, node): (&[Trace], IpAddr),
-        (candidates, choice): (&[Candidate], &Choice),
-        told: BTreeSet<LinkId>,
-    ) -> Self {
+    pub fn new(survey: &Survey, own: &[Trace], node: IpAddr, routes: Routes<'_>) -> Self {
+        let Routes { candidates, choice, untraced } = routes;
         let at = |address: IpAddr| survey.topology.find(&survey.aliases.router_of(address).to_string());
         let ranked = candidates.iter().zip(&choice.explanations).filter_map(|(candidate, explanation)| {
             let Verdict::Used { rank } = explanation.verdict else { return None };
@@ -52,7 +58,7 @@ impl Map {
         let mut chosen: Vec<_> = ranked.collect();
         chosen.sort();
         let here = own.first().and_then(|trace| at(trace.from));
-        Self { topology: survey.topology.clone(), here, node: at(node), told, chosen }
+        Self { topology: survey.topology.clone(), here, node: at(node), untraced, chosen }
     }
 
     /// Draws from left to right. Boxes are this machine and the node, circles are routers and relays. Coloured links
@@ -95,7 +101,7 @@ impl Map {
             [] => format!("{delay:.1} ms"),
             ranks => format!("{delay:.1} ms: {}", ranks.join(", ")),
         };
-        let line = if self.told.contains(&link) { LineStyleKind::Dashed } else { LineStyleKind::Normal };
+        let line = if self.untraced.contains(&link) { LineStyleKind::Dashed } else { LineStyleKind::Normal };
         let width = if best.is_some() { 2 } else { 1 };
         let look = StyleAttr::new(Color::new(colour), width, None, 0, FONT);
         Arrow::new(LineEndKind::None, LineEndKind::Arrow, line, &label, &look, &None, &None)

@@ -8,11 +8,11 @@ use anabranch_overlay::sense::Figures;
 use anabranch_wire::{Rate, Span};
 use serde::Serialize;
 
+use super::args::{Chain, TraceArgs};
 use super::known::Known;
-use super::map::Map;
+use super::map::{Map, Routes};
 use super::sets::Sets;
 use super::traces::Trace;
-use super::{Chain, TraceArgs};
 
 /// The result: all routes, and the choice among them.
 #[derive(Debug, Serialize)]
@@ -132,7 +132,8 @@ pub fn report(
         parts.push((stretches.iter().flat_map(address).collect(), unknown, told));
     }
     let choice = choose(&survey.topology, &candidates, limits);
-    let map = Map::new(&survey, (own, args.node.0), (&candidates, &choice), told_links);
+    let routes = Routes { candidates: &candidates, choice: &choice, untraced: told_links };
+    let map = Map::new(&survey, own, args.node.0, routes);
     let ways = parts.into_iter().zip(choice.explanations);
     let routers = survey.aliases.routers().into_values().filter(|addresses| addresses.len() > 1);
     let report = Report {

@@ -9,7 +9,7 @@ use anabranch_overlay::select::Traceroute;
 use anabranch_wire::Span;
 use serde::{Deserialize, Serialize};
 
-use super::{Elsewhere, TraceArgs};
+use super::args::{Elsewhere, TraceArgs};
 use crate::errors::Failure;
 
 /// Version of the file format; other versions are rejected.

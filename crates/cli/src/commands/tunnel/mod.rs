@@ -11,8 +11,7 @@ use anabranch_tunnel_io::status::Status;
 use anabranch_tunnel_io::{guard, system};
 use clap::{Args, Subcommand};
 
-use crate::args::OUTPUT;
-use crate::commands::Context;
+use crate::context::{Context, OUTPUT};
 use crate::errors::Failure;
 use crate::ui::out;
 

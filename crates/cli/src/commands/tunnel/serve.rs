@@ -14,10 +14,9 @@ use clap::Args;
 use ipnet::IpNet;
 
 use super::DeviceArgs;
-use crate::args::OUTPUT;
-use crate::commands::Context;
 use crate::commands::send::outside;
 use crate::commands::service;
+use crate::context::{Context, OUTPUT};
 use crate::errors::{Failure, printable};
 use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;

@@ -19,9 +19,9 @@ use serde::Serialize;
 
 use super::args::Seeds;
 use super::jobs::{Crew, in_order};
-use super::{load, mistake, stop_on_interrupt, wrong_setting};
-use crate::args::OUTPUT;
-use crate::commands::Context;
+use super::load::{load, mistake, wrong_setting};
+use super::stop::stop_on_interrupt;
+use crate::context::{Context, OUTPUT};
 use crate::errors::{Failure, Kind};
 use crate::ui::out::{self, Stream};
 

@@ -1,0 +1,23 @@
+//! The experiments without a scenario file.
+
+/// Random networks, each compared with its best single path.
+pub(super) const GRID: &str = "grid";
+/// Sessions that survive breaks.
+pub(super) const FAILURES: &str = "failures";
+/// Shared and separate bottlenecks with background TCPs.
+pub(super) const FAIRNESS: &str = "fairness";
+/// Sensing in overlays of any size.
+pub(super) const OVERLAY: &str = "overlay";
+
+/// Their names and descriptions.
+pub(super) const NAMED: [(&str, &str); 4] = [
+    (GRID, "Never slower than one path: random networks against their best single path"),
+    (FAILURES, "A path breaks in one of seven ways and is repaired: does the session continue?"),
+    (FAIRNESS, "Fair if paths share a bottleneck, fast if they do not"),
+    (OVERLAY, "Relays measure each other: traffic, time to notice, estimates, memory"),
+];
+
+/// Whether a name is one of theirs.
+pub(super) fn is_named(name: &str) -> bool {
+    NAMED.iter().any(|(named, _)| *named == name)
+}
