@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cargo::{cargo, command};
 use networks::{NETWORKS, Networks};
-use plan::{Experiment, PAPERS, experiments};
+use plan::Experiment;
 
 /// Where tables and drawings go.
 const FIGURES: &str = "docs/notebook/figures";
@@ -30,6 +30,19 @@ const HEAD: &str = "\
 Made by `cargo xtask papers`, which runs each experiment with its seeds. What the papers print, and why we differ, is in
 the [lab notebook](../index.md). Means over the seeds with 95 % intervals (Student's t).
 ";
+
+const PAPERS: [(&str, &[Experiment]); 6] = [
+    ("MPTCP congestion control (NSDI 2011)", nsdi11::EXPERIMENTS),
+    ("mTCP (USENIX ATC 2004)", mtcp::EXPERIMENTS),
+    ("MPMTP-AR", mpmtp::EXPERIMENTS),
+    ("PSMC", psmc::EXPERIMENTS),
+    ("SAFIRE", safire::EXPERIMENTS),
+    ("Ours", ours::EXPERIMENTS),
+];
+
+fn experiments() -> impl Iterator<Item = &'static Experiment> {
+    PAPERS.iter().flat_map(|(_, experiments)| experiments.iter())
+}
 
 /// Runs the named experiments, or all, that have no results yet. Then writes tables and drawings of all that have results,
 /// and keeps the existing sections of the others.

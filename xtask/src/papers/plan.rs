@@ -1,6 +1,4 @@
-//! The experiments for each figure and table of the papers, and our own comparisons.
-
-use super::{mpmtp, mtcp, nsdi11, ours, psmc, safire};
+//! An experiment for a figure or a table.
 
 /// An experiment: a sweep of a scenario, and the metrics to show.
 #[derive(Clone, Copy, Debug)]
@@ -15,17 +13,4 @@ pub(super) struct Experiment {
     pub(super) seeds: &'static str,
     /// Patterns of the metrics in its table; the first is also drawn.
     pub(super) metrics: &'static [&'static str],
-}
-
-pub(super) const PAPERS: [(&str, &[Experiment]); 6] = [
-    ("MPTCP congestion control (NSDI 2011)", nsdi11::EXPERIMENTS),
-    ("mTCP (USENIX ATC 2004)", mtcp::EXPERIMENTS),
-    ("MPMTP-AR", mpmtp::EXPERIMENTS),
-    ("PSMC", psmc::EXPERIMENTS),
-    ("SAFIRE", safire::EXPERIMENTS),
-    ("Ours", ours::EXPERIMENTS),
-];
-
-pub(super) fn experiments() -> impl Iterator<Item = &'static Experiment> {
-    PAPERS.iter().flat_map(|(_, experiments)| experiments.iter())
 }
