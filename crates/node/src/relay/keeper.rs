@@ -132,9 +132,15 @@ impl RelayPaths {
         if candidates.is_empty() || at_once == 0 {
             return Self::default();
         }
-        let (who, tries) = ((endpoint.clone(), session.clone()), Tries::default());
-        let task =
-            tokio::spawn(spares::keep(who, candidates.to_vec(), (peer.clone(), at_once), tries.clone()));
+        let tries = Tries::default();
+        let among = spares::Candidates {
+            endpoint: endpoint.clone(),
+            session: session.clone(),
+            peer: peer.clone(),
+            routes: candidates.to_vec(),
+            tries: tries.clone(),
+        };
+        let task = tokio::spawn(spares::keep(among, at_once));
         let candidate = |route: &RelayRoute| Kept { route: route.clone(), path: Arc::default() };
         let routes = candidates.iter().map(candidate).collect();
         Self { tasks: vec![task], routes, granted: Grants::default(), tries }

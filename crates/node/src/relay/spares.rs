@@ -14,34 +14,27 @@ use super::RelayRoute;
 use super::keeper::{Peer, RelayPaths};
 use super::tries::Tries;
 
+/// The candidates of a session.
+pub(crate) struct Candidates {
+    pub endpoint: Arc<Endpoint>,
+    pub session: Session,
+    pub peer: Peer,
+    pub routes: Vec<RelayRoute>,
+    /// What comes of them is noted here.
+    pub tries: Tries,
+}
+
 struct Spares {
-    endpoint: Arc<Endpoint>,
-    session: Session,
-    peer: Peer,
-    candidates: Vec<RelayRoute>,
+    candidates: Candidates,
     choice: RelayChoice,
     in_use: BTreeMap<Candidate, RelayPaths>,
-    tries: Tries,
 }
 
 /// Keeps paths through `at_once` of the candidates until the session ends or this is dropped.
-pub(crate) async fn keep(
-    (endpoint, session): (Arc<Endpoint>, Session),
-    candidates: Vec<RelayRoute>,
-    (peer, at_once): (Peer, usize),
-    tries: Tries,
-) {
-    let choice = RelayChoice::new(candidates.len(), at_once);
-    let clock = endpoint.clock();
-    let mut spares = Spares {
-        endpoint,
-        session: session.clone(),
-        peer,
-        candidates,
-        choice,
-        in_use: BTreeMap::new(),
-        tries,
-    };
+pub(crate) async fn keep(candidates: Candidates, at_once: usize) {
+    let choice = RelayChoice::new(candidates.routes.len(), at_once);
+    let (clock, session) = (candidates.endpoint.clock(), candidates.session.clone());
+    let mut spares = Spares { candidates, choice, in_use: BTreeMap::new() };
     let work = async {
         loop {
             spares.look(clock.now());
@@ -56,7 +49,8 @@ pub(crate) async fn keep(
 
 impl Spares {
     fn look(&mut self, now: Time) {
-        let (paths, in_use) = (self.session.paths(), &self.in_use);
+        let Candidates { endpoint, session, peer, routes, tries } = &self.candidates;
+        let (paths, in_use) = (session.paths(), &self.in_use);
         // Only the candidate's own path: others may use the same relays.
         let path_of = |candidate: Candidate| -> Option<PathId> {
             let kept = in_use.get(&candidate)?;
@@ -65,15 +59,14 @@ impl Spares {
         for action in self.choice.look(now, &paths, path_of) {
             match action {
                 RelayAction::OpenThrough(candidate) => {
-                    let route = &self.candidates[candidate.0];
-                    let who = (&self.endpoint, &self.session);
+                    let route = &routes[candidate.0];
                     let kept =
-                        RelayPaths::keep_noted(who, std::slice::from_ref(route), &self.peer, &self.tries);
+                        RelayPaths::keep_noted((endpoint, session), std::slice::from_ref(route), peer, tries);
                     tracing::info!(relay = %route, "recruited");
                     self.in_use.insert(candidate, kept);
                 }
                 RelayAction::Close(candidate, why) => {
-                    tracing::info!(relay = %self.candidates[candidate.0], "put back in reserve: {why}");
+                    tracing::info!(relay = %routes[candidate.0], "put back in reserve: {why}");
                     self.in_use.remove(&candidate);
                 }
             }
