@@ -242,13 +242,36 @@ fn no_such(key: &str, (what, name): (&str, &str), known: &[&str]) -> ScenarioErr
 }
 
 fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
+    apply_acks(from, config)?;
+    apply_windows(name, from, config)?;
+    apply_rules(from, config)?;
+    config.early_binding = from.early_binding.map(|most| most.0).filter(|most| *most > 0);
+    if let Some(coupling) = from.coupling {
+        config.coupling = match coupling {
+            CouplingKind::Adaptive => Coupling::Adaptive,
+            CouplingKind::Fixed => Coupling::Fixed,
+        };
+    }
+    config.ecn = from.ecn.unwrap_or(config.ecn);
+    if let Some(detector) = from.detector {
+        config.detector = match detector {
+            DetectorKind::Losses => Detector::Losses,
+            DetectorKind::Delays => Detector::Delays,
+            DetectorKind::Waves => Detector::Waves,
+            DetectorKind::Both => Detector::Both,
+        };
+    }
+    Ok(())
+}
+
+/// How often packets are acknowledged and over which path, and how long both ends wait.
+fn apply_acks(from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
     if let Some(every) = from.ack_every {
         if !(1..=64).contains(&every) {
             return Err(ScenarioError::new("transport.ack_every", "out of range").hint("1 to 64"));
         }
         config.acks.every = every;
     }
-    config.early_binding = from.early_binding.map(|most| most.0).filter(|most| *most > 0);
     for (key, value) in [("max_ack_delay", from.max_ack_delay), ("rto_min", from.rto_min)] {
         if value.is_some_and(|value| value.0.is_zero() || value.0 > MAX_TIMER) {
             return Err(ScenarioError::new(format!("transport.{key}"), "out of range")
@@ -262,6 +285,17 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
         config.failure.rto.min = rto.0;
         config.failure.rto.max = config.failure.rto.max.max(rto.0);
     }
+    if let Some(acks) = from.acks {
+        config.acks.policy = match acks {
+            Acks::SamePath | Acks::Outside => AckPolicy::SamePath,
+            Acks::Primary => AckPolicy::Primary,
+            Acks::Fastest => AckPolicy::Fastest,
+        };
+    }
+    Ok(())
+}
+
+fn apply_windows(name: &str, from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
     if let Some(window) = from.initial_window {
         if !(1..=1000).contains(&window) {
             return Err(
@@ -289,13 +323,11 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
         config.memory.max_window = buffer.0;
         config.memory.initial_window = buffer.0;
     }
-    if let Some(acks) = from.acks {
-        config.acks.policy = match acks {
-            Acks::SamePath | Acks::Outside => AckPolicy::SamePath,
-            Acks::Primary => AckPolicy::Primary,
-            Acks::Fastest => AckPolicy::Fastest,
-        };
-    }
+    Ok(())
+}
+
+/// Reports of paths, and which paths are left out.
+fn apply_rules(from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
     if let Some(Reports { alpha, b }) = from.reports {
         let weights = [("alpha", alpha), ("b", b)];
         if let Some((name, _)) = weights.iter().find(|(_, weight)| !(0.0..1.0).contains(weight)) {
@@ -314,21 +346,6 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
             return Err(wrong("sharing_beyond").hint("at least 1"));
         }
         config.rules = PathRules::default().suppressing(Some(SuppressionLimits { omega, d }));
-    }
-    if let Some(coupling) = from.coupling {
-        config.coupling = match coupling {
-            CouplingKind::Adaptive => Coupling::Adaptive,
-            CouplingKind::Fixed => Coupling::Fixed,
-        };
-    }
-    config.ecn = from.ecn.unwrap_or(config.ecn);
-    if let Some(detector) = from.detector {
-        config.detector = match detector {
-            DetectorKind::Losses => Detector::Losses,
-            DetectorKind::Delays => Detector::Delays,
-            DetectorKind::Waves => Detector::Waves,
-            DetectorKind::Both => Detector::Both,
-        };
     }
     Ok(())
 }

@@ -20,8 +20,8 @@ use anabranch_wire::{Span, Time};
 use super::build::{Built, CableName, Detector};
 use super::course::{Course, MAX_POINTS, Recorder};
 use super::extras::Extras;
-use anabranch_sim::network::{self, Network, Supply};
-use results::Measured;
+use anabranch_sim::network::{self, Network};
+use results::{Measured, Planned};
 use shared::Observer;
 pub use sheet::Metrics;
 use sheet::{Sheet, jain};
@@ -89,23 +89,10 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Exceeded> {
     let detectors = detectors.into_iter().filter(sees_two);
     let mut observers: Vec<Observer> = detectors.map(|detector| Observer::new(detector, warm_up)).collect();
     let flow_paths: Vec<usize> = plan.flows.iter().map(|flow| flow.paths.len()).collect();
-    let starts: Vec<Time> = plan.flows.iter().map(|flow| flow.start).collect();
-    let stops = plan.flows.iter().map(|flow| flow.stop).collect();
     let judges =
         plan.flows.iter().map(|flow| flow.config.coupling == Coupling::Adaptive && flow.paths.len() > 1);
     let judges: Vec<bool> = judges.collect();
-    let datagrams = plan.flows.iter().map(|flow| match flow.supply {
-        Supply::Datagrams { pause, size } => Some((pause, size)),
-        _ => None,
-    });
-    let datagrams = datagrams.collect();
-    let ends = |supply: &Supply| matches!(supply, Supply::File(_) | Supply::Script(_));
-    let ends = plan.flows.iter().map(|flow| ends(&flow.supply)).collect();
-    let agents = plan.flows.iter().map(|flow| {
-        let direct = flow.agent.as_ref()?.direct;
-        Some((direct, flow.paths.len().saturating_sub(direct)))
-    });
-    let agents = agents.collect();
+    let planned = plan.flows.iter().map(Planned::of).collect();
     let counts = (flow_paths.clone(), cables.len(), arrivals.len(), bursts.len());
     let mut network = Network::new(plan);
     if watch.extras.trace.is_some() {
@@ -132,22 +119,8 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Exceeded> {
     }
     let after = Snapshot::take(&mut network, &counts);
     let delays = (0..flow_paths.len()).map(|flow| network.datagram_delays(flow).to_vec()).collect();
-    let span = end.since(warm_up);
-    let begin = warm_up;
-    let measured = Measured {
-        before,
-        after,
-        samples,
-        queues,
-        starts,
-        stops,
-        ends,
-        begin,
-        span,
-        datagrams,
-        delays,
-        agents,
-    };
+    let (begin, span) = (warm_up, end.since(warm_up));
+    let measured = Measured { before, after, samples, queues, planned, begin, span, delays };
     let mut out = Sheet::default();
     let mut first = 0;
     let mut rates = Vec::new();

@@ -8,7 +8,7 @@ use super::sheet::{Prefixed, jain, largest, mean, quantile, ratio};
 use super::snapshot::{Snapshot, Trouble};
 use super::{FlowSamples, Mean, Sheet, Together};
 use crate::scenario::build::Group;
-use anabranch_sim::network::{Decided, Decision, FlowState};
+use anabranch_sim::network::{Decided, Decision, FlowPlan, FlowState, Supply};
 
 /// Stream bytes in a packet of 1,500 bytes.
 const PAYLOAD: f64 = 1430.0;
@@ -21,18 +21,42 @@ pub(super) struct Measured {
     pub after: Snapshot,
     pub samples: Vec<FlowSamples>,
     pub queues: Vec<Mean>,
-    pub starts: Vec<Time>,
-    pub stops: Vec<Time>,
-    /// Whether each flow ends on its own.
-    pub ends: Vec<bool>,
+    /// The plan of each flow.
+    pub planned: Vec<Planned>,
     /// When measuring began, and for how long.
     pub begin: Time,
     pub span: Span,
-    /// For each flow with datagrams: their interval and size, and the delays of those that arrived.
-    pub datagrams: Vec<Option<(Span, usize)>>,
+    /// The delays of each flow's datagrams that arrived.
     pub delays: Vec<Vec<(u32, Span)>>,
-    /// For each flow with a path agent: how many direct paths it has, and how many relays.
-    pub agents: Vec<Option<(usize, usize)>>,
+}
+
+/// The part of a flow's plan that its metrics need.
+pub(super) struct Planned {
+    start: Time,
+    stop: Time,
+    /// Whether it ends on its own.
+    ends: bool,
+    /// Interval and size of its datagrams.
+    datagrams: Option<(Span, usize)>,
+    /// If it has a path agent: how many direct paths it has, and how many relays.
+    agent: Option<(usize, usize)>,
+}
+
+impl Planned {
+    pub(super) fn of(flow: &FlowPlan) -> Self {
+        let datagrams = match flow.supply {
+            Supply::Datagrams { pause, size } => Some((pause, size)),
+            _ => None,
+        };
+        let agent = flow.agent.as_ref().map(|agent| agent.direct);
+        Self {
+            start: flow.start,
+            stop: flow.stop,
+            ends: matches!(flow.supply, Supply::File(_) | Supply::Script(_)),
+            datagrams,
+            agent: agent.map(|direct| (direct, flow.paths.len().saturating_sub(direct))),
+        }
+    }
 }
 
 /// Datagrams sent later than this before the end are not counted: they may be under way.
@@ -59,7 +83,7 @@ impl Measured {
 
     /// Whether a flow was still running when measuring began.
     fn takes_part(&self, flow: usize) -> bool {
-        self.before.flows[flow].finished_at.is_none() && self.stops[flow] > self.begin
+        self.before.flows[flow].finished_at.is_none() && self.planned[flow].stop > self.begin
     }
 
     /// The metrics of a group; returns the goodputs in Mbit/s of its flows that were still running.
@@ -77,12 +101,13 @@ impl Measured {
         self.verdicts(&mut place, all.clone());
         let pauses = flows.iter().filter_map(|flow| self.after.flows[*flow].pause);
         place.put("pause_s", largest(pauses.map(Span::as_secs_f64)));
-        if self.ends[first] {
-            let done = |flow: usize| self.after.flows[flow].finished_at.map(|at| at.since(self.starts[flow]));
+        if self.planned[first].ends {
+            let done =
+                |flow: usize| self.after.flows[flow].finished_at.map(|at| at.since(self.planned[flow].start));
             let times: Vec<f64> = all.clone().filter_map(done).map(|took| took.as_secs_f64()).collect();
             place.put("completion_s", mean(&times));
         }
-        if let Some(datagrams) = self.datagrams[first] {
+        if let Some(datagrams) = self.planned[first].datagrams {
             self.datagrams(&mut place, all.clone(), datagrams);
         }
         if group.count == 1 {
@@ -192,7 +217,7 @@ impl Measured {
 
     /// When the path agent last opened and closed each path and relay, after the flow's start.
     fn decisions(&self, place: &mut Prefixed<'_>, flow: usize) {
-        let Some((direct, relays)) = self.agents[flow] else { return };
+        let Some((direct, relays)) = self.planned[flow].agent else { return };
         let routes = (1..=direct).map(|path| format!("path{path}"));
         for route in routes.chain((1..=relays).map(|relay| format!("relay{relay}"))) {
             // A route without a decision has the metric without a value.
