@@ -8,6 +8,25 @@ use super::flow::{CLIENT, SERVER};
 use super::wires::Fetched;
 use super::{Captured, NO_END, Network};
 use anabranch_prefetch::prefetch_item;
+use anabranch_wire::Time;
+
+/// The packets that are delivered together.
+pub(super) struct Batch {
+    /// Those that sessions received: number in the batch, time, flow.
+    received: Vec<(usize, Time, u32)>,
+    /// The number in the batch of the packet whose session is called.
+    pub turn: u32,
+    /// Counts batches.
+    pub rounds: u64,
+    /// For each session the batch of its last packet.
+    seen: Vec<u64>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { received: Vec::new(), turn: u32::MAX, rounds: 0, seen: Vec::new() }
+    }
+}
 
 impl Network {
     /// Prefetches the memory of the packets' sessions: it is rarely in the cache.
@@ -59,8 +78,8 @@ impl Network {
             return 1;
         }
         let until = self.agenda.next_at();
-        self.rounds += 1;
-        self.seen.resize(self.flows.len() * 2, 0);
+        self.batch.rounds += 1;
+        self.batch.seen.resize(self.flows.len() * 2, 0);
         let is_alone = |packet: &&Fetched| {
             let to = packet.to();
             if packet.at > until || to.end == NO_END {
@@ -69,7 +88,7 @@ impl Network {
             let flow = to.flow as usize;
             // When a flow ends, it disappears at both ends.
             let end = if self.flows[flow].is_endless() { usize::from(to.end) } else { 0 };
-            std::mem::replace(&mut self.seen[flow * 2 + end], self.rounds) != self.rounds
+            std::mem::replace(&mut self.batch.seen[flow * 2 + end], self.batch.rounds) != self.batch.rounds
         };
         packets.iter().take_while(is_alone).count().max(1)
     }
@@ -80,19 +99,19 @@ impl Network {
         for end in [SERVER, CLIENT, usize::from(NO_END)] {
             for (place, packet) in packets.iter().enumerate() {
                 if usize::from(packet.to().end) == end && self.receive(packet) {
-                    self.received.push((first + place, packet.at, packet.to().flow));
+                    self.batch.received.push((first + place, packet.at, packet.to().flow));
                 }
             }
-            let received = std::mem::take(&mut self.received);
+            let received = std::mem::take(&mut self.batch.received);
             for (turn, at, flow) in &received {
-                (self.now, self.turn) = (*at, *turn as u32);
+                (self.now, self.batch.turn) = (*at, *turn as u32);
                 self.serve(*flow as usize, end);
             }
-            self.received = received;
-            self.received.clear();
+            self.batch.received = received;
+            self.batch.received.clear();
         }
         // Parties on the agenda follow the packets.
-        self.turn = u32::MAX;
+        self.batch.turn = u32::MAX;
     }
 
     /// Delivers a packet to its session; false if the session is gone.

@@ -155,7 +155,7 @@ impl Network {
     /// If the plan has no such flow.
     #[must_use]
     pub fn datagram_delays(&self, flow: usize) -> &[(u32, Span)] {
-        &self.flows[flow].delays
+        &self.flows[flow].datagrams.delays
     }
 
     /// The paths of a flow's client or server; the route's socket is the path's number in the plan. Empty without a session.

@@ -44,6 +44,7 @@ use anabranch_wire::Time;
 
 use crate::chance::seed_of;
 use agenda::Agenda;
+use delivery::Batch;
 use flow::{Flow, Routes, Served};
 use packets::Destination;
 use routes::Table;
@@ -71,13 +72,7 @@ pub struct Network {
     fetched: Vec<Fetched>,
     /// Packets that have left a session and not yet entered their first link.
     leaving: Vec<Leaving>,
-    /// The packets of a batch that reached their sessions: number in the batch, time, flow.
-    received: Vec<(usize, Time, u32)>,
-    /// The number in the batch of the packet whose session is being called.
-    turn: u32,
-    /// Counter of batches, and for each session the batch of its last packet.
-    rounds: u64,
-    seen: Vec<u64>,
+    batch: Batch,
     flows: Vec<Flow>,
     /// Number of flows in the plan itself.
     lasting: usize,
@@ -85,16 +80,37 @@ pub struct Network {
     owners: Vec<u32>,
     bursts: Vec<Burst>,
     arrivals: Vec<(Arrivals, Routes)>,
-    script: Vec<Change>,
-    played: usize,
-    /// The first party of each kind in the agenda; the script comes before them.
-    first_burst: usize,
-    first_arrival: usize,
-    first_end: usize,
+    script: Script,
+    parties: Parties,
     events: u64,
     limits: Limits,
     /// Captured packets since the last [`Self::take_captured`], if capturing is on.
     captured: Option<Vec<Captured>>,
+}
+
+/// The first party of each kind in the agenda; the script comes before them.
+struct Parties {
+    burst: usize,
+    arrival: usize,
+    end: usize,
+}
+
+/// The changes of links, in order of time.
+struct Script {
+    changes: Vec<Change>,
+    played: usize,
+}
+
+impl Script {
+    fn new(mut changes: Vec<Change>) -> Self {
+        changes.sort_by_key(|change| change.at);
+        Self { changes, played: 0 }
+    }
+
+    /// The next change.
+    fn next(&self) -> Option<&Change> {
+        self.changes.get(self.played)
+    }
 }
 
 /// Most captured packets before the caller has to take them.
@@ -124,33 +140,26 @@ impl Network {
         };
         let arrivals: Vec<_> = plan.arrivals.into_iter().enumerate().map(arrival).collect();
         let first_end = first_arrival + arrivals.len();
-        let mut script = plan.script;
-        script.sort_by_key(|change| change.at);
-        if let Some(first) = script.first() {
+        let script = Script::new(plan.script);
+        if let Some(first) = script.next() {
             agenda.call(SCRIPT_PARTY, first.at);
         }
         let routes: Vec<_> = plan.flows.iter().map(|flow| add_paths(&mut table, &flow.paths)).collect();
         let mut network = Self {
             now: Time::ZERO,
-            wires: Wires::new(plan.links, plan.seed, table, !script.is_empty()),
+            wires: Wires::new(plan.links, plan.seed, table, script.next().is_some()),
             agenda,
             landed: Vec::new(),
             fetched: Vec::new(),
             leaving: Vec::new(),
-            received: Vec::new(),
-            turn: u32::MAX,
-            rounds: 0,
-            seen: Vec::new(),
+            batch: Batch::default(),
             flows: Vec::new(),
             lasting: plan.flows.len(),
             owners: Vec::new(),
             bursts,
             arrivals,
             script,
-            played: 0,
-            first_burst,
-            first_arrival,
-            first_end,
+            parties: Parties { burst: first_burst, arrival: first_arrival, end: first_end },
             events: 0,
             limits: plan.limits,
             captured: None,
@@ -245,13 +254,13 @@ impl Network {
         let Some((at, party)) = self.agenda.next(until) else { return false };
         self.now = at;
         self.events += 1;
-        if party >= self.first_end {
-            let end = party - self.first_end;
+        if party >= self.parties.end {
+            let end = party - self.parties.end;
             self.call_end(end / 2, end % 2);
-        } else if party >= self.first_arrival {
-            self.call_arrivals(party - self.first_arrival);
-        } else if party >= self.first_burst {
-            self.call_burst(party - self.first_burst);
+        } else if party >= self.parties.arrival {
+            self.call_arrivals(party - self.parties.arrival);
+        } else if party >= self.parties.burst {
+            self.call_burst(party - self.parties.burst);
         } else {
             self.call_script();
         }
@@ -295,7 +304,7 @@ impl Network {
                     list.push(packet.with_metrics(session));
                 }
                 let message = &mut transmit.message;
-                let packet = Departure { at: self.now, turn: self.turn, start: routes[end], to, size };
+                let packet = Departure { at: self.now, turn: self.batch.turn, start: routes[end], to, size };
                 self.leaving.push(self.wires.pack(packet, Some(message)));
                 session.reclaim(message);
             }
@@ -307,7 +316,7 @@ impl Network {
         }
         // The probe timeout may have become shorter than the time already passed: then it is due now.
         let next = flow.next_call(end).max(self.now);
-        self.agenda.call(self.first_end + index * 2 + end, next);
+        self.agenda.call(self.parties.end + index * 2 + end, next);
     }
 
     fn add_flow(&mut self, flow: Flow) -> usize {
@@ -336,16 +345,16 @@ impl Network {
         if sends {
             let to = Destination { flow: index as u32, end: NO_END, ..Destination::default() };
             let (start, size) = (burst.route, burst.plan.packet);
-            let packet = Departure { at: self.now, turn: self.turn, start, to, size };
+            let packet = Departure { at: self.now, turn: self.batch.turn, start, to, size };
             self.leaving.push(self.wires.pack(packet, None));
         }
-        self.agenda.call(self.first_burst + index, next);
+        self.agenda.call(self.parties.burst + index, next);
     }
 
     fn call_arrivals(&mut self, index: usize) {
         let (arrivals, routes) = &mut self.arrivals[index];
         let (size, next) = arrivals.call(self.now);
-        self.agenda.call(self.first_arrival + index, next);
+        self.agenda.call(self.parties.arrival + index, next);
         let Some(size) = size else { return };
         arrivals.arrived += 1;
         if arrivals.open >= MAX_OPEN
@@ -358,7 +367,7 @@ impl Network {
         let supply = Supply::File(size);
         if let Some(place) = arrivals.free.pop() {
             self.flows[place as usize].reuse(supply, self.now);
-            self.agenda.call(self.first_end + place as usize * 2, self.now);
+            self.agenda.call(self.parties.end + place as usize * 2, self.now);
         } else {
             let config = Arc::clone(&arrivals.plan.config);
             let flow = Flow::new(Arc::clone(routes), config, supply, (self.now, Time::NEVER));
@@ -368,11 +377,11 @@ impl Network {
     }
 
     fn call_script(&mut self) {
-        while let Some(change) = self.script.get(self.played).filter(|change| change.at <= self.now) {
+        while let Some(change) = self.script.next().filter(|change| change.at <= self.now) {
             self.wires.change(self.now, change.link as usize, &change.what);
-            self.played += 1;
+            self.script.played += 1;
         }
-        if let Some(change) = self.script.get(self.played) {
+        if let Some(change) = self.script.next() {
             self.agenda.call(SCRIPT_PARTY, change.at);
         }
     }

@@ -27,12 +27,12 @@ impl Flow {
                     return Served::Over;
                 }
                 Event::Path { change: PathChange::Closed(_), .. } if end == CLIENT => {
-                    self.unopened = self.further_paths();
+                    self.opening.unopened = self.further_paths();
                 }
                 _ => {}
             }
         }
-        if end == CLIENT && self.unopened != 0 {
+        if end == CLIENT && self.opening.unopened != 0 {
             self.open_paths(now);
         }
         if let (Some(guided), Some(session)) = (&mut self.guided, &mut self.sessions[end]) {
@@ -43,18 +43,18 @@ impl Flow {
 
     fn on_established(&mut self, now: Time) {
         if let Supply::Datagrams { .. } = self.supply {
-            (self.first_datagram, self.next_chunk) = (now, now);
+            (self.datagrams.first, self.writer.next_chunk) = (now, now);
             return self.add_chunk(now);
         }
         let session = self.sessions[CLIENT].as_mut();
-        self.stream = session.and_then(|session| {
+        self.writer.stream = session.and_then(|session| {
             let stream = session.open_stream()?;
             // The stream was just opened.
             let _ = session.set_redundant(stream, self.redundant);
             Some(stream)
         });
         if matches!(self.supply, Supply::Steady { .. } | Supply::Script(_)) {
-            self.next_chunk = now;
+            self.writer.next_chunk = now;
             self.add_chunk(now);
         } else {
             self.write();
@@ -65,22 +65,23 @@ impl Flow {
     pub(super) fn add_chunk(&mut self, now: Time) {
         match &self.supply {
             &Supply::Steady { rate, chunk } => {
-                self.left += chunk;
-                self.next_chunk = now + rate.time_for(chunk).max(Span::from_nanos(1));
+                self.writer.left += chunk;
+                self.writer.next_chunk = now + rate.time_for(chunk).max(Span::from_nanos(1));
                 self.write();
             }
             Supply::Script(entries) => {
-                let due = entries[self.played..].iter().take_while(|(after, _)| self.start + *after <= now);
+                let due =
+                    entries[self.writer.played..].iter().take_while(|(after, _)| self.start + *after <= now);
                 let (count, bytes) = due.fold((0, 0), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
-                self.played += count;
-                self.left += bytes;
-                let next = entries.get(self.played);
-                self.next_chunk = next.map_or(Time::NEVER, |(after, _)| self.start + *after);
+                self.writer.played += count;
+                self.writer.left += bytes;
+                let next = entries.get(self.writer.played);
+                self.writer.next_chunk = next.map_or(Time::NEVER, |(after, _)| self.start + *after);
                 self.write();
             }
             &Supply::Datagrams { pause, size } => {
                 self.counts.datagrams += 1;
-                self.next_chunk = self.sent_at(self.counts.datagrams, pause);
+                self.writer.next_chunk = self.sent_at(self.counts.datagrams, pause);
                 // The datagram's bytes are not modelled, so its flow field carries its number.
                 let flow = self.counts.datagrams as u32;
                 let datagram = DatagramFrame { class: 0, flow, data: Length(size) };
@@ -93,7 +94,7 @@ impl Flow {
 
     /// When the datagram with this number is sent.
     fn sent_at(&self, others: u64, pause: Span) -> Time {
-        self.first_datagram + pause.max(Span::from_nanos(1)) * others
+        self.datagrams.first + pause.max(Span::from_nanos(1)) * others
     }
 
     /// Records the datagrams that arrived.
@@ -102,25 +103,25 @@ impl Flow {
         while let Some((_, datagram)) = self.sessions[end].as_mut().and_then(Session::recv_datagram) {
             let number = datagram.flow.wrapping_sub(1);
             let took = now.since(self.sent_at(number.into(), pause));
-            self.delays.push((number, took));
+            self.datagrams.delays.push((number, took));
             self.counts.bytes += size as u64;
             self.counts.took(now);
         }
     }
 
     fn write(&mut self) {
-        let (Some(session), Some(stream)) = (&mut self.sessions[CLIENT], self.stream) else { return };
-        while self.left > 0 {
-            let mut data = Length(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let (Some(session), Some(stream)) = (&mut self.sessions[CLIENT], self.writer.stream) else { return };
+        while self.writer.left > 0 {
+            let mut data = Length(usize::try_from(self.writer.left).unwrap_or(usize::MAX));
             match session.write(stream, &mut data) {
                 Ok(0) | Err(_) => return,
-                Ok(taken) if self.left != u64::MAX => self.left -= taken as u64,
+                Ok(taken) if self.writer.left != u64::MAX => self.writer.left -= taken as u64,
                 Ok(_) => {}
             }
         }
         let over = match &self.supply {
             Supply::File(_) => true,
-            Supply::Script(entries) => self.played == entries.len(),
+            Supply::Script(entries) => self.writer.played == entries.len(),
             _ => false,
         };
         if over {
@@ -137,20 +138,20 @@ impl Flow {
     }
 
     fn open_paths(&mut self, now: Time) {
-        let mut left = self.unopened;
-        self.next_opening = Time::NEVER;
+        let mut left = self.opening.unopened;
+        self.opening.next = Time::NEVER;
         while left != 0 {
             let path = left.trailing_zeros() as usize + 1;
             left &= left - 1;
             let earliest = self.openings.get(path - 1).map_or(self.start, |after| self.start + *after);
             if now < earliest {
-                self.next_opening = self.next_opening.min(earliest);
+                self.opening.next = self.opening.next.min(earliest);
                 continue;
             }
             let route = Self::route(CLIENT, path);
             let Some(session) = &mut self.sessions[CLIENT] else { return };
             match session.open_path(now, route) {
-                Ok(_) | Err(PathError::Exists) => self.unopened &= !(1 << (path - 1)),
+                Ok(_) | Err(PathError::Exists) => self.opening.unopened &= !(1 << (path - 1)),
                 Err(_) => return,
             }
         }

@@ -91,6 +91,33 @@ impl Ended {
     }
 }
 
+/// What the client's application has yet to write.
+struct Writer {
+    /// When a steady or scripted application has its next data.
+    next_chunk: Time,
+    stream: Option<StreamId>,
+    /// Bytes that it has not written yet.
+    left: u64,
+    /// Number of entries of the script that were used.
+    played: usize,
+}
+
+/// The paths that the client has yet to open.
+struct Opening {
+    /// When a path may open that was delayed.
+    next: Time,
+    /// A bit for each path.
+    unopened: u64,
+}
+
+/// The datagrams of a flow.
+pub(crate) struct Datagrams {
+    /// When the first was sent.
+    first: Time,
+    /// Those that arrived, in that order: number and delay.
+    pub delays: Vec<(u32, Span)>,
+}
+
 /// A slot for successive flows.
 ///
 /// Fields are ordered by access, before the large sessions: first those for every packet, then for packets to the
@@ -105,18 +132,9 @@ pub(crate) struct Flow {
     /// The striping of its only path.
     pub thin: Option<Box<StripingLayer>>,
     pub stop: Time,
-    // The client's application:
-    /// When a steady or scripted application has its next data.
-    next_chunk: Time,
-    /// When a path may open that was delayed.
-    next_opening: Time,
-    /// The paths still to be opened, a bit each.
-    unopened: u64,
-    stream: Option<StreamId>,
-    /// Bytes that the application has not written yet.
-    left: u64,
-    /// Number of entries of the script that were used.
-    played: usize,
+    // The client's end:
+    writer: Writer,
+    opening: Opening,
     config: Arc<Config>,
     /// First PID of the next sessions.
     pids: u64,
@@ -132,9 +150,7 @@ pub(crate) struct Flow {
     openings: Vec<Span>,
     /// When a file was completely acknowledged.
     pub finished_at: Option<Time>,
-    first_datagram: Time,
-    /// Datagrams in order of arrival: number and delay.
-    pub delays: Vec<(u32, Span)>,
+    pub datagrams: Datagrams,
     /// The path agent of this flow, if it has one.
     guided: Option<Box<Guided>>,
     pub sessions: [Option<Session<Length>>; 2],
@@ -156,21 +172,16 @@ impl Flow {
             ended: [None, None],
             start,
             stop,
-            stream: None,
             redundant: false,
-            left: 0,
-            next_chunk: Time::NEVER,
-            next_opening: Time::NEVER,
+            writer: Writer { next_chunk: Time::NEVER, stream: None, left: 0, played: 0 },
+            opening: Opening { next: Time::NEVER, unopened: 0 },
             openings: Vec::new(),
-            played: 0,
-            unopened: 0,
             highest: 0,
             pids: 0,
             counts: FlowCounts::default(),
             thin: None,
             finished_at: None,
-            first_datagram: Time::NEVER,
-            delays: Vec::new(),
+            datagrams: Datagrams { first: Time::NEVER, delays: Vec::new() },
             guided: None,
         }
     }
@@ -194,7 +205,7 @@ impl Flow {
 
     /// Prefetches this flow and an end's session for a packet that arrives soon.
     pub(crate) fn prefetch(&self, end: usize, acknowledges: bool) {
-        let (client, server) = (std::mem::offset_of!(Self, next_chunk), std::mem::offset_of!(Self, highest));
+        let (client, server) = (std::mem::offset_of!(Self, writer), std::mem::offset_of!(Self, highest));
         prefetch(self, 0..client);
         prefetch(
             self,
@@ -248,16 +259,16 @@ impl Flow {
         let session =
             Session::connect(Arc::clone(&self.config), &routes, pids, MemoryBudget::new(BUDGET), now);
         self.sessions = [Some(session), None];
-        self.left = match self.supply {
+        self.writer.left = match self.supply {
             Supply::Bulk => u64::MAX,
             Supply::File(bytes) => bytes,
             Supply::Steady { .. } | Supply::Script(_) | Supply::Datagrams { .. } => 0,
         };
-        self.unopened = self.further_paths();
+        self.opening.unopened = self.further_paths();
         if let Some(thin) = &mut self.thin {
             thin.reset();
         }
-        (self.stream, self.highest) = (None, 0);
+        (self.writer.stream, self.highest) = (None, 0);
     }
 
     /// Ends both sessions; packets in flight are lost.
@@ -268,7 +279,7 @@ impl Flow {
             self.ended = sessions.map(|session| session.as_ref().map(Ended::of));
         }
         self.generation += 1;
-        (self.next_chunk, self.next_opening) = (Time::NEVER, Time::NEVER);
+        (self.writer.next_chunk, self.opening.next) = (Time::NEVER, Time::NEVER);
     }
 
     fn live_bytes(&self) -> u64 {
@@ -318,7 +329,7 @@ impl Flow {
         {
             self.begin(now);
         }
-        if end == CLIENT && now >= self.next_chunk {
+        if end == CLIENT && now >= self.writer.next_chunk {
             self.add_chunk(now);
         }
         if self.thin.as_ref().is_some_and(|thin| thin.deadline(end) <= now) {
@@ -408,7 +419,7 @@ impl Flow {
             _ => session,
         };
         if end == CLIENT {
-            session.min(self.next_chunk).min(self.next_opening).min(self.stop)
+            session.min(self.writer.next_chunk).min(self.opening.next).min(self.stop)
         } else {
             session
         }

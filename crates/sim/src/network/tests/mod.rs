@@ -249,7 +249,7 @@ fn packets_taken_in_side_by_side_change_nothing() {
         run_on(&mut network, 3.0);
         let flows =
             [network.flow(0), network.flow(1)].map(|flow| (flow.bytes, flow.data_packets, flow.client));
-        (flows, network.packet_hops(), network.link(2), network.rounds)
+        (flows, network.packet_hops(), network.link(2), network.batch.rounds)
     };
     let (side_by_side, in_turn) = (run(false), run(true));
     assert!(side_by_side.3 > 1000 && in_turn.3 == 0, "{} and {}", side_by_side.3, in_turn.3);
