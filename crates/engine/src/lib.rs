@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! app write -> stream::send -> schedule picks a path -> path (window, pacing) -> session::sending -> Transmit
-//! Arrival -> session::drive -> path notes the number -> stream::recv -> app read
+//! Arrival -> session::incoming -> path notes the number -> stream::recv -> app read
 //!                                       \-> acknowledgement -> path::scoreboard -> congestion control
 //! ```
 

@@ -42,7 +42,7 @@ mod usage;
 mod validation;
 
 use anabranch_cc::RttEstimator;
-use anabranch_wire::{PathId, PathStatus, PathUse, Pid, Rate, Report, ResetToken, Span, Time};
+use anabranch_wire::{PathId, PathStatus, PathUse, Pid, Rate, ResetToken, Span, Time};
 
 pub(crate) use bloat::{Bloat, Others};
 pub(crate) use churn::Churn;
@@ -67,13 +67,8 @@ use usage::{Usage, Wishes};
 pub(crate) use validation::{Allowance, CHALLENGE_BYTES, Challenge};
 
 use crate::config::Config;
-use crate::manager::{IdleReason, Meter, Standing, cost};
+use crate::manager::{Meter, Standing, cost};
 use crate::route::Route;
-
-/// Round-trip samples of a challenge: from its answer, and from its acknowledgement.
-const FIRST_SAMPLES: u8 = 2;
-/// Added to the time for a first acknowledgement, for a packet or two on a slow link.
-const FIRST_ANSWER_GRACE: Span = Span::from_millis(10);
 
 /// The route of a path's packets.
 #[derive(Clone, Copy, Debug)]
@@ -294,6 +289,10 @@ impl Path {
         &mut self.stats
     }
 
+    pub(crate) fn usage_mut(&mut self) -> &mut Usage {
+        &mut self.usage
+    }
+
     pub(crate) fn allowance_mut(&mut self) -> &mut Allowance {
         &mut self.allowance
     }
@@ -377,15 +376,10 @@ impl Path {
         self.returns.forget(self.id);
     }
 
-    /// When the first data is half a round trip overdue, if only a handshake or a challenge was answered so far. The
-    /// probe timeout would allow two more round trips, because the variation is unknown.
+    /// When the first data is overdue, while only a handshake or a challenge was answered.
     pub(crate) fn first_answer_due(&self, ack_delay: Span) -> Option<Time> {
-        if !(1..=FIRST_SAMPLES).contains(&self.rtt().samples()) {
-            return None;
-        }
-        let rtt = self.rtt().smoothed();
-        let late = (rtt / 2 + ack_delay).max(ack_delay * 2 + FIRST_ANSWER_GRACE);
-        Some(self.board.oldest_sent_at()? + rtt + late)
+        let patience = self.returns.first_patience(ack_delay)?;
+        Some(self.board.oldest_sent_at()? + patience)
     }
 
     /// The window to restore after trouble, once; see [`Trouble::take_recovery`].
@@ -439,10 +433,6 @@ impl Path {
         self.usage.announced().max(self.wishes.peer_use())
     }
 
-    pub(crate) fn set_wanted_use(&mut self, wanted: PathUse) {
-        self.usage.set_wanted(wanted);
-    }
-
     /// Stores the peer's wish with its sequence number; false if a newer one arrived before.
     pub(crate) fn hear_wish(&mut self, wish: (PathUse, u64)) -> bool {
         self.wishes.hear(wish)
@@ -484,11 +474,6 @@ impl Path {
         self.wishes.set_peer_limit(peer)
     }
 
-    /// Leaves the path out, or readmits it; true if that changed.
-    pub(crate) fn leave_out(&mut self, reason: Option<IdleReason>) -> bool {
-        self.usage.leave_out(reason)
-    }
-
     /// Bytes that count against caps: this end's, then the peer's. The peer's missing packets count as full ones.
     fn spent(&self) -> (u64, u64) {
         (self.allowance.spent(), self.spent_by_peer())
@@ -500,28 +485,12 @@ impl Path {
         cost(received, receipt.packets() + missing)
     }
 
-    /// Handles a receiver report; true if it updated the path's reliability.
-    pub(crate) fn on_report(&mut self, report: &Report, alpha: f64) -> bool {
-        self.feedback.on_report(report, alpha)
-    }
-
-    /// The use of the path, or why it carries nothing; `is_usable` if the scheduler may choose it.
+    /// The use of the path, or why it carries nothing; `is_usable` when the scheduler may choose it.
     pub(crate) fn standing(&self, is_usable: bool) -> Standing {
-        let doubt = self.trouble.fault().map_or(IdleReason::Overdue, IdleReason::Held);
-        let (left_out, used_up) = (self.usage.left_out(), self.usage.used_up_cap());
-        let idle = match (self.state, self.effective_use()) {
-            (PathState::Validating, _) => IdleReason::Proving,
-            (PathState::Closing, _) => IdleReason::Closing,
-            (PathState::Active, PathUse::Normal) if left_out.is_none() => return Standing::InUse,
-            (state, usage) => match (used_up, left_out) {
-                // Without credit, the ends cannot answer each other: the cap explains the silence.
-                (Some(cap), _) => IdleReason::CapReached { cap },
-                _ if state == PathState::Failed => IdleReason::Failed,
-                _ if state == PathState::Suspect => doubt,
-                (None, Some(reason)) if usage == PathUse::Normal => reason,
-                _ => IdleReason::Kept(usage),
-            },
-        };
-        if is_usable { Standing::StandsIn } else { Standing::Idle(idle) }
+        match self.usage.idle_reason(self.state, self.effective_use(), self.trouble.fault()) {
+            None => Standing::InUse,
+            Some(_) if is_usable => Standing::StandsIn,
+            Some(reason) => Standing::Idle(reason),
+        }
     }
 }

@@ -10,6 +10,10 @@ use smallvec::{SmallVec, smallvec};
 
 /// Most return paths with an estimate.
 const MOST: usize = 8;
+/// Round-trip samples of a challenge: from its answer, and from its acknowledgement.
+const FIRST_SAMPLES: u8 = 2;
+/// Added to the time for a first acknowledgement, for a packet or two on a slow link.
+const FIRST_ANSWER_GRACE: Span = Span::from_millis(10);
 
 #[derive(Debug)]
 struct ReturnPath {
@@ -84,6 +88,17 @@ impl ReturnPaths {
         let known = self.list.iter().find(|known| known.via == via && known.rtt.has_sample());
         let shorter = known.filter(|known| self.rtt().has_sample() && self.rtt().min() < known.rtt.min());
         shorter.map_or(1.0, |known| self.rtt().min().as_secs_f64() / known.rtt.min().as_secs_f64())
+    }
+
+    /// How long the first data may wait for its acknowledgement: half a round trip more than one. The probe
+    /// timeout would allow two more, as the variation is not known yet. `None` once data was acknowledged.
+    pub(super) fn first_patience(&self, ack_delay: Span) -> Option<Span> {
+        if !(1..=FIRST_SAMPLES).contains(&self.rtt().samples()) {
+            return None;
+        }
+        let rtt = self.rtt().smoothed();
+        let late = (rtt / 2 + ack_delay).max(ack_delay * 2 + FIRST_ANSWER_GRACE);
+        Some(rtt + late)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use anabranch_wire::{PathId, PathStatus, PathUse, VARINT_MAX};
 
-use crate::manager::{IdleReason, Meter, PathMeter, Standing};
+use super::state::PathState;
+use crate::manager::{Fault, IdleReason, Meter, PathMeter, Standing};
 
 /// The wishes of this end for a path.
 #[derive(Debug)]
@@ -96,7 +97,7 @@ impl Usage {
         self.meter.as_mut().is_some_and(|meter| meter.on_received(spent))
     }
 
-    pub(super) fn set_wanted(&mut self, wanted: PathUse) {
+    pub(crate) fn set_wanted(&mut self, wanted: PathUse) {
         self.wanted = wanted;
     }
 
@@ -108,13 +109,35 @@ impl Usage {
     }
 
     /// Leaves the path out, or readmits it; true if that changed.
-    pub(super) fn leave_out(&mut self, reason: Option<IdleReason>) -> bool {
+    pub(crate) fn leave_out(&mut self, reason: Option<IdleReason>) -> bool {
         std::mem::replace(&mut self.left_out, reason) != reason
     }
 
     /// Sets the path's standing; true if it changed.
     pub(super) fn stand(&mut self, standing: Standing) -> bool {
         std::mem::replace(&mut self.standing, standing) != standing
+    }
+
+    /// Why a path in this state, with this use by both ends and this fault, carries nothing.
+    pub(super) fn idle_reason(
+        &self,
+        state: PathState,
+        usage: PathUse,
+        fault: Option<Fault>,
+    ) -> Option<IdleReason> {
+        Some(match (state, usage) {
+            (PathState::Validating, _) => IdleReason::Proving,
+            (PathState::Closing, _) => IdleReason::Closing,
+            (PathState::Active, PathUse::Normal) if self.left_out.is_none() => return None,
+            (state, usage) => match (self.used_up_cap(), self.left_out) {
+                // Ends that may send nothing more do not answer each other: the cap explains the silence.
+                (Some(cap), _) => IdleReason::CapReached { cap },
+                _ if state == PathState::Failed => IdleReason::Failed,
+                _ if state == PathState::Suspect => fault.map_or(IdleReason::Overdue, IdleReason::Held),
+                (None, Some(reason)) if usage == PathUse::Normal => reason,
+                _ => IdleReason::Kept(usage),
+            },
+        })
     }
 }
 

@@ -22,26 +22,31 @@
 //! | `reports` | `Reports` | receiver reports |
 //! | `addresses` | `Addresses` | further addresses of both ends |
 //!
-//! Most components act on the `Flight`, which they get as an argument. The application's calls are in this file. `drive`
-//! handles and produces messages, and decides the order of work.
+//! Most components act on the `Flight`, which they get as an argument. The application's calls are in this file. Three
+//! files only decide the order of work: `incoming` handles messages, `outgoing` produces them, `timing` does what is due.
 
 mod ack_routes;
 mod addresses;
 mod clock;
 mod coupling;
 mod datagrams;
-mod drive;
 mod flight;
 mod handshake;
+mod incoming;
+mod inspect;
 mod lifecycle;
 mod liveness;
 mod outbox;
+mod outgoing;
 mod path_control;
+mod path_error;
 mod path_ids;
+mod prefetching;
 mod race;
 mod reports;
 mod rules;
 mod sending;
+mod timing;
 mod unproven;
 
 use std::net::SocketAddr;
@@ -49,23 +54,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anabranch_wire::{
-    DatagramFrame, MAX_REASON_LEN, Message, Params, PathId, PathUse, Payload, Pid, Side, Span, StreamId, Time,
+    DatagramFrame, MAX_REASON_LEN, Message, Params, PathId, PathUse, Payload, Pid, Side, StreamId, Time,
 };
 
 pub use datagrams::DatagramError;
-pub use path_control::PathError;
+pub use path_error::PathError;
 pub use path_ids::ReservedPath;
 
-use crate::bottleneck::Verdict;
 use crate::config::Config;
 use crate::datagram::{DatagramMode, DatagramSource};
 use crate::event::{AbandonReason, CloseReason, Event, PidChange, PidSource, ProtocolError};
 use crate::manager::{PathOrigin, PathRules};
-use crate::path::Path;
 use crate::route::{Init, Route};
 use crate::schedule::Scheduler;
 use crate::state::{State, Trigger};
-use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
 use crate::stream::{MemoryBudget, Read, StreamError};
 
 use addresses::Addresses;
@@ -355,13 +357,6 @@ impl<P: Payload> Session<P> {
         self.control.ids.release(&mut self.flight.out, id);
     }
 
-    /// The peer's PID for a path, once it is known.
-    #[must_use]
-    pub fn remote_pid(&self, path: PathId) -> Option<Pid> {
-        let place = self.flight.paths.place_of(path)?;
-        self.flight.paths[place].remote_pid()
-    }
-
     /// Sets, before the handshake of a client that reaches the peer through relays, the PID `reply` at the last relay.
     /// The peer must send with it until further paths are open.
     pub fn set_first_reply_pid(&mut self, reply: Pid) {
@@ -402,13 +397,6 @@ impl<P: Payload> Session<P> {
         self.control.note_interests(&mut self.flight);
         self.flight.cc.set_group(path, group);
         Ok(())
-    }
-
-    /// Whether two paths share a bottleneck, by the evidence of [`Config::detector`]. Undecided when no one
-    /// needs to know.
-    #[must_use]
-    pub fn shared_bottleneck(&self, a: PathId, b: PathId) -> Verdict {
-        self.control.live.coupling.shared_bottleneck(a, b)
     }
 
     /// Describes the local end of a socket, so that rules can refer to it. Call it before paths start there; the rules
@@ -459,11 +447,6 @@ impl<P: Payload> Session<P> {
         self.addresses.withdraw(&mut self.flight.out, id);
     }
 
-    /// The addresses at which the peer sees this end, by its own report, on the current paths.
-    pub fn observed_addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.flight.paths.iter().filter_map(|path| path.feedback().observed())
-    }
-
     /// Closes the session after all written data has been delivered; the peer may still send its remaining data.
     pub fn close(&mut self, now: Time) {
         self.flight.clock.forget_timeout();
@@ -493,103 +476,5 @@ impl<P: Payload> Session<P> {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.flight.life.is_over()
-    }
-
-    /// All current paths, those that are being opened included.
-    #[must_use]
-    pub fn paths(&self) -> Vec<PathInfo> {
-        self.flight.paths.iter().map(|path| self.info(path)).collect()
-    }
-
-    /// Window and round-trip time of all paths, for callers that look often.
-    pub fn path_windows(&self) -> impl Iterator<Item = PathWindow> {
-        self.flight.paths.iter().map(|path| {
-            let rtt = path.rtt();
-            PathWindow {
-                route: path.route(),
-                window: self.flight.cc.window(path.id()),
-                mtu: path.mtu().current(),
-                rtt: if rtt.has_sample() { rtt.smoothed() } else { Span::ZERO },
-                reductions: path.stats().congestion_events,
-            }
-        })
-    }
-
-    fn info(&self, path: &Path) -> PathInfo {
-        let (rtt, cc) = (path.rtt(), &self.flight.cc);
-        let sampled = rtt.has_sample();
-        PathInfo {
-            id: path.id(),
-            route: path.route(),
-            state: path.state(),
-            usage: path.effective_use(),
-            standing: path.usage().standing(),
-            meter: path.usage().meter().cloned(),
-            rtt: if sampled { rtt.smoothed() } else { Span::ZERO },
-            min_rtt: if sampled { rtt.min() } else { Span::ZERO },
-            rtt_variance: if sampled { rtt.variance() } else { Span::ZERO },
-            window: cc.window(path.id()),
-            in_flight: path.board().pipe(),
-            delivery_rate: path.delivery().rate(),
-            mtu: path.mtu().current(),
-            group: cc.group(path.id()),
-            reliability: path.feedback().reliability(),
-            stats: PathStats {
-                packets_received: path.receipt().packets(),
-                bytes_received: path.receipt().bytes(),
-                packets_missing: path.receipt().missing(),
-                ..*path.stats()
-            },
-        }
-    }
-
-    /// Stream bytes that wait for earlier ones: as [`SessionStats::bytes_reassembling`].
-    #[must_use]
-    pub fn bytes_reassembling(&self) -> u64 {
-        self.flight.streams.waiting_bytes()
-    }
-
-    /// Counters of the session.
-    #[must_use]
-    pub fn stats(&self) -> SessionStats {
-        SessionStats {
-            bytes_read: self.flight.streams.bytes_read(),
-            bytes_reassembling: self.flight.streams.waiting_bytes(),
-            bytes_unacknowledged: self.flight.streams.buffered(),
-            ..self.datagrams.add_stats(self.flight.stats)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::mem::offset_of;
-
-    use anabranch_wire::Length;
-
-    use super::*;
-
-    #[test]
-    fn fields_that_a_packet_needs_lie_side_by_side() {
-        type Any = Session<Length>;
-        let flight = |offset: usize| offset_of!(Any, flight) + offset;
-        let common = [
-            offset_of!(Any, reports),
-            flight(offset_of!(Flight<Length>, config)),
-            flight(offset_of!(Flight<Length>, paths)),
-        ];
-        let sending = [
-            flight(offset_of!(Flight<Length>, choice)),
-            flight(offset_of!(Flight<Length>, cc)),
-            flight(offset_of!(Flight<Length>, streams)),
-        ];
-        let rare = flight(offset_of!(Flight<Length>, stats));
-        assert!([&common[..], &sending, &[rare]].concat().is_sorted());
-        let ([acks, _], [first, second]) = (Any::bytes_needed(true), Any::bytes_needed(false));
-        assert!(acks.end > sending[2] && first.end == sending[0], "{acks:?}, {first:?}");
-        assert!(
-            second.start < acks.end && acks.end < second.end && second.end < rare,
-            "{acks:?}, {second:?}"
-        );
     }
 }

@@ -11,7 +11,7 @@ use anabranch_wire::{Frame, NewPid, PathId, Payload, Pid, ResetToken, Side};
 
 use super::flight::Flight;
 use super::outbox::Outbox;
-use super::path_control::PathError;
+use super::path_error::PathError;
 use crate::control::Control;
 use crate::event::{AbandonReason, PidChange, ProtocolError};
 

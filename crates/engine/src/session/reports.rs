@@ -120,7 +120,7 @@ impl Reports {
 pub(super) fn handle_report<P: Payload>(flight: &mut Flight<P>, report: &Report) {
     let alpha = flight.config.reports.unwrap_or_default().alpha;
     let Some(index) = flight.paths.place_of(report.path) else { return };
-    if flight.paths.edit(index).on_report(report, alpha) {
+    if flight.paths.edit(index).feedback_mut().on_report(report, alpha) {
         update_weights(&mut flight.paths);
     }
 }

@@ -102,7 +102,7 @@ impl Rules {
 
     /// Uses a path as the caller wants from now on.
     pub(super) fn set_use<P: Payload>(&mut self, flight: &mut Flight<P>, index: usize, usage: PathUse) {
-        flight.paths.edit(index).set_wanted_use(usage);
+        flight.paths.edit(index).usage_mut().set_wanted(usage);
         renew_wish(flight, index);
         self.review_standings(flight);
     }
@@ -159,7 +159,7 @@ pub(super) fn apply<P: Payload>(flight: &mut Flight<P>, index: usize, terms: Ter
     if flight.paths.edit(index).set_meter(terms.meter) {
         renew_limits(flight, index);
     }
-    flight.paths.edit(index).set_wanted_use(usage);
+    flight.paths.edit(index).usage_mut().set_wanted(usage);
     renew_wish(flight, index);
 }
 
@@ -210,7 +210,7 @@ fn renew_left_out<P: Payload>(suppressor: &mut Suppressor, flight: &mut Flight<P
     let reasons: Vec<Option<IdleReason>> = paths.iter().map(|path| suppressor.reason(path.id())).collect();
     for (index, reason) in reasons.into_iter().enumerate() {
         if flight.paths[index].usage().left_out() != reason {
-            flight.paths.edit(index).leave_out(reason);
+            flight.paths.edit(index).usage_mut().leave_out(reason);
             flight.choice = None;
         }
     }

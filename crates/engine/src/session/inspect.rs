@@ -1,0 +1,96 @@
+//! What a session reports about itself and its paths.
+
+use std::net::SocketAddr;
+
+use anabranch_wire::{PathId, Payload, Pid, Span};
+
+use super::Session;
+use crate::bottleneck::Verdict;
+use crate::path::Path;
+use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
+
+impl<P: Payload> Session<P> {
+    /// The peer's PID for a path, once it is known.
+    #[must_use]
+    pub fn remote_pid(&self, path: PathId) -> Option<Pid> {
+        let place = self.flight.paths.place_of(path)?;
+        self.flight.paths[place].remote_pid()
+    }
+
+    /// Whether two paths share a bottleneck, by the evidence of [`Config::detector`]. Undecided when no one
+    /// needs to know.
+    #[must_use]
+    pub fn shared_bottleneck(&self, a: PathId, b: PathId) -> Verdict {
+        self.control.live.coupling.shared_bottleneck(a, b)
+    }
+
+    /// The addresses at which the peer sees this end, by its own report, on the current paths.
+    pub fn observed_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.flight.paths.iter().filter_map(|path| path.feedback().observed())
+    }
+
+    /// All current paths, those that are being opened included.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathInfo> {
+        self.flight.paths.iter().map(|path| self.info(path)).collect()
+    }
+
+    /// Window and round-trip time of all paths, for callers that look often.
+    pub fn path_windows(&self) -> impl Iterator<Item = PathWindow> {
+        self.flight.paths.iter().map(|path| {
+            let rtt = path.rtt();
+            PathWindow {
+                route: path.route(),
+                window: self.flight.cc.window(path.id()),
+                mtu: path.mtu().current(),
+                rtt: if rtt.has_sample() { rtt.smoothed() } else { Span::ZERO },
+                reductions: path.stats().congestion_events,
+            }
+        })
+    }
+
+    fn info(&self, path: &Path) -> PathInfo {
+        let (rtt, cc) = (path.rtt(), &self.flight.cc);
+        let sampled = rtt.has_sample();
+        PathInfo {
+            id: path.id(),
+            route: path.route(),
+            state: path.state(),
+            usage: path.effective_use(),
+            standing: path.usage().standing(),
+            meter: path.usage().meter().cloned(),
+            rtt: if sampled { rtt.smoothed() } else { Span::ZERO },
+            min_rtt: if sampled { rtt.min() } else { Span::ZERO },
+            rtt_variance: if sampled { rtt.variance() } else { Span::ZERO },
+            window: cc.window(path.id()),
+            in_flight: path.board().pipe(),
+            delivery_rate: path.delivery().rate(),
+            mtu: path.mtu().current(),
+            group: cc.group(path.id()),
+            reliability: path.feedback().reliability(),
+            stats: PathStats {
+                packets_received: path.receipt().packets(),
+                bytes_received: path.receipt().bytes(),
+                packets_missing: path.receipt().missing(),
+                ..*path.stats()
+            },
+        }
+    }
+
+    /// Stream bytes that wait for earlier ones: as [`SessionStats::bytes_reassembling`].
+    #[must_use]
+    pub fn bytes_reassembling(&self) -> u64 {
+        self.flight.streams.waiting_bytes()
+    }
+
+    /// Counters of the session.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        SessionStats {
+            bytes_read: self.flight.streams.bytes_read(),
+            bytes_reassembling: self.flight.streams.waiting_bytes(),
+            bytes_unacknowledged: self.flight.streams.buffered(),
+            ..self.datagrams.add_stats(self.flight.stats)
+        }
+    }
+}
