@@ -27,7 +27,7 @@ struct Flow {
     receiving: f64,
 }
 
-/// True when the path is open and only its own slowness limits what it carries.
+/// True for an open path whose rate only the path itself limits.
 fn is_judged(path: &PathInfo) -> bool {
     let is_free = matches!(path.standing, Standing::InUse | Standing::Idle(IdleReason::TooSlow { .. }));
     path.state == PathState::Active && is_free && !path.rtt.is_zero()

@@ -38,12 +38,13 @@ pub struct Controller {
     pub(crate) ids: SmallVec<[PathId; 8]>,
     /// Counts reductions and changes of groups; either makes every cached increase stale.
     pub(crate) epoch: u64,
+    /// Room for [`Self::group_of`].
     members: Vec<Member>,
     /// Under `cubic`: whether some group has several paths.
     pub(crate) cubic_groups: bool,
 }
 
-/// The fields that every packet needs come first.
+/// The state of a path. The fields that every packet needs come first.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct Path {
@@ -137,8 +138,9 @@ impl Controller {
             self.config.rule == RuleKind::Cubic && self.paths.iter().enumerate().any(shares_group);
     }
 
-    /// The path's share in the growth of its group, which grows like one flow over its fastest path under `cubic`. Windows
-    /// that are this share of that flow's, on paths with round-trip times r_j, reach the same rate together: 1/Σ(r_min/r_j).
+    /// The share of its group's growth that a path gets under `cubic`: 1/Σ(r_min/r_j), over the round-trip times r_j of
+    /// the group's paths. If each window is this share of the window of one flow over the fastest path, all paths
+    /// together reach the rate of that flow.
     fn share(&self, owner: usize) -> f64 {
         if !self.cubic_groups {
             return 1.0;

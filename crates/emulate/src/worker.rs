@@ -24,7 +24,7 @@ use crate::state::State;
 
 /// The shortest sleep while packets are in transit, and so the granularity of arrivals.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Longer sleeps are left to the poll, which a packet ends early.
+/// Longer sleeps happen in the poll, so that a packet ends them.
 const PRECISE: Duration = Duration::from_millis(2);
 /// The token of the handle's waker.
 pub(crate) const WAKER: Token = Token(usize::MAX);
@@ -37,7 +37,8 @@ pub(crate) struct Worker {
     poll: Poll,
     state: Arc<State>,
     paths: Vec<Path>,
-    /// Sockets by token; those of `paths` come first, clients' follow, and no token is used twice.
+    /// Sockets by token: the first tokens are those of `paths`, in order; later ones are those of clients. No token is
+    /// used twice.
     ports: BTreeMap<Token, Open>,
     next_token: usize,
     buffers: Buffers,

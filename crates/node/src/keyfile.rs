@@ -18,7 +18,7 @@ use crate::error::Error;
 /// Longer files are not key files.
 const MAX_LEN: u64 = 4096;
 
-/// The usual key file.
+/// The default key file.
 ///
 /// # Errors
 /// When the environment names no home directory.

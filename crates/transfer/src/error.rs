@@ -13,7 +13,7 @@ use thiserror::Error;
 
 /// Longest message to or from the other end, in bytes.
 pub(crate) const LONGEST_MESSAGE: usize = 2048;
-/// Most failures listed in an [`TransferError::Incomplete`]; the rest are only counted.
+/// Most failures listed in a [`TransferError::Incomplete`]; the rest are only counted.
 pub(crate) const MOST_FAILURES: usize = 100;
 
 /// A file that was not transferred, while others were.

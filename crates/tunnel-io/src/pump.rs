@@ -25,7 +25,7 @@ const BATCH: usize = 256;
 pub(crate) struct Traffic {
     pub packets: AtomicU64,
     pub bytes: AtomicU64,
-    /// Packets that were not allowed, or not packets.
+    /// Packets that were not allowed, and data that were not packets.
     pub refused: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Link {
     pub mtu: AtomicU16,
     session: Mutex<Option<Session>>,
     clock: Clock,
-    /// Of the flow numbers.
+    /// Seed of the hash that numbers flows.
     seed: u64,
 }
 

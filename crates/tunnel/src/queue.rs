@@ -61,7 +61,7 @@ pub struct QueueCounts {
 #[derive(Debug)]
 pub struct FairQueue<T> {
     flows: BTreeMap<u32, FlowQueue<T>>,
-    /// Flows that were empty before, then those that were not; each in turn.
+    /// Flows that were empty take turns first, then those that were not.
     fresh: VecDeque<u32>,
     steady: VecDeque<u32>,
     bytes: usize,

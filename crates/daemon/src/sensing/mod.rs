@@ -1,9 +1,10 @@
 //! Measures relays, and answers nodes that measure this one.
 //!
-//! The sensor (`anabranch_overlay::sense`) decides what to measure and when. Probes and answers are datagrams of a session
-//! from the measurer to its neighbour; each packet train has a session of its own. One controller chooses a relay's
-//! neighbours: the first to name some, and another only when that one is silent. Requested links may come from any controller
-//! ([`Sensing::measure`]). A node that is no relay measures the relays that it chooses ([`Sensing::want`]).
+//! The sensor (`anabranch_overlay::sense`) decides what to measure and when. Probes and answers are datagrams of a
+//! session from the measurer to its neighbour; each packet train has a session of its own. One controller chooses a
+//! relay's neighbours: the first to name some, and another only when that one is silent. Requested links may come from
+//! any controller ([`Sensing::measure`]). A node that is not a relay measures the relays that it chooses
+//! ([`Sensing::want`]).
 
 mod trains;
 
@@ -21,11 +22,12 @@ use tokio::task::JoinHandle;
 
 /// A controller that is silent for this long no longer chooses the neighbours.
 const GUIDE_SILENT: Duration = Duration::from_secs(10);
-/// Pause before a neighbour is connected to again; it doubles up to the longest.
+/// Pause before reconnecting to a neighbour; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The pump's pause without a deadline.
 const FAR: Duration = Duration::from_secs(60);
+/// Longest message, in bytes.
 const LONGEST: u16 = 64;
 
 /// See the module's documentation.
@@ -39,7 +41,7 @@ pub struct Sensing {
     gate: Gate,
 }
 
-/// Charges bytes if they may leave now; else returns when to ask again.
+/// Charges bytes if they may be sent now; otherwise returns when to try again.
 type Gate = Box<dyn Fn(u64) -> Result<(), Time> + Send + Sync>;
 
 #[derive(Default)]
@@ -50,7 +52,7 @@ struct Peers {
     told: BTreeMap<PublicKey, (Instant, Neighbours)>,
     measured: BTreeMap<PublicKey, Neighbour>,
     measured_by: BTreeSet<PublicKey>,
-    /// Number of sessions by which each node asks.
+    /// Number of sessions by which each node probes.
     answered: BTreeMap<PublicKey, u32>,
 }
 
@@ -68,7 +70,7 @@ impl Drop for Neighbour {
 }
 
 impl Sensing {
-    /// Measures nothing yet. [`pump`] must run. The seed spreads probes in time.
+    /// Without neighbours yet. [`pump`] must run. The seed spreads the probes in time.
     #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, config: SensorConfig, seed: [u8; 32]) -> Self {
         let sensor = Sensor::new(config, seed, endpoint.clock().now());
@@ -124,7 +126,7 @@ impl Sensing {
         (sensor.links(self.endpoint.clock().now()), sensor.stats())
     }
 
-    /// Takes a controller's choice of neighbours, and the nodes that may measure this relay.
+    /// Applies a controller's choice of neighbours, and its list of nodes that may measure this relay.
     pub(crate) fn measure(self: &Arc<Self>, controller: &PublicKey, neighbours: &Neighbours) {
         let mut peers = self.peers();
         let now = Instant::now();
@@ -142,7 +144,7 @@ impl Sensing {
         self.keep_to(&mut peers, &measure, &wanted);
     }
 
-    /// Measures exactly these relays, at once.
+    /// Measures exactly these relays from now on.
     pub fn want(self: &Arc<Self>, relays: &[GrantedRelay]) {
         self.keep_to(&mut self.peers(), &[], relays);
     }

@@ -1,7 +1,8 @@
 //! Groups of paths whose windows are coupled: by evidence, or by interface before there is any.
 //!
-//! Two paths are joined when they share a bottleneck, or while nothing is known and both use the same local socket, the
-//! usual bottleneck. A path joined to one path is joined to its whole group. A group is named by its lowest path.
+//! Two paths are joined when they share a bottleneck. Without evidence they are joined when they use the same local
+//! socket, the usual bottleneck. A path joined to one path is joined to its whole group. A group is named by its lowest
+//! path.
 //!
 //! A changed verdict must hold for [`PATIENCE`] before it is accepted, so that groups do not flap, unless it is certain.
 //! Evidence is forgotten when none follows for [`MEMORY`].
@@ -13,7 +14,7 @@ use super::Verdict;
 
 /// How long a changed verdict must hold.
 const PATIENCE: Span = Span::from_secs(1);
-/// How long without evidence until earlier evidence is forgotten.
+/// Evidence is forgotten after this long without new evidence.
 const MEMORY: Span = Span::from_secs(30);
 
 /// Why a path is in its group.

@@ -4,8 +4,7 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | how does the user want a path to be used? | [`PathRules`]: the first matching rule gives primary, backup, metered
-//! or never, and the cap |
+//! | how does the user want a path to be used? | [`PathRules`]: the first matching rule gives primary, backup, metered or never, and the cap |
 //! | which paths are left out now? | [`suppress`], and [`Suppressor`] for how long (mTCP §3.4.1 [M10]) |
 //! | why is a path idle? | [`Standing`], reported as an event at each change |
 //!

@@ -12,8 +12,7 @@
 //! | `receipt` | packets received, and acknowledgements due |
 //! | `health`, `trouble`, `bloat`, `trial` | when a path is suspected, failed, held back, tried again and readmitted |
 //! | `proof`, `validation` | challenges, their answers, and limits before an answer |
-//! | `return_paths`, `delivery`, `mtu`, `marks`, `feedback` | measurements: round trips, rates, packet size, ECN,
-//! reports |
+//! | `return_paths`, `delivery`, `mtu`, `marks`, `feedback` | measurements: round trips, rates, packet size, ECN, reports |
 //! | `pacer`, `queued` | when packets are sent, and runs of streams that wait for this path |
 //! | `usage` | how both ends want the path to be used |
 //! | `churn`, `counters` | limits for the peer's new paths; counters |

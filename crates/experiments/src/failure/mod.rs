@@ -17,7 +17,7 @@ use anabranch_sim::chance::{Chance, seed_of};
 /// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x6661_696c;
 
-/// When a path breaks by default, in seconds after the start.
+/// Earliest and latest time of the break by default, in seconds after the start.
 pub const MOMENTS: (f64, f64) = (0.3, 6.0);
 
 /// The share of a rate that the session has to reach.
@@ -105,22 +105,23 @@ pub struct Case {
 /// The result of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// The longest time without delivery in the three seconds after the break.
+    /// The longest time without delivery after the break; for a redundant stream, only until the repair.
     pub gap: Span,
-    /// The allowed gap: three times the longest smoothed round-trip time in use at the break, at least 200 ms. A path that
-    /// is not in use yet counts with its later round-trip time. For a redundant stream: the difference of one-way delays.
+    /// The allowed gap: three times the longest smoothed round-trip time in use at the break, at least 200 ms. A path
+    /// that is not in use yet counts with its later round-trip time. For a redundant stream, see
+    /// [`Case::run_redundant`].
     pub allowed: Span,
-    /// The goodput from then until the repair, as a share of the other paths' rate.
+    /// The goodput from the end of the allowed gap until the repair, as a share of the other paths' rate.
     pub living_share: f64,
     /// The rate of the repaired path after two seconds or ten round trips, as a share of its full rate.
     pub restored_share: f64,
-    /// Bytes sent until then, needed and not.
+    /// Bytes sent during the whole run, needed and not.
     pub spent: Spent,
 }
 
 impl Case {
-    /// Draws the case with this number: rates of 5 to 60 Mbit/s, round-trip times of 5 to 200 ms, queues of 0.5
-    /// to 2 bandwidth–delay products, a break at some of the [`MOMENTS`].
+    /// Draws the case with this number: rates of 5 to 60 Mbit/s, round-trip times of 5 to 200 ms, queues of 0.5 to 2
+    /// bandwidth–delay products, and a break within [`MOMENTS`].
     #[must_use]
     pub fn draw(number: u64) -> Self {
         Self::draw_within(number, MOMENTS)

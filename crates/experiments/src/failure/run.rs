@@ -23,9 +23,9 @@ const LONGER: u64 = 20;
 /// How long a flapping path is up, and down.
 const FLAP: Span = Span::from_millis(500);
 
-/// Bytes of each write of a redundant stream.
+/// Interval of the writes of a redundant stream.
 const TICK: Span = Span::from_millis(5);
-/// Its rate, as a share of the slowest path's.
+/// Rate of a redundant stream, as a share of the slowest path's rate.
 const TICKED: f64 = 0.25;
 /// A path can hold the stream if its window has had room for it for so many round trips.
 const HELD_FOR: u64 = 2;

@@ -64,8 +64,8 @@ impl FairVerdict {
     }
 }
 
-/// The rate of all paths to some bottlenecks together, over the sum of the best path to each alone; the interval is first
-/// order in both.
+/// The rate of all paths together through these bottlenecks, over the sum of the best path alone through each. The
+/// interval propagates the errors of both to first order.
 fn ratio(runs: &[FairRun], bottlenecks: &[&Vec<usize>], when: usize) -> Spread {
     let spread = |of: &dyn Fn(&FairRun) -> f64| Spread::of(&runs.iter().map(of).collect::<Vec<_>>());
     let best = |paths: &Vec<usize>| {

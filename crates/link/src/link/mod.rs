@@ -1,10 +1,10 @@
 //! One direction of a link, computed when a driver calls.
 //!
-//! One ring holds the packets: first those on the wire, in order of arrival, then those waiting. The first waiting packet
-//! is being sent while `sends` is set. Each call catches up to its time: a departure turns the packet from waiting to
-//! flying, in place in the ring, and starts the next one *at the time of that departure*, so a late caller never costs
-//! rate. The fate of a packet (loss, jitter, ...) is drawn when its sending begins: in sending order, whenever the calls
-//! come.
+//! One ring holds the packets: first those on the wire, in order of arrival, then those waiting. The first waiting
+//! packet is being sent while `sends` is set. Each call catches up to its time: a departure turns the packet from
+//! waiting to flying, in place in the ring, and starts the next one *at the time of that departure*, so a late caller
+//! never costs rate. The fate of a packet (loss, jitter, ...) is drawn when its sending begins, so the draws are in
+//! sending order whenever the calls come.
 //!
 //! A simulated network has thousands of links, and each packet passes half a dozen. So the fields for a link without
 //! randomness lie together in three cache lines; all others follow or are boxed. On a plain link, the whole journey of a
@@ -28,9 +28,10 @@ use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, QueueModel};
 
 /// The ring always keeps room for this many packets.
 const LEAST_RING: usize = 16;
-/// A ring with more room shrinks as soon as few packets are held, a smaller one ...
+/// A ring with more room than this shrinks as soon as few packets are held.
 const SMALL_RING: usize = 128;
-/// ... after this many packets left in a row while few were held: a queue that fills and empties in turn keeps its room.
+/// A smaller ring shrinks after this many packets have left in a row while few were held. So a queue that fills and
+/// empties in turn keeps its room.
 const PATIENCE: u32 = 1024;
 
 /// A link in one direction, carrying packets of type `T`.
@@ -45,18 +46,18 @@ pub struct Link<T> {
     flying: usize,
     queued_bytes: u64,
     delay: Span,
-    /// Of the packets that have left; with a plan, of all packets held.
+    /// Time of the last departure so far; with a plan, of the last packet held.
     last_departure: Time,
     flags: Flags,
     /// The largest size carried.
     mtu: u32,
     overhead: u32,
-    /// The time of a byte, if it is a whole number of nanoseconds, as at most round rates ...
+    /// The time of a byte, if it is a whole number of nanoseconds, as at most round rates.
     per_byte: Option<NonZeroU64>,
-    /// ... otherwise the last size and its time: many packets have the size of the one before.
+    /// Without `per_byte`: the last size and its time. Many packets have the size of the one before.
     last_time: (u64, Span),
     flying_bytes: u64,
-    /// Time without a packet being sent, before the current or last one.
+    /// Total time in which nothing was being sent, before the current or last packet.
     idle: Span,
     stats: LinkStats,
     /// Packets that left in a row while few were held.
@@ -240,8 +241,8 @@ impl<T: Clone> Link<T> {
 
     /// When to call [`pop`](Self::pop) next; `None` when nothing comes out unless something changes.
     ///
-    /// Nothing comes out earlier. At that time the packet may turn out to be lost or, where packets may overtake each other,
-    /// to have only left: call this again then.
+    /// Nothing comes out earlier. At that time the packet may turn out to be lost or, where packets may overtake each
+    /// other, to be on the wire still: then call this again.
     #[inline]
     #[must_use]
     pub fn next_arrival(&self) -> Option<Time> {
@@ -263,9 +264,9 @@ impl<T: Clone> Link<T> {
         (self.flags.is_planned || self.flags.is_plain) && !self.held.is_empty()
     }
 
-    /// True when a packet's journey depends only on the packets before it: the rate is fixed, nothing after the queue is
-    /// random, and no outage is scheduled. Unless such a link is changed, a driver may take out what arrives up to a time
-    /// before it offers packets with earlier times, as long as these cannot arrive by then.
+    /// True when a packet's journey depends only on the packets before it: the rate is fixed, nothing after the queue
+    /// is random, and no outage is scheduled. While such a link is not changed, a driver may first take out all that
+    /// arrives by some time and then offer packets with earlier times, if these cannot arrive by that time.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.flags.is_plain

@@ -21,7 +21,7 @@ use crate::tap::Taps;
 const PORT_ATTEMPTS: usize = 16;
 /// Pause before another attempt to bind to a new address.
 const BIND_PAUSE: Duration = Duration::from_millis(500);
-/// The same while nothing changes.
+/// The pause while every address is bound.
 const FAR: Duration = Duration::from_secs(3600);
 
 /// Binds sockets to the addresses, all at one port, and starts the task that follows changes.
@@ -140,7 +140,7 @@ async fn follow(endpoint: Weak<EndpointInner>, watch: InterfaceWatch, binder: Bi
     let mut news = watch.subscribe();
     let mut complete = true;
     loop {
-        // A port may still be taken when its address comes back quickly.
+        // A port may still be taken when its address comes back quickly; then try again soon.
         let pause = if complete { FAR } else { BIND_PAUSE };
         if let Ok(Err(_)) = tokio::time::timeout(pause, news.changed()).await {
             return;

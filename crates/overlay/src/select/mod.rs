@@ -7,8 +7,7 @@
 //! | question | answer |
 //! |---|---|
 //! | which routes exist? | [`shortest`]: Yen's k shortest loopless routes |
-//! | which of these paths to use? | [`choose`]: best score first, if disjoint enough from those chosen [M9]; explained
-//! |
+//! | which of these paths to use? | [`choose`]: best score first, if disjoint enough from those chosen [M9]; explained |
 //! | how much can they carry together? | [`max_flow`]: maximum flow and its paths [T5] |
 //! | which paths share least? | [`least_joint`]: k paths of minimum jointness [T5] |
 //!

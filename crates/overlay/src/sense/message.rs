@@ -8,8 +8,7 @@
 //! | answer | kind 0x02 (1), number (4), probes received (4), time of receipt in µs (8), coordinate: place on two axes and height in µs (4 each, signed), error in 1/10,000 (2) |
 //! | packet of a train | kind 0x03 (1), number (4), index (2), packets of the train (2), when it left in µs (8), zeros up to 1,120 |
 //! | end of a train | kind 0x04 (1), number (4) |
-//! | report on a train | kind 0x05 (1), number (4); of the packets that came last: how many (2), how many were sent
-//! from the first to the last of them (2), µs between these two when they left (4) and when they came (4) |
+//! | report on a train | kind 0x05 (1), number (4); of the packets that came last: how many (2), how many were sent from the first to the last of them (2), µs between these two when they left (4) and when they came (4) |
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Reader, Time};
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::coordinate::{Coordinate, Placed};
 use crate::MessageError;
 
-/// Size of a car as a packet, with IPv6 headers.
+/// Size of a packet of a train, with IPv6 headers.
 pub const CAR: u64 = 1_208;
 /// Overhead of a message in an IPv6 packet: IP, UDP and packet headers, tag, head of the frame.
 pub(super) const PACKET: u64 = 40 + 8 + 16 + 16 + 8;
@@ -27,9 +26,9 @@ const ANSWER: u8 = 2;
 const PART: u8 = 3;
 const END: u8 = 4;
 const SEEN: u8 = 5;
-/// Length of a train's packet as a message: with all headers it makes [`super::train::CAR`].
+/// Length of a train's packet as a message; with all headers it has [`CAR`] bytes.
 const CAR_BYTES: usize = (CAR - PACKET) as usize;
-/// The part of a train's packet that carries data.
+/// Length of a train's packet without its padding.
 const CAR_HEAD: usize = 1 + 4 + 2 + 2 + 8;
 
 /// A probe of a link.
@@ -65,7 +64,7 @@ pub struct Car {
     pub at: u64,
 }
 
-/// The report on a train: its last packets that arrived.
+/// The report on a train, about its packets that came last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The train's number.
@@ -206,7 +205,7 @@ pub struct LinkTold {
 pub struct Changes {
     /// The version that these changes follow; 0 if these are all links.
     pub since: u64,
-    /// The version that it will have.
+    /// The version after these changes.
     pub version: u64,
     /// The node's coordinate.
     pub coordinate: Placed,

@@ -59,7 +59,7 @@ impl Opener {
         }
     }
 
-    /// The arrivals of a path that is not closed, after its first packet.
+    /// The arrivals of an open path; `None` before its first packet.
     fn arrivals(&self, path: PathId) -> Option<&Arrivals> {
         self.paths.iter().find(|(known, _)| *known == path).map(|(_, arrivals)| arrivals)
     }

@@ -92,7 +92,7 @@ impl Flow {
         }
     }
 
-    /// When the datagram with this number is sent.
+    /// When a datagram is sent that follows `others` earlier ones.
     fn sent_at(&self, others: u64, pause: Span) -> Time {
         self.datagrams.first + pause.max(Span::from_nanos(1)) * others
     }

@@ -117,7 +117,8 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
-    /// Stores a packet of `size` bytes of UDP payload; a plain packet has no message. Only the lists stay in `message`.
+    /// Stores a packet of `size` bytes of UDP payload; a plain packet has no message. Afterwards only the lists in `message` are
+    /// of use.
     pub(crate) fn insert(
         &mut self,
         to: Destination,
