@@ -1,4 +1,4 @@
-//! The options of every command, and what they mean to it.
+//! The options of every command, and their effects.
 
 use clap::{ArgAction, Args};
 

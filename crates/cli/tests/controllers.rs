@@ -34,7 +34,7 @@ fn requests() -> usize {
     std::env::var("ANABRANCH_ALLOCATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(240)
 }
 
-/// What clients know of the controllers, and where they note their grants.
+/// Clients' hints and keys of the controllers, and the record of their grants.
 struct Clients<'a> {
     hints: &'a [ControllerHint],
     signing: &'a [ControllerKey],

@@ -28,18 +28,18 @@ const LARGEST: u32 = u16::MAX as u32;
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct PlainLink {
-    /// Of all accepted packets.
+    /// Departure of the last accepted packet.
     last_departure: Time,
     /// When the first in `waiting` leaves.
     first_departure: Time,
-    /// Sum of the sizes, with overhead.
+    /// Bytes of the packets in `waiting`, with overhead.
     queued_bytes: u64,
     delay: Span,
     taken: Tally,
     wait_total: Span,
     /// The time of a byte, if it is a whole number of nanoseconds.
     per_byte: Option<NonZeroU64>,
-    /// A queue shorter than this has room, and was as long before.
+    /// With fewer waiting packets than this, another one has room and sets no record of the longest queue.
     ample_packets: usize,
     max_queue_bytes: u64,
     /// The largest size carried.

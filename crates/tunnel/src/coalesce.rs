@@ -154,7 +154,7 @@ impl Shape {
     }
 }
 
-/// Same addresses and protocol, and the same first four bytes of payload: ports, for TCP and UDP.
+/// Same addresses and protocol. Ports are not compared: later fragments have none.
 fn same_flow(one: &[u8], other: &[u8]) -> bool {
     let (Some(a), Some(b)) = (Header::read(one), Header::read(other)) else { return false };
     a.source == b.source && a.destination == b.destination && a.protocol == b.protocol

@@ -1,4 +1,4 @@
-//! Who answers at a control socket, and what it says.
+//! The programs behind control sockets, and their answers.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ impl Asked {
     }
 }
 
-/// What a program says of itself.
+/// A program's answer about itself.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(super) enum Answer {

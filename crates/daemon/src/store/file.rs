@@ -1,4 +1,4 @@
-//! The file of a store in one file: opened and checked, and opened again after its disk failed.
+//! The file of a store in a single file: opens and checks it, and opens it again after its disk failed.
 //!
 //! The whole file is checked when it is opened; a damaged one is left as it is, and the error says what to do.
 //!
@@ -60,7 +60,7 @@ pub enum OpenError {
 pub(super) struct StoreFile {
     path: PathBuf,
     database: RwLock<Opened>,
-    /// Why the file has to be opened again; set while `database` is shared, cleared while it is not.
+    /// Why the file has to be opened again; set under a shared lock of `database`, cleared under the exclusive one.
     failure: Mutex<Option<StoreError>>,
 }
 
@@ -121,7 +121,7 @@ impl StoreFile {
         if opened.at.elapsed() < PAUSE {
             return Err(failure);
         }
-        // Its lock on the file goes with it.
+        // This releases the lock on the file.
         opened.database = None;
         opened.at = Instant::now();
         // A missing file is not created again: that would silently discard all records.

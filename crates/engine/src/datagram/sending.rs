@@ -1,4 +1,5 @@
-//! Numbers, blocks, and copies and parity that wait for a path.
+//! The sender's side of redundant and protected datagrams: numbers, blocks, and the copies and parity that wait for a
+//! path.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,7 +22,7 @@ const SPARE_LIFE: Span = Span::from_millis(250);
 /// How many datagrams and pieces of parity of a block each path carried.
 type Carried = SmallVec<[(PathId, u32); 4]>;
 
-/// A path on which a datagram may be sent: its packets sent, and those lost for good.
+/// A path on which a datagram may be sent. Its totals are packets sent, and packets lost for good.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carrier {
     pub path: PathId,

@@ -4,7 +4,7 @@
 //!
 //! - **probe**: the oldest packet is overdue by the probe timeout. The path is probed, and suspected if another path is
 //!   available. Each repetition doubles the timeout.
-//! - **timeout**: no acknowledgement for a retransmission timeout. Only used without suspicion: everything in flight is
+//! - **timeout**: no acknowledgement for a retransmission timeout, if suspicion is disabled. Everything in flight is
 //!   lost, and the window is 1 (mTCP [M2, M3]).
 //! - **failure**: no acknowledgement for χ retransmission timeouts [M12].
 //!
@@ -116,10 +116,10 @@ impl Health {
             let from = oldest.max(self.last_probe_timeout);
             (from + pto, Alarm::Probe)
         } else if out {
-            // Every acknowledgement restarts it (RFC 6298 §5.3): a queue that fills while acknowledgements arrive is no
-            // timeout.
+            // Every acknowledgement restarts it (RFC 6298 §5.3): while acknowledgements arrive, a filling queue causes
+            // no timeout.
             let from = silent_since.max(self.last_rto);
-            // Without variation, a regularly delayed acknowledgement would be late.
+            // Where round-trip times do not vary, an acknowledgement with the allowed delay would be late otherwise.
             (from + (rto + config.acks.max_delay) * (1 << self.rtos.min(MAX_BACKOFF)), Alarm::Timeout)
         } else {
             return Some(failure);

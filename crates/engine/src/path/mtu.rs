@@ -100,7 +100,7 @@ impl MtuSearch {
         self.probe.filter(|probe| !probe.in_flight).map(|probe| probe.size)
     }
 
-    /// From when on [`Self::next_probe`] may have one.
+    /// From when on [`Self::next_probe`] may return a size.
     pub(crate) fn probe_at(&self) -> Time {
         let gap = self.too_large - self.current;
         let waits = match self.probe {
@@ -202,7 +202,8 @@ impl MtuSearch {
         self.again_at = now + SEARCH_AGAIN;
     }
 
-    /// Searches again up to the largest size: a size that failed before may pass now, or failed with the path.
+    /// Searches again up to the largest size: one that failed before may pass now, or may have failed only because the
+    /// path did.
     pub(crate) fn search_again(&mut self) {
         self.too_large = self.max.saturating_add(1);
         self.probe = None;

@@ -90,8 +90,8 @@ impl ReturnPaths {
         shorter.map_or(1.0, |known| self.rtt().min().as_secs_f64() / known.rtt.min().as_secs_f64())
     }
 
-    /// How long the first data may wait for its acknowledgement: half a round trip more than one. The probe
-    /// timeout would allow two more, as the variation is not known yet. `None` once data was acknowledged.
+    /// How long the first data may wait for its acknowledgement: one and a half round trips. The probe timeout would
+    /// allow three, as the variation is not known yet. `None` once data was acknowledged.
     pub(super) fn first_patience(&self, ack_delay: Span) -> Option<Span> {
         if !(1..=FIRST_SAMPLES).contains(&self.rtt().samples()) {
             return None;

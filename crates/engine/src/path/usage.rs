@@ -130,7 +130,7 @@ impl Usage {
             (PathState::Closing, _) => IdleReason::Closing,
             (PathState::Active, PathUse::Normal) if self.left_out.is_none() => return None,
             (state, usage) => match (self.used_up_cap(), self.left_out) {
-                // Ends that may send nothing more do not answer each other: the cap explains the silence.
+                // Once the cap is reached the ends do not answer each other: the cap explains the silence.
                 (Some(cap), _) => IdleReason::CapReached { cap },
                 _ if state == PathState::Failed => IdleReason::Failed,
                 _ if state == PathState::Suspect => fault.map_or(IdleReason::Overdue, IdleReason::Held),

@@ -1,4 +1,5 @@
-//! Takes messages in. [`Session::handle_ack`] fixes in which order the facts of an acknowledgement are consumed.
+//! Handles incoming messages. [`Session::handle_ack`] determines the order in which the parts of a session learn from
+//! an acknowledgement.
 
 use anabranch_wire::{Ack, Frame, Message, Packet, PathId, Payload, ResetToken, Span, StreamFrame, Time};
 

@@ -1,4 +1,4 @@
-//! What a session reports about itself and its paths.
+//! Reports of a session about itself and its paths.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Gives messages out. [`Session::poll_transmit`] fixes their order.
+//! Produces outgoing messages. [`Session::poll_transmit`] determines their order.
 
 use anabranch_wire::{Frame, PACKET_OVERHEAD, Payload, Time};
 
@@ -9,7 +9,7 @@ use crate::path::{CHALLENGE_BYTES, Challenge, Content, Path};
 use crate::route::Transmit;
 use crate::state::State;
 
-/// Room that a packet needs for another report.
+/// Room in a packet for another report, in bytes.
 const REPORT_ROOM: usize = 48;
 
 impl<P: Payload> Session<P> {

@@ -1,8 +1,8 @@
 //! Path ids and their PIDs: each end provides some to the other in advance.
 //!
 //! A path through relays is prepared before it is opened, because relays need the PIDs of both ends. So an id is
-//! *reserved*, which names both PIDs. The driver sets up the relays with them, and then opens the path over a route
-//! that stands for the chain. The peer must send with the PID of the last relay, not with this end's own. Each
+//! *reserved* first, which determines both PIDs. The driver sets up the relays with them, and then opens the path over
+//! a route that stands for the chain. The peer must send with the PID of the last relay, not with this end's own. Each
 //! challenge repeats this PID in a NEW_PID frame on the path itself, so that no older frame can override it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use super::path_error::PathError;
 use crate::control::Control;
 use crate::event::{AbandonReason, PidChange, ProtocolError};
 
-/// PIDs given in advance, for ids of each parity.
+/// PIDs given in advance, for the client's ids (even) and for the server's (odd).
 const PIDS_AHEAD: usize = 4;
 /// Most peer PIDs kept for future paths, and how far ahead their ids may be.
 const MAX_AHEAD: u32 = 64;
@@ -109,8 +109,8 @@ impl PathIds {
         }
     }
 
-    /// Stores a PID that the peer names in a packet of the path `on`. A PID that the path's opener names on the path
-    /// itself is its latest.
+    /// Stores a PID that the peer names in a packet of the path `on`. If the path's opener names it on the path itself,
+    /// it replaces the earlier one.
     pub(super) fn handle_new_pid<P: Payload>(
         &mut self,
         flight: &mut Flight<P>,

@@ -1,4 +1,4 @@
-//! Prefetches what a packet needs that arrives soon: with thousands of sessions, each one is cold in the cache.
+//! Prefetches the memory for a packet that arrives soon: with thousands of sessions, none of them stays in the cache.
 
 use std::mem::offset_of;
 use std::ops::Range;

@@ -31,7 +31,7 @@ struct Reporter {
     fraction: f64,
     received: u64,
     last_share: f64,
-    /// Packets of each path at its last report: received, and sent as their numbers show.
+    /// Packets of each path at its last report: received, and sent according to their numbers.
     reported: BTreeMap<PathId, (u64, u64)>,
     /// Paths whose report is to be sent.
     pending: Vec<PathId>,
@@ -125,7 +125,7 @@ pub(super) fn handle_report<P: Payload>(flight: &mut Flight<P>, report: &Report)
     }
 }
 
-/// The share of the packets sent since the last report that was received.
+/// Of the packets sent since the last report, the share that was received.
 fn share_since((received, sent): (u64, u64), now: (u64, u64)) -> f64 {
     let sent = now.1.saturating_sub(sent);
     if sent == 0 { 1.0 } else { now.0.saturating_sub(received) as f64 / sent as f64 }

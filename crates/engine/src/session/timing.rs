@@ -1,4 +1,4 @@
-//! Does what is due. [`Session::deadlines`] lists when each part of a session is.
+//! Handles timeouts. [`Session::deadlines`] lists when each part of a session is due.
 
 use anabranch_wire::{Payload, Time};
 

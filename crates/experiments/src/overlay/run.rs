@@ -60,6 +60,7 @@ struct Event {
     what: What,
 }
 
+/// A relay reports to the controller (`Tell`), the report arrives (`Told`), and then the answer (`Heard`).
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Wake(usize),
@@ -198,7 +199,7 @@ impl Runner {
         let [rate, others] = between.rate;
         let mut shaper = Shaper::new(self.now, rate, between.bucket, others);
         let mut last = self.now;
-        // Its session.
+        // The session that carries it.
         self.traffic.sent(self.now, from, CALL_COST, false);
         self.traffic.sent(self.now, to, CALLED_COST, false);
         self.relays[to].sensor.on_called(self.now, &key(from));

@@ -74,7 +74,7 @@ pub struct Course {
     pub warm_up: f64,
     /// When links changed, in seconds.
     pub events: Vec<f64>,
-    /// The ends of the intervals that rates are means over, in seconds.
+    /// The ends of the intervals over which rates are averaged, in seconds.
     pub times: Vec<f64>,
     /// Lines in order of their quantity.
     pub lines: Vec<Line>,
@@ -108,7 +108,7 @@ impl Recorder {
             let name = &group.name;
             found.push((Quantity::Goodput, name.clone(), Probe::Flows(first..first + group.count)));
             if group.count == 1 {
-                // Routes below a session are not its paths.
+                // Of several routes below a session, the session sees one path.
                 for path in 0..built.plan.flows[first].sees_paths() {
                     let of = format!("{name} path {}", path + 1);
                     let flow = first;

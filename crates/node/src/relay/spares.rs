@@ -20,7 +20,7 @@ pub(crate) struct Candidates {
     pub session: Session,
     pub peer: Peer,
     pub routes: Vec<RelayRoute>,
-    /// What comes of them is noted here.
+    /// Records the outcome of each attempt.
     pub tries: Tries,
 }
 

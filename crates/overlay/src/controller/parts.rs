@@ -1,4 +1,4 @@
-//! What the decisions of a controller use.
+//! The inputs of a controller's decisions.
 
 use std::sync::Mutex;
 
@@ -24,6 +24,6 @@ pub struct Controller<'a, S> {
 pub struct Clocks {
     /// The monotonic clock.
     pub local: Time,
-    /// The calendar's.
+    /// The calendar clock.
     pub wall: UnixTime,
 }

@@ -9,7 +9,7 @@
 //! | limit | value |
 //! |---|---|
 //! | connections | [`MOST_CONNECTIONS`]; others wait |
-//! | a TLS handshake, a request's head | [`PATIENCE`] each to come, or the connection is closed |
+//! | a TLS handshake, a request's head | each must arrive within [`PATIENCE`], or the connection is closed |
 //! | an answer | the caller must keep reading: after [`PATIENCE`] without progress the connection is closed |
 //! | a caller without the token | one answer, then the connection is closed |
 
@@ -277,7 +277,7 @@ fn shows(headers: &HeaderMap, token: blake3::Hash) -> bool {
     })
 }
 
-/// Whether the request names this machine by address or as `localhost`; HTTP/1.0 may leave it out.
+/// Whether the request names a loopback address or `localhost` as its host. HTTP/1.0 requests may omit the host.
 fn names_loopback(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };

@@ -12,13 +12,13 @@ use anabranch_wire::Time;
 
 /// The packets that are delivered together.
 pub(super) struct Batch {
-    /// Those that sessions received: number in the batch, time, flow.
+    /// Those for sessions: number in the batch, time, flow.
     received: Vec<(usize, Time, u32)>,
     /// The number in the batch of the packet whose session is called.
     pub turn: u32,
     /// Counts batches.
     pub rounds: u64,
-    /// For each session the batch of its last packet.
+    /// For each session, the batch of its last packet.
     seen: Vec<u64>,
 }
 

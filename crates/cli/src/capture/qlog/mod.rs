@@ -124,7 +124,7 @@ impl QlogFiles {
         Self { path: path.to_owned(), observer, files: BTreeMap::new(), taken: BTreeSet::new() }
     }
 
-    /// Writes a packet to the file of an end of the flow `name`.
+    /// Writes a packet to the file of an end of a flow.
     ///
     /// # Errors
     /// When a file cannot be written, or there are too many files.
@@ -132,7 +132,7 @@ impl QlogFiles {
         self.file(end, flow)?.record(&event(packet))
     }
 
-    /// Writes those figures of an end that changed since the last record, for the flow `name`.
+    /// Writes those figures of an end of a flow that changed since the last record.
     ///
     /// # Errors
     /// When a file cannot be written, or there are too many files.

@@ -1,4 +1,4 @@
-//! What this end's rules and the peer's requests make of the paths.
+//! Applies this end's rules and the peer's requests to the paths.
 
 use anabranch_wire::{PathId, PathStatus, Payload, Time, VARINT_MAX};
 

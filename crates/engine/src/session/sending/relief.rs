@@ -11,9 +11,9 @@
 //!   arrival follows from the bytes in flight and the delivery rate, because round-trip samples do not include the
 //!   latest queue yet. They are judged again at each acknowledgement of the path.
 //!
-//! A packet is copied once, and only if the copy should arrive first by more than the variation of both paths. Copies
-//! stay within [`SHARE`] of the data sent. From then on the copy's path is responsible: if the original is lost,
-//! nothing more happens.
+//! A packet is copied once, and only if the copy should arrive first by more than the variation of both paths. From
+//! then on the copy's path is responsible: if the original is lost, nothing more happens. All copies together stay
+//! within [`SHARE`] of the data sent.
 
 use anabranch_wire::{Payload, Span, Time};
 use smallvec::SmallVec;
@@ -23,9 +23,9 @@ use crate::path::Path;
 use crate::route::Transmit;
 use crate::session::flight::Flight;
 
-/// One byte may be copied for this many that leave for the first time ...
+/// One byte may be copied for this many new bytes sent.
 const SHARE: u64 = 50;
-/// ... plus this many bytes from the start: a short transfer has a tail as well.
+/// This many bytes may be copied in addition: a short transfer has a tail as well.
 const ALLOWANCE: u64 = 48 << 10;
 /// Most packets of one path looked at in one search.
 const LOOKED_AT: usize = 64;

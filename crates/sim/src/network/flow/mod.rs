@@ -91,12 +91,12 @@ impl Ended {
     }
 }
 
-/// What the client's application has yet to write.
+/// The data that the client's application still has to write.
 struct Writer {
     /// When a steady or scripted application has its next data.
     next_chunk: Time,
     stream: Option<StreamId>,
-    /// Bytes that it has not written yet.
+    /// Bytes that are due but not written yet.
     left: u64,
     /// Number of entries of the script that were used.
     played: usize,
@@ -104,7 +104,7 @@ struct Writer {
 
 /// The paths that the client has yet to open.
 struct Opening {
-    /// When a path may open that was delayed.
+    /// When the next delayed path may be opened.
     next: Time,
     /// A bit for each path.
     unopened: u64,
