@@ -23,7 +23,7 @@ use anabranch_wire::{DatagramFrame, PathId, Payload, Rate, Span, Time};
 
 use smallvec::SmallVec;
 
-use crate::queue::{FairQueue, Head, QueueCounts, QueueLimits, Queueable};
+use crate::queue::{FairQueue, Head, QueueCounts, QueueLimits, Queueable, Want};
 use crate::router::{FlowRouter, spread};
 
 /// Datagram classes of the tunnel: types of service for relays and for the far end.
@@ -169,13 +169,13 @@ impl<P: InnerPacket> Entry<P> {
         let choice = &mut self.choice;
         let mut wake_at = Time::NEVER;
         let found = self.queue.next(session.now, |head| match choice.place(session, paths, head) {
-            Ok(place) => Some(place),
-            Err(until) => {
+            Ok(place) => Ok(place),
+            Err((want, until)) => {
                 // A time in the past means "when the window opens": an acknowledgement wakes the session then.
                 if until > session.now {
                     wake_at = wake_at.min(until);
                 }
-                None
+                Err(want)
             }
         });
         let Some((flow, parcel, (path, class))) = found else { return Pulled::Wait(wake_at) };
@@ -184,13 +184,13 @@ impl<P: InnerPacket> Entry<P> {
 }
 
 impl Choice {
-    /// Path and class for a flow's oldest packet, or when to ask again.
+    /// Path and class for a flow's oldest packet, or what it waits for and when to ask again.
     fn place<P: InnerPacket>(
         &mut self,
         session: &SessionView,
         paths: &[PathView],
         head: &Head<'_, Parcel<P>>,
-    ) -> Result<(PathId, u8), Time> {
+    ) -> Result<(PathId, u8), (Want, Time)> {
         let size = head.packet.data.len() as u64;
         // Leave out paths whose packets are too small for this one.
         let wide: SmallVec<[PathView; 8]>;
@@ -202,7 +202,7 @@ impl Choice {
             &wide
         };
         if paths.is_empty() {
-            return Err(session.now + RETRY);
+            return Err((Want::WiderPath, session.now + RETRY));
         }
         let lane = match head.packet.lane {
             Lane::Auto => self.automatic(session.now, paths, head),
@@ -214,7 +214,8 @@ impl Choice {
                 room_on(path, paths).map(|path| (path, class::ROUTED))
             }
             Lane::LowLatency | Lane::Redundant => {
-                let fastest = paths.iter().min_by_key(|path| (path.min_rtt, path.id)).ok_or(Time::NEVER)?;
+                let fastest = paths.iter().min_by_key(|path| (path.min_rtt, path.id));
+                let fastest = fastest.ok_or((Want::AnyPath, Time::NEVER))?;
                 let class = if lane == Lane::Redundant { class::REDUNDANT } else { class::LOW_LATENCY };
                 room_on(fastest.id, paths).map(|path| (path, class))
             }
@@ -224,8 +225,8 @@ impl Choice {
                 let item = Item { bytes, resend: false, class, flow: head.flow };
                 match self.scheduler.pick(session, paths, &item) {
                     Decision::Send { path, .. } => Ok((path, class)),
-                    Decision::Duplicate(_) => Err(Time::NEVER),
-                    Decision::Wait(until) => Err(until),
+                    Decision::Duplicate(_) => Err((Want::AnyPath, Time::NEVER)),
+                    Decision::Wait(until) => Err((Want::AnyPath, until)),
                 }
             }
         }
@@ -264,10 +265,10 @@ fn pays(paths: &[PathView]) -> bool {
     sum as f64 >= best as f64 * GAIN && best > Rate::ZERO.as_bits() && spread(paths) <= MOST_SPREAD
 }
 
-/// The path if it has room now; otherwise the time to ask again.
-fn room_on(path: PathId, paths: &[PathView]) -> Result<PathId, Time> {
-    let view = paths.iter().find(|view| view.id == path).ok_or(Time::NEVER)?;
-    if view.budget > 0 { Ok(path) } else { Err(view.ready_at) }
+/// The path, if it has room now; when to ask again otherwise.
+fn room_on(path: PathId, paths: &[PathView]) -> Result<PathId, (Want, Time)> {
+    let view = paths.iter().find(|view| view.id == path).ok_or((Want::Path(path), Time::NEVER))?;
+    if view.budget > 0 { Ok(path) } else { Err((Want::Path(path), view.ready_at)) }
 }
 
 /// An entry queue that a session asks and a device fills.

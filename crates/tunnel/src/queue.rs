@@ -6,12 +6,13 @@
 //! ever more often until the wait is short again. When all queues together reach their limit, the longest one loses
 //! packets at its head.
 //!
-//! Unlike a network card's queue, this one is asked for packets for given paths: [`FairQueue::next`] skips a flow whose
-//! packets must wait for another path, and the flow keeps its turn.
+//! Unlike a network card's queue, this one is asked for flows that may leave over given paths: [`FairQueue::next`] passes over a flow whose packets
+//! have to wait for a path of their own, without costing it its turn. Flows that wait for the same thing ([`Want`]) share a list. A blocked path
+//! then costs one look, however many flows wait for it. Turns are numbered, so the lists together keep one order.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{PathId, Span, Time};
 
 /// Bytes that a flow may send in one turn.
 const QUANTUM: i64 = 1514;
@@ -19,8 +20,8 @@ const QUANTUM: i64 = 1514;
 pub const TARGET: Span = Span::from_millis(5);
 /// How long the wait must exceed [`TARGET`] before CoDel acts.
 pub const INTERVAL: Span = Span::from_millis(100);
-/// Most flows tried for one packet: if more must wait for their paths, the rest waits with them.
-const MOST_SKIPPED: usize = 64;
+/// Lists kept before empty ones are dropped.
+const USUAL_LISTS: usize = 16;
 
 /// A packet in the queue.
 pub trait Queueable {
@@ -29,6 +30,20 @@ pub trait Queueable {
 
     /// Marks it as having met congestion; false when it cannot carry the mark.
     fn mark(&mut self) -> bool;
+}
+
+/// The reason why a flow's oldest packet waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Want {
+    /// Not looked at yet.
+    #[default]
+    Unknown,
+    /// Room on this path.
+    Path(PathId),
+    /// Room on any path.
+    AnyPath,
+    /// A path with larger packets.
+    WiderPath,
 }
 
 /// Bounds of a queue.
@@ -61,12 +76,48 @@ pub struct QueueCounts {
 #[derive(Debug)]
 pub struct FairQueue<T> {
     flows: BTreeMap<u32, FlowQueue<T>>,
-    /// Flows that were empty take turns first, then those that were not.
-    fresh: VecDeque<u32>,
-    steady: VecDeque<u32>,
+    /// Each flow is in one of them. The first has flows that were not looked at yet.
+    lists: Vec<List>,
+    /// The next number.
+    next_turn: u64,
+    /// Counts calls of [`Self::next`].
+    call: u64,
     bytes: usize,
     limits: QueueLimits,
     counts: QueueCounts,
+}
+
+/// Flows that wait for the same thing.
+#[derive(Debug, Default)]
+struct List {
+    want: Want,
+    /// Flows that were empty before, then those that were not; each in turn.
+    fresh: VecDeque<Turn>,
+    steady: VecDeque<Turn>,
+    /// The call of [`FairQueue::next`] that found out that what they wait for has not come.
+    blocked_in: u64,
+}
+
+/// A flow's place in the order.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    number: u64,
+    flow: u32,
+}
+
+/// A place in the lists.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    list: usize,
+    is_fresh: bool,
+    at: usize,
+}
+
+/// The outcome of a look at one flow.
+enum Look<T, R> {
+    Found(T, R),
+    Waits(Want),
+    Empty,
 }
 
 #[derive(Debug)]
@@ -106,8 +157,9 @@ impl<T: Queueable> FairQueue<T> {
     pub fn new(limits: QueueLimits) -> Self {
         Self {
             flows: BTreeMap::new(),
-            fresh: VecDeque::new(),
-            steady: VecDeque::new(),
+            lists: vec![List::default()],
+            next_turn: 0,
+            call: 0,
             bytes: 0,
             limits,
             counts: QueueCounts::default(),
@@ -139,14 +191,17 @@ impl<T: Queueable> FairQueue<T> {
             if self.flows.len() >= self.limits.flows {
                 self.flows.retain(|_, queue| !queue.packets.is_empty());
                 let flows = &self.flows;
-                self.fresh.retain(|flow| flows.contains_key(flow));
-                self.steady.retain(|flow| flows.contains_key(flow));
+                for list in &mut self.lists {
+                    list.fresh.retain(|turn| flows.contains_key(&turn.flow));
+                    list.steady.retain(|turn| flows.contains_key(&turn.flow));
+                }
             }
             if self.flows.len() >= self.limits.flows {
                 self.counts.overflowed += 1;
                 return;
             }
-            self.fresh.push_back(flow);
+            let number = self.number();
+            self.lists[0].fresh.push_back(Turn { number, flow });
             self.flows.insert(flow, FlowQueue::new(now));
         }
         if let Some(queue) = self.flows.get_mut(&flow) {
@@ -179,69 +234,175 @@ impl<T: Queueable> FairQueue<T> {
     pub fn next<R>(
         &mut self,
         now: Time,
-        mut choose: impl FnMut(&Head<'_, T>) -> Option<R>,
+        mut choose: impl FnMut(&Head<'_, T>) -> Result<R, Want>,
     ) -> Option<(u32, T, R)> {
-        let mut skipped = 0;
-        let (mut fresh, mut steady) = (0, 0);
-        while skipped < MOST_SKIPPED {
-            let (is_fresh, flow) = match (self.fresh.get(fresh), self.steady.get(steady)) {
-                (Some(flow), _) => (true, *flow),
-                (None, Some(flow)) => (false, *flow),
-                (None, None) => return None,
-            };
-            let queue = self.flows.get_mut(&flow)?;
-            if queue.packets.is_empty() || queue.deficit <= 0 {
-                let is_over = queue.packets.is_empty() && !is_fresh;
-                queue.deficit = (queue.deficit + QUANTUM).min(QUANTUM);
-                let list = if is_fresh { &mut self.fresh } else { &mut self.steady };
-                list.remove(if is_fresh { fresh } else { steady });
-                // An empty flow keeps its place for one round: otherwise it would come first again with its next
-                // packet.
-                if is_over {
-                    self.flows.remove(&flow);
-                } else {
-                    self.steady.push_back(flow);
-                }
+        self.call += 1;
+        if self.lists.len() > USUAL_LISTS {
+            // Those of paths that are gone.
+            self.lists.retain(|list| list.want == Want::Unknown || !list.is_empty());
+        }
+        while let Some((place, flow)) = self.first() {
+            if self.ends_turn(place, flow) {
                 continue;
             }
-            self.control_delay(now, flow);
-            let Some(queue) = self.flows.get_mut(&flow) else { continue };
-            let Some((_, packet)) = queue.packets.front() else { continue };
-            let head = Head { flow, packet, backlogged_since: queue.backlogged_since, bytes: queue.bytes };
-            let Some(choice) = choose(&head) else {
-                skipped += 1;
-                *if is_fresh { &mut fresh } else { &mut steady } += 1;
+            match self.look(now, flow, &mut choose) {
+                Look::Found(packet, choice) => return Some((flow, packet, choice)),
+                Look::Waits(want) => {
+                    let list = self.list_for(want);
+                    self.lists[list].blocked_in = self.call;
+                    self.relocate(place, list);
+                }
+                Look::Empty => {}
+            }
+        }
+        self.look_behind(now, choose)
+    }
+
+    /// Looks at one more flow of each list: what its first flow waits for may be behind it.
+    fn look_behind<R>(
+        &mut self,
+        now: Time,
+        mut choose: impl FnMut(&Head<'_, T>) -> Result<R, Want>,
+    ) -> Option<(u32, T, R)> {
+        for list in 0..self.lists.len() {
+            let Some((place, flow)) = self.some_flow_of(list) else { continue };
+            if self.flows.get(&flow).is_none_or(|queue| queue.packets.is_empty() || queue.deficit <= 0) {
                 continue;
-            };
-            let (_, packet) = queue.packets.pop_front()?;
-            queue.bytes -= packet.size();
-            queue.deficit -= packet.size() as i64;
-            self.bytes -= packet.size();
-            return Some((flow, packet, choice));
+            }
+            match self.look(now, flow, &mut choose) {
+                Look::Found(packet, choice) => return Some((flow, packet, choice)),
+                Look::Waits(want) => {
+                    let wanted = self.list_for(want);
+                    self.relocate(place, wanted);
+                }
+                Look::Empty => {}
+            }
         }
         None
     }
 
-    /// Marks or drops packets at a flow's head that waited for too long.
-    fn control_delay(&mut self, now: Time, flow: u32) {
-        loop {
-            let Some(queue) = self.flows.get_mut(&flow) else { return };
-            let Some((came, _)) = queue.packets.front() else { return };
-            // Dropping a single packet shortens no wait.
-            let is_late = now.since(*came) >= TARGET && queue.packets.len() > 1;
-            if !queue.codel.wants_drop(now, is_late) {
-                return;
-            }
-            let Some((_, packet)) = queue.packets.front_mut() else { return };
-            if packet.mark() {
-                self.counts.marked += 1;
-                return;
-            }
-            let Some((_, packet)) = queue.packets.pop_front() else { return };
-            queue.bytes -= packet.size();
-            self.bytes -= packet.size();
-            self.counts.dropped += 1;
+    /// Another flow of a list with each call.
+    fn some_flow_of(&self, list: usize) -> Option<(Place, u32)> {
+        let fresh = self.lists[list].fresh.len();
+        let all = fresh + self.lists[list].steady.len();
+        let at = (self.call as usize).checked_rem(all)?;
+        let is_fresh = at < fresh;
+        let place = Place { list, is_fresh, at: if is_fresh { at } else { at - fresh } };
+        let List { fresh, steady, .. } = &self.lists[list];
+        let turn = if is_fresh { fresh.get(place.at) } else { steady.get(place.at) };
+        turn.map(|turn| (place, turn.flow))
+    }
+
+    /// The flow whose turn it is, among those that are not known to wait.
+    fn first(&self) -> Option<(Place, u32)> {
+        let open = self.lists.iter().enumerate().filter(|(_, list)| list.blocked_in != self.call);
+        let firsts = open.flat_map(|(index, list)| {
+            let fresh = list.fresh.front().map(|turn| (false, turn, index));
+            fresh.or_else(|| list.steady.front().map(|turn| (true, turn, index)))
+        });
+        let (is_steady, turn, list) = firsts.min_by_key(|(is_steady, turn, _)| (*is_steady, turn.number))?;
+        Some((Place { list, is_fresh: !is_steady, at: 0 }, turn.flow))
+    }
+
+    /// Gives the flow a later turn, when it has sent its share or has no packets.
+    fn ends_turn(&mut self, place: Place, flow: u32) -> bool {
+        let queue = self.flows.get_mut(&flow);
+        if queue.as_ref().is_some_and(|queue| !queue.packets.is_empty() && queue.deficit > 0) {
+            return false;
         }
+        // An empty flow keeps a place for one round: otherwise it would come first again with its next packet.
+        let stays = queue.is_some_and(|queue| {
+            queue.deficit = (queue.deficit + QUANTUM).min(QUANTUM);
+            !queue.packets.is_empty() || place.is_fresh
+        });
+        self.lists[place.list].lane(place.is_fresh).remove(place.at);
+        if stays {
+            let number = self.number();
+            self.lists[place.list].steady.push_back(Turn { number, flow });
+        } else {
+            self.flows.remove(&flow);
+        }
+        true
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_turn += 1;
+        self.next_turn
+    }
+
+    /// The list of flows that wait for this.
+    fn list_for(&mut self, want: Want) -> usize {
+        if let Some(list) = self.lists.iter().position(|list| list.want == want) {
+            return list;
+        }
+        self.lists.push(List { want, ..List::default() });
+        self.lists.len() - 1
+    }
+
+    /// Moves a flow to another list and keeps its place in the order.
+    fn relocate(&mut self, from: Place, to: usize) {
+        if from.list == to {
+            return;
+        }
+        let Some(turn) = self.lists[from.list].lane(from.is_fresh).remove(from.at) else { return };
+        let lane = self.lists[to].lane(from.is_fresh);
+        let at = lane.partition_point(|other| other.number < turn.number);
+        lane.insert(at, turn);
+    }
+
+    /// Takes a flow's oldest packet out if `choose` finds a place for it.
+    fn look<R>(
+        &mut self,
+        now: Time,
+        flow: u32,
+        choose: &mut impl FnMut(&Head<'_, T>) -> Result<R, Want>,
+    ) -> Look<T, R> {
+        let Some(queue) = self.flows.get_mut(&flow) else { return Look::Empty };
+        self.bytes -= queue.control_delay(now, &mut self.counts);
+        let Some((_, packet)) = queue.packets.front() else { return Look::Empty };
+        let head = Head { flow, packet, backlogged_since: queue.backlogged_since, bytes: queue.bytes };
+        let choice = match choose(&head) {
+            Ok(choice) => choice,
+            Err(want) => return Look::Waits(want),
+        };
+        let Some((_, packet)) = queue.packets.pop_front() else { return Look::Empty };
+        queue.bytes -= packet.size();
+        queue.deficit -= packet.size() as i64;
+        self.bytes -= packet.size();
+        Look::Found(packet, choice)
+    }
+}
+
+impl List {
+    fn lane(&mut self, is_fresh: bool) -> &mut VecDeque<Turn> {
+        if is_fresh { &mut self.fresh } else { &mut self.steady }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.steady.is_empty()
+    }
+}
+
+impl<T: Queueable> FlowQueue<T> {
+    /// Marks or drops packets at the head that waited for too long. Returns how many bytes were dropped.
+    fn control_delay(&mut self, now: Time, counts: &mut QueueCounts) -> usize {
+        let before = self.bytes;
+        while let Some((came, _)) = self.packets.front() {
+            // One packet alone cannot be made to wait less.
+            let is_late = now.since(*came) >= TARGET && self.packets.len() > 1;
+            if !self.codel.wants_drop(now, is_late) {
+                break;
+            }
+            let Some((_, packet)) = self.packets.front_mut() else { break };
+            if packet.mark() {
+                counts.marked += 1;
+                break;
+            }
+            self.bytes -= packet.size();
+            self.packets.pop_front();
+            counts.dropped += 1;
+        }
+        before - self.bytes
     }
 }
 
@@ -312,14 +473,14 @@ mod tests {
     }
 
     fn drain(queue: &mut FairQueue<Sample>, now: Time) -> Vec<u32> {
-        std::iter::from_fn(|| queue.next(now, |_| Some(()))).map(|(_, packet, ())| packet.number).collect()
+        std::iter::from_fn(|| queue.next(now, |_| Ok(()))).map(|(_, packet, ())| packet.number).collect()
     }
 
     #[test]
     fn a_ping_passes_a_download() {
         let mut queue = FairQueue::new(QueueLimits::default());
         (0..10).for_each(|number| queue.push(at(0), 1, packet(number, 1500)));
-        let first = queue.next(at(0), |_| Some(())).unwrap();
+        let first = queue.next(at(0), |_| Ok(())).unwrap();
         assert_eq!(first.0, 1);
         queue.push(at(0), 2, packet(100, 84));
         let order = drain(&mut queue, at(0));
@@ -334,7 +495,7 @@ mod tests {
         (0..1000).for_each(|number| queue.push(at(0), 2, packet(number, 500)));
         let mut bytes = [0; 2];
         for _ in 0..400 {
-            let (flow, packet, ()) = queue.next(at(0), |_| Some(())).unwrap();
+            let (flow, packet, ()) = queue.next(at(0), |_| Ok(())).unwrap();
             bytes[flow as usize - 1] += packet.size;
         }
         let ratio = bytes[0] as f64 / bytes[1] as f64;
@@ -347,7 +508,9 @@ mod tests {
         (0..3).for_each(|number| queue.push(at(0), 1, packet(number, 1000)));
         (10..13).for_each(|number| queue.push(at(0), 2, packet(number, 1000)));
         let mut order = Vec::new();
-        while let Some((_, packet, ())) = queue.next(at(0), |head| (head.flow == 2).then_some(())) {
+        while let Some((_, packet, ())) =
+            queue.next(at(0), |head| if head.flow == 2 { Ok(()) } else { Err(Want::Path(PathId(0))) })
+        {
             order.push(packet.number);
         }
         assert_eq!(order, [10, 11, 12]);
@@ -366,7 +529,7 @@ mod tests {
                     number += 1;
                 }
                 for _ in 0..10 {
-                    queue.next(at(round * 10 + 9), |_| Some(()));
+                    queue.next(at(round * 10 + 9), |_| Ok(()));
                 }
             }
             let counts = queue.counts();
@@ -376,7 +539,7 @@ mod tests {
         let mut queue = FairQueue::new(QueueLimits::default());
         for round in 0..1000 {
             queue.push(at(round * 10), 1, packet(0, 1000));
-            queue.next(at(round * 10 + 9), |_| Some(()));
+            queue.next(at(round * 10 + 9), |_| Ok(()));
         }
         assert_eq!(queue.counts(), QueueCounts::default());
     }
@@ -389,10 +552,47 @@ mod tests {
         assert!(queue.bytes() <= 100_000);
         (3..100).for_each(|flow| queue.push(at(0), flow, packet(0, 100)));
         assert!(queue.flows.len() <= 10);
-        let order: Vec<u32> = std::iter::from_fn(|| queue.next(at(0), |_| Some(())))
+        let order: Vec<u32> = std::iter::from_fn(|| queue.next(at(0), |_| Ok(())))
             .filter(|(flow, ..)| *flow == 2)
             .map(|(_, packet, ())| packet.number)
             .collect();
         assert_eq!(order, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_thousand_flows_that_wait_for_one_path_block_no_other_and_cost_little() {
+        let mut queue = FairQueue::new(QueueLimits::default());
+        (0..1000).for_each(|flow| queue.push(at(0), flow, packet(flow, 1000)));
+        queue.push(at(0), 5000, packet(5000, 1000));
+        let mut looks = 0;
+        let mut blocked = |head: &Head<'_, Sample>| {
+            looks += 1;
+            if head.flow == 5000 { Ok(()) } else { Err(Want::Path(PathId(head.flow % 2))) }
+        };
+        assert_eq!(queue.next(at(0), &mut blocked).unwrap().0, 5000);
+        assert!(queue.next(at(0), &mut blocked).is_none());
+        // Each was looked at once to learn what it waits for. From now on a look at each path is enough.
+        for _ in 0..100 {
+            assert!(queue.next(at(0), &mut blocked).is_none());
+        }
+        assert!(looks < 1000 + 101 * 5, "{looks} looks");
+        // When one path has room, its flows leave in their order.
+        let open = |head: &Head<'_, Sample>| {
+            if head.flow % 2 == 1 { Ok(()) } else { Err(Want::Path(PathId(0))) }
+        };
+        let order: Vec<u32> = std::iter::from_fn(|| queue.next(at(0), open)).map(|(flow, ..)| flow).collect();
+        assert_eq!(order, (0..1000).filter(|flow| flow % 2 == 1).collect::<Vec<_>>());
+        assert_eq!(drain(&mut queue, at(0)).len(), 500);
+    }
+
+    #[test]
+    fn a_flow_that_waits_for_nothing_any_more_is_found_behind_one_that_does() {
+        let mut queue = FairQueue::new(QueueLimits::default());
+        (0..100).for_each(|flow| queue.push(at(0), flow, packet(flow, 1000)));
+        let wait = |_: &Head<'_, Sample>| Err::<(), _>(Want::Path(PathId(0)));
+        assert!(queue.next(at(0), wait).is_none());
+        let one = |head: &Head<'_, Sample>| if head.flow == 70 { Ok(()) } else { Err(Want::Path(PathId(0))) };
+        let calls = (0..200).position(|_| queue.next(at(0), one).is_some());
+        assert!(calls.is_some(), "the flow starves");
     }
 }
