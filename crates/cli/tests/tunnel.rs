@@ -21,22 +21,44 @@ const INSIDE: &str = "10.177.0.1";
 /// A server on the far machine and a client on the near one.
 struct Tunnel<'a> {
     machines: &'a Machines,
+    plan: Plan,
     scratch: Scratch,
     server: Option<Running>,
     client: Option<Running>,
     ticket: String,
 }
 
+/// What distinguishes two tunnels of the same machines.
+#[derive(Clone, Copy)]
+struct Plan {
+    near: &'static str,
+    far: &'static str,
+    port: &'static str,
+    network: &'static str,
+    /// The far machine's address in the tunnel.
+    inside: &'static str,
+}
+
+const FIRST: Plan =
+    Plan { near: "ab-near", far: "ab-far", port: "4434", network: "10.177.0.1/16", inside: INSIDE };
+const SECOND: Plan =
+    Plan { near: "ab-near2", far: "ab-far2", port: "4435", network: "10.178.0.1/16", inside: "10.178.0.1" };
+
 impl<'a> Tunnel<'a> {
     /// Starts both, and passes these options to the client.
     fn up(machines: &'a Machines, options: &[&str]) -> Self {
+        Self::planned(machines, FIRST, options)
+    }
+
+    fn planned(machines: &'a Machines, plan: Plan, options: &[&str]) -> Self {
         let far = |words: &str| {
             let output = machines.command(Side::Far, "ip").args(words.split_whitespace()).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         };
         far(&format!("address replace {PUBLIC}/32 dev lo"));
         let scratch = Scratch::new();
-        let mut tunnel = Self { machines, scratch, server: None, client: None, ticket: String::new() };
+        let (server, client, ticket) = (None, None, String::new());
+        let mut tunnel = Self { machines, plan, scratch, server, client, ticket };
         tunnel.start_server();
         tunnel.start_client(options);
         tunnel
@@ -50,7 +72,13 @@ impl<'a> Tunnel<'a> {
     }
 
     fn start_server(&mut self) {
-        let words = ["tunnel", "serve", "--interface", "ab-far"];
+        let public = format!("{PUBLIC}/32");
+        // The far machine's own addresses are denied unless each is allowed by itself.
+        let words = [
+            ["tunnel", "serve", "--interface", self.plan.far].as_slice(),
+            &["--port", self.plan.port, "--address-inside", self.plan.network, "--allow", &public],
+        ]
+        .concat();
         let mut server = Running::start(&mut self.command(Side::Far, "from", &words));
         let mut line = String::new();
         BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -62,9 +90,9 @@ impl<'a> Tunnel<'a> {
 
     fn start_client(&mut self, options: &[&str]) {
         let ticket = self.ticket.clone();
-        let words = [&["tunnel", "up", &ticket, "--interface", "ab-near"], options].concat();
+        let words = [&["tunnel", "up", &ticket, "--interface", self.plan.near], options].concat();
         self.client = Some(Running::start(&mut self.command(Side::Near, "to", &words)));
-        wait_for("an answer through the tunnel", || self.ping(1) > 0);
+        wait_for("an answer through the tunnel", || self.ping_to(&[self.plan.inside]) > 0);
     }
 
     /// Sends `count` pings and returns how many are answered.
@@ -73,6 +101,30 @@ impl<'a> Tunnel<'a> {
         let words = ["-c", &count, "-W", wait, "-i", "0.02", PUBLIC];
         let output = self.machines.command(Side::Near, "ping").args(words).output().unwrap();
         String::from_utf8_lossy(&output.stdout).matches("bytes from").count()
+    }
+
+    /// Sends two pings with these words at the end of the command line, and returns how many are answered.
+    fn ping_to(&self, words: &[&str]) -> usize {
+        let words = [&["-c", "2", "-W", "1", "-i", "0.1"], words].concat();
+        let output = self.machines.command(Side::Near, "ping").args(words).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).matches("bytes from").count()
+    }
+
+    /// Whether a program of the near machine can connect to this address and port, and read a byte.
+    fn connects(&self, address: &str, port: u16) -> bool {
+        let script = format!("read -n 1 < /dev/tcp/{address}/{port}");
+        let words = ["3", "bash", "-c", &script];
+        let status = self.machines.command(Side::Near, "timeout").args(words).stderr(Stdio::null()).status();
+        status.unwrap().success()
+    }
+
+    /// The status of one end.
+    fn status(&self, side: Side) -> serde_json::Value {
+        let name = if side == Side::Near { self.plan.near } else { self.plan.far };
+        let words = ["tunnel", "status", "--json", "--interface", name];
+        let output = self.command(side, "to", &words).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// Goodput of `iperf3` to an address of the far machine with these options, in Mbit/s.
@@ -196,4 +248,123 @@ fn programs_go_on_when_the_server_was_restarted() {
     tunnel.start_server();
     assert_eq!(tunnel.ticket, ticket, "the ticket stays good");
     wait_for("an answer from the restarted server", || tunnel.ping(1) > 0);
+}
+
+#[test]
+fn clients_do_not_reach_the_servers_own_services() {
+    let test = "clients_do_not_reach_the_servers_own_services";
+    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip(test, "python3 is not installed");
+    }
+    let service = "import socket\n\
+        s = socket.create_server(('', 5400), family=socket.AF_INET)\n\
+        while True: s.accept()[0].send(b'x')";
+    let _service = Running::start(machines.command(Side::Far, "python3").args(["-c", service]));
+    let words = ["address", "add", "1.2.3.5/32", "dev", "lo"];
+    assert!(machines.command(Side::Far, "ip").args(words).status().unwrap().success());
+    for options in [&["--path-rule", "*=primary"][..], &["--no-streams"]] {
+        let tunnel = Tunnel::up(&machines, options);
+        wait_for("the service at an allowed address", || tunnel.connects(PUBLIC, 5400));
+        assert!(tunnel.connects(INSIDE, 5400), "its address in the tunnel is for its clients");
+        for denied in ["1.2.3.5", "10.99.0.1"] {
+            assert!(!tunnel.connects(denied, 5400), "{denied} {options:?}");
+            assert_eq!(tunnel.ping_to(&[denied]), 0, "{denied}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_sends_from_anothers_address_is_not_heard() {
+    let test = "a_client_that_sends_from_anothers_address_is_not_heard";
+    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let tunnel = Tunnel::up(&machines, &[]);
+    let refused = |side| {
+        let status = tunnel.status(side);
+        status["peers"][0]["received"]["refused"].as_u64().unwrap()
+    };
+    let near = |words: &str| {
+        let status = machines.command(Side::Near, "ip").args(words.split_whitespace()).status();
+        assert!(status.unwrap().success(), "{words}");
+    };
+    // Another client's address, one of the outer network, and one of the Internet.
+    for stolen in ["10.177.200.200", "10.77.1.77", "9.9.9.9"] {
+        let before = refused(Side::Far);
+        near(&format!("address add {stolen}/32 dev ab-near"));
+        assert_eq!(tunnel.ping_to(&["-I", stolen, INSIDE]), 0, "{stolen}");
+        assert!(refused(Side::Far) >= before + 2, "{stolen}");
+    }
+    assert!(tunnel.ping_to(&[INSIDE]) > 0, "its own address still works");
+}
+
+#[test]
+fn two_tunnels_of_one_machine_leave_each_other_alone() {
+    let test = "two_tunnels_of_one_machine_leave_each_other_alone";
+    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
+    let first = Tunnel::planned(&machines, FIRST, &[]);
+    let with_first = [Side::Near, Side::Far].map(|side| state(&machines, side));
+    let mut second = Tunnel::planned(&machines, SECOND, &["--to", "10.178.0.0/16"]);
+    let works = |tunnel: &Tunnel<'_>| tunnel.ping_to(&[tunnel.plan.inside]) > 0;
+    assert!(works(&first) && works(&second));
+    // One is killed, the other stays as it is.
+    let is_like = |side: Side, wanted: &str| state(&machines, side) == wanted;
+    second.client.take().unwrap().kill();
+    wait_for("the second client's rules to go", || is_like(Side::Near, &with_first[0]));
+    second.start_client(&["--to", "10.178.0.0/16"]);
+    assert!(works(&first) && works(&second));
+    second.server.take().unwrap().kill();
+    second.client.take().unwrap().kill();
+    wait_for("the second server's rules to go", || is_like(Side::Far, &with_first[1]));
+    assert!(works(&first));
+    // Forwarding ends with the last tunnel that needs it.
+    drop(first);
+    let is_as_before = |side: Side, before: &str| {
+        let now = state(&machines, side);
+        now.lines().filter(|line| !line.contains(PUBLIC)).eq(before.lines())
+    };
+    wait_for("the first server's rules to go", || is_as_before(Side::Far, &before[1]));
+    wait_for("the first client's rules to go", || is_as_before(Side::Near, &before[0]));
+}
+
+#[test]
+fn a_server_still_learns_its_default_route_from_router_advertisements() {
+    let test = "a_server_still_learns_its_default_route";
+    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip(test, "python3 is not installed");
+    }
+    let setting = || {
+        let file = "/proc/sys/net/ipv6/conf/path0/accept_ra";
+        let output = machines.command(Side::Far, "cat").arg(file).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    if setting() != "1" {
+        return skip(test, "there is no IPv6, or it ignores router advertisements");
+    }
+    let mut tunnel = Tunnel {
+        machines: &machines,
+        plan: Plan { network: "fdab:177::1/64", ..FIRST },
+        scratch: Scratch::new(),
+        server: None,
+        client: None,
+        ticket: String::new(),
+    };
+    tunnel.start_server();
+    assert_eq!(setting(), "2");
+    let router = "import socket, struct\n\
+        s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)\n\
+        s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)\n\
+        advertisement = struct.pack('!BBHBBHII', 134, 0, 0, 64, 0, 1800, 0, 0)\n\
+        s.sendto(advertisement, ('ff02::1', 0, 0, socket.if_nametoindex('path0')))";
+    // The address of the sender takes a moment to be usable.
+    wait_for("the advertised default route", || {
+        let mut advertise = machines.command(Side::Near, "python3");
+        let _ = advertise.args(["-c", router]).stderr(Stdio::null()).status();
+        let words = ["-6", "route", "show", "default"];
+        let output = machines.command(Side::Far, "ip").args(words).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("path0")
+    });
+    tunnel.server.take().unwrap().kill();
+    wait_for("the setting to be as before", || setting() == "1");
 }

@@ -13,21 +13,23 @@ use std::time::Duration;
 
 use anabranch_net::{Clock, Config, DatagramMode, Session, Span};
 use anabranch_tunnel::access::PrefixTable;
-use anabranch_tunnel::entry::{Lane, class};
+use anabranch_tunnel::entry::class;
 use anabranch_tunnel::message::{Answer, Request, StreamHead, VERSION};
 use anabranch_tunnel::packet::Header;
+use anabranch_tunnel::policy::Policy;
 use ipnet::IpNet;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::control::Control;
 use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
-use crate::pump::{Classify, Link, from_device, inner_mtu, to_device};
+use crate::pump::{Link, from_device, inner_mtu, to_device};
 use crate::status::Status;
 use crate::streams::{self, Open, Taker};
-use crate::system::{self, ClientSystem};
+use crate::system::{ClientSystem, Slot, kill_switch};
 
 /// Inner MTU of a tunnel over ordinary paths.
 pub const MTU: u16 = 1380;
@@ -64,8 +66,8 @@ pub struct ClientOptions {
     pub udp_port: u16,
     /// Networks behind this machine that the server should reach.
     pub networks: Vec<IpNet>,
-    /// The lane of packets without a class of their own.
-    pub lane: Lane,
+    /// How packets travel, in both directions.
+    pub policy: Policy,
     /// Command line of the own program for [`Guard`].
     pub guard: Vec<OsString>,
 }
@@ -88,6 +90,8 @@ pub enum Notice {
     Unreachable(String),
     /// Another program deleted the tunnel's rules; they are there again.
     RulesRestored,
+    /// A change did not work.
+    Trouble(String),
 }
 
 /// Opens a session with the server.
@@ -116,6 +120,8 @@ pub struct Client {
     link: Arc<Link>,
     clock: Clock,
     open: Open,
+    /// Changes of the policy, for the server and the firewall.
+    policy: watch::Sender<Policy>,
 }
 
 /// State that stays from one session to the next.
@@ -123,8 +129,14 @@ struct Standing {
     device: Arc<Device>,
     system: ClientSystem,
     taker: Option<Arc<Taker>>,
-    /// Prefixes that the server reaches, to be accepted as sources.
-    _guard: Guard,
+}
+
+impl Standing {
+    /// Redirects the TCP connections that this policy carries as streams.
+    fn redirect(&self, policy: &Policy) -> Result<(), TunnelError> {
+        let Some(taker) = &self.taker else { return Ok(()) };
+        self.system.redirect(taker.port, policy)
+    }
 }
 
 impl Client {
@@ -132,7 +144,21 @@ impl Client {
     #[must_use]
     pub fn new(options: ClientOptions, clock: Clock, seed: u64) -> Arc<Self> {
         let link = Link::new(clock, (seed, MTU));
-        Arc::new(Self { options, link, clock, open: Open::default() })
+        link.set_policy(options.policy.clone());
+        let policy = watch::Sender::new(options.policy.clone());
+        Arc::new(Self { options, link, clock, open: Open::default(), policy })
+    }
+
+    /// How packets travel.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.link.policy()
+    }
+
+    /// Changes how packets travel, in both directions.
+    pub fn set_policy(&self, policy: Policy) {
+        self.link.set_policy(policy.clone());
+        self.policy.send_replace(policy);
     }
 
     /// The current status.
@@ -156,16 +182,15 @@ impl Client {
         dial: Dial,
         notice: impl Fn(Notice) + Send + Sync,
     ) -> Result<std::convert::Infallible, TunnelError> {
-        system::clean(&self.options.interface);
+        let guard = Guard::start(&self.options.interface, &self.options.guard)?;
         if self.options.kill_switch {
-            // An earlier one allows only the packets of its own port.
-            system::close_kill_switch(&self.options.interface, self.options.udp_port)?;
+            // An earlier one lets only the packets of its own port out.
+            kill_switch::close(&self.options.interface, self.options.udp_port)?;
         }
         let session = dial().await.map_err(TunnelError::Refused)?;
         let (mut control, mut welcome) = self.open(&session).await?;
-        let standing = self.set_up(&welcome)?;
-        let _cleaner = Cleaner(self.options.interface.clone());
-        let reader = from_device(&standing.device, self, |_| Some(self.link.clone()));
+        let standing = self.set_up(&welcome, guard.slot())?;
+        let reader = from_device(&standing.device, |_| Some(self.link.clone()));
         let taker = self.take_connections(standing.taker.as_deref());
         let sessions = async {
             let mut session = session;
@@ -227,7 +252,8 @@ impl Client {
             stream.write_all(&StreamHead::Control.to_bytes()).await?;
             let mut control = Control::new(stream);
             let networks = self.options.networks.clone();
-            control.send(&Request::Hello { version: VERSION, networks }).await?;
+            let policy = self.policy();
+            control.send(&Request::Hello { version: VERSION, networks, policy }).await?;
             let answer = control.receive::<Answer>().await?;
             Ok::<_, TunnelError>((control, answer))
         };
@@ -236,9 +262,9 @@ impl Client {
         };
         let (control, answer) = timeout(ANSWER, opening).await.map_err(silent)??;
         match answer {
-            Some(Answer::Welcome { version: VERSION, addresses, dns, routes, mtu, streams, .. }) => {
+            Some(Answer::Welcome { version: VERSION, addresses, gateways, dns, routes, mtu, streams }) => {
                 let mtu = mtu.clamp(576, MTU);
-                Ok((control, Welcome { addresses, dns, routes, mtu, streams }))
+                Ok((control, Welcome { addresses, gateways, dns, routes, mtu, streams }))
             }
             Some(Answer::Welcome { version, .. }) => {
                 Err(TunnelError::Protocol(format!("it speaks version {version}, this end version {VERSION}")))
@@ -249,13 +275,12 @@ impl Client {
     }
 
     /// Makes the device and sets the system up.
-    fn set_up(&self, welcome: &Welcome) -> Result<Standing, TunnelError> {
+    fn set_up(&self, welcome: &Welcome, slot: Slot) -> Result<Standing, TunnelError> {
         let options = &self.options;
         if welcome.addresses.is_empty() || welcome.addresses.len() > 8 {
             return Err(TunnelError::Protocol("it gave no address, or too many".into()));
         }
         let device = Arc::new(Device::create(&options.interface, welcome.mtu)?);
-        let guard = Guard::start(&options.guard)?;
         let taker = (options.streams && welcome.streams).then(Taker::bind).transpose()?.map(Arc::new);
         let routes = match &options.scope {
             Scope::All => welcome.routes.clone(),
@@ -263,18 +288,18 @@ impl Client {
         };
         let system = ClientSystem {
             interface: options.interface.clone(),
+            slot,
+            gateways: welcome.gateways.clone(),
             addresses: welcome.addresses.clone(),
             routes,
             dns: if options.dns && options.scope == Scope::All { welcome.dns.clone() } else { Vec::new() },
             udp_port: options.udp_port,
             stream_port: taker.as_ref().map(|taker| taker.port),
+            policy: self.policy(),
         };
         self.link.mtu.store(welcome.mtu, Ordering::Relaxed);
-        if let Err(error) = system.apply() {
-            system::clean(&options.interface);
-            return Err(error);
-        }
-        Ok(Standing { device, system, taker, _guard: guard })
+        system.apply()?;
+        Ok(Standing { device, system, taker })
     }
 
     /// Carries packets until the session ends; returns the reason.
@@ -286,14 +311,29 @@ impl Client {
         notice: &impl Fn(Notice),
     ) -> String {
         self.link.attach(session);
-        let sources = Sources::new(&standing.system);
-        let packets = to_device((&standing.device, &self.link), session, |header| sources.allow(header));
+        let accepted = Accepted::new(&standing.system, &self.options.networks);
+        let packets = to_device((&standing.device, &self.link), session, |header| accepted.allow(header));
+        let mut changes = self.policy.subscribe();
+        let messages = async {
+            loop {
+                let policy = tokio::select! {
+                    ended = control.receive::<Answer>() => return match ended {
+                        Ok(_) => "the server closed the tunnel".to_owned(),
+                        Err(error) => error.to_string(),
+                    },
+                    _ = changes.changed() => changes.borrow_and_update().clone(),
+                };
+                if let Err(error) = standing.redirect(&policy) {
+                    notice(Notice::Trouble(error.to_string()));
+                }
+                if let Err(error) = control.send(&Request::Policy { policy }).await {
+                    return error.to_string();
+                }
+            }
+        };
         tokio::select! {
             error = packets => error.to_string(),
-            ended = control.receive::<Answer>() => match ended {
-                Ok(_) => "the server closed the tunnel".to_owned(),
-                Err(error) => error.to_string(),
-            },
+            why = messages => why,
             () = self.look_after(session, &standing.system, notice) => String::new(),
         }
     }
@@ -312,7 +352,7 @@ impl Client {
             }
             let wanted = system.clone();
             let restored = tokio::task::spawn_blocking(move || {
-                let is_missing = !system::rules_are_there(&wanted);
+                let is_missing = !wanted.rules_are_there();
                 if is_missing {
                     for rule in wanted.rules() {
                         // Several may be left.
@@ -343,62 +383,68 @@ impl Client {
     }
 }
 
-impl Classify for Client {
-    fn lane(&self, header: &Header, packet: &[u8]) -> Lane {
-        lane_of(self.options.lane, header, packet)
-    }
-}
-
-/// Packets that ask for low delay by their code point (RFC 2474, RFC 3246, RFC 8622), ICMP and name queries take the fastest path; others `usual`.
-pub(crate) fn lane_of(usual: Lane, header: &Header, packet: &[u8]) -> Lane {
-    const EXPEDITED: u8 = 46;
-    const LOWEST_OF_CLASS_5: u8 = 40;
-    let is_urgent = matches!(header.dscp(), EXPEDITED | LOWEST_OF_CLASS_5 | 48 | 56);
-    let is_icmp = matches!(header.protocol, 1 | 58);
-    let asks_name =
-        header.protocol == 17 && header.ports(packet).is_some_and(|(from, to)| from == 53 || to == 53);
-    if usual == Lane::Auto && (is_urgent || is_icmp || asks_name) { Lane::LowLatency } else { usual }
-}
-
 /// The server's grant.
 #[derive(Clone, Debug)]
 struct Welcome {
     addresses: Vec<IpNet>,
+    gateways: Vec<IpAddr>,
     dns: Vec<IpAddr>,
     routes: Vec<IpNet>,
     mtu: u16,
     streams: bool,
 }
 
-/// The source addresses that packets from the tunnel may have: those routed into it.
-struct Sources(PrefixTable<()>);
+/// Which packets out of the tunnel are for this machine: from what is routed into the tunnel, to its own addresses and
+/// the networks behind it.
+struct Accepted {
+    sources: PrefixTable<()>,
+    destinations: PrefixTable<()>,
+}
 
-impl Sources {
-    fn new(system: &ClientSystem) -> Self {
-        let mut table = PrefixTable::default();
-        for prefix in system.routes.iter().chain(&system.addresses) {
-            table.insert(*prefix, ());
+impl Accepted {
+    fn new(system: &ClientSystem, behind: &[IpNet]) -> Self {
+        let own = system.addresses.iter().map(|address| IpNet::from(address.addr()));
+        Self {
+            sources: system.routes.iter().chain(&system.addresses).copied().collect(),
+            destinations: own.chain(behind.iter().copied()).collect(),
         }
-        Self(table)
     }
 
     fn allow(&self, header: &Header) -> bool {
-        self.0.find(header.source).is_some()
+        self.destinations.find(header.destination).is_some()
+            && self.sources.find(header.source).is_some()
             && !header.source.is_loopback()
-            && !header.destination.is_loopback()
-    }
-}
-
-/// Cleans up when the tunnel ends in order.
-struct Cleaner(String);
-
-impl Drop for Cleaner {
-    fn drop(&mut self) {
-        system::clean(&self.0);
     }
 }
 
 /// Text of the peer without control characters.
 fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_takes_packets_to_its_own_addresses_and_networks_only() {
+        let system = ClientSystem {
+            addresses: vec!["10.77.0.2/24".parse().unwrap()],
+            routes: vec!["0.0.0.0/0".parse().unwrap()],
+            ..ClientSystem::default()
+        };
+        let accepted = Accepted::new(&system, &["192.168.50.0/24".parse().unwrap()]);
+        let allow = |source: [u8; 4], destination: [u8; 4]| {
+            let mut packet = vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0];
+            packet.extend(source.into_iter().chain(destination));
+            accepted.allow(&Header::read(&packet).unwrap())
+        };
+        assert!(allow([1, 1, 1, 1], [10, 77, 0, 2]));
+        assert!(allow([1, 1, 1, 1], [192, 168, 50, 9]));
+        // Another client, the network of this machine, and its own services by their loopback address.
+        for other in [[10, 77, 0, 3], [192, 168, 1, 1], [127, 0, 0, 1]] {
+            assert!(!allow([1, 1, 1, 1], other), "{other:?}");
+        }
+        assert!(!allow([127, 0, 0, 1], [10, 77, 0, 2]));
+    }
 }

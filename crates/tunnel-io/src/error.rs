@@ -29,6 +29,12 @@ pub enum TunnelError {
         /// The system's error.
         error: io::Error,
     },
+    /// Another process runs a tunnel with this device.
+    #[error("a tunnel named {0} runs already")]
+    Running(String),
+    /// There are as many tunnels as this machine can have.
+    #[error("this machine has as many tunnels as it can have")]
+    TooMany,
     /// The server does not open the tunnel.
     #[error("the server refused the tunnel: {0}")]
     Refused(String),

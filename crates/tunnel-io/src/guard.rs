@@ -1,30 +1,39 @@
 //! A small process that cleans up when the tunnel's process is killed.
 //!
-//! Rules, firewall tables and the resolver's file outlive a killed process. So the tunnel starts its own program a
-//! second time as a guard, with a pipe from the tunnel as its standard input. When the tunnel's process ends for any
-//! reason, the pipe closes, and the guard cleans up ([`system::clean`]) and ends. After an orderly end nothing is left
-//! to clean up.
+//! Rules, firewall tables and the resolver's file outlive a killed process. So the tunnel starts its own program once
+//! more, as a guard whose standard input is a pipe from the tunnel. When the tunnel's process ends, however it ends,
+//! the pipe closes, and the guard cleans up ([`system::clean`]) and ends. After an orderly end there is nothing left
+//! for it to do, and a new tunnel of the same name is left alone.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::system;
+use crate::error::TunnelError;
+use crate::system::{self, Slot};
 
-/// The tunnel's side of the guard: dropping it lets the guard clean up.
+/// How long a process that has closed its pipe may take to end.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// The tunnel's side of the guard. Dropping it cleans up.
 #[derive(Debug)]
 pub struct Guard {
+    interface: String,
+    slot: Slot,
     child: Child,
     pipe: Option<ChildStdin>,
 }
 
 impl Guard {
-    /// Starts the guard with these arguments of this program, which must then call [`watch`].
+    /// Gives the tunnel its slot, and starts the guard by this command line of the own program, which has to call
+    /// [`watch`].
     ///
     /// # Errors
-    /// When the process cannot be started.
-    pub fn start(arguments: &[OsString]) -> io::Result<Self> {
+    /// When a tunnel of this name runs, or the process cannot be started.
+    pub fn start(interface: &str, arguments: &[OsString]) -> Result<Self, TunnelError> {
+        let (interface, slot) = (interface.to_owned(), Slot::claim(interface)?);
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -34,12 +43,19 @@ impl Guard {
             .process_group(0)
             .spawn()?;
         let pipe = child.stdin.take();
-        Ok(Self { child, pipe })
+        Ok(Self { interface, slot, child, pipe })
+    }
+
+    /// The tunnel's slot.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        self.slot
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        system::clean(&self.interface);
         self.pipe = None;
         // It ends within moments; nothing of the tunnel may be left when this process ends.
         let _ = self.child.wait();
@@ -53,6 +69,11 @@ impl Drop for Guard {
 pub fn watch(interface: &str) -> io::Result<()> {
     let mut ignored = [0; 64];
     while io::stdin().read(&mut ignored)? > 0 {}
+    let closed = Instant::now();
+    // A process closes its files a moment before it has ended.
+    while system::is_running(interface) && closed.elapsed() < ENDING {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     system::clean(interface);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Packets from the device into entry queues, and from sessions into the device.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anabranch_net::{Clock, Session, SessionError};
 use anabranch_tunnel::coalesce::Coalescer;
@@ -10,6 +10,7 @@ use anabranch_tunnel::flow::FlowKey;
 use anabranch_tunnel::icmp;
 use anabranch_tunnel::offload::{VirtioHeader, split};
 use anabranch_tunnel::packet::Header;
+use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel::queue::QueueLimits;
 use anabranch_tunnel::rewrite::clamp_segment_size;
 use bytes::{Bytes, BytesMut};
@@ -36,17 +37,6 @@ impl Traffic {
     }
 }
 
-/// Chooses the lane of a flow by the configuration.
-pub(crate) trait Classify: Send + Sync + 'static {
-    fn lane(&self, header: &Header, packet: &[u8]) -> Lane;
-}
-
-impl<F: Fn(&Header, &[u8]) -> Lane + Send + Sync + 'static> Classify for F {
-    fn lane(&self, header: &Header, packet: &[u8]) -> Lane {
-        self(header, packet)
-    }
-}
-
 /// State for the other end of a session: its entry queue and its counters.
 pub(crate) struct Link {
     pub entry: SharedEntry<Bytes>,
@@ -55,6 +45,7 @@ pub(crate) struct Link {
     pub received: Traffic,
     /// Largest inner packet that its paths carry.
     pub mtu: AtomicU16,
+    policy: RwLock<Policy>,
     session: Mutex<Option<Session>>,
     clock: Clock,
     /// Seed of the hash that numbers flows.
@@ -69,10 +60,24 @@ impl Link {
             sent: Traffic::default(),
             received: Traffic::default(),
             mtu: AtomicU16::new(mtu),
+            policy: RwLock::default(),
             session: Mutex::default(),
             clock,
             seed,
         })
+    }
+
+    /// How packets to the other end travel from now on.
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn lane(&self, header: &Header, packet: &[u8]) -> Lane {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).lane_of(header, packet)
     }
 
     /// Sends through this session from now on.
@@ -125,7 +130,6 @@ impl Link {
 /// Of the device.
 pub(crate) async fn from_device(
     device: &Device,
-    classify: &dyn Classify,
     route: impl Fn(&Header) -> Option<Arc<Link>>,
 ) -> std::io::Result<()> {
     let mut buffer = vec![0; crate::device::LARGEST_READ];
@@ -133,7 +137,7 @@ pub(crate) async fn from_device(
     loop {
         let mut reads = 0;
         let result = device.read(&mut buffer, |read| {
-            take(read, (device, &mut arena), classify, &route);
+            take(read, (device, &mut arena), &route);
             reads += 1;
             reads < BATCH
         });
@@ -146,13 +150,12 @@ pub(crate) async fn from_device(
 fn take(
     read: &[u8],
     (device, arena): (&Device, &mut BytesMut),
-    classify: &dyn Classify,
     route: &impl Fn(&Header) -> Option<Arc<Link>>,
 ) {
     let Some((virtio, packet)) = VirtioHeader::read(read) else { return };
     let Some(header) = Header::read(packet) else { return };
     let Some(link) = route(&header) else { return };
-    let lane = classify.lane(&header, packet);
+    let lane = link.lane(&header, packet);
     let Some(mut packets) = split(&virtio, packet, arena) else { return };
     if packets.len() == 1 && is_syn(&header, &packets[0]) {
         packets[0] = clamped(&packets[0], link.mtu.load(Ordering::Relaxed));
@@ -204,7 +207,8 @@ fn clamped(packet: &[u8], mtu: u16) -> Bytes {
     copy.freeze()
 }
 
-/// The largest inner packet that the paths carry. The widest path counts: packets too large for a narrow path take the others.
+/// The largest inner packet that the paths carry. The widest path counts: packets too large for a narrow path take the
+/// others.
 pub(crate) fn inner_mtu(session: &Session, most: u16) -> Option<u16> {
     let widest = session.paths().iter().map(|path| path.mtu).max()?;
     let inner = widest.saturating_sub(DATAGRAM_OVERHEAD as u16).min(most);

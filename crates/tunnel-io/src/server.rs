@@ -4,31 +4,31 @@
 //! session and a restart of the server. A client may send only from its own addresses and networks, and reach only what
 //! [`Destinations`] allows.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::future::Future;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use anabranch_net::{Clock, PublicKey, Session};
-use anabranch_tunnel::access::{Destinations, PrefixTable};
-use anabranch_tunnel::entry::Lane;
+use anabranch_tunnel::access::{Destinations, PrefixTable, Reach};
 use anabranch_tunnel::message::{Answer, Request, StreamHead, VERSION};
 use anabranch_tunnel::packet::Header;
 use ipnet::IpNet;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{MTU, lane_of};
+use crate::client::MTU;
 use crate::control::Control;
 use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
-use crate::pump::{Classify, Link, from_device, inner_mtu, to_device};
+use crate::pump::{Link, from_device, inner_mtu, to_device};
 use crate::status::Status;
 use crate::streams::{Exit, Open, read_head};
-use crate::system::{self, ServerSystem};
+use crate::system::ServerSystem;
 
 /// How long a client may take to send its request.
 const HELLO: Duration = Duration::from_secs(10);
@@ -102,7 +102,9 @@ struct Table {
 /// The server's side of all tunnels.
 pub struct Server {
     options: ServerOptions,
-    destinations: Destinations,
+    destinations: RwLock<(Reach, Destinations)>,
+    /// Counts changes of `destinations`.
+    judged: AtomicU64,
     table: RwLock<Table>,
     clock: Clock,
     seed: u64,
@@ -114,13 +116,10 @@ impl Server {
     /// A server that does not serve yet. `seed` keeps others from choosing flows that collide.
     #[must_use]
     pub fn new(options: ServerOptions, clock: Clock, seed: u64) -> Arc<Self> {
-        // Clients reach the server itself, and each other only if that is allowed.
-        let own = options.addresses.iter().map(|address| IpNet::from(address.addr()));
-        let dns = options.dns.iter().map(|server| IpNet::from(*server));
-        let allowed: Vec<IpNet> = options.allow.iter().copied().chain(own).chain(dns).collect();
         Arc::new(Self {
-            destinations: Destinations::public_and(&allowed),
             options,
+            destinations: RwLock::new((Reach::default(), Destinations::new(&Reach::default()))),
+            judged: AtomicU64::new(0),
             table: RwLock::default(),
             clock,
             seed,
@@ -139,10 +138,8 @@ impl Server {
         notice: impl Fn(Notice) + Clone + Send + Sync + 'static,
     ) -> Result<(), TunnelError> {
         let interface = &self.options.interface;
-        system::clean(interface);
+        let _guard = Guard::start(interface, &self.options.guard)?;
         let device = Arc::new(Device::create(interface, MTU)?);
-        let _guard = Guard::start(&self.options.guard)?;
-        let _cleaner = Cleaner(interface.clone());
         let system = ServerSystem {
             interface: interface.clone(),
             addresses: self.options.addresses.clone(),
@@ -150,8 +147,9 @@ impl Server {
             exit: self.options.exit,
         };
         system.apply()?;
+        self.follow_own_addresses()?;
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Some(device.clone());
-        let reader = from_device(&device, &*self, |header| self.link_to(header.destination));
+        let reader = from_device(&device, |header| self.link_to(header.destination));
         let sessions = async {
             while let Some(session) = accept().await {
                 let (server, device, notice) = (self.clone(), device.clone(), notice.clone());
@@ -161,6 +159,59 @@ impl Server {
         tokio::select! {
             result = reader => Ok(result?),
             () = sessions => Ok(()),
+            error = self.keep_following() => Err(error.into()),
+        }
+    }
+
+    /// Denies the machine's current addresses to clients.
+    ///
+    /// # Errors
+    /// When the system does not list them.
+    fn follow_own_addresses(&self) -> std::io::Result<()> {
+        let own: BTreeSet<IpAddr> = own_addresses()?;
+        let options = &self.options;
+        let mut gateways: Vec<IpAddr> = options.addresses.iter().map(IpNet::addr).collect();
+        gateways.extend(options.dns.iter().filter(|server| own.contains(server)));
+        let name_servers = options.dns.iter().filter(|server| !own.contains(server));
+        let allowed = options.allow.iter().copied().chain(name_servers.map(|server| IpNet::from(*server)));
+        let reach = Reach { allowed: allowed.collect(), gateways, own };
+        if self.destinations().0 != reach {
+            let destinations = Destinations::new(&reach);
+            *self.destinations.write().unwrap_or_else(PoisonError::into_inner) = (reach, destinations);
+            self.judged.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    async fn keep_following(&self) -> std::io::Error {
+        loop {
+            sleep(LOOK).await;
+            if let Err(error) = self.follow_own_addresses() {
+                return error;
+            }
+        }
+    }
+
+    fn destinations(&self) -> RwLockReadGuard<'_, (Reach, Destinations)> {
+        self.destinations.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Judges packets of a client that may send from these networks. Packets of one flow come in rows: the last pair
+    /// that was allowed is remembered.
+    fn gate(&self, networks: &[IpNet]) -> impl Fn(&Header) -> bool + use<'_> {
+        let sources: PrefixTable<()> = networks.iter().copied().collect();
+        let last = Cell::new(None);
+        move |header: &Header| {
+            let asked = (header.source, header.destination, self.judged.load(Ordering::Acquire));
+            if last.get() == Some(asked) {
+                return true;
+            }
+            let is_allowed =
+                sources.find(header.source).is_some() && self.destinations().1.allow(header.destination);
+            if is_allowed {
+                last.set(Some(asked));
+            }
+            is_allowed
         }
     }
 
@@ -186,7 +237,7 @@ impl Server {
         table.routes.find(destination).cloned()
     }
 
-    async fn serve(&self, device: &Device, session: Session, notice: impl Fn(Notice)) {
+    async fn serve(self: &Arc<Self>, device: &Device, session: Session, notice: impl Fn(Notice)) {
         let node = session.peer();
         let opened = timeout(HELLO, self.open(&session)).await;
         let silent = || TunnelError::Protocol("it did not ask for a tunnel".into());
@@ -199,17 +250,9 @@ impl Server {
         };
         notice(Notice::Joined { node, networks: joined.networks.clone() });
         joined.link.attach(&session);
-        let sources = sources(&joined.networks);
-        let allow = |header: &Header| {
-            sources.find(header.source).is_some() && self.destinations.allow(header.destination)
-        };
         let reason = tokio::select! {
-            error = to_device((device, &joined.link), &session, allow) => error.to_string(),
-            ended = control.receive::<Request>() => match ended {
-                Ok(None) => "the client closed the tunnel".to_owned(),
-                Ok(Some(_)) => "the client asked for a second tunnel".to_owned(),
-                Err(error) => error.to_string(),
-            },
+            error = to_device((device, &joined.link), &session, self.gate(&joined.networks)) => error.to_string(),
+            why = follow_requests(&mut control, &joined.link) => why,
             () = self.take_streams(&session) => "the session ended".to_owned(),
             () = follow_mtu(&session, &joined.link) => String::new(),
         };
@@ -227,10 +270,19 @@ impl Server {
         let mut control = Control::new(stream);
         let hello = control.receive::<Request>().await?;
         let asked = match hello {
-            Some(Request::Hello { version: VERSION, networks }) => self.join(session.peer(), &networks),
+            Some(Request::Hello { version: VERSION, policy, .. }) if !policy.is_bounded() => {
+                Err("the client has too many classes".to_owned())
+            }
+            Some(Request::Hello { version: VERSION, networks, policy }) => {
+                let joined = self.join(session.peer(), &networks);
+                joined.inspect(|joined| joined.link.set_policy(policy))
+            }
             Some(Request::Hello { version, .. }) => Err(format!(
                 "this server speaks version {VERSION} of the tunnel, the client version {version}"
             )),
+            Some(Request::Policy { .. }) => {
+                return Err(TunnelError::Protocol("it did not begin with a greeting".into()));
+            }
             None => return Err(TunnelError::Protocol("it closed the control stream".into())),
         };
         let joined = match asked {
@@ -245,7 +297,13 @@ impl Server {
         let welcome = Answer::Welcome {
             version: VERSION,
             addresses: joined.addresses.clone(),
-            gateways: self.options.addresses.iter().map(IpNet::addr).collect(),
+            gateways: self
+                .options
+                .addresses
+                .iter()
+                .map(IpNet::addr)
+                .chain(self.options.dns.iter().copied())
+                .collect(),
             dns: self.options.dns.clone(),
             routes: self.routes(),
             mtu: MTU,
@@ -309,27 +367,21 @@ impl Server {
         }
     }
 
-    async fn take_streams(&self, session: &Session) {
+    async fn take_streams(self: &Arc<Self>, session: &Session) {
         let exit = Exit::new(self.open.clone());
         while let Ok(mut stream) = session.accept_stream().await {
             if !self.options.streams {
                 continue;
             }
-            let (exit, destinations) = (exit.clone(), self.destinations.clone());
+            let (exit, server) = (exit.clone(), self.clone());
             tokio::spawn(async move {
                 // A stream that is not a connection is dropped.
                 if let Ok(StreamHead::Connect(destination)) = read_head(&mut stream).await {
-                    let is_allowed = destinations.allow(destination.ip());
+                    let is_allowed = server.destinations().1.allow_stream(destination.ip());
                     exit.serve(stream, destination, is_allowed).await;
                 }
             });
         }
-    }
-}
-
-impl Classify for Server {
-    fn lane(&self, header: &Header, packet: &[u8]) -> Lane {
-        lane_of(Lane::Auto, header, packet)
     }
 }
 
@@ -409,12 +461,28 @@ fn host(network: &IpNet, number: u32) -> Option<IpNet> {
     IpNet::new(address, network.prefix_len()).ok()
 }
 
-fn sources(networks: &[IpNet]) -> PrefixTable<()> {
-    let mut table = PrefixTable::default();
-    for network in networks {
-        table.insert(*network, ());
+/// All addresses of this machine.
+fn own_addresses() -> std::io::Result<BTreeSet<IpAddr>> {
+    let interfaces = nix::ifaddrs::getifaddrs()?;
+    let address = |interface: nix::ifaddrs::InterfaceAddress| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
+    };
+    Ok(interfaces.filter_map(address).collect())
+}
+
+/// Follows the client's wishes until it ends the tunnel; says why it ended.
+async fn follow_requests(control: &mut Control, link: &Link) -> String {
+    loop {
+        match control.receive::<Request>().await {
+            Ok(Some(Request::Policy { policy })) if policy.is_bounded() => link.set_policy(policy),
+            Ok(Some(Request::Policy { .. })) => return "the client has too many classes".to_owned(),
+            Ok(Some(Request::Hello { .. })) => return "the client asked for a second tunnel".to_owned(),
+            Ok(None) => return "the client closed the tunnel".to_owned(),
+            Err(error) => return error.to_string(),
+        }
     }
-    table
 }
 
 async fn follow_mtu(session: &Session, link: &Link) {
@@ -425,15 +493,6 @@ async fn follow_mtu(session: &Session, link: &Link) {
             link.mtu.store(mtu, Ordering::Relaxed);
         }
         sleep(LOOK).await;
-    }
-}
-
-/// Cleans up when the server ends in order.
-struct Cleaner(String);
-
-impl Drop for Cleaner {
-    fn drop(&mut self) {
-        system::clean(&self.0);
     }
 }
 

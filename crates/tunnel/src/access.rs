@@ -1,6 +1,6 @@
 //! Access by address: prefixes to peers, the longest first [S1], and the destinations that a client may reach.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -66,41 +66,103 @@ fn family(address: &IpAddr) -> usize {
     usize::from(address.is_ipv6())
 }
 
+impl FromIterator<IpNet> for PrefixTable<()> {
+    fn from_iter<I: IntoIterator<Item = IpNet>>(prefixes: I) -> Self {
+        let mut table = Self::default();
+        for prefix in prefixes {
+            table.insert(prefix, ());
+        }
+        table
+    }
+}
+
+/// Input for [`Destinations`]: the operator's wishes and the exit's addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Networks that clients may reach besides public addresses.
+    pub allowed: Vec<IpNet>,
+    /// The exit's addresses in the tunnel: clients reach its services there, as far as its firewall lets them.
+    pub gateways: Vec<IpAddr>,
+    /// All of the exit's addresses.
+    pub own: BTreeSet<IpAddr>,
+}
+
 /// Which destinations clients may reach through an exit.
 ///
-/// Denied by default: addresses of the exit's own networks and services, so that a client reaches the Internet and nothing behind the exit.
+/// Denied by default: addresses of the exit's own networks and services, so that a client reaches the Internet and
+/// nothing behind the exit.
 #[derive(Clone, Debug, Default)]
 pub struct Destinations {
-    rules: PrefixTable<bool>,
+    rules: PrefixTable<Verdict>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Denied,
+    /// A connection of the stream lane would come from the exit itself, past its firewall.
+    PacketsOnly,
+    Allowed,
 }
 
 impl Destinations {
-    /// Everything public, and these prefixes besides.
+    /// Everything public but the exit's own addresses, and what is allowed besides. An own address has to be allowed by
+    /// itself, not by a network that holds it.
     #[must_use]
-    pub fn public_and(allowed: &[IpNet]) -> Self {
+    pub fn new(reach: &Reach) -> Self {
         let mut rules = PrefixTable::default();
         for denied in DENIED {
             if let Ok(prefix) = denied.parse() {
-                rules.insert(prefix, false);
+                rules.insert(prefix, Verdict::Denied);
             }
         }
-        for prefix in allowed {
-            rules.insert(*prefix, true);
+        let hosts = |addresses: &mut dyn Iterator<Item = &IpAddr>, verdict| {
+            addresses.map(move |address| (IpNet::from(address.to_canonical()), verdict)).collect::<Vec<_>>()
+        };
+        let is_host = |prefix: &&IpNet| prefix.prefix_len() == prefix.max_prefix_len();
+        let allowed = |prefixes: &mut dyn Iterator<Item = &IpNet>| {
+            prefixes.map(|prefix| (*prefix, Verdict::Allowed)).collect::<Vec<_>>()
+        };
+        // The later one counts.
+        let all = [
+            allowed(&mut reach.allowed.iter()),
+            hosts(&mut reach.own.iter(), Verdict::Denied),
+            hosts(&mut reach.gateways.iter(), Verdict::PacketsOnly),
+            allowed(&mut reach.allowed.iter().filter(is_host)),
+        ];
+        for (prefix, verdict) in all.into_iter().flatten() {
+            rules.insert(prefix, verdict);
         }
         Self { rules }
     }
 
-    /// Whether a client may send to this address.
+    /// Whether a client may send packets to this address.
     #[must_use]
     pub fn allow(&self, address: IpAddr) -> bool {
-        // Judge an IPv4 address mapped into IPv6 as IPv4.
+        self.verdict(address) != Verdict::Denied
+    }
+
+    /// Whether the exit may open a connection to this address for a client.
+    #[must_use]
+    pub fn allow_stream(&self, address: IpAddr) -> bool {
+        self.verdict(address) == Verdict::Allowed
+    }
+
+    fn verdict(&self, address: IpAddr) -> Verdict {
+        // An IPv4 address within an IPv6 one is judged as what it is.
         let address = address.to_canonical();
-        self.rules.find(address).copied().unwrap_or(!address.is_multicast())
+        if let IpAddr::V6(v6) = address
+            && let [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] = v6.octets()
+            && self.verdict([a, b, c, d].into()) != Verdict::Allowed
+        {
+            return Verdict::Denied;
+        }
+        let usual = if address.is_multicast() { Verdict::Denied } else { Verdict::Allowed };
+        self.rules.find(address).copied().unwrap_or(usual)
     }
 }
 
 /// Special-purpose addresses (RFC 6890 and its registries): no public destination among them.
-const DENIED: [&str; 25] = [
+const DENIED: [&str; 26] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
@@ -115,8 +177,9 @@ const DENIED: [&str; 25] = [
     "203.0.113.0/24",
     "224.0.0.0/4",
     "240.0.0.0/4",
-    "::/128",
+    "::/96",
     "::1/128",
+    "fec0::/10",
     "64:ff9b:1::/48",
     "100::/64",
     "2001::/23",
@@ -151,7 +214,7 @@ mod tests {
 
     #[test]
     fn private_and_special_destinations_are_denied_unless_allowed() {
-        let public = Destinations::public_and(&[]);
+        let public = Destinations::new(&Reach::default());
         for denied in [
             "10.1.2.3",
             "192.168.0.1",
@@ -168,13 +231,34 @@ mod tests {
             "::ffff:10.0.0.1",
             "::ffff:127.0.0.1",
             "2002:a00:1::1",
+            "64:ff9b::10.0.0.1",
+            "::10.0.0.1",
         ] {
             assert!(!public.allow(address(denied)), "{denied}");
         }
-        for allowed in ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1"] {
+        for allowed in ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::1.1.1.1"] {
             assert!(public.allow(address(allowed)), "{allowed}");
         }
-        let office = Destinations::public_and(&["10.20.0.0/16".parse().unwrap()]);
+        let allowed = vec!["10.20.0.0/16".parse().unwrap()];
+        let office = Destinations::new(&Reach { allowed, ..Reach::default() });
         assert!(office.allow(address("10.20.1.1")) && !office.allow(address("10.21.1.1")));
+    }
+
+    #[test]
+    fn the_exits_own_addresses_are_denied_unless_each_is_allowed_by_itself() {
+        let own = ["8.8.4.4", "8.8.4.5", "2606:4700::5", "10.77.0.1", "10.20.0.1"].map(address);
+        let destinations = Destinations::new(&Reach {
+            allowed: vec!["8.8.4.5/32".parse().unwrap(), "10.20.0.0/16".parse().unwrap()],
+            gateways: vec![address("10.77.0.1")],
+            own: own.into(),
+        });
+        for denied in ["8.8.4.4", "::ffff:8.8.4.4", "64:ff9b::8.8.4.4", "2606:4700::5", "10.20.0.1"] {
+            assert!(!destinations.allow(address(denied)), "{denied}");
+            assert!(!destinations.allow_stream(address(denied)), "{denied}");
+        }
+        assert!(destinations.allow_stream(address("8.8.4.5")), "the operator says so");
+        assert!(destinations.allow_stream(address("10.20.0.2")));
+        // A connection from the exit to itself would pass its firewall.
+        assert!(destinations.allow(address("10.77.0.1")) && !destinations.allow_stream(address("10.77.0.1")));
     }
 }

@@ -15,9 +15,10 @@
 //! | `queue` | a fair queue over flows with CoDel |
 //! | `router` | flow routing (SAFIRE [S1, S2]): a path for each flow |
 //! | `entry` | the entry queue and the choice of lane and path, asked by the session |
-//! | `rewrite`, `icmp` | changes to packets, and answers to them |
-//! | `access` | prefixes: the allowed sources and destinations |
-//! | `message` | the agreement of both ends over the control stream |
+//! | `rewrite`, `icmp` | what a tunnel changes in packets, or answers to them |
+//! | `policy` | classes of packets and their lanes |
+//! | `access` | prefixes: who may send from where to where |
+//! | `message` | what both ends agree on over the control stream |
 
 pub mod access;
 pub mod checksum;
@@ -28,6 +29,7 @@ pub mod icmp;
 pub mod message;
 pub mod offload;
 pub mod packet;
+pub mod policy;
 pub mod queue;
 pub mod rewrite;
 pub mod router;

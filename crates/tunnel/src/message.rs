@@ -1,7 +1,7 @@
 //! The tunnel's messages: those over the control stream, and the head of each connection of the stream lane.
 //!
 //! The client opens a stream and sends [`StreamHead::Control`], then messages; each is a line of JSON of at most [`LONGEST`] bytes. It begins with
-//! [`Request::Hello`]; the server answers with [`Answer::Welcome`] or [`Answer::Refused`]. The stream stays open: its end is the end of the tunnel.
+//! [`Request::Hello`], with the policy for packets to it; the server answers with [`Answer::Welcome`] or [`Answer::Refused`]. The stream stays open: its end is the end of the tunnel.
 //!
 //! In the stream lane the end that took a TCP connection opens a stream with [`StreamHead::Connect`]. The other end connects, answers with one byte
 //! ([`Connected`]), and from then on both carry bytes; an end of stream is a half-close.
@@ -9,6 +9,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+
+use crate::policy::Policy;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages.
@@ -27,6 +29,14 @@ pub enum Request {
         /// The client's own networks that the server should route to it.
         #[serde(default)]
         networks: Vec<IpNet>,
+        /// How packets to the client travel.
+        #[serde(default)]
+        policy: Policy,
+    },
+    /// From now on packets to the client travel like this.
+    Policy {
+        /// The new policy.
+        policy: Policy,
     },
 }
 
@@ -201,7 +211,7 @@ mod tests {
         let line = write(&welcome);
         assert_eq!(read::<Answer>(&line), Ok(welcome));
         let hello = read::<Request>(br#"{"type":"hello","version":1}"#);
-        assert_eq!(hello, Ok(Request::Hello { version: 1, networks: vec![] }));
+        assert_eq!(hello, Ok(Request::Hello { version: 1, networks: vec![], policy: Policy::default() }));
         assert!(read::<Request>(b"{}").is_err() && read::<Request>(&vec![b' '; LONGEST + 1]).is_err());
     }
 

@@ -6,9 +6,10 @@
 //! ever more often until the wait is short again. When all queues together reach their limit, the longest one loses
 //! packets at its head.
 //!
-//! Unlike a network card's queue, this one is asked for flows that may leave over given paths: [`FairQueue::next`] passes over a flow whose packets
-//! have to wait for a path of their own, without costing it its turn. Flows that wait for the same thing ([`Want`]) share a list. A blocked path
-//! then costs one look, however many flows wait for it. Turns are numbered, so the lists together keep one order.
+//! Unlike a network card's queue, this one is asked for flows that may leave over given paths: [`FairQueue::next`]
+//! passes over a flow whose packets have to wait for a path of their own, without costing it its turn. Flows that wait
+//! for the same thing ([`Want`]) share a list. A blocked path then costs one look, however many flows wait for it.
+//! Turns are numbered, so the lists together keep one order.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -100,8 +100,8 @@ pub fn run(args: &TunnelArgs, context: &Context) -> Result<(), Failure> {
         TunnelCommand::Up(args) => up::run(args, context),
         TunnelCommand::Status(args) => status(args),
         TunnelCommand::Cleanup(args) => {
-            system::clean(&args.interface);
-            system::open_kill_switch();
+            system::force_clean(&args.interface);
+            system::kill_switch::open();
             Ok(())
         }
         TunnelCommand::Guard(args) => guard::watch(&args.interface)
@@ -151,6 +151,7 @@ fn failure(error: &anabranch_tunnel_io::TunnelError) -> Failure {
              a device of this name may belong to another program (`ip link`)",
         ),
         TunnelError::Command { .. } => failure.hint("the packages iproute2 and nftables have these commands"),
+        TunnelError::Running(_) => failure.hint("end it, or give this one another name with `--interface NAME`"),
         TunnelError::Refused(_) => failure.hint("ask the server's operator"),
         _ => failure,
     }

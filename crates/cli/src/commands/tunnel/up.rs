@@ -7,6 +7,7 @@ use anabranch_net::{PathRules, Ticket};
 use anabranch_node::{Dial, RelayRoute, Threads, keyfile, parse_rule};
 use anabranch_service::control::{self, Answer};
 use anabranch_tunnel::entry::Lane;
+use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::client::{Client, ClientOptions, Notice, Scope, session_config};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
@@ -143,7 +144,7 @@ async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
         kill_switch: args.kill_switch,
         udp_port,
         networks: args.networks.clone(),
-        lane: args.lane.into(),
+        policy: Policy { lane: args.lane.into(), classes: Vec::new() },
         guard: super::guard_command(&args.device.interface),
     };
     let client = Client::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
@@ -193,6 +194,7 @@ fn tell(notice: &Notice, (json, context): (bool, Context)) {
         }
         Notice::Lost(why) => format!("the session was lost ({}); dialing again", printable(why)),
         Notice::Unreachable(why) => format!("the server is not reached: {}", printable(why)),
+        Notice::Trouble(why) => format!("a change did not work: {}", printable(why)),
         Notice::RulesRestored => {
             "another program deleted the tunnel's routing rules; they are there again".to_owned()
         }
@@ -208,6 +210,7 @@ fn event(notice: &Notice) -> serde_json::Value {
         }
         Notice::Lost(why) => json!({"event": "lost", "reason": why}),
         Notice::Unreachable(why) => json!({"event": "unreachable", "reason": why}),
+        Notice::Trouble(why) => json!({"event": "trouble", "reason": why}),
         Notice::RulesRestored => json!({"event": "rules-restored"}),
     }
 }

@@ -1,0 +1,252 @@
+//! System settings of the client.
+
+use std::fs;
+use std::net::IpAddr;
+
+use anabranch_tunnel::entry::Lane;
+use anabranch_tunnel::packet::protocol;
+use anabranch_tunnel::policy::{Class, Policy};
+use ipnet::IpNet;
+
+use super::{RULE_PROTOCOL, Slot, Step, address_steps, dns, has, ip, table_name};
+use crate::error::TunnelError;
+
+/// System settings of the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientSystem {
+    /// The device.
+    pub interface: String,
+    /// Its place among the tunnels of this machine.
+    pub slot: Slot,
+    /// Its addresses.
+    pub addresses: Vec<IpNet>,
+    /// The server's addresses in the tunnel: connections to them stay packets, so the server's firewall sees who asks.
+    pub gateways: Vec<IpAddr>,
+    /// Destinations that go through the tunnel.
+    pub routes: Vec<IpNet>,
+    /// Name servers, reached through the tunnel.
+    pub dns: Vec<IpAddr>,
+    /// UDP port of the tunnel's own packets, which stay outside.
+    pub udp_port: u16,
+    /// Port of the listener for TCP connections in the stream lane.
+    pub stream_port: Option<u16>,
+    /// Connections of classes with a lane of their own stay packets.
+    pub policy: Policy,
+}
+
+impl ClientSystem {
+    /// The steps, in order.
+    #[must_use]
+    pub fn steps(&self) -> Vec<Step> {
+        let (interface, table) = (&self.interface, self.slot.table());
+        let mut steps = address_steps(interface, &self.addresses);
+        for route in &self.routes {
+            if has(&self.addresses, route.addr().is_ipv6()) {
+                steps.push(Step::new(&format!(
+                    "{} route replace {route} dev {interface} table {table} proto {RULE_PROTOCOL}",
+                    ip(route)
+                )));
+            }
+        }
+        if let Some(port) = self.stream_port {
+            steps.push(Step::nft(self.redirect_script(port, &self.policy)));
+        }
+        steps.extend(self.rules());
+        steps
+    }
+
+    fn families(&self) -> impl Iterator<Item = &'static str> {
+        let families = [("ip -4", has(&self.addresses, false)), ("ip -6", has(&self.addresses, true))];
+        families.into_iter().filter(|(_, wanted)| *wanted).map(|(family, _)| family)
+    }
+
+    /// The rules that lead into the tunnel. They come after rules for the tunnel's own packets, identified by their
+    /// port, and for routes with longer prefixes than a default route: a local network stays local.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Step> {
+        let lookups = [
+            format!("ipproto udp sport {} lookup main", self.udp_port),
+            "lookup main suppress_prefixlength 0".to_owned(),
+            format!("lookup {}", self.slot.table()),
+        ];
+        let line = |family: &str, (priority, lookup): (u32, &String)| {
+            format!("{family} rule add {lookup} priority {priority} protocol {RULE_PROTOCOL}")
+        };
+        let priorities = self.slot.priorities();
+        self.families()
+            .flat_map(|family| {
+                priorities.into_iter().zip(&lookups).map(move |rule| Step::new(&line(family, rule)))
+            })
+            .collect()
+    }
+
+    /// Whether all rules of each family are there.
+    #[must_use]
+    pub fn rules_are_there(&self) -> bool {
+        self.families().all(|family| {
+            let listed =
+                Step::new(&format!("{family} rule show protocol {RULE_PROTOCOL}")).run().unwrap_or_default();
+            let has = |priority| listed.lines().any(|line| line.starts_with(&format!("{priority}:")));
+            self.slot.priorities().into_iter().all(has)
+        })
+    }
+
+    /// Applies all steps.
+    ///
+    /// # Errors
+    /// The error of the first step that fails; [`clean`](super::clean) undoes those before it.
+    pub fn apply(&self) -> Result<(), TunnelError> {
+        self.steps().iter().try_for_each(|step| step.run().map(drop))?;
+        if self.dns.is_empty() { Ok(()) } else { dns::set(&self.interface, &self.dns) }
+    }
+
+    /// Redirects connections by another policy from now on.
+    ///
+    /// # Errors
+    /// [`TunnelError::Command`].
+    pub fn redirect(&self, port: u16, policy: &Policy) -> Result<(), TunnelError> {
+        Step::nft(self.redirect_script(port, policy)).run().map(drop)
+    }
+
+    /// Local programs' TCP connections that would leave through the device, and forwarded ones, go to the listener.
+    fn redirect_script(&self, port: u16, policy: &Policy) -> String {
+        let (interface, table) = (&self.interface, table_name(&self.interface));
+        // A machine that forwards nothing must not become a gateway for its neighbours.
+        let forwards =
+            fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|setting| setting.trim() == "1");
+        let gateways: String = self
+            .gateways
+            .iter()
+            .map(|gateway| {
+                let family = if gateway.is_ipv6() { "ip6" } else { "ip" };
+                format!("\t\t{family} daddr {gateway} accept\n")
+            })
+            .collect();
+        let to_port = format!("redirect to :{port}");
+        let rules = |leaves: &str| {
+            let classes = policy.classes.iter().flat_map(conditions_of);
+            let each = classes.map(|(condition, lane)| {
+                let verdict = if lane == Lane::Auto { &to_port } else { "accept" };
+                format!("\t\t{leaves} meta l4proto tcp {condition} {verdict}\n")
+            });
+            each.chain([format!("\t\t{leaves} meta l4proto tcp {to_port}\n")]).collect::<String>()
+        };
+        let neighbours = if forwards {
+            format!(
+                "\tchain prerouting {{\n\
+                 \t\ttype nat hook prerouting priority -100; policy accept;\n\
+                 {gateways}\
+                 {}\
+                 \t}}\n",
+                rules(&format!("iifname != \"{interface}\" fib daddr oifname \"{interface}\""))
+            )
+        } else {
+            String::new()
+        };
+        format!(
+            "add table inet {table}\n\
+             delete table inet {table}\n\
+             table inet {table} {{\n\
+             \tchain output {{\n\
+             \t\ttype nat hook output priority -100; policy accept;\n\
+             {gateways}\
+             {}\
+             \t}}\n\
+             {neighbours}\
+             }}\n",
+            rules(&format!("oifname \"{interface}\""))
+        )
+    }
+}
+
+/// The firewall's conditions for TCP packets of a class, one for each way to fit, with the class's lane.
+fn conditions_of(class: &Class) -> Vec<(String, Lane)> {
+    if class.protocol.is_some_and(|protocol| protocol != protocol::TCP) {
+        return Vec::new();
+    }
+    let list = |texts: Vec<String>| format!("{{ {} }}", texts.join(", "));
+    let either =
+        |[one, other]: [&str; 2], set: String| vec![format!("{one} {set}"), format!("{other} {set}")];
+    let mut ways = vec![String::new()];
+    if !class.ports.is_empty() {
+        let ports = list(class.ports.iter().map(|ports| format!("{}-{}", ports.first, ports.last)).collect());
+        ways = either(["tcp dport", "tcp sport"], ports);
+    }
+    let mut by_family = Vec::new();
+    for (family, v6) in [("ip", false), ("ip6", true)] {
+        let networks = class.networks.iter().filter(|network| network.addr().is_ipv6() == v6);
+        let networks: Vec<String> = networks.map(ToString::to_string).collect();
+        let mut conditions = match (class.networks.is_empty(), networks.is_empty()) {
+            (true, _) => vec![String::new()],
+            (false, true) => continue,
+            (false, false) => {
+                either([&format!("{family} daddr"), &format!("{family} saddr")], list(networks))
+            }
+        };
+        if !class.dscp.is_empty() {
+            let marks = list(class.dscp.iter().map(ToString::to_string).collect());
+            conditions.iter_mut().for_each(|condition| *condition += &format!(" {family} dscp {marks}"));
+        }
+        by_family.extend(conditions);
+    }
+    by_family.dedup();
+    let each = ways.iter().flat_map(|ports| by_family.iter().map(move |rest| format!("{ports} {rest}")));
+    each.map(|condition| (condition.trim().to_owned(), class.lane)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_tunnel::policy::PortRange;
+
+    use super::*;
+
+    fn client() -> ClientSystem {
+        ClientSystem {
+            interface: "anabranch0".into(),
+            slot: Slot(2),
+            addresses: vec!["10.77.0.2/24".parse().unwrap()],
+            gateways: vec!["10.77.0.1".parse().unwrap()],
+            routes: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
+            dns: vec![],
+            udp_port: 4434,
+            stream_port: Some(4000),
+            policy: Policy::default(),
+        }
+    }
+
+    #[test]
+    fn the_rule_into_the_tunnel_comes_last_and_has_the_tag() {
+        let lines: Vec<String> = client().steps().iter().map(|step| step.command.join(" ")).collect();
+        assert!(lines[0].contains("address replace 10.77.0.2/24 dev anabranch0"), "{lines:#?}");
+        let [.., priority] = Slot(2).priorities();
+        let last = format!("lookup {} priority {priority} protocol 187", Slot(2).table());
+        assert!(lines.last().unwrap().contains(&last), "{lines:#?}");
+        assert!(!lines.iter().any(|line| line.contains("-6")), "no IPv6 without an address of it");
+    }
+
+    #[test]
+    fn connections_to_the_server_itself_stay_packets() {
+        let script = client().redirect_script(4000, &Policy::default());
+        let (gateway, rest) = (script.find("ip daddr 10.77.0.1 accept"), script.find("redirect to :4000"));
+        assert!(gateway.is_some() && gateway < rest, "{script}");
+    }
+
+    #[test]
+    fn connections_of_a_class_with_a_lane_of_its_own_stay_packets() {
+        let class = Class {
+            lane: Lane::Striped,
+            ports: vec![PortRange { first: 22, last: 22 }],
+            dscp: vec![46],
+            networks: vec!["192.0.2.0/24".parse().unwrap()],
+            ..Class::default()
+        };
+        let policy = Policy { classes: vec![class.clone()], ..Policy::default() };
+        let script = client().redirect_script(4000, &policy);
+        let line = "tcp dport { 22-22 } ip daddr { 192.0.2.0/24 } ip dscp { 46 } accept";
+        assert!(script.find(line) < script.find("redirect") && script.contains(line), "{script}");
+        assert!(!script.contains("ip6 dscp"), "{script}");
+        let udp = Class { protocol: Some(17), ..class };
+        assert!(conditions_of(&udp).is_empty());
+        assert_eq!(conditions_of(&Class::default()), [(String::new(), Lane::Auto)]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Name servers: for the device only with systemd-resolved, which forgets them with the device; otherwise by rewriting
+//! `/etc/resolv.conf`.
+
+use std::fs;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Step;
+use super::registry;
+use crate::error::TunnelError;
+
+const FILE: &str = "/etc/resolv.conf";
+const MANAGED: &str = "# written by anabranch tunnel; the original is restored when the tunnel ends\n";
+
+/// The resolver's file as it was, and what tunnels have written instead. The last one counts.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Overwritten {
+    before: String,
+    by: Vec<(String, Vec<IpAddr>)>,
+}
+
+impl Overwritten {
+    /// Takes back what this tunnel wrote. True when nothing is left to take back.
+    pub(super) fn restore(&mut self, interface: &str) -> bool {
+        self.by.retain(|(name, _)| name != interface);
+        // Another program's file stays.
+        let is_ours = fs::read_to_string(FILE).is_ok_and(|now| now.starts_with(MANAGED));
+        if is_ours {
+            let _ = fs::write(FILE, self.text());
+        }
+        self.by.is_empty()
+    }
+
+    fn text(&self) -> String {
+        let Some((_, servers)) = self.by.last() else { return self.before.clone() };
+        let lines = servers.iter().map(|server| format!("nameserver {server}\n"));
+        lines.fold(MANAGED.to_owned(), |text, line| text + &line)
+    }
+}
+
+/// Sends the system's name queries to these servers.
+///
+/// # Errors
+/// When systemd-resolved does not answer and the file cannot be written.
+pub(super) fn set(interface: &str, servers: &[IpAddr]) -> Result<(), TunnelError> {
+    let list: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    let resolved = [
+        Step::new(&format!("resolvectl dns {interface} {}", list.join(" "))),
+        Step::new(&format!("resolvectl domain {interface} ~.")),
+        Step::new(&format!("resolvectl default-route {interface} yes")),
+    ];
+    if resolved.iter().try_for_each(|step| step.run().map(drop)).is_ok() {
+        return Ok(());
+    }
+    let failed = |error| TunnelError::File { file: FILE.to_owned(), error };
+    registry::update(|registry| {
+        let now = fs::read_to_string(FILE).map_err(failed)?;
+        let before = if now.starts_with(MANAGED) { String::new() } else { now };
+        let resolver = registry.resolver.get_or_insert(Overwritten { before, by: Vec::new() });
+        resolver.by.retain(|(name, _)| name != interface);
+        resolver.by.push((interface.to_owned(), servers.to_vec()));
+        let text = resolver.text();
+        registry.save()?;
+        // The file itself is written, not replaced: it may be a mount or a link.
+        fs::write(FILE, text).map_err(failed)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_tunnel_gives_the_name_servers_and_the_original_comes_back() {
+        let mut file = Overwritten { before: "nameserver 192.0.2.1\n".into(), by: Vec::new() };
+        file.by.push(("a".into(), vec!["10.0.0.1".parse().unwrap()]));
+        file.by.push(("b".into(), vec!["10.0.0.2".parse().unwrap()]));
+        assert!(file.text().ends_with("nameserver 10.0.0.2\n"));
+        file.by.pop();
+        assert!(file.text().starts_with(MANAGED) && file.text().ends_with("nameserver 10.0.0.1\n"));
+        file.by.pop();
+        assert_eq!(file.text(), "nameserver 192.0.2.1\n");
+    }
+}

@@ -1,0 +1,190 @@
+//! System settings around the device: addresses, routes, rules, DNS, forwarding and NAT.
+//!
+//! All settings use the commands of an administrator (`ip`, `nft`, `resolvectl`), so an error shows a command line that
+//! can be tried by hand. Settings that outlive the device are marked and removed by [`clean`]: rules have their own
+//! priorities ([`Slot::priorities`]) and protocol ([`RULE_PROTOCOL`]), each device has one firewall table, and the
+//! values of changed settings are in a file (`registry`).
+//!
+//! The order of the steps ensures that a process killed between two of them leaves no route without a device: the
+//! default route is in a separate table and disappears with the device, and the rule for that table comes last.
+
+mod client;
+mod dns;
+pub mod kill_switch;
+mod registry;
+mod server;
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use ipnet::IpNet;
+
+use crate::error::TunnelError;
+
+pub use client::ClientSystem;
+pub(crate) use registry::is_running;
+pub use server::ServerSystem;
+
+/// Protocol number of the tunnel's rules and routes, as a tag.
+pub const RULE_PROTOCOL: u32 = 187;
+/// The routing table of the first tunnel.
+const TABLE: u32 = 51_877;
+/// Priority of the first rule of the first tunnel.
+const PRIORITY: u32 = 5_280;
+/// Number of rules for each address family.
+const RULES: u32 = 3;
+
+/// A tunnel's place among those of this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// Gives this process's tunnel a place, after it has taken back what earlier ones have left.
+    ///
+    /// # Errors
+    /// When there are too many, or the file cannot be written.
+    pub fn claim(interface: &str) -> Result<Self, TunnelError> {
+        clean(interface);
+        registry::update(|registry| registry.claim(interface)).map(Self)
+    }
+
+    /// Its routing table.
+    #[must_use]
+    pub fn table(self) -> u32 {
+        TABLE + self.0
+    }
+
+    /// The priorities of its rules. No tunnel's rule that leads into a tunnel comes before another's that leads past
+    /// it.
+    #[must_use]
+    pub fn priorities(self) -> [u32; RULES as usize] {
+        [0, 1, 2].map(|rule| PRIORITY + rule * registry::MOST_TUNNELS + self.0)
+    }
+}
+
+/// Removes all settings of a tunnel that do not disappear with its device, and those of tunnels that were killed. A
+/// tunnel of another running process stays.
+pub fn clean(interface: &str) {
+    if !is_running(interface) {
+        take_back(interface, false);
+    }
+}
+
+/// Like [`clean`], even for a running tunnel.
+pub fn force_clean(interface: &str) {
+    take_back(interface, true);
+}
+
+fn take_back(interface: &str, even_running: bool) {
+    // This goes on after errors, and reports none: one would only hide the error that led here.
+    let ended = registry::update(|registry| {
+        let ended = registry.release(interface, even_running);
+        let claimed: Vec<u32> =
+            registry.tunnels.values().flat_map(|claim| Slot(claim.slot).priorities()).collect();
+        ["ip -4", "ip -6"].into_iter().for_each(|family| delete_rules(family, &claimed));
+        Ok(ended)
+    });
+    let mut ended = ended.unwrap_or_default();
+    if !ended.iter().any(|name| name == interface) {
+        ended.push(interface.to_owned());
+    }
+    for name in ended {
+        let _ = Step::new(&format!("nft delete table inet {}", table_name(&name))).run();
+    }
+}
+
+/// Deletes rules with the tag that belong to no running tunnel.
+fn delete_rules(family: &str, claimed: &[u32]) {
+    let listed = Step::new(&format!("{family} rule show protocol {RULE_PROTOCOL}")).run().unwrap_or_default();
+    let priorities = listed.lines().filter_map(|line| line.split(':').next()?.parse::<u32>().ok());
+    let mut left: Vec<u32> = priorities.filter(|priority| !claimed.contains(priority)).collect();
+    // The rule that leads into the tunnel goes first.
+    left.sort_unstable();
+    for priority in left.into_iter().rev() {
+        let _ =
+            Step::new(&format!("{family} rule delete priority {priority} protocol {RULE_PROTOCOL}")).run();
+    }
+}
+
+fn has(addresses: &[IpNet], v6: bool) -> bool {
+    addresses.iter().any(|address| address.addr().is_ipv6() == v6)
+}
+
+/// `ip` for the address family of a prefix.
+fn ip(prefix: &IpNet) -> &'static str {
+    if prefix.addr().is_ipv6() { "ip -6" } else { "ip -4" }
+}
+
+fn address_steps(interface: &str, addresses: &[IpNet]) -> Vec<Step> {
+    let each = addresses.iter().map(|address| {
+        let nodad = if address.addr().is_ipv6() { " nodad" } else { "" };
+        Step::new(&format!("{} address replace {address} dev {interface}{nodad}", ip(address)))
+    });
+    each.chain([Step::new(&format!("ip link set dev {interface} up"))]).collect()
+}
+
+/// The name of a device's firewall table.
+fn table_name(interface: &str) -> String {
+    let plain = interface.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' });
+    format!("anabranch_tunnel_{}", plain.collect::<String>())
+}
+
+/// One change of the system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Standard input.
+    pub input: String,
+}
+
+impl Step {
+    fn new(line: &str) -> Self {
+        Self { command: line.split_whitespace().map(str::to_owned).collect(), input: String::new() }
+    }
+
+    fn nft(script: String) -> Self {
+        Self { command: vec!["nft".into(), "-f".into(), "-".into()], input: script }
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// [`TunnelError::Command`] with the command's output.
+    pub fn run(&self) -> Result<String, TunnelError> {
+        let failed = |output: String| TunnelError::Command { command: self.command.join(" "), output };
+        let (program, arguments) = self.command.split_first().ok_or_else(|| failed(String::new()))?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                failed(format!("{error}; is the package installed that contains `{program}`?"))
+            })?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A command that does not read its input reports the reason.
+            let _ = stdin.write_all(self.input.as_bytes());
+        }
+        let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_fails_is_shown_with_its_output() {
+        let error = Step::new("ip link set dev no-such-device-9 up").run().unwrap_err().to_string();
+        assert!(error.contains("ip link set dev no-such-device-9 up"), "{error}");
+        let error = Step::new("no-such-program-of-ours").run().unwrap_err().to_string();
+        assert!(error.contains("installed"), "{error}");
+    }
+}

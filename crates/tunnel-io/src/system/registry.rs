@@ -1,0 +1,277 @@
+//! Which tunnels of this machine have changed what: one file for all of them, so that each takes back its own changes
+//! and no other's.
+//!
+//! A tunnel has a *slot*: a number from which its routing table and the priorities of its rules follow. A setting that
+//! two tunnels need, such as forwarding, goes back to its old value with the last of them. An entry names the process
+//! that made it. When that process is gone, the next tunnel of any name takes the entry's changes back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use super::dns;
+use crate::error::TunnelError;
+
+/// Where changes are remembered: this survives a power cut.
+const DIRECTORY: &str = "/var/lib/anabranch";
+/// Tunnels on one machine at the same time.
+pub(super) const MOST_TUNNELS: u32 = 64;
+
+/// The contents of the file.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Registry {
+    /// The kernel's number of this start of the machine: only the resolver's file outlives the next one.
+    boot: String,
+    /// By the device's name.
+    pub(super) tunnels: BTreeMap<String, Claim>,
+    settings: Vec<Changed>,
+    pub(super) resolver: Option<dns::Overwritten>,
+    /// UDP ports that kill switches let out, by the device's name.
+    pub(super) kill_switch: BTreeMap<String, u16>,
+}
+
+/// A tunnel's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Claim {
+    pub(super) slot: u32,
+    process: Process,
+}
+
+/// A process. Its number alone may be given to another later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Process {
+    id: u32,
+    /// When it started, in the kernel's ticks.
+    started: u64,
+}
+
+/// A kernel setting that was changed.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Changed {
+    /// The network namespace.
+    network: u64,
+    /// Below `/proc/sys`.
+    setting: String,
+    before: String,
+    /// The devices of the tunnels that need it.
+    users: BTreeSet<String>,
+}
+
+impl Process {
+    fn current() -> Self {
+        let id = std::process::id();
+        Self { id, started: started(id).unwrap_or(0) }
+    }
+
+    fn is_alive(self) -> bool {
+        started(self.id) == Some(self.started)
+    }
+}
+
+/// When the process started; `None` once it has ended, even if its parent has not noticed yet.
+fn started(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name before it may contain anything, even parentheses.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(started)
+}
+
+/// The network namespace of this process.
+fn network() -> u64 {
+    fs::metadata("/proc/self/ns/net").map_or(0, |metadata| metadata.ino())
+}
+
+impl Registry {
+    /// Gives this process's tunnel a slot.
+    pub(super) fn claim(&mut self, interface: &str) -> Result<u32, TunnelError> {
+        if self.is_running(interface) {
+            return Err(TunnelError::Running(interface.to_owned()));
+        }
+        let free = |slot: &u32| !self.tunnels.values().any(|claim| claim.slot == *slot);
+        let slot = (0..MOST_TUNNELS).find(free).ok_or(TunnelError::TooMany)?;
+        self.tunnels.insert(interface.to_owned(), Claim { slot, process: Process::current() });
+        Ok(slot)
+    }
+
+    /// Takes back what tunnels have changed: the one with this name, and all whose process is gone. With `even_running`
+    /// another process's tunnel of this name is no exception. Returns the names of the tunnels.
+    pub(super) fn release(&mut self, interface: &str, even_running: bool) -> Vec<String> {
+        let own = Process::current();
+        let ends = |name: &String, claim: &Claim| {
+            let is_named = name == interface && (even_running || claim.process == own);
+            is_named || !claim.process.is_alive()
+        };
+        let ended: Vec<String> = self
+            .tunnels
+            .iter()
+            .filter(|(name, claim)| ends(name, claim))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in &ended {
+            self.tunnels.remove(name);
+            self.restore_settings(name);
+            if let Some(resolver) = &mut self.resolver
+                && resolver.restore(name)
+            {
+                self.resolver = None;
+            }
+        }
+        ended
+    }
+
+    /// Whether another process runs a tunnel of this name.
+    fn is_running(&self, interface: &str) -> bool {
+        let claim = self.tunnels.get(interface);
+        claim.is_some_and(|claim| claim.process.is_alive() && claim.process != Process::current())
+    }
+
+    /// Sets the kernel setting below `/proc/sys` for this tunnel.
+    pub(super) fn set(&mut self, interface: &str, setting: &str, value: &str) -> Result<(), TunnelError> {
+        let file = Path::new("/proc/sys").join(setting);
+        let failed = |error| TunnelError::File { file: file.display().to_string(), error };
+        let now = fs::read_to_string(&file).map_err(failed)?;
+        let network = network();
+        let known = |changed: &&mut Changed| changed.setting == setting && changed.network == network;
+        if let Some(changed) = self.settings.iter_mut().find(known) {
+            changed.users.insert(interface.to_owned());
+        } else if now.trim() != value {
+            self.settings.push(Changed {
+                network,
+                setting: setting.to_owned(),
+                before: now.trim().to_owned(),
+                users: BTreeSet::from([interface.to_owned()]),
+            });
+        }
+        // The file has to know before the kernel does: this process may be killed between the two.
+        self.save()?;
+        if now.trim() == value { Ok(()) } else { fs::write(&file, value).map_err(failed) }
+    }
+
+    /// The last change is taken back first.
+    fn restore_settings(&mut self, interface: &str) {
+        let network = network();
+        for changed in self.settings.iter_mut().rev() {
+            let was_used = changed.users.remove(interface);
+            if was_used && changed.users.is_empty() && changed.network == network {
+                // The interface that a setting is about may be gone.
+                let _ = fs::write(Path::new("/proc/sys").join(&changed.setting), &changed.before);
+            }
+        }
+        self.settings.retain(|changed| !changed.users.is_empty());
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tunnels.is_empty()
+            && self.settings.is_empty()
+            && self.resolver.is_none()
+            && self.kill_switch.is_empty()
+    }
+
+    fn load() -> Self {
+        let text = fs::read_to_string(path()).unwrap_or_default();
+        let mut registry: Self = serde_json::from_str(&text).unwrap_or_default();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        if registry.boot != boot {
+            let resolver = registry.resolver.take();
+            registry = Self { boot, resolver, ..Self::default() };
+        }
+        registry
+    }
+
+    pub(super) fn save(&self) -> Result<(), TunnelError> {
+        let file = path();
+        let failed = |error| TunnelError::File { file: file.display().to_string(), error };
+        if self.is_empty() {
+            return match fs::remove_file(&file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
+                _ => Ok(()),
+            };
+        }
+        let part = file.with_extension("part");
+        fs::write(&part, serde_json::to_vec(self).unwrap_or_default()).map_err(failed)?;
+        fs::rename(&part, &file).map_err(failed)
+    }
+}
+
+fn path() -> PathBuf {
+    Path::new(DIRECTORY).join("tunnels.json")
+}
+
+/// Changes the file, which is locked meanwhile, and writes it, even if `work` fails.
+///
+/// # Errors
+/// Of the file, or of `work`.
+pub(super) fn update<T>(
+    work: impl FnOnce(&mut Registry) -> Result<T, TunnelError>,
+) -> Result<T, TunnelError> {
+    let failed = |error| TunnelError::File { file: DIRECTORY.to_owned(), error };
+    fs::create_dir_all(DIRECTORY).map_err(failed)?;
+    let directory = File::open(DIRECTORY).map_err(failed)?;
+    let _lock = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, error)| failed(error.into()))?;
+    let mut registry = Registry::load();
+    let result = work(&mut registry);
+    registry.save()?;
+    result
+}
+
+/// Whether another process runs a tunnel of this name.
+pub(crate) fn is_running(interface: &str) -> bool {
+    Registry::load().is_running(interface)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(registry: &mut Registry, name: &str, process: Process) -> u32 {
+        let slot = registry.claim(name).unwrap();
+        registry.tunnels.get_mut(name).unwrap().process = process;
+        slot
+    }
+
+    #[test]
+    fn tunnels_have_slots_of_their_own_and_take_back_their_own() {
+        let init = Process { id: 1, started: started(1).unwrap() };
+        let mut registry = Registry::default();
+        assert_eq!(claim(&mut registry, "a", Process::current()), 0);
+        assert_eq!(claim(&mut registry, "b", init), 1);
+        assert_eq!(claim(&mut registry, "gone", Process { started: init.started + 1, ..init }), 2);
+        registry.release("a", false);
+        assert_eq!(registry.tunnels.keys().collect::<Vec<_>>(), ["b"], "the ended process's is gone as well");
+        assert_eq!(registry.claim("a").unwrap(), 0);
+        registry.release("b", false);
+        assert!(registry.tunnels.contains_key("b"), "another process runs it");
+        registry.release("b", true);
+        assert_eq!(registry.tunnels.keys().collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn a_machine_has_a_bounded_number_of_tunnels() {
+        let mut registry = Registry::default();
+        for number in 0..MOST_TUNNELS {
+            registry.claim(&number.to_string()).unwrap();
+        }
+        assert!(registry.claim("one more").is_err());
+    }
+
+    #[test]
+    fn a_process_that_ended_is_not_alive() {
+        let own = Process::current();
+        assert!(own.is_alive());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let id = child.id();
+        while started(id).is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // It has ended, and its parent has not looked yet.
+        assert!(Path::new(&format!("/proc/{id}")).exists());
+        child.wait().unwrap();
+    }
+}
