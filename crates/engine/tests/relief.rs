@@ -16,9 +16,9 @@ const ALLOWANCE: u64 = 48 << 10;
 const SHARE: u64 = 50;
 /// The packet that reaches the bound may exceed it.
 const PACKET: u64 = 1_500;
-/// Round trips before there is much to send ...
+/// Round trips before there is much to send.
 const ROUNDS: u64 = 20;
-/// ... and bytes written for each: a few packets on either path.
+/// Bytes written in each of them: a few packets on either path.
 const PORTION: usize = 6_000;
 
 fn with_a_slow_second_path() -> Victim {

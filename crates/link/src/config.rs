@@ -33,8 +33,8 @@ pub struct LinkConfig {
     pub reorder: Reorder,
     /// Larger packets, without overhead, vanish silently; `None` for any size.
     pub mtu: Option<u32>,
-    /// When the link is down, each from its first time up to, but excluding, its second. Packets offered or departing
-    /// meanwhile vanish silently.
+    /// When the link is down: from the first time of each pair up to, but excluding, the second. Packets offered or
+    /// departing meanwhile vanish silently.
     pub outages: Vec<(Time, Time)>,
     /// Seeds everything random.
     pub seed: u64,

@@ -1,13 +1,14 @@
 //! Costs of sessions over loopback other than bulk data: round trips (for idle sessions see example `idle`, for setup
 //! `handshakes`).
 //!
-//! `... -- ping-beside-bulk [SECONDS]`, `... -- ping-beside-session [SECONDS]`: with a greedy stream in the same
-//! session, or in another
-//! `... -- ping-beside-steady [SECONDS]`, `... -- ping-beside-steady-session [SECONDS]`: with one that takes half of
-//! the link
+//! - `cargo run --release -p anabranch-net --example cost -- ping [SECONDS]`
+//! - `... -- ping-beside-bulk [SECONDS]`, `... -- ping-beside-session [SECONDS]`: with an endless stream in the same
+//!   session, or in another
+//! - `... -- ping-beside-steady [SECONDS]`, `... -- ping-beside-steady-session [SECONDS]`: with one that takes half of
+//!   the link
+//!
 //! The pings go over loopback. Two more numbers after SECONDS select an emulated link with that rate in Mbit/s and that
 //! round-trip time in milliseconds. On loopback, half of the link is 500 Mbit/s.
-//! milliseconds of round trip. On loopback, half the link is 500 Mbit/s.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! The costs of idle sessions: memory, processor time, and the slowdown of a concurrent transfer.
 //!
 //! `cargo run --release -p anabranch-net --example idle -- [SESSIONS] [PATHS]`
+//!
 //! Both ends run in this process, over shared sockets on loopback addresses, so each session counts twice. To find the
 //! slowdown, transfers alternate with those of a second process without other sessions.
 

@@ -44,7 +44,6 @@ pub trait Foreign: Send + Sync + 'static {
 /// Short datagrams are gathered: those of one destination and size leave as one batch, even if others came between
 /// them. Several batches leave by one system call, at the latest when the outlet is dropped. Datagrams to one
 /// destination keep their order within one outlet.
-/// their order within one outlet.
 pub struct Outlet<'a> {
     endpoint: &'a EndpointInner,
     gathered: RefCell<Gathered>,

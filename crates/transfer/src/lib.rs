@@ -27,7 +27,6 @@
 //! The async code only moves buffers between streams and channels; blocking threads handle disks and hashes. A receiver
 //! has one thread that plans, one that writes and a few that sync and rename. A sender has a few threads, which its
 //! receivers share. Dropping a future closes the channels, and the threads end.
-//! end by themselves.
 
 mod codec;
 mod connection;

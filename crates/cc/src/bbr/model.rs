@@ -134,7 +134,7 @@ impl Aggregation {
     }
 }
 
-/// The least round-trip time of 10 s. After 5 s without a sample as low as the lowest, the queue must be emptied to
+/// The least round-trip time of the last 10 s. After 5 s without a sample that low, the queue must be emptied to
 /// measure it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MinRtt {

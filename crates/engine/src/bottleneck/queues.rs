@@ -6,11 +6,10 @@
 //! two round trips. A single loss suffices, so the result comes long before those of waves and losses. Only *separate*
 //! can be found, because two queues may be full at once. If both paths waited alike at a later loss, the finding is
 //! doubtful and removed.
-//! once. If both waited alike at a later loss, the finding is doubtful and removed.
+//!
 //! Losses after waits below [`FULL`] need no full queue and are ignored. A shorter wait means nothing on a path with a
 //! round trip longer by half, because its samples are older. In slow start, where a queue fills within a round trip,
 //! this applies to any path with a longer round trip. Findings expire after [`MEMORY`].
-//! path with a longer one. Findings expire after [`MEMORY`].
 
 use anabranch_wire::{PathId, Span, Time};
 

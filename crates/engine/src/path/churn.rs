@@ -7,9 +7,9 @@ use anabranch_wire::{Span, Time};
 
 use crate::stream::next_turn;
 
-/// Ids at once ...
+/// Path ids that the peer may use at once.
 pub(crate) const BURST: u64 = 64;
-/// ... and one more after each pause.
+/// Pause until one more is allowed.
 const PAUSE: Span = Span::from_millis(250);
 
 #[derive(Clone, Copy, Debug)]

@@ -31,9 +31,9 @@ pub(crate) struct Challenge {
     padded: bool,
 }
 
-/// The longest pause between two challenges ...
+/// The longest pause between two challenges.
 const LONGEST_PAUSE: Span = Span::from_secs(1);
-/// ... and while nothing arrives from the peer at all.
+/// The same while nothing arrives from the peer at all.
 const LONGEST_UNHEARD: Span = Span::from_secs(4);
 
 /// Most UDP payload of a challenge to an address without proof.

@@ -11,7 +11,7 @@ use crate::path::{Path, Paths};
 use crate::route::{Arrival, Route};
 use crate::state::{State, Trigger};
 
-/// Bytes of a sealed packet with a CLOSE frame at most, its reason left out.
+/// Most bytes of a sealed packet with a CLOSE frame, without the reason.
 const CLOSE_PACKET: usize = anabranch_wire::PACKET_OVERHEAD + 11;
 
 /// A session's state, and its closing messages.

@@ -12,9 +12,9 @@ use crate::stream::next_turn;
 
 /// Most stored addresses that have answered but have no path.
 const MAX_PROVEN: usize = 32;
-/// Challenges to addresses without proof that may be sent at once ...
+/// Challenges to addresses without proof that may be sent at once.
 const CHALLENGES_AT_ONCE: u64 = 64;
-/// ... and the pause until the next one.
+/// Pause until another such challenge is allowed.
 const CHALLENGE_PAUSE: Span = Span::from_millis(250);
 
 /// Bytes that may be sent to addresses without proof.

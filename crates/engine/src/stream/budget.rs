@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anabranch_wire::{Span, Time};
 
-/// A new session is granted at most this fraction of the rest ...
+/// A new session is granted at most this fraction of the rest.
 const FIRST_SHARE: u64 = 4096;
-/// ... and this fraction whenever it grows.
+/// The same whenever a session grows.
 const GROWTH_SHARE: u64 = 16;
 /// Receive window in bytes that a session always has. An endpoint with less than this in its budget should not accept
 /// sessions.

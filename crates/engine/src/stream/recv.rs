@@ -14,9 +14,9 @@ use crate::event::ProtocolError;
 
 /// A repeat is answered only when this many received bytes are unreported, so that deliberate copies are cheap.
 const REPEAT_LIMIT: u64 = 16 << 10;
-/// A piece up to this long, in bytes, is copied behind the one before it ...
+/// A piece up to this long, in bytes, is copied behind the one before it.
 const CRUMB: usize = 256;
-/// ... while that one is at most this long.
+/// No more is copied behind a piece longer than this.
 const CRUMB_BASE: usize = 4096;
 
 /// Receiving --all read--> Finished

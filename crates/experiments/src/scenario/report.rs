@@ -34,11 +34,11 @@ impl Report {
 pub struct Outcome {
     /// The metric.
     pub name: String,
-    /// Its value; `None` when it was not measured, as nothing was completed.
+    /// Its value; `None` when it was not measured, for example because no file was completed.
     pub value: Option<f64>,
     /// The bound as text: `≥ 3`.
     pub bound: String,
-    /// Whether it was.
+    /// Whether it was kept.
     pub ok: bool,
 }
 

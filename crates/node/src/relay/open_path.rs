@@ -52,7 +52,7 @@ pub(crate) struct OpenPath {
 }
 
 impl OpenPath {
-    /// A path that is being opened. `events` must date from before that.
+    /// A path that is being opened. `events` must have begun before that.
     pub fn new(
         (session, events): (&Session, Events),
         (path, shown): (PathId, &Shown),
@@ -130,7 +130,7 @@ impl Drop for OpenPath {
     }
 }
 
-/// Releases the flows of a path, after a session's end not before it has sent its last packet.
+/// Releases the flows of a path. If the session has ended, waits until it has sent its last packet.
 pub(crate) async fn outlive(session: &Session, carrier: Option<Carrier>) {
     if session.close_reason().is_some() {
         session.forgotten().await;

@@ -62,7 +62,7 @@ pub(crate) struct Talker {
     datagrams_seen: BTreeSet<u64>,
     no_streams: bool,
     side: Option<Side>,
-    /// The first violation.
+    /// Violations found, the first one first.
     pub faults: Vec<String>,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Fetch {
     pub last: bool,
 }
 
-/// A [`InFlight::Compare`] with its reply.
+/// A comparison with its reply; see [`InFlight::Compare`].
 pub(crate) struct Compared {
     pub job: Arc<FileJob>,
     pub ours: [u8; 32],
@@ -136,7 +136,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Rejects a share that does not fit, taking into account the data on the disk.
+    /// Rejects a share that needs more space than is free. Data already on the disk needs none.
     fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {
         let Some(free) = self.tree.free_bytes() else { return Ok(()) };
         let mut needed = 0_u64;

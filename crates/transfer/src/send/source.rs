@@ -87,9 +87,8 @@ struct Current {
 }
 
 /// The outcome of one step.
-/// This many bytes were read.
 enum Step {
-    /// So many bytes were read.
+    /// This many bytes were read.
     Read(usize),
     /// The stream has no data yet.
     Waits,

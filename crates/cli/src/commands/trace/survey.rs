@@ -150,7 +150,7 @@ pub fn report(
     (report, map)
 }
 
-/// Two addresses of one machine; it traced from the second, so the graph needs a link between them.
+/// Joins two addresses of one machine: it traced from the second, so the graph needs a link between them.
 fn join_addresses(survey: &mut Survey, addresses: [IpAddr; 2]) {
     let [a, b] = addresses.map(|address| survey.aliases.router_of(address).to_string());
     let [a, b] = [a, b].map(|router| survey.topology.node(&router));

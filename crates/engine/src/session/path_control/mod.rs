@@ -25,9 +25,9 @@ use crate::path::{Challenge, Churn, Path, PathEvent, PathState};
 use crate::route::{Arrival, Route};
 use crate::stream::{MemoryBudget, Reservation};
 
-/// Paths that the peer may always open, even without memory budget ...
+/// Paths that the peer may always open, even without memory budget.
 const FREE_PATHS: usize = 4;
-/// ... and the bytes of the budget for each further path.
+/// Bytes of the memory budget for each further path.
 const PATH_COST: u64 = 4 << 10;
 /// How long a new path is challenged before it is given up.
 const VALIDATION_PATIENCE: Span = Span::from_secs(5);

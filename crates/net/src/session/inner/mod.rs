@@ -38,7 +38,7 @@ const BATCH: usize = 128;
 const ROUNDS: usize = 4;
 
 thread_local! {
-    /// Taken while a session is pumped. If another is pumped within that, it uses a new one.
+    /// In use while a session is pumped. A session pumped within that uses a new one.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
