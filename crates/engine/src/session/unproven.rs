@@ -32,7 +32,7 @@ impl Credit {
         self.received = self.received.saturating_add(bytes);
     }
 
-    /// This much was sent to an address without proof.
+    /// Counts bytes sent to an address without proof.
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.spent = self.spent.saturating_add(bytes);
     }

@@ -38,8 +38,8 @@ struct Segment<P> {
     /// How many pieces there are, not counting crumbs, and the length of the last one.
     count: u32,
     last: u32,
-    /// In order; bare lengths are added up. One piece lies in place: a peer that sends every other byte makes all segments that
-    /// short.
+    /// The pieces in order; bare lengths are added up. One piece is stored inline: a peer that sends only every other
+    /// byte makes all segments that short.
     pieces: SmallVec<[P; 1]>,
 }
 

@@ -40,7 +40,7 @@ pub enum Target {
 pub enum Request {
     /// The first message.
     Hello {
-        /// Spoken by the client.
+        /// The version that the client speaks.
         version: u16,
     },
     /// Shows a signed grant.
@@ -67,7 +67,7 @@ pub enum Request {
         flow: FlowId,
         /// The next hop's PID.
         out: Pid,
-        /// The client's; 0 to leave it.
+        /// The client's PID; 0 to keep it.
         back: Pid,
     },
     /// Releases a flow.
@@ -77,16 +77,16 @@ pub enum Request {
     },
     /// Makes this client reachable for the holders of a ticket, on its quota.
     Host {
-        /// Of the guest secret.
+        /// The ticket's share.
         share: ShareId,
-        /// Of the guest secret.
+        /// Hash of the ticket's secret, with which guests authenticate.
         hash: TicketSecret,
         /// Most flows of all guests of this share together.
         flows: u32,
     },
     /// Ends [`Request::Host`].
     Unhost {
-        /// As registered.
+        /// The registered share.
         share: ShareId,
     },
 }
@@ -94,32 +94,32 @@ pub enum Request {
 /// A relay's answer or notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// To [`Request::Hello`].
+    /// The answer to [`Request::Hello`].
     Hello {
-        /// Spoken by the relay.
+        /// The version that the relay speaks.
         version: u16,
     },
-    /// To [`Request::Show`]: the grant counts.
+    /// The answer to [`Request::Show`]: the grant is valid.
     Granted {
         /// The grant.
         id: GrantId,
         /// The client's limits by all its grants; bytes are those left.
         limits: Limits,
     },
-    /// To [`Request::Allocate`]. The client may send when [`FlowState::Ready`] follows.
+    /// The answer to [`Request::Allocate`]. The client may send when [`FlowState::Ready`] follows.
     Allocated {
-        /// The client's number.
+        /// The number of the request.
         request: u32,
         /// The flow.
         flow: FlowId,
-        /// To be put on packets to the relay.
+        /// The PID for packets to the relay.
         forward: Pid,
-        /// To be given to the next hop, for packets to the relay.
+        /// The PID that the next hop puts on packets to the relay.
         back: Pid,
     },
     /// A request is refused.
     Refused {
-        /// The client's number; 0 if it gave none.
+        /// The number of the request; 0 if it had none.
         request: u32,
         /// Why.
         why: Refused,
@@ -131,12 +131,12 @@ pub enum Reply {
         /// Its state now.
         state: FlowState,
     },
-    /// To [`Request::Host`].
+    /// The answer to [`Request::Host`].
     Hosting {
-        /// As registered.
+        /// The registered share.
         share: ShareId,
     },
-    /// The relay is drained: flows end then, and no new ones begin until it is restarted.
+    /// The relay is being drained: flows end after this time, and no new ones begin until it is restarted.
     Draining {
         /// Seconds left.
         seconds: u32,

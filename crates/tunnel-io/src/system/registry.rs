@@ -1,5 +1,5 @@
-//! Which tunnels of this machine have changed what: one file for all of them, so that each takes back its own changes
-//! and no other's.
+//! Records what tunnels have changed on this machine, in one file for all of them, so that each takes back only its own
+//! changes.
 //!
 //! A tunnel has a *slot*: a number from which its routing table and the priorities of its rules follow. A setting that
 //! two tunnels need, such as forwarding, goes back to its old value with the last of them. An entry names the process
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::dns;
 use crate::error::TunnelError;
 
-/// Where changes are remembered: this survives a power cut.
+/// The file's directory, which survives a power cut.
 const DIRECTORY: &str = "/var/lib/anabranch";
 /// Tunnels on one machine at the same time.
 pub(super) const MOST_TUNNELS: u32 = 64;
@@ -25,7 +25,7 @@ pub(super) const MOST_TUNNELS: u32 = 64;
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Registry {
-    /// The kernel's number of this start of the machine: only the resolver's file outlives the next one.
+    /// The kernel's id of this boot. Of all changes, only that of the resolver's file outlives a reboot.
     boot: String,
     /// By the device's name.
     pub(super) tunnels: BTreeMap<String, Claim>,
@@ -42,7 +42,7 @@ pub(super) struct Claim {
     process: Process,
 }
 
-/// A process. Its number alone may be given to another later.
+/// A process. Its number alone may later belong to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Process {
     id: u32,
@@ -100,8 +100,8 @@ impl Registry {
         Ok(slot)
     }
 
-    /// Takes back what tunnels have changed: the one with this name, and all whose process is gone. With `even_running`
-    /// another process's tunnel of this name is no exception. Returns the names of the tunnels.
+    /// Takes back the changes of the tunnel with this name, and of all tunnels whose process is gone. A tunnel that
+    /// another process runs is left alone, unless `even_running`. Returns the names of the tunnels.
     pub(super) fn release(&mut self, interface: &str, even_running: bool) -> Vec<String> {
         let own = Process::current();
         let ends = |name: &String, claim: &Claim| {
@@ -149,12 +149,12 @@ impl Registry {
                 users: BTreeSet::from([interface.to_owned()]),
             });
         }
-        // The file has to know before the kernel does: this process may be killed between the two.
+        // Written before the kernel's setting changes: this process may be killed between the two.
         self.save()?;
         if now.trim() == value { Ok(()) } else { fs::write(&file, value).map_err(failed) }
     }
 
-    /// The last change is taken back first.
+    /// Takes back this tunnel's kernel settings, the last change first.
     fn restore_settings(&mut self, interface: &str) {
         let network = network();
         for changed in self.settings.iter_mut().rev() {
@@ -204,7 +204,7 @@ fn path() -> PathBuf {
     Path::new(DIRECTORY).join("tunnels.json")
 }
 
-/// Changes the file, which is locked meanwhile, and writes it, even if `work` fails.
+/// Locks the file, changes it and writes it, even if `work` fails.
 ///
 /// # Errors
 /// Of the file, or of `work`.

@@ -69,7 +69,7 @@ struct Comparison {
     ok: bool,
 }
 
-/// A flow in both, in Mbit/s of goodput.
+/// A flow's goodput in both, in Mbit/s.
 #[derive(Debug, Serialize)]
 struct Row {
     flow: String,
