@@ -117,7 +117,7 @@ async fn greed(network: Arc<Network>, valve: Arc<Valve>) {
     }
 }
 
-/// The best of three shares of its rate that a session keeps while the valve is open; closes it for good.
+/// The share of its rate that a session keeps while the valve is open: the best of three. Closes the valve in the end.
 async fn best_share(valve: &Valve, (here, there): (&Session, &Session)) -> f64 {
     let mut best = 0.0_f64;
     for _ in 0..3 {

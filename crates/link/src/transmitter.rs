@@ -17,7 +17,7 @@ pub(crate) struct Transmitter {
     pace: Pace,
     /// Bytes of the packet being sent.
     bytes: u64,
-    /// Start of the current rate, and what was left then, in bits × 10⁹.
+    /// Start of the current rate, and the work left then, in bits × 10⁹.
     since: Time,
     left: u64,
 }

@@ -12,7 +12,7 @@ use crate::session::inner::SessionInner;
 
 type Entries = HashMap<Pid, (Arc<SessionInner>, PathId), BuildHasherDefault<PidHasher>>;
 
-/// How many PIDs are remembered of paths that were closed while their session goes on.
+/// Most remembered PIDs of closed paths of open sessions.
 const MOST_RETIRED: usize = 8192;
 
 /// The session and path of each PID.

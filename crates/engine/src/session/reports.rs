@@ -33,7 +33,7 @@ struct Reporter {
     last_share: f64,
     /// Packets of each path at its last report: received, and sent according to their numbers.
     reported: BTreeMap<PathId, (u64, u64)>,
-    /// Paths whose report is to be sent.
+    /// Paths whose report must be sent.
     pending: Vec<PathId>,
 }
 

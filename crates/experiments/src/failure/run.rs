@@ -27,7 +27,7 @@ const FLAP: Span = Span::from_millis(500);
 const TICK: Span = Span::from_millis(5);
 /// Rate of a redundant stream, as a share of the slowest path's rate.
 const TICKED: f64 = 0.25;
-/// A path can hold the stream if its window has had room for it for so many round trips.
+/// A path can hold the stream if its window has had room for it for this many round trips.
 const HELD_FOR: u64 = 2;
 /// How often that is checked.
 const STEP: Span = Span::from_millis(1);
@@ -226,8 +226,8 @@ impl Case {
         Outcome { gap, allowed, living_share, restored_share, spent: world.pair.spent() }
     }
 
-    /// Runs until the break. Returns the fastest working path that can hold a redundant stream of so many bytes each
-    /// [`TICK`]: its window has had room for it for [`HELD_FOR`], so earlier backlogs are gone.
+    /// Runs until the break. Returns the fastest working path that can hold a redundant stream of `chunk` bytes each
+    /// [`TICK`]: its window has had room for it for [`HELD_FOR`] round trips, so earlier backlogs are gone.
     fn quickest_holding<S: App<Length>>(
         &self,
         world: &mut World<S>,
@@ -251,7 +251,7 @@ impl Case {
         living.last().map(|(_, path)| *path)
     }
 
-    /// The allowed gap of a redundant stream of so many bytes each [`TICK`] that this path can hold.
+    /// The allowed gap of a redundant stream of `chunk` bytes each [`TICK`] that this path can hold.
     fn allowed_redundant(&self, holding: &CasePath, chunk: f64) -> Span {
         let sending = Span::from_secs_f64((chunk + PACKET) * 8e-6 / holding.mbit);
         holding.rtt.saturating_sub(self.paths[self.broken].rtt) / 2 + TICK + STEP + sending

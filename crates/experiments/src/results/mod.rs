@@ -150,7 +150,7 @@ pub fn rounded(mean: f64, ci95: f64) -> (String, Option<String>) {
     (format!("{mean:.places$}"), Some(interval))
 }
 
-/// Decimals that show so many significant digits.
+/// Number of decimals that show `digits` significant digits.
 fn places(value: f64, digits: i32) -> usize {
     if value == 0.0 {
         return 0;

@@ -162,7 +162,7 @@ impl Spread {
     }
 }
 
-/// The two-sided 95 % quantile of Student's t for so many degrees of freedom.
+/// The two-sided 95 % quantile of Student's t for this many degrees of freedom.
 fn student(freedom: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,

@@ -18,7 +18,7 @@ const ONE: [&str; 4] = ["expect", "links", "topology", "transport"];
 /// Tables that a file may have several times.
 const SEVERAL: [&str; 7] = ["arrivals", "cbr", "detector", "event", "flow", "link", "traffic"];
 
-/// A key and the values it is to take, in turn.
+/// A key and the values that it takes in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Where in the file.

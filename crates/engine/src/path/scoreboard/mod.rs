@@ -282,7 +282,7 @@ impl Scoreboard {
         Fsn(self.next)
     }
 
-    /// True when a number is to be left out before the next packet.
+    /// True when a number must be skipped before the next packet.
     pub(crate) fn skip_is_due(&self) -> bool {
         self.next >= self.skips.next
     }

@@ -389,7 +389,7 @@ impl Paths {
         !self.index.have_copies().is_empty()
     }
 
-    /// True when a doubtful path is to be probed, as of the last refresh.
+    /// True when a doubtful path must be probed, as of the last refresh.
     #[inline]
     pub(crate) fn want_probes(&self) -> bool {
         !self.index.want_probes().is_empty()

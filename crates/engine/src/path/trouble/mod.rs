@@ -153,7 +153,7 @@ impl Trouble {
         self.hold.as_ref().map(|hold| hold.why)
     }
 
-    /// When a held path is to be probed next.
+    /// The time of the next probe of a held path.
     pub(crate) fn probe_at(&self) -> Option<Time> {
         self.hold.as_ref().map(|hold| hold.probe_at)
     }
