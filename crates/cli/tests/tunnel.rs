@@ -28,7 +28,7 @@ struct Tunnel<'a> {
     ticket: String,
 }
 
-/// What distinguishes two tunnels of the same machines.
+/// The differences between two tunnels of the same machines.
 #[derive(Clone, Copy)]
 struct Plan {
     near: &'static str,
