@@ -11,13 +11,13 @@ use anabranch_wire::Pid;
 
 use crate::endpoint::inner::EndpointInner;
 use crate::endpoint::{Target, pinned_route};
-use crate::handshake::{describe_sockets, encoded, new_pids};
+use crate::handshake::encoded;
 use crate::pids::random;
 use crate::relayed::{Chain, is_chain};
 use crate::session::Session;
 use crate::session::core::Core;
 use crate::session::greeting::{Dialing, Handshake};
-use crate::session::inner::{Identity, SessionInner};
+use crate::session::inner::{Handle, Identity, SessionInner};
 
 /// Pairs of local and remote address, to be printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,8 +131,8 @@ pub(crate) async fn connect(
     }
     let own = through.as_ref().map(|(own, chain)| (*own, chain.back));
     let routes = match through {
-        Some((own, chain)) => vec![endpoint.relayed.add(own, chain).route()],
-        None => agent.first_routes(&endpoint.locals()),
+        Some((own, chain)) => vec![endpoint.sockets.relayed.add(own, chain).route()],
+        None => agent.first_routes(&endpoint.sockets.locals()),
     };
     let allowed =
         |route: &&Route| config.rules.terms(&endpoint.rule_place(route.socket), route.remote).allow();
@@ -145,17 +145,17 @@ pub(crate) async fn connect(
         return Err(ConnectError::NotTried(target.addresses.clone()));
     }
     if routes.is_empty() {
-        let locals = endpoint.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
+        let locals = endpoint.sockets.all().iter().map(|socket| socket.udp.local_addr().ip()).collect();
         return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
     }
-    let inner = dial(endpoint, target, (config, agent), (&routes, own))?;
+    let inner = dial(endpoint, target, Opening { config, agent, routes: &routes, relayed: own })?;
     let tried = routes
         .iter()
-        .filter_map(|route| Some((endpoint.socket(route.socket)?.udp.local_addr(), route.remote)));
+        .filter_map(|route| Some((endpoint.sockets.get(route.socket)?.udp.local_addr(), route.remote)));
     let tried = Tried(tried.collect());
     tokio::spawn(inner.clone().drive());
     inner.pump();
-    let session = Session::new(inner.clone());
+    let session = Session::new(Handle { inner: inner.clone() });
     if session.established().await {
         return Ok(session);
     }
@@ -167,13 +167,13 @@ fn agent_for(endpoint: &EndpointInner, target: &Target) -> Result<Direct, Connec
     let mut pins = Vec::new();
     for (local, remote) in &target.pins {
         let Some(route) = pinned_route(endpoint, *local, *remote) else {
-            let locals = endpoint.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
+            let locals = endpoint.sockets.all().iter().map(|socket| socket.udp.local_addr().ip()).collect();
             return Err(ConnectError::NoSuchLocal { local: *local, locals });
         };
         pins.push(route);
     }
-    let own: Vec<IpAddr> = endpoint.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
-    let (locals, mut given) = (endpoint.reaches(), Vec::new());
+    let own: Vec<IpAddr> = endpoint.sockets.all().iter().map(|socket| socket.udp.local_addr().ip()).collect();
+    let (locals, mut given) = (endpoint.sockets.reaches(), Vec::new());
     for address in target.addresses.iter().filter(|address| may_try(**address, target.named, locals)) {
         given.push(*address);
         // If the node runs on this machine, packets to it take loopback.
@@ -186,22 +186,31 @@ fn agent_for(endpoint: &EndpointInner, target: &Target) -> Result<Direct, Connec
     Ok(if pins.is_empty() { Direct::client(given) } else { Direct::pinned(pins, given) })
 }
 
+/// How a session begins.
+struct Opening<'a> {
+    config: Config,
+    agent: Direct,
+    routes: &'a [Route],
+    /// The PIDs for packets that come back through relays: for the first relay and for the last.
+    relayed: Option<(Pid, Pid)>,
+}
+
 fn dial(
     endpoint: &Arc<EndpointInner>,
     target: &Target,
-    (config, agent): (Config, Direct),
-    (routes, relayed): (&[Route], Option<(Pid, Pid)>),
+    opening: Opening<'_>,
 ) -> Result<Arc<SessionInner>, ConnectError> {
+    let Opening { config, agent, routes, relayed } = opening;
     let now = endpoint.clock.now();
     let pids = match relayed {
-        Some((own, _)) => Box::new(new_pids(endpoint).beginning_with(own)),
-        None => new_pids(endpoint),
+        Some((own, _)) => Box::new(endpoint.new_pids().beginning_with(own)),
+        None => endpoint.new_pids(),
     };
     let mut engine = Engine::connect(endpoint.share(config), routes, pids, endpoint.budget.clone(), now);
     if let Some((_, back)) = relayed {
         engine.set_first_reply_pid(back);
     }
-    describe_sockets(endpoint, now, &mut engine);
+    endpoint.describe_sockets(now, &mut engine);
     for route in routes.iter().filter(|route| is_chain(route.socket)) {
         engine.describe_socket(now, route.socket, endpoint.rule_place(route.socket));
     }

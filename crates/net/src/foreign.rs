@@ -8,7 +8,7 @@ use anabranch_wire::{Pid, Time};
 use bytes::BytesMut;
 use smallvec::SmallVec;
 
-use crate::endpoint::inner::EndpointInner;
+use crate::endpoint::sockets::Sockets;
 use crate::socket::Batch;
 
 /// Datagrams that arrived together from one sender.
@@ -45,7 +45,7 @@ pub trait Foreign: Send + Sync + 'static {
 /// them. Several batches leave by one system call, at the latest when the outlet is dropped. Datagrams to one
 /// destination keep their order within one outlet.
 pub struct Outlet<'a> {
-    endpoint: &'a EndpointInner,
+    sockets: &'a Sockets,
     gathered: RefCell<Gathered>,
 }
 
@@ -73,8 +73,8 @@ impl std::fmt::Debug for Outlet<'_> {
 }
 
 impl<'a> Outlet<'a> {
-    pub(crate) fn new(endpoint: &'a EndpointInner, gathered: Gathered) -> Self {
-        Self { endpoint, gathered: RefCell::new(gathered) }
+    pub(crate) fn new(sockets: &'a Sockets, gathered: Gathered) -> Self {
+        Self { sockets, gathered: RefCell::new(gathered) }
     }
 
     /// Sends datagrams of `segment` bytes, the last perhaps shorter. Datagrams for which a socket has no room are dropped.
@@ -103,12 +103,12 @@ impl<'a> Outlet<'a> {
 
     /// How many bytes of datagrams of this size leave by one system call.
     fn most_at_once(&self, to: Route, segment: usize) -> usize {
-        let segments = self.endpoint.socket(to.socket).map_or(1, |socket| socket.udp.max_segments(to.remote));
+        let segments = self.sockets.get(to.socket).map_or(1, |socket| socket.udp.max_segments(to.remote));
         segments.min(MOST_AT_ONCE / segment.max(1)).max(1) * segment
     }
 
     fn send_now(&self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
-        let Some(socket) = self.endpoint.socket(to.socket) else { return };
+        let Some(socket) = self.sockets.get(to.socket) else { return };
         for contents in contents.chunks(self.most_at_once(to, segment).max(1)) {
             socket.udp.send_each(&[Batch { remote: to.remote, contents, segment, ecn }]);
         }
@@ -117,7 +117,7 @@ impl<'a> Outlet<'a> {
     fn send_gathered(&self, gathered: &mut Gathered) {
         let bundles = &mut gathered.bundles[..gathered.used];
         for of_one_socket in bundles.chunk_by(|a, b| a.to.socket == b.to.socket) {
-            let Some(socket) = self.endpoint.socket(of_one_socket[0].to.socket) else { continue };
+            let Some(socket) = self.sockets.get(of_one_socket[0].to.socket) else { continue };
             let batches = of_one_socket.iter().flat_map(|bundle| {
                 let most = self.most_at_once(bundle.to, bundle.segment);
                 bundle.batches(most)

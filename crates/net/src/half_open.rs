@@ -10,20 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use anabranch_wire::source;
 
 use crate::by_source::BySource;
-use crate::session::inner::SessionInner;
 
-pub(crate) struct HalfOpen {
+pub(crate) struct HalfOpen<S> {
     most: usize,
-    taken: Mutex<BySource<Weak<SessionInner>>>,
+    taken: Mutex<BySource<Weak<S>>>,
 }
 
 /// A place, released when this is dropped.
-pub(crate) struct Hold {
-    table: Arc<HalfOpen>,
+pub(crate) struct Hold<S> {
+    table: Arc<HalfOpen<S>>,
     number: u64,
 }
 
-impl HalfOpen {
+impl<S> HalfOpen<S> {
     /// A table of `most` places.
     pub(crate) fn new(most: usize) -> Self {
         Self { most, taken: Mutex::default() }
@@ -31,7 +30,7 @@ impl HalfOpen {
 
     /// Takes a place for a session with `remote`. Also returns the session that lost its place for it, if any. `None` if the table
     /// has no places at all.
-    pub(crate) fn take(self: &Arc<Self>, remote: IpAddr) -> Option<(Hold, Option<Arc<SessionInner>>)> {
+    pub(crate) fn take(self: &Arc<Self>, remote: IpAddr) -> Option<(Hold<S>, Option<Arc<S>>)> {
         let mut taken = self.taken();
         let mut loser = None;
         if taken.len() >= self.most {
@@ -43,21 +42,21 @@ impl HalfOpen {
         Some((Hold { table: self.clone(), number }, loser))
     }
 
-    fn taken(&self) -> MutexGuard<'_, BySource<Weak<SessionInner>>> {
+    fn taken(&self) -> MutexGuard<'_, BySource<Weak<S>>> {
         self.taken.lock().expect("no panic while held")
     }
 }
 
-impl Hold {
+impl<S> Hold<S> {
     /// Assigns the place to a session.
-    pub(crate) fn belongs_to(&self, session: &Arc<SessionInner>) {
+    pub(crate) fn belongs_to(&self, session: &Arc<S>) {
         if let Some(holder) = self.table.taken().get_mut(self.number) {
             *holder = Arc::downgrade(session);
         }
     }
 }
 
-impl Drop for Hold {
+impl<S> Drop for Hold<S> {
     fn drop(&mut self) {
         self.table.taken().remove(self.number);
     }
@@ -67,15 +66,15 @@ impl Drop for Hold {
 mod tests {
     use super::*;
 
-    fn take(table: &Arc<HalfOpen>, address: &str) -> Option<Hold> {
+    fn take(table: &Arc<HalfOpen<()>>, address: &str) -> Option<Hold<()>> {
         table.take(address.parse().unwrap()).map(|(place, _)| place)
     }
 
-    fn held(table: &Arc<HalfOpen>, address: &str) -> usize {
+    fn held(table: &Arc<HalfOpen<()>>, address: &str) -> usize {
         table.taken().count(&address.parse().unwrap())
     }
 
-    fn keeps(table: &Arc<HalfOpen>, hold: &Hold) -> bool {
+    fn keeps(table: &Arc<HalfOpen<()>>, hold: &Hold<()>) -> bool {
         table.taken().get_mut(hold.number).is_some()
     }
 
@@ -108,7 +107,7 @@ mod tests {
 
     #[test]
     fn places_given_back_are_free() {
-        let table = Arc::new(HalfOpen::new(1));
+        let table: Arc<HalfOpen<()>> = Arc::new(HalfOpen::new(1));
         let (place, loser) = table.take([192, 0, 2, 1].into()).unwrap();
         assert!(loser.is_none());
         drop(place);

@@ -8,18 +8,21 @@ use anabranch_engine::{PidChange, PidSource};
 use anabranch_secure::ResetKey;
 use anabranch_wire::{PathId, Pid, PidHasher, ResetToken};
 
-use crate::session::inner::SessionInner;
-
-type Entries = HashMap<Pid, (Arc<SessionInner>, PathId), BuildHasherDefault<PidHasher>>;
+type Entries<S> = HashMap<Pid, (Arc<S>, PathId), BuildHasherDefault<PidHasher>>;
 
 /// Most remembered PIDs of closed paths of open sessions.
 const MOST_RETIRED: usize = 8192;
 
 /// The session and path of each PID.
-#[derive(Default)]
-pub(crate) struct PidTable {
-    entries: RwLock<Entries>,
+pub(crate) struct PidTable<S> {
+    entries: RwLock<Entries<S>>,
     retired: Mutex<Retired>,
+}
+
+impl<S> Default for PidTable<S> {
+    fn default() -> Self {
+        Self { entries: RwLock::default(), retired: Mutex::default() }
+    }
 }
 
 /// A late packet for a closed path must not be answered by a reset, since its session lives.
@@ -29,13 +32,13 @@ struct Retired {
     order: VecDeque<Pid>,
 }
 
-impl PidTable {
-    pub(crate) fn find(&self, pid: Pid) -> Option<(Arc<SessionInner>, PathId)> {
+impl<S> PidTable<S> {
+    pub(crate) fn find(&self, pid: Pid) -> Option<(Arc<S>, PathId)> {
         let entries = self.entries.read().expect("no panic while held");
         entries.get(&pid).map(|(session, path)| (session.clone(), *path))
     }
 
-    pub(crate) fn apply(&self, session: &Arc<SessionInner>, change: PidChange) {
+    pub(crate) fn apply(&self, session: &Arc<S>, change: PidChange) {
         let mut entries = self.entries.write().expect("no panic while held");
         match change {
             PidChange::Register { pid, path } => {
@@ -80,15 +83,15 @@ impl Retired {
 }
 
 /// Draws random PIDs that no session of the endpoint uses.
-pub(crate) struct RandomPids {
-    table: Arc<PidTable>,
+pub(crate) struct RandomPids<S> {
+    table: Arc<PidTable<S>>,
     reset_key: ResetKey,
     /// A PID that was drawn before the session existed.
     first: Option<Pid>,
 }
 
-impl RandomPids {
-    pub(crate) fn new(table: Arc<PidTable>, reset_key: ResetKey) -> Self {
+impl<S> RandomPids<S> {
+    pub(crate) fn new(table: Arc<PidTable<S>>, reset_key: ResetKey) -> Self {
         Self { table, reset_key, first: None }
     }
 
@@ -99,7 +102,7 @@ impl RandomPids {
     }
 }
 
-impl PidSource for RandomPids {
+impl<S: Send + Sync> PidSource for RandomPids<S> {
     fn next_pid(&mut self) -> (Pid, ResetToken) {
         if let Some(first) = self.first.take() {
             return (first, self.reset_key.token(first));

@@ -18,11 +18,12 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use crate::buffers::thrifty;
-use crate::endpoint::inner::{BoundSocket, EndpointInner, count};
+use crate::endpoint::inner::{EndpointInner, count};
+use crate::endpoint::sockets::BoundSocket;
 use crate::fault::contained;
 use crate::foreign::{Foreign, ForeignRun, Gathered, Outlet};
 use crate::handshake;
-use crate::session::inner::SessionInner;
+use crate::session::inner::{Decoded, SessionInner};
 use crate::socket::{ERROR_PAUSE, Received, is_transient};
 use crate::turns::give_way;
 
@@ -75,17 +76,6 @@ struct Sorted {
     opened: Option<(Fsn, usize)>,
 }
 
-/// A packet ready for its session's engine.
-pub(crate) struct Decoded {
-    /// Its session, as an index among those of the batch.
-    pub(crate) session: usize,
-    /// Its buffer, as an index among those of the batch.
-    pub(crate) buffer: usize,
-    pub(crate) arrival: Arrival,
-    /// Taken out when the engine gets it.
-    pub(crate) packet: Option<Packet<Bytes>>,
-}
-
 impl Receiver {
     /// Receives one batch and hands it to its sessions.
     fn receive(&mut self, endpoint: &Arc<EndpointInner>, socket: &BoundSocket) -> io::Result<()> {
@@ -97,7 +87,7 @@ impl Receiver {
         let count = socket.udp.receive(&mut slices, &mut filled)?;
         drop(slices);
         let now = endpoint.clock.now();
-        let outlet = Outlet::new(endpoint, std::mem::take(&mut self.gathered));
+        let outlet = Outlet::new(&endpoint.sockets, std::mem::take(&mut self.gathered));
         self.look_ahead(endpoint, &filled[..count]);
         for (index, received) in filled[..count].iter().enumerate() {
             self.sort(endpoint, (socket.id, now), (index, received));
@@ -233,13 +223,13 @@ fn find(
     sessions: &mut Vec<Arc<SessionInner>>,
     (pid, route): (Pid, Route),
 ) -> Option<(usize, PathId, Route)> {
-    let (session, path) = endpoint.pids.find(pid)?;
+    let (session, path) = endpoint.sessions.pids.find(pid)?;
     let known = sessions.iter().position(|known| Arc::ptr_eq(known, &session));
     let index = known.unwrap_or_else(|| {
         sessions.push(session);
         sessions.len() - 1
     });
-    Some((index, path, endpoint.relayed.arrival(pid, route)))
+    Some((index, path, endpoint.sockets.relayed.arrival(pid, route)))
 }
 
 /// Datagrams of one buffer for unknown sessions, joined where they are adjacent.
@@ -281,21 +271,21 @@ fn handle_other(
     mut arrival: Arrival,
     (header, body): (&Header, &[u8]),
 ) -> bool {
-    let session = || endpoint.pids.find(header.pid).map(|(session, _)| session);
+    let session = || endpoint.sessions.pids.find(header.pid).map(|(session, _)| session);
     match header.kind {
         Kind::Init if header.pid == Pid::HANDSHAKE => handshake::handle_init(endpoint, now, arrival, body),
         Kind::Cookie => {
             let Some(session) = session() else { return false };
-            arrival.route = endpoint.relayed.arrival(header.pid, arrival.route);
+            arrival.route = endpoint.sockets.relayed.arrival(header.pid, arrival.route);
             handshake::handle_cookie(&session, now, arrival.route, body);
         }
         Kind::InitAck => {
             let Some(session) = session() else { return false };
-            arrival.route = endpoint.relayed.arrival(header.pid, arrival.route);
+            arrival.route = endpoint.sockets.relayed.arrival(header.pid, arrival.route);
             handshake::handle_init_ack(&session, now, arrival, body);
         }
         Kind::Reset => {
-            let about = endpoint.resets.find((arrival.route.remote, header.pid));
+            let about = endpoint.sessions.resets.find((arrival.route.remote, header.pid));
             let Some(session) = about else { return false };
             if let Ok(token) = <[u8; 16]>::try_from(body) {
                 session.core().engine.handle_message(now, &arrival, Message::Reset(ResetToken(token)));
@@ -306,7 +296,7 @@ fn handle_other(
             // A relay asks on behalf of a client whether packets with this PID are wanted.
             let key = endpoint.key.public();
             let takes_sessions = (!endpoint.is_closing()).then_some(&key);
-            let issued = |pid| endpoint.pids.find(pid).is_some();
+            let issued = |pid| endpoint.sessions.pids.find(pid).is_some();
             let Some(answer) = consent::answer(header, body, issued, takes_sessions) else { return false };
             handshake::answer(endpoint, arrival.route, &answer);
         }

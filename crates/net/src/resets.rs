@@ -4,36 +4,36 @@
 //! most [`MOST_A_SECOND`] are sent in a second, [`MOST_OF_ONE`] of them to one source.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, Weak};
 
-use anabranch_wire::{PerSecond, SourceLimit, Time};
-
-use crate::session::inner::SessionInner;
-use crate::session::outbox::Peer;
+use anabranch_wire::{PerSecond, Pid, SourceLimit, Time};
 
 /// Most resets sent in one second.
 const MOST_A_SECOND: u32 = 200;
 /// Most of them to one source, so that a flood does not use up the resets of others.
 const MOST_OF_ONE: u8 = 20;
 
+/// An address with a PID that was used there.
+pub(crate) type Peer = (SocketAddr, Pid);
+
 /// The session for each pair of a peer's address and PID, and how many resets were sent.
-pub(crate) struct Resets {
-    sessions: Mutex<HashMap<Peer, Weak<SessionInner>>>,
+pub(crate) struct Resets<S> {
+    sessions: Mutex<HashMap<Peer, Weak<S>>>,
     limit: Mutex<SourceLimit>,
 }
 
-impl Default for Resets {
+impl<S> Default for Resets<S> {
     fn default() -> Self {
         let limit = SourceLimit::new(Time::ZERO, PerSecond { all: MOST_A_SECOND, each: MOST_OF_ONE });
         Self { sessions: Mutex::default(), limit: Mutex::new(limit) }
     }
 }
 
-impl Resets {
+impl<S> Resets<S> {
     /// Packets of `session` go to `peers`, so a reset from there concerns it. The first session to name a pair keeps it, so that
     /// another peer cannot take it over.
-    pub(crate) fn watch(&self, session: &Arc<SessionInner>, peers: &[Peer]) {
+    pub(crate) fn watch(&self, session: &Arc<S>, peers: &[Peer]) {
         let mut sessions = self.sessions.lock().expect("no panic while held");
         for peer in peers {
             let entry = sessions.entry(*peer).or_default();
@@ -44,7 +44,7 @@ impl Resets {
     }
 
     /// Forgets pairs that [`Resets::watch`] registered for a session.
-    pub(crate) fn forget(&self, session: &Arc<SessionInner>, peers: &[Peer]) {
+    pub(crate) fn forget(&self, session: &Arc<S>, peers: &[Peer]) {
         let mut sessions = self.sessions.lock().expect("no panic while held");
         let own = Arc::downgrade(session);
         for peer in peers {
@@ -55,7 +55,7 @@ impl Resets {
     }
 
     /// The session that a reset concerns.
-    pub(crate) fn find(&self, peer: Peer) -> Option<Arc<SessionInner>> {
+    pub(crate) fn find(&self, peer: Peer) -> Option<Arc<S>> {
         self.sessions.lock().expect("no panic while held").get(&peer)?.upgrade()
     }
 
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn resets_are_limited_in_each_second_and_one_source_leaves_others_theirs() {
-        let resets = Resets::default();
+        let resets = Resets::<()>::default();
         let at = |millis| Time::ZERO + Span::from_millis(millis);
         let source = |last: u32| IpAddr::from((0xc633_6400 + last).to_be_bytes());
         assert_eq!((0..999).filter(|millis| resets.may_send(at(*millis), source(1))).count(), 20);

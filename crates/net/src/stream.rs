@@ -12,8 +12,8 @@ use anabranch_wire::StreamId;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::session::Handle;
 use crate::session::core::Core;
+use crate::session::inner::Handle;
 
 /// Most bytes copied at once from the application's buffer.
 const LARGEST_COPY: usize = 64 << 10;

@@ -11,7 +11,8 @@ use anabranch_engine::Route;
 use tokio::task::JoinHandle;
 
 use super::Addresses;
-use crate::endpoint::inner::{BoundSocket, EndpointInner};
+use super::sockets::BoundSocket;
+use crate::endpoint::inner::EndpointInner;
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
 use crate::receive::receive_loop;
 use crate::socket::{BindTo, UdpSocket, explain_bind_error};
@@ -132,7 +133,7 @@ fn place_of(address: IpAddr, found: &[InterfaceAddress]) -> io::Result<Interface
 
 fn start(endpoint: &Arc<EndpointInner>, socket: Arc<BoundSocket>) {
     let receiver = tokio::spawn(receive_loop(Arc::downgrade(endpoint), socket.clone()));
-    endpoint.add_socket(socket, receiver.abort_handle());
+    endpoint.sockets.add(socket, receiver.abort_handle());
 }
 
 /// Binds and closes sockets as addresses come and go.
@@ -159,7 +160,7 @@ pub(super) fn apply(
     wanted: &[InterfaceAddress],
     port: u16,
 ) -> bool {
-    let sockets: Vec<_> = endpoint.sockets().into_iter().map(|socket| (socket.place(), socket)).collect();
+    let sockets: Vec<_> = endpoint.sockets.all().into_iter().map(|socket| (socket.place(), socket)).collect();
     let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;
     let gone: BTreeSet<u32> = sockets
         .iter()
@@ -167,7 +168,7 @@ pub(super) fn apply(
         .map(|(_, socket)| socket.id)
         .collect();
     for id in &gone {
-        endpoint.remove_socket(*id);
+        endpoint.sockets.remove(*id);
     }
     let (mut changed, mut complete) = (false, true);
     for place in wanted {
@@ -188,7 +189,7 @@ pub(super) fn apply(
         }
     }
     if changed || !gone.is_empty() {
-        endpoint.moved.send_replace(());
+        endpoint.sockets.moved.send_replace(());
     }
     endpoint.each_session(|session| {
         for id in &gone {
@@ -203,7 +204,7 @@ pub(super) fn apply(
 
 /// The route of a pinned pair.
 pub(crate) fn pinned_route(endpoint: &EndpointInner, local: IpAddr, remote: SocketAddr) -> Option<Route> {
-    let sockets = endpoint.sockets();
+    let sockets = endpoint.sockets.all();
     let socket = sockets.iter().find(|socket| socket.udp.local_addr().ip() == local)?;
     Some(Route { socket: socket.id, remote })
 }

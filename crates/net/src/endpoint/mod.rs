@@ -3,6 +3,8 @@
 mod binding;
 mod config;
 pub(crate) mod inner;
+pub(crate) mod sessions;
+pub(crate) mod sockets;
 
 use std::fmt;
 use std::io;
@@ -19,15 +21,15 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::connect::{self, ConnectError};
-use crate::door;
-use crate::endpoint::inner::{BoundSocket, EndpointInner, Parts, each_of};
+use crate::endpoint::inner::{EndpointInner, Parts, each_of};
+use crate::endpoint::sockets::BoundSocket;
 use crate::foreign::{Foreign, Gathered, Outlet};
-use crate::handshake::new_pids;
+use crate::handshake;
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
 use crate::pids::random;
 use crate::relayed::Chain;
 use crate::session::Session;
-use crate::session::inner::SessionInner;
+use crate::session::inner::{Handle, SessionInner};
 use crate::socket::SocketStats;
 use crate::tap::Taps;
 
@@ -95,7 +97,7 @@ pub struct EndpointStats {
 /// ```
 pub struct Endpoint {
     pub(crate) inner: Arc<EndpointInner>,
-    incoming: Mutex<mpsc::Receiver<Session>>,
+    incoming: Mutex<mpsc::Receiver<Handle>>,
     follower: Option<JoinHandle<()>>,
     porter: JoinHandle<()>,
 }
@@ -138,7 +140,7 @@ impl Endpoint {
         };
         let inner = Arc::new(EndpointInner::new(parts));
         let follower = binding::bind(&inner, watch, (addresses, port))?;
-        let porter = tokio::spawn(door::attend(Arc::downgrade(&inner), inner.door.clone()));
+        let porter = tokio::spawn(handshake::attend(Arc::downgrade(&inner), inner.door.clone()));
         Ok(Self { inner, incoming: Mutex::new(incoming), follower, porter })
     }
 
@@ -151,7 +153,7 @@ impl Endpoint {
     /// The addresses that sockets are bound to now.
     #[must_use]
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
-        self.inner.sockets().iter().map(|socket| socket.udp.local_addr()).collect()
+        self.inner.sockets.all().iter().map(|socket| socket.udp.local_addr()).collect()
     }
 
     /// The sockets, with their interfaces and counters.
@@ -165,13 +167,13 @@ impl Endpoint {
             ruled_out: self.inner.is_ruled_out(socket.id),
             stats: socket.udp.stats(),
         };
-        self.inner.sockets().iter().map(describe).collect()
+        self.inner.sockets.all().iter().map(describe).collect()
     }
 
     /// Marked when [`Self::sockets`], or the routes of their interfaces, have changed.
     #[must_use]
     pub fn sockets_changed(&self) -> watch::Receiver<()> {
-        self.inner.moved.subscribe()
+        self.inner.sockets.moved.subscribe()
     }
 
     /// Opens a session. INIT is sent over every promising route, and the first one answered becomes the first path. The
@@ -200,7 +202,7 @@ impl Endpoint {
     /// A PID without a session at this endpoint.
     #[must_use]
     pub fn new_pid(&self) -> Pid {
-        new_pids(&self.inner).next_pid().0
+        self.inner.new_pids().next_pid().0
     }
 
     /// Passes datagrams that belong to no session here to `foreign`, such as a relay. Only the first call has an
@@ -213,13 +215,13 @@ impl Endpoint {
     /// Sends forwarded datagrams from this endpoint's sockets.
     #[must_use]
     pub fn outlet(&self) -> Outlet<'_> {
-        Outlet::new(&self.inner, Gathered::default())
+        Outlet::new(&self.inner.sockets, Gathered::default())
     }
 
     /// Stops sending and receiving at once and silently, as if the power had failed.
     pub fn fall_silent(&self) {
-        for socket in self.inner.sockets() {
-            self.inner.remove_socket(socket.id);
+        for socket in self.inner.sockets.all() {
+            self.inner.sockets.remove(socket.id);
         }
     }
 
@@ -236,7 +238,7 @@ impl Endpoint {
         tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => None,
-            session = next => session,
+            handle = next => handle.map(Session::new),
         }
     }
 
@@ -256,7 +258,7 @@ impl Endpoint {
             refused: load(&counters.refused),
             busy: load(&counters.busy),
             accepted: load(&counters.accepted),
-            sessions: self.inner.sessions().len() as u64,
+            sessions: self.inner.sessions.all().len() as u64,
         }
     }
 
@@ -269,7 +271,7 @@ impl Endpoint {
         let all = async {
             // Sessions without relays last, since their peers may be relays of the others.
             for may_be_relayed in [true, false] {
-                let mut sessions = self.inner.sessions();
+                let mut sessions = self.inner.sessions.all();
                 sessions.retain(|session| session.may_be_relayed() == may_be_relayed);
                 each_of(&sessions, SessionInner::close);
                 for session in sessions {
@@ -281,7 +283,7 @@ impl Endpoint {
         if tokio::time::timeout(CLOSE_PATIENCE, all).await.is_err() {
             self.inner.each_session(|session| session.abort(0, "the endpoint closes"));
             let gone = async {
-                while !self.inner.sessions().is_empty() {
+                while !self.inner.sessions.all().is_empty() {
                     tokio::time::sleep(LINGER_PAUSE).await;
                 }
             };

@@ -43,7 +43,7 @@ async fn one_of_two_is_faulty(client: &Endpoint, server: &Endpoint) -> [Session;
     let other = client.connect(&target, Config::default()).await.unwrap();
     leaves_from(&faulty, &[31, 32]).await;
     leaves_from(&other, &[31, 32]).await;
-    let inner = client.inner.sessions().remove(0);
+    let inner = client.inner.sessions.all().remove(0);
     let mut core = inner.core();
     core.engine.set_scheduler(Box::new(Faulty(std::thread::current().id())));
     core.engine
@@ -77,7 +77,8 @@ async fn an_address_takes_its_path_with_it_when_it_goes_and_brings_one_when_it_r
     let session = client.connect(&target, Config::default()).await.unwrap();
     leaves_from(&session, &[31, 32]).await;
 
-    let places: Vec<InterfaceAddress> = client.inner.sockets().iter().map(|socket| socket.place()).collect();
+    let places: Vec<InterfaceAddress> =
+        client.inner.sockets.all().iter().map(|socket| socket.place()).collect();
     let port = client.local_addresses()[0].port();
     let binder = binder(&[31, 32]);
     assert!(apply(&client.inner, &binder, &places[..1], port));
@@ -97,7 +98,8 @@ async fn a_fault_in_one_session_keeps_no_other_from_following_the_addresses() {
     let server = Endpoint::bind(config(1, &[21, 22])).await.unwrap();
     let client = Endpoint::bind(config(2, &[31, 32])).await.unwrap();
     let [faulty, other] = one_of_two_is_faulty(&client, &server).await;
-    let places: Vec<InterfaceAddress> = client.inner.sockets().iter().map(|socket| socket.place()).collect();
+    let places: Vec<InterfaceAddress> =
+        client.inner.sockets.all().iter().map(|socket| socket.place()).collect();
     let port = client.local_addresses()[0].port();
     assert!(apply(&client.inner, &binder(&[31, 32]), &places[..1], port));
     leaves_from(&other, &[31]).await;

@@ -4,6 +4,8 @@
 //! INIT over several routes belong to one session. They are recognised by [`InitId`], which is kept while the session
 //! lives.
 
+mod porter;
+
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -16,13 +18,16 @@ use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params
 
 use crate::authorize::Verdict;
 use crate::door::Knock;
-use crate::endpoint::inner::{EndpointInner, InitState, count};
-use crate::pids::{RandomPids, random};
+use crate::endpoint::inner::{EndpointInner, count};
+use crate::endpoint::sessions::InitState;
+use crate::pids::random;
 use crate::session::core::Core;
 use crate::session::greeting::Handshake;
 use crate::session::inner::{Identity, SessionInner};
 use crate::session::outbox::plain_datagram;
 use crate::socket::Batch;
+
+pub(crate) use porter::attend;
 
 /// Copies of an INIT kept while its session is being set up.
 const MOST_COPIES: usize = 8;
@@ -42,7 +47,7 @@ pub(crate) fn handle_init(endpoint: &Arc<EndpointInner>, now: Time, arrival: Arr
         Admission::Drop(_) => return count(&endpoint.counters.inits_dropped),
     }
     let Some(id) = InitId::of(body) else { return count(&endpoint.counters.inits_dropped) };
-    let known = match endpoint.inits.lock().expect("no panic while held").entry(id) {
+    let known = match endpoint.sessions.inits().entry(id) {
         Entry::Vacant(entry) => {
             entry.insert(InitState::Pending(Vec::new()));
             None
@@ -58,7 +63,7 @@ pub(crate) fn handle_init(endpoint: &Arc<EndpointInner>, now: Time, arrival: Arr
     }
     // Computed by another task: the receiver has packets of sessions to handle.
     if let Some(dropped) = endpoint.door.knock(Knock { id, arrival, body: body.into() }) {
-        endpoint.inits.lock().expect("no panic while held").remove(&dropped.id);
+        endpoint.sessions.inits().remove(&dropped.id);
         count(&endpoint.counters.inits_dropped);
     }
 }
@@ -68,7 +73,7 @@ pub(crate) fn open(endpoint: &Arc<EndpointInner>, knock: Knock) {
     let Knock { id, arrival, body } = knock;
     let now = endpoint.clock.now();
     let session = open_session(endpoint, now, arrival, (id, &body));
-    let mut inits = endpoint.inits.lock().expect("no panic while held");
+    let mut inits = endpoint.sessions.inits();
     let state = match &session {
         Some(session) => inits.insert(id, InitState::Answered(session.clone())),
         None => inits.remove(&id),
@@ -132,7 +137,7 @@ fn open_session(
         }
     };
     // Only an accepted peer may cost another session its place.
-    let Some((hold, loser)) = endpoint.half_open.take(arrival.route.remote.ip()) else {
+    let Some((hold, loser)) = endpoint.sessions.half_open.take(arrival.route.remote.ip()) else {
         count(&endpoint.counters.busy);
         return None;
     };
@@ -143,7 +148,7 @@ fn open_session(
     let engine = Engine::accept(
         Arc::clone(&endpoint.config),
         Init { params: params.clone(), route: arrival.route },
-        new_pids(endpoint),
+        endpoint.new_pids(),
         endpoint.budget.clone(),
         now,
     );
@@ -151,7 +156,7 @@ fn open_session(
         count(&endpoint.counters.malformed);
         return None;
     };
-    describe_sockets(endpoint, now, &mut engine);
+    endpoint.describe_sockets(now, &mut engine);
     let identity = Identity { peer: pending.remote, share: pending.share };
     let accepted = pending.accept(secret.as_ref(), &encoded(engine.local_params()));
     let accepted = accepted.inspect_err(|error| tracing::warn!(%error, "cannot answer a handshake")).ok()?;
@@ -163,15 +168,6 @@ fn open_session(
     hold.belongs_to(&session);
     session.core().half_open = Some(hold);
     Some(session)
-}
-
-/// Describes the sockets to a session with path rules.
-pub(crate) fn describe_sockets(endpoint: &EndpointInner, now: Time, engine: &mut Engine<bytes::Bytes>) {
-    if engine.has_path_rules() {
-        for (socket, place) in endpoint.rule_places() {
-            engine.describe_socket(now, socket, place);
-        }
-    }
 }
 
 /// Handles a cookie at a client.
@@ -239,7 +235,10 @@ pub(crate) fn reset(endpoint: &EndpointInner, now: Time, arrival: Arrival, pid: 
     count(&endpoint.counters.unknown_pid);
     let reset = plain_datagram(Kind::Reset, pid, &endpoint.reset_key.token(pid).0);
     let to = arrival.route.remote.ip();
-    if reset.len() < arrival.size && !endpoint.pids.is_retired(pid) && endpoint.resets.may_send(now, to) {
+    if reset.len() < arrival.size
+        && !endpoint.sessions.pids.is_retired(pid)
+        && endpoint.sessions.resets.may_send(now, to)
+    {
         count(&endpoint.counters.resets_sent);
         answer(endpoint, arrival.route, &reset);
     }
@@ -247,17 +246,12 @@ pub(crate) fn reset(endpoint: &EndpointInner, now: Time, arrival: Arrival, pid: 
 
 /// Sends a datagram from the socket at which the question arrived.
 pub(crate) fn answer(endpoint: &EndpointInner, route: Route, datagram: &[u8]) {
-    if let Some(socket) = endpoint.socket(route.socket) {
+    if let Some(socket) = endpoint.sockets.get(route.socket) {
         let batch =
             Batch { remote: route.remote, contents: datagram, segment: datagram.len(), ecn: Ecn::NotEct };
         // If the socket's buffer is full, the datagram is lost, and the peer asks again.
         let _ = socket.udp.send(&batch);
     }
-}
-
-/// The source of PIDs for a session of this endpoint.
-pub(crate) fn new_pids(endpoint: &EndpointInner) -> Box<RandomPids> {
-    Box::new(RandomPids::new(endpoint.pids.clone(), endpoint.reset_key.clone()))
 }
 
 /// Parameters encoded for the handshake.

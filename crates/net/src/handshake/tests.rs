@@ -51,8 +51,8 @@ async fn packets_late_for_a_closed_path_are_answered_by_no_reset() {
     let (server, client) = (endpoint(1).await, endpoint(2).await);
     let target = Target::new(server.node(), server.local_addresses());
     let session = client.connect(&target, anabranch_engine::Config::default()).await.expect("it connects");
-    let inner = client.inner.sessions().remove(0);
-    client.inner.pids.apply(&inner, PidChange::Retire { pid: Pid(77), path: PathId(9) });
+    let inner = client.inner.sessions.all().remove(0);
+    client.inner.sessions.pids.apply(&inner, PidChange::Retire { pid: Pid(77), path: PathId(9) });
     for (pid, sent) in [(Pid(77), 0), (Pid(78), 1)] {
         reset(&client.inner, Time::ZERO, arrival(&client, 1_200), pid);
         assert_eq!(client.stats().resets_sent, sent, "{pid:?}");
@@ -79,7 +79,7 @@ async fn of_the_copies_of_one_init_few_are_remembered() {
         handle_init(inner, now, arrival, &init);
     }
     assert_eq!(inner.counters.inits_dropped.load(Ordering::Relaxed), 0);
-    let inits = inner.inits.lock().expect("no panic while held");
+    let inits = inner.sessions.inits();
     let [InitState::Pending(copies)] = &inits.values().collect::<Vec<_>>()[..] else { panic!("one waits") };
     assert_eq!(copies.len(), MOST_COPIES);
 }
@@ -100,7 +100,7 @@ async fn of_a_cookie_repeated_from_everywhere_only_what_comes_from_where_init_we
     else {
         panic!("it is asked for a cookie")
     };
-    let (session, _) = client.inner.pids.find(pid).expect("it is there");
+    let (session, _) = client.inner.sessions.pids.find(pid).expect("it is there");
     let socket = client.sockets()[0].id;
     let kept_of = |remote| {
         handle_cookie(&session, client.inner.clock.now(), Route { socket, remote }, &body);

@@ -23,7 +23,6 @@ use super::outbox::{Outgoing, plain_datagram};
 use super::wakers::{Wait, Wakers, Woken};
 use crate::endpoint::inner::EndpointInner;
 use crate::half_open::Hold;
-use crate::handshake::{describe_sockets, new_pids};
 use crate::relayed::is_chain;
 
 /// Most events kept for a slow listener.
@@ -75,7 +74,7 @@ pub(crate) struct Core {
     events: Option<broadcast::Sender<Event>>,
     pids: BTreeSet<Pid>,
     /// The place among unconfirmed sessions, until the client confirms.
-    pub(crate) half_open: Option<Hold>,
+    pub(crate) half_open: Option<Hold<SessionInner>>,
     advertised: BTreeSet<u64>,
     /// Bytes read since the driver was last woken to grant credit.
     read_untold: usize,
@@ -107,7 +106,7 @@ impl Core {
 
     /// Replaces the engine after a panic by one that has ended. The peer gets a reset when it next sends.
     pub(crate) fn fail(&mut self, endpoint: &EndpointInner) {
-        let (now, pids) = (endpoint.clock.now(), new_pids(endpoint));
+        let (now, pids) = (endpoint.clock.now(), endpoint.new_pids());
         let mut engine = Engine::connect(Arc::default(), &[], pids, endpoint.budget.clone(), now);
         while engine.poll_pid_change().is_some() {}
         engine.abort(now, close_code::INTERNAL, "a fault of this program, see its log");
@@ -189,7 +188,7 @@ impl Core {
     fn init_for(&self, session: &SessionInner, route: Route) -> Option<Vec<u8>> {
         let Handshake::Client(dialing) = &self.handshake else { return None };
         let cookie = dialing.cookies.iter().find(|(known, _)| *known == route).map(|(_, cookie)| cookie);
-        let forward = session.endpoint.relayed.find(route.socket).map(|via| via.chain.forward);
+        let forward = session.endpoint.sockets.relayed.find(route.socket).map(|via| via.chain.forward);
         let pid = forward.unwrap_or(Pid::HANDSHAKE);
         Some(plain_datagram(Kind::Init, pid, &dialing.initiator.init_body(cookie)))
     }
@@ -213,10 +212,10 @@ impl Core {
                 PidChange::Retire { pid, path } => {
                     self.pids.remove(&pid);
                     outcome.retired_paths.push(path);
-                    session.endpoint.relayed.remove(pid);
+                    session.endpoint.sockets.relayed.remove(pid);
                 }
             }
-            session.endpoint.pids.apply(session, change);
+            session.endpoint.sessions.pids.apply(session, change);
         }
         while let Some(event) = self.engine.poll_event() {
             self.on_event(session, now, &event, (outcome, woken));
@@ -311,7 +310,7 @@ impl Core {
     /// Limits packets to the local interface's size. Probes find the path's limit.
     fn limit_mtu(&mut self, session: &Arc<SessionInner>, path: PathId, route: Route) {
         let headers = if route.remote.is_ipv4() { 28 } else { 48 };
-        let mtu = session.endpoint.socket(route.socket).map_or(0, |socket| socket.place().mtu);
+        let mtu = session.endpoint.sockets.get(route.socket).map_or(0, |socket| socket.place().mtu);
         if let Ok(most) = u16::try_from(mtu.saturating_sub(headers))
             && most >= anabranch_wire::MIN_UDP_PAYLOAD
         {
@@ -382,9 +381,9 @@ impl Core {
             for path in self.engine.paths().iter().filter(|path| path.state != PathState::Closing) {
                 self.limit_mtu(session, path.id, path.route);
             }
-            describe_sockets(endpoint, now, &mut self.engine);
+            endpoint.describe_sockets(now, &mut self.engine);
         }
-        let locals = endpoint.locals();
+        let locals = endpoint.sockets.locals();
         let mut probes = endpoint.probes.lock().expect("no panic while held");
         loop {
             let paths: Vec<PathInfo> =

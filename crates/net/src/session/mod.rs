@@ -22,7 +22,7 @@ use tokio::sync::broadcast;
 
 use crate::relayed::Chain;
 use crate::stream::Stream;
-use inner::SessionInner;
+use inner::Handle;
 use wakers::Wait;
 
 /// Why an operation on a session fails.
@@ -72,17 +72,6 @@ pub struct Session {
     handle: Arc<Handle>,
 }
 
-/// Closes the session when the application has dropped all its handles.
-pub(crate) struct Handle {
-    pub(crate) inner: Arc<SessionInner>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.inner.close();
-    }
-}
-
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("peer", &self.peer()).finish_non_exhaustive()
@@ -90,8 +79,8 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    pub(crate) fn new(inner: Arc<SessionInner>) -> Self {
-        Self { handle: Arc::new(Handle { inner }) }
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle: Arc::new(handle) }
     }
 
     /// The node at the other end, proven by its key.
@@ -249,13 +238,13 @@ impl Session {
     /// The local address of a path, while its socket exists.
     #[must_use]
     pub fn local_address(&self, route: &Route) -> Option<std::net::SocketAddr> {
-        self.handle.inner.endpoint.socket(route.socket).map(|socket| socket.udp.local_addr())
+        self.handle.inner.endpoint.sockets.get(route.socket).map(|socket| socket.udp.local_addr())
     }
 
     /// The name of a path's interface, while its socket exists.
     #[must_use]
     pub fn interface(&self, route: &Route) -> Option<String> {
-        let socket = self.handle.inner.endpoint.socket(route.socket)?;
+        let socket = self.handle.inner.endpoint.sockets.get(route.socket)?;
         Some(socket.place().interface.to_string())
     }
 
@@ -338,7 +327,7 @@ impl Session {
     pub fn open_path_through(&self, reserved: ReservedPath, chain: Chain) -> Result<(), SessionError> {
         let endpoint = &self.handle.inner.endpoint;
         let back = chain.back;
-        let route = endpoint.relayed.add(reserved.own, chain).route();
+        let route = endpoint.sockets.relayed.add(reserved.own, chain).route();
         let now = endpoint.clock.now();
         let mut core = self.handle.inner.core();
         core.engine.describe_socket(now, route.socket, endpoint.rule_place(route.socket));
@@ -379,7 +368,7 @@ impl Session {
     /// The keys of a path's relays in order; empty for a direct path.
     #[must_use]
     pub fn relays(&self, route: &Route) -> Vec<PublicKey> {
-        let via = self.handle.inner.endpoint.relayed.find(route.socket);
+        let via = self.handle.inner.endpoint.sockets.relayed.find(route.socket);
         via.map(|via| via.chain.relays.clone()).unwrap_or_default()
     }
 

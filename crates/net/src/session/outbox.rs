@@ -5,7 +5,6 @@
 //! while the system sends it.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anabranch_engine::{Ecn, Route, Transmit};
@@ -14,8 +13,9 @@ use anabranch_wire::{Frame, Header, Kind, MarkedFrame, Packet, PathId, Pid, TAG_
 use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
-use crate::endpoint::inner::{BoundSocket, EndpointInner};
+use crate::endpoint::sockets::{BoundSocket, Sockets};
 use crate::fault::lock;
+use crate::resets::Peer;
 use crate::socket::Batch;
 
 /// Most bytes in one batch: the system accepts it as one large UDP datagram and splits it.
@@ -52,9 +52,6 @@ impl Outgoing {
         }
     }
 }
-
-/// An address with a PID that was used there.
-pub(crate) type Peer = (SocketAddr, Pid);
 
 /// Most pairs of address and PID remembered of a session, enough for several on each of its paths.
 const MOST_PEERS: usize = 64;
@@ -145,7 +142,7 @@ impl Outbox {
     /// If the keys may not seal any more; then the session must end.
     pub(crate) fn send(
         &mut self,
-        endpoint: &EndpointInner,
+        sockets: &Sockets,
         protection: &Mutex<Option<Protection>>,
         (now, scratch): (Time, &mut Scratch),
     ) -> Result<NewPeers, SealError> {
@@ -157,14 +154,14 @@ impl Outbox {
         order.sort_by_key(|at| queue[*at].path());
         buffer.clear();
         let mut keys = Keys { protection, held: None, phase: false, now };
-        let result = self.send_in_order(endpoint, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
+        let result = self.send_in_order(sockets, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
         queue.clear();
         result
     }
 
     fn send_in_order<'a>(
         &mut self,
-        endpoint: &EndpointInner,
+        sockets: &Sockets,
         queue: impl Iterator<Item = &'a Outgoing>,
         (keys, buffer): (&mut Keys<'_>, &mut Vec<u8>),
     ) -> Result<NewPeers, SealError> {
@@ -174,27 +171,27 @@ impl Outbox {
             let transmit = match outgoing {
                 Outgoing::Packet(transmit) => transmit,
                 Outgoing::Ready { route, bytes } => {
-                    self.dispatch(endpoint, open.take(), (keys, buffer));
+                    self.dispatch(sockets, open.take(), (keys, buffer));
                     buffer.extend_from_slice(bytes);
                     let head = Head { route: *route, segment: bytes.len(), ecn: Ecn::NotEct };
-                    self.dispatch(endpoint, Some(Open { head, room: 0, forward: None }), (keys, buffer));
+                    self.dispatch(sockets, Some(Open { head, room: 0, forward: None }), (keys, buffer));
                     continue;
                 }
             };
             let Some(packet) = transmit.message.packet() else { continue };
             if open.as_ref().is_some_and(|open| !open.takes(transmit, buffer.len())) {
-                self.dispatch(endpoint, open.take(), (keys, buffer));
+                self.dispatch(sockets, open.take(), (keys, buffer));
             }
             let open = match &mut open {
                 Some(open) => open,
-                none => none.insert(self.begin(endpoint, transmit)),
+                none => none.insert(self.begin(sockets, transmit)),
             };
             let pid = open.forward.unwrap_or(transmit.pid);
             self.note_peer((transmit.route.remote, pid), &mut new);
             keys.append(buffer, (transmit, pid), packet)?;
             open.room = if transmit.size < open.head.segment { 0 } else { open.room - 1 };
         }
-        self.dispatch(endpoint, open, (keys, buffer));
+        self.dispatch(sockets, open, (keys, buffer));
         Ok(new)
     }
 
@@ -212,25 +209,25 @@ impl Outbox {
         self.blocked.retain(|blocked| !blocked.waiting.is_empty());
     }
 
-    fn begin(&mut self, endpoint: &EndpointInner, transmit: &Transmit<Bytes>) -> Open {
+    fn begin(&mut self, sockets: &Sockets, transmit: &Transmit<Bytes>) -> Open {
         let head = Head { route: transmit.route, segment: transmit.size, ecn: mark(transmit.ecn) };
-        let socket = self.socket(endpoint, transmit.route.socket);
+        let socket = self.socket(sockets, transmit.route.socket);
         let room = socket.map_or(1, |socket| socket.udp.max_segments(transmit.route.remote));
-        let forward = endpoint.relayed.find(transmit.route.socket).map(|via| via.chain.forward);
+        let forward = sockets.relayed.find(transmit.route.socket).map(|via| via.chain.forward);
         Open { head, room, forward }
     }
 
     /// Sends the batch in the buffer, or queues it.
     fn dispatch(
         &mut self,
-        endpoint: &EndpointInner,
+        sockets: &Sockets,
         open: Option<Open>,
         (keys, buffer): (&mut Keys<'_>, &mut Vec<u8>),
     ) {
         keys.release();
         let Some(Open { head, .. }) = open else { return };
         // Packets for a removed socket count as lost.
-        if let Some(socket) = self.socket(endpoint, head.route.socket) {
+        if let Some(socket) = self.socket(sockets, head.route.socket) {
             let waits = self.blocked.iter().position(|blocked| blocked.socket.id == socket.id);
             match waits {
                 Some(index) => self.blocked[index].push(head, buffer),
@@ -245,12 +242,12 @@ impl Outbox {
         buffer.clear();
     }
 
-    fn socket(&mut self, endpoint: &EndpointInner, id: u32) -> Option<Arc<BoundSocket>> {
-        let id = endpoint.relayed.real_socket(id)?;
+    fn socket(&mut self, sockets: &Sockets, id: u32) -> Option<Arc<BoundSocket>> {
+        let id = sockets.relayed.real_socket(id)?;
         if let Some(socket) = self.sockets.iter().find(|socket| socket.id == id && !socket.is_gone()) {
             return Some(socket.clone());
         }
-        let socket = endpoint.socket(id)?;
+        let socket = sockets.get(id)?;
         self.sockets.push(socket.clone());
         Some(socket)
     }
@@ -372,6 +369,8 @@ pub(crate) fn plain_datagram(kind: Kind, pid: Pid, body: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use crate::interfaces::InterfaceAddress;
     use crate::socket::{BindTo, UdpSocket};

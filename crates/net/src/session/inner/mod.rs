@@ -16,19 +16,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
-use anabranch_engine::{AbandonReason, CloseReason, PathInfo, Reservation};
+use anabranch_engine::{AbandonReason, Arrival, CloseReason, PathInfo, Reservation};
 use anabranch_secure::{Envelope, OpenError, Protection, PublicKey, ShareId};
-use anabranch_wire::{Fsn, Header, Message, PathId, Side, Time, close_code, expand_fsn};
+use anabranch_wire::{Fsn, Header, Message, Packet, PathId, Side, Time, close_code, expand_fsn};
+use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::Session;
 use super::core::{Core, Outcome};
 use super::outbox::{Outbox, Scratch, lock_keys};
 use super::wakers::{Wait, Woken};
 use crate::buffers::thriftier;
-use crate::endpoint::inner::{BoundSocket, EndpointInner, count};
+use crate::endpoint::inner::{EndpointInner, count};
+use crate::endpoint::sockets::BoundSocket;
 use crate::fault::{contained, lock, try_lock};
-use crate::receive::Decoded;
 use crate::relayed::is_chain;
 use crate::turns::give_way;
 
@@ -63,6 +63,28 @@ pub(crate) struct SessionInner {
     armed: AtomicU64,
 }
 
+/// Closes the session when the application has dropped all its handles.
+pub(crate) struct Handle {
+    pub(crate) inner: Arc<SessionInner>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+/// A packet ready for its session's engine.
+pub(crate) struct Decoded {
+    /// Its session, as an index among those of the batch.
+    pub(crate) session: usize,
+    /// Its buffer, as an index among those of the batch.
+    pub(crate) buffer: usize,
+    pub(crate) arrival: Arrival,
+    /// Taken out when the engine gets it.
+    pub(crate) packet: Option<Packet<Bytes>>,
+}
+
 /// The peer of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
@@ -78,7 +100,7 @@ impl SessionInner {
         keys: Option<Protection>,
     ) -> Arc<Self> {
         let inner = Arc::new(Self {
-            serial: endpoint.next_serial(),
+            serial: endpoint.sessions.next_serial(),
             peer: identity.peer,
             share: identity.share,
             core: Mutex::new(core),
@@ -91,7 +113,7 @@ impl SessionInner {
             armed: AtomicU64::new(u64::MAX),
             endpoint,
         });
-        inner.endpoint.add_session(&inner);
+        inner.endpoint.sessions.add(inner.serial, &inner);
         inner
     }
 
@@ -179,7 +201,7 @@ impl SessionInner {
                 return;
             }
             let waited_for = outbox.blocked_count();
-            let sent = outbox.send(&self.endpoint, &self.protection, (now, scratch));
+            let sent = outbox.send(&self.endpoint.sockets, &self.protection, (now, scratch));
             if outbox.blocked_count() > waited_for {
                 // The driver task does not yet wait for the newly blocked socket.
                 self.wake_driver();
@@ -187,8 +209,8 @@ impl SessionInner {
             match sent {
                 Ok(peers) if peers.used.is_empty() => {}
                 Ok(peers) => {
-                    self.endpoint.resets.forget(self, &peers.in_place_of);
-                    self.endpoint.resets.watch(self, &peers.used);
+                    self.endpoint.sessions.resets.forget(self, &peers.in_place_of);
+                    self.endpoint.sessions.resets.watch(self, &peers.used);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "session cannot seal any more");
@@ -218,13 +240,13 @@ impl SessionInner {
         }
         if outcome.accepted {
             count(&self.endpoint.counters.accepted);
-            if let Err(refused) = self.endpoint.incoming.try_send(Session::new(self.clone())) {
-                let session = refused.into_inner();
-                session.abort(close_code::BUSY, "the application takes no more sessions now");
+            if let Err(refused) = self.endpoint.incoming.try_send(Handle { inner: self.clone() }) {
+                let reason = "the application takes no more sessions now";
+                refused.into_inner().inner.abort(close_code::BUSY, reason);
             }
         }
         if outcome.finished {
-            self.endpoint.resets.forget(self, outbox.peers());
+            self.endpoint.sessions.resets.forget(self, outbox.peers());
             // A session that was never established has no deadline left to end its task.
             self.wake_driver();
         }
@@ -250,7 +272,7 @@ impl SessionInner {
         let now = self.endpoint.clock.now();
         let mut core = self.core();
         let is_there =
-            |path: &&PathInfo| self.endpoint.relayed.real_socket(path.route.socket) == Some(socket);
+            |path: &&PathInfo| self.endpoint.sockets.relayed.real_socket(path.route.socket) == Some(socket);
         for path in core.engine.paths().iter().filter(is_there) {
             core.engine.close_path(now, path.id, AbandonReason::AddressGone);
         }
@@ -366,15 +388,15 @@ impl SessionInner {
         drop(core);
         woken.into_iter().for_each(std::task::Waker::wake);
         for pid in &pids {
-            self.endpoint.relayed.remove(*pid);
+            self.endpoint.sockets.relayed.remove(*pid);
         }
-        self.endpoint.pids.remove_all(pids);
+        self.endpoint.sessions.pids.remove_all(pids);
         if let Some(init) = init {
-            self.endpoint.inits.lock().expect("no panic while held").remove(&init);
+            self.endpoint.sessions.inits().remove(&init);
         }
         let outbox = self.outbox();
-        self.endpoint.resets.forget(self, outbox.peers());
-        self.endpoint.remove_session(self.serial);
+        self.endpoint.sessions.resets.forget(self, outbox.peers());
+        self.endpoint.sessions.remove(self.serial);
     }
 }
 

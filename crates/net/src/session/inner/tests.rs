@@ -15,6 +15,7 @@ use crate::authorize::Verdict;
 use crate::buffers::thrifty;
 use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
 use crate::foreign::{Foreign, ForeignRun, Outlet};
+use crate::session::Session;
 
 async fn endpoint(seed: u8) -> Endpoint {
     let addresses = Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]);
@@ -54,7 +55,7 @@ fn fault(session: &Arc<SessionInner>, work: impl FnOnce(&SessionInner) + Send + 
 }
 
 fn inner_of(endpoint: &Endpoint, session: &Session) -> Arc<SessionInner> {
-    let all = endpoint.inner.sessions();
+    let all = endpoint.inner.sessions.all();
     all.into_iter().find(|inner| inner.peer == session.peer() && inner.close_reason().is_none()).unwrap()
 }
 
@@ -76,7 +77,7 @@ async fn a_fault_in_one_session_ends_it_at_both_ends_and_no_other() {
     let (again, and_here) = pair(&server, &clients[0]).await;
     still_works((&again, &and_here)).await;
     let two_left = async {
-        while server.inner.sessions().len() != 2 {
+        while server.inner.sessions.all().len() != 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -189,7 +190,7 @@ async fn a_fault_in_a_sessions_own_task_tells_those_who_wait() {
     assert!(matches!(ends(&there).await, CloseReason::Local { code: close_code::INTERNAL, .. }));
     assert!(tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it is woken").unwrap());
     let gone = async {
-        while !client.inner.sessions().is_empty() {
+        while !client.inner.sessions.all().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -1,0 +1,74 @@
+//! The sessions of an endpoint, and how packets find theirs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use anabranch_engine::Arrival;
+use anabranch_secure::InitId;
+
+use crate::half_open::HalfOpen;
+use crate::pids::PidTable;
+use crate::resets::Resets;
+
+/// A known INIT.
+pub(crate) enum InitState<S> {
+    /// It is being answered; a few copies that arrive in the meantime are kept.
+    Pending(Vec<Arrival>),
+    /// It opened this session.
+    Answered(Arc<S>),
+}
+
+/// All sessions of an endpoint.
+pub(crate) struct Sessions<S> {
+    all: Mutex<BTreeMap<u64, Weak<S>>>,
+    next_serial: AtomicU64,
+    pub(crate) pids: Arc<PidTable<S>>,
+    pub(crate) resets: Resets<S>,
+    inits: Mutex<HashMap<InitId, InitState<S>>>,
+    /// Accepted sessions that are not confirmed yet.
+    pub(crate) half_open: Arc<HalfOpen<S>>,
+}
+
+impl<S> Sessions<S> {
+    /// A table in which so many sessions may wait for their confirmation.
+    pub(crate) fn new(half_open: usize) -> Self {
+        Self {
+            all: Mutex::default(),
+            next_serial: AtomicU64::new(0),
+            pids: Arc::default(),
+            resets: Resets::default(),
+            inits: Mutex::default(),
+            half_open: Arc::new(HalfOpen::new(half_open)),
+        }
+    }
+
+    /// A number for a new session.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.next_serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, serial: u64, session: &Arc<S>) {
+        self.all.lock().expect("no panic while held").insert(serial, Arc::downgrade(session));
+    }
+
+    pub(crate) fn remove(&self, serial: u64) {
+        self.all.lock().expect("no panic while held").remove(&serial);
+    }
+
+    /// All sessions, including those being closed.
+    pub(crate) fn all(&self) -> Vec<Arc<S>> {
+        let sessions = self.all.lock().expect("no panic while held");
+        sessions.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.lock().expect("no panic while held").len()
+    }
+
+    /// The known INITs.
+    pub(crate) fn inits(&self) -> MutexGuard<'_, HashMap<InitId, InitState<S>>> {
+        self.inits.lock().expect("no panic while held")
+    }
+}
