@@ -31,9 +31,10 @@ type Step = (&'static str, fn() -> Outcome);
 const SKIPPED: u8 = 3;
 
 /// The steps of `ci`, the quick ones first.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("fmt", || fmt().map(all)),
     ("purity", || purity::check().map(all)),
+    ("shape", || shape::check_findings().map(all)),
     ("pages", || pages::check(Path::new(".")).map(all)),
     ("deny", deny::check),
     ("clippy", || clippy().map(all)),
@@ -51,6 +52,8 @@ Usage: cargo xtask STEP
   ci       every step below, in this order; stops at the first failure, and lists skipped checks at the end
   fmt      the code is formatted
   purity   crates without I/O depend on nothing that does I/O
+  shape    no function, struct, file or circle of imports is too large; `shape [CRATE…]` checks these crates, and counts
+           lines and words too
   pages    every link of the pages leads somewhere
   deny     licences, sources and advisories of dependencies; needs cargo-deny. As a single step it exits with 3
            when something could not be checked
@@ -65,9 +68,6 @@ Usage: cargo xtask STEP
   papers [NAME…]
            run the papers' experiments without results in target/papers, or these; then write all tables and
            drawings to docs/notebook/figures; not part of ci
-  shape [CRATE…]
-           list functions, structs, files and circles of imports that are too large, in all crates or these; not part
-           of ci
   miri     unit tests of the data structures of crates without I/O under Miri, ten minutes; not part of ci
   same     a seed gives the same bytes in debug and release, on one thread and two; not part of ci
   fuzz [--seconds N] [--target NAME] [--seed N]

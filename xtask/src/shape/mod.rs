@@ -32,10 +32,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Prints the findings of the packages named, or of all. A package's name is its folder's: `engine`.
+/// Prints the findings of the packages named, or of all, and the totals. A package's name is its folder's: `engine`.
 ///
 /// # Errors
-/// When something is found, or the code cannot be read.
+/// When something is found, a total is too large, or the code cannot be read.
 pub fn check(asked: &[String]) -> Result<(), String> {
     let workspace = Workspace::read()?;
     for name in asked {
@@ -43,26 +43,38 @@ pub fn check(asked: &[String]) -> Result<(), String> {
             return Err(format!("no package lies in a folder `{name}`"));
         }
     }
+    let found = print_findings(&workspace, |folder| {
+        asked.is_empty() || asked.iter().any(|name| folder.ends_with(name))
+    });
+    let lines: usize = workspace.packages.values().flatten().map(|source| source.lines).sum();
+    println!("{lines} lines of Rust without tests (at most {MOST_LINES})");
+    println!("{} words of pages outside docs/notebook (at most {MOST_WORDS})", workspace.words);
+    result(found + usize::from(lines > MOST_LINES) + usize::from(workspace.words > MOST_WORDS))
+}
+
+/// Prints the findings of all packages.
+///
+/// # Errors
+/// When something is found, or the code cannot be read.
+pub fn check_findings() -> Result<(), String> {
+    result(print_findings(&Workspace::read()?, |_| true))
+}
+
+/// Prints what is wrong in the packages wanted; returns how much that is.
+fn print_findings(workspace: &Workspace, is_wanted: impl Fn(&Path) -> bool) -> usize {
     let mut found = 0;
-    let mut lines = 0;
-    for (folder, sources) in &workspace.packages {
-        lines += sources.iter().map(|source| source.lines).sum::<usize>();
-        if !asked.is_empty() && !asked.iter().any(|name| folder.ends_with(name)) {
-            continue;
-        }
+    for (_, sources) in workspace.packages.iter().filter(|(folder, _)| is_wanted(folder)) {
         let mut findings: Vec<Finding> = sources.iter().flat_map(items::check).collect();
         findings.extend(layout(sources));
         findings.extend(imports::check(sources));
         findings.iter().for_each(|finding| println!("{finding}"));
         found += findings.len();
     }
-    println!("{lines} lines of Rust without tests (at most {MOST_LINES})");
-    println!("{} words of pages outside docs/notebook (at most {MOST_WORDS})", workspace.words);
-    let too_much = usize::from(lines > MOST_LINES) + usize::from(workspace.words > MOST_WORDS);
-    match found + too_much {
-        0 => Ok(()),
-        count => Err(format!("{count} findings")),
-    }
+    found
+}
+
+fn result(found: usize) -> Result<(), String> {
+    if found == 0 { Ok(()) } else { Err(format!("{found} findings")) }
 }
 
 /// Finds modules laid out as `name.rs` with a folder `name/`.
