@@ -20,6 +20,7 @@ pub(crate) enum Control {
     MaxData,
     MaxStreamData(StreamId),
     MaxStreams,
+    KeyExchange,
     AddAddress(u64),
     RemoveAddress(u64),
     ObservedAddress(PathId),

@@ -8,8 +8,8 @@ mod work;
 
 use anabranch_engine::{Config, Event, MemoryBudget, PathState, ProtocolError, Read, Route, State};
 use anabranch_wire::{
-    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, NewPid, Params, PathId, PathStatus, PathUse, Pid,
-    Report, ResetToken, Span, StreamId,
+    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, NewPid, Params, PathId, PathStatus,
+    PathUse, Pid, Report, ResetToken, Span, StreamId,
 };
 use attacker::{Meter, Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
 use bytes::Bytes;
@@ -295,6 +295,7 @@ fn unfetched_events_do_not_pile_up() {
             Frame::MaxStreams { limit: (1 << 60) + round },
             Frame::PathStatus(PathStatus { path: PathId(0), sequence, usage: PathUse::Backup }),
             Frame::AckPath(AckPath { sequence, path: Some(PathId(round as u32)) }),
+            Frame::KeyExchange(KeyExchange { number: sequence, key: [round as u8; 32] }),
             Frame::Datagram(DatagramFrame { class: 0, flow: 0, data: Bytes::new() }),
         ]);
     }

@@ -24,7 +24,7 @@ pub fn capture(input: &[u8]) {
     assert!(lines <= input.len() / 32, "{lines} lines");
 }
 
-/// The input as a line of keys.
+/// The input as a file of keys.
 pub fn keys(input: &[u8]) {
-    drop(CapturedSession::from_line(&String::from_utf8_lossy(input)));
+    drop(CapturedSession::read_all(&String::from_utf8_lossy(input)));
 }

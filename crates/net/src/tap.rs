@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use anabranch_engine::Ecn;
@@ -35,7 +36,8 @@ pub trait Tap: Send + Sync {
         false
     }
 
-    /// Receives the keys of a new session, as a line for [`CapturedSession::from_line`](anabranch_secure::CapturedSession::from_line).
+    /// Receives the keys of a new session, and of each fresh exchange, as a line for
+    /// [`CapturedSession::read_all`](anabranch_secure::CapturedSession::read_all).
     fn session_keys(&self, line: &str) {
         let _ = line;
     }
@@ -59,10 +61,10 @@ impl Taps {
         }
     }
 
-    /// Passes the keys of a session to the tap, if it wants them.
-    pub(crate) fn tell_keys(&self, keys: &anabranch_secure::SessionKeys) {
+    /// Passes a line of keys to the tap, if it wants them.
+    pub(crate) fn tell_keys<L: Deref<Target = String>>(&self, line: impl FnOnce() -> L) {
         if let Some(tap) = self.0.as_ref().filter(|tap| tap.wants_keys()) {
-            tap.session_keys(&keys.to_line());
+            tap.session_keys(&line());
         }
     }
 }

@@ -54,6 +54,22 @@ async fn connect(client: &Endpoint, server: &Endpoint, via: &[SocketAddr]) -> (S
     (opened.unwrap(), accepted.unwrap().unwrap())
 }
 
+/// Sends a pattern over a new stream, and waits until all of it has come.
+async fn send_pattern(opened: &Session, accepted: &Session, len: usize) {
+    let mut stream = opened.open_stream().await.unwrap();
+    let data = pattern(len);
+    let reader = accepted.clone();
+    let reading = tokio::spawn(async move {
+        let mut stream = reader.accept_stream().await.unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        received
+    });
+    stream.write_all(&data).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert!(timeout(PATIENCE, reading).await.unwrap().unwrap() == data);
+}
+
 fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
@@ -272,20 +288,52 @@ async fn keys_change_every_few_thousand_packets_while_one_path_lags_by_300_milli
     .unwrap();
     let begun = std::time::Instant::now();
     while changes.load(Ordering::Relaxed) < 3 && begun.elapsed() < PATIENCE {
-        let mut stream = opened.open_stream().await.unwrap();
-        let data = pattern(700_000);
-        let reader = accepted.clone();
-        let reading = tokio::spawn(async move {
-            let mut stream = reader.accept_stream().await.unwrap();
-            let mut received = Vec::new();
-            stream.read_to_end(&mut received).await.unwrap();
-            received
-        });
-        stream.write_all(&data).await.unwrap();
-        stream.shutdown().await.unwrap();
-        assert!(timeout(PATIENCE, reading).await.unwrap().unwrap() == data);
+        send_pattern(&opened, &accepted, 700_000).await;
     }
     assert!(changes.load(Ordering::Relaxed) >= 3, "{changes:?} changes of keys");
+    assert_eq!(server.stats().unauthentic + client.stats().unauthentic, 0);
+    assert_eq!(opened.close_reason(), None);
+}
+
+/// Only fresh secrets start a phase here: every change of the bit is an exchange that both ends completed.
+#[tokio::test(flavor = "multi_thread")]
+async fn fresh_secrets_are_exchanged_under_load_and_loss_while_one_path_lags_by_300_milliseconds() {
+    let never = Span::from_secs(3_600);
+    let keys = KeyLimits {
+        exchange_after: Span::from_millis(100),
+        rekey_after: never,
+        rekey_after_packets: 1 << 22,
+        ..KeyLimits::default()
+    };
+    let (server, client) = (endpoint(1, keys).await, endpoint(2, keys).await);
+    let to = server.local_addresses()[0];
+    let changes = [Way::ToServer, Way::ToClient].map(|_| Arc::new(AtomicU64::new(0)));
+    let mut taps = Vec::new();
+    for lag in [0, 300] {
+        let changes = changes.clone();
+        let (mut phases, mut count) = ([false; 2], 0_u64);
+        let tap = sit_between(to, move |way, datagram| {
+            let Ok((header, _)) = Header::decode(datagram) else { return Vec::new() };
+            let direction = usize::from(way == Way::ToClient);
+            if header.kind == Kind::Data && header.key_phase != phases[direction] && lag == 0 {
+                phases[direction] = header.key_phase;
+                changes[direction].fetch_add(1, Ordering::Relaxed);
+            }
+            count += 1;
+            match count % 50 {
+                0 => Vec::new(),
+                _ => vec![Sending::after(Duration::from_millis(lag), datagram)],
+            }
+        });
+        taps.push(tap.await);
+    }
+    let (opened, accepted) = connect(&client, &server, &taps).await;
+    let begun = std::time::Instant::now();
+    let least = || changes.iter().map(|count| count.load(Ordering::Relaxed)).min().unwrap();
+    while least() < 2 && begun.elapsed() < PATIENCE {
+        send_pattern(&opened, &accepted, 300_000).await;
+    }
+    assert!(least() >= 2, "{changes:?} changes of keys");
     assert_eq!(server.stats().unauthentic + client.stats().unauthentic, 0);
     assert_eq!(opened.close_reason(), None);
 }

@@ -1,35 +1,42 @@
 //! Decrypting captures: a session's secrets as a line of text, and opening captured packets with it.
 //!
-//! For debugging with a capture of the sealed packets. An end writes the line only when the user asks for it: the line
-//! opens the whole session, both directions, including later keys.
+//! For debugging with a capture of the sealed packets. An end writes such lines only when the user asks for them. The first
+//! line opens the session in both directions, up to its first fresh exchange. Each exchange adds a line.
 //!
 //! A captured packet shows its PID and the low bits of its number. Direction, path and key phase are found by trial, since
 //! only the right key opens a packet, and remembered by PID. So a capture may be from behind a relay, which changes PIDs.
 //! It must begin before keys have changed twice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use anabranch_wire::{Fsn, Header, PathId, Pid, TAG_LEN, expand_fsn};
 use zeroize::Zeroizing;
 
 use crate::SessionKeys;
+use crate::fresh::FreshSecret;
 use crate::phase::{KeyChain, PhaseKey};
 use crate::text::{TextError, decode, encode};
 
-/// Prefix of the line.
+/// Prefix of a session's first line, and of the line of a fresh secret.
 const PREFIX: &str = "abkeys";
+const FRESH_PREFIX: &str = "abfresh";
 /// Bytes of checksum.
 const CHECK: usize = 4;
-/// Bytes of the line: the session's id and both secrets.
+/// Bytes of the first line: the session's id and both secrets.
 const LINE: usize = 96;
+/// Bytes of the other lines: the first bytes of the session's id, and the secret.
+const FRESH_LINE: usize = SHORT_ID + 32;
+const SHORT_ID: usize = 8;
+/// Longer than any line, but much shorter than a file.
+const MAX_LINE: usize = 1024;
 /// Path ids tried for a PID that is new.
 const PATHS: u32 = 64;
 /// Packets with an unknown PID that are tried before the PID counts as another session's.
 const TRIALS: u32 = 4;
 
 impl SessionKeys {
-    /// The secrets of both directions as one line of text, for a file that [`CapturedSession`] reads. The line opens every
-    /// packet of the session: write it only where the user asked for it.
+    /// The secrets of both directions as one line of text, for a file that [`CapturedSession`] reads. Write it only where the
+    /// user asked for it.
     #[must_use]
     pub fn to_line(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(LINE));
@@ -37,6 +44,21 @@ impl SessionKeys {
         bytes.extend_from_slice(self.send.as_slice());
         bytes.extend_from_slice(self.receive.as_slice());
         encode::<CHECK>(PREFIX, &bytes)
+    }
+
+    /// Enough of the session's id to recognise it in a file of keys.
+    pub(crate) fn short_id(&self) -> [u8; SHORT_ID] {
+        *self.id.first_chunk().expect("an id is longer")
+    }
+}
+
+impl FreshSecret {
+    /// A line of text for the same file, which opens the packets after this exchange.
+    pub(crate) fn to_line(&self, session: [u8; SHORT_ID]) -> Zeroizing<String> {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(FRESH_LINE));
+        bytes.extend_from_slice(&session);
+        bytes.extend_from_slice(self.expose());
+        encode::<CHECK>(FRESH_PREFIX, &bytes)
     }
 }
 
@@ -76,10 +98,30 @@ enum Known {
 
 /// The keys of one direction: of the previous, the current and the next phase.
 struct Direction {
+    previous: Option<PhaseKey>,
+    present: PhaseKey,
+    phase: u64,
+    next: Next,
+    /// Secrets that are not in a key yet. Each direction takes all of them, in this order.
+    fresh: VecDeque<FreshSecret>,
+}
+
+/// What may come after the present phase: the next key of the chain, or that with a fresh secret.
+struct Next {
     chain: KeyChain,
-    keys: Vec<PhaseKey>,
-    /// The phase of the first of `keys`.
-    first: u64,
+    plain: (PhaseKey, KeyChain),
+    mixed: Option<(PhaseKey, KeyChain)>,
+}
+
+impl Next {
+    fn new(chain: KeyChain, fresh: Option<&FreshSecret>) -> Self {
+        let (mut plain, mut mixed) = (chain.clone(), chain.clone());
+        let mixed = fresh.map(|fresh| {
+            mixed.mix(fresh);
+            (mixed.advance(), mixed)
+        });
+        Self { plain: (plain.advance(), plain), mixed, chain }
+    }
 }
 
 impl Direction {
@@ -87,28 +129,48 @@ impl Direction {
         let mut own = Zeroizing::new([0; 32]);
         own.copy_from_slice(secret);
         let mut chain = KeyChain::new(own);
-        let keys = vec![chain.advance(), chain.advance()];
-        Self { chain, keys, first: 0 }
+        let present = chain.advance();
+        Self { previous: None, present, phase: 0, next: Next::new(chain, None), fresh: VecDeque::new() }
     }
 
-    /// Opens a packet with one of the keys that its phase bit allows. The last of them moves the phase on.
+    fn add(&mut self, fresh: FreshSecret) {
+        self.fresh.push_back(fresh);
+        self.next = Next::new(self.next.chain.clone(), self.fresh.front());
+    }
+
+    /// Opens a packet with one of the keys that its phase bit allows. A key of the next phase moves the phase on.
     fn open(&mut self, header: &Header, path: PathId, fsn: Fsn, body: &mut [u8]) -> bool {
         let Some(text) = body.len().checked_sub(TAG_LEN) else { return false };
         let (text, tag) = body.split_at_mut(text);
         let aad = header.associated_data(path);
-        let fits = |index: &usize| ((self.first + *index as u64) % 2 == 1) == header.key_phase;
-        let found = (0..self.keys.len()).filter(fits).find(|index| {
-            let key = &self.keys[*index];
-            key.try_open(path, fsn, &aad, text, tag)
-        });
-        if found.is_some_and(|index| index + 1 == self.keys.len()) {
-            self.keys.push(self.chain.advance());
-            if self.keys.len() > 3 {
-                self.keys.remove(0);
-                self.first += 1;
-            }
+        let mut fits = |key: &PhaseKey| key.try_open(path, fsn, &aad, text, tag);
+        if (self.phase % 2 == 1) == header.key_phase {
+            return fits(&self.present);
         }
-        found.is_some()
+        if self.previous.as_ref().is_some_and(&mut fits) {
+            return true;
+        }
+        let is_mixed = self.next.mixed.as_ref().is_some_and(|(key, _)| fits(key));
+        if !is_mixed && !fits(&self.next.plain.0) {
+            return false;
+        }
+        self.advance(is_mixed);
+        true
+    }
+
+    fn advance(&mut self, is_mixed: bool) {
+        if is_mixed {
+            self.fresh.pop_front();
+        }
+        let chain = match &self.next.mixed {
+            Some((_, chain)) if is_mixed => chain.clone(),
+            _ => self.next.plain.1.clone(),
+        };
+        let next = std::mem::replace(&mut self.next, Next::new(chain, self.fresh.front()));
+        let key = if is_mixed { next.mixed.map(|(key, _)| key) } else { None };
+        let key = key.unwrap_or(next.plain.0);
+        self.previous = Some(std::mem::replace(&mut self.present, key));
+        self.phase += 1;
     }
 }
 
@@ -118,8 +180,7 @@ impl CapturedSession {
     /// # Errors
     /// When the line is malformed.
     pub fn from_line(line: &str) -> Result<Self, TextError> {
-        // Longer than any line, but much shorter than a file.
-        if line.len() > 1024 {
+        if line.len() > MAX_LINE {
             return Err(TextError::Length);
         }
         let bytes = decode::<CHECK>(PREFIX, line)?;
@@ -130,6 +191,31 @@ impl CapturedSession {
         id.copy_from_slice(&bytes[..32]);
         let directions = [Direction::new(&bytes[32..64]), Direction::new(&bytes[64..])];
         Ok(Self { id, directions, known: HashMap::new() })
+    }
+
+    /// Parses the lines of any number of sessions, in the order in which they were written. Empty lines and lines that
+    /// begin with `#` are skipped.
+    ///
+    /// # Errors
+    /// The number of a malformed line, from 1, and what is wrong with it.
+    pub fn read_all(text: &str) -> Result<Vec<Self>, (usize, TextError)> {
+        let mut sessions: Vec<Self> = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let wrong = |error| (index + 1, error);
+            if !line.starts_with(FRESH_PREFIX) {
+                sessions.push(Self::from_line(line).map_err(wrong)?);
+                continue;
+            }
+            let (session, fresh) = fresh_of(line).map_err(wrong)?;
+            // A session whose first line is missing cannot be opened.
+            if let Some(known) = sessions.iter_mut().find(|known| known.id.starts_with(&session)) {
+                known.directions.iter_mut().for_each(|direction| direction.add(fresh.clone()));
+            }
+        }
+        Ok(sessions)
     }
 
     /// The session's id, the same at both ends.
@@ -168,15 +254,32 @@ impl CapturedSession {
     }
 }
 
+/// Parses the line of a fresh secret: the session's short id, and the secret.
+fn fresh_of(line: &str) -> Result<([u8; SHORT_ID], FreshSecret), TextError> {
+    if line.len() > MAX_LINE {
+        return Err(TextError::Length);
+    }
+    let bytes = decode::<CHECK>(FRESH_PREFIX, line)?;
+    let (session, secret) = bytes.split_first_chunk().ok_or(TextError::Length)?;
+    let mut own = Zeroizing::new([0; 32]);
+    if secret.len() != own.len() {
+        return Err(TextError::Length);
+    }
+    own.copy_from_slice(secret);
+    Ok((*session, FreshSecret::from_bytes(own)))
+}
+
 #[cfg(test)]
 mod tests {
-    use anabranch_wire::{Kind, Span, Time};
+    use anabranch_wire::{Kind, Side, Span, Time};
 
     use super::*;
     use crate::{Envelope, Limits, Protection};
 
     fn keys(send: u8, receive: u8) -> SessionKeys {
-        SessionKeys { send: Zeroizing::new([send; 32]), receive: Zeroizing::new([receive; 32]), id: [9; 32] }
+        let side = if send < receive { Side::Client } else { Side::Server };
+        let (send, receive) = (Zeroizing::new([send; 32]), Zeroizing::new([receive; 32]));
+        SessionKeys { send, receive, side, id: [9; 32] }
     }
 
     fn sealed(end: &mut Protection, now: Time, pid: u64, path: u32, fsn: u64) -> (Header, Vec<u8>) {

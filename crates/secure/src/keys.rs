@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use aws_lc_rs::agreement::{PrivateKey, X25519};
+use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
 use zeroize::Zeroizing;
 
 use crate::secret;
@@ -113,6 +113,17 @@ impl NodeKey {
         }
         let bytes = text::decode::<CHECKSUM_LEN>(SECRET_PREFIX, line)?;
         bytes.as_slice().try_into().map(Self::from_random).map_err(|_| TextError::Length)
+    }
+
+    /// The shared secret with the owner of a public key; `None` for one of low order, which gives zeros (RFC 7748 §6.1).
+    pub(crate) fn agree(&self, peer: &[u8; 32]) -> Option<Zeroizing<[u8; 32]>> {
+        let own = PrivateKey::from_private_key(&X25519, self.secret.as_slice()).ok()?;
+        let mut shared = Zeroizing::new([0; 32]);
+        let agreed = agree(&own, UnparsedPublicKey::new(&X25519, peer), (), |bytes| {
+            shared.copy_from_slice(bytes);
+            Ok(())
+        });
+        agreed.ok().map(|()| shared)
     }
 
     /// For the handshake only.

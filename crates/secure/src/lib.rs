@@ -54,6 +54,7 @@
 mod captured;
 pub mod consent;
 mod cookie;
+mod fresh;
 mod handshake;
 mod keys;
 mod noise;
@@ -69,12 +70,13 @@ mod vectors;
 
 pub use captured::{CapturedSession, Opened};
 pub use cookie::{Admission, Cookie, CookieError, CookieJar, DropReason};
+pub use fresh::{FreshSecret, UnusableKey};
 pub use handshake::{
     ACK_BODY_LEN, Accepted, Dial, HandshakeError, INIT_BODY_LEN, InitId, Initiator, MAX_PARAMS_LEN,
     PendingInit, Refusal, SessionKeys, VERSION, read_init,
 };
 pub use keys::{NodeKey, PublicKey};
-pub use protect::{Envelope, Limits, OpenError, Protection, SealError};
+pub use protect::{Envelope, Exchanged, Limits, OpenError, Protection, SealError};
 pub use replay::ReplayWindow;
 pub use reset::{ResetKey, same_token};
 pub use text::TextError;

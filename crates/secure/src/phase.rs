@@ -1,5 +1,6 @@
 //! The chain of packet keys of one direction: a secret gives the key and the mask of a key phase, and the secret of the
-//! next phase (RFC 9001 §6.1).
+//! next phase (RFC 9001 §6.1). A fresh secret can be mixed in between two phases: an earlier secret of the chain leads no
+//! further then.
 //!
 //! The cipher is AES-128-GCM. The nonce is path id (4 bytes) ‖ packet number (8 bytes), exclusive-or the phase's mask
 //! (RFC 9001 §5.3; RFC 8446 §5.3). The mask keeps an attacker of many sessions from searching all their keys with one
@@ -9,12 +10,14 @@ use anabranch_wire::{Fsn, PathId};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
+use crate::fresh::FreshSecret;
 use crate::secret;
 
 const KEY_LEN: usize = 16;
 const NONCE_LEN: usize = 12;
 
 /// Yields the key of one phase after the other. No secret leads back to an earlier one.
+#[derive(Clone)]
 pub(crate) struct KeyChain {
     secret: Zeroizing<[u8; 32]>,
 }
@@ -28,6 +31,12 @@ pub(crate) struct PhaseKey {
 impl KeyChain {
     pub(crate) fn new(secret: Zeroizing<[u8; 32]>) -> Self {
         Self { secret }
+    }
+
+    /// Mixes a fresh secret into the next phase and all later ones.
+    pub(crate) fn mix(&mut self, fresh: &FreshSecret) {
+        let parts = [self.secret.as_slice(), fresh.expose()];
+        self.secret = secret::derive("anabranch 2026 fresh key phase", &parts);
     }
 
     /// The key of the next phase; the first call returns that of the first phase.

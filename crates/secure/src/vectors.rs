@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anabranch_wire::{Fsn, Header, Kind, PathId, Pid, Span, TAG_LEN, Time};
+use anabranch_wire::{Fsn, Header, Kind, PathId, Pid, Side, Span, TAG_LEN, Time};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
@@ -115,14 +115,15 @@ fn phase_by_formula(secret: [u8; 32], phase: u32) -> ([u8; 16], [u8; 12]) {
 
 fn packet(phase: u32, path: PathId, fsn: Fsn) -> Value {
     let secret = [9; 32];
-    let keys = |send, receive| SessionKeys {
+    let keys = |send, receive, side| SessionKeys {
         send: Zeroizing::new(send),
         receive: Zeroizing::new(receive),
+        side,
         id: [0; 32],
     };
     let (mut here, mut there) = (
-        Protection::new(&keys(secret, [8; 32]), Limits::default(), Time::ZERO),
-        Protection::new(&keys([8; 32], secret), Limits::default(), Time::ZERO),
+        Protection::new(&keys(secret, [8; 32], Side::Client), Limits::default(), Time::ZERO),
+        Protection::new(&keys([8; 32], secret, Side::Server), Limits::default(), Time::ZERO),
     );
     let mut header = Header {
         kind: Kind::Data,
@@ -185,6 +186,67 @@ fn packets_are_sealed_as_published() {
             packet(1, PathId(2), Fsn(7)),
             packet(2, PathId(7), Fsn(8)),
         ]),
+    );
+}
+
+/// A fresh exchange in phase 0: its secret, the secret of the client's direction in phase 1, and a packet under it.
+#[test]
+fn a_fresh_secret_enters_the_keys_as_published() {
+    let keys = |send: [u8; 32], receive, side| SessionKeys {
+        send: Zeroizing::new(send),
+        receive: Zeroizing::new(receive),
+        side,
+        id: [0; 32],
+    };
+    let limits = Limits { exchange_after: Span::ZERO, retention: Span::ZERO, ..Limits::default() };
+    let (now, path) = (Time::ZERO, PathId(2));
+    let mut client = Protection::new(&keys([9; 32], [8; 32], Side::Client), limits, now);
+    let mut server = Protection::new(&keys([8; 32], [9; 32], Side::Server), limits, now);
+    let mut header =
+        Header { kind: Kind::Data, key_phase: false, tos: 2, hop_limit: 4, pid: Pid(0x55), fsn: 0 };
+    let mut pass = |from: &mut Protection, to: &mut Protection, fsn: u32| {
+        header = Header { key_phase: from.key_phase(now), fsn, ..header };
+        let envelope = Envelope::new(&header, path, Fsn(u64::from(fsn)));
+        let mut buffer = [b"frames".to_vec(), vec![0; TAG_LEN]].concat();
+        from.seal(&envelope, &mut buffer).unwrap();
+        let sealed = hex(&buffer);
+        to.open(now, &envelope, &mut buffer).unwrap();
+        (header, sealed)
+    };
+    pass(&mut client, &mut server, 0);
+    pass(&mut server, &mut client, 0);
+    let offer = client.exchange(now, None, [3; 32]).unwrap().half.unwrap();
+    let answered = server.exchange(now, Some(&offer), [4; 32]).unwrap();
+    let answer = answered.half.unwrap();
+    client.exchange(now, Some(&answer), [5; 32]).unwrap();
+    let (header, sealed) = pass(&mut client, &mut server, 1);
+    assert_eq!((client.phases(), server.phases()), (1, 1));
+
+    // By the formulas of docs/reference/protocol.md, without using the chain.
+    let shared = NodeKey::from_random([3; 32]).agree(&answer.key).unwrap();
+    let parts = [shared.as_slice(), &offer.key, &answer.key].concat();
+    let fresh = blake3::derive_key("anabranch 2026 fresh secret", &parts);
+    let hashed = blake3::derive_key("anabranch 2026 next key phase", &[9; 32]);
+    let mixed = blake3::derive_key("anabranch 2026 fresh key phase", &[hashed, fresh].concat());
+    assert_eq!(answered.fresh.unwrap().expose(), fresh);
+    assert_published(
+        "fresh",
+        &json!({
+            "secret": hex([9; 32]),
+            "offered_secret": hex([3; 32]),
+            "offered": hex(offer.key),
+            "answered_secret": hex([4; 32]),
+            "answered": hex(answer.key),
+            "shared": hex(shared.as_slice()),
+            "fresh": hex(fresh),
+            "secret_of_phase_1_without": hex(hashed),
+            "secret_of_phase_1": hex(mixed),
+            "path": path.0,
+            "fsn": header.fsn,
+            "associated_data": hex(header.associated_data(path)),
+            "frames": hex(b"frames"),
+            "sealed": sealed,
+        }),
     );
 }
 

@@ -11,11 +11,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anabranch_secure::{
-    CapturedSession, Dial, Initiator, Limits, NodeKey, Protection, PublicKey, RelayHint, ResetKey,
+    CapturedSession, Dial, Envelope, Initiator, Limits, NodeKey, Protection, PublicKey, RelayHint, ResetKey,
     SessionKeys, ShareId, Ticket, TicketSecret, read_init, secret,
 };
-use anabranch_wire::{Pid, Time};
+use anabranch_wire::{Fsn, Header, Kind, PathId, Pid, Span, Time};
 use data_encoding::BASE32_NOPAD;
+use zeroize::Zeroizing;
 
 /// Reads every block before it is freed.
 struct Reading;
@@ -50,6 +51,8 @@ unsafe impl GlobalAlloc for Reading {
 static ALLOCATOR: Reading = Reading;
 
 const KEY: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
+const OFFER: [u8; 32] = *b"an offer's secret half, 32 bytes";
+const ANSWER: [u8; 32] = *b"the answer's half, of 32 bytes..";
 const TICKET: [u8; 16] = *b"ABCDEFGHIJKLMNOP";
 
 /// The largest that can be written.
@@ -60,12 +63,37 @@ fn ticket(node: PublicKey) -> Ticket {
     Ticket { node, addresses, relays: vec![relay; 8], share, secret, expires: None }
 }
 
-fn session(node: &NodeKey) -> SessionKeys {
+fn session(node: &NodeKey) -> [SessionKeys; 2] {
     let secret = TicketSecret::from_random(TICKET);
     let dial = Dial { remote: node.public(), credential: Some((ShareId(7), secret.clone())) };
-    let initiator = Initiator::new(node, &dial, Pid(7), b"parameters", [3; 32]).unwrap();
+    let mut initiator = Initiator::new(node, &dial, Pid(7), b"parameters", [3; 32]).unwrap();
     let pending = read_init(node, &initiator.init_body(None), [4; 32]).unwrap();
-    pending.accept(Some(&secret), b"parameters").unwrap().keys
+    let accepted = pending.accept(Some(&secret), b"parameters").unwrap();
+    [initiator.handle_ack(&accepted.body).unwrap().0, accepted.keys]
+}
+
+/// A fresh exchange of a client and a server, used by both; the line that opens what follows.
+fn exchange(client: &SessionKeys, server: &SessionKeys) -> Zeroizing<String> {
+    let now = Time::ZERO;
+    let limits = Limits { exchange_after: Span::ZERO, retention: Span::ZERO, ..Limits::default() };
+    let mut ends = [Protection::new(client, limits, now), Protection::new(server, limits, now)];
+    let pass = |ends: &mut [Protection; 2], from: usize, fsn: u32| {
+        let key_phase = ends[from].key_phase(now);
+        let header = Header { kind: Kind::Data, key_phase, tos: 0, hop_limit: 4, pid: Pid(1), fsn };
+        let envelope = Envelope::new(&header, PathId(0), Fsn(fsn.into()));
+        let mut packet = [0; 40];
+        ends[from].seal(&envelope, &mut packet).unwrap();
+        ends[1 - from].open(now, &envelope, &mut packet).unwrap();
+    };
+    pass(&mut ends, 0, 0);
+    pass(&mut ends, 1, 0);
+    let offer = ends[0].exchange(now, None, OFFER).unwrap().half.unwrap();
+    let answered = ends[1].exchange(now, Some(&offer), ANSWER).unwrap();
+    ends[0].exchange(now, answered.half.as_ref(), [0; 32]).unwrap();
+    pass(&mut ends, 0, 1);
+    pass(&mut ends, 1, 1);
+    assert_eq!((ends[0].phases(), ends[1].phases()), (1, 1));
+    ends[1].line_of(&answered.fresh.unwrap())
 }
 
 /// Pieces of the secret in a text, which lies between these characters, in lower and upper case.
@@ -85,7 +113,8 @@ fn left_by<T>(what: impl FnOnce() -> T) -> usize {
 #[test]
 fn freed_memory_holds_no_secret() {
     let node = NodeKey::from_random(KEY);
-    let (file, text, keys) = (node.to_file_text(), ticket(node.public()).to_text(), session(&node));
+    let (file, text) = (node.to_file_text(), ticket(node.public()).to_text());
+    let [client, keys] = session(&node);
     let line = keys.to_line();
     let damaged = format!("{}!{}", &text[..400], &text[401..]);
     let raw = BASE32_NOPAD.decode(line["abkeys".len()..].to_ascii_uppercase().as_bytes()).unwrap();
@@ -96,6 +125,10 @@ fn freed_memory_holds_no_secret() {
     pieces.extend(pieces_of(file.lines().last().unwrap(), 11..61));
     pieces.extend(pieces_of(&text, 10 + 64..10 + 84));
     pieces.extend(pieces_of(&line, 6 + 52..6 + 152));
+    let fresh = exchange(&client, &keys);
+    let fresh_raw = BASE32_NOPAD.decode(fresh["abfresh".len()..].to_ascii_uppercase().as_bytes()).unwrap();
+    pieces.extend([&OFFER, &ANSWER, &fresh_raw[8..40]].iter().map(|bytes| bytes[..16].to_vec()));
+    pieces.extend(pieces_of(&fresh, 7 + 16..7 + 56));
     PIECES.set(pieces).unwrap();
 
     assert_eq!(left_by(|| TICKET.to_vec()), 1, "the allocator looks");
@@ -109,6 +142,9 @@ fn freed_memory_holds_no_secret() {
     assert_eq!(left_by(|| Box::new(secret::derive::<32>("test", &[&KEY]))), 0, "what is derived");
     assert_eq!(left_by(|| keys.to_line()), 0, "a session's keys written");
     assert_eq!(left_by(|| CapturedSession::from_line(&line)), 0, "a session's keys read");
+    assert_eq!(left_by(|| exchange(&client, &keys)), 0, "a fresh exchange");
+    let both = Zeroizing::new(format!("{}\n{}", line.as_str(), fresh.as_str()));
+    assert_eq!(left_by(|| CapturedSession::read_all(&both)), 0, "fresh secrets read");
     assert_eq!(
         left_by(|| Box::new(Protection::new(&keys, Limits::default(), Time::ZERO))),
         0,

@@ -106,6 +106,8 @@ pub enum Frame<P> {
     },
     /// A receiver report (MPMTP-AR §3.6 [R6]).
     Report(Report),
+    /// A fresh public key for packet protection.
+    KeyExchange(KeyExchange),
     /// The sender has no more data and asks to close (SHUTDOWN of [R3]).
     Shutdown,
     /// Answers [`Frame::Shutdown`] after all data has been sent and acknowledged.
@@ -305,6 +307,15 @@ pub struct Report {
     pub highest_fsn: Fsn,
     /// Highest stream offset received on it (the highest TSN).
     pub highest_tsn: u64,
+}
+
+/// One end's half of a fresh key exchange. The client offers one, and the server answers it under the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyExchange {
+    /// Counts the exchanges of a session from 1.
+    pub number: u64,
+    /// An X25519 public key (RFC 7748), used for this exchange only.
+    pub key: [u8; 32],
 }
 
 /// Why a session ends.

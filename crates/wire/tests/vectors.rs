@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use anabranch_wire::{
     Ack, AckPath, AddressFrame, ArrivalTime, Close, DatagramFrame, DatagramNumber, EcnCounts, Frame, Fsn,
-    Header, Kind, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus, PathUse, Pid, Report,
-    ResetToken, Span, StreamFrame, StreamId, abandon_reason, close_code, decode_frames, decode_params,
-    encode_frames, encode_params, expand_fsn, packet_encoded_len, rewrite_for_hop,
+    Header, KeyExchange, Kind, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus, PathUse, Pid,
+    Report, ResetToken, Span, StreamFrame, StreamId, abandon_reason, close_code, decode_frames,
+    decode_params, encode_frames, encode_params, expand_fsn, packet_encoded_len, rewrite_for_hop,
 };
 use bytes::Bytes;
 use serde_json::Value;
@@ -117,6 +117,9 @@ fn path_frame(of: &Value) -> Option<Frame<Bytes>> {
             path: (!of["path"].is_null()).then(|| path(of)),
         }),
         "add_address" => Frame::AddAddress(AddressFrame { id: field(of, "id"), address: address() }),
+        "key_exchange" => {
+            Frame::KeyExchange(KeyExchange { number: field(of, "number"), key: fixed(of, "key") })
+        }
         "remove_address" => Frame::RemoveAddress { id: field(of, "id") },
         "observed_address" => Frame::ObservedAddress { path: path(of), address: address() },
         "report" => Frame::Report(Report {
@@ -226,7 +229,7 @@ fn packets_are_as_published() {
         assert_eq!(written.len(), packet_encoded_len(&frames), "{name}");
         assert_eq!(decode_frames(written.into()).unwrap().as_slice(), frames.as_slice(), "{name}");
     }
-    assert_eq!(types.len(), 26, "every frame has a vector: {types:?}");
+    assert_eq!(types.len(), 27, "every frame has a vector: {types:?}");
 }
 
 #[test]

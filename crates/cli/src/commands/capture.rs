@@ -85,14 +85,10 @@ fn nothing(path: &Path) -> Failure {
 
 fn read_keys(path: &Path) -> Result<Vec<CapturedSession>, Failure> {
     let text = fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let read = |(number, line)| {
-        CapturedSession::from_line(line).map_err(|error| {
-            Failure::local(format!("{}, line {}: {error}", path.display(), number + 1))
-                .hint("the file has to be as `--capture-keys` wrote it")
-        })
-    };
-    lines.map(read).collect()
+    CapturedSession::read_all(&text).map_err(|(line, error)| {
+        Failure::local(format!("{}, line {line}: {error}", path.display()))
+            .hint("the file has to be as `--capture-keys` wrote it")
+    })
 }
 
 /// Writes decrypted packets as qlog, from the view of the end that wrote the keys. Leaves out packets without

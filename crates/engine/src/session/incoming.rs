@@ -202,6 +202,7 @@ impl<P: Payload> Session<P> {
             Frame::AddAddress(added) => self.addresses.handle_add(&mut flight.out, added),
             Frame::RemoveAddress { id } => self.addresses.handle_remove(&mut flight.out, id),
             Frame::ObservedAddress { path, address } => flight.observe(path, address),
+            Frame::KeyExchange(half) => self.exchanges.handle(half),
             Frame::Report(report) => reports::handle_report(flight, &report),
             Frame::Shutdown => self.handle_shutdown(),
             Frame::ShutdownAck => self.handle_shutdown_ack(now),

@@ -21,6 +21,7 @@
 //! | `datagrams` | `Datagrams` | datagrams, copies of them, and parity |
 //! | `reports` | `Reports` | receiver reports |
 //! | `addresses` | `Addresses` | further addresses of both ends |
+//! | `exchanges` | `Exchanges` | halves of key exchanges, for the driver |
 //!
 //! Most components act on the `Flight`, which they get as an argument. The application's calls are in this file. Three
 //! files only decide the order of work: `incoming` handles messages, `outgoing` produces them, `timing` does what is due.
@@ -30,6 +31,7 @@ mod addresses;
 mod clock;
 mod coupling;
 mod datagrams;
+mod exchanges;
 mod flight;
 mod handshake;
 mod incoming;
@@ -54,7 +56,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anabranch_wire::{
-    DatagramFrame, MAX_REASON_LEN, Message, Params, PathId, PathUse, Payload, Pid, Side, StreamId, Time,
+    DatagramFrame, KeyExchange, MAX_REASON_LEN, Message, Params, PathId, PathUse, Payload, Pid, Side,
+    StreamId, Time,
 };
 
 pub use datagrams::DatagramError;
@@ -72,6 +75,7 @@ use crate::stream::{MemoryBudget, Read, StreamError};
 
 use addresses::Addresses;
 use datagrams::Datagrams;
+use exchanges::Exchanges;
 use flight::Flight;
 use handshake::Handshake;
 use path_control::PathControl;
@@ -93,6 +97,7 @@ pub struct Session<P> {
     control: PathControl,
     handshake: Handshake,
     addresses: Addresses,
+    exchanges: Exchanges,
 }
 
 impl<P: Payload> Session<P> {
@@ -114,6 +119,7 @@ impl<P: Payload> Session<P> {
             control: PathControl::new(&config, side, budget, now),
             handshake: Handshake::new(local, now),
             addresses: Addresses::default(),
+            exchanges: Exchanges::default(),
             flight: Flight::new(config, side, pids, streams, now),
         };
         let (flight, control) = (&mut session.flight, &mut session.control);
@@ -207,6 +213,17 @@ impl<P: Payload> Session<P> {
     /// The next change of the PIDs that belong to this session. Drivers apply it before they send anything.
     pub fn poll_pid_change(&mut self) -> Option<PidChange> {
         self.flight.out.pid_changes.pop_oldest()
+    }
+
+    /// Sends this end's half of a key exchange to the peer, until it is acknowledged or another follows.
+    pub fn send_key_exchange(&mut self, half: KeyExchange) {
+        self.flight.clock.forget_timeout();
+        self.exchanges.send(&mut self.flight.out, half);
+    }
+
+    /// The peer's half of a key exchange, if another has come.
+    pub fn poll_key_exchange(&mut self) -> Option<KeyExchange> {
+        self.exchanges.poll()
     }
 
     /// Opens a stream; `None` until [`Event::StreamsAvailable`] if the peer allows no more.

@@ -204,6 +204,7 @@ impl<P: Payload> Session<P> {
         match control {
             Control::AckPath => Some(self.flight.acks.frame()),
             Control::NewPid(_) | Control::PathAbandon(_) => self.control.ids.frame(control),
+            Control::KeyExchange => self.exchanges.frame(),
             Control::AddAddress(_) | Control::RemoveAddress(_) => self.addresses.frame(control),
             Control::Shutdown => Some(Frame::Shutdown),
             Control::ShutdownAck => Some(Frame::ShutdownAck),

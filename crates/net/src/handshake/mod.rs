@@ -160,7 +160,7 @@ fn open_session(
     let identity = Identity { peer: pending.remote, share: pending.share };
     let accepted = pending.accept(secret.as_ref(), &encoded(engine.local_params()));
     let accepted = accepted.inspect_err(|error| tracing::warn!(%error, "cannot answer a handshake")).ok()?;
-    endpoint.taps.tell_keys(&accepted.keys);
+    endpoint.taps.tell_keys(|| accepted.keys.to_line());
     let keys = Protection::new(&accepted.keys, endpoint.limits.keys, now);
     let handshake = Handshake::Answered { body: accepted.body, params, init: id };
     let core = Core::new(engine, handshake, Direct::server());
@@ -212,7 +212,7 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
     match result.map(|(keys, params)| (keys, decode_params(&params))) {
         Ok((keys, Ok(params))) => {
             core.handshake = Handshake::Greeted { body: body.into(), params: params.clone() };
-            session.endpoint.taps.tell_keys(&keys);
+            session.endpoint.taps.tell_keys(|| keys.to_line());
             session.set_keys(Protection::new(&keys, session.endpoint.limits.keys, now));
             core.engine.handle_message(now, &arrival, Message::InitAck(params));
         }

@@ -12,7 +12,7 @@ use anabranch_engine::{
     Route, Session as Engine,
 };
 use anabranch_secure::{InitId, Refusal};
-use anabranch_wire::{Kind, Message, PathId, Pid, Side, Span, Time, close_code};
+use anabranch_wire::{KeyExchange, Kind, Message, PathId, Pid, Side, Span, Time, close_code};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::broadcast;
@@ -52,6 +52,8 @@ pub(crate) struct Outcome {
     pub(crate) finished: bool,
     /// How long to keep old keys, if that has changed.
     pub(crate) retention: Option<Span>,
+    /// The peer's half of a fresh key exchange.
+    pub(crate) half: Option<KeyExchange>,
     /// The session has come to rest.
     pub(crate) rests: bool,
     /// Closed paths for which no late packets are expected any more.
@@ -217,6 +219,7 @@ impl Core {
             }
             session.endpoint.sessions.pids.apply(session, change);
         }
+        outcome.half = outcome.half.or_else(|| self.engine.poll_key_exchange());
         while let Some(event) = self.engine.poll_event() {
             self.on_event(session, now, &event, (outcome, woken));
             let telling = matches!(

@@ -56,6 +56,14 @@ impl Outgoing {
 /// Most pairs of address and PID remembered of a session, enough for several on each of its paths.
 const MOST_PEERS: usize = 64;
 
+/// The result of sending a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) peers: NewPeers,
+    /// This end's half of a fresh key exchange is due.
+    pub(crate) wants_exchange: bool,
+}
+
 /// Pairs used for the first time, and older ones forgotten in exchange.
 #[derive(Debug, Default)]
 pub(crate) struct NewPeers {
@@ -136,7 +144,7 @@ impl Outbox {
         self.blocked.retain(|blocked| !blocked.socket.is_gone());
     }
 
-    /// Seals and sends everything in the queue. Returns the pairs of address and PID that are new.
+    /// Seals and sends everything in the queue.
     ///
     /// # Errors
     /// If the keys may not seal any more; then the session must end.
@@ -145,7 +153,7 @@ impl Outbox {
         sockets: &Sockets,
         protection: &Mutex<Option<Protection>>,
         (now, scratch): (Time, &mut Scratch),
-    ) -> Result<NewPeers, SealError> {
+    ) -> Result<Sent, SealError> {
         let Scratch { queue, order, buffer } = scratch;
         // Sort by path: a scheduler that spreads packets would cause many small batches. Order matters only within a
         // path, and a stable sort keeps it.
@@ -153,10 +161,10 @@ impl Outbox {
         order.extend(0..queue.len());
         order.sort_by_key(|at| queue[*at].path());
         buffer.clear();
-        let mut keys = Keys { protection, held: None, phase: false, now };
+        let mut keys = Keys { protection, held: None, phase: false, wants_exchange: false, now };
         let result = self.send_in_order(sockets, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
         queue.clear();
-        result
+        Ok(Sent { peers: result?, wants_exchange: keys.wants_exchange })
     }
 
     fn send_in_order<'a>(
@@ -298,6 +306,7 @@ struct Keys<'a> {
     protection: &'a Mutex<Option<Protection>>,
     held: Option<MutexGuard<'a, Option<Protection>>>,
     phase: bool,
+    wants_exchange: bool,
     now: Time,
 }
 
@@ -315,7 +324,10 @@ impl Keys<'_> {
     ) -> Result<(), SealError> {
         if self.held.is_none() {
             let mut guard = lock_keys(self.protection);
-            self.phase = guard.as_mut().is_some_and(|keys| keys.key_phase(self.now));
+            if let Some(keys) = guard.as_mut() {
+                self.phase = keys.key_phase(self.now);
+                self.wants_exchange |= keys.wants_exchange(self.now);
+            }
             self.held = Some(guard);
         }
         let Some(keys) = self.held.as_mut().and_then(|guard| guard.as_mut()) else {

@@ -18,6 +18,7 @@ mod responder;
 
 use std::fmt;
 
+use anabranch_wire::Side;
 use snow::{Builder, HandshakeState};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -138,6 +139,8 @@ impl fmt::Display for Refusal {
 pub struct SessionKeys {
     pub(crate) send: Zeroizing<[u8; 32]>,
     pub(crate) receive: Zeroizing<[u8; 32]>,
+    /// Which end these keys are for.
+    pub(crate) side: Side,
     /// Hash of the whole handshake: the same at both ends, different for every session, not secret.
     pub id: [u8; 32],
 }
@@ -215,7 +218,7 @@ fn session_keys(noise: &mut HandshakeState) -> SessionKeys {
     to_client.zeroize();
     let mut id = [0; 32];
     id.copy_from_slice(noise.get_handshake_hash());
-    SessionKeys { send, receive, id }
+    SessionKeys { send, receive, side: Side::Client, id }
 }
 
 #[cfg(test)]

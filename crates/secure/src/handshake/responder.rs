@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anabranch_wire::Side;
 use snow::HandshakeState;
 use zeroize::Zeroizing;
 
@@ -102,6 +103,7 @@ impl PendingInit {
         cookie::put_mac1(&self.remote, &mut body[..ACK_PADDING_AT]);
         let mut keys = session_keys(&mut self.noise);
         std::mem::swap(&mut keys.send, &mut keys.receive);
+        keys.side = Side::Server;
         Ok(Accepted { body, keys })
     }
 }

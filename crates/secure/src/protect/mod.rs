@@ -12,6 +12,12 @@
 //! The peer follows as soon as it opens a packet of the new phase. A peer that moves on again before it can have seen this
 //! end in the current phase breaks the rule, and the session closes.
 //!
+//! **Fresh secrets.** About every 100 s under load both ends agree on a fresh secret ([`Protection::exchange`]). Then a
+//! sender begins the next phase with that secret mixed in as soon as the rules above allow it: the client when it has the
+//! server's half, the server when it has opened a packet of the client that has it. Each direction mixes by itself. A
+//! volume or an age that starts a phase before that starts it without, so no peer can keep keys from changing. The
+//! receiver tries both keys of the next phase.
+//!
 //! **Choosing a key** for an arriving packet usually needs no trial. A packet with the current bit uses the current key.
 //! With the other bit, a number below the first of the current phase on the same path means the previous phase, a number
 //! above it the next phase. If nothing of the current phase arrived on the path yet (a slow path), the previous phase is
@@ -25,12 +31,15 @@ mod sealer;
 
 use std::fmt;
 
-use anabranch_wire::{Fsn, Header, PathId, Span, TAG_LEN, Time};
+use anabranch_wire::{Fsn, Header, KeyExchange, PathId, Side, Span, TAG_LEN, Time};
+use zeroize::Zeroizing;
 
 use self::opener::{KeyOf, Opener};
 use self::sealer::Sealer;
 use crate::SessionKeys;
+use crate::fresh::{Exchange, FreshSecret, UnusableKey};
 use crate::phase::KeyChain;
+use crate::secret;
 
 /// When keys change, and when a session must end. The defaults are for AES-GCM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +53,9 @@ pub struct Limits {
     /// Time from the start of a phase after which the next packet starts the next one. Two minutes, as in WireGuard: a stolen
     /// key opens at most two minutes of traffic.
     pub rekey_after: Span,
+    /// Time from one fresh exchange to the next. It leaves 20 s for the exchange, so that phases older than `rekey_after`
+    /// are rare, and a stolen chain of keys opens at most two minutes of traffic, too.
+    pub exchange_after: Span,
     /// Packets that failed to open, over all phases, after which the session ends: RFC 9001 §6.6 gives 2^52 for AES-GCM.
     pub max_forgeries: u64,
     /// Retention time until [`Protection::set_retention`] is called.
@@ -57,6 +69,7 @@ impl Default for Limits {
             rekey_at_once_after_packets: (1 << 22) + (1 << 21),
             max_packets: 1 << 23,
             rekey_after: Span::from_secs(120),
+            exchange_after: Span::from_secs(100),
             max_forgeries: 1 << 52,
             retention: Span::from_secs(3),
         }
@@ -140,6 +153,18 @@ pub struct Protection {
     retention: Span,
     sealer: Sealer,
     opener: Opener,
+    exchange: Exchange,
+    /// The first bytes of the session's id, for captures.
+    session: [u8; 8],
+}
+
+/// The result of [`Protection::exchange`].
+#[derive(Debug, Default)]
+pub struct Exchanged {
+    /// This end's half, which must reach the peer.
+    pub half: Option<KeyExchange>,
+    /// The secret, when the exchange is complete at this end. Only captures need it.
+    pub fresh: Option<FreshSecret>,
 }
 
 impl fmt::Debug for Protection {
@@ -161,6 +186,8 @@ impl Protection {
             retention: limits.retention,
             sealer: Sealer::new(KeyChain::new(keys.send.clone()), now),
             opener: Opener::new(KeyChain::new(keys.receive.clone())),
+            exchange: Exchange::new(keys.side, now, limits.exchange_after),
+            session: keys.short_id(),
         }
     }
 
@@ -178,6 +205,53 @@ impl Protection {
             self.sealer.advance(now);
         }
         bit(self.sealer.phase)
+    }
+
+    /// Whether [`Protection::exchange`] should be called though no half of the peer has come. Cheap, so ask with each batch.
+    #[must_use]
+    pub fn wants_exchange(&self, now: Time) -> bool {
+        let is_free = || self.is_confirmed() && !self.opener.is_expecting() && self.sealer.fresh.is_none();
+        now >= self.exchange.due_at() && is_free()
+    }
+
+    /// Takes the peer's half of a fresh exchange, if one has come, and makes this end's when it is due. `random` must be 32
+    /// fresh random bytes. Costs one or two operations of X25519; a peer causes them at most twice in
+    /// [`Limits::exchange_after`].
+    ///
+    /// # Errors
+    /// When the peer's key cannot be used; then the session must close.
+    pub fn exchange(
+        &mut self,
+        now: Time,
+        half: Option<&KeyExchange>,
+        random: [u8; 32],
+    ) -> Result<Exchanged, UnusableKey> {
+        let random = secret::take(random);
+        let pause = self.limits.exchange_after;
+        let mut exchanged = Exchanged::default();
+        if let Some(half) = half
+            && let Some(fresh) = self.exchange.handle(now, (half, pause))?
+        {
+            // The server has answered, so it can open what is sealed with the secret.
+            self.sealer.fresh = Some(fresh.clone());
+            exchanged.fresh = Some(fresh);
+        }
+        if self.wants_exchange(now)
+            && let Some((half, fresh)) = self.exchange.next_half(now, (*random, pause))?
+        {
+            exchanged.half = Some(half);
+            exchanged.fresh = fresh;
+        }
+        if let Some(fresh) = &exchanged.fresh {
+            self.opener.expect(fresh.clone());
+        }
+        Ok(exchanged)
+    }
+
+    /// A fresh secret as a line of text, for [`CapturedSession::read_all`](crate::CapturedSession::read_all).
+    #[must_use]
+    pub fn line_of(&self, fresh: &FreshSecret) -> Zeroizing<String> {
+        fresh.to_line(self.session)
     }
 
     /// Key phases so far, for statistics.
@@ -234,8 +308,8 @@ impl Protection {
             self.opener.forgeries += 1;
             return Err(OpenError::NotAuthentic);
         };
-        if used == KeyOf::Next {
-            self.follow(now)?;
+        if matches!(used, KeyOf::Next | KeyOf::Fresh) {
+            self.follow(now, used)?;
         }
         self.opener.note(now, used, envelope);
         Ok(text)
@@ -272,20 +346,26 @@ impl Protection {
         let packets = self.sealer.packets;
         let aged = packets > 0 && now.since(self.sealer.began) >= self.limits.rekey_after;
         let calm = now.since(confirmed_at) >= self.retention;
+        let fresh = self.sealer.fresh.is_some();
         packets >= self.limits.rekey_at_once_after_packets
-            || (calm && (aged || packets >= self.limits.rekey_after_packets))
+            || (calm && (fresh || aged || packets >= self.limits.rekey_after_packets))
     }
 
     /// Moves to the next phase because the peer did.
-    fn follow(&mut self, now: Time) -> Result<(), OpenError> {
-        if self.sealer.phase == self.opener.phase {
-            if self.sealer.packets == 0 {
-                return Err(OpenError::KeyUpdateViolation);
-            }
-            self.sealer.advance(now);
+    fn follow(&mut self, now: Time, used: KeyOf) -> Result<(), OpenError> {
+        let follows = self.sealer.phase == self.opener.phase;
+        if follows && self.sealer.packets == 0 {
+            return Err(OpenError::KeyUpdateViolation);
         }
         let retire_at = now + self.retention;
-        self.opener.advance(now, retire_at);
+        let fresh = self.opener.advance(now, used, retire_at);
+        if self.exchange.side() == Side::Server && fresh.is_some() {
+            // Only now is it certain that the client has the secret.
+            self.sealer.fresh = fresh;
+        }
+        if follows {
+            self.sealer.advance(now);
+        }
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use anabranch_wire::{Fsn, PathId, RangeSet, Side, Time};
 
 use super::{Envelope, OpenError, bit};
+use crate::fresh::FreshSecret;
 use crate::phase::{KeyChain, PhaseKey};
 use crate::replay::ReplayWindow;
 
@@ -14,7 +15,9 @@ pub(super) const MAX_CLOSED_RUNS: usize = 256;
 pub(super) enum KeyOf {
     Previous,
     Present,
+    /// Or the next phase with the fresh secret: the sender decides.
     Next,
+    Fresh,
     /// The path's numbers do not decide: the previous phase, then the next.
     PreviousOrNext,
 }
@@ -27,13 +30,33 @@ struct Arrivals {
     phase_start: Option<Fsn>,
 }
 
+/// A key that the peer may use next, and the chain behind it.
+struct Candidate {
+    key: PhaseKey,
+    chain: KeyChain,
+}
+
+impl Candidate {
+    fn new(chain: &KeyChain, fresh: Option<&FreshSecret>) -> Box<Self> {
+        let mut chain = chain.clone();
+        if let Some(fresh) = fresh {
+            chain.mix(fresh);
+        }
+        Box::new(Self { key: chain.advance(), chain })
+    }
+}
+
 /// Opens with the keys of three phases: the previous, the current and the next.
 pub(super) struct Opener {
     chain: KeyChain,
     previous: Option<(PhaseKey, Time)>,
     present: PhaseKey,
     /// Derived when a packet first needs it: most sessions end in their first phase.
-    next: Option<PhaseKey>,
+    next: Option<Box<Candidate>>,
+    /// The same with the fresh secret.
+    mixed: Option<Box<Candidate>>,
+    /// The peer may mix it into its next phase, or into a later one.
+    fresh: Option<FreshSecret>,
     pub(super) phase: u64,
     /// When the first packet of the current phase was opened.
     pub(super) confirmed_at: Option<Time>,
@@ -51,6 +74,8 @@ impl Opener {
             previous: None,
             present,
             next: None,
+            mixed: None,
+            fresh: None,
             phase: 0,
             confirmed_at: None,
             forgeries: 0,
@@ -119,33 +144,53 @@ impl Opener {
     ) -> Option<KeyOf> {
         let Envelope { path, fsn, ref aad, .. } = *envelope;
         let previous = self.previous.as_ref().map(|(key, _)| key);
-        let fits = match key {
-            KeyOf::Present => self.present.open(path, fsn, aad, text, tag),
-            KeyOf::Next => self.next().open(path, fsn, aad, text, tag),
-            KeyOf::Previous => previous?.open(path, fsn, aad, text, tag),
-            KeyOf::PreviousOrNext if previous?.try_open(path, fsn, aad, text, tag) => {
-                return Some(KeyOf::Previous);
-            }
-            KeyOf::PreviousOrNext => {
-                return self.next().open(path, fsn, aad, text, tag).then_some(KeyOf::Next);
-            }
-        };
-        fits.then_some(key)
+        match key {
+            KeyOf::Present => self.present.open(path, fsn, aad, text, tag).then_some(key),
+            KeyOf::Previous => previous?.open(path, fsn, aad, text, tag).then_some(key),
+            KeyOf::PreviousOrNext if previous?.try_open(path, fsn, aad, text, tag) => Some(KeyOf::Previous),
+            KeyOf::Next | KeyOf::Fresh | KeyOf::PreviousOrNext => self.open_next(envelope, text, tag),
+        }
     }
 
-    fn next(&mut self) -> &PhaseKey {
-        self.next.get_or_insert_with(|| self.chain.advance())
+    /// Opens with a key of the next phase: with the fresh secret if there is one, and without it.
+    fn open_next(&mut self, envelope: &Envelope, text: &mut [u8], tag: &[u8]) -> Option<KeyOf> {
+        let Envelope { path, fsn, ref aad, .. } = *envelope;
+        if let Some(fresh) = &self.fresh {
+            let mixed = self.mixed.get_or_insert_with(|| Candidate::new(&self.chain, Some(fresh)));
+            if mixed.key.try_open(path, fsn, aad, text, tag) {
+                return Some(KeyOf::Fresh);
+            }
+        }
+        let next = self.next.get_or_insert_with(|| Candidate::new(&self.chain, None));
+        next.key.open(path, fsn, aad, text, tag).then_some(KeyOf::Next)
     }
 
-    pub(super) fn advance(&mut self, now: Time, retire_at: Time) {
-        let next = self.next.take().unwrap_or_else(|| self.chain.advance());
-        let previous = std::mem::replace(&mut self.present, next);
+    /// The fresh secret that the peer may use from now on.
+    pub(super) fn expect(&mut self, fresh: FreshSecret) {
+        self.fresh = Some(fresh);
+        self.mixed = None;
+    }
+
+    /// True while the peer has not used the fresh secret.
+    pub(super) fn is_expecting(&self) -> bool {
+        self.fresh.is_some()
+    }
+
+    /// Moves to the next phase, whose key has just opened a packet. Returns the fresh secret if it is in that key.
+    pub(super) fn advance(&mut self, now: Time, used: KeyOf, retire_at: Time) -> Option<FreshSecret> {
+        let (next, mixed) = (self.next.take(), self.mixed.take());
+        let fresh = if used == KeyOf::Fresh { self.fresh.take() } else { None };
+        let opened = if fresh.is_some() { mixed } else { next };
+        let Candidate { key, chain } = *opened.unwrap_or_else(|| Candidate::new(&self.chain, fresh.as_ref()));
+        self.chain = chain;
+        let previous = std::mem::replace(&mut self.present, key);
         self.previous = Some((previous, retire_at));
         self.phase += 1;
         self.confirmed_at = Some(now);
         for (_, path) in &mut self.paths {
             path.phase_start = None;
         }
+        fresh
     }
 
     /// Records an authentic packet.

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use anabranch_wire::{PathId, TAG_LEN, Time};
 
 use super::{Envelope, SealError, bit};
+use crate::fresh::FreshSecret;
 use crate::phase::{KeyChain, PhaseKey};
 
 /// Seals with the key of the current phase.
 pub(super) struct Sealer {
     chain: KeyChain,
     key: PhaseKey,
+    /// To be mixed into the next phase.
+    pub(super) fresh: Option<FreshSecret>,
     pub(super) phase: u64,
     pub(super) began: Time,
     pub(super) packets: u64,
@@ -21,11 +24,14 @@ pub(super) struct Sealer {
 impl Sealer {
     pub(super) fn new(mut chain: KeyChain, now: Time) -> Self {
         let key = chain.advance();
-        Self { chain, key, phase: 0, began: now, packets: 0, next: BTreeMap::new() }
+        Self { chain, key, fresh: None, phase: 0, began: now, packets: 0, next: BTreeMap::new() }
     }
 
     /// Moves to the next key. Under a new key all numbers are unused, so the old ones are dropped.
     pub(super) fn advance(&mut self, now: Time) {
+        if let Some(fresh) = self.fresh.take() {
+            self.chain.mix(&fresh);
+        }
         self.key = self.chain.advance();
         self.phase += 1;
         self.began = now;

@@ -22,12 +22,14 @@ fn limits() -> Limits {
 
 /// Both ends of a session.
 fn pair(limits: Limits) -> (Protection, Protection) {
-    let keys = |send, receive| SessionKeys {
+    let keys = |send, receive, side| SessionKeys {
         send: Zeroizing::new([send; 32]),
         receive: Zeroizing::new([receive; 32]),
+        side,
         id: [0; 32],
     };
-    (Protection::new(&keys(1, 2), limits, at(0)), Protection::new(&keys(2, 1), limits, at(0)))
+    let (client, server) = (keys(1, 2, Side::Client), keys(2, 1, Side::Server));
+    (Protection::new(&client, limits, at(0)), Protection::new(&server, limits, at(0)))
 }
 
 /// Header, sealed text, tag: as transmitted.

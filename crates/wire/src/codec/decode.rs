@@ -7,8 +7,8 @@ use super::{MAX_ACK_RANGES, MAX_FRAMES, MAX_PLACE, kind};
 use crate::varint::VARINT_MAX;
 use crate::{
     Ack, AckPath, AddressFrame, ArrivalTime, Close, DatagramFrame, DatagramNumber, DecodeError, EcnCounts,
-    Frame, Frames, Fsn, Header, MAX_BLOCK, MarkedFrame, NewPid, ParityFrame, PathId, PathStatus, PathUse,
-    Ranges, Report, Span, StreamFrame, StreamId,
+    Frame, Frames, Fsn, Header, KeyExchange, MAX_BLOCK, MarkedFrame, NewPid, ParityFrame, PathId, PathStatus,
+    PathUse, Ranges, Report, Span, StreamFrame, StreamId,
 };
 
 /// Decodes the frames of one packet. Their data share the packet's memory, which lives as long as any of them. Copy the
@@ -216,6 +216,10 @@ fn control(reader: &mut Reader<Bytes>, first: u8) -> Result<Frame<Bytes>, Decode
             packets: reader.varint("packets received")?,
             highest_fsn: Fsn(reader.varint("highest FSN")?),
             highest_tsn: reader.varint("highest TSN")?,
+        }),
+        kind::KEY_EXCHANGE => Frame::KeyExchange(KeyExchange {
+            number: reader.varint_within("number of a key exchange", 1, VARINT_MAX)?,
+            key: reader.array("public key")?,
         }),
         kind::SHUTDOWN => Frame::Shutdown,
         kind::SHUTDOWN_ACK => Frame::ShutdownAck,

@@ -99,6 +99,10 @@ fn put_frame(frame: &Frame<Bytes>, position: Position, out: &mut impl BufMut) {
             put_address(*address, out);
         }
         Frame::Report(report) => put_fields(kind::REPORT, &report_to_wire(report), out),
+        Frame::KeyExchange(exchange) => {
+            put_fields(kind::KEY_EXCHANGE, &[exchange.number], out);
+            out.put_slice(&exchange.key);
+        }
         Frame::Shutdown => out.put_u8(kind::SHUTDOWN),
         Frame::ShutdownAck => out.put_u8(kind::SHUTDOWN_ACK),
         Frame::Close(close) => {

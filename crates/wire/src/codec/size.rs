@@ -99,6 +99,7 @@ impl<P: Payload> Frame<P> {
             Self::RemoveAddress { id } => fields_len(&[*id]),
             Self::ObservedAddress { path, address } => fields_len(&[path.0.into()]) + address_len(address),
             Self::Report(report) => fields_len(&report_to_wire(report)),
+            Self::KeyExchange(exchange) => fields_len(&[exchange.number]) + exchange.key.len(),
             Self::Close(close) => fields_len(&[close.code]) + 1 + reason_of(close).len(),
         }
     }

@@ -12,8 +12,8 @@ use super::*;
 use crate::varint::VARINT_MAX;
 use crate::{
     Ack, AckPath, AddressFrame, ArrivalTime, CODED_HEAD, Close, DatagramFrame, DatagramNumber, DecodeError,
-    EcnCounts, Frame, Fsn, Length, MAX_BLOCK, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus,
-    PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
+    EcnCounts, Frame, Fsn, KeyExchange, Length, MAX_BLOCK, MarkedFrame, NewPid, Params, ParityFrame, PathId,
+    PathStatus, PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
 };
 
 /// Every length of a variable-length integer is as likely as another.
@@ -161,6 +161,8 @@ fn path_control() -> impl Strategy<Value = Frame<Bytes>> {
             .prop_map(|(sequence, path)| Frame::AckPath(AckPath { sequence, path })),
         (number(), address()).prop_map(|(id, address)| Frame::AddAddress(AddressFrame { id, address })),
         number().prop_map(|id| Frame::RemoveAddress { id }),
+        (1..=VARINT_MAX, any::<[u8; 32]>())
+            .prop_map(|(number, key)| Frame::KeyExchange(KeyExchange { number, key })),
         (path(), address()).prop_map(|(path, address)| Frame::ObservedAddress { path, address }),
         (path(), number(), number(), number(), number()).prop_map(
             |(path, bytes, packets, highest_fsn, highest_tsn)| {

@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
 use anabranch_engine::{AbandonReason, Arrival, CloseReason, PathInfo, Reservation};
-use anabranch_secure::{Envelope, OpenError, Protection, PublicKey, ShareId};
-use anabranch_wire::{Fsn, Header, Message, Packet, PathId, Side, Time, close_code, expand_fsn};
+use anabranch_secure::{Envelope, Exchanged, OpenError, Protection, PublicKey, ShareId};
+use anabranch_wire::{Fsn, Header, KeyExchange, Message, Packet, PathId, Side, Time, close_code, expand_fsn};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::core::{Core, Outcome};
-use super::outbox::{Outbox, Scratch, lock_keys};
+use super::outbox::{Outbox, Scratch, Sent, lock_keys};
 use super::wakers::{Wait, Woken};
 use crate::buffers::thriftier;
 use crate::endpoint::inner::{EndpointInner, count};
@@ -196,6 +196,9 @@ impl SessionInner {
             drop(core);
             self.set_deadline(deadline);
             woken.into_iter().for_each(std::task::Waker::wake);
+            if let Some(half) = &outcome.half {
+                self.exchange_keys(now, Some(half));
+            }
             self.carry_out(outcome, outbox);
             if scratch.queue.is_empty() {
                 return;
@@ -207,10 +210,14 @@ impl SessionInner {
                 self.wake_driver();
             }
             match sent {
-                Ok(peers) if peers.used.is_empty() => {}
-                Ok(peers) => {
-                    self.endpoint.sessions.resets.forget(self, &peers.in_place_of);
-                    self.endpoint.sessions.resets.watch(self, &peers.used);
+                Ok(Sent { peers, wants_exchange }) => {
+                    if !peers.used.is_empty() {
+                        self.endpoint.sessions.resets.forget(self, &peers.in_place_of);
+                        self.endpoint.sessions.resets.watch(self, &peers.used);
+                    }
+                    if wants_exchange {
+                        self.exchange_keys(now, None);
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "session cannot seal any more");
@@ -250,6 +257,27 @@ impl SessionInner {
             // A session that was never established has no deadline left to end its task.
             self.wake_driver();
         }
+    }
+
+    /// Takes the peer's half of a fresh key exchange, if one has come, and has this end's sent if it is due.
+    fn exchange_keys(&self, now: Time, half: Option<&KeyExchange>) {
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).expect("the operating system has random bytes");
+        let mut guard = lock_keys(&self.protection);
+        let Some(keys) = guard.as_mut() else { return };
+        let exchanged = keys.exchange(now, half, random);
+        if let Ok(Exchanged { fresh: Some(fresh), .. }) = &exchanged {
+            self.endpoint.taps.tell_keys(|| keys.line_of(fresh));
+        }
+        drop(guard);
+        match exchanged {
+            Ok(Exchanged { half: Some(half), .. }) => self.core().engine.send_key_exchange(half),
+            Ok(_) => return,
+            Err(error) => {
+                self.core().engine.abort(now, close_code::PROTOCOL_VIOLATION, &error.to_string());
+            }
+        }
+        self.wanted.store(true, Ordering::SeqCst);
     }
 
     fn set_deadline(&self, deadline: Time) {
