@@ -13,10 +13,10 @@ pub const OUTPUT: &str = "Output";
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Global {
-    /// Say more: -v for what happens, -vv and -vvv for every detail
+    /// Log more: -v for events, -vv and -vvv for every detail
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet", help_heading = OUTPUT)]
     pub verbose: u8,
-    /// Say nothing but results and errors
+    /// Print only results and errors
     #[arg(short, long, global = true, help_heading = OUTPUT)]
     pub quiet: bool,
     /// Colours: auto, always or never

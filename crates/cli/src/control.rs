@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 /// The option.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ControlOption {
-    /// A Unix socket by which `anabranch path` shows and changes the paths of this command while it runs
+    /// Unix socket for `anabranch path` while this command runs
     #[arg(long, value_name = "FILE", help_heading = "Network", value_hint = ValueHint::FilePath)]
     pub control: Option<PathBuf>,
 }

@@ -11,14 +11,15 @@ use crate::errors::Failure;
 /// Options that set path rules.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PathOptions {
-    /// How to use paths that fit: PATTERN=USE or PATTERN=USE:CAP, such as wwan*=backup; may be given again, the first that fits decides
+    /// How to use paths that fit: PATTERN=USE or PATTERN=USE:CAP, such as wwan*=backup; of several, the first that fits
+    /// decides
     ///
-    /// PATTERN is an interface (wwan0, wlan*), an address at either end (10.0.0.0/8), from:ADDRESS, to:ADDRESS, relay:KEY, relay:*
-    /// or *. USE is primary, backup (while no primary path works), metered (while no other works) or never. CAP is how many
-    /// bytes such paths may carry together, both ways and headers included, such as 500MB.
+    /// PATTERN is an interface (wwan0, wlan*), an address at either end (10.0.0.0/8), from:ADDRESS, to:ADDRESS,
+    /// relay:KEY, relay:* or *. USE is primary, backup (while no primary path works), metered (while no other works) or
+    /// never. CAP limits the bytes of all such paths together, both ways, such as 500MB.
     #[arg(long = "path-rule", value_name = "RULE", value_parser = parse_rule, help_heading = "Network")]
     pub rules: Vec<PathRule>,
-    /// More rules, in a file; those of `--path-rule` are asked first
+    /// A file of rules, which follow those of `--path-rule`
     #[arg(long = "path-rules", value_name = "FILE", value_hint = clap::ValueHint::FilePath, help_heading = "Network")]
     pub file: Option<PathBuf>,
 }

@@ -8,11 +8,11 @@ use crate::values;
 /// Options that name controllers.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ControllerOptions {
-    /// A controller that grants this machine the use of relays; it has to list its key. May be given again: any will do
+    /// A controller that grants relays to this machine, whose key it lists; any of several will do
     #[arg(long = "controller", value_name = "KEY@ADDRESS", help_heading = "Network")]
     #[arg(env = "ANABRANCH_CONTROLLER", value_delimiter = ' ', hide_env_values = true)]
     pub controllers: Vec<ControllerHint>,
-    /// How many relays to ask controllers for, at most
+    /// Most relays to ask controllers for
     #[arg(long, value_name = "COUNT", default_value_t = USUAL_RELAYS, help_heading = "Network")]
     #[arg(value_parser = values::whole(1..=MOST_RELAYS_IN_TICKET as u8))]
     pub most_relays: u8,

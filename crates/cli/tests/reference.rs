@@ -14,14 +14,15 @@ use clap::{Arg, Command, CommandFactory};
 
 /// The width to which prose is wrapped.
 const WIDTH: usize = 120;
-/// An option that this many commands share is described once, if it means the same in all of them.
+/// An option that this many commands share is described once.
 const SHARED: usize = 2;
 
 const HEAD: &str = "\
 # Commands
 
-Made from the program's own definitions by `cargo xtask reference`. `anabranch COMMAND --help` has the same text and examples,
-`anabranch man` prints it as manual pages. [Exit codes](exit-codes.md) have a page of their own.
+Made from the program's definitions by `cargo xtask reference`. `--help` and `anabranch man` have the same text, with
+examples. [Exit codes](exit-codes.md) have a page of their own.
+
 ";
 
 fn root() -> PathBuf {
@@ -39,31 +40,36 @@ struct Reference {
 
 impl Reference {
     fn new(program: &Command) -> Self {
-        let mut uses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut uses: BTreeMap<Described, usize> = BTreeMap::new();
         each(program, &mut |command| {
-            for (typed, help) in options(command).map(described) {
-                uses.entry(typed).or_default().push(help);
-            }
+            options(command).for_each(|arg| *uses.entry(described(arg)).or_default() += 1);
         });
-        let is_one =
-            |helps: &Vec<String>| helps.len() >= SHARED && helps.iter().all(|help| *help == helps[0]);
-        let shared = uses.into_iter().filter(|(_, helps)| is_one(helps));
-        let shared = shared.map(|(typed, mut helps)| (typed, helps.swap_remove(0))).collect();
+        let mut most: BTreeMap<String, (usize, String)> = BTreeMap::new();
+        for ((typed, help), count) in uses.into_iter().filter(|(_, count)| *count >= SHARED) {
+            let known = most.entry(typed).or_default();
+            if count > known.0 {
+                *known = (count, help);
+            }
+        }
+        let shared = most.into_iter().map(|(typed, (_, help))| (typed, help)).collect();
         Self { page: HEAD.to_owned(), shared }
     }
 
     fn write(mut self, program: &Command) -> String {
-        self.page.push_str("\n| command | purpose |\n|---|---|\n");
-        for command in visible(program) {
-            let name = full_name(command);
-            let _ = writeln!(self.page, "| [`{name}`](#{}) | {} |", name.replace(' ', "-"), about(command));
-        }
+        let link = |command: &Command| {
+            format!("[{}](#{})", command.get_name(), full_name(command).replace(' ', "-"))
+        };
+        let links: Vec<String> = visible(program).map(link).collect();
+        self.page.push_str(&wrapped("", &format!("Commands: {}.", links.join(", "))));
         self.page.push_str("\n## Options of every command\n\n");
-        self.table(program.get_arguments().filter(|arg| arg.is_global_set()));
-        self.page
-            .push_str("\n## Options of several commands\n\nThe commands that have one of these name it.\n\n");
+        let global: Vec<Described> =
+            program.get_arguments().filter(|arg| arg.is_global_set()).map(described).collect();
+        self.list(&global);
+        self.page.push_str("\n## Options of several commands\n\n");
+        self.page.push_str(&wrapped("", "If one of these differs in a command, it is described there."));
+        self.page.push('\n');
         let shared: Vec<Described> = self.shared.iter().cloned().collect();
-        self.rows(&shared);
+        self.list(&shared);
         for command in visible(program) {
             self.command(command, 2);
         }
@@ -71,16 +77,12 @@ impl Reference {
     }
 
     fn command(&mut self, command: &Command, depth: usize) {
-        let name = full_name(command);
-        let _ = write!(self.page, "\n{} {name}\n\n{}.\n", "#".repeat(depth), about(command));
+        let _ = write!(self.page, "\n{} {}\n\n{}.\n", "#".repeat(depth), full_name(command), about(command));
         let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
         for paragraph in long.split("\n\n").skip(1) {
-            let _ = write!(self.page, "\n{}", wrapped(paragraph));
+            let _ = write!(self.page, "\n{}", wrapped("", paragraph));
         }
         if !command.has_subcommands() || command.get_positionals().next().is_some() {
-            let places: Vec<String> = command.get_positionals().map(ToString::to_string).collect();
-            let usage = [vec![name.clone(), "[OPTIONS]".to_owned()], places].concat().join(" ");
-            let _ = write!(self.page, "\n```text\n{usage}\n```\n\n");
             self.arguments(command);
         }
         for sub in visible(command) {
@@ -88,32 +90,26 @@ impl Reference {
         }
     }
 
-    /// Writes the arguments of a command: its own as a table, shared ones by name.
+    /// Writes the arguments of a command: its own as a list, shared ones by name.
     fn arguments(&mut self, command: &Command) {
         let (shared, own): (Vec<&Arg>, Vec<&Arg>) =
             options(command).partition(|arg| self.shared.contains(&described(arg)));
         let own: Vec<Described> = command.get_positionals().chain(own).map(described).collect();
         if !own.is_empty() {
-            self.rows(&own);
+            self.page.push('\n');
+            self.list(&own);
         }
         let names: Vec<String> =
             shared.iter().filter_map(|arg| arg.get_long()).map(|long| format!("`--{long}`")).collect();
         if !names.is_empty() {
-            let also = if own.is_empty() { "Options" } else { "\nAlso" };
-            let line = format!("{also}: {} ([shared](#options-of-several-commands)).", names.join(", "));
-            self.page.push_str(&wrapped(&line));
+            let line = format!("[Shared](#options-of-several-commands): {}.", names.join(", "));
+            let _ = write!(self.page, "\n{}", wrapped("", &line));
         }
     }
 
-    fn table<'a>(&mut self, args: impl Iterator<Item = &'a Arg>) {
-        let args: Vec<Described> = args.map(described).collect();
-        self.rows(&args);
-    }
-
-    fn rows(&mut self, args: &[Described]) {
-        self.page.push_str("| option | meaning |\n|---|---|\n");
+    fn list(&mut self, args: &[Described]) {
         for (typed, help) in args {
-            let _ = writeln!(self.page, "| `{typed}` | {help} |");
+            self.page.push_str(&wrapped("- ", &format!("`{typed}`: {help}")));
         }
     }
 }
@@ -154,8 +150,20 @@ fn described(arg: &Arg) -> Described {
     if let Some(name) = arg.get_env() {
         let _ = write!(help, " [env: {}]", name.to_string_lossy());
     }
-    let escaped = |text: &str| text.replace('|', "\\|").replace('<', "&lt;");
-    (typed.replace('|', "\\|"), escaped(&help))
+    (typed, escaped(&help))
+}
+
+/// The text with marks of Markdown escaped outside code.
+fn escaped(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let parts: Vec<String> = parts
+        .map(
+            |(at, part)| {
+                if at % 2 == 1 { part.into() } else { part.replace('<', "&lt;").replace('*', "\\*") }
+            },
+        )
+        .collect();
+    parts.join("`")
 }
 
 fn full_name(command: &Command) -> String {
@@ -170,19 +178,21 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    let leading = if text.starts_with('\n') { "\n" } else { "" };
+/// A paragraph or, if it begins with a mark, an item of a list.
+fn wrapped(mark: &str, text: &str) -> String {
+    let mut lines = vec![mark.to_owned()];
+    let indent = " ".repeat(mark.len());
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("there is one");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            lines.push(word.to_owned());
+        let is_begun = line.len() > mark.len();
+        if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{indent}{word}"));
         } else {
-            line.push_str(if line.is_empty() { "" } else { " " });
+            line.push_str(if is_begun { " " } else { "" });
             line.push_str(word);
         }
     }
-    format!("{leading}{}\n", lines.join("\n"))
+    format!("{}\n", lines.join("\n"))
 }
 
 #[test]

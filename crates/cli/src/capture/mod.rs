@@ -36,13 +36,12 @@ const WARNING: &str = "# Whoever has this file and a capture can read all of the
 /// The options that make a capture.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CaptureOptions {
-    /// Write every datagram that is sent and received to this file, sealed as it is, as pcapng for Wireshark
+    /// Write every datagram, sealed, to this file, as pcapng for Wireshark
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = HEADING)]
     pub capture: Option<PathBuf>,
-    /// Write the sessions' keys to this file: whoever has it and the capture reads all that was sent
+    /// Write the sessions' keys, which open the capture, to this file
     ///
-    /// For `anabranch capture`, which says what the captured packets hold. The file is for its owner alone; delete it
-    /// when the fault is found.
+    /// Both files together open everything that was sent.
     #[arg(long, value_name = "FILE", requires = "capture", value_hint = ValueHint::FilePath, help_heading = HEADING)]
     pub capture_keys: Option<PathBuf>,
 }

@@ -24,10 +24,10 @@ Examples:
   anabranch capture bad.pcapng --keys bad.keys --qlog bad.sqlog            the same as qlog, for qvis
   wireshark bad.pcapng                                                     the same file elsewhere";
 
-/// Say what a capture of sealed packets holds
+/// List the packets of a capture, opened with their keys
 ///
-/// Reads pcapng as `--capture` writes it, and as `tcpdump -w` and Wireshark do after `editcap -F pcapng`. With the keys of
-/// a session, which `--capture-keys` wrote, its packets are opened.
+/// Reads pcapng as `--capture` writes it, and as `tcpdump -w` and Wireshark do after `editcap -F pcapng`. Keys come from
+/// `--capture-keys`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CaptureArgs {
@@ -37,8 +37,7 @@ pub struct CaptureArgs {
     /// The keys of its sessions
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub keys: Option<PathBuf>,
-    /// Write what the packets say as qlog, for qvis and its kin, instead of printing it: a file for each path of each
-    /// session, whose names begin as this one
+    /// Write qlog for qvis instead: a file for each path of each session, whose names begin like this one
     #[arg(long, value_name = "FILE", requires = "keys", value_hint = ValueHint::FilePath)]
     pub qlog: Option<PathBuf>,
 }

@@ -48,9 +48,8 @@ A configuration, with one relay and one client:
 
 /// Grant clients the use of relays
 ///
-/// Relays register with a controller and report their load. Clients that its configuration lists ask it for grants, which
-/// relays check by themselves. Several controllers may share one etcd; any of them answers, and each can fail. Running
-/// sessions need no controller. SIGHUP makes it read its configuration again; clients that were removed lose their grants.
+/// Clients that its configuration lists ask it for grants, which relays check by themselves. Several controllers may
+/// share one etcd. SIGHUP reads the configuration again; removed clients lose their grants.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct ControllerArgs {
@@ -71,8 +70,8 @@ pub enum ControllerAsk {
     Grants(ClientArgs),
     /// Revoke grants of a client: relays end its paths within seconds
     ///
-    /// A client that the configuration still lists asks for another grant at once: remove it and send SIGHUP instead, which
-    /// also revokes its grants.
+    /// A listed client asks for another grant at once. To end its access, remove it from the configuration and send
+    /// SIGHUP.
     Revoke(RevokeArgs),
 }
 
@@ -90,7 +89,7 @@ pub struct ClientArgs {
 /// Options of `controller revoke`.
 #[derive(Args, Debug)]
 pub struct RevokeArgs {
-    /// The grant, as `anabranch controller grants` names it [default: all of the client]
+    /// A grant that `anabranch controller grants` lists [default: all of the client]
     #[arg(long, value_name = "ID")]
     pub grant: Option<GrantId>,
     /// The client.

@@ -19,7 +19,7 @@ Examples:
 
 /// Make and show this node's key
 ///
-/// A node is known by its public key. The secret key stays in one file, which only its owner may read.
+/// A node is known by its public key. Only the owner may read the secret key's file.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct KeysArgs {

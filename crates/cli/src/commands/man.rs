@@ -16,11 +16,11 @@ Examples:
   anabranch man send | man -l -                the page of one command
   anabranch man ~/.local/share/man/man1        install all pages";
 
-/// Print the manual, or write all its pages into a directory
+/// Print the manual, or write its pages into a directory
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ManArgs {
-    /// A command to print the page of; anything else is a directory to write all pages into, made if need be
+    /// A command to print the page of, or a directory to write all pages into
     #[arg(value_name = "COMMAND|DIR", value_hint = clap::ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }

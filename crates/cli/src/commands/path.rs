@@ -24,7 +24,8 @@ Examples:
 
 /// Show and change the paths of a running session
 ///
-/// The session is that of a `send`, `receive` or `bench client` which was given `--control FILE`. A `send` has one for each receiver.
+/// The session is that of a `send`, `receive` or `bench client` with `--control FILE`. A `send` has one for each
+/// receiver.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct PathArgs {
@@ -49,8 +50,7 @@ pub enum PathCommand {
     },
     /// Use paths in another way: `PATTERN=USE`, or `PATTERN=USE:CAP`, where a path's number stands for that path
     ///
-    /// USE is primary, backup (while no primary path works), metered (while no other works) or never. The rule is asked before
-    /// those that the command was started with.
+    /// The rule precedes those with which the command was started.
     Set {
         /// The rule, such as 2=backup or wwan*=metered:500MB
         #[arg(value_name = "RULE", value_parser = rule)]
@@ -59,11 +59,11 @@ pub enum PathCommand {
         #[command(flatten)]
         of: RunningArgs,
     },
-    /// Close a path through relays that this end named or added; what is on its way there is sent elsewhere
+    /// Close a path through relays that this end named or added; its data is sent elsewhere
     ///
-    /// One that is not open, or never was, has no number: it is taken back by its relays, as it was named or added.
+    /// Name one that is not open by its relays.
     Remove {
-        /// Its number, as the list says, or the relay with which it was added
+        /// Its number in the list, or its relays
         #[arg(value_name = "PATH|KEY@ADDRESS", value_parser = which)]
         path: String,
         /// The session.
@@ -75,10 +75,10 @@ pub enum PathCommand {
 /// The session, and how its answer is shown.
 #[derive(Args, Debug)]
 pub struct RunningArgs {
-    /// The Unix socket that the running command was given
+    /// The `--control` of the running command
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: PathBuf,
-    /// One of its sessions, as the list numbers them [default: the only one; to list, all]
+    /// A session, by its number in the list [default: the only one; to list, all]
     #[arg(long, value_name = "NUMBER", value_parser = values::whole(0..=u32::MAX))]
     pub session: Option<u32>,
     /// How the answer is shown.

@@ -117,7 +117,7 @@ pub fn answer_at(file: Option<&Path>, service: impl control::Answer) -> Result<O
 /// How an answer is shown.
 #[derive(Args, Debug)]
 pub struct AnswerArgs {
-    /// The answer as JSON instead of text
+    /// JSON instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
@@ -125,7 +125,7 @@ pub struct AnswerArgs {
 /// The service to ask.
 #[derive(Args, Debug)]
 pub struct AskArgs {
-    /// The Unix socket, as the service's configuration says [default: control.sock in /run/anabranch/relay or /run/anabranch/controller]
+    /// The service's Unix socket [default: control.sock in /run/anabranch/relay or /run/anabranch/controller]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: Option<PathBuf>,
     /// How the answer is shown.

@@ -24,13 +24,10 @@ Examples:
   anabranch status --control relay.sock --control bench.sock";
 
 /// Show the services and sessions of this machine
-///
-/// Asks every relay and controller whose socket is in or below /run/anabranch, or those that are named; a session of a command that was given `--control` may be
-/// named too.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// The Unix socket of a service or a running command; may be given again [default: all in and below /run/anabranch]
+    /// Unix socket of a service or a running command; may be repeated [default: all in and below /run/anabranch]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: Vec<PathBuf>,
     /// JSON instead of text

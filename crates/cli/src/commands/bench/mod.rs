@@ -55,15 +55,15 @@ pub enum BenchCommand {
     Server(ServerArgs),
     /// Run one test against a server
     ///
-    /// The result has a row for each pair of addresses: the bytes of all the paths that there were between the two, one
-    /// after the other when a link came and went, and the state of the newest; `closed` when it was given up.
+    /// The result has a row for each pair of addresses, with the bytes of all paths between the two and the state of the
+    /// newest.
     Client(Box<ClientArgs>),
 }
 
 /// Options of the server.
 #[derive(Args, Debug)]
 pub struct ServerArgs {
-    /// Local address to listen on; may be given again [default: all]
+    /// Local address to listen on; may be repeated [default: all]
     #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
     pub bind: Vec<IpAddr>,
     /// UDP port to listen on; 0 for any free one
@@ -73,7 +73,7 @@ pub struct ServerArgs {
     /// Serve one test, then stop
     #[arg(long)]
     pub once: bool,
-    /// Key file [default: a new key, for this run only]
+    /// Key file [default: a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     pub key: Option<PathBuf>,
     /// Rules for paths.
@@ -90,11 +90,11 @@ pub struct ServerArgs {
 /// How the end that sends the data sends it.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Tuning {
-    /// How the path of each packet is chosen, by the end that sends
+    /// Scheduler of the end that sends
     #[arg(long, value_name = "NAME", default_value_t = Config::default().scheduler, help_heading = "Network")]
     #[arg(value_parser = values::one_of::<SchedulerKind>(SchedulerKind::ALL.map(|(_, name)| name)))]
     pub scheduler: SchedulerKind,
-    /// How fast each path may send, by the end that sends
+    /// Congestion control of the end that sends
     #[arg(long, value_name = "NAME", default_value_t = Config::default().cc.rule, help_heading = "Network")]
     #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
     pub cc: RuleKind,
@@ -113,10 +113,10 @@ impl Tuning {
 /// Options of the client.
 #[derive(Args, Debug)]
 pub struct ClientArgs {
-    /// The ticket that the server printed; `-` to read it from standard input, `@FILE` from a file
+    /// The server's ticket; `-` for standard input, `@FILE` for a file
     #[arg(value_name = "TICKET", value_parser = values::ticket, env = values::TICKET_VARIABLE, hide_env_values = true)]
     pub ticket: Ticket,
-    /// Addresses of the server, beside those in the ticket
+    /// Further addresses of the server
     #[arg(value_name = "ADDRESS")]
     pub addresses: Vec<RemoteEnd>,
     /// How long to measure
@@ -125,19 +125,19 @@ pub struct ClientArgs {
     /// Time between reports
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Span,
-    /// The server sends, the client receives; scheduler and congestion control are the server's then
+    /// The server sends, with its own scheduler and congestion control
     #[arg(short = 'R', long, conflicts_with_all = ["scheduler", "cc"])]
     pub reverse: bool,
-    /// Streams side by side
+    /// Number of streams
     #[arg(short = 'P', long, value_name = "COUNT", default_value_t = 1, value_parser = values::whole(1..=MOST_STREAMS))]
     pub streams: u32,
-    /// Use this path only: interface or local address, then the server's; may be given again [default: all there are]
+    /// Use only this path, from an interface or local address to the server's; may be repeated [default: all]
     #[arg(long = "path", value_name = "LOCAL=REMOTE", help_heading = "Network")]
     pub pins: Vec<PathPin>,
-    /// Another path, through a relay that lists this machine's key, by address or host name; `+` joins relays one behind the other
+    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
-    /// Use so many of the relays named by `--relay` at a time, the first ones; one that is bad is replaced by another
+    /// Use only so many of the relays at a time, the first ones; a bad one is replaced
     #[arg(long, value_name = "COUNT", help_heading = "Network", requires = "relays")]
     #[arg(value_parser = values::whole(1..=u8::MAX))]
     pub at_once: Option<u8>,
@@ -147,7 +147,7 @@ pub struct ClientArgs {
     /// Controllers that grant more relays.
     #[command(flatten)]
     pub granted: ControllerOptions,
-    /// Key file, for relays and controllers to know this machine by [default: with `--relay` or `--controller` the usual one, else a new key]
+    /// Key file [default: the usual one with `--relay` or `--controller`, else a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
@@ -160,7 +160,7 @@ pub struct ClientArgs {
     /// How the client sends.
     #[command(flatten)]
     pub tuning: Tuning,
-    /// The result as one JSON document instead of text
+    /// JSON instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

@@ -51,21 +51,20 @@ Examples:
   anabranch demo --size 128MiB    a longer look
   anabranch demo --json | jq .failover_gap_ms";
 
-/// Watch a file cross three paths at once while one of them is cut
+/// Send a file over three paths at once while one of them is cut
 ///
-/// Two nodes inside this process talk over real UDP sockets on the loopback interface, through modelled links of
-/// 50, 30 and 20 Mbit/s with round-trip times of 10, 30 and 60 ms. First half a file crosses the fastest alone, then
-/// a whole one all three; then it does so again, and half-way the fastest path falls silent.
+/// Two nodes in this process talk over UDP, through modelled links of 50, 30 and 20 Mbit/s with round trips of 10, 30 and
+/// 60 ms. Half a file crosses the fastest alone, then a file all three, then another while the fastest falls silent.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {
     /// Size of the file
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = demo_size)]
     pub size: u64,
-    /// Paths through relays beside a slow direct one; the fastest relay is killed
+    /// Use relays next to a slow direct path; the fastest relay is killed
     #[arg(long)]
     pub relays: bool,
-    /// The result as JSON instead of text
+    /// JSON instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

@@ -38,24 +38,22 @@ Examples:
   anabranch receive TICKET - | tar x     to standard output
   anabranch receive @ticket.txt          with the ticket from a file that others cannot read";
 
-/// Fetch what a ticket offers, over every path there is
+/// Fetch a ticket's files over every path
 ///
-/// A file appears under its name only when all of it has arrived and was verified. A transfer that was cut off
-/// goes on where it stopped when the same command runs again; one that lost all its paths does so by itself.
+/// A file gets its name only when all of it has arrived and was verified. A transfer that was cut off continues when the
+/// same command runs again.
 ///
-/// The command lists the offer before it writes anything, and fetches it if you say yes, on the terminal or by `--yes`.
-/// Hidden names at the top level are refused where the target has other files in it. Files and directories get the
-/// sender's modes, without the bits of your umask. Directories that exist keep their mode.
+/// The command lists the offer and writes nothing before you agree, on the terminal or by `--yes`. New files and
+/// directories get the sender's modes, without the bits of your umask.
 ///
-/// When some of the files could not be sent or written, the others arrive, those are named, and the exit code is 6.
+/// Files that could not be sent or written are named, all others arrive, and the exit code is 6.
 ///
-/// A ticket on the command line is visible to all users of this machine and stays in the shell's history. It may also
-/// come from a file (`@FILE`), from standard input (`-`), or from the variable ANABRANCH_TICKET; with that set, the
-/// first word is the target.
+/// A ticket on the command line is visible to other users and stays in the shell's history. It may also come from a file
+/// (`@FILE`), from standard input (`-`), or from ANABRANCH_TICKET; the first word is the target then.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReceiveArgs {
-    /// The line that `anabranch send` printed; `-` to read it from standard input, `@FILE` from a file
+    /// The ticket that `anabranch send` printed; `-` for standard input, `@FILE` for a file
     #[arg(value_name = "TICKET", required_unless_present = "variable")]
     pub first: Option<String>,
     /// Directory to write to; `-` for standard output [default: the current directory]
@@ -64,25 +62,25 @@ pub struct ReceiveArgs {
     /// The ticket, from the environment
     #[arg(long = "ticket-variable", id = "variable", hide = true, env = values::TICKET_VARIABLE, hide_env_values = true)]
     pub variable: Option<String>,
-    /// Fetch what is offered without asking
+    /// Fetch the offer without asking
     #[arg(short, long)]
     pub yes: bool,
     /// Refuse to receive more than this, such as `2GB`
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_size: Option<u64>,
-    /// Accept hidden names (`.bashrc`) into a directory that has other files in it
+    /// Accept hidden names (`.bashrc`) into a directory that is not empty
     #[arg(long)]
     pub hidden: bool,
-    /// Give files and directories exactly the sender's modes, whatever the umask here
+    /// Take exactly the sender's modes, whatever the umask
     #[arg(long)]
     pub modes: bool,
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
-    /// Give up when the other end is silent on every path for this long; for a first answer, 10 s at most
+    /// Give up when the other end is silent on every path for this long; at first, 10 s at most
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = silence, help_heading = "Network")]
     pub timeout: Span,
-    /// When all paths are lost on the way, look for the sender again for this long and go on; 0 to give up at once
+    /// When all paths are lost, look for the sender for this long and continue; 0 to give up
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
     pub retry: Span,
     /// Rules for paths.

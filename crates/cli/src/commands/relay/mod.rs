@@ -53,9 +53,8 @@ For users to whom a controller grants its use:
 
 /// Make this machine a path for other machines' sessions
 ///
-/// A relay forwards packets that it cannot read. Its users are keys that its configuration lists or that hold a grant of a
-/// controller; it forwards only to nodes that agree. It needs no root. SIGHUP makes it read its configuration again; users
-/// that were removed lose their paths. SIGTERM drains it and ends it.
+/// A relay forwards packets that it cannot read, for keys that its configuration lists or that hold a controller's grant,
+/// to nodes that agree. SIGHUP reads the configuration again; removed users lose their paths. SIGTERM drains and ends it.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct RelayArgs {
@@ -72,16 +71,16 @@ pub struct RelayArgs {
 pub enum RelayAsk {
     /// Show counters, users and links of a running relay
     Status(AskArgs),
-    /// Refuse new paths and end existing ones, so that sessions move on; lasts until the relay is restarted
+    /// Refuse new paths and end existing ones until the relay is restarted
     Drain(DrainArgs),
-    /// List the relays whose use controllers grant this machine, as `--relay` takes them
+    /// List the relays that controllers grant this machine, as `--relay` takes them
     List(ListArgs),
 }
 
 /// Options of `relay drain`.
 #[derive(Args, Debug)]
 pub struct DrainArgs {
-    /// How long paths may live on
+    /// Time until paths end
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::span)]
     pub patience: Span,
     /// The relay to ask, and the form of the answer.

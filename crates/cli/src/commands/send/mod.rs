@@ -43,53 +43,51 @@ Examples:
                                              behind a router that forwards UDP port 4433 to this machine
   tar c src | anabranch send - --name src.tar";
 
-/// Offer files or directories and print the ticket that fetches them
+/// Offer files or directories and print their ticket
 ///
-/// Anyone with the ticket can fetch the offer until it expires or this command ends. Transfers that are not
-/// complete when it expires end then. Everything is encrypted, and every byte is verified at the other end.
+/// Anyone with the ticket can fetch the offer until it expires or this command ends; transfers under way end then too.
+/// Everything is encrypted, and every byte is verified at the other end.
 ///
-/// A receiver that takes nothing for two minutes is dropped; it can run the same command again and continue.
+/// A receiver that takes nothing for two minutes is dropped; it can continue with the same command.
 ///
-/// Sockets, pipes, devices, links that lead out of what is offered, and unfinished transfers are never sent: both
-/// ends name them, and that is all. A file that cannot be sent, because it may not be read or its name is not
-/// UTF-8, makes receivers end with exit code 6 once they have all the others.
+/// Sockets, pipes, devices, links out of the offer and unfinished transfers are not sent. A file that cannot be sent,
+/// because it may not be read or its name is not UTF-8, makes receivers end with exit code 6 after all others.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
-    /// Files and directories to offer; `-` for standard input, which one receiver can fetch, once
+    /// Files and directories to offer; `-` for standard input, for one receiver, once
     #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// The name under which the receiver gets standard input [default: stdin]
+    /// Name for standard input [default: stdin]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How long the ticket is good for
+    /// Life of the ticket
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::span)]
     pub expires: Span,
     /// Stop when one receiver has all files that can be read
     #[arg(long)]
     pub once: bool,
-    /// Most that is sent, to all receivers together, such as `20Mbit/s` [default: all that the paths carry]
+    /// Highest rate to all receivers together, such as `20Mbit/s` [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub rate: Option<NonZeroU64>,
-    /// Most memory for data that receivers asked for and did not take yet, such as `256MB` [default: 64MB, or a quarter of
-    /// what the system allows this command]
+    /// Most memory for data that receivers have yet to take [default: 64MB, or a quarter of this command's limit]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub memory: Option<u64>,
     /// UDP port to listen on; 0 for any free one
     #[arg(long, value_name = "PORT", default_value_t = 0, help_heading = "Network")]
     #[arg(value_parser = values::whole(0..=u16::MAX))]
     pub port: u16,
-    /// Where others reach this machine from outside, named first in the ticket; may be given again
+    /// Where others reach this machine from outside, named first in the ticket; may be repeated
     ///
-    /// For a router that forwards a UDP port to this machine: its public address or name and that port; without a
-    /// port, the one this command listens on. A name is looked up here, once.
+    /// For a router that forwards a UDP port: its public address or name and that port [default: the port this command
+    /// listens on].
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Key file [default: a new key, for this run only]
+    /// Key file [default: the usual one with `--relay` or `--controller`, else a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// A relay through which receivers reach this machine, by address or host name; it has to list its key. May be given again
+    /// A relay through which others reach this machine, whose key it lists; may be repeated
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
     /// Controllers that grant more relays.

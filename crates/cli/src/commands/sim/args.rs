@@ -21,17 +21,16 @@ const MOST_A_PROCESSOR: usize = 4;
 /// Arguments of a run or a sweep.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// A file, or the name of a built-in scenario
+    /// A file or a built-in scenario
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
-    /// Seeds, as 7, 1..20 or 1,4,9. Default: the scenario's own; for a grid ten, and more if ten do not decide
+    /// Seeds, as 7, 1..20 or 1,4,9 [default: the scenario's own; for a grid ten or more]
     #[arg(long, value_name = "SEEDS", allow_negative_numbers = true)]
     pub seeds: Option<Seeds>,
-    /// Simultaneous runs, at most four for each processor. Default: one for each processor
+    /// Simultaneous runs, at most four for each processor [default: one]
     #[arg(long, value_name = "N", value_parser = whole(1..=u16::MAX))]
     pub threads: Option<u16>,
-    /// Networks of `grid` and `fairness`, cases of `failures`, or numbers of relays in `overlay`, written like seeds.
-    /// Default: all
+    /// Networks of `grid` and `fairness`, cases of `failures`, relays in `overlay`, written like seeds [default: all]
     #[arg(long, value_name = "CELLS")]
     pub cells: Option<Seeds>,
     /// The scheduler of `grid`; a scenario file has its own
@@ -40,18 +39,16 @@ pub struct RunArgs {
     /// Run `failures` with a redundant stream instead of a bulk stream
     #[arg(long)]
     pub redundant: bool,
-    /// When paths of `failures` break, in seconds after the start, as 6..20. Default: 0.3..6
+    /// When paths of `failures` break, in seconds after the start [default: 0.3..6]
     #[arg(long, value_name = "FROM..TO")]
     pub after: Option<Moments>,
-    /// End a run of a scenario with an error after so many seconds; no limit by default
+    /// End a run with an error after so many seconds [default: no limit]
     #[arg(long, value_name = "SECONDS", value_parser = whole(1..=u64::MAX))]
     pub time_limit: Option<u64>,
-    /// Write charts as SVG into this directory, replacing those of the same names: over time for the first seed,
-    /// distributions, and bars over seeds
+    /// Write SVG charts into this directory: over time for the first seed, distributions, and bars over seeds
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
-    /// Write every packet that sessions send and receive to this file, replacing it. The format is pcapng; with the
-    /// extension .sqlog it is qlog, with a file for each end of each path. For a single run
+    /// Write every packet of a single run to this file, as pcapng or, with the extension .sqlog, as qlog
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub trace: Option<PathBuf>,
     /// How results are written
@@ -133,10 +130,10 @@ impl fmt::Display for Moments {
 /// How results are written.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct FormatArgs {
-    /// One JSON object for each run instead of a table
+    /// JSON instead of text, an object for each run
     #[arg(long, conflicts_with = "csv", help_heading = OUTPUT)]
     pub json: bool,
-    /// One line of comma-separated values for each run instead of a table
+    /// Comma-separated values instead of a table
     #[arg(long, help_heading = OUTPUT)]
     pub csv: bool,
 }
@@ -176,10 +173,10 @@ pub struct SweepArgs {
     /// Arguments shared with runs.
     #[command(flatten)]
     pub run: RunArgs,
-    /// A key and its values, as flow.M.rule=lia,olia; may be given several times
+    /// A key and its values, as flow.M.rule=lia,olia; may be repeated
     #[arg(long = "set", value_name = "KEY=A,B,…", required = true)]
     pub set: Vec<Setting>,
-    /// Only every n-th run, starting with the i-th, as 3/16
+    /// Every n-th run from the i-th on, as 3/16
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
 }
@@ -190,7 +187,7 @@ pub struct MergeArgs {
     /// Files that `run --json` or `sweep --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Only these metrics, as a Markdown table with a row for each variant; `*` stands for any part between dots
+    /// Only these metrics, as a Markdown table; `*` stands for any part between dots
     #[arg(long = "metric", value_name = "NAME", conflicts_with_all = ["json", "csv"])]
     pub metrics: Vec<String>,
     /// The output format
@@ -204,10 +201,10 @@ pub struct PlotArgs {
     /// Files that `run --json` or `sweep --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Metrics to draw, one chart each; `*` stands for any part between dots
+    /// Metrics to draw, a chart each; `*` stands for any part between dots
     #[arg(long = "metric", value_name = "NAME", default_value = "flow.*.goodput_mbit_s")]
     pub metrics: Vec<String>,
-    /// The directory for the charts, which replace those of the same names
+    /// Directory for the charts
     #[arg(long = "into", value_name = "DIR", default_value = ".", help_heading = OUTPUT)]
     pub into: PathBuf,
 }

@@ -70,8 +70,7 @@ Exit codes:
 
 /// Run experiments in virtual time
 ///
-/// A scenario is a text file with links, flows, events and expected results. The deployed engine runs over modelled links
-/// in virtual time: the same seed gives the same result on every machine.
+/// A scenario has links, flows, events and expected results. The same seed gives the same result on every machine.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct SimArgs {

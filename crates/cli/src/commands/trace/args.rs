@@ -24,18 +24,17 @@ What is behind a relay only the relay can see, and routers are told apart best f
 Then here:
   anabranch trace 203.0.113.9 --relay 198.51.100.7 --traces 198.51.100.7=relay.json --traces 203.0.113.9=node.json";
 
-/// Show what the ways to a node share, and which to use
+/// Show what the routes to a node share, and which to use
 ///
-/// Traces the direct way and the way past each relay, finds out which addresses are of one router, and chooses ways that
-/// are fast and fail independently. Each gets a reason. Needs no privileges; traces do not measure loss. What is between relays
-/// a controller tells: measured by them, at once if they have not yet, or estimated, and each is said.
+/// Traces the direct route and the route over each relay, and chooses routes that are fast and fail independently, each
+/// with a reason. A controller reports the links between relays, measured or estimated.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct TraceArgs {
     /// The node: a ticket, or its address
     #[arg(value_name = "NODE")]
     pub node: Place,
-    /// A relay that could be used: its address or what it prints, or a host's name in it; several one behind the other joined by `+`
+    /// A relay that could be used: an address, a host name or the line it printed; `+` joins relays to a chain
     #[arg(long = "relay", value_name = "RELAY")]
     pub named: Vec<Named>,
     /// The same by their addresses, once these are known.
@@ -44,25 +43,25 @@ pub struct TraceArgs {
     /// The relays that a controller grants.
     #[command(flatten)]
     pub granted: ControllerOptions,
-    /// Measure what the ways from here to the granted relays carry, by packet trains: 200 to 400 kB to each
+    /// Measure the capacity of the routes to granted relays by packet trains, 200 to 400 kB each
     #[arg(long, requires = "controllers")]
     pub capacity: bool,
-    /// Key file by which the controller knows this machine [default: the usual one]
+    /// Key file that the controller knows [default: the usual one]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     pub key: Option<PathBuf>,
-    /// Traces that were made on another machine, at this address, and saved there
+    /// Traces saved on another machine, at this address
     #[arg(long, value_name = "ADDRESS=FILE")]
     pub traces: Vec<Elsewhere>,
-    /// Keep what is traced here in a file, for use on another machine
+    /// Save the traces made here, for another machine
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub save: Option<PathBuf>,
-    /// Draw routers, links and chosen ways
+    /// Draw routers, links and chosen routes
     #[arg(long, value_name = "FILE.svg", value_parser = svg, value_hint = clap::ValueHint::FilePath)]
     pub graph: Option<PathBuf>,
-    /// How disjoint a way must be from every better one in use, 0 to 1
+    /// How disjoint a route must be from better ones, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
     pub beta: f64,
-    /// Most ways to use
+    /// Most routes to use
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = values::whole(1..=1000_usize))]
     pub most: usize,
     /// JSON instead of text

@@ -51,7 +51,7 @@ pub enum TunnelCommand {
     Up(UpArgs),
     /// Show the paths and flows of a running tunnel
     Status(StatusArgs),
-    /// Take away what a tunnel that was killed has left, and its kill switch
+    /// Remove what a killed tunnel has left, and its kill switch
     Cleanup(DeviceArgs),
     /// Waits for the end of standard input, then cleans up
     #[command(hide = true)]
@@ -61,7 +61,7 @@ pub enum TunnelCommand {
 /// Which tunnel.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// Name of the network device
+    /// Network device
     #[arg(long, value_name = "NAME", default_value = INTERFACE, value_parser = interface)]
     pub interface: String,
 }

@@ -39,47 +39,47 @@ Examples:
 
 /// Carry clients' packets to the Internet, or to the networks behind this machine
 ///
-/// It prints the line to run on clients. The ticket in it stays good when the server is started again, as long as its key file is there.
-/// Clients reach public addresses only; `--allow` adds others.
+/// It prints the line to run on clients. The ticket stays good after a restart, as long as the key file is there. Clients
+/// reach public addresses only; `--allow` adds others.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// Which device.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// The server's address in the tunnel, with the length of the clients' network; one for each address family
+    /// The server's address in the tunnel and the length of the clients' network, for each address family
     #[arg(long = "address-inside", value_name = "ADDRESS/LENGTH", default_values = ["10.177.0.1/16", "fdab:177::1/64"])]
     pub inside: Vec<IpNet>,
     /// Do not let clients out under this machine's addresses
     #[arg(long)]
     pub no_exit: bool,
-    /// A network that clients may reach besides public addresses; may be given again
+    /// A network that clients may reach besides public addresses; may be repeated
     #[arg(long, value_name = "NETWORK")]
     pub allow: Vec<IpNet>,
-    /// A name server that clients use; may be given again
+    /// A name server for clients; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     pub dns: Vec<IpAddr>,
     /// Do not accept TCP connections as streams
     #[arg(long)]
     pub no_streams: bool,
-    /// A client that comes by its key instead of the ticket, with the networks behind it: KEY or KEY=NETWORK,NETWORK
+    /// A client that needs no ticket, with the networks behind it: KEY or KEY=NETWORK,NETWORK
     #[arg(long = "client", value_name = "KEY[=NETWORKS]", value_parser = client)]
     pub clients: Vec<(PublicKey, Vec<IpNet>)>,
-    /// Name of the ticket; under another name an earlier ticket no longer opens the tunnel
+    /// Name of the ticket; another name closes the tunnel for earlier tickets
     #[arg(long, value_name = "NAME", default_value = "tunnel")]
     pub ticket: String,
     /// UDP port to listen on; 0 for any free one
     #[arg(long, value_name = "PORT", default_value_t = PORT, help_heading = "Network")]
     #[arg(value_parser = values::whole(0..=u16::MAX))]
     pub port: u16,
-    /// Where clients reach this machine from outside, named first in the ticket; may be given again
+    /// Where clients reach this machine from outside, named first in the ticket; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
     /// Key file [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// A relay through which clients reach this machine; it has to list its key. May be given again
+    /// A relay through which others reach this machine, whose key it lists; may be repeated
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
     /// Controllers that grant the use of more relays.

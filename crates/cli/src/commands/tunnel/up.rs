@@ -30,21 +30,20 @@ Examples:
 
 /// Send this machine's packets through a tunnel server
 ///
-/// TICKET is the line that `anabranch tunnel serve` printed. The tunnel stays up until Ctrl-C; when its session is lost, it is opened
-/// again, and programs wait meanwhile.
+/// The tunnel stays up until Ctrl-C. If its session is lost, it is opened again, and programs wait meanwhile.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct UpArgs {
-    /// The server's ticket; `-` to read it from standard input, `@FILE` from a file
+    /// The server's ticket; `-` for standard input, `@FILE` for a file
     #[arg(value_name = "TICKET", value_parser = values::ticket, env = values::TICKET_VARIABLE, hide_env_values = true)]
     pub ticket: Ticket,
     /// Which device.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Send packets to this network only; may be given again [default: all that the server reaches]
+    /// Send only packets to this network; may be repeated [default: all that the server reaches]
     #[arg(long = "to", value_name = "NETWORK")]
     pub to: Vec<IpNet>,
-    /// How packets travel that have no class of their own
+    /// Lane of packets without a class of their own
     #[arg(long, value_name = "LANE", value_enum, default_value_t)]
     pub lane: LaneName,
     /// Carry TCP connections as packets, not as streams
@@ -56,14 +55,14 @@ pub struct UpArgs {
     /// Let nothing leave outside the tunnel, not even after it has ended, until `anabranch tunnel cleanup`
     #[arg(long)]
     pub kill_switch: bool,
-    /// A network behind this machine that the server should reach; the server has to list it for this machine's key
+    /// A network behind this machine, which the server lists for this machine's key
     #[arg(long = "network", value_name = "NETWORK")]
     pub networks: Vec<IpNet>,
     /// Key file [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// A relay as one more path, by address or host name; it has to list this machine's key. May be given again
+    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
     /// Controllers that grant the use of more relays.

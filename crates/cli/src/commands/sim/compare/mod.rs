@@ -28,19 +28,19 @@ use crate::ui::out::{self, Stream};
 /// Arguments of `sim compare`.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
-    /// A file, or the name of a built-in scenario
+    /// A file or a built-in scenario
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
-    /// A key and the value it takes, as duration=20s; may be given several times
+    /// A key and its value, as duration=20s; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// Seeds of the simulator; sockets use the first. Default: eight, from the scenario's own on
+    /// Seeds of the simulator; sockets use the first [default: eight, from the scenario's own on]
     #[arg(long, value_name = "SEEDS")]
     pub seeds: Option<Seeds>,
-    /// By how many per cent goodputs may differ from the simulator's mean
+    /// By how many per cent goodputs may differ from the simulator's
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = per_cent, allow_negative_numbers = true)]
     pub within: f64,
-    /// One JSON object instead of a table
+    /// JSON instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
