@@ -156,6 +156,18 @@ impl<T> DoubleBuffer<T> {
         }
     }
 
+    /// Gives up all gaps below `number`.
+    pub(crate) fn give_up_below(&mut self, number: u64, ready: &mut Vec<T>) {
+        while self.waiting.keys().next().is_some_and(|first| *first <= number) {
+            self.give_up(ready);
+        }
+    }
+
+    /// The longest wait of a packet.
+    pub(crate) fn patience(&self) -> Span {
+        self.patience
+    }
+
     /// When to call [`Self::handle_timeout`].
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use anabranch_wire::{DatagramFrame, MarkedFrame, ParityFrame, Payload, Span, Time};
+use smallvec::{SmallVec, smallvec};
 
 use super::code::{Code, Shard};
 use super::seen::{Seen, WIDE_COST};
@@ -26,7 +27,7 @@ const COST: u64 = 96;
 const STEP: u64 = 16 << 10;
 
 /// Datagrams to deliver, each with its position in its lane.
-pub(super) type Delivered<P> = Vec<(DatagramFrame<P>, Option<u64>)>;
+pub(super) type Delivered<P> = SmallVec<[(DatagramFrame<P>, Option<u64>); 1]>;
 
 /// The blocks of all classes.
 pub(crate) struct Mending<P> {
@@ -77,19 +78,19 @@ impl<P: Payload> Mending<P> {
     /// Handles a marked datagram. Returns the datagram itself first, then restored ones; nothing if it was received before.
     pub(crate) fn on_datagram(&mut self, now: Time, frame: MarkedFrame<P>) -> Delivered<P> {
         let MarkedFrame { datagram, number, place } = frame;
-        let Some(number) = number else { return vec![(datagram, place)] };
+        let Some(number) = number else { return smallvec![(datagram, place)] };
         let class = datagram.class;
         self.widen_window(now, class, number.value);
         if !self.class(class).seen.insert(number.value) {
-            return Vec::new();
+            return Delivered::new();
         }
         if !number.is_coded {
-            return vec![(datagram, place)];
+            return smallvec![(datagram, place)];
         }
         let shard = Shard::new(&datagram, place);
         let shard = Shard { data: P::copied(shard.data.bytes(), shard.data.len()), ..shard };
         self.keep(now, class, number.value, shard);
-        let mut delivered = vec![(datagram, place)];
+        let mut delivered = smallvec![(datagram, place)];
         let block =
             self.class(class).gathered.iter().position(|block| block.numbers().contains(&number.value));
         if let Some(index) = block {
@@ -102,7 +103,7 @@ impl<P: Payload> Mending<P> {
     pub(crate) fn on_parity(&mut self, now: Time, frame: ParityFrame<P>) -> Delivered<P> {
         let ParityFrame { class, first, count, parities, index, head, data } = frame;
         let known = self.class(class);
-        let mut delivered = Vec::new();
+        let mut delivered = Delivered::new();
         if (first..first + u64::from(count)).all(|number| known.seen.contains(number)) {
             return delivered;
         }

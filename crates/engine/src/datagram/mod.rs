@@ -21,10 +21,12 @@
 //! | `seen` | the numbers received |
 //! | `mending` | the receiver's blocks, and restoring lost datagrams |
 //! | `turns` | the rate limit of restoring |
+//! | `frontier` | what the order on each path proves lost |
 //! | `ordering` | datagrams that wait for earlier ones, where the receiver wants order |
 //! | `source` | datagrams that wait outside the session until a path may carry them |
 
 mod code;
+mod frontier;
 mod loss;
 mod mending;
 mod ordering;
@@ -36,7 +38,7 @@ mod turns;
 use anabranch_wire::Span;
 
 pub(crate) use mending::Mending;
-pub(crate) use ordering::{Inflow, Ordering};
+pub(crate) use ordering::{Arrived, Inflow, Ordering};
 pub(crate) use sending::{Carrier, Sending, Spares};
 pub use source::{DatagramSource, Pulled};
 

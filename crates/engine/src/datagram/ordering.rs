@@ -1,7 +1,8 @@
 //! Delivers datagrams in order, for the classes in which this end asked for order: one double buffer of PSMC (§III.C [T6])
 //! per lane.
 //!
-//! A datagram that is not next in its lane waits for the earlier ones. The wait is limited to the longest possible delay
+//! A datagram that is not next in its lane waits for the earlier ones, until each path that could carry them has delivered a
+//! later one ([`Frontier`]): they are lost then. The wait is limited to the longest possible delay
 //! of any path ([`DoubleBuffer`]) and to the application's limit; the size rule limits the number of waiting datagrams. The
 //! rule uses half the round-trip times as one-way delays, and the paths' recent receive rates over all traffic. Until
 //! these are known, only [`MOST_HELD`] limits.
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 
 use anabranch_wire::{DatagramFrame, Payload, Rate, Span, Time, order_lane};
 
+use super::frontier::Frontier;
 use crate::reorder::{BufferSize, DoubleBuffer, Lane};
 use crate::stream::{MemoryBudget, Reservation};
 
@@ -33,12 +35,22 @@ pub(crate) struct Inflow {
     pub received: (u64, u64),
 }
 
+/// A datagram that has a place in its lane.
+#[derive(Debug)]
+pub(crate) struct Arrived<P> {
+    pub place: u64,
+    /// The path that brought it; `None` if it was restored from parity.
+    pub path: Option<anabranch_wire::PathId>,
+    pub datagram: DatagramFrame<P>,
+}
+
 /// Counts of datagrams that had to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OrderCounts {
     /// Datagrams that waited.
     pub waited: u64,
-    /// Gaps given up because too many datagrams waited behind them, or because one waited for too long.
+    /// Gaps given up because all paths had passed them or too many datagrams waited behind them, or because one waited for too
+    /// long.
     pub overflowed: u64,
     pub timed_out: u64,
     /// Positions received twice.
@@ -47,6 +59,7 @@ pub(crate) struct OrderCounts {
 
 pub(crate) struct Ordering<P> {
     lanes: BTreeMap<(u8, u8), DoubleBuffer<DatagramFrame<P>>>,
+    frontiers: BTreeMap<(u8, u8), Frontier>,
     /// Longest wait of a datagram.
     patience: Span,
     looked_at: Time,
@@ -64,6 +77,7 @@ impl<P: Payload> Ordering<P> {
     pub(crate) fn new(patience: Span, budget: MemoryBudget) -> Self {
         Self {
             lanes: BTreeMap::new(),
+            frontiers: BTreeMap::new(),
             patience,
             looked_at: Time::ZERO,
             looked: Vec::new(),
@@ -122,7 +136,7 @@ impl<P: Payload> Ordering<P> {
     pub(crate) fn insert(
         &mut self,
         now: Time,
-        (place, datagram): (u64, DatagramFrame<P>),
+        Arrived { place, path, datagram }: Arrived<P>,
         ready: &mut Vec<DatagramFrame<P>>,
     ) {
         let lane = (datagram.class, order_lane(datagram.flow));
@@ -145,6 +159,12 @@ impl<P: Payload> Ordering<P> {
         };
         self.bytes += cost(&datagram);
         buffer.insert(now, (place, datagram), ready);
+        if let Some(path) = path {
+            let frontier = self.frontiers.entry(lane).or_default();
+            let known = self.looked.iter().map(|inflow| inflow.path);
+            frontier.note(now, (path, place), (known, buffer.patience()));
+            buffer.give_up_below(frontier.lost_below(now, buffer.patience()), ready);
+        }
         self.counts.overflowed += buffer.counts().0 - gaps;
         self.counts.waited += u64::from(waits);
         self.held = self.held + buffer.waiting() - waiting;
@@ -242,7 +262,7 @@ mod tests {
         let mut ready = Vec::new();
         for place in places {
             let datagram = DatagramFrame { class: 1, flow, data: Length(*place as usize) };
-            ordering.insert(now, (*place, datagram), &mut ready);
+            ordering.insert(now, Arrived { place: *place, path: None, datagram }, &mut ready);
         }
         ready.iter().map(|datagram| datagram.data.0).collect()
     }
@@ -272,6 +292,25 @@ mod tests {
         ordering.look(at(100), vec![inflow(0, 900, 0)]);
         take(&mut ordering, at(100), 1, &[5]);
         assert_eq!(ordering.next_timeout(), at(300));
+    }
+
+    #[test]
+    fn a_datagram_that_every_path_has_passed_is_not_waited_for() {
+        let (mut ordering, _) = ordering(1 << 20);
+        ordering.look(at(0), vec![inflow(0, 10, 0), inflow(2, 15, 0)]);
+        let mut ready = Vec::new();
+        for (path, place) in [(0, 0), (2, 1), (0, 3), (0, 4)] {
+            let datagram = DatagramFrame { class: 1, flow: 1, data: Length(place) };
+            ordering.insert(
+                at(1),
+                Arrived { place: place as u64, path: Some(PathId(path)), datagram },
+                &mut ready,
+            );
+        }
+        assert_eq!(ready.len(), 2, "path 2 may still bring the third");
+        let datagram = DatagramFrame { class: 1, flow: 1, data: Length(5) };
+        ordering.insert(at(2), Arrived { place: 5, path: Some(PathId(2)), datagram }, &mut ready);
+        assert_eq!((ready.len(), ordering.held, ordering.next_timeout()), (5, 0, Time::NEVER));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use anabranch_wire::{
 use super::flight::Flight;
 use super::sending::{Outlet, Packets, fastest, finish};
 use crate::datagram::{
-    Carrier, DatagramMode, DatagramSource, Inflow, Mending, Ordering, Pulled, Sending, Spares,
+    Arrived, Carrier, DatagramMode, DatagramSource, Inflow, Mending, Ordering, Pulled, Sending, Spares,
 };
 use crate::event::{Event, ProtocolError};
 use crate::inbox::Inbox;
@@ -59,6 +59,8 @@ struct Queues<P> {
     mending: Option<Box<Mending<P>>>,
     /// Present once datagrams arrived of a class that this end wants in order.
     ordering: Option<Box<Ordering<P>>>,
+    /// Empty; keeps its memory from one datagram to the next.
+    ready: Vec<DatagramFrame<P>>,
 }
 
 impl<P: Payload> Datagrams<P> {
@@ -75,6 +77,7 @@ impl<P: Payload> Datagrams<P> {
                 sending: None,
                 mending: None,
                 ordering: None,
+                ready: Vec::new(),
             })
         })
     }
@@ -337,7 +340,9 @@ impl<P: Payload> Datagrams<P> {
         }
         stats.data_received += length as u64;
         flight.stats.datagrams_mended += taken.len() as u64 - 1;
-        taken.into_iter().for_each(|taken| self.put_in_order(now, flight, taken));
+        // The first is the one that arrived; the others were restored.
+        let paths = std::iter::once(Some(flight.paths[index].id())).chain(std::iter::repeat(None));
+        taken.into_iter().zip(paths).for_each(|(taken, path)| self.put_in_order(now, flight, (taken, path)));
         Ok(())
     }
 
@@ -351,7 +356,7 @@ impl<P: Payload> Datagrams<P> {
         check_size(flight, parity.data.len().saturating_sub(1))?;
         let taken = self.mending(flight).on_parity(now, parity);
         flight.stats.datagrams_mended += taken.len() as u64;
-        taken.into_iter().for_each(|taken| self.put_in_order(now, flight, taken));
+        taken.into_iter().for_each(|taken| self.put_in_order(now, flight, (taken, None)));
         Ok(())
     }
 
@@ -365,7 +370,7 @@ impl<P: Payload> Datagrams<P> {
         &mut self,
         now: Time,
         flight: &mut Flight<P>,
-        (datagram, place): (DatagramFrame<P>, Option<u64>),
+        ((datagram, place), path): ((DatagramFrame<P>, Option<u64>), Option<PathId>),
     ) {
         let is_ordered = flight.config.datagrams.ordered_classes >> datagram.class.min(15) & 1 == 1;
         let Some(place) = place.filter(|_| is_ordered) else { return self.hand_up(now, flight, datagram) };
@@ -382,9 +387,10 @@ impl<P: Payload> Datagrams<P> {
             };
             ordering.look(now, flight.paths.iter().map(inflow).collect());
         }
-        let mut ready = Vec::new();
-        ordering.insert(now, (place, datagram), &mut ready);
-        ready.into_iter().for_each(|datagram| self.hand_up(now, flight, datagram));
+        let mut ready = std::mem::take(&mut queues.ready);
+        ordering.insert(now, Arrived { place, path, datagram }, &mut ready);
+        ready.drain(..).for_each(|datagram| self.hand_up(now, flight, datagram));
+        self.queues(flight).ready = ready;
     }
 
     fn hand_up(&mut self, now: Time, flight: &mut Flight<P>, datagram: DatagramFrame<P>) {
