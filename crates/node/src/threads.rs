@@ -1,5 +1,6 @@
 //! The threads on which sessions run, for programs without their own runtime.
 
+use std::num::NonZero;
 use std::time::Duration;
 
 use anabranch_service::process::memory;
@@ -23,8 +24,29 @@ impl Threads {
     /// # Errors
     /// When the system provides no threads, or so little address space that an allocation would fail later.
     pub fn start() -> Result<Self, Error> {
+        Self::build(&mut Builder::new_multi_thread())
+    }
+
+    /// Starts one for each core but one: a tunnel leaves that to the programs whose packets it carries. Each thread more costs wake-ups.
+    ///
+    /// # Errors
+    /// As [`Threads::start`].
+    pub fn start_all_but_one() -> Result<Self, Error> {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self::build(Builder::new_multi_thread().worker_threads(cores.saturating_sub(1).max(1)))
+    }
+
+    /// Uses the caller's thread alone, for a program with one session: its tasks then wake each other without the scheduler.
+    ///
+    /// # Errors
+    /// As [`Threads::start`].
+    pub fn start_none() -> Result<Self, Error> {
+        Self::build(&mut Builder::new_current_thread())
+    }
+
+    fn build(builder: &mut Builder) -> Result<Self, Error> {
         check_address_space(memory::address_space())?;
-        let built = Builder::new_multi_thread().enable_all().build();
+        let built = builder.enable_all().build();
         built
             .map(|runtime| Self(Some(runtime)))
             .map_err(|error| Error::local(format!("cannot start the network threads: {error}")))

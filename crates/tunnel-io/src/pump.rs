@@ -177,10 +177,16 @@ pub(crate) async fn to_device(
         if let Err(error) = session.recv_datagrams(&mut arrived, BATCH).await {
             return error;
         }
+        // Packets of a batch are mostly of one flow: its addresses are looked up once.
+        let mut allowed = None;
         for datagram in arrived.drain(..) {
             let packet = datagram.data;
-            let header =
-                Header::read(&packet).filter(|header| header.length == packet.len() && allow(header));
+            let header = Header::read(&packet).filter(|header| {
+                let ends = (header.source, header.destination);
+                let is_allowed = allowed == Some(ends) || allow(header);
+                allowed = is_allowed.then_some(ends);
+                header.length == packet.len() && is_allowed
+            });
             let Some(header) = header else {
                 link.received.refused.fetch_add(1, Ordering::Relaxed);
                 continue;

@@ -18,6 +18,7 @@ use anabranch_tunnel::access::{Destinations, PrefixTable, Reach};
 use anabranch_tunnel::message::{Answer, Request, StreamHead, VERSION};
 use anabranch_tunnel::packet::Header;
 use ipnet::IpNet;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::client::MTU;
@@ -149,7 +150,10 @@ impl Server {
         system.apply()?;
         self.follow_own_addresses()?;
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Some(device.clone());
-        let reader = from_device(&device, |header| self.link_to(header.destination));
+        let (server, reads) = (self.clone(), device.clone());
+        // A task of its own, on the threads of the sessions: each packet would wake this one otherwise.
+        let mut reader = JoinSet::new();
+        reader.spawn(async move { from_device(&reads, |header| server.link_to(header.destination)).await });
         let sessions = async {
             while let Some(session) = accept().await {
                 let (server, device, notice) = (self.clone(), device.clone(), notice.clone());
@@ -157,7 +161,7 @@ impl Server {
             }
         };
         tokio::select! {
-            result = reader => Ok(result?),
+            Some(ended) = reader.join_next() => ended.map_err(std::io::Error::other)?.map_err(TunnelError::from),
             () = sessions => Ok(()),
             error = self.keep_following() => Err(error.into()),
         }

@@ -118,7 +118,7 @@ impl Answer for Asked {
 /// # Errors
 /// The cause of the failure, with advice.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
-    Threads::start()?.block_on(serve(args, *context))
+    Threads::start_all_but_one()?.block_on(serve(args, *context))
 }
 
 async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {

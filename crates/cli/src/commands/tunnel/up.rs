@@ -122,7 +122,7 @@ impl Answer for Asked {
 /// # Errors
 /// The cause of the failure, with advice.
 pub fn run(args: &UpArgs, context: &Context) -> Result<(), Failure> {
-    Threads::start()?.block_on(up(args, *context))
+    Threads::start_none()?.block_on(up(args, *context))
 }
 
 async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
