@@ -20,8 +20,8 @@ const SHARED: usize = 2;
 const HEAD: &str = "\
 # Commands
 
-Made from the program's definitions by `cargo xtask reference`. `--help` and `anabranch man` have the same text, with
-examples. [Exit codes](exit-codes.md) have a page of their own.
+The options of every command, made from the program's definitions by `cargo xtask reference`. `anabranch COMMAND --help`
+and `anabranch man` say more about each command, with examples. [Exit codes](exit-codes.md) have a page of their own.
 
 ";
 
@@ -78,10 +78,6 @@ impl Reference {
 
     fn command(&mut self, command: &Command, depth: usize) {
         let _ = write!(self.page, "\n{} {}\n\n{}.\n", "#".repeat(depth), full_name(command), about(command));
-        let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
-        for paragraph in long.split("\n\n").skip(1) {
-            let _ = write!(self.page, "\n{}", wrapped("", paragraph));
-        }
         if !command.has_subcommands() || command.get_positionals().next().is_some() {
             self.arguments(command);
         }

@@ -53,7 +53,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReceiveArgs {
-    /// The ticket that `anabranch send` printed; `-` for standard input, `@FILE` for a file
+    /// The ticket that `anabranch send` printed; `-` for standard input, `@FILE` for a file [env: ANABRANCH_TICKET]
     #[arg(value_name = "TICKET", required_unless_present = "variable")]
     pub first: Option<String>,
     /// Directory to write to; `-` for standard output [default: the current directory]
