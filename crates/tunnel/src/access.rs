@@ -161,16 +161,20 @@ impl Destinations {
     }
 }
 
-/// Special-purpose addresses (RFC 6890 and its registries): no public destination among them.
-const DENIED: [&str; 26] = [
+/// Special-purpose addresses (RFC 6890 and its registries), and the metadata service of a cloud outside them: no public
+/// destination among them.
+pub const DENIED: [&str; 29] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
+    // Azure's metadata and machine configuration.
+    "168.63.129.16/32",
     "169.254.0.0/16",
     "172.16.0.0/12",
     "192.0.0.0/24",
     "192.0.2.0/24",
+    "192.88.99.0/24",
     "192.168.0.0/16",
     "198.18.0.0/15",
     "198.51.100.0/24",
@@ -186,6 +190,7 @@ const DENIED: [&str; 26] = [
     "2001:db8::/32",
     "2002::/16",
     "3fff::/20",
+    "5f00::/16",
     "fc00::/7",
     "fe80::/10",
     "ff00::/8",
@@ -233,6 +238,9 @@ mod tests {
             "2002:a00:1::1",
             "64:ff9b::10.0.0.1",
             "::10.0.0.1",
+            "168.63.129.16",
+            "192.88.99.1",
+            "5f00::1",
         ] {
             assert!(!public.allow(address(denied)), "{denied}");
         }
