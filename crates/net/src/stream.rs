@@ -104,6 +104,48 @@ impl Stream {
         Ok(piece)
     }
 
+    /// Waits for bytes and adds those at hand to `pieces` without a copy: at most `most` bytes, in no more pieces than `pieces` has
+    /// room for. False at the stream's end.
+    ///
+    /// # Errors
+    /// As of [`Stream::read_chunk`].
+    pub async fn read_chunks(&mut self, most: usize, pieces: &mut Vec<Bytes>) -> io::Result<bool> {
+        if self.read_ended {
+            return Ok(false);
+        }
+        let (mut left, before) = (most, pieces.len());
+        poll_fn(|cx| {
+            let mut core = self.handle.inner.core();
+            let result = loop {
+                let has_some = pieces.len() > before;
+                if has_some && (left == 0 || pieces.len() == pieces.capacity()) {
+                    break Poll::Ready(Ok(true));
+                }
+                match read(&mut core, self.id, left, cx) {
+                    Poll::Ready(Ok(Some(piece))) => {
+                        left -= piece.len();
+                        pieces.push(piece);
+                    }
+                    Poll::Ready(Ok(None)) => {
+                        self.read_ended = true;
+                        break Poll::Ready(Ok(has_some));
+                    }
+                    // The next call meets the error again.
+                    _ if has_some => break Poll::Ready(Ok(true)),
+                    Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                    Poll::Pending => break Poll::Pending,
+                }
+            };
+            let tell = core.credit_to_tell();
+            drop(core);
+            if tell {
+                self.handle.inner.wake_driver();
+            }
+            result
+        })
+        .await
+    }
+
     /// Writes all of `data` without copying it.
     ///
     /// # Errors
