@@ -4,8 +4,8 @@ use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, capture, completions, controller, demo, keys, man, path, receive, relay, send, sim, status, trace,
-    tunnel,
+    bench, capture, completions, controller, demo, exit, keys, man, path, proxy, receive, relay, send, sim,
+    status, trace, tunnel,
 };
 use crate::context::Global;
 use crate::errors::EXIT_CODES;
@@ -46,6 +46,8 @@ pub enum Command {
     Relay(relay::RelayArgs),
     Controller(controller::ControllerArgs),
     Tunnel(tunnel::TunnelArgs),
+    Proxy(proxy::ProxyArgs),
+    Exit(exit::ExitArgs),
     Bench(bench::BenchArgs),
     Status(status::StatusArgs),
     Path(path::PathArgs),
@@ -67,7 +69,11 @@ impl Command {
     /// The ticket on the command line, for commands that can also read it from the environment.
     #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
-        if let Self::Receive(args) = self { args.ticket_word() } else { None }
+        match self {
+            Self::Receive(args) => args.ticket_word(),
+            Self::Proxy(args) => args.ticket_word(),
+            _ => None,
+        }
     }
 
     /// Where this command writes its events and its error as JSON; `None` without `--json`.
@@ -79,6 +85,8 @@ impl Command {
             Self::Demo(args) => args.json,
             Self::Relay(args) => args.json(),
             Self::Tunnel(args) => args.json(),
+            Self::Proxy(args) => args.json(),
+            Self::Exit(args) => args.json(),
             Self::Bench(args) => args.json(),
             Self::Status(args) => args.json,
             Self::Path(args) => args.json(),

@@ -6,14 +6,17 @@ pub mod capture;
 pub mod completions;
 pub mod controller;
 pub mod demo;
+pub mod exit;
 pub mod keys;
 pub mod man;
 pub mod path;
+pub mod proxy;
 pub mod receive;
 pub mod relay;
 pub mod send;
 pub mod service;
 pub mod sim;
+mod standing_ticket;
 pub mod status;
 pub mod trace;
 pub mod tunnel;
@@ -33,6 +36,8 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args, context),
         Command::Relay(args) => relay::run(&args, context),
         Command::Controller(args) => controller::run(&args, context),
+        Command::Proxy(args) => proxy::run(&args, context),
+        Command::Exit(args) => exit::run(&args, context),
         Command::Tunnel(args) => tunnel::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Status(args) => status::run(&args),
@@ -72,6 +77,8 @@ mod tests {
             of::<super::relay::RelayArgs>("relay"),
             of::<super::controller::ControllerArgs>("controller"),
             of::<super::tunnel::TunnelArgs>("tunnel"),
+            of::<super::proxy::ProxyArgs>("proxy"),
+            of::<super::exit::ExitArgs>("exit"),
             of::<super::bench::BenchArgs>("bench"),
             of::<super::status::StatusArgs>("status"),
             of::<super::path::PathArgs>("path"),

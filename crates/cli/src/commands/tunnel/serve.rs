@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_net::{NodeKey, PublicKey, ShareId, Ticket, TicketSecret};
-use anabranch_node::{Access, RelayRoute, Threads, TicketShare, keyfile};
+use anabranch_net::{PublicKey, Ticket};
+use anabranch_node::{Access, RelayRoute, Threads, keyfile};
 use anabranch_service::control::{self, Answer};
 use anabranch_tunnel_io::client::session_config;
 use anabranch_tunnel_io::server::{Notice, Server, ServerOptions};
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 use super::DeviceArgs;
 use crate::commands::send::outside;
-use crate::commands::service;
+use crate::commands::{service, standing_ticket};
 use crate::context::{Context, OUTPUT};
 use crate::errors::{Failure, printable};
 use crate::path_rules::PathOptions;
@@ -124,7 +124,7 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
 async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     let stop = interrupt::requested();
     let key = keyfile::load_or_create(&args.key.clone().map_or_else(keyfile::default_path, Ok)?)?;
-    let share = share(&key, &args.ticket);
+    let share = standing_ticket::share("anabranch 2026 tunnel ticket", &key, &args.ticket);
     let access = Access::by_ticket(share.clone());
     args.clients.iter().for_each(|(client, _)| access.allow_key(*client));
     let rules = super::up::outside(&args.device.interface, &args.paths_wanted.rules()?);
@@ -163,17 +163,6 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     };
     node.close().await;
     outcome
-}
-
-/// The share that the ticket of this name opens. It follows from the key, so the ticket stays good when the server is started again.
-fn share(key: &NodeKey, name: &str) -> TicketShare {
-    let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 tunnel ticket");
-    hasher.update(key.to_file_text().as_bytes()).update(name.as_bytes());
-    let (mut id, mut secret) = ([0; 8], [0; 16]);
-    let mut output = hasher.finalize_xof();
-    output.fill(&mut id);
-    output.fill(&mut secret);
-    TicketShare::stored(ShareId(u64::from_be_bytes(id)), TicketSecret::from_random(secret))
 }
 
 fn announce(ticket: &Ticket, (json, context): (bool, Context)) {
@@ -235,14 +224,5 @@ mod tests {
         assert_eq!(args.clients[0].1.len(), 2);
         assert_eq!(args.inside.len(), 2);
         assert!(parse::<ServeArgs>(&["--client", "x"]).is_err());
-    }
-
-    #[test]
-    fn the_ticket_stays_good_and_another_name_makes_another_ticket() {
-        let key = NodeKey::from_random([9; 32]);
-        let first = share(&key, "tunnel");
-        assert_eq!(first.id, share(&key, "tunnel").id);
-        assert_ne!(first.id, share(&key, "newer").id);
-        assert_ne!(first.id, share(&NodeKey::from_random([8; 32]), "tunnel").id);
     }
 }

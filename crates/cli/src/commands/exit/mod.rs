@@ -1,0 +1,290 @@
+//! `anabranch exit`: connects to destinations for the proxies of others.
+
+mod text;
+
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anabranch_net::{PublicKey, Ticket};
+use anabranch_node::{Access, Node, RelayRoute, Threads, keyfile};
+use anabranch_proxy::status::ExitStatus;
+use anabranch_proxy::{
+    AddressRange, Exit, ExitNotice, ExitOptions, Limits, MOST_CONNECTIONS, session_config,
+};
+use anabranch_service::control::{self, Answer};
+use clap::{Args, Subcommand};
+
+use crate::commands::proxy::runtime_socket;
+use crate::commands::send::outside;
+use crate::commands::{service, standing_ticket};
+use crate::context::{Context, OUTPUT};
+use crate::errors::{Failure, printable};
+use crate::path_rules::PathOptions;
+use crate::relays::ControllerOptions;
+use crate::ui::out;
+use crate::values::{self, HostPort};
+use crate::{interrupt, ui};
+
+/// UDP port of an exit.
+const PORT: u16 = 4435;
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch exit                             prints the line to run on clients
+  anabranch exit --allow 10.20.0.0/16:443 --deny 0.0.0.0/0:25
+                                             also HTTPS in this network; no mail servers
+  anabranch exit --client ab1... --rate 100Mbit/s --bytes 50GB
+                                             let a key in, with bounds
+  anabranch exit status                      who uses it, and for what";
+
+/// Connect to destinations for others' proxies
+///
+/// It needs no root. It prints the line to run on clients, whose ticket stays good when the exit is started again, as long as its key file
+/// is there. Clients reach public addresses only: no private networks, no services of this machine, no metadata services of clouds;
+/// `--allow` adds others. The bounds count for each key, and for all holders of the ticket together.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct ExitArgs {
+    /// The subcommand.
+    #[command(subcommand)]
+    pub action: Option<ExitCommand>,
+    /// How the exit runs.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+/// Subcommands for exits.
+#[derive(Debug, Subcommand)]
+pub enum ExitCommand {
+    /// Show who uses a running exit, and for what
+    Status(StatusArgs),
+}
+
+/// Which exit, and how it is shown.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// UDP port of the exit
+    #[arg(long, value_name = "PORT", default_value_t = PORT, value_parser = values::whole(1..=u16::MAX))]
+    pub port: u16,
+    /// JSON instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+/// How an exit runs.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Let clients reach these addresses and ports besides public ones; may be given again
+    ///
+    /// Such as 10.20.0.0/16, 10.20.0.5:443 or [fd00::1]:8000-8010. Of the ranges that hold an address, the longest prefix decides; among
+    /// equals `--deny`, then `--allow`.
+    #[arg(long, value_name = "RANGE")]
+    pub allow: Vec<AddressRange>,
+    /// Keep clients from these addresses and ports; may be given again
+    #[arg(long, value_name = "RANGE")]
+    pub deny: Vec<AddressRange>,
+    /// Addresses and ports of this machine at which clients may accept connections (`proxy --remote-forward`); may be given again
+    #[arg(long, value_name = "RANGE")]
+    pub listen: Vec<AddressRange>,
+    /// A client that comes by its key; may be given again
+    #[arg(long = "client", value_name = "KEY", value_parser = key)]
+    pub clients: Vec<PublicKey>,
+    /// Let in only clients that are listed by their keys
+    #[arg(long, requires = "clients")]
+    pub no_ticket: bool,
+    /// Name of the ticket; under another name an earlier ticket no longer opens the exit
+    #[arg(long, value_name = "NAME", default_value = "exit")]
+    pub ticket: String,
+    /// Bits a second, both ways together
+    #[arg(long, value_name = "RATE", value_parser = values::rate, help_heading = "Bounds")]
+    pub rate: Option<NonZeroU64>,
+    /// Bytes, both ways together, until the exit is started again
+    #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Bounds")]
+    pub bytes: Option<u64>,
+    /// Connections at the same time
+    #[arg(long, value_name = "COUNT", default_value_t = 4096, help_heading = "Bounds")]
+    #[arg(value_parser = values::whole(1..=MOST_CONNECTIONS))]
+    pub connections: usize,
+    /// UDP port to listen on; 0 for any free one
+    #[arg(long, value_name = "PORT", default_value_t = PORT, help_heading = "Network")]
+    #[arg(value_parser = values::whole(0..=u16::MAX))]
+    pub port: u16,
+    /// Where clients reach this machine from outside, named first in the ticket; may be given again
+    #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
+    pub addresses: Vec<HostPort>,
+    /// Key file [default: the usual one, created if missing]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
+    #[arg(help_heading = "Network")]
+    pub key: Option<PathBuf>,
+    /// A relay through which clients reach this machine; it has to list its key. May be given again
+    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
+    pub relays: Vec<RelayRoute>,
+    /// Controllers that grant the use of more relays.
+    #[command(flatten)]
+    pub granted: ControllerOptions,
+    /// Rules for paths.
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
+    /// Report each connection when it ends: where it went and how much it carried, never what
+    #[arg(long, help_heading = OUTPUT)]
+    pub log: bool,
+    /// One JSON event a line instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+fn key(text: &str) -> Result<PublicKey, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a key; `anabranch keys show` prints one"))
+}
+
+impl ExitArgs {
+    /// True with `--json`.
+    #[must_use]
+    pub fn json(&self) -> bool {
+        match &self.action {
+            Some(ExitCommand::Status(args)) => args.json,
+            None => self.serve.json,
+        }
+    }
+}
+
+/// Answers `anabranch exit status`.
+#[derive(Clone)]
+struct Asked(Arc<Exit>);
+
+impl Answer for Asked {
+    async fn answer(&self, _line: &str) -> String {
+        control::reply(&self.0.status())
+    }
+}
+
+/// Runs an exit, or shows it.
+///
+/// # Errors
+/// The cause of the failure, with advice.
+pub fn run(args: &ExitArgs, context: &Context) -> Result<(), Failure> {
+    let threads = Threads::start()?;
+    match &args.action {
+        Some(ExitCommand::Status(args)) => threads.block_on(status(args)),
+        None => threads.block_on(serve(&args.serve, *context)),
+    }
+}
+
+async fn status(args: &StatusArgs) -> Result<(), Failure> {
+    let socket = runtime_socket("exit", args.port)?;
+    let asked = control::ask::<ExitStatus>(&socket, "status").await;
+    let status = asked.map_err(|error| {
+        Failure::local(format!("no exit answers at {}: {error}", socket.display()))
+            .hint("is `anabranch exit` running, with this `--port` and as this user?")
+    })?;
+    if args.json { ui::out::Stream::Stdout.json(&status) } else { out::print(&text::status(&status)) }
+}
+
+async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
+    let stop = interrupt::requested();
+    let key = keyfile::load_or_create(&args.key.clone().map_or_else(keyfile::default_path, Ok)?)?;
+    let share = standing_ticket::share("anabranch 2026 exit ticket", &key, &args.ticket);
+    let access = Access::by_keys(args.clients.iter().copied());
+    if !args.no_ticket {
+        access.allow_share(share.clone());
+    }
+    let node = args.granted.node().key(key).relays(args.relays.clone()).port(args.port);
+    let node = node.session(session_config()).path_rules(args.paths_wanted.rules()?);
+    let node = node.access(access).start().await?;
+    let port = node.addresses().first().map_or(0, SocketAddr::port);
+    let invitation = node.invite(&share, &outside(&args.addresses, port).await?).await?;
+    let exit = Exit::new(&ExitOptions {
+        allow: args.allow.clone(),
+        deny: args.deny.clone(),
+        listen: args.listen.clone(),
+        limits: Limits { connections: args.connections, rate: args.rate, bytes: args.bytes },
+    });
+    let _socket = service::answer_at(Some(&runtime_socket("exit", port)?), Asked(exit.clone()))?;
+    announce(args, &invitation.ticket, context);
+    let accepting = node.clone();
+    let accept = move || {
+        let node: Node = accepting.clone();
+        async move { node.accept().await }
+    };
+    let how = Telling { json: args.json, log: args.log, quiet: context.quiet };
+    tokio::select! {
+        () = exit.run(accept, move |notice| tell(&notice, how)) => {}
+        () = stop => {}
+    }
+    node.close().await;
+    Ok(())
+}
+
+/// Prints the line for clients.
+fn announce(args: &ServeArgs, ticket: &Ticket, context: Context) {
+    let ticket_text = ticket.to_text();
+    let by_key = ticket.addresses.first().map(|address| format!("{}@{address}", ticket.node));
+    let word = match (args.no_ticket, by_key) {
+        (true, Some(by_key)) => by_key,
+        _ => ticket_text.to_string(),
+    };
+    let line = if args.json {
+        serde_json::json!({"event": "ready", "exit": word}).to_string()
+    } else {
+        format!("anabranch proxy {word}")
+    };
+    let is_chatty = !args.json && !context.quiet;
+    if is_chatty {
+        out::error("on clients, run\n\n");
+    }
+    // A reader that is gone has what it wanted.
+    let _ = out::print(&format!("{line}\n"));
+    if is_chatty {
+        let advice = if args.no_ticket { "" } else { "keep the ticket as you would a password; " };
+        out::error(&format!("\n{advice}Ctrl-C ends the exit\n"));
+    }
+}
+
+/// How events are reported.
+#[derive(Clone, Copy)]
+struct Telling {
+    json: bool,
+    log: bool,
+    quiet: bool,
+}
+
+fn tell(notice: &ExitNotice, how: Telling) {
+    let is_record = matches!(notice, ExitNotice::Connection(_));
+    if is_record && !how.log {
+        return;
+    }
+    if how.json {
+        // The reader of the events may be gone; the exit goes on.
+        let _ = out::Stream::Stdout.json(notice);
+        return;
+    }
+    let line = match notice {
+        _ if how.quiet && !is_record => return,
+        ExitNotice::Joined { node } => format!("{node} uses the exit"),
+        ExitNotice::Left { node, reason } => format!("{node} left: {}", printable(reason)),
+        ExitNotice::Connection(record) => text::record(record),
+    };
+    out::error(&format!("{line}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    #[test]
+    fn ranges_and_bounds_are_read() {
+        let args: ExitArgs =
+            parse(&["--allow", "10.0.0.0/8:443", "--deny", "::/0:25", "--rate", "8Mbit/s", "--bytes", "1GB"])
+                .unwrap();
+        assert_eq!(args.serve.allow, ["10.0.0.0/8:443".parse().unwrap()]);
+        assert_eq!((args.serve.rate.unwrap().get(), args.serve.bytes), (8_000_000, Some(1_000_000_000)));
+        assert!(parse::<ExitArgs>(&["--no-ticket"]).is_err(), "nobody could come");
+        let status: ExitArgs = parse(&["status", "--port", "5000", "--json"]).unwrap();
+        assert!(
+            status.json() && matches!(status.action, Some(ExitCommand::Status(args)) if args.port == 5000)
+        );
+    }
+}

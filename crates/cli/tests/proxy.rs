@@ -1,0 +1,605 @@
+//! `proxy` and `exit` on one machine, with clients for each protocol over loopback; and between two namespaces joined by three links.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::netns::{CEILING, Machines, Side, three_links};
+use common::programs::{PROGRAM, Running, Scratch, noise, program, wait_for};
+use common::{skip, within_three_attempts};
+use serde_json::Value;
+
+/// How long a client of these tests waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// An exit and a proxy that uses it.
+struct Pair {
+    scratch: Scratch,
+    exit: Option<Running>,
+    proxy: Option<Running>,
+    /// The exit's UDP port, its line and the proxy's address.
+    exit_port: u16,
+    ticket: String,
+    at: SocketAddr,
+}
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Pair {
+    /// Starts both; the exit allows loopback besides these options.
+    fn start(exit: &[&str], proxy: &[&str]) -> Self {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut pair = Self {
+            scratch: Scratch::new(),
+            exit: None,
+            proxy: None,
+            exit_port: free_port(),
+            ticket: String::new(),
+            at: nowhere,
+        };
+        pair.start_exit(exit);
+        pair.start_proxy(proxy);
+        pair
+    }
+
+    fn command(&self, home: &str, words: &[&str]) -> Command {
+        let mut command = program(words);
+        command.env("HOME", self.scratch.path(home)).env("XDG_RUNTIME_DIR", self.scratch.path(home));
+        command.env_remove("XDG_CONFIG_HOME");
+        command
+    }
+
+    fn start_exit(&mut self, options: &[&str]) {
+        let port = self.exit_port.to_string();
+        let usual = ["exit", "--port", &port, "--address", "127.0.0.1", "--allow", "127.0.0.1"];
+        let words = [&usual[..], options].concat();
+        let mut exit = Running::start(&mut self.command("from", &words));
+        let line = exit.line();
+        let Some(ticket) = line.strip_prefix("anabranch proxy ") else { panic!("{line}: {}", exit.end().1) };
+        ticket.clone_into(&mut self.ticket);
+        self.exit = Some(exit);
+    }
+
+    fn start_proxy(&mut self, options: &[&str]) {
+        let words = [&["proxy", &self.ticket, "--listen", "127.0.0.1:0"], options].concat();
+        let mut proxy = Running::start(&mut self.command("to", &words));
+        let line = proxy.line();
+        let Some(at) = line.strip_prefix("export ALL_PROXY=socks5h://") else {
+            panic!("{line}: {}", proxy.end().1)
+        };
+        self.at = at.parse().unwrap();
+        self.proxy = Some(proxy);
+    }
+
+    fn dial(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.at).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// A connection by SOCKS5 with a name, or the code of the reply.
+    fn socks5(&self, host: &str, port: u16) -> Result<TcpStream, u8> {
+        let mut stream = self.dial();
+        stream.write_all(&[5, 2, 0, 2]).unwrap();
+        assert_eq!(bytes::<2>(&mut stream), [5, 0]);
+        let name = [&[5, 1, 0, 3, host.len() as u8], host.as_bytes(), &port.to_be_bytes()].concat();
+        stream.write_all(&name).unwrap();
+        let reply = bytes::<10>(&mut stream);
+        if reply[1] == 0 { Ok(stream) } else { Err(reply[1]) }
+    }
+
+    /// A connection by SOCKS4a, or the code of the reply.
+    fn socks4a(&self, host: &str, port: u16) -> Result<TcpStream, u8> {
+        let mut stream = self.dial();
+        let port = port.to_be_bytes();
+        let request = [&[4, 1, port[0], port[1], 0, 0, 0, 1], &b"user\0"[..], host.as_bytes(), &[0]].concat();
+        stream.write_all(&request).unwrap();
+        let reply = bytes::<8>(&mut stream);
+        if reply[1] == 90 { Ok(stream) } else { Err(reply[1]) }
+    }
+
+    /// A connection by CONNECT, or the status.
+    fn connect(&self, to: &str) -> Result<TcpStream, u16> {
+        let mut stream = self.dial();
+        stream.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).unwrap();
+        let head = head(&mut stream);
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        if status == 200 { Ok(stream) } else { Err(status) }
+    }
+
+    /// The response to a plain request, whole.
+    fn get(&self, url: &str) -> String {
+        let mut stream = self.dial();
+        write!(stream, "GET {url} HTTP/1.1\r\nHost: x\r\nProxy-Connection: keep-alive\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// The status of the proxy or the exit.
+    fn status(&self, whom: &str) -> Value {
+        let (port, at) = (self.exit_port.to_string(), self.at.to_string());
+        let mut command = match whom {
+            "exit" => self.command("from", &["exit", "status", "--json", "--port", &port]),
+            _ => self.command("to", &["proxy", "status", "--json", "--listen", &at]),
+        };
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn bytes<const N: usize>(stream: &mut TcpStream) -> [u8; N] {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// Reads a head up to its empty line, and nothing behind it.
+fn head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(bytes::<1>(stream)[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// A server on loopback that handles each connection on a thread of its own; returns its port.
+fn server(handle: impl Fn(TcpStream) + Clone + Send + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let handle = handle.clone();
+            thread::spawn(move || handle(connection));
+        }
+    });
+    port
+}
+
+fn echo(mut connection: TcpStream) {
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = connection.read(&mut buffer) {
+        if connection.write_all(&buffer[..length]).is_err() {
+            return;
+        }
+    }
+}
+
+fn is_echoed(stream: &mut TcpStream) -> bool {
+    stream.write_all(b"there and back").unwrap();
+    bytes(stream) == *b"there and back"
+}
+
+#[test]
+fn every_protocol_reaches_a_destination_by_address_and_by_name() {
+    let port = server(echo);
+    let pair = Pair::start(&[], &["--forward", &format!("0=127.0.0.1:{port}")]);
+    for host in ["127.0.0.1", "localhost"] {
+        assert!(is_echoed(&mut pair.socks5(host, port).unwrap()), "socks5 {host}");
+        assert!(is_echoed(&mut pair.socks4a(host, port).unwrap()), "socks4a {host}");
+        assert!(is_echoed(&mut pair.connect(&format!("{host}:{port}")).unwrap()), "connect {host}");
+    }
+    let web = server(|mut connection| {
+        let request = head(&mut connection);
+        let body = format!("you asked: {request}");
+        let length = body.len();
+        write!(connection, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+            .unwrap();
+    });
+    let response = pair.get(&format!("http://localhost:{web}/a?b"));
+    let asked = format!("you asked: GET /a?b HTTP/1.1\r\nHost: localhost:{web}\r\nConnection: close\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 200 OK") && response.ends_with(&asked), "{response}");
+    let settings = pair.get("/proxy.pac");
+    assert!(settings.contains(&format!("return \"SOCKS5 {0}; PROXY {0}\"", pair.at)), "{settings}");
+}
+
+#[test]
+fn a_direction_that_has_ended_leaves_the_other_open() {
+    let data = noise(3 << 20, 7);
+    let copy = data.clone();
+    // Answers only when it has read everything.
+    let reads_first = server(move |mut connection| {
+        let mut all = Vec::new();
+        connection.read_to_end(&mut all).unwrap();
+        connection.write_all(&all).unwrap();
+    });
+    // Ends its side at once and reads on.
+    let (sender, received) = std::sync::mpsc::channel();
+    let writes_first = server(move |mut connection| {
+        connection.write_all(&copy).unwrap();
+        connection.shutdown(Shutdown::Write).unwrap();
+        let mut all = Vec::new();
+        connection.read_to_end(&mut all).unwrap();
+        sender.send(all).unwrap();
+    });
+    let pair = Pair::start(&[], &[]);
+    let mut stream = pair.socks5("127.0.0.1", reads_first).unwrap();
+    stream.write_all(&data).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).unwrap();
+    assert!(back == data, "{} bytes came back", back.len());
+
+    let mut stream = pair.socks5("127.0.0.1", writes_first).unwrap();
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    assert!(all == data, "{} bytes came", all.len());
+    stream.write_all(&data).unwrap();
+    drop(stream);
+    assert!(received.recv_timeout(PATIENCE).unwrap() == data);
+}
+
+#[test]
+fn a_refusal_stays_a_refusal_with_the_code_of_each_protocol() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let open = server(echo);
+    let pair = Pair::start(&["--deny", "127.0.0.1:9"], &[]);
+    for (host, port, socks, status) in [
+        ("127.0.0.1", closed, 5, 502),
+        ("127.0.0.1", 9, 2, 403),
+        ("127.0.0.2", open, 2, 403),
+        ("10.0.0.1", 80, 2, 403),
+        ("169.254.169.254", 80, 2, 403),
+        ("::ffff:10.0.0.1", 80, 2, 403),
+        ("nowhere.invalid", 80, 4, 502),
+    ] {
+        assert_eq!(pair.socks5(host, port).err(), Some(socks), "{host}:{port}");
+        let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        assert_eq!(pair.connect(&format!("{bracketed}:{port}")).err(), Some(status), "{host}:{port}");
+        if !host.contains(':') {
+            assert_eq!(pair.socks4a(host, port).err(), Some(91), "{host}:{port}");
+        }
+        let response = pair.get(&format!("http://{bracketed}:{port}/"));
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{host}:{port}: {response}");
+    }
+}
+
+#[test]
+fn a_reset_stays_a_reset() {
+    let port = server(|connection| {
+        let mut connection = connection;
+        let _ = bytes::<1>(&mut connection);
+        socket2::SockRef::from(&connection).set_linger(Some(Duration::ZERO)).unwrap();
+    });
+    let pair = Pair::start(&[], &[]);
+    let mut stream = pair.socks5("127.0.0.1", port).unwrap();
+    stream.write_all(b"x").unwrap();
+    let error = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_killed_exit_gives_clear_errors_until_it_is_back() {
+    let port = server(echo);
+    let mut pair = Pair::start(&[], &[]);
+    let mut before = pair.socks5("127.0.0.1", port).unwrap();
+    assert!(is_echoed(&mut before));
+    pair.exit.take().unwrap().kill();
+    let begin = Instant::now();
+    assert_eq!(pair.socks5("127.0.0.1", port).err(), Some(3), "the exit is not reached");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    let response = pair.get(&format!("http://127.0.0.1:{port}/"));
+    assert!(response.starts_with("HTTP/1.1 503 ") && response.contains("dialed again"), "{response}");
+    pair.start_exit(&[]);
+    wait_for("a connection through the exit that is back", || {
+        pair.socks5("127.0.0.1", port).is_ok_and(|mut stream| is_echoed(&mut stream))
+    });
+    // Connections of the old session ended with it.
+    let _ = before.write_all(b"x");
+    assert!(!matches!(before.read(&mut [0; 14]), Ok(1..)));
+}
+
+#[test]
+fn datagrams_go_to_addresses_and_names_and_come_back_from_where_they_were_sent() {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = far.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut buffer = [0; 65_535];
+        while let Ok((length, from)) = far.recv_from(&mut buffer) {
+            let _ = far.send_to(&buffer[..length], from);
+        }
+    });
+    let pair = Pair::start(&[], &[]);
+    let mut control = pair.dial();
+    control.write_all(&[5, 1, 0]).unwrap();
+    assert_eq!(bytes::<2>(&mut control), [5, 0]);
+    // Many programs name their destination here; it must not matter.
+    control.write_all(&[5, 3, 0, 1, 9, 9, 9, 9, 0, 53]).unwrap();
+    let reply = bytes::<10>(&mut control);
+    assert_eq!(reply[..8], [5, 0, 0, 1, 127, 0, 0, 1]);
+    let relay = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_be_bytes([reply[8], reply[9]])));
+    let own = UdpSocket::bind("127.0.0.1:0").unwrap();
+    own.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let [high, low] = port.to_be_bytes();
+    let by_address = [0, 0, 0, 1, 127, 0, 0, 1, high, low];
+    let by_name = [&[0, 0, 0, 3, 9][..], b"localhost", &[high, low]].concat();
+    // Sends until the datagram comes back; returns it.
+    let round_trip = |datagram: &[u8]| {
+        let begin = Instant::now();
+        loop {
+            own.send_to(datagram, relay).unwrap();
+            let mut buffer = vec![0; 65_535];
+            match own.recv_from(&mut buffer) {
+                Ok((length, from)) if buffer[10..length] == datagram[datagram.len() + 10 - length..] => {
+                    assert_eq!(from, relay);
+                    return buffer[..length].to_vec();
+                }
+                _ => assert!(begin.elapsed() < PATIENCE, "{} bytes", datagram.len()),
+            }
+        }
+    };
+    for (header, size) in [(&by_address[..], 10), (&by_name, 10), (&by_address, 1400), (&by_address, 20_000)]
+    {
+        let answer = round_trip(&[header, &noise(size, size as u64)].concat());
+        assert_eq!(answer[..10], by_address, "the source is the destination's address");
+    }
+    // A destination that is not allowed, and another port of this machine, get nothing.
+    own.send_to(&[0, 0, 0, 1, 127, 0, 0, 2, high, low, 1], relay).unwrap();
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    other.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    other.send_to(&[&by_address[..], b"x"].concat(), relay).unwrap();
+    assert!(other.recv_from(&mut [0; 100]).is_err());
+    // The association ends with its connection.
+    drop(control);
+    wait_for("the association to end", || pair.status("exit")["open"] == 0);
+}
+
+#[test]
+fn ports_are_forwarded_both_ways() {
+    let port = server(echo);
+    let (near, far) = (free_port(), free_port());
+    let options = [
+        "--forward",
+        &format!("{near}=localhost:{port}"),
+        "--remote-forward",
+        &format!("{far}=127.0.0.1:{port}"),
+        "--remote-forward",
+        &format!("9=127.0.0.1:{port}"),
+    ];
+    let mut pair = Pair::start(&["--listen", "127.0.0.1:1024-65535"], &options);
+    for place in [near, far] {
+        wait_for("the port", || TcpStream::connect((Ipv4Addr::LOCALHOST, place)).is_ok());
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, place)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert!(is_echoed(&mut stream), "{place}");
+    }
+    let proxy = pair.proxy.take().unwrap();
+    proxy.interrupt();
+    let (code, errors) = proxy.end();
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(errors.contains("does not accept connections at 127.0.0.1:9 "), "{errors}");
+    wait_for("the exit to close its port", || TcpStream::connect((Ipv4Addr::LOCALHOST, far)).is_err());
+}
+
+#[test]
+fn bounds_of_connections_bytes_and_rate_hold() {
+    let port = server(echo);
+    let pair = Pair::start(&["--connections", "2", "--bytes", "1MB", "--rate", "8Mbit/s"], &[]);
+    let mut first = pair.socks5("127.0.0.1", port).unwrap();
+    let second = pair.socks5("127.0.0.1", port).unwrap();
+    assert_eq!(pair.socks5("127.0.0.1", port).err(), Some(1), "too many");
+    drop(second);
+    wait_for("room", || pair.socks5("127.0.0.1", port).is_ok());
+    // 300 kB there and 300 kB back at 1 MB a second.
+    let begin = Instant::now();
+    let (data, mut back) = (noise(300_000, 1), vec![0; 300_000]);
+    let mut writing = first.try_clone().unwrap();
+    let sent = data.clone();
+    let writer = thread::spawn(move || writing.write_all(&sent));
+    first.read_exact(&mut back).unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(back == data);
+    assert!(begin.elapsed() > Duration::from_millis(450), "{:?}", begin.elapsed());
+    // The rest is used up in the middle of the next.
+    let mut writing = first.try_clone().unwrap();
+    thread::spawn(move || {
+        let _ = writing.write_all(&data);
+    });
+    assert!(first.read_exact(&mut back).is_err());
+    assert_eq!(pair.socks5("127.0.0.1", port).err(), Some(2), "used up");
+}
+
+/// The files that a program has open.
+fn descriptors(program: &Running) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", program.child.id())).unwrap().count()
+}
+
+#[test]
+fn ten_thousand_connections_leave_nothing_open() {
+    let port = server(echo);
+    let pair = Pair::start(&[], &[]);
+    let programs = [pair.exit.as_ref().unwrap(), pair.proxy.as_ref().unwrap()];
+    assert!(is_echoed(&mut pair.socks5("127.0.0.1", port).unwrap()));
+    wait_for("the connection to end", || pair.status("exit")["open"] == 0);
+    let before = programs.map(descriptors);
+    for round in 0..10_000_u32 {
+        let mut stream = pair.socks5("127.0.0.1", port).unwrap();
+        match round % 4 {
+            0 => assert!(is_echoed(&mut stream)),
+            1 => stream.shutdown(Shutdown::Write).unwrap(),
+            2 => socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap(),
+            _ => {}
+        }
+    }
+    wait_for("all connections to end", || {
+        pair.status("exit")["open"] == 0 && pair.status("proxy")["open"] == 0
+    });
+    assert_eq!(programs.map(descriptors), before);
+    assert_eq!(pair.status("proxy")["totals"]["connections"], 10_001);
+}
+
+#[test]
+fn slow_clients_and_strangers_are_cut_off() {
+    let pair = Pair::start(&[], &[]);
+    let begin = Instant::now();
+    let mut slow = pair.dial();
+    let mut text = String::new();
+    slow.write_all(b"GET http://localhost/ HTTP/1.1\r\n").unwrap();
+    let mut drip = slow.try_clone().unwrap();
+    thread::spawn(move || {
+        while drip.write_all(b"a: b\r\n").is_ok() {
+            thread::sleep(Duration::from_millis(300));
+        }
+    });
+    let _ = slow.read_to_string(&mut text);
+    assert!(text.starts_with("HTTP/1.1 408 "), "{text}");
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    for stranger in
+        [&b"\x16\x03\x01\x02\x00\x01"[..], b"\x05\x01\x02", b"GET / HTTP/1.1\r\n\r\n", b"\x04\x02\0\0"]
+    {
+        let mut stream = pair.dial();
+        stream.write_all(stranger).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let is_answered =
+            answer.starts_with(b"HTTP/1.1 400") || answer == [5, 255] || answer.get(1) == Some(&91);
+        assert!(is_answered, "{stranger:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_key_opens_the_exit_without_a_ticket_and_another_does_not() {
+    let port = server(echo);
+    let mut pair = Pair::start(&[], &[]);
+    pair.proxy.take().unwrap().kill();
+    pair.exit.take().unwrap().kill();
+    let output = pair.command("to", &["keys", "show"]).output().unwrap();
+    let key = String::from_utf8(output.stdout).unwrap();
+    let key = key.split_whitespace().find(|word| word.starts_with("ab1")).unwrap().to_owned();
+    pair.start_exit(&["--client", &key, "--no-ticket"]);
+    assert!(pair.ticket.starts_with("ab1"), "{}", pair.ticket);
+    pair.start_proxy(&[]);
+    assert!(is_echoed(&mut pair.socks5("127.0.0.1", port).unwrap()));
+    let stranger =
+        pair.command("from", &["proxy", &pair.ticket, "--listen", "127.0.0.1:0"]).output().unwrap();
+    assert!(!stranger.status.success());
+}
+
+#[test]
+fn a_taken_port_and_a_wrong_ticket_are_clear_errors() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pair = Pair::start(&[], &[]);
+    let listen = taken.local_addr().unwrap().to_string();
+    let output = pair.command("to", &["proxy", &pair.ticket, "--listen", &listen]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        errors.contains(&format!("cannot listen on {listen}")) && errors.contains("--listen"),
+        "{errors}"
+    );
+    // A ticket for something else.
+    std::fs::write(pair.scratch.path("from/file"), "x").unwrap();
+    let file = pair.scratch.text("from/file");
+    let mut send = Running::start_into(&mut pair.command("from", &["send", &file]), Stdio::piped());
+    let mut line = String::new();
+    BufReader::new(send.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ticket = line.split_whitespace().last().unwrap();
+    let output = pair.command("to", &["proxy", ticket, "--listen", "127.0.0.1:0"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && errors.contains("exit"), "{errors}");
+}
+
+/// An address of the far machine that stands for one on the Internet.
+const PUBLIC: &str = "1.2.3.4";
+const WEB_PORT: &str = "8000";
+
+/// An exit with a web server on the far machine, and a proxy on the near one.
+struct Links<'a> {
+    machines: &'a Machines,
+    scratch: Scratch,
+    _running: Vec<Running>,
+}
+
+impl<'a> Links<'a> {
+    /// Starts all three; `None` where a program is missing.
+    fn up(test: &str, machines: &'a Machines) -> Option<Self> {
+        for name in ["curl", "python3"] {
+            if Command::new(name).arg("--version").output().is_err() {
+                skip(test, &format!("{name} is not installed"));
+                return None;
+            }
+        }
+        let address = ["address", "replace", &format!("{PUBLIC}/32"), "dev", "lo"];
+        assert!(machines.command(Side::Far, "ip").args(address).status().unwrap().success());
+        let scratch = Scratch::in_memory();
+        scratch.file("from/file", 48 << 20, 3);
+        let serve = ["-m", "http.server", WEB_PORT, "--bind", PUBLIC, "--directory", &scratch.text("from")];
+        let web = Running::start(machines.command(Side::Far, "python3").args(serve));
+        wait_for("the web server", || {
+            let url = format!("http://{PUBLIC}:{WEB_PORT}/");
+            let asked = machines.command(Side::Far, "curl").args(["-s", "-o", "/dev/null", &url]).status();
+            asked.unwrap().success()
+        });
+        let command = |side, home: &str, words: &[&str]| {
+            let mut command = machines.command(side, PROGRAM);
+            command.args(words).env("HOME", scratch.path(home)).env("XDG_RUNTIME_DIR", scratch.path(home));
+            command.env_remove("ANABRANCH_KEY").env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
+            command
+        };
+        let mut exit = Running::start(&mut command(Side::Far, "from", &["exit", "--allow", PUBLIC]));
+        let line = exit.line();
+        let ticket = line.split_whitespace().last().unwrap_or_default();
+        let mut proxy = Running::start(&mut command(Side::Near, "to", &["proxy", ticket]));
+        assert!(proxy.line().starts_with("export"));
+        Some(Self { machines, scratch, _running: vec![web, exit, proxy] })
+    }
+
+    /// A download through the proxy by these options of curl, which prints its bytes a second at the end.
+    fn curl(&self, options: &[&str]) -> Command {
+        let url = format!("http://{PUBLIC}:{WEB_PORT}/file");
+        let into = self.scratch.text("to/file");
+        let mut command = self.machines.command(Side::Near, "curl");
+        command.args(["-s", "-S", "-o", &into, "-w", "%{speed_download}", &url]).args(options);
+        command
+    }
+
+    fn is_whole(&self) -> bool {
+        let read = |name| std::fs::read(self.scratch.path(name)).unwrap();
+        read("from/file") == read("to/file")
+    }
+}
+
+#[test]
+fn one_download_runs_at_the_sum_of_the_links() {
+    let test = "one_download_runs_at_the_sum_of_the_links";
+    let Some((machines, _turn)) = three_links(test) else { return };
+    let Some(links) = Links::up(test, &machines) else { return };
+    for options in [&["--socks5-hostname", "127.0.0.1:1080"][..], &["-p", "-x", "http://127.0.0.1:1080"]] {
+        within_three_attempts(test, || {
+            let output = links.curl(options).output().unwrap();
+            assert!(
+                output.status.success() && links.is_whole(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            let rate: f64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or_default();
+            let found = format!("{options:?}: {:.1} Mbit/s", rate * 8.0 / 1e6);
+            if rate * 8.0 / 1e6 >= 0.9 * CEILING { Ok(found) } else { Err(found) }
+        });
+    }
+}
+
+#[test]
+fn a_connection_survives_the_loss_of_its_fastest_path() {
+    let test = "a_connection_survives_the_loss_of_its_fastest_path";
+    let Some((machines, _turn)) = three_links(test) else { return };
+    let Some(links) = Links::up(test, &machines) else { return };
+    let mut curl = Running::start(&mut links.curl(&["--socks5-hostname", "127.0.0.1:1080"]));
+    let so_far = || std::fs::metadata(links.scratch.path("to/file")).map_or(0, |found| found.len());
+    wait_for("the first megabytes", || so_far() > 8 << 20);
+    machines.blackhole(0).unwrap();
+    // The others go on at once.
+    let before = so_far();
+    wait_for("more bytes", || so_far() > before + (2 << 20));
+    assert!(curl.child.wait().unwrap().success());
+    assert!(links.is_whole());
+}

@@ -1,0 +1,199 @@
+//! The proxy on the user's machine: one port for SOCKS4a, SOCKS5 and HTTP, and forwarded ports.
+
+mod associate;
+mod forward;
+mod handshake;
+mod remote;
+mod upstream;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_node::Held;
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::copy;
+use crate::error::ProxyError;
+use crate::message::{Head, Outcome};
+use crate::meter::{ConnectionName, Connections};
+use crate::status::{MOST_LISTED, ProxyStatus};
+use crate::target::Target;
+
+use handshake::{Asked, Protocol, handshake, refuse};
+use remote::Remote;
+use upstream::Upstream;
+
+pub use forward::Forward;
+pub use upstream::Notice;
+
+/// Pause after a connection could not be accepted: the descriptors are used up, most likely.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Settings of a proxy.
+#[derive(Clone, Debug)]
+pub struct ProxyOptions {
+    /// Where SOCKS and HTTP are spoken.
+    pub listen: SocketAddr,
+    /// Ports that lead to one destination each.
+    pub forwards: Vec<Forward>,
+    /// Ports of the exit that lead to a destination on this side.
+    pub remote_forwards: Vec<Forward>,
+    /// The address that associations name as theirs, where programs reach this machine at another than it knows.
+    pub advertise: Option<IpAddr>,
+    /// Connections at the same time; others wait to be accepted.
+    pub most_connections: usize,
+}
+
+/// A proxy that listens.
+pub struct Proxy {
+    listener: TcpListener,
+    forwards: Vec<(TcpListener, Target)>,
+    remote: Remote,
+    advertise: Option<IpAddr>,
+    upstream: Upstream,
+    connections: Connections,
+    room: Arc<Semaphore>,
+}
+
+impl Proxy {
+    /// Binds all ports.
+    ///
+    /// # Errors
+    /// [`ProxyError::Listen`].
+    pub async fn bind(options: &ProxyOptions) -> Result<Arc<Self>, ProxyError> {
+        let mut forwards = Vec::new();
+        for forward in &options.forwards {
+            forwards.push((listen(forward.at).await?, forward.to.clone()));
+        }
+        let connections = Connections::default();
+        Ok(Arc::new(Self {
+            listener: listen(options.listen).await?,
+            forwards,
+            remote: Remote { forwards: options.remote_forwards.clone(), connections: connections.clone() },
+            advertise: options.advertise,
+            upstream: Upstream::new(),
+            connections,
+            room: Arc::new(Semaphore::new(options.most_connections)),
+        }))
+    }
+
+    /// Where SOCKS and HTTP are spoken.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// The current status.
+    #[must_use]
+    pub fn status(&self) -> ProxyStatus {
+        let session = self.upstream.session();
+        let (connections, totals) = self.connections.status(MOST_LISTED);
+        ProxyStatus {
+            listen: self.local_addr().map(|at| at.to_string()).unwrap_or_default(),
+            exit: session.as_ref().map(|session| session.session().peer().to_string()).unwrap_or_default(),
+            paths: session.as_ref().map(|session| session.list()).unwrap_or_default(),
+            why: session.err().flatten(),
+            open: self.connections.count(),
+            connections,
+            totals,
+        }
+    }
+
+    /// Serves until the session is not dialed any more, the first attempt to dial failed, or this future is dropped. Returns why.
+    pub async fn run(self: &Arc<Self>, mut held: Held, notice: impl Fn(Notice) + Send + Sync) -> ProxyError {
+        // Dropped with this future, and all connections with it.
+        let mut serving = JoinSet::new();
+        serving.spawn(self.clone().accept(None));
+        for index in 0..self.forwards.len() {
+            serving.spawn(self.clone().accept(Some(index)));
+        }
+        self.upstream.follow(&mut held, &self.remote, &notice).await
+    }
+
+    /// Accepts connections at the main port, or at one that leads to a destination.
+    async fn accept(self: Arc<Self>, forward: Option<usize>) {
+        let forward = forward.map(|index| &self.forwards[index]);
+        let listener = forward.map_or(&self.listener, |(listener, _)| listener);
+        let mut connections = JoinSet::new();
+        loop {
+            // Those that are over are forgotten.
+            while connections.try_join_next().is_some() {}
+            let Ok(room) = self.room.clone().acquire_owned().await else { return };
+            let mut connection = match listener.accept().await {
+                Ok((connection, _)) => connection,
+                Err(error) => {
+                    tracing::debug!(%error, "a connection was not accepted");
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let (proxy, to) = (self.clone(), forward.map(|(_, to)| to.clone()));
+            connections.spawn(async move {
+                let asked = match to {
+                    Some(to) => Ok(Asked::Connect { protocol: Protocol::Forward, to, first: Bytes::new() }),
+                    None => handshake(&mut connection).await,
+                };
+                match asked {
+                    Ok(asked) => proxy.serve(connection, asked).await,
+                    Err(error) => tracing::debug!(%error, "a client was not understood"),
+                }
+                drop(room);
+            });
+        }
+    }
+
+    async fn serve(&self, mut connection: TcpStream, asked: Asked) {
+        match asked {
+            Asked::Answered => {}
+            Asked::Associate => {
+                let name = ConnectionName { from: Protocol::Socks5.name().to_owned(), to: "udp".to_owned() };
+                let entered = self.connections.enter(name, None);
+                match self.upstream.open(&Head::Datagrams).await {
+                    Ok((link, stream)) => {
+                        let over = (&link.associations, stream);
+                        let ended = associate::carry(connection, over, self.advertise, &entered.meter).await;
+                        tracing::debug!(?ended, "an association ended");
+                    }
+                    Err(outcome) => {
+                        let _ = refuse(&mut connection, &Protocol::Socks5.answer(outcome)).await;
+                    }
+                }
+            }
+            Asked::Connect { protocol, to, first } => {
+                let name = ConnectionName { from: protocol.name().to_owned(), to: to.to_string() };
+                let entered = self.connections.enter(name, None);
+                match self.upstream.open(&Head::Connect(to)).await {
+                    Ok((_, mut stream)) => {
+                        let answer = protocol.answer(Some(Outcome::Open));
+                        if connection.write_all(&answer).await.is_ok()
+                            && stream.write_chunk(first).await.is_ok()
+                        {
+                            copy::carry(connection, stream, &entered.meter).await;
+                        }
+                    }
+                    Err(outcome) => {
+                        tracing::debug!(to = entered.meter.name.to, ?outcome, "not connected");
+                        if protocol == Protocol::Forward {
+                            return copy::reset(connection);
+                        }
+                        // The client may be gone; there is nothing left to do for it.
+                        let _ = refuse(&mut connection, &protocol.answer(outcome)).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn listen(at: SocketAddr) -> Result<TcpListener, ProxyError> {
+    TcpListener::bind(at).await.map_err(|error| ProxyError::Listen { at, error })
+}

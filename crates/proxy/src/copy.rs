@@ -1,0 +1,291 @@
+//! Carries the bytes of a TCP connection over a stream of a session, both ways, until both directions have ended.
+//!
+//! Each direction ends by itself (half-close). A connection that waits holds no buffer: bytes are read into buffers of a common pool
+//! only when they are there, and go from a buffer into the session, and from the session into the socket, without another copy.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, PoisonError};
+use std::task::ready;
+use std::time::Duration;
+
+use anabranch_net::Stream;
+use bytes::{Buf, Bytes, BytesMut};
+use serde::Serialize;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::sleep;
+
+use crate::meter::Meter;
+
+/// Bytes of one read.
+const CHUNK: usize = 64 << 10;
+/// A read with fewer bytes is copied, so that its buffer is free at once.
+const SMALL: usize = CHUNK / 4;
+/// Bytes and pieces of one write.
+const MOST_WRITTEN: usize = 256 << 10;
+const MOST_PIECES: usize = 128;
+/// Code of a stream whose TCP connection was reset.
+pub(crate) const RESET: u64 = 1;
+
+/// A connection without progress is ended after this long (RFC 5382 asks for at least that of address translators) ...
+const IDLE: Duration = Duration::from_secs(7440);
+/// ... and one of which a direction has ended after this long.
+const HALF_CLOSED_IDLE: Duration = Duration::from_secs(60);
+/// How often progress is looked at.
+const LOOK: Duration = Duration::from_secs(15);
+/// After this long without a packet the kernel asks whether the other end is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// Both directions ended in order.
+    Complete,
+    /// One end broke it off, or the session ended.
+    Reset,
+    /// It made no progress for too long.
+    Idle,
+    /// The bytes of the account are used up.
+    UsedUp,
+}
+
+/// How one direction ended.
+enum Direction {
+    /// Its end was passed on.
+    Complete,
+    /// Nobody reads it any more; the other direction goes on.
+    Stopped,
+    Reset,
+    UsedUp,
+}
+
+impl Direction {
+    fn ends_all(&self) -> Option<End> {
+        match self {
+            Self::Complete | Self::Stopped => None,
+            Self::Reset => Some(End::Reset),
+            Self::UsedUp => Some(End::UsedUp),
+        }
+    }
+}
+
+/// Carries bytes both ways until both directions have ended, one broke, or there is no progress.
+pub async fn carry(connection: TcpStream, stream: Stream, meter: &Meter) -> End {
+    prepare(&connection);
+    let (from_tcp, mut to_tcp) = connection.into_split();
+    let (mut from_stream, mut to_stream) = stream.into_halves();
+    let end = {
+        let mut up = pin!(up(&from_tcp, &mut to_stream, meter));
+        let mut down = pin!(down(&mut from_stream, &mut to_tcp, meter));
+        let (mut is_up_over, mut is_down_over) = (false, false);
+        let (mut progress, mut idle) = (meter.bytes(), Duration::ZERO);
+        loop {
+            if is_up_over && is_down_over {
+                break End::Complete;
+            }
+            let ended = tokio::select! {
+                ended = &mut up, if !is_up_over => { is_up_over = true; ended }
+                ended = &mut down, if !is_down_over => { is_down_over = true; ended }
+                () = sleep(LOOK) => {
+                    let now = meter.bytes();
+                    idle = if now == progress { idle + LOOK } else { Duration::ZERO };
+                    progress = now;
+                    let most = if is_up_over || is_down_over { HALF_CLOSED_IDLE } else { IDLE };
+                    if idle >= most { break End::Idle }
+                    continue;
+                }
+            };
+            idle = Duration::ZERO;
+            if let Some(end) = ended.ends_all() {
+                break end;
+            }
+        }
+    };
+    if end != End::Complete {
+        to_stream.reset(RESET);
+        from_stream.stop(RESET);
+        if let Ok(connection) = from_tcp.reunite(to_tcp) {
+            reset(connection);
+        }
+    }
+    end
+}
+
+/// Small writes leave at once, and a caller whose machine is gone is noticed.
+fn prepare(connection: &TcpStream) {
+    // Without these the connection still works.
+    let _ = connection.set_nodelay(true);
+    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 4);
+    let _ = SockRef::from(connection).set_tcp_keepalive(&keep_alive);
+}
+
+/// Ends a connection with a reset, as the destination would have.
+pub fn reset(connection: TcpStream) {
+    // Without lingering, what waits is dropped and the other end gets a reset.
+    let _ = SockRef::from(&connection).set_linger(Some(Duration::ZERO));
+    drop(connection);
+}
+
+/// From the TCP connection into the session.
+async fn up(from: &OwnedReadHalf, to: &mut Stream, meter: &Meter) -> Direction {
+    loop {
+        if from.readable().await.is_err() {
+            return Direction::Reset;
+        }
+        let mut buffer = POOL.take();
+        let piece = match from.try_read(&mut buffer) {
+            Ok(0) => {
+                POOL.give_back(buffer);
+                return if to.finish().is_ok() { Direction::Complete } else { Direction::Stopped };
+            }
+            Ok(length) if length < SMALL => {
+                let piece = Bytes::copy_from_slice(&buffer[..length]);
+                POOL.give_back(buffer);
+                piece
+            }
+            Ok(length) => POOL.lend(buffer).slice(..length),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                POOL.give_back(buffer);
+                continue;
+            }
+            Err(_) => {
+                POOL.give_back(buffer);
+                return Direction::Reset;
+            }
+        };
+        if !meter.up(piece.len()).await {
+            return Direction::UsedUp;
+        }
+        match to.write_chunk(piece).await {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Direction::Stopped,
+            Err(_) => return Direction::Reset,
+        }
+    }
+}
+
+/// From the session to the TCP connection.
+async fn down(from: &mut Stream, to: &mut OwnedWriteHalf, meter: &Meter) -> Direction {
+    let mut pieces = Vec::with_capacity(MOST_PIECES);
+    loop {
+        pieces.clear();
+        match from.read_chunks(MOST_WRITTEN, &mut pieces).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return if to.shutdown().await.is_ok() { Direction::Complete } else { Direction::Stopped };
+            }
+            Err(_) => return Direction::Reset,
+        }
+        let length = pieces.iter().map(Bytes::len).sum();
+        if write_all(to, &mut pieces).await.is_err() {
+            // Bytes from before the other end closed are still read. If it has reset the connection, the other direction fails, too.
+            from.stop(RESET);
+            return Direction::Stopped;
+        }
+        if !meter.down(length).await {
+            return Direction::UsedUp;
+        }
+    }
+}
+
+/// Writes all pieces, many with each call of the system.
+async fn write_all(to: &mut OwnedWriteHalf, pieces: &mut [Bytes]) -> io::Result<()> {
+    let mut first = 0;
+    while first < pieces.len() {
+        let mut written = poll_fn(|cx| {
+            let mut slices = [IoSlice::new(&[]); MOST_PIECES];
+            let waiting = &pieces[first..];
+            for (slice, piece) in slices.iter_mut().zip(waiting) {
+                *slice = IoSlice::new(piece);
+            }
+            let written = ready!(Pin::new(&mut *to).poll_write_vectored(cx, &slices[..waiting.len()]));
+            std::task::Poll::Ready(written)
+        })
+        .await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        while first < pieces.len() && written >= pieces[first].len() {
+            written -= pieces[first].len();
+            // Frees written bytes at once.
+            pieces[first] = Bytes::new();
+            first += 1;
+        }
+        if written > 0 {
+            pieces[first].advance(written);
+        }
+    }
+    Ok(())
+}
+
+/// Buffers for reads, used again when the session no longer needs their bytes.
+static POOL: Pool = Pool { free: Mutex::new(Vec::new()), lent: Mutex::new(VecDeque::new()) };
+/// Most buffers that are kept for use or for their return.
+const MOST_FREE: usize = 16;
+const MOST_LENT: usize = 128;
+
+struct Pool {
+    free: Mutex<Vec<BytesMut>>,
+    lent: Mutex<VecDeque<Bytes>>,
+}
+
+impl Pool {
+    /// A buffer of [`CHUNK`] bytes with anything in it.
+    fn take(&self) -> BytesMut {
+        if let Some(buffer) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return buffer;
+        }
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..lent.len().min(4) {
+            match lent.pop_front().map(Bytes::try_into_mut) {
+                Some(Ok(buffer)) => return buffer,
+                Some(Err(in_use)) => lent.push_back(in_use),
+                None => break,
+            }
+        }
+        drop(lent);
+        BytesMut::zeroed(CHUNK)
+    }
+
+    fn give_back(&self, buffer: BytesMut) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < MOST_FREE {
+            free.push(buffer);
+        }
+    }
+
+    /// The buffer as bytes that can be given away in parts.
+    fn lend(&self, buffer: BytesMut) -> Bytes {
+        let bytes = buffer.freeze();
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        if lent.len() < MOST_LENT {
+            lent.push_back(bytes.clone());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_comes_back_when_no_part_of_it_is_in_use() {
+        let pool = Pool { free: Mutex::default(), lent: Mutex::default() };
+        let buffer = pool.take();
+        let place = buffer.as_ptr();
+        let part = pool.lend(buffer).slice(..10);
+        assert_ne!(pool.take().as_ptr(), place);
+        drop(part);
+        let again = pool.take();
+        assert_eq!((again.as_ptr(), again.len()), (place, CHUNK));
+        pool.give_back(again);
+        assert_eq!(pool.take().as_ptr(), place);
+    }
+}

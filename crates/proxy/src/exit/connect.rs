@@ -1,0 +1,306 @@
+//! Connects to a destination from the exit: resolves its name, keeps the allowed addresses, and races them (RFC 8305).
+//!
+//! The policy is asked about each resolved address, and exactly that address is connected to. A name cannot point elsewhere between
+//! the two.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::message::Outcome;
+use crate::policy::{Policy, Verdict};
+use crate::target::Target;
+
+/// How long a name, and then its addresses, may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The next address is tried when the one before has not answered after this long (RFC 8305 §5).
+const HEAD_START: Duration = Duration::from_millis(250);
+/// Most addresses of a name that are tried.
+const MOST_TRIED: usize = 8;
+
+/// Resolves names.
+pub type Resolver = Box<dyn Fn(String, u16) -> Resolving + Send + Sync>;
+/// A name that is being resolved.
+pub type Resolving = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+
+/// Finds and opens destinations within a policy.
+pub struct Connector {
+    policy: Policy,
+    resolver: Resolver,
+}
+
+impl Connector {
+    /// A connector that asks the system's resolver.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self::with_resolver(
+            policy,
+            Box::new(|name, port| {
+                Box::pin(async move { Ok(lookup_host((name, port)).await?.collect::<Vec<_>>()) })
+            }),
+        )
+    }
+
+    /// A connector that asks this resolver.
+    #[must_use]
+    pub fn with_resolver(policy: Policy, resolver: Resolver) -> Self {
+        Self { policy, resolver }
+    }
+
+    /// Opens a TCP connection to a destination.
+    ///
+    /// # Errors
+    /// The outcome to report.
+    pub async fn connect(&self, to: &Target, lookups: &Semaphore) -> Result<TcpStream, Outcome> {
+        let addresses = self.resolve(to, lookups).await?;
+        timeout(PATIENCE, race(interleaved(addresses))).await.unwrap_or(Err(Outcome::Silent))
+    }
+
+    /// The addresses of a destination that may be connected to; at least one.
+    ///
+    /// # Errors
+    /// The outcome to report.
+    pub async fn resolve(&self, to: &Target, lookups: &Semaphore) -> Result<Vec<SocketAddr>, Outcome> {
+        if to.port() == 0 {
+            return Err(Outcome::Denied);
+        }
+        let mut addresses = match to {
+            Target::Address(address) => vec![*address],
+            Target::Name(name, port) => {
+                let asked = async {
+                    let _turn = lookups.acquire().await.map_err(|_| Outcome::Busy)?;
+                    let found = (self.resolver)(name.as_str().to_owned(), *port).await;
+                    found.map_err(|_| Outcome::UnknownName)
+                };
+                timeout(PATIENCE, asked).await.unwrap_or(Err(Outcome::UnknownName))?
+            }
+        };
+        if addresses.is_empty() {
+            return Err(Outcome::UnknownName);
+        }
+        addresses.retain(|address| self.allows(*address));
+        addresses.truncate(MOST_TRIED);
+        if addresses.is_empty() { Err(Outcome::Denied) } else { Ok(addresses) }
+    }
+
+    /// Whether the policy lets clients reach this address.
+    #[must_use]
+    pub fn allows(&self, address: SocketAddr) -> bool {
+        match self.policy.judge(address) {
+            Verdict::Denied => false,
+            Verdict::Listed => true,
+            // A firewall guards the exit's own services from outside, not from the exit itself.
+            Verdict::Allowed => !is_own(address),
+        }
+    }
+}
+
+/// Whether an address is one of this machine's: it can then be bound to.
+fn is_own(to: SocketAddr) -> bool {
+    let can_bind = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
+    let ip = to.ip().to_canonical();
+    // With `ip_nonlocal_bind` any address can be bound to; then the address that the system sends from decides.
+    let foreign: IpAddr =
+        if ip.is_ipv4() { Ipv4Addr::new(192, 0, 2, 1).into() } else { DOCUMENTATION.into() };
+    can_bind(ip) && (!can_bind(foreign) || sends_from(to) == Some(ip))
+}
+
+/// An address that no machine has (RFC 3849).
+const DOCUMENTATION: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+
+/// The address from which the system would send there.
+fn sends_from(to: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Sends nothing: it only chooses a route.
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip().to_canonical())
+}
+
+/// The addresses of both families by turns, the first one's family first (RFC 8305 §4).
+fn interleaved(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+    let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (mut one, mut other): (VecDeque<_>, VecDeque<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == first);
+    let mut all = VecDeque::new();
+    while let Some(next) = one.pop_front() {
+        all.push_back(next);
+        std::mem::swap(&mut one, &mut other);
+        if one.is_empty() {
+            std::mem::swap(&mut one, &mut other);
+        }
+    }
+    all
+}
+
+/// Tries addresses one after the other with a head start each; the first connection wins.
+async fn race(mut waiting: VecDeque<SocketAddr>) -> Result<TcpStream, Outcome> {
+    let mut trying = JoinSet::new();
+    let mut worst = Outcome::Unreachable;
+    loop {
+        match waiting.pop_front() {
+            Some(next) => drop(trying.spawn(attempt(next))),
+            None if trying.is_empty() => return Err(worst),
+            None => {}
+        }
+        let next_turn = async {
+            match waiting.is_empty() {
+                true => std::future::pending().await,
+                false => sleep(HEAD_START).await,
+            }
+        };
+        tokio::select! {
+            Some(ended) = trying.join_next() => match ended {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(outcome)) => worst = telling(worst, outcome),
+                Err(_) => {}
+            },
+            () = next_turn => {}
+        }
+    }
+}
+
+/// The outcome that tells more: that a host refused, or that the exit is out of descriptors.
+fn telling(one: Outcome, other: Outcome) -> Outcome {
+    let rank = |outcome| match outcome {
+        Outcome::Refused => 3,
+        Outcome::Busy => 2,
+        Outcome::Silent => 1,
+        _ => 0,
+    };
+    if rank(other) > rank(one) { other } else { one }
+}
+
+async fn attempt(to: SocketAddr) -> Result<TcpStream, Outcome> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let socket = socket.map_err(|_| Outcome::Busy)?;
+    socket.connect(to).await.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Outcome::Refused,
+        io::ErrorKind::TimedOut => Outcome::Silent,
+        _ => Outcome::Unreachable,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn ranges(texts: &[&str]) -> Vec<crate::policy::AddressRange> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    /// A resolver that gives these answers one after the other, the last one again and again.
+    fn answers(each: Vec<Vec<&'static str>>) -> (Resolver, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let resolver: Resolver = Box::new(move |_, port| {
+            let turn = count.fetch_add(1, Ordering::Relaxed).min(each.len() - 1);
+            let found = each[turn].iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
+            Box::pin(async move { Ok(found) })
+        });
+        (resolver, asked)
+    }
+
+    async fn resolve(allowed: &[&str], each: Vec<&'static str>) -> Result<Vec<String>, Outcome> {
+        let connector = Connector::with_resolver(Policy::new(&ranges(allowed), &[]), answers(vec![each]).0);
+        let found = connector.resolve(&"name.example:80".parse().unwrap(), &Semaphore::new(1)).await;
+        found.map(|found| found.iter().map(|address| address.ip().to_string()).collect())
+    }
+
+    /// Row 5 of the proxy's policy: addresses, and names that resolve to them.
+    #[tokio::test]
+    async fn private_and_metadata_addresses_are_refused_and_so_are_names_for_them() {
+        for denied in [
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "127.0.0.1",
+            "0.0.0.0",
+            "169.254.1.1",
+            "169.254.169.254",
+            "168.63.129.16",
+            "100.100.100.200",
+            "192.0.0.192",
+            "::1",
+            "::",
+            "fe80::1",
+            "fd00:ec2::254",
+            "::ffff:10.0.0.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a00:1::",
+            "::127.0.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+        ] {
+            assert_eq!(resolve(&[], vec![denied]).await, Err(Outcome::Denied), "{denied}");
+            let connector = Connector::new(Policy::new(&[], &[]));
+            let to = Target::from_host(denied, 80).unwrap();
+            assert_eq!(connector.resolve(&to, &Semaphore::new(1)).await, Err(Outcome::Denied), "{denied}");
+        }
+        // Of a name with both, only the public address is used.
+        assert_eq!(resolve(&[], vec!["10.0.0.1", "192.0.2.1", "1.1.1.1"]).await.unwrap(), ["1.1.1.1"]);
+        assert_eq!(resolve(&["10.0.0.0/8:80"], vec!["10.0.0.1"]).await.unwrap(), ["10.0.0.1"]);
+        assert_eq!(resolve(&["10.0.0.0/8:81"], vec!["10.0.0.1"]).await, Err(Outcome::Denied));
+        assert_eq!(resolve(&[], vec![]).await, Err(Outcome::UnknownName));
+    }
+
+    #[tokio::test]
+    async fn the_address_that_was_checked_is_the_one_that_is_connected_to() {
+        // The first answer is allowed and listens; the second, which a rebinding name server would give, is denied and listens, too.
+        let allowed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = allowed.local_addr().unwrap().port();
+        let rebound = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
+        let (resolver, asked) = answers(vec![vec!["127.0.0.1"], vec!["127.0.0.2"]]);
+        let connector = Connector::with_resolver(Policy::new(&ranges(&["127.0.0.1"]), &[]), resolver);
+        let to = format!("name.example:{port}").parse().unwrap();
+        let connection = connector.connect(&to, &Semaphore::new(1)).await.unwrap();
+        assert_eq!(connection.peer_addr().unwrap(), allowed.local_addr().unwrap());
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "resolved once for check and connection");
+        assert_eq!(connector.connect(&to, &Semaphore::new(1)).await.unwrap_err(), Outcome::Denied);
+        drop(rebound);
+    }
+
+    #[tokio::test]
+    async fn the_exits_own_addresses_are_reached_only_when_they_are_listed() {
+        // An address of this machine outside the denied ranges is not to be had everywhere; the check itself is.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        assert!(is_own(listener.local_addr().unwrap()));
+        assert!(is_own("127.9.9.9:1".parse().unwrap()) && is_own("[::ffff:127.0.0.1]:1".parse().unwrap()));
+        assert!(!is_own("192.0.2.1:1".parse().unwrap()) && !is_own("[2001:db8::9]:1".parse().unwrap()));
+        assert_eq!(sends_from("127.0.0.1:1".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
+    }
+
+    #[tokio::test]
+    async fn a_refusing_address_leaves_its_turn_to_the_next_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let closed = SocketAddr::from(([127, 0, 0, 3], port));
+        let begin = tokio::time::Instant::now();
+        let connection = race([closed, listener.local_addr().unwrap()].into()).await.unwrap();
+        assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());
+        assert!(begin.elapsed() < Duration::from_millis(200), "{:?}", begin.elapsed());
+        assert_eq!(race([closed].into()).await.unwrap_err(), Outcome::Refused);
+    }
+
+    #[test]
+    fn families_take_turns() {
+        let address = |text: &str| SocketAddr::new(text.parse().unwrap(), 1);
+        let all = ["::1", "::2", "::3", "192.0.2.1"].map(address).to_vec();
+        let order: Vec<String> = interleaved(all).iter().map(|address| address.ip().to_string()).collect();
+        assert_eq!(order, ["::1", "192.0.2.1", "::2", "::3"]);
+    }
+}

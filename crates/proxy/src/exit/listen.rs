@@ -1,0 +1,85 @@
+//! Ports of the exit that lead to a proxy's side (remote forwards).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+
+use super::{Client, Notice};
+use crate::copy;
+use crate::head::read_outcome;
+use crate::message::{Answer, Head, Outcome};
+use crate::meter::ConnectionName;
+use crate::policy::AddressRange;
+
+/// Listeners of one session.
+pub(super) const MOST_LISTENERS: usize = 32;
+/// Pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long the proxy may take to connect.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Listens at an address that the operator allows for this.
+pub(super) async fn bind(allowed: &[AddressRange], at: SocketAddr) -> Result<TcpListener, String> {
+    let is_allowed =
+        |range: &AddressRange| range.network.contains(&at.ip()) && range.ports.contains(&at.port());
+    if !allowed.iter().any(is_allowed) {
+        return Err(format!("its operator does not allow {at}; `anabranch exit --listen {at}` would"));
+    }
+    TcpListener::bind(at).await.map_err(|error| error.to_string())
+}
+
+impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
+    /// Begins to accept connections for a listener of the proxy, until its session ends.
+    pub(super) async fn listen(self: &Arc<Self>, listener: u16, at: SocketAddr) -> Answer {
+        match bind(&self.exit.listen, at).await {
+            Ok(port) => {
+                let address = port.local_addr().unwrap_or(at);
+                let client = self.clone();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        _ = client.session.session().closed() => {}
+                        () = client.accept(&port, listener) => {}
+                    }
+                });
+                Answer::Listening { listener, address }
+            }
+            Err(reason) => Answer::NotListening { listener, reason },
+        }
+    }
+
+    async fn accept(self: &Arc<Self>, port: &TcpListener, listener: u16) {
+        loop {
+            match port.accept().await {
+                Ok((connection, from)) => {
+                    let client = self.clone();
+                    tokio::spawn(async move { client.accepted(connection, (listener, from)).await });
+                }
+                // The descriptors are used up, most likely.
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Carries an accepted connection, or resets it where the proxy does not connect.
+    async fn accepted(&self, connection: TcpStream, (listener, from): (u16, SocketAddr)) {
+        let attempt = async {
+            let room = self.account.enter().ok()?;
+            let mut stream = self.session.session().open_stream().await.ok()?;
+            stream.write_all(&Head::Accepted { listener, from }.to_bytes()).await.ok()?;
+            let outcome = read_outcome(&mut stream).await.ok()?;
+            (outcome == Outcome::Open).then_some((room, stream))
+        };
+        match timeout(PATIENCE, attempt).await {
+            Ok(Some((_room, stream))) => {
+                let name = ConnectionName { from: from.to_string(), to: self.node.clone() };
+                let entered = self.exit.connections.enter(name, Some(self.account.clone()));
+                copy::carry(connection, stream, &entered.meter).await;
+            }
+            _ => copy::reset(connection),
+        }
+    }
+}

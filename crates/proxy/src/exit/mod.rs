@@ -1,0 +1,288 @@
+//! The exit: connects to destinations for the nodes that use it.
+//!
+//! Nodes come by their key or by a ticket. Each key, and all holders of a ticket together, have one account of connections, rate
+//! and bytes. The [`Policy`] decides where they may go: by default to public addresses only.
+
+mod associate;
+mod connect;
+mod listen;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch_net::{PublicKey, ShareId, Stream};
+use anabranch_node::NodeSession;
+use serde::Serialize;
+use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
+
+use crate::account::{Account, Limits};
+use crate::control::Control;
+use crate::copy::{self, End};
+use crate::datagrams::Associations;
+use crate::head::read_head;
+use crate::message::{Answer, Head, Outcome, Request, VERSION};
+use crate::meter::{ConnectionName, Connections};
+use crate::policy::{AddressRange, Policy};
+use crate::status::{ClientStatus, ExitStatus, MOST_LISTED};
+use crate::target::Target;
+
+use associate::{Means, sockets};
+use listen::MOST_LISTENERS;
+
+pub use connect::{Connector, Resolver, Resolving};
+
+/// Settings of an exit.
+#[derive(Clone, Debug)]
+pub struct ExitOptions {
+    /// Destinations besides public ones.
+    pub allow: Vec<AddressRange>,
+    /// Destinations that are not to be reached.
+    pub deny: Vec<AddressRange>,
+    /// Where proxies may have the exit accept connections for them.
+    pub listen: Vec<AddressRange>,
+    /// Bounds for each key or ticket.
+    pub limits: Limits,
+}
+
+/// An event, for people and for a log.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Notice {
+    /// A node opened a session.
+    Joined {
+        /// Its key.
+        node: String,
+    },
+    /// A node's session ended.
+    Left {
+        /// Its key.
+        node: String,
+        /// Why.
+        reason: String,
+    },
+    /// A connection ended or was not opened.
+    Connection(Record),
+}
+
+/// A connection in the log: where it went and how much it carried, never what.
+#[derive(Clone, Debug, Serialize)]
+pub struct Record {
+    /// The node's key.
+    pub node: String,
+    /// The destination.
+    pub to: String,
+    /// Whether it was opened.
+    pub outcome: Outcome,
+    /// How it ended, if it was opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+    /// Bytes from the destination, and to it.
+    pub bytes: [u64; 2],
+    /// How long it was open.
+    pub seconds: f64,
+}
+
+/// The owner of an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
+    Key(PublicKey),
+    Ticket(ShareId),
+}
+
+/// The exit for all nodes that use it.
+pub struct Exit {
+    connector: Arc<Connector>,
+    listen: Vec<AddressRange>,
+    limits: Limits,
+    accounts: Mutex<BTreeMap<Holder, Arc<Account>>>,
+    clients: Mutex<BTreeMap<u64, NodeSession>>,
+    connections: Connections,
+}
+
+impl Exit {
+    /// An exit without sessions.
+    #[must_use]
+    pub fn new(options: &ExitOptions) -> Arc<Self> {
+        Arc::new(Self {
+            connector: Arc::new(Connector::new(Policy::new(&options.allow, &options.deny))),
+            listen: options.listen.clone(),
+            limits: options.limits,
+            accounts: Mutex::default(),
+            clients: Mutex::default(),
+            connections: Connections::default(),
+        })
+    }
+
+    /// Serves the sessions that `accept` gives until it gives none or this future is dropped.
+    pub async fn run<A: Future<Output = Option<NodeSession>> + Send>(
+        self: Arc<Self>,
+        accept: impl Fn() -> A + Send + Sync,
+        notice: impl Fn(Notice) + Clone + Send + Sync + 'static,
+    ) {
+        let mut number = 0;
+        while let Some(session) = accept().await {
+            number += 1;
+            let client = Arc::new(Client {
+                node: session.session().peer().to_string(),
+                account: self.account(&session),
+                exit: self.clone(),
+                associations: Associations::new(session.session()),
+                session,
+                notice: notice.clone(),
+            });
+            tokio::spawn(client.serve(number));
+        }
+    }
+
+    /// The current status.
+    #[must_use]
+    pub fn status(&self) -> ExitStatus {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = clients.values().map(|session| {
+            let account = self.account(session);
+            ClientStatus {
+                node: session.session().peer().to_string(),
+                by_ticket: session.session().share().is_some(),
+                connections: account.connections(),
+                used: account.used(),
+                paths: session.list(),
+            }
+        });
+        let clients = clients.collect();
+        let (connections, totals) = self.connections.status(MOST_LISTED);
+        ExitStatus { clients, open: self.connections.count(), connections, totals }
+    }
+
+    /// There are no more accounts than keys and tickets in the access list.
+    fn account(&self, session: &NodeSession) -> Arc<Account> {
+        let session = session.session();
+        let holder = session.share().map_or(Holder::Key(session.peer()), Holder::Ticket);
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.entry(holder).or_insert_with(|| Account::new(self.limits)).clone()
+    }
+}
+
+/// A node that uses the exit.
+struct Client<N> {
+    exit: Arc<Exit>,
+    session: NodeSession,
+    associations: Arc<Associations>,
+    account: Arc<Account>,
+    node: String,
+    notice: N,
+}
+
+impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
+    async fn serve(self: Arc<Self>, number: u64) {
+        (self.notice)(Notice::Joined { node: self.node.clone() });
+        let clients = &self.exit.clients;
+        clients.lock().unwrap_or_else(PoisonError::into_inner).insert(number, self.session.clone());
+        let associations = self.associations.clone();
+        tokio::spawn(async move { associations.run().await });
+        let reason = loop {
+            match self.session.session().accept_stream().await {
+                Ok(stream) => drop(tokio::spawn(self.clone().take(stream))),
+                Err(error) => break error.to_string(),
+            }
+        };
+        clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        (self.notice)(Notice::Left { node: self.node.clone(), reason });
+    }
+
+    /// Serves one stream until it ends.
+    async fn take(self: Arc<Self>, mut stream: Stream) {
+        match read_head(&mut stream).await {
+            Ok(Head::Connect(to)) => self.connect(stream, to).await,
+            Ok(Head::Datagrams) => self.associate(stream).await,
+            Ok(Head::Control) => self.control(Control::new(stream)).await,
+            // A stream of another kind, or of none, is dropped.
+            other => tracing::debug!(node = self.node, ?other, "not served"),
+        }
+    }
+
+    async fn connect(&self, mut stream: Stream, to: Target) {
+        let begin = Instant::now();
+        let name = ConnectionName { from: self.node.clone(), to: to.to_string() };
+        let mut record = Record::new(&name);
+        let opened = async {
+            let room = self.account.enter()?;
+            let connection = self.exit.connector.connect(&to, &self.account.lookups).await?;
+            Ok((room, connection))
+        };
+        let opened = opened.await;
+        record.outcome = opened.as_ref().err().copied().unwrap_or(Outcome::Open);
+        let answered = stream.write_all(&[record.outcome.to_byte()]).await.is_ok();
+        if let Ok((_room, connection)) = opened
+            && answered
+        {
+            let entered = self.exit.connections.enter(name, Some(self.account.clone()));
+            record.end = Some(copy::carry(connection, stream, &entered.meter).await);
+            record.bytes = entered.meter.bytes();
+        }
+        record.seconds = begin.elapsed().as_secs_f64();
+        (self.notice)(Notice::Connection(record));
+    }
+
+    async fn associate(&self, mut stream: Stream) {
+        let begin = Instant::now();
+        let name = ConnectionName { from: self.node.clone(), to: "udp".to_owned() };
+        let mut record = Record::new(&name);
+        let opened = self.account.enter().and_then(|room| Ok((room, sockets().map_err(|_| Outcome::Busy)?)));
+        record.outcome = opened.as_ref().err().copied().unwrap_or(Outcome::Open);
+        let answered = stream.write_all(&[record.outcome.to_byte()]).await.is_ok();
+        if let Ok((_room, sockets)) = opened
+            && answered
+        {
+            let entered = self.exit.connections.enter(name, Some(self.account.clone()));
+            let means = Means {
+                connector: self.exit.connector.clone(),
+                account: self.account.clone(),
+                meter: entered.meter.clone(),
+            };
+            associate::carry(&self.associations, stream, means, sockets).await;
+            record.end = Some(End::Complete);
+            record.bytes = entered.meter.bytes();
+        }
+        record.seconds = begin.elapsed().as_secs_f64();
+        (self.notice)(Notice::Connection(record));
+    }
+
+    /// Answers on the control stream until it ends.
+    async fn control(self: &Arc<Self>, mut control: Control) {
+        let mut listeners = 0;
+        loop {
+            let answer = match control.receive::<Request>().await {
+                Ok(Some(Request::Hello { version: VERSION })) => Answer::Welcome { version: VERSION },
+                Ok(Some(Request::Hello { version })) => Answer::Refused {
+                    reason: format!("this exit speaks version {VERSION}, the proxy version {version}"),
+                },
+                Ok(Some(Request::Listen { listener, address })) if listeners < MOST_LISTENERS => {
+                    listeners += 1;
+                    self.listen(listener, address).await
+                }
+                Ok(Some(Request::Listen { listener, .. })) => {
+                    Answer::NotListening { listener, reason: format!("it takes {MOST_LISTENERS} at most") }
+                }
+                Ok(None) | Err(_) => return,
+            };
+            if control.send(&answer).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Record {
+    fn new(name: &ConnectionName) -> Self {
+        Self {
+            node: name.from.clone(),
+            to: name.to.clone(),
+            outcome: Outcome::Busy,
+            end: None,
+            bytes: [0; 2],
+            seconds: 0.0,
+        }
+    }
+}

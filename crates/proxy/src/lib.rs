@@ -1,0 +1,64 @@
+//! A proxy over a session: programs connect to a port of their own machine, and an exit connects for them.
+//!
+//! ```text
+//! program ─ SOCKS, HTTP, forwarded port ─▶ client ═ a stream for each connection ═▶ exit ─ TCP ─▶ destination
+//! ```
+//!
+//! | module | job |
+//! |---|---|
+//! | `socks4`, `socks5`, `http` | what programs ask for, without I/O |
+//! | `target` | destinations: addresses and names |
+//! | `message`, `head`, `control` | what client and exit say to each other |
+//! | `client` | the port on the user's machine |
+//! | `exit` | the other end: names, connections |
+//! | `policy` | destinations that an exit allows, without I/O |
+//! | `copy` | the bytes of a connection, both ways |
+//! | `datagrams` | datagrams of associations over the session |
+//! | `account`, `meter` | bounds and counters |
+//! | `status` | what a running proxy or exit reports |
+
+mod account;
+mod client;
+mod control;
+mod copy;
+mod datagrams;
+mod error;
+mod exit;
+mod head;
+pub mod http;
+pub mod message;
+mod meter;
+mod policy;
+pub mod socks4;
+pub mod socks5;
+pub mod status;
+mod target;
+
+use anabranch_net::{Config, Span};
+
+pub use account::{Account, Limits};
+pub use client::{Forward, Notice as ProxyNotice, Proxy, ProxyOptions};
+pub use copy::End;
+pub use error::ProxyError;
+pub use exit::{Connector, Exit, ExitOptions, Notice as ExitNotice, Record, Resolver, Resolving};
+pub use meter::{ConnectionName, ConnectionStatus, Totals};
+pub use policy::{AddressRange, Policy, Verdict};
+pub use target::{HostName, NotATarget, Target};
+
+/// Connections of one session at the same time.
+pub const MOST_CONNECTIONS: usize = 16_384;
+
+/// Settings of sessions that carry a proxy's connections, both ends alike.
+#[must_use]
+pub fn session_config() -> Config {
+    let mut config = Config {
+        // A laptop may lose all its networks for a while.
+        idle_timeout: Span::from_secs(120),
+        keep_alive: Some(Span::from_secs(15)),
+        max_streams: MOST_CONNECTIONS as u64,
+        ..Config::default()
+    };
+    config.memory.datagrams = 4096;
+    config.datagrams.ordered_classes = 1 << datagrams::CLASS;
+    config
+}
