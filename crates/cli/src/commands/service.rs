@@ -101,7 +101,7 @@ pub fn beside(config: &Path, file: &Path) -> PathBuf {
 /// Notifies the service manager, if one started this process.
 pub fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "the service manager could not be told");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 
@@ -179,7 +179,7 @@ async fn not_answered(whom: Asked, socket: &Path, error: &io::Error) -> Failure 
             ))
         }
         None if has_refused => Failure::local(error.to_string()),
-        None => Failure::local(format!("nobody answers at {at}: {error}")).hint(
+        None => Failure::local(format!("no one answers at {at}: {error}")).hint(
             "is it running, and was it given this file, with `--control` or as `control = \"…\"` in its configuration?",
         ),
     }
@@ -214,7 +214,7 @@ mod tests {
         assert!(told.message.ends_with("and this is for a relay"), "{told:?}");
         let command = format!("`anabranch controller status --control {}`", socket.display());
         assert!(told.hint.unwrap().starts_with(&command));
-        assert!(ask(Asked::Controller).await.message.starts_with("nobody answers"), "another version of it");
+        assert!(ask(Asked::Controller).await.message.starts_with("no one answers"), "another version of it");
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         out::print(&text(&report))?;
     }
     let silent = report.services.iter().find_map(|service| match &service.answer {
-        Answer::Silent { why } => Some(format!("nobody answers at {}: {why}", service.control.display())),
+        Answer::Silent { why } => Some(format!("no one answers at {}: {why}", service.control.display())),
         _ => None,
     });
     match silent {

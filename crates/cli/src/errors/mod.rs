@@ -73,11 +73,11 @@ pub const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    failed on this machine: a file, the disk, a permission, a port
-  2    wrong command line: an option, a value, a ticket that is none
+  2    wrong command line: an option, a value, a malformed ticket
   3    the other end was not reached, or was lost; trying again may help
   4    the other end refused or gave up: wrong or expired ticket, unknown key, its disk
-  5    what arrived is not what was sent
-  6    some of the files were not transferred, the others were
+  5    the data that arrived is not the data that was sent
+  6    some files were not transferred, all others were
   130  interrupted";
 
 /// Why a command failed, as shown to the user.
