@@ -56,9 +56,7 @@ impl Reference {
     }
 
     fn write(mut self, program: &Command) -> String {
-        let link = |command: &Command| {
-            format!("[{}](#{})", command.get_name(), full_name(command).replace(' ', "-"))
-        };
+        let link = |command: &Command| format!("[{0}](#{0})", command.get_name());
         let links: Vec<String> = visible(program).map(link).collect();
         self.page.push_str(&wrapped("", &format!("Commands: {}.", links.join(", "))));
         self.page.push_str("\n## Options of every command\n\n");
@@ -78,9 +76,7 @@ impl Reference {
 
     fn command(&mut self, command: &Command, depth: usize) {
         let _ = write!(self.page, "\n{} {}\n\n{}.\n", "#".repeat(depth), full_name(command), about(command));
-        if !command.has_subcommands() || command.get_positionals().next().is_some() {
-            self.arguments(command);
-        }
+        self.arguments(command);
         for sub in visible(command) {
             self.command(sub, depth + 1);
         }
@@ -162,8 +158,10 @@ fn escaped(text: &str) -> String {
     parts.join("`")
 }
 
+/// The words after `anabranch`.
 fn full_name(command: &Command) -> String {
-    command.get_bin_name().unwrap_or(command.get_name()).to_owned()
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    name.strip_prefix("anabranch ").unwrap_or(name).to_owned()
 }
 
 fn about(command: &Command) -> String {

@@ -76,28 +76,27 @@ pub struct StatusArgs {
 /// How an exit runs.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// Let clients reach these addresses and ports besides public ones; may be given again
+    /// Let clients reach these addresses and ports too; may be repeated
     ///
-    /// Such as 10.20.0.0/16, 10.20.0.5:443 or [fd00::1]:8000-8010. Of the ranges that hold an address, the longest prefix decides; among
-    /// equals `--deny`, then `--allow`.
+    /// Such as 10.20.0.0/16, 10.20.0.5:443 or [fd00::1]:8000-8010. The longest prefix decides; among equals `--deny`.
     #[arg(long, value_name = "RANGE")]
     pub allow: Vec<AddressRange>,
-    /// Keep clients from these addresses and ports; may be given again
+    /// Keep clients from these addresses and ports; may be repeated
     #[arg(long, value_name = "RANGE")]
     pub deny: Vec<AddressRange>,
-    /// Addresses and ports of this machine at which clients may accept connections (`proxy --remote-forward`); may be given again
+    /// Addresses and ports of this machine for `proxy --remote-forward`; may be repeated
     #[arg(long, value_name = "RANGE")]
     pub listen: Vec<AddressRange>,
-    /// A client that comes by its key; may be given again
+    /// A client that needs no ticket; may be repeated
     #[arg(long = "client", value_name = "KEY", value_parser = key)]
     pub clients: Vec<PublicKey>,
-    /// Let in only clients that are listed by their keys
+    /// Let in only clients listed with `--client`
     #[arg(long, requires = "clients")]
     pub no_ticket: bool,
-    /// Name of the ticket; under another name an earlier ticket no longer opens the exit
+    /// Name of the ticket; another name closes the exit for earlier tickets
     #[arg(long, value_name = "NAME", default_value = "exit")]
     pub ticket: String,
-    /// Bits a second, both ways together
+    /// Rate, both ways together
     #[arg(long, value_name = "RATE", value_parser = values::rate, help_heading = "Bounds")]
     pub rate: Option<NonZeroU64>,
     /// Bytes, both ways together, until the exit is started again
@@ -111,14 +110,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PORT", default_value_t = PORT, help_heading = "Network")]
     #[arg(value_parser = values::whole(0..=u16::MAX))]
     pub port: u16,
-    /// Where clients reach this machine from outside, named first in the ticket; may be given again
+    /// Where clients reach this machine from outside, named first in the ticket; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
     /// Key file [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// A relay through which clients reach this machine; it has to list its key. May be given again
+    /// A relay through which others reach this machine, whose key it lists; may be repeated
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
     /// Controllers that grant the use of more relays.
@@ -127,7 +126,7 @@ pub struct ServeArgs {
     /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
-    /// Report each connection when it ends: where it went and how much it carried, never what
+    /// Report each connection when it ends: client, destination and bytes
     #[arg(long, help_heading = OUTPUT)]
     pub log: bool,
     /// One JSON event a line instead of text

@@ -74,31 +74,29 @@ pub struct StatusArgs {
 /// How a proxy runs.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// The exit: its ticket, or KEY@ADDRESS:PORT; `-` to read a ticket from standard input, `@FILE` from a file
+    /// The exit: its ticket or KEY@ADDRESS:PORT; `-` for standard input, `@FILE` for a file
     #[arg(value_name = "EXIT", required = true, env = values::TICKET_VARIABLE, hide_env_values = true)]
     pub exit: Option<ExitWord>,
     /// Where programs connect; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDRESS:PORT", default_value = LISTEN, value_parser = listen)]
     pub listen: SocketAddr,
-    /// A port that leads to one destination: [ADDRESS:]PORT=HOST:PORT; may be given again
+    /// A port that leads to one destination: [ADDRESS:]PORT=HOST:PORT; may be repeated
     #[arg(long = "forward", value_name = "PORT=HOST:PORT")]
     pub forwards: Vec<Forward>,
-    /// A port of the exit that leads to a destination on this side: [ADDRESS:]PORT=HOST:PORT; may be given again
-    ///
-    /// The exit has to allow it with `--listen`.
+    /// A port of the exit, which allows it with `--listen`, that leads to a destination on this side; may be repeated
     #[arg(long = "remote-forward", value_name = "PORT=HOST:PORT")]
     pub remote_forwards: Vec<Forward>,
-    /// This machine's address for programs that send datagrams by SOCKS5, if they reach it at another than it knows
+    /// This machine's address for programs that send datagrams by SOCKS5
     #[arg(long, value_name = "ADDRESS")]
     pub advertise: Option<IpAddr>,
-    /// Connections at the same time; others wait
+    /// Connections at the same time
     #[arg(long, value_name = "COUNT", default_value_t = 4096, value_parser = values::whole(1..=MOST_CONNECTIONS))]
     pub connections: usize,
     /// Key file [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// A relay as one more path, by address or host name; it has to list this machine's key. May be given again
+    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
     /// Controllers that grant the use of more relays.
