@@ -7,6 +7,7 @@ mod size;
 
 use std::fmt;
 
+use anabranch_wire::Escaped;
 use serde::de::DeserializeOwned;
 
 pub use line::line_of;
@@ -129,31 +130,14 @@ impl fmt::Display for SettingsError {
             None => self.origin.clone(),
         };
         let parts = [location.as_str(), &self.key, &self.message];
-        let parts = parts.into_iter().filter(|part| !part.is_empty()).map(printable);
-        f.write_str(&parts.collect::<Vec<_>>().join(": "))?;
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        let parts: Vec<_> = parts.map(|part| Escaped(part).to_string()).collect();
+        f.write_str(&parts.join(": "))?;
         if !self.hint.is_empty() {
-            write!(f, "\n  hint    {}", printable(&self.hint))?;
+            write!(f, "\n  hint    {}", Escaped(&self.hint))?;
         }
         Ok(())
     }
-}
-
-/// Whether a letter has no width or changes the direction of text: names that differ only by it look alike.
-fn is_unseen(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
-}
-
-/// Most characters shown of each part of an error.
-const LONGEST: usize = 1000;
-
-/// Text of a file for a terminal, with control and invisible characters escaped as in TOML.
-fn printable(text: &str) -> String {
-    let each = text.chars().take(LONGEST).map(|c| match c {
-        c if c.is_control() || is_unseen(c) => format!("\\u{:04X}", u32::from(c)),
-        c => c.to_string(),
-    });
-    let rest = if text.chars().nth(LONGEST).is_some() { "…" } else { "" };
-    each.chain([rest.to_owned()]).collect()
 }
 
 impl std::error::Error for SettingsError {}
@@ -330,6 +314,6 @@ mod tests {
         assert_eq!(SettingsError::new("", "too many").of("--set").to_string(), "--set: too many");
         assert_eq!(SettingsError::new("rate", "too much").to_string(), "rate: too much");
         let coloured = SettingsError::new("name", "no \u{1b}[31m\n").hint("a\t\u{200b}b").to_string();
-        assert_eq!(coloured, "name: no \\u001B[31m\\u000A\n  hint    a\\u0009\\u200Bb");
+        assert_eq!(coloured, "name: no \\u{1b}[31m\\u{a}\n  hint    a\\u{9}\\u{200b}b");
     }
 }

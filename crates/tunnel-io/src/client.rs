@@ -269,7 +269,9 @@ impl Client {
             Some(Answer::Welcome { version, .. }) => {
                 Err(TunnelError::Protocol(format!("it speaks version {version}, this end version {VERSION}")))
             }
-            Some(Answer::Refused { reason }) => Err(TunnelError::Refused(printable(&reason))),
+            Some(Answer::Refused { reason }) => {
+                Err(TunnelError::Refused(anabranch_wire::Escaped(&reason).to_string()))
+            }
             None => Err(TunnelError::Protocol("it closed the control stream".into())),
         }
     }
@@ -415,11 +417,6 @@ impl Accepted {
             && self.sources.find(header.source).is_some()
             && !header.source.is_loopback()
     }
-}
-
-/// Text of the peer without control characters.
-fn printable(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(200).collect()
 }
 
 #[cfg(test)]

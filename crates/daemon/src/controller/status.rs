@@ -71,7 +71,7 @@ fn relay(node: &str, view: &RelayView, (now, wall): (Time, UnixTime)) -> RelaySt
     let reserved = view.record.reserved(wall);
     RelayStatus {
         node: node.to_owned(),
-        place: offer.map(|offer| offer.place.0.clone()).unwrap_or_default(),
+        place: offer.map(|offer| offer.place.0.to_string()).unwrap_or_default(),
         addresses: offer
             .map(|offer| offer.addresses.iter().map(ToString::to_string).collect())
             .unwrap_or_default(),

@@ -184,7 +184,7 @@ impl Registrant for Member {
             announce.clone()
         };
         addresses.truncate(MAX_ADDRESSES);
-        Offer { place: Location(place.clone()), addresses, pids: *pids, rate: *rate }
+        Offer { place: Location(place.as_str().into()), addresses, pids: *pids, rate: *rate }
     }
 
     fn load(&self) -> Load {

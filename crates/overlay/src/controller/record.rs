@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::Rate;
-use serde::{Deserialize, Serialize};
+use anabranch_wire::{ForeignText, Rate};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ask::RequestId;
 use super::denied::Denied;
@@ -25,8 +25,21 @@ pub(super) const MAX_MARKS: usize = 1_024;
 pub(super) const MAX_GIVEN_BACK: usize = 256;
 
 /// A relay's location, in its operator's words, at most 64 bytes. Relays of different locations are preferred.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Location(pub String);
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Location(pub ForeignText);
+
+impl Serialize for Location {
+    /// As it came: records and requests are not shown to people.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.raw())
+    }
+}
+
+impl<'de> Deserialize<'de> for Location {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(text.into()))
+    }
+}
 
 /// A relay's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

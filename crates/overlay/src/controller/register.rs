@@ -28,7 +28,7 @@ pub async fn register<S: Store>(
 ) -> Result<(), ControlError> {
     let Controller { store, policy, directory } = *controller;
     policy.may_relay(&relay)?;
-    if offer.place.0.len() > MAX_PLACE || offer.addresses.len() > MAX_ADDRESSES {
+    if offer.place.0.raw().len() > MAX_PLACE || offer.addresses.len() > MAX_ADDRESSES {
         return Err(Denied::Malformed("a place has at most 64 bytes, and a relay 16 addresses").into());
     }
     let key = relay_key(&relay);

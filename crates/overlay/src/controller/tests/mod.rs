@@ -43,7 +43,7 @@ pub fn quota(grants: u32, relays: u8, limits: Limits) -> Quota {
 
 pub fn offer(place: &str, pids: u64, mbit: u64) -> Offer {
     Offer {
-        place: Location(place.to_owned()),
+        place: Location(place.into()),
         addresses: vec!["203.0.113.7:4600".parse().unwrap()],
         pids,
         rate: Some(mbit * 1_000_000),
