@@ -432,9 +432,12 @@ mod tests {
     #[test]
     fn a_refusal_by_a_controller_has_no_hint_that_it_may_not_run() {
         let own = NodeKey::from_random([1; 32]).public();
-        let why = "the quota allows 2 grants, and 2 are in use: there is room in 60 s".to_owned();
-        let refused = not_granted(&LinkError::Denied { why: why.clone(), again: Again::Never }, &own);
-        assert!(refused.message.ends_with(&why) && refused.hint.is_none(), "{refused:?}");
+        let why = "the quota allows 2 grants, and 2 are in use: there is room in 60 s";
+        let denied = |why: &str| LinkError::Denied { why: why.into(), again: Again::Never };
+        let refused = not_granted(&denied(why), &own);
+        assert!(refused.message.ends_with(&format!("\"{why}\"")) && refused.hint.is_none(), "{refused:?}");
+        let steering = not_granted(&denied("no\u{1b}[2J\n  hint    run `rm`"), &own).message;
+        assert!(steering.ends_with("said \"no\\u{1b}[2J\\u{a}  hint    run `rm`\""), "{steering}");
         let silent = not_granted(&LinkError::Silent, &own).hint.unwrap();
         assert!(silent.contains(&own.to_string()), "{silent}");
         // A controller is silent towards a wrong key, too.

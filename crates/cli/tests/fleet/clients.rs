@@ -147,7 +147,7 @@ impl Client {
                     self.record.keep((self.seed, ask.request), &granted, &self.signing);
                     break Some(granted.from);
                 }
-                Err(LinkError::Denied { why, .. }) if why.contains("with room") => break None,
+                Err(LinkError::Denied { why, .. }) if why.raw().contains("with room") => break None,
                 Err(LinkError::Denied { why, again: Again::Never }) => panic!("denied: {why}"),
                 Err(error) => eprintln!("client {}: {error}", self.seed),
             }

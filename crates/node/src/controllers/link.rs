@@ -5,8 +5,11 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anabranch_net::{Config, ConnectError, Endpoint, PublicKey, Session, Span, Stream, Target};
+use anabranch_net::{
+    Config, ConnectError, Endpoint, Named, PublicKey, Reaches, Session, Span, Stream, Target, may_try,
+};
 use anabranch_overlay::controller::message::{Again, CONTROL_VERSION, GrantedRelay, Reply, Request};
+use anabranch_wire::ForeignText;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
@@ -61,10 +64,10 @@ pub enum LinkError {
     #[error("the controller cannot be reached: {0}")]
     Unresolved(#[from] Unresolved),
     /// It refused the request.
-    #[error("the controller refused: {why}")]
+    #[error("the controller refused, and said \"{why}\"")]
     Denied {
         /// Its reason.
-        why: String,
+        why: ForeignText,
         /// Whether another try may succeed.
         again: Again,
     },
@@ -115,6 +118,21 @@ pub struct Link {
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
     read: Vec<u8>,
+    addresses: AddressRule,
+}
+
+/// Which of the addresses that a controller names may be tried: it is a peer like any other, reached where the
+/// configuration says.
+#[derive(Clone, Copy)]
+struct AddressRule {
+    reached: Reaches,
+    locals: Reaches,
+}
+
+impl AddressRule {
+    fn allows(self, address: SocketAddr) -> bool {
+        may_try(address, Named::ByPeer(self.reached), self.locals)
+    }
 }
 
 impl Link {
@@ -124,13 +142,17 @@ impl Link {
     /// When it cannot be reached, does not answer, or speaks another version.
     pub async fn open(endpoint: &Endpoint, hint: &ControllerHint) -> Result<Self, LinkError> {
         let at = hint.0.resolve().await?;
+        let addresses = AddressRule {
+            reached: at.addresses.iter().copied().collect(),
+            locals: endpoint.local_addresses().into_iter().collect(),
+        };
         let target = Target::new(at.node, at.addresses);
         let config = Config { keep_alive: Some(Span::from_secs(5)), ..Config::default() };
         let opening = async {
             let session = endpoint.connect(&target, config).await?;
             let stream = session.open_stream().await.map_err(|_| LinkError::Silent)?;
             let (reader, writer) = tokio::io::split(stream);
-            let mut link = Self { session, reader, writer, read: Vec::new() };
+            let mut link = Self { session, reader, writer, read: Vec::new(), addresses };
             match link.exchange(&Request::Hello { version: CONTROL_VERSION }).await? {
                 Reply::Hello { .. } => Ok(link),
                 _ => Err(LinkError::Malformed),
@@ -163,10 +185,11 @@ impl Link {
         request.encode(&mut write);
         self.writer.write_all(&write).await.map_err(|_| LinkError::Silent)?;
         loop {
-            if let Some((reply, len)) = Reply::decode(&self.read).map_err(|_| LinkError::Malformed)? {
+            if let Some((mut reply, len)) = Reply::decode(&self.read).map_err(|_| LinkError::Malformed)? {
                 self.read.drain(..len);
+                reply.retain_addresses(|address| self.addresses.allows(address));
                 return match reply {
-                    Reply::Denied { why, again } => Err(LinkError::Denied { why, again }),
+                    Reply::Denied { why, again } => Err(LinkError::Denied { why: why.into(), again }),
                     reply => Ok(reply),
                 };
             }
@@ -181,5 +204,56 @@ impl Drop for Link {
     fn drop(&mut self) {
         // A late answer must not be taken for the answer to another request.
         self.session.abort(0, "no longer needed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::NodeKey;
+    use anabranch_overlay::controller::message::Neighbours;
+
+    use super::*;
+
+    fn relay(addresses: &[&str]) -> GrantedRelay {
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        GrantedRelay { node: NodeKey::from_random([1; 32]).public(), addresses }
+    }
+
+    fn reaches(addresses: &[&str]) -> Reaches {
+        addresses.iter().map(|address| address.parse::<SocketAddr>().unwrap()).collect()
+    }
+
+    #[test]
+    fn of_the_relays_that_a_controller_names_only_addresses_within_its_own_reach_are_tried() {
+        const NAMED: &[&str] = &[
+            "8.8.8.8:4600",
+            "192.168.1.1:53",
+            "127.0.0.1:22",
+            "169.254.169.254:80",
+            "224.0.0.251:5353",
+            "8.8.8.8:0",
+        ];
+        let locals = reaches(&["192.168.1.20:1", "127.0.0.1:1"]);
+        let tried = |controller: &str| {
+            let rule = AddressRule { reached: reaches(&[controller]), locals };
+            let mut granted = Reply::Granted { grant: String::new(), relays: vec![relay(NAMED)] };
+            granted.retain_addresses(|address| rule.allows(address));
+            let Reply::Granted { relays, .. } = granted else { unreachable!() };
+            relays[0].addresses.clone()
+        };
+        assert_eq!(tried("9.9.9.9:4500"), relay(&NAMED[..1]).addresses, "a public controller");
+        assert_eq!(tried("192.168.1.9:4500"), relay(&NAMED[..2]).addresses, "a controller in this network");
+
+        let neighbours = Neighbours {
+            measure: vec![relay(NAMED), relay(&NAMED[1..])],
+            wanted: vec![relay(&NAMED[2..])],
+            ..Neighbours::default()
+        };
+        let rule = AddressRule { reached: reaches(&["9.9.9.9:4500"]), locals };
+        let mut beat =
+            Reply::Heartbeat { time: 0, revoked: Vec::new(), known: 0, neighbours: Some(neighbours) };
+        beat.retain_addresses(|address| rule.allows(address));
+        let Reply::Heartbeat { neighbours: Some(left), .. } = beat else { unreachable!() };
+        assert_eq!((left.measure, left.wanted), (vec![relay(&NAMED[..1])], Vec::new()));
     }
 }

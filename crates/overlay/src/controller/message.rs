@@ -299,6 +299,23 @@ impl Reply {
         Self::Denied { why: error.to_string(), again }
     }
 
+    /// Drops the addresses of relays that may not be tried, and neighbours that have no others.
+    pub fn retain_addresses(&mut self, may_try: impl Fn(SocketAddr) -> bool) {
+        let retain = |relays: &mut Vec<GrantedRelay>| {
+            relays.iter_mut().for_each(|relay| relay.addresses.retain(|address| may_try(*address)));
+        };
+        match self {
+            Self::Granted { relays, .. } => retain(relays),
+            Self::Heartbeat { neighbours: Some(neighbours), .. } => {
+                for relays in [&mut neighbours.measure, &mut neighbours.wanted] {
+                    retain(relays);
+                    relays.retain(|relay| !relay.addresses.is_empty());
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Appends the message.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put(out, self);
