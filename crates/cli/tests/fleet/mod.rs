@@ -149,7 +149,7 @@ pub async fn relays(hints: &[ControllerHint], pids: u64) -> Vec<Registered> {
     let mut relays = Vec::new();
     for at in 0..RELAYS {
         let offer = Offer {
-            place: Location(format!("place {at}")),
+            place: Location(format!("place {at}").into()),
             addresses: vec!["127.0.0.1:4600".parse().unwrap()],
             pids,
             rate: None,
