@@ -63,11 +63,20 @@ fn restart_needed(changes: &[(&str, bool)]) -> Option<String> {
 
 /// Restricts the process to changing the directories of these files; call it before the runtime is built.
 pub fn confine<'a>(files: impl Iterator<Item = &'a PathBuf>) {
-    let directory = |file: &'a PathBuf| match file.parent() {
+    enter(&Sandbox::writing(files.map(|file| directory_of(file))));
+}
+
+/// The directory that a file is in, or is to be in.
+pub fn directory_of(file: &Path) -> PathBuf {
+    match file.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),
-    };
-    if Sandbox::writing(files.map(directory)).enter() != Restriction::Full {
+    }
+}
+
+/// Restricts the process; call it before the runtime is built.
+pub fn enter(sandbox: &Sandbox) {
+    if sandbox.enter() != Restriction::Full {
         tracing::info!("this kernel cannot restrict which files the process may change (no Landlock)");
     }
 }

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct Sandbox {
     /// Directories and files that it may change; missing ones are skipped.
     pub write: Vec<PathBuf>,
+    /// Directories below which it may remove empty directories.
+    pub tidy: Vec<PathBuf>,
 }
 
 /// How far the kernel restricts the process.
@@ -28,19 +30,19 @@ impl Sandbox {
     /// A process that may change what is below these directories.
     #[must_use]
     pub fn writing(paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self { write: paths.into_iter().collect() }
+        Self { write: paths.into_iter().collect(), tidy: Vec::new() }
     }
 
     /// Restricts this thread and those that it starts: files can be read everywhere, changed only below
     /// [`Self::write`], and executed nowhere.
     #[must_use]
     pub fn enter(&self) -> Restriction {
-        enter(&self.write)
+        enter(self)
     }
 }
 
 #[cfg(target_os = "linux")]
-fn enter(write: &[PathBuf]) -> Restriction {
+fn enter(sandbox: &Sandbox) -> Restriction {
     use landlock::{
         ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr,
         RulesetCreatedAttr, RulesetError, RulesetStatus,
@@ -60,8 +62,9 @@ fn enter(write: &[PathBuf]) -> Restriction {
         let everywhere = rule(Path::new("/"), reading);
         // Programs write to /dev/null, and terminals are devices.
         let devices = rule(Path::new("/dev"), AccessFs::WriteFile | AccessFs::IoctlDev | reading);
-        let named = write.iter().filter_map(|path| rule(path, writing | reading));
-        for rule in everywhere.into_iter().chain(devices).chain(named) {
+        let named = sandbox.write.iter().filter_map(|path| rule(path, writing | reading));
+        let tidied = sandbox.tidy.iter().filter_map(|path| rule(path, reading | AccessFs::RemoveDir));
+        for rule in everywhere.into_iter().chain(devices).chain(named).chain(tidied) {
             rules = rules.add_rule(rule)?;
         }
         rules.restrict_self()
@@ -74,7 +77,7 @@ fn enter(write: &[PathBuf]) -> Restriction {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn enter(_: &[PathBuf]) -> Restriction {
+fn enter(_: &Sandbox) -> Restriction {
     Restriction::None
 }
 

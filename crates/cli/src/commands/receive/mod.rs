@@ -1,7 +1,9 @@
 //! `anabranch receive`: fetches what a ticket offers.
 //!
-//! [`consent`] asks the user. [`fetch`] transfers the data, over several sessions if necessary.
+//! [`confine`] restricts the process. [`consent`] asks the user. [`fetch`] transfers the data, over several sessions if
+//! necessary.
 
+mod confine;
 mod consent;
 mod fetch;
 
@@ -204,11 +206,13 @@ impl ReceiveArgs {
 pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     let ticket = args.ticket()?;
     args.target().check()?;
-    let runtime = Threads::start()?;
     let capture = args.capture.start()?;
+    let target = confine::confine(args)?;
+    let runtime = Threads::start()?;
     let outcome = runtime.block_on(fetch(args, &capture, &ticket, context));
     // A thread may still wait for a disk or a pipe, but all results are in.
     runtime.shutdown_background();
+    drop(target);
     outcome.and(capture.finish())
 }
 

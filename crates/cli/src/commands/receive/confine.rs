@@ -1,0 +1,109 @@
+//! Restricts `receive` to its target: a fault in the code that reads a stranger's bytes can then change no other file.
+//!
+//! A restriction names directories that exist, and must begin before there are threads. So a missing target is made
+//! first, and removed in the end if nothing came.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anabranch_service::process::sandbox::Sandbox;
+
+use super::ReceiveArgs;
+use crate::commands::service;
+use crate::errors::Failure;
+
+/// The directories that were made for the target, parents first. Those without contents are removed when it is dropped.
+#[must_use]
+pub struct Target(Vec<PathBuf>);
+
+impl Target {
+    /// Makes the target directory where it is missing.
+    fn make(target: &Path) -> Result<Self, Failure> {
+        let missing = target.ancestors().filter(|path| !path.as_os_str().is_empty());
+        let mut missing: Vec<_> = missing.take_while(|path| !path.exists()).map(Path::to_owned).collect();
+        missing.reverse();
+        let mut made = Self(Vec::new());
+        for directory in missing {
+            fs::create_dir(&directory).map_err(|error| Failure::file("create", &directory, &error))?;
+            made.0.push(directory);
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        for directory in self.0.iter().rev() {
+            // One that has contents stays.
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// Makes the target, and restricts this thread and those that it starts to changing what is below, and the control socket.
+///
+/// # Errors
+/// When the target cannot be made.
+pub fn confine(args: &ReceiveArgs) -> Result<Target, Failure> {
+    let made = if args.to_stdout() { Target(Vec::new()) } else { Target::make(args.target_path())? };
+    let target = (!args.to_stdout()).then(|| args.target_path().to_owned());
+    let control = args.running.control.as_deref().map(service::directory_of);
+    let tidy = made.0.first().map(|directory| service::directory_of(directory));
+    let sandbox = Sandbox::writing(target.into_iter().chain(control));
+    service::enter(&Sandbox { tidy: tidy.into_iter().collect(), ..sandbox });
+    Ok(made)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    /// What a thread can do that is confined as `receive` with this target; false where the kernel has no Landlock.
+    fn confined(target: &Path, work: impl FnOnce() + Send + 'static) {
+        let args: ReceiveArgs = parse(&["ticket", target.to_str().unwrap()]).unwrap();
+        let thread = std::thread::spawn(move || {
+            let made = confine(&args).unwrap();
+            work();
+            drop(made);
+        });
+        thread.join().unwrap();
+    }
+
+    fn has_landlock() -> bool {
+        let probe = || Sandbox::default().enter() != anabranch_service::process::sandbox::Restriction::None;
+        std::thread::spawn(probe).join().unwrap()
+    }
+
+    #[test]
+    fn receive_changes_files_below_its_target_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, other) = (dir.path().join("new/target"), dir.path().join("other"));
+        fs::write(&other, "old").unwrap();
+        let (within, beside, outside) = (target.clone(), dir.path().join("new/file"), other.clone());
+        confined(&target, move || {
+            fs::create_dir(within.join("sub")).unwrap();
+            fs::write(within.join(".part"), "new").unwrap();
+            fs::rename(within.join(".part"), within.join("sub/file")).unwrap();
+            if has_landlock() {
+                assert!(fs::write(&beside, "x").is_err() && fs::write(&outside, "x").is_err());
+                assert!(
+                    fs::rename(within.join("sub/file"), &beside).is_err()
+                        && fs::remove_file(&outside).is_err()
+                );
+            }
+        });
+        assert_eq!(fs::read_to_string(target.join("sub/file")).unwrap(), "new");
+        assert_eq!(fs::read_to_string(other).unwrap(), "old");
+    }
+
+    #[test]
+    fn a_target_that_stays_empty_is_removed_and_one_that_was_there_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        confined(&dir.path().join("a/b/c"), || {});
+        assert!(!dir.path().join("a").exists());
+        fs::create_dir(dir.path().join("a")).unwrap();
+        confined(&dir.path().join("a"), || {});
+        assert!(dir.path().join("a").exists());
+    }
+}
