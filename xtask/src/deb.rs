@@ -16,9 +16,11 @@ use crate::outcome::{Done, Outcome};
 const BUILD: &str = "target/deb";
 const DESCRIPTION: &str = "one flow over every path two machines have between them";
 /// Files of the package in addition to binary, completions and manual pages: source and destination.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 8] = [
     ("packaging/anabranch-relay.service", "lib/systemd/system/anabranch-relay.service"),
     ("packaging/anabranch-controller.service", "lib/systemd/system/anabranch-controller.service"),
+    ("packaging/anabranch-tunnel@.service", "lib/systemd/system/anabranch-tunnel@.service"),
+    ("packaging/anabranch-tunnel-serve@.service", "lib/systemd/system/anabranch-tunnel-serve@.service"),
     ("README.md", "usr/share/doc/anabranch/README.md"),
     ("CHANGELOG.md", "usr/share/doc/anabranch/changelog"),
     ("LICENSE-MIT", "usr/share/doc/anabranch/copyright-MIT"),

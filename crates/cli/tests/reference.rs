@@ -205,8 +205,8 @@ fn the_page_of_commands_is_made_from_the_definitions() {
 /// All Rust sources of the crates whose settings and metrics the pages describe.
 fn sources() -> Vec<String> {
     let mut found = Vec::new();
-    for name in ["daemon", "node", "service"] {
-        collect(&root().join("crates").join(name).join("src"), &mut found);
+    for folder in ["daemon/src", "node/src", "service/src", "tunnel-io/src", "cli/src/commands/tunnel"] {
+        collect(&root().join("crates").join(folder), &mut found);
     }
     found
 }
@@ -265,6 +265,8 @@ fn every_metric_is_on_its_page() {
             let is_kind = ["gauge", "counter"].contains(&first);
             metrics.push(if is_kind { words.next().unwrap_or_default() } else { first }.to_owned());
         }
+        let tunnels = source.split("\"anabranch_tunnel_").skip(1).filter_map(|rest| rest.split_once(' '));
+        metrics.extend(tunnels.map(|(name, _)| name.to_owned()).filter(|name| !name.contains('"')));
     }
     let missing: Vec<&String> = metrics.iter().filter(|name| !page.contains(&format!("`{name}"))).collect();
     assert!(

@@ -45,8 +45,8 @@ pub use hold::{Held, Holding};
 pub use invitation::{Invitation, MOST_RELAYS_IN_TICKET};
 pub use node::{KeySource, Node, NodeBuilder, ONLY_HERE, USUAL_RELAYS, local_name, only_here};
 pub use paths::{
-    CapStatus, NodeSession, PathStatus, RunningSessions, SessionPath, parse_rule, parse_rules, parse_terms,
-    read_rules,
+    CapStatus, LeaveOutTable, NodeSession, PathStatus, RuleTable, RunningSessions, SessionPath, parse_rule,
+    parse_rules, parse_terms, read_rules, read_tables,
 };
 pub use relay::{
     Entry, Flow, Hosting, MOST_RELAYS, Peer, RelayChain, RelayConnection, RelayError, RelayPaths, RelayRoute,

@@ -149,6 +149,12 @@ impl Client {
         Arc::new(Self { options, link, clock, open: Open::default(), policy })
     }
 
+    /// The current session.
+    #[must_use]
+    pub fn session(&self) -> Option<Session> {
+        self.link.session()
+    }
+
     /// How packets travel.
     #[must_use]
     pub fn policy(&self) -> Policy {

@@ -9,6 +9,7 @@
 //! | `streams` | the stream lane: TCP connections as streams of a session |
 //! | `client` | `tunnel up`: one session at a time, dialed again when it is lost |
 //! | `server` | `tunnel serve`: many clients behind one device |
+//! | `metrics` | the status for Prometheus |
 //! | `status` | what a running tunnel reports |
 //!
 //! `anabranch-tunnel` decides the lane and path of each packet, without I/O.
@@ -18,6 +19,7 @@ mod control;
 pub mod device;
 mod error;
 pub mod guard;
+mod metrics;
 mod pump;
 pub mod server;
 pub mod status;

@@ -108,7 +108,7 @@ impl Link {
         let flow = key.hash(self.seed);
         let bytes = packets.iter().map(Bytes::len).sum();
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        flows.note(now, flow, &key, (packets.len(), bytes));
+        flows.note(now, (flow, lane), &key, (packets.len(), bytes));
         drop(flows);
         self.sent.packets.fetch_add(packets.len() as u64, Ordering::Relaxed);
         self.sent.bytes.fetch_add(bytes as u64, Ordering::Relaxed);

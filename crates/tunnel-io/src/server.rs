@@ -103,6 +103,8 @@ struct Table {
 /// The server's side of all tunnels.
 pub struct Server {
     options: ServerOptions,
+    /// Destinations that clients may reach besides public ones, as of now.
+    allowed: RwLock<Vec<IpNet>>,
     destinations: RwLock<(Reach, Destinations)>,
     /// Counts changes of `destinations`.
     judged: AtomicU64,
@@ -118,6 +120,7 @@ impl Server {
     #[must_use]
     pub fn new(options: ServerOptions, clock: Clock, seed: u64) -> Arc<Self> {
         Arc::new(Self {
+            allowed: RwLock::new(options.allow.clone()),
             options,
             destinations: RwLock::new((Reach::default(), Destinations::new(&Reach::default()))),
             judged: AtomicU64::new(0),
@@ -177,7 +180,7 @@ impl Server {
         let mut gateways: Vec<IpAddr> = options.addresses.iter().map(IpNet::addr).collect();
         gateways.extend(options.dns.iter().filter(|server| own.contains(server)));
         let name_servers = options.dns.iter().filter(|server| !own.contains(server));
-        let allowed = options.allow.iter().copied().chain(name_servers.map(|server| IpNet::from(*server)));
+        let allowed = self.allowed().into_iter().chain(name_servers.map(|server| IpNet::from(*server)));
         let reach = Reach { allowed: allowed.collect(), gateways, own };
         if self.destinations().0 != reach {
             let destinations = Destinations::new(&reach);
@@ -234,6 +237,26 @@ impl Server {
             streams: self.open.count(),
             device_dropped: device.as_ref().map_or(0, |device| device.dropped()),
         }
+    }
+
+    /// The current sessions of all clients.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Session> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.clients.values().filter_map(|client| client.link.session()).collect()
+    }
+
+    /// Changes which destinations clients may reach. Clients learn new ones when they come again.
+    ///
+    /// # Errors
+    /// When the system does not list its addresses.
+    pub fn set_allowed(&self, allowed: Vec<IpNet>) -> std::io::Result<()> {
+        *self.allowed.write().unwrap_or_else(PoisonError::into_inner) = allowed;
+        self.follow_own_addresses()
+    }
+
+    fn allowed(&self) -> Vec<IpNet> {
+        self.allowed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn link_to(&self, destination: IpAddr) -> Option<Arc<Link>> {
@@ -323,7 +346,7 @@ impl Server {
     /// Prefixes that clients reach through this server.
     fn routes(&self) -> Vec<IpNet> {
         let mut routes: Vec<IpNet> = self.options.addresses.iter().map(IpNet::trunc).collect();
-        routes.extend(&self.options.allow);
+        routes.extend(self.allowed());
         routes.extend(self.options.dns.iter().map(|server| IpNet::from(*server)));
         if self.options.exit {
             routes.extend(["0.0.0.0/0", "::/0"].iter().filter_map(|all| all.parse::<IpNet>().ok()));

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use anabranch_net::{Session, Time};
+use anabranch_tunnel::entry::{FlowPlace, Lane};
 use anabranch_tunnel::flow::FlowKey;
 use anabranch_wire::Span;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,8 @@ use crate::pump::{Link, Traffic};
 
 /// How long a flow is listed after its last packet.
 const LISTED: Span = Span::from_secs(30);
+/// A flow's rate is measured over so long.
+const MEASURED: Span = Span::from_secs(1);
 /// Most flows that are remembered.
 const MOST: usize = 4096;
 
@@ -46,6 +49,8 @@ pub struct PeerStatus {
     pub received: Count,
     /// The entry queue.
     pub queue: Queue,
+    /// Packets of striped flows that arrived out of order.
+    pub reorder: Reorder,
     /// Its paths.
     pub paths: Vec<Path>,
     /// Its recent flows, those with most bytes first.
@@ -73,6 +78,17 @@ pub struct Queue {
     /// Packets marked instead (ECN).
     pub marked: u64,
     /// Packets dropped because the queue was full.
+    pub overflowed: u64,
+}
+
+/// Packets of striped flows that arrived out of order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reorder {
+    /// Packets that waited for earlier ones.
+    pub waited: u64,
+    /// Gaps given up because packets waited for too long.
+    pub timed_out: u64,
+    /// Gaps given up because too many packets waited.
     pub overflowed: u64,
 }
 
@@ -104,8 +120,14 @@ pub struct Path {
 pub struct Flow {
     /// Protocol, addresses and ports.
     pub name: String,
-    /// The lane, and for a routed flow its path.
+    /// The lane: `routed`, `striped`, `low-latency`, `redundant` or `protected`.
     pub lane: String,
+    /// The paths that it may take now.
+    pub paths: Vec<u32>,
+    /// Why it has this lane.
+    pub reason: String,
+    /// Mbit/s in the last second or so.
+    pub rate_mbit: f64,
     /// Packets sent.
     pub packets: u64,
     /// Bytes sent.
@@ -126,21 +148,44 @@ struct Noted {
     last: Time,
     packets: u64,
     bytes: u64,
+    lane: Lane,
+    /// Time and bytes at the start of the running measurement of the rate, and the last result in Mbit/s.
+    measured: (Time, u64),
+    rate_mbit: f64,
 }
 
 impl FlowBook {
-    pub(crate) fn note(&mut self, now: Time, flow: u32, key: &FlowKey, (packets, bytes): (usize, usize)) {
+    pub(crate) fn note(
+        &mut self,
+        now: Time,
+        (flow, lane): (u32, Lane),
+        key: &FlowKey,
+        (packets, bytes): (usize, usize),
+    ) {
         if self.flows.len() >= MOST && !self.flows.contains_key(&flow) {
             self.flows.retain(|_, noted| now.since(noted.last) <= LISTED);
             if self.flows.len() >= MOST {
                 return;
             }
         }
-        let noted =
-            self.flows.entry(flow).or_insert_with(|| Noted { key: *key, last: now, packets: 0, bytes: 0 });
+        let noted = self.flows.entry(flow).or_insert_with(|| Noted {
+            key: *key,
+            last: now,
+            packets: 0,
+            bytes: 0,
+            lane,
+            measured: (now, 0),
+            rate_mbit: 0.0,
+        });
         noted.last = now;
+        noted.lane = lane;
         noted.packets += packets as u64;
         noted.bytes += bytes as u64;
+        let lasted = now.since(noted.measured.0);
+        if lasted >= MEASURED {
+            noted.rate_mbit = (noted.bytes - noted.measured.1) as f64 * 8e-6 / lasted.as_secs_f64();
+            noted.measured = (now, noted.bytes);
+        }
     }
 
     fn recent(&self, now: Time) -> Vec<(u32, &Noted)> {
@@ -155,6 +200,8 @@ impl Link {
     /// The state of the link at `now`.
     pub(crate) fn status(&self, now: Time, node: String, networks: Vec<String>) -> PeerStatus {
         let session = self.session();
+        let all: Vec<u32> =
+            session.iter().flat_map(|session| session.paths()).map(|path| path.id.0).collect();
         let (mut queue, mut flows) = (Queue::default(), Vec::new());
         let book = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         self.entry.look(|entry| {
@@ -168,17 +215,7 @@ impl Link {
             flows = book
                 .recent(now)
                 .into_iter()
-                .map(|(flow, noted)| Flow {
-                    name: noted.key.to_string(),
-                    lane: match entry.place_of(flow).map(|place| place.path) {
-                        None => "by class".to_owned(),
-                        Some(None) => "striped over all paths".to_owned(),
-                        Some(Some(path)) => format!("routed over path {}", path.0),
-                    },
-                    packets: noted.packets,
-                    bytes: noted.bytes,
-                    idle_s: now.since(noted.last).as_secs_f64(),
-                })
+                .map(|(flow, noted)| noted.describe(now, entry.place_of(flow), &all))
                 .collect();
         });
         PeerStatus {
@@ -189,9 +226,52 @@ impl Link {
             sent: count(&self.sent),
             received: count(&self.received),
             queue,
+            reorder: session.as_ref().map(reorder).unwrap_or_default(),
             paths: session.as_ref().map(paths).unwrap_or_default(),
             flows,
         }
+    }
+}
+
+impl Noted {
+    fn describe(&self, now: Time, place: Option<FlowPlace>, all: &[u32]) -> Flow {
+        let path = place.and_then(|place| place.path).map(|path| path.0);
+        let (lane, paths, reason) = match (self.lane, place) {
+            (Lane::Auto, None) => ("routed", vec![], "no packet of it came recently"),
+            (Lane::Auto, Some(FlowPlace { path: None })) => {
+                ("striped", all.to_vec(), "one path cannot carry it, and all together can")
+            }
+            (Lane::Auto, Some(_)) => {
+                ("routed", path.into_iter().collect(), "one path can carry it, or striping does not pay")
+            }
+            (Lane::Routed, _) => {
+                ("routed", path.into_iter().collect(), "its class, or the lane that was set")
+            }
+            (Lane::Striped, _) => ("striped", all.to_vec(), "its class, or the lane that was set"),
+            (Lane::LowLatency, _) => ("low-latency", vec![], "its class, its mark, or a ping or name query"),
+            (Lane::Redundant, _) => ("redundant", all.to_vec(), "its class, or the lane that was set"),
+            (Lane::Protected, _) => ("protected", all.to_vec(), "its class, or the lane that was set"),
+        };
+        let idle = now.since(self.last);
+        Flow {
+            name: self.key.to_string(),
+            lane: lane.to_owned(),
+            paths,
+            reason: reason.to_owned(),
+            rate_mbit: if idle > MEASURED { 0.0 } else { self.rate_mbit },
+            packets: self.packets,
+            bytes: self.bytes,
+            idle_s: idle.as_secs_f64(),
+        }
+    }
+}
+
+fn reorder(session: &Session) -> Reorder {
+    let stats = session.stats();
+    Reorder {
+        waited: stats.datagrams_reordered,
+        timed_out: stats.gaps_timed_out,
+        overflowed: stats.gaps_overflowed,
     }
 }
 
@@ -221,6 +301,7 @@ fn paths(session: &Session) -> Vec<Path> {
 #[cfg(test)]
 mod tests {
     use anabranch_tunnel::flow::Detail;
+    use anabranch_wire::PathId;
 
     use super::*;
 
@@ -233,14 +314,36 @@ mod tests {
             protocol: 6,
             detail: Detail::Ports(port, 80),
         };
-        book.note(Time::ZERO, 1, &key(1), (1, 100));
-        book.note(Time::ZERO, 2, &key(2), (2, 3000));
+        book.note(Time::ZERO, (1, Lane::Auto), &key(1), (1, 100));
+        book.note(Time::ZERO, (2, Lane::Auto), &key(2), (2, 3000));
         let listed: Vec<u32> = book.recent(Time::ZERO).into_iter().map(|(flow, _)| flow).collect();
         assert_eq!(listed, [2, 1]);
         assert!(book.recent(Time::ZERO + Span::from_secs(31)).is_empty());
         for flow in 0..10_000 {
-            book.note(Time::ZERO, flow, &key(9), (1, 1));
+            book.note(Time::ZERO, (flow, Lane::Auto), &key(9), (1, 1));
         }
         assert!(book.flows.len() <= MOST);
+    }
+
+    #[test]
+    fn a_flow_is_listed_with_lane_paths_rate_and_reason() {
+        let mut book = FlowBook::default();
+        let key = FlowKey {
+            source: [10, 0, 0, 1].into(),
+            destination: [10, 0, 0, 2].into(),
+            protocol: 17,
+            detail: Detail::Ports(1, 2),
+        };
+        let at = |millis| Time::ZERO + Span::from_millis(millis);
+        for millis in 0..=1000 {
+            book.note(at(millis), (1, Lane::Auto), &key, (1, 1250));
+        }
+        let noted = &book.flows[&1];
+        let routed = noted.describe(at(1000), Some(FlowPlace { path: Some(PathId(3)) }), &[3, 4]);
+        assert_eq!((&routed.lane[..], &routed.paths[..]), ("routed", &[3][..]));
+        assert!((9.9..10.2).contains(&routed.rate_mbit), "{routed:?}");
+        let striped = noted.describe(at(9000), Some(FlowPlace { path: None }), &[3, 4]);
+        assert_eq!((&striped.lane[..], &striped.paths[..], striped.rate_mbit), ("striped", &[3, 4][..], 0.0));
+        assert_ne!(striped.reason, routed.reason);
     }
 }

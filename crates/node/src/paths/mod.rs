@@ -5,5 +5,5 @@ mod rules;
 mod session;
 
 pub use control::{RunningSessions, SessionPath};
-pub use rules::{parse_rule, parse_rules, parse_terms, read_rules};
+pub use rules::{LeaveOutTable, RuleTable, parse_rule, parse_rules, parse_terms, read_rules, read_tables};
 pub use session::{CapStatus, NodeSession, PathStatus};

@@ -68,13 +68,14 @@ fn meter(priority: Priority, cap: &str) -> Result<Meter, String> {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    path: Vec<Rule>,
-    leave_out: Option<LeaveOut>,
+    path: Vec<RuleTable>,
+    leave_out: Option<LeaveOutTable>,
 }
 
+/// A `[[path]]` table, in a file of rules or another one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rule {
+pub struct RuleTable {
     #[serde(rename = "match")]
     pattern: String,
     #[serde(rename = "use")]
@@ -82,9 +83,10 @@ struct Rule {
     cap: Option<String>,
 }
 
+/// The table `[leave_out]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LeaveOut {
+pub struct LeaveOutTable {
     slower_than: Option<f64>,
     sharing_beyond: Option<usize>,
 }
@@ -94,8 +96,9 @@ struct LeaveOut {
 /// # Errors
 /// The first mistake, with its line and its key.
 pub fn parse_rules(text: &str, origin: &str) -> Result<PathRules, SettingsError> {
-    let file = toml::from_str(text).map_err(|error| SettingsError::from_toml::<File>(&error, text));
-    file.and_then(|file| read_file(&file, text)).map_err(|error| error.of(origin))
+    let file = toml::from_str::<File>(text).map_err(|error| SettingsError::from_toml::<File>(&error, text));
+    file.and_then(|file| read_tables(&file.path, file.leave_out.as_ref(), text))
+        .map_err(|error| error.of(origin))
 }
 
 /// Rules given one by one, then those of a file. The first rule that matches a path decides.
@@ -114,19 +117,26 @@ pub fn read_rules(first: &[PathRule], file: Option<&Path>) -> Result<PathRules, 
 /// A file of rules in one line.
 const EXAMPLE: &str = "it has a table for each rule: [[path]], match = \"wwan*\", use = \"backup\"";
 
-fn read_file(file: &File, text: &str) -> Result<PathRules, SettingsError> {
-    let rules = file
-        .path
+/// The rules of these tables, which are in the file `text`.
+///
+/// # Errors
+/// The first mistake, with its line and its key.
+pub fn read_tables(
+    paths: &[RuleTable],
+    leave_out: Option<&LeaveOutTable>,
+    text: &str,
+) -> Result<PathRules, SettingsError> {
+    let rules = paths
         .iter()
         .enumerate()
         .map(|(index, rule)| read_rule(rule).map_err(|error| located(error, text, ("path", index))));
     let rules = PathRules::new(rules.collect::<Result<_, _>>()?);
-    let limits = file.leave_out.as_ref().map(read_limits).transpose();
+    let limits = leave_out.map(read_limits).transpose();
     let limits = limits.map_err(|error| located(error, text, ("leave_out", 0)))?;
     Ok(rules.suppressing(limits))
 }
 
-fn read_rule(rule: &Rule) -> Result<PathRule, SettingsError> {
+fn read_rule(rule: &RuleTable) -> Result<PathRule, SettingsError> {
     let pattern: Pattern = rule.pattern.parse().map_err(|why: String| SettingsError::new("match", why))?;
     let priority = priority(&rule.usage).map_err(|why| SettingsError::new("use", why))?;
     let meter = rule.cap.as_deref().map(|cap| meter(priority, cap)).transpose();
@@ -134,7 +144,7 @@ fn read_rule(rule: &Rule) -> Result<PathRule, SettingsError> {
     Ok(PathRule { pattern, terms: Terms { priority, meter } })
 }
 
-fn read_limits(limits: &LeaveOut) -> Result<SuppressionLimits, SettingsError> {
+fn read_limits(limits: &LeaveOutTable) -> Result<SuppressionLimits, SettingsError> {
     let omega = limits.slower_than.unwrap_or(f64::INFINITY);
     if omega.is_nan() || omega <= 1.0 {
         let error = SettingsError::new(

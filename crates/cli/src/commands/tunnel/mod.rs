@@ -1,19 +1,25 @@
 //! `anabranch tunnel`: a network device whose packets use all paths to the other end.
 
+mod config;
+mod options;
+mod running;
 mod serve;
 mod text;
 mod up;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anabranch_service::control;
-use anabranch_tunnel_io::status::Status;
+use anabranch_tunnel_io::status::{PeerStatus, Status};
 use anabranch_tunnel_io::{guard, system};
 use clap::{Args, Subcommand};
 
+use crate::commands::service::Signals;
 use crate::context::{Context, OUTPUT};
 use crate::errors::Failure;
-use crate::ui::out;
+use crate::ui::out::{self, Stream};
+use running::{Done, Running};
 
 pub use serve::ServeArgs;
 pub use up::UpArgs;
@@ -22,6 +28,8 @@ pub use up::UpArgs;
 const INTERFACE: &str = "anabranch0";
 /// Longest name of a device.
 const LONGEST_NAME: usize = 15;
+/// How long a tunnel may take to end.
+const ENDING: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +38,8 @@ Examples:
   sudo anabranch tunnel up TICKET --to 10.20.0.0/16
                                              only packets to this network
   sudo anabranch tunnel status               paths and flows of the running tunnel
+  sudo anabranch tunnel set lane=striped     another lane while it runs
+  sudo anabranch tunnel down                 ends it
   sudo anabranch tunnel cleanup              after a crash: takes away rules that were left";
 
 /// Send the packets of every program on this machine over all paths to another one
@@ -51,6 +61,14 @@ pub enum TunnelCommand {
     Up(UpArgs),
     /// Show the paths and flows of a running tunnel
     Status(StatusArgs),
+    /// Show the flows of a running tunnel, each with its lane and why
+    Flows(StatusArgs),
+    /// Change settings of a running tunnel
+    Set(SetArgs),
+    /// Have a running tunnel read its settings file again
+    Reload(DeviceArgs),
+    /// End a running tunnel
+    Down(DeviceArgs),
     /// Remove what a killed tunnel has left, and its kill switch
     Cleanup(DeviceArgs),
     /// Waits for the end of standard input, then cleans up
@@ -61,9 +79,28 @@ pub enum TunnelCommand {
 /// Which tunnel.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// Network device
-    #[arg(long, value_name = "NAME", default_value = INTERFACE, value_parser = interface)]
-    pub interface: String,
+    /// Network device [default: anabranch0]
+    #[arg(long, value_name = "NAME", value_parser = interface)]
+    pub interface: Option<String>,
+}
+
+impl DeviceArgs {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.interface.as_deref().unwrap_or(INTERFACE)
+    }
+}
+
+/// Settings of a running tunnel.
+#[derive(Args, Debug)]
+pub struct SetArgs {
+    /// lane=LANE for packets without a class, class.NAME=LANE, or path.PATTERN=USE as for `--path-rule`
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// Which tunnel.
+    #[command(flatten)]
+    pub device: DeviceArgs,
 }
 
 /// Which tunnel, and how it is shown.
@@ -82,10 +119,10 @@ impl TunnelArgs {
     #[must_use]
     pub fn json(&self) -> bool {
         match &self.action {
-            TunnelCommand::Serve(args) => args.json,
-            TunnelCommand::Up(args) => args.json,
-            TunnelCommand::Status(args) => args.json,
-            TunnelCommand::Cleanup(_) | TunnelCommand::Guard(_) => false,
+            TunnelCommand::Serve(args) => args.end.json,
+            TunnelCommand::Up(args) => args.end.json,
+            TunnelCommand::Status(args) | TunnelCommand::Flows(args) => args.json,
+            _ => false,
         }
     }
 }
@@ -98,29 +135,92 @@ pub fn run(args: &TunnelArgs, context: &Context) -> Result<(), Failure> {
     match &args.action {
         TunnelCommand::Serve(args) => serve::run(args, context),
         TunnelCommand::Up(args) => up::run(args, context),
-        TunnelCommand::Status(args) => status(args),
+        TunnelCommand::Status(args) => {
+            let status = status(&args.device)?;
+            if args.json { Stream::Stdout.json(&status) } else { out::print(&text::status(&status)) }
+        }
+        TunnelCommand::Flows(args) => {
+            let peers = status(&args.device)?.peers;
+            if args.json { Stream::Stdout.json(&flows(peers)) } else { out::print(&text::flows(&peers)) }
+        }
+        TunnelCommand::Set(args) => change(&args.device, &format!("set {}", args.settings.join(" "))),
+        TunnelCommand::Reload(device) => change(device, "reload"),
+        TunnelCommand::Down(device) => down(device),
         TunnelCommand::Cleanup(args) => {
-            system::force_clean(&args.interface);
+            system::force_clean(args.name());
             system::kill_switch::open();
             Ok(())
         }
-        TunnelCommand::Guard(args) => guard::watch(&args.interface)
+        TunnelCommand::Guard(args) => guard::watch(args.name())
             .map_err(|error| Failure::local(format!("cannot read standard input: {error}"))),
     }
 }
 
-fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let socket = socket(&args.device.interface);
-    let asked = anabranch_node::Threads::start()?.block_on(control::ask::<Status>(&socket, "status"));
-    let status = asked.map_err(|error| {
-        Failure::local(format!("no tunnel answers at {}: {error}", socket.display()))
-            .hint("is `anabranch tunnel up` or `tunnel serve` running, under this name of its device, and are you root?")
-    })?;
-    if args.json {
-        let json = serde_json::to_string(&status).map_err(|error| Failure::local(error.to_string()))?;
-        return out::print(&format!("{json}\n"));
+fn status(device: &DeviceArgs) -> Result<Status, Failure> {
+    ask(device, "status")
+}
+
+/// The flows of all peers, each with its peer.
+fn flows(peers: Vec<PeerStatus>) -> Vec<serde_json::Value> {
+    let of_peer = |peer: PeerStatus| {
+        let node = peer.node;
+        peer.flows.into_iter().map(move |flow| {
+            let mut listed = serde_json::json!(flow);
+            listed["peer"] = serde_json::json!(node);
+            listed
+        })
+    };
+    peers.into_iter().flat_map(of_peer).collect()
+}
+
+fn ask<T: serde::de::DeserializeOwned>(device: &DeviceArgs, request: &str) -> Result<T, Failure> {
+    let socket = socket(device.name());
+    let asked = anabranch_node::Threads::start()?.block_on(control::ask::<T>(&socket, request));
+    asked.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::InvalidInput {
+            return Failure::local(error.to_string());
+        }
+        Failure::local(format!("no tunnel answers at {}: {error}", socket.display())).hint(
+            "is `anabranch tunnel up` or `tunnel serve` running, under this name of its device, and are you root?",
+        )
+    })
+}
+
+fn change(device: &DeviceArgs, request: &str) -> Result<(), Failure> {
+    let done: Done = ask(device, request)?;
+    done.done.iter().for_each(|line| out::error(&format!("{line}\n")));
+    Ok(())
+}
+
+/// Ends a tunnel and waits until it has ended.
+fn down(device: &DeviceArgs) -> Result<(), Failure> {
+    let _: Done = ask(device, "down")?;
+    let begin = Instant::now();
+    // The device vanishes with the process.
+    let interface = Path::new("/sys/class/net").join(device.name());
+    while system::is_running(device.name()) || interface.exists() {
+        if begin.elapsed() > ENDING {
+            return Err(Failure::local("the tunnel does not end")
+                .hint("kill its process; its guard cleans up, and so does `anabranch tunnel cleanup`"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    out::print(&text::status(&status))
+    Ok(())
+}
+
+/// Waits for a signal to end or for `tunnel down`. Reads the settings again at SIGHUP.
+async fn until_stopped(signals: &mut Signals, running: &Running) {
+    loop {
+        tokio::select! {
+            _ = signals.hang_up.recv() => match running.reload() {
+                Ok(_) => tracing::info!("the settings were read again"),
+                Err(why) => tracing::error!("{why}; the tunnel keeps its settings"),
+            },
+            _ = signals.interrupt.recv() => return,
+            _ = signals.terminate.recv() => return,
+            () = running.stopped() => return,
+        }
+    }
 }
 
 /// The control socket of a running tunnel.

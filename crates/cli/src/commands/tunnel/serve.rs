@@ -2,30 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
 
-use anabranch_net::{PublicKey, Ticket};
-use anabranch_node::{Access, RelayRoute, Threads, keyfile};
-use anabranch_service::control::{self, Answer};
-use anabranch_tunnel_io::client::session_config;
+use anabranch_net::{PathRules, PublicKey, Ticket};
+use anabranch_node::{Access, Threads, keyfile};
+use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::server::{Notice, Server, ServerOptions};
 use clap::Args;
 use ipnet::IpNet;
 
-use super::DeviceArgs;
+use super::config::ServeSettings;
+use super::options::EndOptions;
+use super::running::{Changeable, End, Running};
 use crate::commands::send::outside;
-use crate::commands::{service, standing_ticket};
-use crate::context::{Context, OUTPUT};
+use crate::commands::service::{self, Signals};
+use crate::commands::standing_ticket;
+use crate::context::Context;
 use crate::errors::{Failure, printable};
-use crate::path_rules::PathOptions;
-use crate::relays::ControllerOptions;
 use crate::ui::out;
-use crate::values::HostPort;
-use crate::{interrupt, values};
+use crate::values::{self, HostPort};
 
 /// UDP port of a tunnel server.
 const PORT: u16 = 4434;
+/// The server's addresses in the tunnel, if no others are given.
+const INSIDE: [&str; 2] = ["10.177.0.1/16", "fdab:177::1/64"];
 /// Most clients at the same time.
 const MOST_CLIENTS: usize = 1000;
 
@@ -41,14 +40,12 @@ Examples:
 ///
 /// It prints the line to run on clients. The ticket stays good after a restart, as long as the key file is there. Clients
 /// reach public addresses only; `--allow` adds others.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
-    /// Which device.
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    /// The server's address in the tunnel and the length of the clients' network, for each address family
-    #[arg(long = "address-inside", value_name = "ADDRESS/LENGTH", default_values = ["10.177.0.1/16", "fdab:177::1/64"])]
+    /// The server's address in the tunnel and the length of the clients' network, for each address family [default:
+    /// 10.177.0.1/16 and fdab:177::1/64]
+    #[arg(long = "address-inside", value_name = "ADDRESS/LENGTH")]
     pub inside: Vec<IpNet>,
     /// Do not let clients out under this machine's addresses
     #[arg(long)]
@@ -59,38 +56,53 @@ pub struct ServeArgs {
     /// A name server for clients; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     pub dns: Vec<IpAddr>,
-    /// Do not accept TCP connections as streams
-    #[arg(long)]
-    pub no_streams: bool,
     /// A client that needs no ticket, with the networks behind it: KEY or KEY=NETWORK,NETWORK
     #[arg(long = "client", value_name = "KEY[=NETWORKS]", value_parser = client)]
     pub clients: Vec<(PublicKey, Vec<IpNet>)>,
-    /// Name of the ticket; another name closes the tunnel for earlier tickets
-    #[arg(long, value_name = "NAME", default_value = "tunnel")]
-    pub ticket: String,
-    /// UDP port to listen on; 0 for any free one
-    #[arg(long, value_name = "PORT", default_value_t = PORT, help_heading = "Network")]
-    #[arg(value_parser = values::whole(0..=u16::MAX))]
-    pub port: u16,
+    /// Name of the ticket; another name closes the tunnel for earlier tickets [default: tunnel]
+    #[arg(long, value_name = "NAME")]
+    pub ticket: Option<String>,
+    /// UDP port to listen on; 0 for any free one [default: 4434]
+    #[arg(long, value_name = "PORT", help_heading = "Network", value_parser = values::whole(0..=u16::MAX))]
+    pub port: Option<u16>,
     /// Where clients reach this machine from outside, named first in the ticket; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Key file [default: the usual one, created if missing]
-    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
-    #[arg(help_heading = "Network")]
-    pub key: Option<PathBuf>,
-    /// A relay through which others reach this machine, whose key it lists; may be repeated
-    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
-    pub relays: Vec<RelayRoute>,
-    /// Controllers that grant the use of more relays.
+    /// Options of both ends.
     #[command(flatten)]
-    pub granted: ControllerOptions,
-    /// Rules for paths.
-    #[command(flatten)]
-    pub paths_wanted: PathOptions,
-    /// One JSON event a line instead of text
-    #[arg(long, help_heading = OUTPUT)]
-    pub json: bool,
+    pub end: EndOptions,
+}
+
+/// The options of the command line together with the settings of the file.
+struct Wanted {
+    args: ServeArgs,
+    rules: PathRules,
+}
+
+impl ServeArgs {
+    fn with_file(&self) -> Result<Wanted, Failure> {
+        fn or<T: Clone>(given: &[T], file: Vec<T>) -> Vec<T> {
+            if given.is_empty() { file } else { given.to_vec() }
+        }
+        let file = ServeSettings::read(self.end.config.as_deref())?;
+        let (end, rules) = self.end.with(file.shared)?;
+        let mut inside = or(&self.inside, file.inside);
+        if inside.is_empty() {
+            inside = INSIDE.iter().filter_map(|address| address.parse().ok()).collect();
+        }
+        let args = Self {
+            inside,
+            no_exit: self.no_exit || !file.exit,
+            allow: or(&self.allow, file.allow),
+            dns: or(&self.dns, file.dns),
+            clients: or(&self.clients, file.clients),
+            ticket: self.ticket.clone().or(file.ticket),
+            port: self.port.or(file.port),
+            addresses: or(&self.addresses, file.addresses),
+            end,
+        };
+        Ok(Wanted { args, rules })
+    }
 }
 
 fn client(text: &str) -> Result<(PublicKey, Vec<IpNet>), String> {
@@ -103,16 +115,6 @@ fn client(text: &str) -> Result<(PublicKey, Vec<IpNet>), String> {
     Ok((key, networks))
 }
 
-/// Answers `anabranch tunnel status`.
-#[derive(Clone)]
-struct Asked(Arc<Server>);
-
-impl Answer for Asked {
-    async fn answer(&self, _line: &str) -> String {
-        control::reply(&self.0.status())
-    }
-}
-
 /// Serves until interrupted.
 ///
 /// # Errors
@@ -121,44 +123,58 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     Threads::start_all_but_one()?.block_on(serve(args, *context))
 }
 
-async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
-    let stop = interrupt::requested();
-    let key = keyfile::load_or_create(&args.key.clone().map_or_else(keyfile::default_path, Ok)?)?;
-    let share = standing_ticket::share("anabranch 2026 tunnel ticket", &key, &args.ticket);
+async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let Wanted { args, rules } = given.with_file()?;
+    let (end, interface) = (&args.end, args.end.device.name());
+    let key = end.load_key()?;
+    let ticket = args.ticket.as_deref().unwrap_or("tunnel");
+    let share = standing_ticket::share("anabranch 2026 tunnel ticket", &key, ticket);
     let access = Access::by_ticket(share.clone());
     args.clients.iter().for_each(|(client, _)| access.allow_key(*client));
-    let rules = super::up::outside(&args.device.interface, &args.paths_wanted.rules()?);
-    let node = args.granted.node().key(key).relays(args.relays.clone()).port(args.port);
-    let node = node.session(session_config()).path_rules(rules).access(access).start().await?;
+    let node = end.node(key, rules.clone()).port(args.port.unwrap_or(PORT)).access(access).start().await?;
     let port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
     let invitation = node.invite(&share, &outside(&args.addresses, port).await?).await?;
     let options = ServerOptions {
-        interface: args.device.interface.clone(),
+        interface: interface.to_owned(),
         addresses: args.inside.clone(),
         exit: !args.no_exit,
         allow: args.allow.clone(),
         dns: args.dns.clone(),
-        streams: !args.no_streams,
+        streams: !end.no_streams,
         behind: args.clients.iter().cloned().collect::<BTreeMap<_, _>>(),
         most_clients: MOST_CLIENTS,
-        guard: super::guard_command(&args.device.interface),
+        guard: super::guard_command(interface),
     };
     let server = Server::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
-    let _socket = service::answer_at(Some(&super::socket(&args.device.interface)), Asked(server.clone()))?;
-    let json = args.json;
-    let accepting = node.clone();
-    let accept = move || {
-        let node = accepting.clone();
-        async move { node.accept().await.map(|session| session.session().clone()) }
+    let again = given.clone();
+    let read = move || {
+        let Wanted { args, rules } = again.with_file()?;
+        Ok(Changeable { policy: Policy::default(), allow: args.allow, rules })
     };
-    let running = server.run(accept, move |notice| tell(&notice, (json, context)));
+    let running = Running::new(End::Server(server.clone()), rules, Box::new(read));
+    let _socket = service::answer_at(Some(&super::socket(interface)), running.clone())?;
+    let asked = running.clone();
+    let _metrics = end.serve_metrics(move || asked.status()).await?;
+    let json = end.json;
+    let (accepting, adopter) = (node.clone(), running.clone());
+    let accept = move || {
+        let (node, running) = (accepting.clone(), adopter.clone());
+        async move {
+            let session = node.accept().await?.session().clone();
+            running.adopt(&session);
+            Some(session)
+        }
+    };
+    let serving = server.run(accept, move |notice| tell(&notice, (json, context)));
     let outcome = tokio::select! {
-        result = running => result.map_err(|error| super::failure(&error)),
+        result = serving => result.map_err(|error| super::failure(&error)),
         () = async {
-            // The line is printed only after the device is set up, so a failure comes without it.
+            // The line is printed once the device is there: a failure comes without it.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
             announce(&invitation.ticket, (json, context));
-            stop.await;
+            service::notify(&[sd_notify::NotifyState::Ready]);
+            super::until_stopped(&mut signals, &running).await;
         } => Ok(()),
     };
     node.close().await;
@@ -222,7 +238,6 @@ mod tests {
         let key = anabranch_net::NodeKey::from_random([1; 32]).public();
         let args: ServeArgs = parse(&["--client", &format!("{key}=192.168.50.0/24,fd50::/64")]).unwrap();
         assert_eq!(args.clients[0].1.len(), 2);
-        assert_eq!(args.inside.len(), 2);
         assert!(parse::<ServeArgs>(&["--client", "x"]).is_err());
     }
 }

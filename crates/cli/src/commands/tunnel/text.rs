@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use anabranch_tunnel_io::status::{PeerStatus, Status};
+use anabranch_tunnel_io::status::{Flow, PeerStatus, Reorder, Status};
 
 use crate::ui::human;
 
@@ -43,11 +43,40 @@ fn peer(peer: &PeerStatus, text: &mut String) {
             path.id, path.interface, path.remote, path.rate_mbit, path.rtt_ms, path.state
         );
     }
-    for flow in peer.flows.iter().take(MOST_FLOWS) {
-        let _ = writeln!(text, "    {:<56} {:>10}  {}", flow.name, human::bytes(flow.bytes), flow.lane);
+    if peer.reorder.waited > 0 {
+        let Reorder { waited, timed_out, overflowed } = peer.reorder;
+        let waited = human::count(waited, "packet");
+        let _ = writeln!(
+            text,
+            "    {waited} waited for earlier ones, {timed_out} gaps given up in time, {overflowed} for size"
+        );
     }
+    list(&peer.flows[..peer.flows.len().min(MOST_FLOWS)], text);
     if peer.flows.len() > MOST_FLOWS {
-        let _ =
-            writeln!(text, "    and {} more", human::count((peer.flows.len() - MOST_FLOWS) as u64, "flow"));
+        let more = human::count((peer.flows.len() - MOST_FLOWS) as u64, "flow");
+        let _ = writeln!(text, "    and {more} more: `anabranch tunnel flows`");
+    }
+}
+
+/// All flows of all peers.
+pub fn flows(peers: &[PeerStatus]) -> String {
+    let mut text = String::new();
+    peers.iter().for_each(|peer| list(&peer.flows, &mut text));
+    text
+}
+
+fn list(flows: &[Flow], text: &mut String) {
+    for flow in flows {
+        let paths: Vec<String> = flow.paths.iter().map(u32::to_string).collect();
+        let on = if paths.is_empty() { String::new() } else { format!(" on path {}", paths.join(", ")) };
+        let _ = writeln!(
+            text,
+            "    {:<56} {:>10} {:>8.1} Mbit/s  {}{on}: {}",
+            flow.name,
+            human::bytes(flow.bytes),
+            flow.rate_mbit,
+            flow.lane,
+            flow.reason
+        );
     }
 }

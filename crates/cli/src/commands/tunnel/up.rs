@@ -1,54 +1,45 @@
 //! `tunnel up`: the client's end.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
 use anabranch_net::{PathRules, Ticket};
-use anabranch_node::{Dial, RelayRoute, Threads, keyfile, parse_rule};
-use anabranch_service::control::{self, Answer};
+use anabranch_node::{Dial, Threads, keyfile};
 use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::policy::Policy;
-use anabranch_tunnel_io::client::{Client, ClientOptions, Notice, Scope, session_config};
+use anabranch_tunnel_io::client::{Client, ClientOptions, Notice, Scope};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
-use super::DeviceArgs;
-use crate::commands::service;
-use crate::context::{Context, OUTPUT};
+use super::config::UpSettings;
+use super::options::EndOptions;
+use super::running::{Changeable, End, Running};
+use crate::commands::service::{self, Signals};
+use crate::context::Context;
 use crate::errors::{Failure, printable};
-use crate::path_rules::PathOptions;
-use crate::relays::ControllerOptions;
 use crate::ui::out;
-use crate::{interrupt, values};
+use crate::values;
 
 const EXAMPLES: &str = "\
 Examples:
   sudo anabranch tunnel up TICKET                   everything goes through the tunnel
   sudo anabranch tunnel up TICKET --to 10.20.0.0/16 this network only
   sudo anabranch tunnel up TICKET --path-rule 'wwan*=metered:500MB'
-                                                    mobile data only while nothing else works";
+                                                    mobile data only while nothing else works
+  sudo anabranch tunnel up --config tunnel.toml     as this file says; `peer` in it is the ticket";
 
 /// Send this machine's packets through a tunnel server
 ///
 /// The tunnel stays up until Ctrl-C. If its session is lost, it is opened again, and programs wait meanwhile.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct UpArgs {
-    /// The server's ticket; `-` for standard input, `@FILE` for a file
+    /// The server's ticket; `-` for standard input, `@FILE` for a file [default: that of `--config`]
     #[arg(value_name = "TICKET", value_parser = values::ticket, env = values::TICKET_VARIABLE, hide_env_values = true)]
-    pub ticket: Ticket,
-    /// Which device.
-    #[command(flatten)]
-    pub device: DeviceArgs,
+    pub ticket: Option<Ticket>,
     /// Send only packets to this network; may be repeated [default: all that the server reaches]
     #[arg(long = "to", value_name = "NETWORK")]
     pub to: Vec<IpNet>,
-    /// Lane of packets without a class of their own
-    #[arg(long, value_name = "LANE", value_enum, default_value_t)]
-    pub lane: LaneName,
-    /// Carry TCP connections as packets, not as streams
-    #[arg(long)]
-    pub no_streams: bool,
+    /// Lane of packets without a class of their own [default: auto]
+    #[arg(long, value_name = "LANE", value_enum)]
+    pub lane: Option<LaneName>,
     /// Leave the system's name servers as they are
     #[arg(long)]
     pub no_dns: bool,
@@ -58,22 +49,9 @@ pub struct UpArgs {
     /// A network behind this machine, which the server lists for this machine's key
     #[arg(long = "network", value_name = "NETWORK")]
     pub networks: Vec<IpNet>,
-    /// Key file [default: the usual one, created if missing]
-    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
-    #[arg(help_heading = "Network")]
-    pub key: Option<PathBuf>,
-    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
-    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
-    pub relays: Vec<RelayRoute>,
-    /// Controllers that grant the use of more relays.
+    /// Options of both ends.
     #[command(flatten)]
-    pub granted: ControllerOptions,
-    /// Rules for paths.
-    #[command(flatten)]
-    pub paths_wanted: PathOptions,
-    /// One JSON event a line instead of text
-    #[arg(long, help_heading = OUTPUT)]
-    pub json: bool,
+    pub end: EndOptions,
 }
 
 /// The lanes that a user can choose.
@@ -107,13 +85,30 @@ impl From<LaneName> for Lane {
     }
 }
 
-/// Answers `anabranch tunnel status`.
-#[derive(Clone)]
-struct Asked(Arc<Client>);
+/// The options of the command line together with the settings of the file.
+struct Wanted {
+    args: UpArgs,
+    rules: PathRules,
+    policy: Policy,
+}
 
-impl Answer for Asked {
-    async fn answer(&self, _line: &str) -> String {
-        control::reply(&self.0.status())
+impl UpArgs {
+    fn with_file(&self) -> Result<Wanted, Failure> {
+        let file = UpSettings::read(self.end.config.as_deref())?;
+        let (end, rules) = self.end.with(file.shared)?;
+        let or = |given: &[IpNet], file: Vec<IpNet>| if given.is_empty() { file } else { given.to_vec() };
+        let lane = self.lane.or(file.lane);
+        let args = Self {
+            ticket: self.ticket.clone().or(file.peer),
+            to: or(&self.to, file.to),
+            lane,
+            no_dns: self.no_dns || !file.dns,
+            kill_switch: self.kill_switch || file.kill_switch,
+            networks: or(&self.networks, file.networks),
+            end,
+        };
+        let policy = Policy { lane: lane.unwrap_or_default().into(), classes: file.classes };
+        Ok(Wanted { args, rules, policy })
     }
 }
 
@@ -125,57 +120,61 @@ pub fn run(args: &UpArgs, context: &Context) -> Result<(), Failure> {
     Threads::start_none()?.block_on(up(args, *context))
 }
 
-async fn up(args: &UpArgs, context: Context) -> Result<(), Failure> {
-    let stop = interrupt::requested();
-    let key = match &args.key {
-        Some(file) => keyfile::load(file)?,
-        None => keyfile::load_or_create(&keyfile::default_path()?)?,
-    };
-    let rules = outside(&args.device.interface, &args.paths_wanted.rules()?);
-    let node = args.granted.node().key(key).relays(args.relays.clone());
-    let node = node.session(session_config()).path_rules(rules).start().await?;
+async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let Wanted { args, rules, policy } = given.with_file()?;
+    let ticket = args.ticket.as_ref().ok_or_else(|| {
+        Failure::usage("which server? Name its ticket, on the command line or as `peer` in the file")
+    })?;
+    let (end, interface) = (&args.end, args.end.device.name());
+    let node = end.node(end.load_key()?, rules.clone()).start().await?;
     let udp_port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
     let options = ClientOptions {
-        interface: args.device.interface.clone(),
+        interface: interface.to_owned(),
         scope: if args.to.is_empty() { Scope::All } else { Scope::Networks(args.to.clone()) },
-        streams: !args.no_streams,
+        streams: !end.no_streams,
         dns: !args.no_dns,
         kill_switch: args.kill_switch,
         udp_port,
         networks: args.networks.clone(),
-        policy: Policy { lane: args.lane.into(), classes: Vec::new() },
-        guard: super::guard_command(&args.device.interface),
+        policy,
+        guard: super::guard_command(interface),
     };
     let client = Client::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
-    let _socket = service::answer_at(Some(&super::socket(&args.device.interface)), Asked(client.clone()))?;
-    let (dialer, dial) = (node.clone(), Dial::ticket(&args.ticket));
+    let again = given.clone();
+    let read = move || {
+        let Wanted { rules, policy, .. } = again.with_file()?;
+        Ok(Changeable { policy, allow: Vec::new(), rules })
+    };
+    let running = Running::new(End::Client(client.clone()), rules, Box::new(read));
+    let _socket = service::answer_at(Some(&super::socket(interface)), running.clone())?;
+    let asked = running.clone();
+    let _metrics = end.serve_metrics(move || asked.status()).await?;
+    let (dialer, dial, adopter) = (node.clone(), Dial::ticket(ticket), running.clone());
     let dial: anabranch_tunnel_io::client::Dial = Box::new(move || {
-        let (node, dial) = (dialer.clone(), dial.clone());
+        let (node, dial, running) = (dialer.clone(), dial.clone(), adopter.clone());
         Box::pin(async move {
             let session = node.dial(&dial).await.map_err(|error| error.to_string())?;
+            running.adopt(session.session());
             Ok(session.session().clone())
         })
     });
-    let json = args.json;
+    let json = end.json;
     let outcome = tokio::select! {
         result = client.run(dial, move |notice| tell(&notice, (json, context))) => match result {
             Ok(never) => match never {},
             Err(error) => Err(super::failure(&error)),
         },
-        () = stop => Ok(()),
+        () = super::until_stopped(&mut signals, &running) => Ok(()),
     };
     node.close().await;
     outcome
 }
 
-/// Rules that keep the tunnel's own paths out of the tunnel.
-pub fn outside(interface: &str, rules: &PathRules) -> PathRules {
-    let own = parse_rule(&format!("{interface}=never")).into_iter();
-    let suppression = rules.suppression;
-    PathRules::new(own.chain(rules.iter().cloned()).collect()).suppressing(suppression)
-}
-
 fn tell(notice: &Notice, (json, context): (bool, Context)) {
+    if matches!(notice, Notice::Up { .. }) {
+        service::notify(&[sd_notify::NotifyState::Ready]);
+    }
     if json {
         // If standard output is closed, the tunnel continues.
         let _ = out::print(&format!("{}\n", event(notice)));

@@ -1,0 +1,185 @@
+//! Requests to a running tunnel: `status`, `down`, `reload`, and `set` with settings.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch_net::{PathRules, Session};
+use anabranch_node::parse_rule;
+use anabranch_service::control::{self, Answer};
+use anabranch_tunnel::entry::Lane;
+use anabranch_tunnel::policy::Policy;
+use anabranch_tunnel_io::client::Client;
+use anabranch_tunnel_io::server::Server;
+use anabranch_tunnel_io::status::Status;
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::config;
+use crate::errors::Failure;
+
+/// The usage, for wrong requests.
+const WORDS: &str = "write lane=LANE, class.NAME=LANE or path.PATTERN=USE";
+
+/// The answer to a request that changes a tunnel.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Done {
+    /// Each change, for people.
+    pub done: Vec<String>,
+}
+
+/// One end of a tunnel.
+#[derive(Clone)]
+pub enum End {
+    /// The client's.
+    Client(Arc<Client>),
+    /// The server's.
+    Server(Arc<Server>),
+}
+
+/// Settings that a running tunnel can take over.
+pub struct Changeable {
+    /// How packets travel; the client's settings count for both ends.
+    pub policy: Policy,
+    /// Networks that clients of a server may reach.
+    pub allow: Vec<IpNet>,
+    /// Rules for paths.
+    pub rules: PathRules,
+}
+
+/// Reads the settings again.
+pub type Read = Box<dyn Fn() -> Result<Changeable, Failure> + Send + Sync>;
+
+/// One end of a running tunnel; clones are handles to the same one.
+#[derive(Clone)]
+pub struct Running(Arc<Inner>);
+
+struct Inner {
+    end: End,
+    rules: Mutex<PathRules>,
+    read: Read,
+    stop: Notify,
+}
+
+impl Running {
+    /// A tunnel that was started with these rules.
+    pub fn new(end: End, rules: PathRules, read: Read) -> Self {
+        Self(Arc::new(Inner { end, rules: Mutex::new(rules), read, stop: Notify::new() }))
+    }
+
+    /// Waits for `tunnel down`.
+    pub async fn stopped(&self) {
+        self.0.stop.notified().await;
+    }
+
+    /// The current status.
+    pub fn status(&self) -> Status {
+        match &self.0.end {
+            End::Client(client) => client.status(),
+            End::Server(server) => server.status(),
+        }
+    }
+
+    /// Gives a new session the rules of now.
+    pub fn adopt(&self, session: &Session) {
+        let rules = self.0.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if session.path_rules() != rules
+            && let Err(error) = session.set_path_rules(rules)
+        {
+            tracing::warn!(%error, "the rules for paths do not fit a new session");
+        }
+    }
+
+    /// Reads the settings again and takes over what can be changed.
+    pub fn reload(&self) -> Result<Done, String> {
+        let wanted = (self.0.read)().map_err(|failure| failure.to_string())?;
+        self.set_rules(wanted.rules)?;
+        match &self.0.end {
+            End::Client(client) => client.set_policy(wanted.policy),
+            End::Server(server) => server.set_allowed(wanted.allow).map_err(|error| error.to_string())?,
+        }
+        Ok(Done { done: vec!["the settings were read again".to_owned()] })
+    }
+
+    fn set_rules(&self, rules: PathRules) -> Result<(), String> {
+        let sessions = match &self.0.end {
+            End::Client(client) => client.session().into_iter().collect(),
+            End::Server(server) => server.sessions(),
+        };
+        for session in sessions {
+            session.set_path_rules(rules.clone()).map_err(|error| error.to_string())?;
+        }
+        *self.0.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+        Ok(())
+    }
+
+    fn set(&self, settings: &[&str]) -> Result<Done, String> {
+        if settings.is_empty() {
+            return Err(WORDS.to_owned());
+        }
+        let mut done = Vec::new();
+        for setting in settings {
+            let (key, value) = setting.rsplit_once('=').ok_or(WORDS)?;
+            match key.split_once('.') {
+                None if key == "lane" => {
+                    self.change_policy(value, |policy, lane| {
+                        policy.lane = lane;
+                        Ok(())
+                    })?;
+                }
+                Some(("class", name)) => self.change_policy(value, |policy, lane| {
+                    let class = policy.classes.iter_mut().find(|class| class.name == name);
+                    class.ok_or_else(|| format!("there is no class `{name}`"))?.lane = lane;
+                    Ok(())
+                })?,
+                Some(("path", pattern)) => {
+                    let rule = parse_rule(&format!("{pattern}={value}"))?;
+                    let rules = self.0.rules.lock().unwrap_or_else(PoisonError::into_inner).with(&rule);
+                    self.set_rules(rules)?;
+                }
+                _ => return Err(format!("`{key}` is not a setting; {WORDS}")),
+            }
+            done.push((*setting).to_owned());
+        }
+        Ok(Done { done })
+    }
+
+    fn change_policy(
+        &self,
+        lane: &str,
+        change: impl FnOnce(&mut Policy, Lane) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let End::Client(client) = &self.0.end else {
+            return Err("the client's lanes count for both ends: set them there".to_owned());
+        };
+        let lane = config::lane(lane).map_err(|error| format!("{} ({})", error.message, error.hint))?;
+        let mut policy = client.policy();
+        change(&mut policy, lane.into())?;
+        client.set_policy(policy);
+        Ok(())
+    }
+
+    fn handle(&self, line: &str) -> Result<Done, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match &words[..] {
+            ["down"] => {
+                self.0.stop.notify_one();
+                Ok(Done { done: vec!["the tunnel ends".to_owned()] })
+            }
+            ["reload"] => self.reload(),
+            ["set", settings @ ..] => self.set(settings),
+            _ => Err("say `status`, `down`, `reload` or `set`".to_owned()),
+        }
+    }
+}
+
+impl Answer for Running {
+    async fn answer(&self, line: &str) -> String {
+        if line.trim() == "status" {
+            return control::reply(&self.status());
+        }
+        match self.handle(line) {
+            Ok(done) => control::reply(&done),
+            Err(why) => control::refusal(&why),
+        }
+    }
+}
