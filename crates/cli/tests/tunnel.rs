@@ -3,13 +3,18 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+#[path = "tunnel/kill.rs"]
+mod kill;
+#[path = "tunnel/mtu.rs"]
+mod mtu;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::Duration;
 
-use common::netns::{CEILING, Machines, Side, three_links};
+use common::netns::{CEILING, Machines, Namespace, Side, run, three_links};
 use common::programs::{PROGRAM, Running, Scratch, wait_for};
 use common::{skip, within_three_attempts};
 
@@ -37,30 +42,46 @@ struct Plan {
     network: &'static str,
     /// The far machine's address in the tunnel.
     inside: &'static str,
+    /// More options of the server.
+    more: &'static [&'static str],
 }
 
-const FIRST: Plan =
-    Plan { near: "ab-near", far: "ab-far", port: "4434", network: "10.177.0.1/16", inside: INSIDE };
-const SECOND: Plan =
-    Plan { near: "ab-near2", far: "ab-far2", port: "4435", network: "10.178.0.1/16", inside: "10.178.0.1" };
+/// Names of devices with the number of this process: other test programs may run on this machine.
+static NAMES: LazyLock<[String; 4]> =
+    LazyLock::new(|| ["n", "f", "n2", "f2"].map(|end| format!("ab{}{end}", std::process::id())));
+
+fn first() -> Plan {
+    let [near, far, ..] = &*NAMES;
+    Plan { near, far, port: "4434", network: "10.177.0.1/16", inside: INSIDE, more: &[] }
+}
+
+fn second() -> Plan {
+    let [.., near, far] = &*NAMES;
+    Plan { near, far, port: "4435", network: "10.178.0.1/16", inside: "10.178.0.1", more: &[] }
+}
 
 impl<'a> Tunnel<'a> {
     /// Starts both, and passes these options to the client.
     fn up(machines: &'a Machines, options: &[&str]) -> Self {
-        Self::planned(machines, FIRST, options)
+        Self::planned(machines, first(), options)
     }
 
     fn planned(machines: &'a Machines, plan: Plan, options: &[&str]) -> Self {
+        let mut tunnel = Self::served(machines, plan, plan.more);
+        tunnel.start_client(options);
+        tunnel
+    }
+
+    /// Starts the server alone, with these options.
+    fn served(machines: &'a Machines, plan: Plan, options: &[&str]) -> Self {
         let far = |words: &str| {
             let output = machines.command(Side::Far, "ip").args(words.split_whitespace()).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         };
         far(&format!("address replace {PUBLIC}/32 dev lo"));
-        let scratch = Scratch::new();
         let (server, client, ticket) = (None, None, String::new());
-        let mut tunnel = Self { machines, plan, scratch, server, client, ticket };
-        tunnel.start_server();
-        tunnel.start_client(options);
+        let mut tunnel = Self { machines, plan, scratch: Scratch::new(), server, client, ticket };
+        tunnel.start_server_with(options);
         tunnel
     }
 
@@ -72,14 +93,11 @@ impl<'a> Tunnel<'a> {
     }
 
     fn start_server(&mut self) {
-        let public = format!("{PUBLIC}/32");
-        // The far machine's own addresses are denied unless each is allowed by itself.
-        let words = [
-            ["tunnel", "serve", "--interface", self.plan.far].as_slice(),
-            &["--port", self.plan.port, "--address-inside", self.plan.network, "--allow", &public],
-        ]
-        .concat();
-        let mut server = Running::start(&mut self.command(Side::Far, "from", &words));
+        self.start_server_with(self.plan.more);
+    }
+
+    fn start_server_with(&mut self, options: &[&str]) {
+        let mut server = self.spawn_server(options);
         let mut line = String::new();
         BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ticket = line.split_whitespace().last();
@@ -88,11 +106,26 @@ impl<'a> Tunnel<'a> {
         self.server = Some(server);
     }
 
+    fn spawn_server(&self, options: &[&str]) -> Running {
+        let public = format!("{PUBLIC}/32");
+        // The far machine's own addresses are denied unless each is allowed by itself.
+        let words = [
+            ["tunnel", "serve", "--interface", self.plan.far].as_slice(),
+            &["--port", self.plan.port, "--address-inside", self.plan.network, "--allow", &public],
+            options,
+        ]
+        .concat();
+        Running::start(&mut self.command(Side::Far, "from", &words))
+    }
+
     fn start_client(&mut self, options: &[&str]) {
-        let ticket = self.ticket.clone();
-        let words = [&["tunnel", "up", &ticket, "--interface", self.plan.near], options].concat();
-        self.client = Some(Running::start(&mut self.command(Side::Near, "to", &words)));
+        self.client = Some(self.spawn_client(options));
         wait_for("an answer through the tunnel", || self.ping_to(&[self.plan.inside]) > 0);
+    }
+
+    fn spawn_client(&self, options: &[&str]) -> Running {
+        let words = [&["tunnel", "up", &self.ticket, "--interface", self.plan.near], options].concat();
+        Running::start(&mut self.command(Side::Near, "to", &words))
     }
 
     /// Sends `count` pings and returns how many are answered.
@@ -290,7 +323,7 @@ fn a_client_that_sends_from_anothers_address_is_not_heard() {
     // Another client's address, one of the outer network, and one of the Internet.
     for stolen in ["10.177.200.200", "10.77.1.77", "9.9.9.9"] {
         let before = refused(Side::Far);
-        near(&format!("address add {stolen}/32 dev ab-near"));
+        near(&format!("address add {stolen}/32 dev {}", tunnel.plan.near));
         assert_eq!(tunnel.ping_to(&["-I", stolen, INSIDE]), 0, "{stolen}");
         assert!(refused(Side::Far) >= before + 2, "{stolen}");
     }
@@ -302,9 +335,9 @@ fn two_tunnels_of_one_machine_leave_each_other_alone() {
     let test = "two_tunnels_of_one_machine_leave_each_other_alone";
     let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
     let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
-    let first = Tunnel::planned(&machines, FIRST, &[]);
+    let first = Tunnel::planned(&machines, first(), &[]);
     let with_first = [Side::Near, Side::Far].map(|side| state(&machines, side));
-    let mut second = Tunnel::planned(&machines, SECOND, &["--to", "10.178.0.0/16"]);
+    let mut second = Tunnel::planned(&machines, second(), &["--to", "10.178.0.0/16"]);
     let works = |tunnel: &Tunnel<'_>| tunnel.ping_to(&[tunnel.plan.inside]) > 0;
     assert!(works(&first) && works(&second));
     // One is killed, the other stays as it is.
@@ -344,7 +377,7 @@ fn a_server_still_learns_its_default_route_from_router_advertisements() {
     }
     let mut tunnel = Tunnel {
         machines: &machines,
-        plan: Plan { network: "fdab:177::1/64", ..FIRST },
+        plan: Plan { network: "fdab:177::1/64", ..first() },
         scratch: Scratch::new(),
         server: None,
         client: None,
@@ -367,4 +400,67 @@ fn a_server_still_learns_its_default_route_from_router_advertisements() {
     });
     tunnel.server.take().unwrap().kill();
     wait_for("the setting to be as before", || setting() == "1");
+}
+
+/// Runs a subcommand of `tunnel` for an end of the tunnel; returns whether it succeeded and its output.
+fn ask(tunnel: &Tunnel<'_>, side: Side, words: &[&str]) -> (bool, String) {
+    let name = if side == Side::Near { tunnel.plan.near } else { tunnel.plan.far };
+    let words = [&["tunnel"], words, &["--interface", name]].concat();
+    let output = tunnel.command(side, "to", &words).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    (output.status.success(), text.concat())
+}
+
+#[test]
+fn a_running_tunnel_is_shown_changed_and_ended() {
+    let test = "a_running_tunnel_is_shown_changed_and_ended";
+    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
+    let scratch = Scratch::new();
+    let write = |lane: &str| {
+        let class = format!("[[class]]\nname = \"ping\"\nprotocol = \"icmp\"\nlane = \"{lane}\"\n");
+        std::fs::write(scratch.path("tunnel.toml"), class).unwrap();
+    };
+    write("redundant");
+    let file = scratch.text("tunnel.toml");
+    let mut tunnel = Tunnel::up(&machines, &["--config", &file, "--metrics", "127.0.0.1:9601"]);
+    let lane_of_pings = |side| {
+        assert!(tunnel.ping_to(&[INSIDE]) > 0);
+        let status = tunnel.status(side);
+        let flows = status["peers"][0]["flows"].as_array().unwrap();
+        let pings = flows.iter().find(|flow| flow["name"].as_str().unwrap().starts_with("icmp 10.177."));
+        let ping = pings.unwrap_or_else(|| panic!("{status}"));
+        assert!(ping["reason"].as_str().unwrap().len() > 5, "{ping}");
+        ping["lane"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(lane_of_pings(Side::Near), "redundant");
+    assert_eq!(lane_of_pings(Side::Far), "redundant", "the client's classes count for both directions");
+    assert!(ask(&tunnel, Side::Near, &["set", "class.ping=striped", "path.path2=backup"]).0);
+    wait_for("the server to follow", || lane_of_pings(Side::Far) == "striped");
+    write("low-latency");
+    assert!(ask(&tunnel, Side::Near, &["reload"]).0);
+    wait_for("the server to follow", || lane_of_pings(Side::Far) == "low-latency");
+    for (words, wanted) in [
+        (&["set", "class.pong=striped"][..], "there is no class `pong`"),
+        (&["set", "lane=stripped"], "did you mean `striped`?"),
+        (&["set", "speed=9"], "`speed` is not a setting"),
+    ] {
+        let (succeeded, text) = ask(&tunnel, Side::Near, words);
+        assert!(!succeeded && text.contains(wanted), "{text}");
+    }
+    assert!(ask(&tunnel, Side::Near, &["flows"]).1.contains("low-latency"));
+    let script = "exec 3<>/dev/tcp/127.0.0.1/9601; \
+        printf 'GET /metrics HTTP/1.1\\r\\nHost: 127.0.0.1:9601\\r\\nConnection: close\\r\\n\\r\\n' >&3; cat <&3";
+    let metrics = machines.command(Side::Near, "bash").args(["-c", script]).output().unwrap();
+    let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
+    assert!(metrics.contains("anabranch_tunnel_peer_connected{peer="), "{metrics}");
+    // Both ends end on request and leave nothing behind.
+    for side in [Side::Near, Side::Far] {
+        assert!(ask(&tunnel, side, &["down"]).0);
+        let now = state(&machines, side);
+        let before = &before[usize::from(side == Side::Far)];
+        assert!(now.lines().filter(|line| !line.contains(PUBLIC)).eq(before.lines()), "{now}\n\n{before}");
+        assert!(!ask(&tunnel, side, &["status"]).0);
+    }
+    assert_eq!(tunnel.client.take().unwrap().end().0, Some(0));
 }

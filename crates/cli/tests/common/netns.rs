@@ -194,6 +194,11 @@ impl Machines {
         text.trim().parse().map_err(|error| format!("{text:?}: {error}"))
     }
 
+    /// The name of a machine's namespace.
+    pub fn namespace_name(&self, side: Side) -> &str {
+        self.namespace(side).name()
+    }
+
     fn namespace(&self, side: Side) -> &Namespace {
         match side {
             Side::Near => &self.near,

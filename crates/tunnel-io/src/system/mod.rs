@@ -22,11 +22,13 @@ use ipnet::IpNet;
 use crate::error::TunnelError;
 
 pub use client::ClientSystem;
-pub(crate) use registry::is_running;
+pub use registry::is_running;
 pub use server::ServerSystem;
 
 /// Protocol number of the tunnel's rules and routes, as a tag.
 pub const RULE_PROTOCOL: u32 = 187;
+/// Start of the names of firewall tables.
+const FIREWALL_TABLE: &str = "anabranch_tunnel_";
 /// The routing table of the first tunnel.
 const TABLE: u32 = 51_877;
 /// Priority of the first rule of the first tunnel.
@@ -77,19 +79,25 @@ pub fn force_clean(interface: &str) {
 
 fn take_back(interface: &str, even_running: bool) {
     // This goes on after errors, and reports none: one would only hide the error that led here.
-    let ended = registry::update(|registry| {
-        let ended = registry.release(interface, even_running);
-        let claimed: Vec<u32> =
-            registry.tunnels.values().flat_map(|claim| Slot(claim.slot).priorities()).collect();
+    let _ = registry::update(|registry| {
+        registry.release(interface, even_running);
+        let claims = registry.tunnels.values();
+        let claimed: Vec<u32> = claims.flat_map(|claim| Slot(claim.slot).priorities()).collect();
         ["ip -4", "ip -6"].into_iter().for_each(|family| delete_rules(family, &claimed));
-        Ok(ended)
+        let names: Vec<String> = registry.tunnels.keys().map(|name| table_name(name)).collect();
+        delete_tables(&names);
+        Ok(())
     });
-    let mut ended = ended.unwrap_or_default();
-    if !ended.iter().any(|name| name == interface) {
-        ended.push(interface.to_owned());
-    }
-    for name in ended {
-        let _ = Step::new(&format!("nft delete table inet {}", table_name(&name))).run();
+}
+
+/// Deletes firewall tables that belong to no running tunnel.
+fn delete_tables(claimed: &[String]) {
+    let listed = Step::new("nft list tables inet").run().unwrap_or_default();
+    let names = listed.lines().filter_map(|line| line.strip_prefix("table inet "));
+    for name in names.filter(|name| name.starts_with(FIREWALL_TABLE)) {
+        if !claimed.iter().any(|claimed| claimed == name) {
+            let _ = Step::new(&format!("nft delete table inet {name}")).run();
+        }
     }
 }
 
@@ -126,7 +134,7 @@ fn address_steps(interface: &str, addresses: &[IpNet]) -> Vec<Step> {
 /// The name of a device's firewall table.
 fn table_name(interface: &str) -> String {
     let plain = interface.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' });
-    format!("anabranch_tunnel_{}", plain.collect::<String>())
+    format!("{FIREWALL_TABLE}{}", plain.collect::<String>())
 }
 
 /// One change of the system.

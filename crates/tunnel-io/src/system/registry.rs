@@ -40,6 +40,9 @@ pub(super) struct Registry {
 pub(super) struct Claim {
     pub(super) slot: u32,
     process: Process,
+    /// The network namespace: only a process in it can take changes back.
+    #[serde(default)]
+    network: Option<u64>,
 }
 
 /// A process. Its number alone may later belong to another one.
@@ -94,19 +97,27 @@ impl Registry {
         if self.is_running(interface) {
             return Err(TunnelError::Running(interface.to_owned()));
         }
-        let free = |slot: &u32| !self.tunnels.values().any(|claim| claim.slot == *slot);
-        let slot = (0..MOST_TUNNELS).find(free).ok_or(TunnelError::TooMany)?;
-        self.tunnels.insert(interface.to_owned(), Claim { slot, process: Process::current() });
+        let free = |tunnels: &BTreeMap<String, Claim>| {
+            (0..MOST_TUNNELS).find(|slot| !tunnels.values().any(|claim| claim.slot == *slot))
+        };
+        if free(&self.tunnels).is_none() {
+            // Those of namespaces that are gone.
+            self.tunnels.retain(|_, claim| claim.process.is_alive());
+        }
+        let slot = free(&self.tunnels).ok_or(TunnelError::TooMany)?;
+        let claim = Claim { slot, process: Process::current(), network: Some(network()) };
+        self.tunnels.insert(interface.to_owned(), claim);
         Ok(slot)
     }
 
     /// Takes back the changes of the tunnel with this name, and of all tunnels whose process is gone. A tunnel that
-    /// another process runs is left alone, unless `even_running`. Returns the names of the tunnels.
-    pub(super) fn release(&mut self, interface: &str, even_running: bool) -> Vec<String> {
-        let own = Process::current();
+    /// another process runs is left alone, unless `even_running`.
+    pub(super) fn release(&mut self, interface: &str, even_running: bool) {
+        let (own, network) = (Process::current(), network());
         let ends = |name: &String, claim: &Claim| {
             let is_named = name == interface && (even_running || claim.process == own);
-            is_named || !claim.process.is_alive()
+            let is_here = claim.network.is_none_or(|other| other == network);
+            is_here && (is_named || !claim.process.is_alive())
         };
         let ended: Vec<String> = self
             .tunnels
@@ -123,7 +134,6 @@ impl Registry {
                 self.resolver = None;
             }
         }
-        ended
     }
 
     /// Whether another process runs a tunnel of this name.
@@ -157,9 +167,9 @@ impl Registry {
     /// Takes back this tunnel's kernel settings, the last change first.
     fn restore_settings(&mut self, interface: &str) {
         let network = network();
-        for changed in self.settings.iter_mut().rev() {
+        for changed in self.settings.iter_mut().rev().filter(|changed| changed.network == network) {
             let was_used = changed.users.remove(interface);
-            if was_used && changed.users.is_empty() && changed.network == network {
+            if was_used && changed.users.is_empty() {
                 // The interface that a setting is about may be gone.
                 let _ = fs::write(Path::new("/proc/sys").join(&changed.setting), &changed.before);
             }
@@ -222,7 +232,8 @@ pub(super) fn update<T>(
 }
 
 /// Whether another process runs a tunnel of this name.
-pub(crate) fn is_running(interface: &str) -> bool {
+#[must_use]
+pub fn is_running(interface: &str) -> bool {
     Registry::load().is_running(interface)
 }
 
@@ -248,6 +259,12 @@ mod tests {
         assert_eq!(registry.claim("a").unwrap(), 0);
         registry.release("b", false);
         assert!(registry.tunnels.contains_key("b"), "another process runs it");
+        let gone = claim(&mut registry, "elsewhere", Process { started: init.started + 1, ..init });
+        registry.tunnels.get_mut("elsewhere").unwrap().network = Some(1);
+        registry.release("a", false);
+        assert_eq!(registry.tunnels["elsewhere"].slot, gone, "a process in its namespace has to do that");
+        registry.tunnels.remove("elsewhere");
+        registry.claim("a").unwrap();
         registry.release("b", true);
         assert_eq!(registry.tunnels.keys().collect::<Vec<_>>(), ["a"]);
     }
@@ -259,6 +276,8 @@ mod tests {
             registry.claim(&number.to_string()).unwrap();
         }
         assert!(registry.claim("one more").is_err());
+        registry.tunnels.get_mut("7").unwrap().process.started += 1;
+        assert_eq!(registry.claim("one more").unwrap(), 7, "in the place of one that has ended");
     }
 
     #[test]

@@ -196,9 +196,9 @@ fn change(device: &DeviceArgs, request: &str) -> Result<(), Failure> {
 fn down(device: &DeviceArgs) -> Result<(), Failure> {
     let _: Done = ask(device, "down")?;
     let begin = Instant::now();
-    // The device vanishes with the process.
-    let interface = Path::new("/sys/class/net").join(device.name());
-    while system::is_running(device.name()) || interface.exists() {
+    // The device and the socket vanish with the process.
+    let left = [Path::new("/sys/class/net").join(device.name()), socket(device.name())];
+    while system::is_running(device.name()) || left.iter().any(|file| file.exists()) {
         if begin.elapsed() > ENDING {
             return Err(Failure::local("the tunnel does not end")
                 .hint("kill its process; its guard cleans up, and so does `anabranch tunnel cleanup`"));

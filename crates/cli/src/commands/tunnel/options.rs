@@ -34,7 +34,7 @@ pub struct EndOptions {
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// A relay as one more path, which lists this machine's key; may be repeated
+    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
     /// Controllers that grant the use of more relays.

@@ -1,0 +1,169 @@
+//! `kill -9` of either end in twenty states leaves nothing behind, and the next start works.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+/// Moments after the start of an end, in milliseconds.
+const MOMENTS: [u64; 6] = [0, 15, 40, 80, 160, 320];
+
+/// Work under which a tunnel is killed.
+const LOADS: [Load; 4] = [Load::Idle, Load::Tcp, Load::Udp, Load::LostPath];
+
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    Idle,
+    Tcp,
+    Udp,
+    LostPath,
+}
+
+/// A resolver's file for the near machine alone: `ip netns exec` puts it in place of the host's.
+struct Resolver(PathBuf);
+
+impl Resolver {
+    fn new(machines: &Machines) -> Self {
+        let directory = PathBuf::from("/etc/netns").join(machines.namespace_name(Side::Near));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("resolv.conf"), "nameserver 192.0.2.53\n").unwrap();
+        Self(directory)
+    }
+}
+
+impl Drop for Resolver {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+        // Other tests may have theirs there.
+        let _ = fs::remove_dir("/etc/netns");
+    }
+}
+
+fn everything(machines: &Machines, side: Side) -> String {
+    let output = machines.command(side, "cat").arg("/etc/resolv.conf").output().unwrap();
+    let resolver = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output = machines.command(side, "ip").args(["-6", "route", "show", "table", "all"]).output().unwrap();
+    let all = format!("{}\n{resolver}\n{}", state(machines, side), String::from_utf8_lossy(&output.stdout));
+    let mut lines: Vec<&str> = all.lines().filter(|line| !line.contains(PUBLIC)).collect();
+    // The order of routes changes when a link comes back.
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+/// Starts traffic through the tunnel, or cuts a path.
+fn put_under(tunnel: &Tunnel<'_>, load: Load) -> Vec<Running> {
+    let far = |words: &[&str]| Running::start(tunnel.machines.command(Side::Far, "iperf3").args(words));
+    let near = |words: &[&str]| Running::start(tunnel.machines.command(Side::Near, "iperf3").args(words));
+    let running = match load {
+        Load::Idle => vec![],
+        Load::Tcp => vec![far(&["-s", "-p", "5311"]), near(&["-c", PUBLIC, "-p", "5311", "-t", "30"])],
+        Load::Udp => {
+            vec![
+                far(&["-s", "-p", "5312"]),
+                near(&["-c", INSIDE, "-p", "5312", "-u", "-b", "40M", "-t", "30"]),
+            ]
+        }
+        Load::LostPath => {
+            tunnel.machines.set_link((Side::Near, 0), false).unwrap();
+            vec![]
+        }
+    };
+    sleep(Duration::from_millis(if running.is_empty() { 100 } else { 1500 }));
+    running
+}
+
+#[test]
+fn kill_in_twenty_states_leaves_nothing_behind() {
+    let test = "kill_in_twenty_states_leaves_nothing_behind";
+    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
+        return;
+    };
+    let _resolver = Resolver::new(&machines);
+    // The links' own IPv6 addresses take a moment.
+    sleep(Duration::from_secs(3));
+    let before = [Side::Near, Side::Far].map(|side| everything(&machines, side));
+    let is_clean = |side: Side| {
+        let now = everything(&machines, side);
+        let index = usize::from(side == Side::Far);
+        now == before[index]
+    };
+    let options = ["--dns", INSIDE];
+    let mut tunnel = Tunnel::served(&machines, first(), &options);
+    let mut states = 0;
+    for side in [Side::Near, Side::Far] {
+        for moment in MOMENTS {
+            match side {
+                Side::Near => {
+                    let started = tunnel.spawn_client(&[]);
+                    sleep(Duration::from_millis(moment));
+                    started.kill();
+                }
+                Side::Far => {
+                    let started = tunnel.spawn_server(&options);
+                    sleep(Duration::from_millis(moment));
+                    started.kill();
+                }
+            }
+            wait_for(&format!("{side:?} to be clean, killed after {moment} ms"), || is_clean(side));
+            states += 1;
+        }
+        if side == Side::Near {
+            for load in LOADS {
+                tunnel.start_client(&[]);
+                let _work = put_under(&tunnel, load);
+                assert!(!is_clean(side), "{load:?}");
+                tunnel.client.take().unwrap().kill();
+                machines.set_link((Side::Near, 0), true).unwrap();
+                wait_for(&format!("the near end to be clean, killed under {load:?}"), || is_clean(side));
+                states += 1;
+            }
+            tunnel.server.take().unwrap().kill();
+            wait_for("the far end to be clean", || is_clean(Side::Far));
+            continue;
+        }
+        for load in LOADS {
+            tunnel.start_server_with(&options);
+            tunnel.start_client(&[]);
+            let _work = put_under(&tunnel, load);
+            assert!(!is_clean(side), "{load:?}");
+            tunnel.server.take().unwrap().kill();
+            machines.set_link((Side::Near, 0), true).unwrap();
+            wait_for(&format!("the far end to be clean, killed under {load:?}"), || is_clean(side));
+            tunnel.client.take().unwrap().kill();
+            wait_for("the near end to be clean", || is_clean(Side::Near));
+            states += 1;
+        }
+    }
+    assert_eq!(states, 20);
+    // The next start works.
+    tunnel.start_server_with(&options);
+    tunnel.start_client(&[]);
+    assert!(tunnel.ping_to(&[INSIDE]) > 0);
+}
+
+#[test]
+fn the_next_start_cleans_up_when_the_guard_was_killed_too() {
+    let test = "the_next_start_cleans_up_when_the_guard_was_killed_too";
+    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    sleep(Duration::from_secs(3));
+    let before = everything(&machines, Side::Near);
+    let mut tunnel = Tunnel::up(&machines, &[]);
+    let client = tunnel.client.take().unwrap();
+    let process = client.child.id();
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    let guards: Vec<&str> = children.split_whitespace().collect();
+    assert_eq!(guards.len(), 1, "one guard");
+    assert!(Command::new("kill").args(["-9", guards[0]]).status().unwrap().success());
+    client.kill();
+    assert_ne!(everything(&machines, Side::Near), before, "nobody cleaned up");
+    // A tunnel of another name does it.
+    let second = Tunnel::planned(&machines, second(), &["--to", "10.178.0.0/16"]);
+    drop(second);
+    for _ in 0..50 {
+        if everything(&machines, Side::Near) == before {
+            return;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    assert_eq!(everything(&machines, Side::Near), before);
+}
