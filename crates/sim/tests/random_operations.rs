@@ -3,12 +3,12 @@
 //! A failure prints the command that replays it. To run more seeds: `ANABRANCH_SEEDS=2000..20000 cargo test -p
 //! anabranch-sim --test random_operations`.
 
+mod random;
+
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-use anabranch_sim::random;
 
 const SEEDS: Range<u64> = 0..2_000;
 

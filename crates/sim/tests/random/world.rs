@@ -6,11 +6,11 @@ use anabranch_link::{Jitter, JitterShape, LossModel, Reorder};
 use anabranch_wire::{PathUse, Span, Time};
 
 use super::dice::Dice;
-use crate::pair::CableConfig;
+use anabranch_sim::CableConfig;
 
 /// The input of a run.
 #[derive(Clone, Debug)]
-pub(crate) struct World {
+pub struct World {
     pub configs: [Config; 2],
     pub cables: Vec<CableConfig>,
     /// The script, sorted by time.
@@ -21,14 +21,14 @@ pub(crate) struct World {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub struct Step {
     pub at: Time,
     pub what: Operation,
 }
 
 /// An operation. `pick` chooses among the current candidates.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Operation {
+pub enum Operation {
     /// Silences the directions that are true.
     Cut {
         cable: usize,
@@ -100,7 +100,7 @@ pub(crate) enum Operation {
 
 /// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Finale {
+pub enum Finale {
     /// After all data was delivered, these ends close.
     Close([bool; 2]),
     /// This end closes while the script runs.
@@ -116,7 +116,7 @@ fn millis(millis: f64) -> Span {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let cables: Vec<_> = (0..=dice.below(4)).map(|_| cable(&mut dice)).collect();
         let rebinds = dice.chance(0.4);

@@ -1,4 +1,4 @@
-//! Random operations on a [`Pair`](crate::Pair) from a seed, for tests with thousands of seeds.
+//! Random operations on a [`Pair`](anabranch_sim::Pair) from a seed, for tests with thousands of seeds.
 //!
 //! A seed determines a world (`world`): one to four cables of any quality, a configuration for each end, and a script
 //! in virtual time. The script has cuts, one-way cuts, changes of address, rate, loss and packet size, streams, resets,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::talker::Talker;
 use super::world::{Finale, Operation, World};
-use crate::pair::{CLIENT, Pair};
+use anabranch_sim::{CLIENT, Pair};
 
 /// Time between two checks of the invariants.
 const SLICE: Span = Span::from_millis(20);

@@ -5,14 +5,14 @@ use anabranch_wire::Span;
 
 use super::super::talker::{End, Outgoing, Talker};
 use super::Runner;
-use crate::pair::{CLIENT, SERVER};
+use anabranch_sim::{CLIENT, SERVER};
 
 /// While a cable works, data must be delivered within this time.
 const PATIENCE: Span = Span::from_secs(15);
 
 impl Runner {
     /// Checks the invariants.
-    pub(super) fn check(&mut self) -> Result<(), String> {
+    pub fn check(&mut self) -> Result<(), String> {
         for end in 0..2 {
             if let Some(fault) = self.talkers[end].faults.first() {
                 return Err(fault.clone());
@@ -110,7 +110,7 @@ impl Runner {
     }
 
     /// Describes both ends in a few lines.
-    pub(super) fn state(&self) -> String {
+    pub fn state(&self) -> String {
         let mut text = String::new();
         for (end, (talker, half)) in self.talkers.iter().zip(&self.pair.ends).enumerate() {
             let Some(session) = &half.session else { continue };

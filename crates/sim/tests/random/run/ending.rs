@@ -5,7 +5,7 @@ use anabranch_wire::Span;
 
 use super::super::talker::{End, Talker};
 use super::Runner;
-use crate::pair::{CLIENT, SERVER};
+use anabranch_sim::{CLIENT, SERVER};
 
 /// All data must be delivered within this time after all links work.
 const FINISH: Span = Span::from_secs(240);
@@ -13,7 +13,7 @@ const FINISH: Span = Span::from_secs(240);
 const CLOSE: Span = Span::from_secs(60);
 
 impl Runner {
-    pub(super) fn finish_streams(&mut self) -> Result<(), String> {
+    pub fn finish_streams(&mut self) -> Result<(), String> {
         let deadline = self.pair.now + FINISH;
         while self.open_halves() > 0 {
             if self.pair.now >= deadline {
@@ -38,7 +38,7 @@ impl Runner {
     }
 
     /// Checks each direction of each stream after everything was delivered.
-    pub(super) fn check_streams(&self) -> Result<(), String> {
+    pub fn check_streams(&self) -> Result<(), String> {
         for (from, to) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
             for (stream, sent) in &self.talkers[from].out {
                 let Some(got) = self.talkers[to].inc.get(stream) else {
@@ -63,7 +63,7 @@ impl Runner {
     }
 
     /// Checks that a graceful close delivered all written data.
-    pub(super) fn check_written_is_read(&self) -> Result<(), String> {
+    pub fn check_written_is_read(&self) -> Result<(), String> {
         for (from, to) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
             for (stream, sent) in &self.talkers[from].out {
                 let Some(got) = self.talkers[to].inc.get(stream).filter(|got| !got.stopped) else { continue };
@@ -75,7 +75,7 @@ impl Runner {
         Ok(())
     }
 
-    pub(super) fn close(&mut self, who: [bool; 2]) -> Result<(), String> {
+    pub fn close(&mut self, who: [bool; 2]) -> Result<(), String> {
         let now = self.pair.now;
         for (end, closes) in who.into_iter().enumerate() {
             if let Some(session) = self.pair.ends[end].session.as_mut().filter(|_| closes) {
@@ -92,7 +92,7 @@ impl Runner {
         Ok(())
     }
 
-    pub(super) fn abort(&mut self, end: usize) -> Result<(), String> {
+    pub fn abort(&mut self, end: usize) -> Result<(), String> {
         let now = self.pair.now;
         if let Some(session) = &mut self.pair.ends[end].session {
             session.abort(now, 0x4242, "enough");
@@ -105,7 +105,7 @@ impl Runner {
         }
     }
 
-    pub(super) fn vanish(&mut self, end: usize) -> Result<(), String> {
+    pub fn vanish(&mut self, end: usize) -> Result<(), String> {
         self.pair.ends[end].session = None;
         for cable in 0..self.cut.len() {
             self.pair.set_down(cable, true);
@@ -120,13 +120,13 @@ impl Runner {
     }
 
     /// True if this end gave up connecting, because the peer was gone before its first answer arrived.
-    pub(super) fn never_met(&self, end: usize) -> bool {
+    pub fn never_met(&self, end: usize) -> bool {
         let peer = self.pair.ends[1 - end].session.as_ref();
         !self.talkers[end].established && peer.is_none_or(anabranch_engine::Session::is_closed)
     }
 
     /// True if no packet of the client arrived before it gave up: the server has no session.
-    pub(super) fn nothing_arrived(&self) -> bool {
+    pub fn nothing_arrived(&self) -> bool {
         let gave_up = matches!(self.talkers[CLIENT].closed, Some(CloseReason::ConnectTimeout));
         gave_up && self.pair.ends[SERVER].session.is_none()
     }

@@ -10,21 +10,21 @@ use anabranch_wire::{DatagramFrame, Side, StreamId, Time};
 use bytes::Bytes;
 
 use super::dice::Dice;
-use crate::app::App;
+use anabranch_sim::App;
 
 /// Bytes offered to a stream at once.
 const CHUNK: u64 = 16 << 10;
 
 /// How one direction of a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     Finished,
     Reset(u64),
 }
 
 /// A stream's sending half.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     pub total: u64,
     pub written: u64,
     pub end: Option<End>,
@@ -37,7 +37,7 @@ pub(crate) struct Outgoing {
 
 /// A stream's receiving half.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Incoming {
+pub struct Incoming {
     pub read: u64,
     pub end: Option<End>,
     /// This end asked to stop.
@@ -47,7 +47,7 @@ pub(crate) struct Incoming {
 
 /// The application of one end.
 #[derive(Debug, Default)]
-pub(crate) struct Talker {
+pub struct Talker {
     pub out: BTreeMap<StreamId, Outgoing>,
     pub inc: BTreeMap<StreamId, Incoming>,
     /// Lengths of streams still to be opened.
@@ -83,16 +83,16 @@ fn datagram(side: Side, number: u64) -> Bytes {
 
 impl Talker {
     /// Bytes read over all streams.
-    pub(crate) fn bytes_read(&self) -> u64 {
+    pub fn bytes_read(&self) -> u64 {
         self.inc.values().map(|half| half.read).sum()
     }
 
-    pub(crate) fn bytes_written(&self) -> u64 {
+    pub fn bytes_written(&self) -> u64 {
         self.out.values().map(|half| half.written).sum()
     }
 
     /// Sends `count` datagrams, each different.
-    pub(crate) fn send_datagrams(&mut self, session: &mut Session<Bytes>, count: usize) {
+    pub fn send_datagrams(&mut self, session: &mut Session<Bytes>, count: usize) {
         for _ in 0..count {
             let data = datagram(session.side(), self.datagrams_sent);
             let class = (self.datagrams_sent % 16) as u8;
@@ -103,7 +103,7 @@ impl Talker {
     }
 
     /// Resets the sending half of one of the streams.
-    pub(crate) fn reset(&mut self, session: &mut Session<Bytes>, pick: usize) {
+    pub fn reset(&mut self, session: &mut Session<Bytes>, pick: usize) {
         let open =
             self.out.iter_mut().filter(|(_, half)| !matches!(half.end, Some(End::Reset(_))) && !half.stopped);
         let Some((stream, half)) = open.into_iter().nth(pick) else { return };
@@ -116,7 +116,7 @@ impl Talker {
     }
 
     /// Asks the peer to stop sending one of the streams.
-    pub(crate) fn stop(&mut self, session: &mut Session<Bytes>, pick: usize) {
+    pub fn stop(&mut self, session: &mut Session<Bytes>, pick: usize) {
         let open = self.inc.iter_mut().filter(|(_, half)| half.end.is_none() && !half.stopped);
         if let Some((stream, half)) = open.into_iter().nth(pick)
             && session.stop(*stream, 77).is_ok()
