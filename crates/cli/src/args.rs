@@ -11,9 +11,6 @@ use crate::context::Global;
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 
-/// The heading in `--help` for options about output.
-pub const OUTPUT: &str = "Output";
-
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().effects(Effects::BOLD))
     .usage(AnsiColor::Green.on_default().effects(Effects::BOLD))

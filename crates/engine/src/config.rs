@@ -63,7 +63,7 @@ pub enum Coupling {
     /// Paths that share a bottleneck by the evidence; without evidence, paths over one local socket.
     #[default]
     Adaptive,
-    /// All paths, or the groups of [`Session::set_path_group`](crate::Session::set_path_group): the papers' setting.
+    /// All paths: the papers' setting.
     Fixed,
 }
 

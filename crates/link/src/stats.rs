@@ -32,14 +32,6 @@ pub struct LinkStats {
     pub corrupted: u64,
 }
 
-impl LinkStats {
-    /// The mean wait for the wire; zero before the first packet.
-    #[must_use]
-    pub fn wait_mean(&self) -> Span {
-        self.wait_total / self.waits.max(1)
-    }
-}
-
 /// Packets and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {

@@ -38,14 +38,6 @@ fn path_from(config: Option<PathBuf>, home: Option<PathBuf>, appdata: Option<Pat
     dir.map(|dir| dir.join("anabranch").join("key"))
 }
 
-/// The key in the named file, or a new one that is not stored.
-///
-/// # Errors
-/// As [`load`] and [`fresh`].
-pub fn load_or_fresh(file: Option<&Path>) -> Result<NodeKey, Error> {
-    file.map_or_else(fresh, load)
-}
-
 /// A new key from the operating system's randomness, without a file.
 ///
 /// # Errors

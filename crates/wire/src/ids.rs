@@ -54,13 +54,7 @@ impl StreamId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fsn(pub u64);
 
-impl Fsn {
-    /// The number after this one.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
-}
+impl Fsn {}
 
 /// A path identity, chosen at random by the node that receives packets carrying it (MPMTP-AR [R1]).
 ///

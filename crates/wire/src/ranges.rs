@@ -132,17 +132,6 @@ impl RangeSet {
         self.in_one_ring(|ring| remove(ring, &range))
     }
 
-    /// Removes and returns the lowest run of at most `most` numbers.
-    pub fn pop_first(&mut self, most: u64) -> Option<Range<u64>> {
-        let first = self.before.front_mut().unwrap_or(&mut self.last);
-        if first.end - first.start > most {
-            let run = first.start..first.start + most;
-            first.start = run.end;
-            return Some(run);
-        }
-        self.forget_first()
-    }
-
     /// Removes every number below `limit`.
     pub fn remove_below(&mut self, limit: u64) {
         while self.before.front().is_some_and(|first| first.end <= limit) {
@@ -352,7 +341,7 @@ mod tests {
                     set.remove_below(start / 2);
                     plain.retain(|number| *number >= start / 2);
                 }
-                _ => set.pop_first(3).into_iter().flatten().for_each(|number| {
+                _ => set.forget_first().into_iter().flatten().for_each(|number| {
                     assert!(plain.remove(&number) && plain.first().is_none_or(|first| *first > number));
                 }),
             }
@@ -364,14 +353,5 @@ mod tests {
             assert!(set.gaps_in(range.clone()).flatten().eq(missing));
             assert_eq!(set.first_gap_in(range.clone()), set.gaps_in(range).next());
         }
-    }
-
-    #[test]
-    fn popping_takes_at_most_what_was_asked() {
-        let mut set = set(&[0..10, 20..21]);
-        assert_eq!(set.pop_first(4), Some(0..4));
-        assert_eq!(set.pop_first(100), Some(4..10));
-        assert_eq!(set.pop_first(100), Some(20..21));
-        assert_eq!(set.pop_first(1), None);
     }
 }

@@ -30,19 +30,6 @@ pub enum GroupReason {
     OwnInterface,
 }
 
-impl GroupReason {
-    /// A phrase for people and for JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::SameInterface => "same interface",
-            Self::SharedBottleneck => "shared bottleneck",
-            Self::Separate => "separate bottleneck",
-            Self::OwnInterface => "own interface",
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     paths: (PathId, PathId),

@@ -32,14 +32,6 @@ pub struct PathView {
     pub weight: f64,
 }
 
-impl PathView {
-    /// Share of the window in flight: `pipe_i / cwnd_i` of [M5].
-    #[must_use]
-    pub fn fill(&self) -> f64 {
-        self.in_flight as f64 / self.window.max(1) as f64
-    }
-}
-
 /// The session as a scheduler sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionView {

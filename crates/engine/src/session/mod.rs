@@ -403,19 +403,6 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Sets a path's congestion-control group; windows of one group are coupled. From then on the caller decides about
-    /// groups ([`Coupling::Fixed`](crate::Coupling::Fixed)).
-    ///
-    /// # Errors
-    /// [`PathError::Unknown`] when there is no such path.
-    pub fn set_path_group(&mut self, path: PathId, group: u32) -> Result<(), PathError> {
-        self.flight.paths.place_of(path).ok_or(PathError::Unknown)?;
-        self.control.live.coupling.fix();
-        self.control.note_interests(&mut self.flight);
-        self.flight.cc.set_group(path, group);
-        Ok(())
-    }
-
     /// Describes the local end of a socket, so that rules can refer to it. Call it before paths start there; the rules
     /// are then applied to existing paths too.
     pub fn describe_socket(&mut self, now: Time, socket: u32, place: PathOrigin) {

@@ -142,12 +142,6 @@ impl LinkMap {
         Some(NodeView { key: node.key, coordinate: node.coordinate, links: [node.links.len(), down] })
     }
 
-    /// Whether a node was heard recently.
-    #[must_use]
-    pub fn is_alive(&self, now: Time, at: usize) -> bool {
-        self.nodes.get(at).is_some_and(|node| node.is_alive(now))
-    }
-
     /// Figures of the path from one node to another: measured by either end (down if either reports it), or
     /// estimated. `None` if one of them is not alive.
     #[must_use]

@@ -8,7 +8,7 @@ use anabranch_wire::{Rate, Span};
 
 use super::estimate::Figures;
 use super::map::LinkMap;
-use crate::select::{Candidate, Link, Topology};
+use crate::select::Candidate;
 
 /// How many routes to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,26 +110,5 @@ impl RelayWay {
         let Figures { rtt, loss, .. } = self.figures;
         let (links, capacity) = (Vec::new(), self.figures.rate());
         Candidate { name: String::new(), rtt, loss, capacity, links, silent_hops: 0 }.score()
-    }
-
-    /// The route as a candidate. Its segments become links between nodes of these names, first, relays and last, so
-    /// routes over the same relay share a link.
-    #[must_use]
-    pub fn candidate(&self, topology: &mut Topology, (name, stops): (&str, &[String])) -> Candidate {
-        let nodes: Vec<_> = stops.iter().map(|stop| topology.node(stop)).collect();
-        let links = nodes.windows(2).zip(&self.stretches).map(|(ends, figures)| {
-            let latency = figures.rtt / 2;
-            (
-                topology.link(
-                    ends[0],
-                    ends[1],
-                    Link { latency, loss: figures.loss, capacity: figures.rate() },
-                ),
-                latency,
-            )
-        });
-        let links = links.collect();
-        let Figures { rtt, loss, .. } = self.figures;
-        Candidate { name: name.to_owned(), rtt, loss, capacity: self.figures.rate(), links, silent_hops: 0 }
     }
 }

@@ -117,19 +117,6 @@ impl SimArgs {
             _ => 0,
         }
     }
-
-    /// Whether results are written as JSON.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        match &self.command {
-            SimCommand::Run(SingleArgs { run, .. }) | SimCommand::Sweep(SweepArgs { run, .. }) => {
-                run.format.json
-            }
-            SimCommand::Merge(args) => args.format.json,
-            SimCommand::Compare(args) => args.json,
-            SimCommand::Plot(_) | SimCommand::List | SimCommand::Schema => false,
-        }
-    }
 }
 
 /// Runs the command.

@@ -104,14 +104,6 @@ impl Coupling {
         self.for_rules = wanted;
     }
 
-    /// From now on the caller decides which paths' windows are coupled.
-    pub(super) fn fix(&mut self) {
-        self.policy = Policy::Fixed;
-        if !self.for_rules {
-            self.sharing = None;
-        }
-    }
-
     /// Whether two paths share a bottleneck by the evidence.
     pub(super) fn shared_bottleneck(&self, a: PathId, b: PathId) -> Verdict {
         let known = self.sharing.as_ref();

@@ -181,11 +181,6 @@ impl Sensor {
         }
     }
 
-    /// The nodes that are measured.
-    pub fn measured(&self) -> impl Iterator<Item = &PublicKey> {
-        self.links.keys()
-    }
-
     /// Handles a message of another node; returns the answer, if there is one and the budget allows it.
     pub fn handle_message(
         &mut self,
