@@ -4,21 +4,13 @@
 //! results become the tables of `docs/notebook/figures/index.md` and the drawings next to it. Sections of experiments
 //! without results stay unchanged.
 
-mod mpmtp;
-mod mtcp;
-mod networks;
-mod nsdi11;
-mod ours;
 mod plan;
-mod psmc;
-mod safire;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cargo::{cargo, command};
-use networks::{NETWORKS, Networks};
-use plan::Experiment;
+use plan::{Experiment, Networks, Plan};
 
 /// Where tables and drawings go.
 const FIGURES: &str = "docs/notebook/figures";
@@ -31,59 +23,47 @@ Made by `cargo xtask papers`, which runs each experiment with its seeds. What th
 the [lab notebook](../index.md). Means over the seeds with 95 % intervals (Student's t).
 ";
 
-const PAPERS: [(&str, &[Experiment]); 6] = [
-    ("MPTCP congestion control (NSDI 2011)", nsdi11::EXPERIMENTS),
-    ("mTCP (USENIX ATC 2004)", mtcp::EXPERIMENTS),
-    ("MPMTP-AR", mpmtp::EXPERIMENTS),
-    ("PSMC", psmc::EXPERIMENTS),
-    ("SAFIRE", safire::EXPERIMENTS),
-    ("Ours", ours::EXPERIMENTS),
-];
-
-fn experiments() -> impl Iterator<Item = &'static Experiment> {
-    PAPERS.iter().flat_map(|(_, experiments)| experiments.iter())
-}
-
 /// Runs the named experiments, or all, that have no results yet. Then writes tables and drawings of all that have results,
 /// and keeps the existing sections of the others.
 ///
 /// # Errors
 /// When an experiment does not exist or cannot be run, or its results cannot be written.
 pub fn run(names: &[String]) -> Result<(), String> {
-    let known: Vec<&str> =
-        experiments().map(|one| one.name).chain(NETWORKS.iter().map(|one| one.name)).collect();
+    let plan = Plan::read()?;
+    let networks = plan.networks.iter().map(|one| one.name.as_str());
+    let known: Vec<&str> = plan.experiments().map(|one| one.name.as_str()).chain(networks).collect();
     if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(format!("there is no experiment `{unknown}`; there are {}", known.join(", ")));
     }
     cargo(&["build", "--quiet", "--release", "--package", "anabranch"])?;
     fs::create_dir_all(RESULTS).map_err(|error| format!("cannot create {RESULTS}: {error}"))?;
     let wanted = |name: &str| names.is_empty() || names.iter().any(|known| known == name);
-    for experiment in experiments().filter(|one| wanted(one.name)) {
+    for experiment in plan.experiments().filter(|one| wanted(&one.name)) {
         let json = ["--json".to_owned()];
-        make(experiment.name, "json", &[&words(experiment)[..], &json].concat())?;
+        make(&experiment.name, "json", &[&words(experiment)[..], &json].concat())?;
     }
-    for networks in NETWORKS.iter().filter(|one| wanted(one.name)) {
-        let drawings = drawings(networks.name);
-        if !results(networks.name, "txt").exists() {
+    for networks in plan.networks.iter().filter(|one| wanted(&one.name)) {
+        let drawings = drawings(&networks.name);
+        if !results(&networks.name, "txt").exists() {
             let _ = fs::remove_dir_all(&drawings);
         }
         let plot = ["--plot".to_owned(), drawings.to_string_lossy().into_owned()];
-        make(networks.name, "txt", &[&words_of(networks)[..], &plot].concat())?;
+        make(&networks.name, "txt", &[&words_of(networks)[..], &plot].concat())?;
     }
     let file = Path::new(FIGURES).join("index.md");
     let before = fs::read_to_string(&file).unwrap_or_default();
     let mut page = HEAD.to_owned();
-    for (paper, experiments) in PAPERS {
-        page.push_str(&format!("\n# {paper}\n"));
-        for experiment in experiments {
-            let made = results(experiment.name, "json").exists();
-            page.push_str(&if made { section(experiment)? } else { kept(&before, experiment.name) });
+    for paper in plan.papers() {
+        page.push_str(&format!("\n# {}\n", paper.name));
+        for experiment in &paper.experiments {
+            let made = results(&experiment.name, "json").exists();
+            page.push_str(&if made { section(experiment)? } else { kept(&before, &experiment.name) });
         }
     }
     page.push_str("\n# Random networks\n");
-    for networks in &NETWORKS {
-        let made = results(networks.name, "txt").exists();
-        page.push_str(&if made { section_of(networks)? } else { kept(&before, networks.name) });
+    for networks in &plan.networks {
+        let made = results(&networks.name, "txt").exists();
+        page.push_str(&if made { section_of(networks)? } else { kept(&before, &networks.name) });
     }
     write(&file, &page)
 }
@@ -118,16 +98,16 @@ fn drawings(name: &str) -> PathBuf {
 fn words(experiment: &Experiment) -> Vec<String> {
     let command = if experiment.set.is_empty() { "run" } else { "sweep" };
     let mut words =
-        ["sim", command, experiment.scenario, "--seeds", experiment.seeds].map(str::to_owned).to_vec();
-    for set in experiment.set {
-        words.extend(["--set".to_owned(), (*set).to_owned()]);
+        ["sim", command, &experiment.scenario, "--seeds", &experiment.seeds].map(str::to_owned).to_vec();
+    for set in &experiment.set {
+        words.extend(["--set".to_owned(), set.clone()]);
     }
     words
 }
 
 /// The arguments of `anabranch` that run a grid of networks.
 fn words_of(networks: &Networks) -> Vec<String> {
-    ["sim", "run"].iter().chain(networks.words).map(|word| (*word).to_owned()).collect()
+    ["sim", "run"].map(str::to_owned).into_iter().chain(networks.words.iter().cloned()).collect()
 }
 
 /// The command line that a user would type.
@@ -140,19 +120,19 @@ fn typed(words: &[String]) -> String {
 
 /// Heading, command, drawing and table of an experiment with results.
 fn section(experiment: &Experiment) -> Result<String, String> {
-    let file = results(experiment.name, "json").to_string_lossy().into_owned();
-    let pick = |patterns: &[&str]| -> Vec<String> {
-        patterns.iter().flat_map(|pattern| ["--metric".to_owned(), (*pattern).to_owned()]).collect()
+    let file = results(&experiment.name, "json").to_string_lossy().into_owned();
+    let pick = |patterns: &[String]| -> Vec<String> {
+        patterns.iter().flat_map(|pattern| ["--metric".to_owned(), pattern.clone()]).collect()
     };
-    let merge = ["sim", "merge", &file].map(str::to_owned).into_iter().chain(pick(experiment.metrics));
+    let merge = ["sim", "merge", &file].map(str::to_owned).into_iter().chain(pick(&experiment.metrics));
     let table = anabranch(&merge.collect::<Vec<_>>())?;
-    let drawings = drawings(experiment.name);
+    let drawings = drawings(&experiment.name);
     // An earlier version may have left drawings under another name.
     let _ = fs::remove_dir_all(&drawings);
     let into = drawings.to_string_lossy().into_owned();
     let plot = ["sim", "plot", &file, "--into", &into].map(str::to_owned).into_iter();
     anabranch(&plot.chain(pick(&experiment.metrics[..1])).collect::<Vec<_>>())?;
-    keep_drawing(experiment.name)?;
+    keep_drawing(&experiment.name)?;
     let Experiment { name, about, .. } = experiment;
     let command = typed(&words(experiment));
     Ok(format!("\n## {about}\n\n```sh\n{command}\n```\n\n{table}\n![{about}]({name}.svg)\n"))
@@ -205,8 +185,9 @@ mod tests {
 
     #[test]
     fn every_experiment_has_a_name_of_its_own_a_scenario_that_is_there_and_something_to_tell() {
-        for (index, one) in experiments().enumerate() {
-            assert!(experiments().take(index).all(|other| other.name != one.name), "{}", one.name);
+        let plan = Plan::read().unwrap();
+        for (index, one) in plan.experiments().enumerate() {
+            assert!(plan.experiments().take(index).all(|other| other.name != one.name), "{}", one.name);
             let scenario = format!("{}/../scenarios/{}.toml", env!("CARGO_MANIFEST_DIR"), one.scenario);
             assert!(Path::new(&scenario).exists() && !one.metrics.is_empty(), "{}", one.name);
         }
@@ -223,7 +204,8 @@ mod tests {
 
     #[test]
     fn a_command_can_be_copied_into_a_shell() {
-        let all: Vec<String> = experiments().map(|one| typed(&words(one))).collect();
+        let plan = Plan::read().unwrap();
+        let all: Vec<String> = plan.experiments().map(|one| typed(&words(one))).collect();
         assert!(all.contains(&"anabranch sim run nsdi11-fig14 --seeds 1..12".to_owned()), "{all:#?}");
         assert!(all.iter().any(|line| line.contains("--set 'warm_up=3 s'")), "{all:#?}");
     }
