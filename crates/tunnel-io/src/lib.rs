@@ -8,6 +8,7 @@
 //! | `pump` | packets from the device into entry queues, and from sessions into the device |
 //! | `streams` | the stream lane: TCP connections as streams of a session |
 //! | `client` | `tunnel up`: one session at a time, dialed again when it is lost |
+//! | `hosts` | the addresses that a server gives its clients |
 //! | `server` | `tunnel serve`: many clients behind one device |
 //! | `metrics` | the status for Prometheus |
 //! | `status` | what a running tunnel reports |
@@ -19,6 +20,7 @@ mod control;
 pub mod device;
 mod error;
 pub mod guard;
+mod hosts;
 mod metrics;
 mod pump;
 pub mod server;
