@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use anabranch_wire::Span;
 
 use super::topology::{LinkId, NodeId, Topology};
-use super::ways::latency_of;
 
 /// Paths and their jointness.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,4 +175,9 @@ impl Network {
             paths.push(path);
         }
     }
+}
+
+/// Sum of the links' delays.
+fn latency_of(topology: &Topology, links: &[LinkId]) -> Span {
+    links.iter().filter_map(|link| topology.get(*link)).fold(Span::ZERO, |sum, link| sum + link.latency)
 }

@@ -6,7 +6,6 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | which routes exist? | [`shortest`]: Yen's k shortest loopless routes |
 //! | which of these paths to use? | [`choose`]: best score first, if disjoint enough from those chosen [M9]; explained |
 //! | how much can they carry together? | [`max_flow`]: maximum flow and its paths [T5] |
 //! | which paths share least? | [`least_joint`]: k paths of minimum jointness [T5] |
@@ -22,7 +21,6 @@ mod survey;
 #[cfg(test)]
 mod tests;
 mod topology;
-mod ways;
 
 pub use alias::{Aliases, Conflict, Traceroute, resolve_aliases};
 pub use choose::{Choice, ChoiceLimits, Explanation, Shared, Verdict, choose, disjoint, overlap};
@@ -31,4 +29,3 @@ pub use joint::{Joint, least_joint};
 pub use score::{Candidate, MIN_LOSS, SCORE_SEGMENT, ron_score};
 pub use survey::Survey;
 pub use topology::{Link, LinkId, NodeId, Topology};
-pub use ways::{Way, shortest};

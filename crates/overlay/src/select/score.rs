@@ -2,7 +2,7 @@
 
 use anabranch_wire::{Rate, Span};
 
-use super::topology::{LinkId, Topology};
+use super::topology::LinkId;
 
 /// Loss below which only delay distinguishes paths. A measurement of some thousand packets cannot detect less, and
 /// RON's formula has a pole at 0.
@@ -37,22 +37,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A candidate along these links, with figures computed from theirs: the round trip is twice the delay, a packet
-    /// must survive every link, and the narrowest known link limits the capacity.
-    #[must_use]
-    pub fn along(topology: &Topology, name: &str, links: &[LinkId]) -> Self {
-        let known = || links.iter().filter_map(|link| topology.get(*link).map(|info| (*link, info)));
-        let delay = known().fold(Span::ZERO, |sum, (_, link)| sum + link.latency);
-        Self {
-            name: name.to_owned(),
-            rtt: delay * 2,
-            loss: 1.0 - known().map(|(_, link)| 1.0 - link.loss.clamp(0.0, 1.0)).product::<f64>(),
-            capacity: known().filter_map(|(_, link)| link.capacity).min(),
-            links: known().map(|(id, link)| (id, link.latency)).collect(),
-            silent_hops: 0,
-        }
-    }
-
     /// The rate that RON's score predicts, at most the capacity if that is known (SAFIRE §II.B [S2]).
     #[must_use]
     pub fn score(&self) -> Rate {

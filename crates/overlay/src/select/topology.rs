@@ -122,12 +122,6 @@ impl Topology {
         links.sort_unstable();
         links
     }
-
-    /// The links along a sequence of nodes; `None` if two neighbours are not joined.
-    #[must_use]
-    pub fn links_along(&self, nodes: &[NodeId]) -> Option<Vec<LinkId>> {
-        nodes.windows(2).map(|pair| self.between(pair[0], pair[1])).collect()
-    }
 }
 
 pub(super) fn index(node: NodeId) -> NodeIndex {
