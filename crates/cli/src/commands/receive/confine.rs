@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anabranch_service::process::sandbox::Sandbox;
 
-use super::ReceiveArgs;
+use super::args::ReceiveArgs;
 use crate::commands::service;
 use crate::errors::Failure;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_transfer::{Consent, Offer};
 
-use super::ReceiveArgs;
+use super::args::ReceiveArgs;
 use crate::errors::{Failure, Kind};
 use crate::report::Event;
 use crate::ui::human;

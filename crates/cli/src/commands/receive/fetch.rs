@@ -9,7 +9,7 @@ use anabranch_net::Session;
 use anabranch_node::{Dial, Node};
 use anabranch_transfer::{ReceiveOptions, Snapshot, Summary, TransferError};
 
-use super::ReceiveArgs;
+use super::args::ReceiveArgs;
 use super::consent::Question;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind};

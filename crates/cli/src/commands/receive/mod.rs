@@ -3,201 +3,27 @@
 //! [`confine`] restricts the process. [`consent`] asks the user. [`fetch`] transfers the data, over several sessions if
 //! necessary.
 
+mod args;
 mod confine;
 mod consent;
 mod fetch;
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anabranch_net::Ticket;
 use anabranch_node::{Dial, Node, Threads};
-use anabranch_transfer::{Conflict, Summary, Target};
-use anabranch_wire::Span;
-use clap::Args;
+use anabranch_transfer::Summary;
 
-use crate::capture::{Capture, CaptureOptions};
-use crate::context::{Context, OUTPUT};
-use crate::control::ControlOption;
+use crate::capture::Capture;
+use crate::context::Context;
 use crate::errors::{Failure, printable};
-use crate::path_rules::PathOptions;
+use crate::interrupt;
 use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
 use crate::ui::render;
-use crate::{interrupt, values};
+pub use args::{ReceiveArgs, Taken};
 use consent::Question;
 use fetch::Fetcher;
-
-/// How every ticket begins.
-const TICKET_PREFIX: &str = "anabranch1";
-/// Shortest silence that may end a session; shorter ones are common.
-const SHORTEST_SILENCE: Span = Span::from_millis(500);
-
-const EXAMPLES: &str = "\
-Examples:
-  anabranch receive TICKET               into the current directory, after a look at what is offered
-  anabranch receive TICKET photos --yes  into a directory, without asking
-  anabranch receive TICKET - | tar x     to standard output
-  anabranch receive @ticket.txt          with the ticket from a file that others cannot read";
-
-/// Fetch a ticket's files over every path
-///
-/// A file gets its name only when all of it has arrived and was verified. A transfer that was cut off continues when the
-/// same command runs again.
-///
-/// The command lists the offer and writes nothing before you agree, on the terminal or by `--yes`. New files and
-/// directories get the sender's modes, without the bits of your umask.
-///
-/// Files that could not be sent or written are named, all others arrive, and the exit code is 6.
-///
-/// A ticket on the command line is visible to other users and stays in the shell's history. It may also come from a file
-/// (`@FILE`), from standard input (`-`), or from ANABRANCH_TICKET; the first word is the target then.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub struct ReceiveArgs {
-    /// The ticket that `anabranch send` printed; `-` for standard input, `@FILE` for a file [env: ANABRANCH_TICKET]
-    #[arg(value_name = "TICKET", required_unless_present = "variable")]
-    pub first: Option<String>,
-    /// Directory to write to; `-` for standard output [default: the current directory]
-    #[arg(value_name = "TARGET", value_hint = clap::ValueHint::DirPath)]
-    pub second: Option<PathBuf>,
-    /// The ticket, from the environment
-    #[arg(long = "ticket-variable", id = "variable", hide = true, env = values::TICKET_VARIABLE, hide_env_values = true)]
-    pub variable: Option<String>,
-    /// Fetch the offer without asking
-    #[arg(short, long)]
-    pub yes: bool,
-    /// Refuse to receive more than this, such as `2GB`
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub max_size: Option<u64>,
-    /// Accept hidden names (`.bashrc`) into a directory that is not empty
-    #[arg(long)]
-    pub hidden: bool,
-    /// Take exactly the sender's modes, whatever the umask
-    #[arg(long)]
-    pub modes: bool,
-    /// The choice for names that are taken.
-    #[command(flatten)]
-    pub taken: Taken,
-    /// Give up when the other end is silent on every path for this long; at first, 10 s at most
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = silence, help_heading = "Network")]
-    pub timeout: Span,
-    /// When all paths are lost, look for the sender for this long and continue; 0 to give up
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
-    pub retry: Span,
-    /// Rules for paths.
-    #[command(flatten)]
-    pub paths_wanted: PathOptions,
-    /// The socket for changes of paths.
-    #[command(flatten)]
-    pub running: ControlOption,
-    /// Captures.
-    #[command(flatten)]
-    pub capture: CaptureOptions,
-    /// One JSON event a line instead of text
-    #[arg(long, help_heading = OUTPUT)]
-    pub json: bool,
-}
-
-fn silence(text: &str) -> Result<Span, String> {
-    let span = values::span(text)?;
-    if span < SHORTEST_SILENCE { Err("must be at least 500ms".into()) } else { Ok(span) }
-}
-
-/// True for a word that looks like a ticket rather than a target.
-fn looks_like_ticket(word: &str) -> bool {
-    word.starts_with('@') || word.starts_with(TICKET_PREFIX)
-}
-
-/// The policy for files whose names are taken. By default such a file stays and is an error in the end. A file with the
-/// right content is never touched.
-#[derive(Args, Debug)]
-#[group(multiple = false)]
-pub struct Taken {
-    /// Replace files that exist
-    #[arg(long, help_heading = "Where another file has the name [default: leave it and fail in the end]")]
-    pub overwrite: bool,
-    /// Keep both: add a number to the new name
-    #[arg(long, help_heading = "Where another file has the name [default: leave it and fail in the end]")]
-    pub rename: bool,
-    /// Keep the file that exists
-    #[arg(long, help_heading = "Where another file has the name [default: leave it and fail in the end]")]
-    pub skip: bool,
-}
-
-impl ReceiveArgs {
-    /// The ticket.
-    ///
-    /// # Errors
-    /// When the text is not a ticket, or is damaged.
-    pub fn ticket(&self) -> Result<Ticket, Failure> {
-        let (ticket, _) = self.words();
-        values::ticket(ticket).map_err(|error| {
-            Failure::usage(error)
-                .hint("copy the whole line that `anabranch send` printed on the other machine")
-        })
-    }
-
-    /// Ticket and target. If no word is a ticket, the environment's is used.
-    fn words(&self) -> (&str, &Path) {
-        let here = Path::new(".");
-        match (&self.first, &self.second, &self.variable) {
-            (Some(first), None, Some(variable)) if !looks_like_ticket(first) => (variable, Path::new(first)),
-            (Some(first), second, _) => (first, second.as_deref().unwrap_or(here)),
-            (None, second, variable) => {
-                (variable.as_deref().unwrap_or_default(), second.as_deref().unwrap_or(here))
-            }
-        }
-    }
-
-    /// The ticket in the first word; `None` if the second word would be mistaken for a ticket without it.
-    #[must_use]
-    pub fn ticket_word(&self) -> Option<&str> {
-        let target = self.second.as_ref().and_then(|target| target.to_str());
-        let first = self.first.as_deref().filter(|first| first.starts_with(TICKET_PREFIX));
-        first.filter(|_| !target.is_some_and(looks_like_ticket))
-    }
-
-    /// The target: a directory, or `-`.
-    #[must_use]
-    pub fn target_path(&self) -> &Path {
-        self.words().1
-    }
-
-    /// The choice for a file whose name is taken.
-    #[must_use]
-    pub fn conflict(&self) -> Conflict {
-        match &self.taken {
-            Taken { overwrite: true, .. } => Conflict::Overwrite,
-            Taken { rename: true, .. } => Conflict::Rename,
-            Taken { skip: true, .. } => Conflict::Skip,
-            Taken { .. } => Conflict::Error,
-        }
-    }
-
-    /// The target as the transfer takes it.
-    #[must_use]
-    pub fn target(&self) -> Target {
-        if self.to_stdout() {
-            Target::Writer(Box::new(std::io::stdout()))
-        } else {
-            Target::Directory(self.target_path().to_owned())
-        }
-    }
-
-    /// True for a transfer to standard output.
-    #[must_use]
-    pub fn to_stdout(&self) -> bool {
-        self.target_path().as_os_str() == "-"
-    }
-
-    /// Where events go with `--json`: to standard error if the data goes to standard output.
-    #[must_use]
-    pub fn events(&self) -> Option<Stream> {
-        let stream = if self.to_stdout() { Stream::Stderr } else { Stream::Stdout };
-        self.json.then_some(stream)
-    }
-}
 
 /// Fetches what the ticket offers.
 ///
@@ -257,61 +83,4 @@ fn report(
         out::error(&format!("received {}\n", render::summary(summary, elapsed)));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commands::test::parse;
-
-    #[test]
-    fn a_ticket_is_fetched_into_the_current_directory() {
-        let args: ReceiveArgs = parse(&["ticket"]).unwrap();
-        assert_eq!((args.target_path().to_str(), args.conflict()), (Some("."), Conflict::Error));
-        assert_eq!(args.events(), None);
-    }
-
-    #[test]
-    fn a_ticket_from_the_environment_leaves_the_words_to_the_target() {
-        let words = |first: Option<&str>, second: Option<&str>| {
-            let mut args: ReceiveArgs = parse(&["ticket"]).unwrap();
-            (args.first, args.second) = (first.map(str::to_owned), second.map(PathBuf::from));
-            args.variable = Some("anabranch1variable".into());
-            let (ticket, target) = args.words();
-            (ticket.to_owned(), target.display().to_string())
-        };
-        let is = |ticket: &str, target: &str| (ticket.to_owned(), target.to_owned());
-        assert_eq!(words(None, None), is("anabranch1variable", "."));
-        assert_eq!(words(Some("to"), None), is("anabranch1variable", "to"));
-        assert_eq!(words(Some("-"), None), is("anabranch1variable", "-"));
-        assert_eq!(words(Some("anabranch1word"), None), is("anabranch1word", "."));
-        assert_eq!(words(Some("@file"), Some("to")), is("@file", "to"));
-    }
-
-    #[test]
-    fn one_answer_to_a_taken_name_at_most() {
-        for (option, answer) in
-            [("--overwrite", Conflict::Overwrite), ("--rename", Conflict::Rename), ("--skip", Conflict::Skip)]
-        {
-            assert_eq!(parse::<ReceiveArgs>(&["ticket", option]).unwrap().conflict(), answer);
-        }
-        assert!(parse::<ReceiveArgs>(&["ticket", "--skip", "--rename"]).is_err());
-    }
-
-    #[test]
-    fn a_lost_sender_is_looked_for_a_minute_or_as_long_as_is_said() {
-        let retry = |words: &[&str]| parse::<ReceiveArgs>(words).map(|args| args.retry).ok();
-        assert_eq!(retry(&["ticket"]), Some(Span::from_secs(60)));
-        assert_eq!(retry(&["ticket", "--retry", "0"]), Some(Span::ZERO));
-        assert_eq!(retry(&["ticket", "--retry", "1h"]), Some(Span::from_secs(3_600)));
-        assert_eq!(retry(&["ticket", "--retry", "soon"]), None);
-    }
-
-    #[test]
-    fn events_make_room_for_data_on_standard_output() {
-        assert_eq!(parse::<ReceiveArgs>(&["ticket", "--json"]).unwrap().events(), Some(Stream::Stdout));
-        let args: ReceiveArgs = parse(&["ticket", "-", "--json"]).unwrap();
-        assert!(matches!(args.target(), Target::Writer(_)));
-        assert_eq!(args.events(), Some(Stream::Stderr));
-    }
 }
