@@ -156,6 +156,9 @@ pub struct MemoryConfig {
     pub initial_window: u64,
     /// Largest receive window, for a stream and for the session.
     pub max_window: u64,
+    /// Bytes that the application leaves unread in one stream take no credit from the others: the session's window grows by them, up to
+    /// `max_window`. For streams with readers of their own, some of which pause.
+    pub independent_streams: bool,
     /// Most bytes written but not yet acknowledged.
     pub send_buffer: u64,
     /// Most waiting datagrams in each direction; the oldest are dropped.
@@ -228,6 +231,7 @@ impl Default for Config {
             memory: MemoryConfig {
                 initial_window: 512 << 10,
                 max_window: 96 << 20,
+                independent_streams: false,
                 send_buffer: 96 << 20,
                 datagrams: 1024,
             },

@@ -131,6 +131,39 @@ async fn many_streams_share_a_session_and_each_is_echoed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn streams_that_nobody_reads_do_not_stop_another_that_is_read() {
+    let mut config = quick();
+    config.memory.independent_streams = true;
+    let serving = EndpointConfig::new(key(1)).addresses(loopback(&[1])).authorize(anybody);
+    let server = Endpoint::bind(serving.session(config.clone())).await.unwrap();
+    let client = client().await;
+    let target = Target::new(server.node(), server.local_addresses());
+    let (opened, accepted) =
+        tokio::join!(client.connect(&target, config), timeout(PATIENCE, server.accept()));
+    let (opened, accepted) = (opened.unwrap(), accepted.unwrap().unwrap());
+    let data = Bytes::from(pattern(8 << 20));
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        let (mut stream, whole) = (accepted.open_stream().await.unwrap(), data.clone());
+        tokio::spawn(async move { stream.write_chunk(whole).await });
+        unread.push(timeout(PATIENCE, opened.accept_stream()).await.unwrap().unwrap());
+    }
+    // Their windows are full by now.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (mut stream, whole) = (accepted.open_stream().await.unwrap(), data.clone());
+    tokio::spawn(async move { stream.write_chunk(whole).await });
+    let mut stream = timeout(PATIENCE, opened.accept_stream()).await.unwrap().unwrap();
+    let mut received = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+    assert!(received == data, "{} bytes", received.len());
+    for mut stream in unread {
+        received.clear();
+        timeout(PATIENCE, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+        assert!(received == data, "{} bytes of one that was left unread", received.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn half_a_stream_can_end_while_the_other_goes_on() {
     let (server, client) = (server(anybody).await, client().await);
     let (opened, accepted) = pair(&server, &client).await;

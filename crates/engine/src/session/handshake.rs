@@ -221,6 +221,7 @@ pub(super) fn new_streams<P: Payload>(side: Side, config: &Config, budget: Memor
     let limits = Limits {
         initial_window: config.memory.initial_window,
         max_window: config.memory.max_window,
+        independent_streams: config.memory.independent_streams,
         send_buffer: config.memory.send_buffer,
         unsent: 256 << 10,
         peer_stream: 0,

@@ -132,6 +132,8 @@ pub(crate) struct Streams<P> {
     received: u64,
     read: u64,
     window: Window,
+    /// The session's limit when credit for unread bytes was last asked for.
+    asked_at: u64,
     pieces: usize,
     waiting_bytes: u64,
     opened_there: u64,
@@ -159,6 +161,7 @@ struct Opening {
 pub(crate) struct Limits {
     pub initial_window: u64,
     pub max_window: u64,
+    pub independent_streams: bool,
     pub send_buffer: u64,
     /// Unsent bytes at which the application has to wait; follows the paths' windows.
     pub unsent: u64,
@@ -197,6 +200,7 @@ impl<P: Payload> Streams<P> {
             received: 0,
             read: 0,
             window: Window::new(granted),
+            asked_at: 0,
             reservation,
             buffered: 0,
             unsent: 0,
@@ -299,10 +303,15 @@ impl<P: Payload> Streams<P> {
         if !stream.send.is_open() {
             return Err(StreamError::Ended);
         }
-        let taken = (data.len() as u64).min(unsent_room).min(buffer_room);
+        // Bytes without credit of their own would take the room of other streams.
+        let credit = if self.limits.independent_streams { stream.send.credit_left() } else { u64::MAX };
+        let taken = (data.len() as u64).min(unsent_room).min(buffer_room).min(credit);
         if taken < data.len() as u64 && !stream.send.wants_room {
             stream.send.wants_room = true;
-            self.room_blocked.push_back(id);
+            // A stream without credit is woken by more of it.
+            if taken < credit {
+                self.room_blocked.push_back(id);
+            }
         }
         if taken > 0 {
             stream.send.write(data.split_to(taken as usize));
@@ -407,7 +416,11 @@ impl<P: Payload> Streams<P> {
 
     /// The session's limit to announce, raised when the application reads more than the window allows for.
     pub(crate) fn renew_data(&mut self, now: Time, rtt: Span) -> u64 {
-        let wanted = self.window.wanted(now, self.read, rtt).min(self.limits.max_window);
+        let mut wanted = self.window.wanted(now, self.read, rtt);
+        if self.limits.independent_streams {
+            wanted = wanted.max(self.received - self.read + self.limits.initial_window);
+        }
+        let wanted = wanted.min(self.limits.max_window);
         let more = wanted.saturating_sub(self.window.size());
         if more > 0 {
             let size = self.window.size() + self.reservation.reserve_more(more);

@@ -93,6 +93,10 @@ impl<P: Payload> Streams<P> {
         self.waiting_bytes = self.waiting_bytes + bytes - bytes_before;
         self.pieces = self.pieces + pieces - pieces_before;
         self.received += inserted.advance;
+        if self.limits.independent_streams && self.is_short_of_credit() {
+            self.asked_at = self.window.limit;
+            out.push(Control::MaxData);
+        }
         if read_now > read_before {
             // The stream was stopped: its bytes are dropped, and their credit is returned.
             self.read += read_now - read_before;
@@ -104,6 +108,12 @@ impl<P: Payload> Streams<P> {
             self.forget_if_over(id, out);
         }
         Ok(inserted)
+    }
+
+    /// True once for each limit, when the peer has used most of it.
+    fn is_short_of_credit(&self) -> bool {
+        let reserve = self.limits.initial_window.min(self.window.size()) / 4;
+        self.window.limit - self.received < reserve && self.asked_at != self.window.limit
     }
 
     pub(crate) fn on_reset(
@@ -171,6 +181,13 @@ impl<P: Payload> Streams<P> {
             return Err(ProtocolError::AckOfUnsent);
         }
         stream.send.raise_limit(limit);
+        if self.limits.independent_streams
+            && let Some(stream) = self.table.get_mut(id)
+            && stream.send.credit_left() > 0
+            && std::mem::take(&mut stream.send.wants_room)
+        {
+            events.push_back(Event::StreamWritable(id));
+        }
         self.acked(id, 0..received, false, events);
         self.enqueue(id);
         self.forget_if_over(id, out);

@@ -148,6 +148,11 @@ impl<P: Payload> SendHalf<P> {
         self.limit = self.limit.max(limit);
     }
 
+    /// Bytes that may still be written within the stream's credit.
+    pub(crate) fn credit_left(&self) -> u64 {
+        self.limit.saturating_sub(self.end)
+    }
+
     /// New bytes that the stream's and the session's credit admit now.
     pub(crate) fn sendable(&self, session_credit: u64) -> u64 {
         self.unsent().min(self.limit.saturating_sub(self.next)).min(session_credit)

@@ -299,6 +299,7 @@ mod tests {
         Limits {
             initial_window: 1 << 20,
             max_window: 1 << 20,
+            independent_streams: false,
             send_buffer: 1 << 20,
             unsent: 1 << 20,
             peer_stream: 1 << 20,
