@@ -279,6 +279,22 @@ fn a_reset_stays_a_reset() {
 }
 
 #[test]
+fn a_connection_that_the_end_of_either_program_cuts_off_does_not_look_complete() {
+    let port = server(echo);
+    for whom in ["proxy", "exit"] {
+        let mut pair = Pair::start(&[], &[]);
+        let mut stream = pair.socks5("127.0.0.1", port).unwrap();
+        assert!(is_echoed(&mut stream));
+        let running = if whom == "proxy" { &mut pair.proxy } else { &mut pair.exit };
+        let running = running.take().unwrap();
+        running.interrupt();
+        assert_eq!(running.end().0, Some(0), "{whom}");
+        let error = stream.read(&mut [0]).expect_err(whom);
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{whom}");
+    }
+}
+
+#[test]
 fn a_killed_exit_gives_clear_errors_until_it_is_back() {
     let port = server(echo);
     let mut pair = Pair::start(&[], &[]);
@@ -407,6 +423,45 @@ fn bounds_of_connections_bytes_and_rate_hold() {
     });
     assert!(first.read_exact(&mut back).is_err());
     assert_eq!(pair.socks5("127.0.0.1", port).err(), Some(2), "used up");
+}
+
+#[test]
+fn clients_that_stop_reading_hold_up_no_other() {
+    let data = noise(12 << 20, 5);
+    let copy = data.clone();
+    let port = server(move |mut connection| {
+        let _ = connection.write_all(&copy);
+    });
+    let pair = Pair::start(&[], &[]);
+    let paused: Vec<_> = (0..4).map(|_| pair.socks5("127.0.0.1", port).unwrap()).collect();
+    // The sockets and windows on their way are full by then.
+    thread::sleep(Duration::from_secs(1));
+    for mut stream in [pair.socks5("127.0.0.1", port).unwrap()].into_iter().chain(paused) {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        assert!(all == data, "{} bytes came", all.len());
+    }
+}
+
+#[test]
+fn connections_beyond_the_limit_of_descriptors_wait() {
+    let port = server(echo);
+    let pair = Pair::start(&[], &[]);
+    let process = pair.proxy.as_ref().unwrap().child.id().to_string();
+    let limit = Command::new("prlimit").args(["--pid", &process, "--nofile=64:64"]).status();
+    if !limit.is_ok_and(|status| status.success()) {
+        return skip("connections_beyond_the_limit_of_descriptors_wait", "prlimit is not installed");
+    }
+    thread::scope(|scope| {
+        for _ in 0..150 {
+            scope.spawn(|| {
+                let mut stream = pair.socks5("127.0.0.1", port).unwrap();
+                thread::sleep(Duration::from_millis(100));
+                assert!(is_echoed(&mut stream));
+            });
+        }
+    });
+    wait_for("all connections to end", || pair.status("proxy")["open"] == 0);
 }
 
 /// The files that a program has open.

@@ -17,7 +17,7 @@ use serde::Serialize;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::sleep;
 
 use crate::meter::Meter;
@@ -76,53 +76,57 @@ impl Direction {
 }
 
 /// Carries bytes both ways until both directions have ended, one broke, or there is no progress.
-pub async fn carry(connection: TcpStream, stream: Stream, meter: &Meter) -> End {
+pub async fn carry(mut connection: TcpStream, stream: Stream, meter: &Meter) -> End {
     prepare(&connection);
-    let (from_tcp, mut to_tcp) = connection.into_split();
     let (mut from_stream, mut to_stream) = stream.into_halves();
-    let end = {
-        let mut up = pin!(up(&from_tcp, &mut to_stream, meter));
-        let mut down = pin!(down(&mut from_stream, &mut to_tcp, meter));
-        let (mut is_up_over, mut is_down_over) = (false, false);
-        let (mut progress, mut idle) = (meter.bytes(), Duration::ZERO);
-        loop {
-            if is_up_over && is_down_over {
-                break End::Complete;
-            }
-            let ended = tokio::select! {
-                ended = &mut up, if !is_up_over => { is_up_over = true; ended }
-                ended = &mut down, if !is_down_over => { is_down_over = true; ended }
-                () = sleep(LOOK) => {
-                    let now = meter.bytes();
-                    idle = if now == progress { idle + LOOK } else { Duration::ZERO };
-                    progress = now;
-                    let most = if is_up_over || is_down_over { HALF_CLOSED_IDLE } else { IDLE };
-                    if idle >= most { break End::Idle }
-                    continue;
-                }
-            };
-            idle = Duration::ZERO;
-            if let Some(end) = ended.ends_all() {
-                break end;
-            }
-        }
-    };
-    if end != End::Complete {
+    let end = both(&mut connection, (&mut from_stream, &mut to_stream), meter).await;
+    if end == End::Complete {
+        let _ = SockRef::from(&connection).set_linger(None);
+    } else {
         to_stream.reset(RESET);
         from_stream.stop(RESET);
-        if let Ok(connection) = from_tcp.reunite(to_tcp) {
-            reset(connection);
-        }
     }
     end
 }
 
-/// Small writes leave at once, and a caller whose machine is gone is noticed.
+async fn both(
+    connection: &mut TcpStream,
+    (from_stream, to_stream): (&mut Stream, &mut Stream),
+    meter: &Meter,
+) -> End {
+    let (from_tcp, mut to_tcp) = connection.split();
+    let mut up = pin!(up(&from_tcp, to_stream, meter));
+    let mut down = pin!(down(from_stream, &mut to_tcp, meter));
+    let (mut is_up_over, mut is_down_over) = (false, false);
+    let (mut progress, mut idle) = (meter.bytes(), Duration::ZERO);
+    while !(is_up_over && is_down_over) {
+        let ended = tokio::select! {
+            ended = &mut up, if !is_up_over => { is_up_over = true; ended }
+            ended = &mut down, if !is_down_over => { is_down_over = true; ended }
+            () = sleep(LOOK) => {
+                let now = meter.bytes();
+                idle = if now == progress { idle + LOOK } else { Duration::ZERO };
+                progress = now;
+                let most = if is_up_over || is_down_over { HALF_CLOSED_IDLE } else { IDLE };
+                if idle >= most { return End::Idle }
+                continue;
+            }
+        };
+        idle = Duration::ZERO;
+        if let Some(end) = ended.ends_all() {
+            return end;
+        }
+    }
+    End::Complete
+}
+
+/// Small writes leave at once, a caller whose machine is gone is noticed, and a connection that is dropped before its end is reset.
 fn prepare(connection: &TcpStream) {
     // Without these the connection still works.
     let _ = connection.set_nodelay(true);
     let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 4);
     let _ = SockRef::from(connection).set_tcp_keepalive(&keep_alive);
+    let _ = SockRef::from(connection).set_linger(Some(Duration::ZERO));
 }
 
 /// Ends a connection with a reset, as the destination would have.
@@ -133,7 +137,7 @@ pub fn reset(connection: TcpStream) {
 }
 
 /// From the TCP connection into the session.
-async fn up(from: &OwnedReadHalf, to: &mut Stream, meter: &Meter) -> Direction {
+async fn up(from: &ReadHalf<'_>, to: &mut Stream, meter: &Meter) -> Direction {
     loop {
         if from.readable().await.is_err() {
             return Direction::Reset;
@@ -171,7 +175,7 @@ async fn up(from: &OwnedReadHalf, to: &mut Stream, meter: &Meter) -> Direction {
 }
 
 /// From the session to the TCP connection.
-async fn down(from: &mut Stream, to: &mut OwnedWriteHalf, meter: &Meter) -> Direction {
+async fn down(from: &mut Stream, to: &mut WriteHalf<'_>, meter: &Meter) -> Direction {
     let mut pieces = Vec::with_capacity(MOST_PIECES);
     loop {
         pieces.clear();
@@ -195,7 +199,7 @@ async fn down(from: &mut Stream, to: &mut OwnedWriteHalf, meter: &Meter) -> Dire
 }
 
 /// Writes all pieces, many with each call of the system.
-async fn write_all(to: &mut OwnedWriteHalf, pieces: &mut [Bytes]) -> io::Result<()> {
+async fn write_all(to: &mut WriteHalf<'_>, pieces: &mut [Bytes]) -> io::Result<()> {
     let mut first = 0;
     while first < pieces.len() {
         let mut written = poll_fn(|cx| {

@@ -59,6 +59,7 @@ pub fn session_config() -> Config {
         ..Config::default()
     };
     config.memory.datagrams = 4096;
+    config.memory.independent_streams = true;
     config.datagrams.ordered_classes = 1 << datagrams::CLASS;
     config
 }

@@ -173,6 +173,7 @@ impl Proxy {
                 let entered = self.connections.enter(name, None);
                 match self.upstream.open(&Head::Connect(to)).await {
                     Ok((_, mut stream)) => {
+                        entered.meter.up(first.len()).await;
                         let answer = protocol.answer(Some(Outcome::Open));
                         if connection.write_all(&answer).await.is_ok()
                             && stream.write_chunk(first).await.is_ok()

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anabranch_net::Ticket;
 use anabranch_node::{Dial, NodeAt, RelayRoute, Threads, keyfile};
@@ -232,9 +233,9 @@ async fn serve(args: &ServeArgs, exit: &ExitWord, context: Context) -> Result<()
     let node = node.start().await?;
     let _socket = service::answer_at(Some(&runtime_socket("proxy", listen.port())?), Asked(proxy.clone()))?;
     let held = node.hold(exit.dial().await?, None);
-    let how = Telling { json: args.json, quiet: context.quiet, listen };
+    let how = Telling { json: args.json, quiet: context.quiet, listen, was_up: AtomicBool::new(false) };
     let outcome = tokio::select! {
-        error = proxy.run(held, move |notice| tell(&notice, how)) => Err(failure(&error)),
+        error = proxy.run(held, move |notice| tell(&notice, &how)) => Err(failure(&error)),
         () = stop => Ok(()),
     };
     node.close().await;
@@ -242,15 +243,17 @@ async fn serve(args: &ServeArgs, exit: &ExitWord, context: Context) -> Result<()
 }
 
 /// How events are reported.
-#[derive(Clone, Copy)]
 struct Telling {
     json: bool,
     quiet: bool,
     listen: SocketAddr,
+    /// The line for shells was printed.
+    was_up: AtomicBool,
 }
 
-fn tell(notice: &ProxyNotice, how: Telling) {
-    let Telling { json, quiet, listen } = how;
+fn tell(notice: &ProxyNotice, how: &Telling) {
+    let Telling { json, quiet, listen, was_up } = how;
+    let (json, quiet, listen) = (*json, *quiet, *listen);
     if json {
         let event = match notice {
             ProxyNotice::Up(exit) => {
@@ -266,6 +269,9 @@ fn tell(notice: &ProxyNotice, how: Telling) {
         return;
     }
     let line = match notice {
+        ProxyNotice::Up(_) if was_up.swap(true, Ordering::Relaxed) => {
+            Some("the exit is reached again".to_owned())
+        }
         ProxyNotice::Up(_) => {
             if !quiet {
                 out::error(&format!(
