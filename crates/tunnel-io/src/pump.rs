@@ -16,7 +16,7 @@ use anabranch_tunnel::rewrite::clamp_segment_size;
 use bytes::{Bytes, BytesMut};
 
 use crate::device::Device;
-use crate::status::FlowBook;
+use crate::status::{FlowBook, Sent};
 
 /// Datagrams taken from a session in one go.
 const BATCH: usize = 256;
@@ -108,7 +108,7 @@ impl Link {
         let flow = key.hash(self.seed);
         let bytes = packets.iter().map(Bytes::len).sum();
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        flows.note(now, (flow, lane), &key, (packets.len(), bytes));
+        flows.note(now, flow, &key, Sent { lane, packets: packets.len(), bytes });
         drop(flows);
         self.sent.packets.fetch_add(packets.len() as u64, Ordering::Relaxed);
         self.sent.bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -154,14 +154,18 @@ struct Noted {
     rate_mbit: f64,
 }
 
+/// Packets of a flow that were sent together.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) lane: Lane,
+    pub(crate) packets: usize,
+    pub(crate) bytes: usize,
+}
+
 impl FlowBook {
-    pub(crate) fn note(
-        &mut self,
-        now: Time,
-        (flow, lane): (u32, Lane),
-        key: &FlowKey,
-        (packets, bytes): (usize, usize),
-    ) {
+    /// Notes packets of a flow that were sent.
+    pub(crate) fn note(&mut self, now: Time, flow: u32, key: &FlowKey, sent: Sent) {
+        let Sent { lane, packets, bytes } = sent;
         if self.flows.len() >= MOST && !self.flows.contains_key(&flow) {
             self.flows.retain(|_, noted| now.since(noted.last) <= LISTED);
             if self.flows.len() >= MOST {
@@ -314,13 +318,13 @@ mod tests {
             protocol: 6,
             detail: Detail::Ports(port, 80),
         };
-        book.note(Time::ZERO, (1, Lane::Auto), &key(1), (1, 100));
-        book.note(Time::ZERO, (2, Lane::Auto), &key(2), (2, 3000));
+        book.note(Time::ZERO, 1, &key(1), Sent { lane: Lane::Auto, packets: 1, bytes: 100 });
+        book.note(Time::ZERO, 2, &key(2), Sent { lane: Lane::Auto, packets: 2, bytes: 3000 });
         let listed: Vec<u32> = book.recent(Time::ZERO).into_iter().map(|(flow, _)| flow).collect();
         assert_eq!(listed, [2, 1]);
         assert!(book.recent(Time::ZERO + Span::from_secs(31)).is_empty());
         for flow in 0..10_000 {
-            book.note(Time::ZERO, (flow, Lane::Auto), &key(9), (1, 1));
+            book.note(Time::ZERO, flow, &key(9), Sent { lane: Lane::Auto, packets: 1, bytes: 1 });
         }
         assert!(book.flows.len() <= MOST);
     }
@@ -336,7 +340,7 @@ mod tests {
         };
         let at = |millis| Time::ZERO + Span::from_millis(millis);
         for millis in 0..=1000 {
-            book.note(at(millis), (1, Lane::Auto), &key, (1, 1250));
+            book.note(at(millis), 1, &key, Sent { lane: Lane::Auto, packets: 1, bytes: 1250 });
         }
         let noted = &book.flows[&1];
         let routed = noted.describe(at(1000), Some(FlowPlace { path: Some(PathId(3)) }), &[3, 4]);

@@ -28,7 +28,8 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::up::LaneName;
+use super::device;
+use super::lane::LaneName;
 use crate::commands::service;
 use crate::errors::Failure;
 use crate::values::{self, HostPort};
@@ -281,7 +282,7 @@ fn read<S>(
 }
 
 fn interface(name: Option<String>) -> Result<Option<String>, SettingsError> {
-    let name = name.map(|name| super::interface(&name)).transpose();
+    let name = name.map(|name| device::interface(&name)).transpose();
     name.map_err(|why| SettingsError::new("interface", why))
 }
 

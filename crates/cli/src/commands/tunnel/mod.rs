@@ -1,13 +1,15 @@
 //! `anabranch tunnel`: a network device whose packets use all paths to the other end.
 
 mod config;
+mod device;
+mod lane;
 mod options;
 mod running;
 mod serve;
 mod text;
 mod up;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anabranch_service::control;
@@ -15,19 +17,17 @@ use anabranch_tunnel_io::status::{PeerStatus, Status};
 use anabranch_tunnel_io::{guard, system};
 use clap::{Args, Subcommand};
 
-use crate::commands::service::Signals;
 use crate::context::{Context, OUTPUT};
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
-use running::{Done, Running};
+use device::socket;
+use running::Done;
 
+pub use device::DeviceArgs;
+pub use lane::LaneName;
 pub use serve::ServeArgs;
 pub use up::UpArgs;
 
-/// The device's name, if no other is given.
-const INTERFACE: &str = "anabranch0";
-/// Longest name of a device.
-const LONGEST_NAME: usize = 15;
 /// How long a tunnel may take to end.
 const ENDING: Duration = Duration::from_secs(10);
 
@@ -74,22 +74,6 @@ pub enum TunnelCommand {
     /// Waits for the end of standard input, then cleans up
     #[command(hide = true)]
     Guard(DeviceArgs),
-}
-
-/// Which tunnel.
-#[derive(Args, Clone, Debug)]
-pub struct DeviceArgs {
-    /// Network device [default: anabranch0]
-    #[arg(long, value_name = "NAME", value_parser = interface)]
-    pub interface: Option<String>,
-}
-
-impl DeviceArgs {
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.interface.as_deref().unwrap_or(INTERFACE)
-    }
 }
 
 /// Settings of a running tunnel.
@@ -206,66 +190,4 @@ fn down(device: &DeviceArgs) -> Result<(), Failure> {
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
-}
-
-/// Waits for a signal to end or for `tunnel down`. Reads the settings again at SIGHUP.
-async fn until_stopped(signals: &mut Signals, running: &Running) {
-    loop {
-        tokio::select! {
-            _ = signals.hang_up.recv() => match running.reload() {
-                Ok(_) => tracing::info!("the settings were read again"),
-                Err(why) => tracing::error!("{why}; the tunnel keeps its settings"),
-            },
-            _ = signals.interrupt.recv() => return,
-            _ = signals.terminate.recv() => return,
-            () = running.stopped() => return,
-        }
-    }
-}
-
-/// The control socket of a running tunnel.
-fn socket(interface: &str) -> PathBuf {
-    Path::new("/run").join(format!("anabranch-tunnel-{interface}.sock"))
-}
-
-/// The command line of the own program for the guard.
-fn guard_command(interface: &str) -> Vec<std::ffi::OsString> {
-    ["tunnel", "guard", "--interface", interface].map(Into::into).into()
-}
-
-fn interface(text: &str) -> Result<String, String> {
-    let is_plain = text.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_'));
-    if text.is_empty() || text.len() > LONGEST_NAME || !is_plain {
-        return Err(format!("a device's name has 1 to {LONGEST_NAME} letters, digits, `-` and `_`"));
-    }
-    Ok(text.to_owned())
-}
-
-/// Adds advice to a failure of the tunnel.
-fn failure(error: &anabranch_tunnel_io::TunnelError) -> Failure {
-    use anabranch_tunnel_io::TunnelError;
-    let failure = Failure::local(error.to_string());
-    match error {
-        TunnelError::Device { .. } => failure.hint(
-            "run it as root (`sudo`); in a container, give it the device /dev/net/tun and the capability NET_ADMIN; \
-             a device of this name may belong to another program (`ip link`)",
-        ),
-        TunnelError::Command { .. } => failure.hint("the packages iproute2 and nftables have these commands"),
-        TunnelError::Running(_) => failure.hint("end it, or give this one another name with `--interface NAME`"),
-        TunnelError::Refused(_) => failure.hint("ask the server's operator"),
-        _ => failure,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_devices_are_plain() {
-        assert!(interface("anabranch0").is_ok());
-        for wrong in ["", "a b", "x/../y", "a-name-that-is-too-long", "x;reboot"] {
-            assert!(interface(wrong).is_err(), "{wrong}");
-        }
-    }
 }

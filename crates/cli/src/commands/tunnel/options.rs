@@ -11,8 +11,8 @@ use anabranch_tunnel_io::status::Status;
 use clap::Args;
 use tokio::task::JoinSet;
 
-use super::DeviceArgs;
 use super::config::Shared;
+use super::device::DeviceArgs;
 use crate::context::OUTPUT;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::config;
+use crate::commands::service::Signals;
 use crate::errors::Failure;
 
 /// The usage, for wrong requests.
@@ -180,6 +181,21 @@ impl Answer for Running {
         match self.handle(line) {
             Ok(done) => control::reply(&done),
             Err(why) => control::refusal(&why),
+        }
+    }
+}
+
+/// Waits for a signal to end or for `tunnel down`. Reads the settings again at SIGHUP.
+pub(super) async fn until_stopped(signals: &mut Signals, running: &Running) {
+    loop {
+        tokio::select! {
+            _ = signals.hang_up.recv() => match running.reload() {
+                Ok(_) => tracing::info!("the settings were read again"),
+                Err(why) => tracing::error!("{why}; the tunnel keeps its settings"),
+            },
+            _ = signals.interrupt.recv() => return,
+            _ = signals.terminate.recv() => return,
+            () = running.stopped() => return,
         }
     }
 }

@@ -11,8 +11,9 @@ use clap::Args;
 use ipnet::IpNet;
 
 use super::config::ServeSettings;
+use super::device::{failure, guard_command, socket};
 use super::options::EndOptions;
-use super::running::{Changeable, End, Running};
+use super::running::{Changeable, End, Running, until_stopped};
 use crate::commands::send::outside;
 use crate::commands::service::{self, Signals};
 use crate::commands::standing_ticket;
@@ -144,7 +145,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
         streams: !end.no_streams,
         behind: args.clients.iter().cloned().collect::<BTreeMap<_, _>>(),
         most_clients: MOST_CLIENTS,
-        guard: super::guard_command(interface),
+        guard: guard_command(interface),
     };
     let server = Server::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
     let again = given.clone();
@@ -153,7 +154,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
         Ok(Changeable { policy: Policy::default(), allow: args.allow, rules })
     };
     let running = Running::new(End::Server(server.clone()), rules, Box::new(read));
-    let _socket = service::answer_at(Some(&super::socket(interface)), running.clone())?;
+    let _socket = service::answer_at(Some(&socket(interface)), running.clone())?;
     let asked = running.clone();
     let _metrics = end.serve_metrics(move || asked.status()).await?;
     let json = end.json;
@@ -168,13 +169,13 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
     };
     let serving = server.run(accept, move |notice| tell(&notice, (json, context)));
     let outcome = tokio::select! {
-        result = serving => result.map_err(|error| super::failure(&error)),
+        result = serving => result.map_err(|error| failure(&error)),
         () = async {
             // The line is printed once the device is there: a failure comes without it.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
             announce(&invitation.ticket, (json, context));
             service::notify(&[sd_notify::NotifyState::Ready]);
-            super::until_stopped(&mut signals, &running).await;
+            until_stopped(&mut signals, &running).await;
         } => Ok(()),
     };
     node.close().await;

@@ -2,15 +2,16 @@
 
 use anabranch_net::{PathRules, Ticket};
 use anabranch_node::{Dial, Threads, keyfile};
-use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::client::{Client, ClientOptions, Notice, Scope};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ipnet::IpNet;
 
 use super::config::UpSettings;
+use super::device::{failure, guard_command, socket};
+use super::lane::LaneName;
 use super::options::EndOptions;
-use super::running::{Changeable, End, Running};
+use super::running::{Changeable, End, Running, until_stopped};
 use crate::commands::service::{self, Signals};
 use crate::context::Context;
 use crate::errors::{Failure, printable};
@@ -52,37 +53,6 @@ pub struct UpArgs {
     /// Options of both ends.
     #[command(flatten)]
     pub end: EndOptions,
-}
-
-/// The lanes that a user can choose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LaneName {
-    /// Each flow on one path, striped over all while that is faster
-    #[default]
-    Auto,
-    /// Each flow on one path
-    Routed,
-    /// Each packet where it arrives first, put in order at the far end
-    Striped,
-    /// The path with the lowest round-trip time
-    LowLatency,
-    /// A copy on every path
-    Redundant,
-    /// Parity for what is lost
-    Protected,
-}
-
-impl From<LaneName> for Lane {
-    fn from(name: LaneName) -> Self {
-        match name {
-            LaneName::Auto => Self::Auto,
-            LaneName::Routed => Self::Routed,
-            LaneName::Striped => Self::Striped,
-            LaneName::LowLatency => Self::LowLatency,
-            LaneName::Redundant => Self::Redundant,
-            LaneName::Protected => Self::Protected,
-        }
-    }
 }
 
 /// The options of the command line together with the settings of the file.
@@ -138,7 +108,7 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
         udp_port,
         networks: args.networks.clone(),
         policy,
-        guard: super::guard_command(interface),
+        guard: guard_command(interface),
     };
     let client = Client::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
     let again = given.clone();
@@ -147,7 +117,7 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
         Ok(Changeable { policy, allow: Vec::new(), rules })
     };
     let running = Running::new(End::Client(client.clone()), rules, Box::new(read));
-    let _socket = service::answer_at(Some(&super::socket(interface)), running.clone())?;
+    let _socket = service::answer_at(Some(&socket(interface)), running.clone())?;
     let asked = running.clone();
     let _metrics = end.serve_metrics(move || asked.status()).await?;
     let (dialer, dial, adopter) = (node.clone(), Dial::ticket(ticket), running.clone());
@@ -163,9 +133,9 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
     let outcome = tokio::select! {
         result = client.run(dial, move |notice| tell(&notice, (json, context))) => match result {
             Ok(never) => match never {},
-            Err(error) => Err(super::failure(&error)),
+            Err(error) => Err(failure(&error)),
         },
-        () = super::until_stopped(&mut signals, &running) => Ok(()),
+        () = until_stopped(&mut signals, &running) => Ok(()),
     };
     node.close().await;
     outcome

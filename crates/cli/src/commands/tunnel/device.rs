@@ -1,0 +1,75 @@
+//! The device of a tunnel: its name, its socket, and what goes wrong with it.
+
+use std::path::{Path, PathBuf};
+
+use anabranch_tunnel_io::TunnelError;
+use clap::Args;
+
+use crate::errors::Failure;
+
+/// The device's name, if no other is given.
+const INTERFACE: &str = "anabranch0";
+/// Longest name of a device.
+const LONGEST_NAME: usize = 15;
+
+/// Which tunnel.
+#[derive(Args, Clone, Debug)]
+pub struct DeviceArgs {
+    /// Network device [default: anabranch0]
+    #[arg(long, value_name = "NAME", value_parser = interface)]
+    pub interface: Option<String>,
+}
+
+impl DeviceArgs {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.interface.as_deref().unwrap_or(INTERFACE)
+    }
+}
+
+/// The control socket of a running tunnel.
+pub(super) fn socket(interface: &str) -> PathBuf {
+    Path::new("/run").join(format!("anabranch-tunnel-{interface}.sock"))
+}
+
+/// The command line of the own program for the guard.
+pub(super) fn guard_command(interface: &str) -> Vec<std::ffi::OsString> {
+    ["tunnel", "guard", "--interface", interface].map(Into::into).into()
+}
+
+pub(super) fn interface(text: &str) -> Result<String, String> {
+    let is_plain = text.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_'));
+    if text.is_empty() || text.len() > LONGEST_NAME || !is_plain {
+        return Err(format!("a device's name has 1 to {LONGEST_NAME} letters, digits, `-` and `_`"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Adds advice to a failure of the tunnel.
+pub(super) fn failure(error: &TunnelError) -> Failure {
+    let failure = Failure::local(error.to_string());
+    match error {
+        TunnelError::Device { .. } => failure.hint(
+            "run it as root (`sudo`); in a container, give it the device /dev/net/tun and the capability NET_ADMIN; \
+             a device of this name may belong to another program (`ip link`)",
+        ),
+        TunnelError::Command { .. } => failure.hint("the packages iproute2 and nftables have these commands"),
+        TunnelError::Running(_) => failure.hint("end it, or give this one another name with `--interface NAME`"),
+        TunnelError::Refused(_) => failure.hint("ask the server's operator"),
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_devices_are_plain() {
+        assert!(interface("anabranch0").is_ok());
+        for wrong in ["", "a b", "x/../y", "a-name-that-is-too-long", "x;reboot"] {
+            assert!(interface(wrong).is_err(), "{wrong}");
+        }
+    }
+}
