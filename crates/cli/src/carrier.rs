@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_net::{CloseReason, Session, Stream};
 use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
-use anabranch_wire::Span;
+use anabranch_wire::{Span, close_code};
 
 use crate::errors::{Failure, Kind};
 use crate::ui::paths::{Direction, PathMeter, PathNames};
@@ -99,6 +99,11 @@ impl Carrier {
     /// Tells the other end that the user here cancelled.
     pub fn interrupt(&self) {
         self.0.abort(INTERRUPTED, "interrupted by its user");
+    }
+
+    /// Ends the session because there are too many others.
+    pub fn refuse(&self) {
+        self.0.abort(close_code::BUSY, "this sender has no room for more receivers now: try again later");
     }
 
     /// Closes the session in agreement with the other end, or alone if that takes too long.

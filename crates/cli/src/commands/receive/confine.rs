@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::commands::test::parse;
 
-    /// What a thread can do that is confined as `receive` with this target; false where the kernel has no Landlock.
+    /// Runs `work` in a thread that is confined as `receive` with this target.
     fn confined(target: &Path, work: impl FnOnce() + Send + 'static) {
         let args: ReceiveArgs = parse(&["ticket", target.to_str().unwrap()]).unwrap();
         let thread = std::thread::spawn(move || {

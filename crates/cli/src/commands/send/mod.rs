@@ -218,7 +218,8 @@ async fn offer(
     announce(args, &invitation, (contents, context))?;
     let events = args.json.then_some(Stream::Stdout);
     let display = context.progress(args.json, Stream::Stdout);
-    let offer = Offer { share, access, once: args.once, events };
+    let most = resources::most_receivers();
+    let offer = Offer { share, access, most, once: args.once, events };
     let outcome = Server::new(&node, offer, display).run(stop).await;
     node.close().await;
     outcome

@@ -1,37 +1,33 @@
 //! The limits of this process: memory and open files.
 
-use std::fs;
+use anabranch_service::process::memory;
 
 /// Memory for receivers where the system sets no limit.
 const MEMORY: usize = 64 << 20;
 /// Least memory, even below a lower limit.
 const LEAST_MEMORY: usize = 1 << 20;
 
-/// Memory for all receivers together: 64 MiB, or a quarter of this process's limit if that is less.
+/// Memory of this process for each receiver that it admits. One that stalls holds about 160 KiB.
+const FOR_EACH_RECEIVER: u64 = 512 << 10;
+/// Bounds of the number of receivers at the same time.
+const RECEIVERS: (u64, u64) = (16, 8_192);
+
+/// Most receivers at the same time: as many as this process has memory for.
+pub fn most_receivers() -> usize {
+    receivers_within(memory::limit().unwrap_or(u64::MAX))
+}
+
+fn receivers_within(allowed: u64) -> usize {
+    (allowed / FOR_EACH_RECEIVER).clamp(RECEIVERS.0, RECEIVERS.1) as usize
+}
+
+/// Memory for all receivers together: 64 MiB, or a quarter of what this process may use if that is less.
 pub fn memory_for_receivers() -> usize {
-    share_of(allowed_memory().unwrap_or(u64::MAX))
+    share_of(memory::limit().unwrap_or(u64::MAX))
 }
 
 fn share_of(allowed: u64) -> usize {
     usize::try_from(allowed / 4).unwrap_or(usize::MAX).clamp(LEAST_MEMORY, MEMORY)
-}
-
-/// The smallest limit of this process's control groups (version 2), in bytes; `None` without one.
-fn allowed_memory() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
-    let limit = |path: &str| fs::read_to_string(format!("/sys/fs/cgroup/{path}/memory.max")).ok();
-    let mut path = group.as_str();
-    let mut least = None;
-    while !path.is_empty() {
-        let bytes = limit(path).and_then(|text| text.trim().parse::<u64>().ok());
-        least = match (least, bytes) {
-            (Some(least), Some(bytes)) => Some(bytes.min(least)),
-            (least, bytes) => least.or(bytes),
-        };
-        path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-    }
-    least
 }
 
 /// Raises the limit of open files as far as allowed: each receiver needs one.
@@ -55,5 +51,11 @@ mod tests {
         assert_eq!(share_of(u64::MAX), MEMORY);
         assert_eq!(share_of(64 << 20), 16 << 20);
         assert_eq!(share_of(0), LEAST_MEMORY);
+    }
+
+    #[test]
+    fn a_process_of_64_mebibytes_admits_128_receivers_and_a_large_one_8192() {
+        assert_eq!(receivers_within(64 << 20), 128);
+        assert_eq!((receivers_within(0), receivers_within(u64::MAX)), (16, 8_192));
     }
 }

@@ -20,6 +20,8 @@ use crate::ui::snapshot::{PathLine, ProgressSnapshot};
 
 /// The user is warned this long before the ticket expires, but not before three quarters of its life.
 const NOTICE: Duration = Duration::from_secs(60);
+/// A receiver keeps its place for this long, however little it takes.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// A share and the rules for serving it.
 pub struct Offer {
@@ -27,6 +29,8 @@ pub struct Offer {
     pub share: Share,
     /// Admits receivers.
     pub access: TicketShare,
+    /// Most receivers at the same time.
+    pub most: usize,
     /// Whether to stop after one complete receiver.
     pub once: bool,
     /// Where events go with `--json`.
@@ -36,6 +40,7 @@ pub struct Offer {
 /// One receiver being served.
 struct Receiver {
     name: String,
+    since: Instant,
     gauge: Gauge,
     carrier: Carrier,
 }
@@ -134,14 +139,38 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
+    /// True when there is a place for another receiver. When all are taken, the receiver with the fewest bytes gives up
+    /// its place, unless it came just now.
+    fn has_room(&mut self) -> Result<bool, Failure> {
+        if self.receivers.len() < self.offer.most {
+            return Ok(true);
+        }
+        let old = self.receivers.iter().filter(|(_, receiver)| receiver.since.elapsed() >= GRACE);
+        let Some(least) =
+            old.min_by_key(|(_, one)| one.gauge.counters().bytes_done).map(|(number, _)| *number)
+        else {
+            return Ok(false);
+        };
+        if let Some(receiver) = self.receivers.remove(&least) {
+            receiver.carrier.refuse();
+            self.note(&format!("{} took the least and makes room for another", receiver.name))?;
+        }
+        Ok(true)
+    }
+
     fn start(&mut self, session: Session) -> Result<(), Failure> {
+        if !self.has_room()? {
+            Carrier::new(session).refuse();
+            return Ok(());
+        }
         let (number, counters) = (self.arrived, anabranch_transfer::Progress::new());
         self.arrived += 1;
         let carrier = Carrier::new(session);
         let name = carrier.peer_name();
         self.note(&format!("{name} begins to receive"))?;
         let gauge = carrier.gauge(Direction::Out, &counters);
-        self.receivers.insert(number, Receiver { name, gauge, carrier: carrier.clone() });
+        self.receivers
+            .insert(number, Receiver { name, since: Instant::now(), gauge, carrier: carrier.clone() });
         let share = self.offer.share.clone();
         self.tasks.spawn(async move {
             let start = Instant::now();
