@@ -7,9 +7,9 @@
 //! - **striped**: each packet takes the path on which it arrives first, and the far end restores the flow's order.
 //! - **low-latency**: the path with the lowest round-trip time; a copy on every path if the class requires that.
 //!
-//! `auto`, the default, begins routed. It stripes a flow while three conditions hold. The flow has always had packets
-//! waiting for [`PATIENCE`], so one path is not enough for it. The paths together carry at least [`GAIN`] times as much
-//! as the best one. Their delays differ by no more than [`MOST_SPREAD`]. The flow returns to routed at a pause, when no
+//! `auto`, the default, begins routed. It stripes a flow while all of these hold: the flow is bulk
+//! ([`FlowRouter::is_bulk`]), so one path may be too little for it; the paths together carry at least [`GAIN`] times as much as
+//! the best one; their delays differ by no more than [`MOST_SPREAD`]. The flow returns to routed at a pause, when no
 //! packet of it is in flight that could be overtaken.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use anabranch_wire::{DatagramFrame, PathId, Payload, Rate, Span, Time};
 use smallvec::SmallVec;
 
 use crate::queue::{FairQueue, Head, QueueCounts, QueueLimits, Queueable, Want};
-use crate::router::{FlowRouter, spread};
+use crate::router::{FlowRouter, capacity, spread};
 
 /// Datagram classes of the tunnel: types of service for relays and for the far end.
 pub mod class {
@@ -45,8 +45,6 @@ pub mod class {
 /// Bytes of a datagram in a packet in addition to the inner packet: header, tag, frame, number and place.
 pub const DATAGRAM_OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD + 10 + anabranch_wire::LARGEST_MARKS;
 
-/// A flow is striped after it has had packets waiting for this long without a break.
-const PATIENCE: Span = Span::from_millis(50);
 /// How many times the best path's rate all paths have to carry for striping to pay.
 const GAIN: f64 = 1.1;
 /// Striping across a larger difference of one-way delays costs a flow more than it gains.
@@ -211,7 +209,9 @@ impl Choice {
         match lane {
             Lane::Routed | Lane::Auto => {
                 let path = self.router.path_of(session.now, head.flow, paths);
-                room_on(path, paths).map(|path| (path, class::ROUTED))
+                let path = room_on(path, paths)?;
+                self.router.count(session.now, (head.flow, size), paths);
+                Ok((path, class::ROUTED))
             }
             Lane::LowLatency | Lane::Redundant => {
                 let fastest = paths.iter().min_by_key(|path| (path.min_rtt, path.id));
@@ -241,8 +241,7 @@ impl Choice {
             }
             self.striped.remove(&head.flow);
         }
-        let is_backlogged = now.since(head.backlogged_since) >= PATIENCE;
-        if !(is_backlogged && pays(paths) && self.make_room(now)) {
+        if !(self.router.is_bulk(head.flow) && pays(paths) && self.make_room(now)) {
             return Lane::Routed;
         }
         self.striped.insert(head.flow, now);
@@ -260,7 +259,7 @@ impl Choice {
 
 /// Whether striping over these paths carries enough more than the best of them.
 fn pays(paths: &[PathView]) -> bool {
-    let rates = paths.iter().map(|path| path.rate.as_bits());
+    let rates = paths.iter().map(|path| capacity(path).as_bits());
     let (sum, best) = rates.fold((0, 0), |(sum, best), rate| (sum + rate, rate.max(best)));
     sum as f64 >= best as f64 * GAIN && best > Rate::ZERO.as_bits() && spread(paths) <= MOST_SPREAD
 }
@@ -342,7 +341,7 @@ pub(crate) mod tests {
             id: PathId(id),
             budget: 100_000,
             ready_at: Time::ZERO,
-            window: 100_000,
+            window: (mbit * 2_500.0) as u64,
             in_flight: 0,
             rtt: Span::from_millis(20),
             min_rtt: Span::from_millis(20),
@@ -361,6 +360,20 @@ pub(crate) mod tests {
 
     fn fill(entry: &mut Entry<Length>, lane: Lane, flow: u32, count: usize) {
         (0..count).for_each(|_| entry.push(Time::ZERO, flow, Parcel { data: Length(1200), lane }));
+    }
+
+    /// Sends 20 Mbit/s of one flow for 220 ms; returns the class of the last packet. Two more wait then.
+    fn greedy(entry: &mut Entry<Length>, paths: &[PathView]) -> u8 {
+        let mut class = class::ROUTED;
+        for millis in 0..220 {
+            for _ in 0..2 + 2 * u32::from(millis == 219) {
+                entry.push(at(millis).now, 1, Parcel { data: Length(1250), lane: Lane::Auto });
+            }
+            for _ in 0..2 {
+                class = sent(&entry.next(&at(millis), paths)).unwrap().1;
+            }
+        }
+        class
     }
 
     fn sent(pulled: &Pulled<Length>) -> Option<(u32, u8)> {
@@ -397,12 +410,10 @@ pub(crate) mod tests {
     #[test]
     fn auto_stripes_a_flow_that_one_path_cannot_carry() {
         let mut entry = Entry::new(QueueLimits::default());
-        fill(&mut entry, Lane::Auto, 1, 40);
         let mut paths = [view(0, 20.0), view(1, 10.0)];
-        assert_eq!(sent(&entry.next(&at(0), &paths)), Some((0, class::ROUTED)));
-        assert_eq!(sent(&entry.next(&at(60), &paths)).unwrap().1, class::STRIPED);
+        assert_eq!(greedy(&mut entry, &paths), class::STRIPED);
         paths[0].budget = 0;
-        assert_eq!(sent(&entry.next(&at(61), &paths)), Some((1, class::STRIPED)));
+        assert_eq!(sent(&entry.next(&at(230), &paths)), Some((1, class::STRIPED)));
         assert_eq!(entry.place_of(1), Some(FlowPlace { path: None }));
     }
 
@@ -419,8 +430,7 @@ pub(crate) mod tests {
             (far_apart(100), class::STRIPED),
         ] {
             let mut entry = Entry::new(QueueLimits::default());
-            fill(&mut entry, Lane::Auto, 1, 40);
-            assert_eq!(sent(&entry.next(&at(60), &paths)).unwrap().1, class);
+            assert_eq!(greedy(&mut entry, &paths), class);
         }
     }
 

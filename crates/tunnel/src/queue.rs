@@ -127,8 +127,6 @@ struct FlowQueue<T> {
     bytes: usize,
     deficit: i64,
     codel: Codel,
-    /// Since when it has had packets without a break.
-    backlogged_since: Time,
 }
 
 /// CoDel's state (RFC 8289 §5).
@@ -146,8 +144,6 @@ pub struct Head<'a, T> {
     pub flow: u32,
     /// Its oldest packet.
     pub packet: &'a T,
-    /// Since when the flow has had packets without a break.
-    pub backlogged_since: Time,
     /// Bytes of the flow in the queue.
     pub bytes: usize,
 }
@@ -203,12 +199,9 @@ impl<T: Queueable> FairQueue<T> {
             }
             let number = self.number();
             self.lists[0].fresh.push_back(Turn { number, flow });
-            self.flows.insert(flow, FlowQueue::new(now));
+            self.flows.insert(flow, FlowQueue::new());
         }
         if let Some(queue) = self.flows.get_mut(&flow) {
-            if queue.packets.is_empty() {
-                queue.backlogged_since = now;
-            }
             queue.packets.push_back((now, packet));
             queue.bytes += size;
             self.bytes += size;
@@ -361,7 +354,7 @@ impl<T: Queueable> FairQueue<T> {
         let Some(queue) = self.flows.get_mut(&flow) else { return Look::Empty };
         self.bytes -= queue.control_delay(now, &mut self.counts);
         let Some((_, packet)) = queue.packets.front() else { return Look::Empty };
-        let head = Head { flow, packet, backlogged_since: queue.backlogged_since, bytes: queue.bytes };
+        let head = Head { flow, packet, bytes: queue.bytes };
         let choice = match choose(&head) {
             Ok(choice) => choice,
             Err(want) => return Look::Waits(want),
@@ -408,14 +401,8 @@ impl<T: Queueable> FlowQueue<T> {
 }
 
 impl<T> FlowQueue<T> {
-    fn new(now: Time) -> Self {
-        Self {
-            packets: VecDeque::new(),
-            bytes: 0,
-            deficit: QUANTUM,
-            codel: Codel::default(),
-            backlogged_since: now,
-        }
+    fn new() -> Self {
+        Self { packets: VecDeque::new(), bytes: 0, deficit: QUANTUM, codel: Codel::default() }
     }
 }
 

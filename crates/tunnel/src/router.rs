@@ -1,17 +1,17 @@
 //! Flow routing: each inner flow stays on one path (SAFIRE [S1, S2]).
 //!
-//! A new flow takes the path with the largest `α/(N + 1)`: α is the path's delivery rate, N the number of active flows
-//! on it. The paper estimates α as `min(C, k·MSS/(RTT·√ε))`; here the session's congestion control has measured the
-//! rate, which includes both terms.
+//! A new flow takes the path with the highest `α/(N + 1)`: α is the path's [`capacity`], N how many active flows it
+//! carries. The paper estimates α as `min(C, k·MSS/(RTT·√ε))`; here congestion control has found the window, which
+//! includes both terms.
 //!
-//! A flow keeps its path, because packets of one flow on two paths would overtake each other. It moves when its path is
-//! no longer offered. It also moves at a pause longer than the difference of the paths' delays ("flowlet"), if another
-//! path is [`BETTER`] times as good.
+//! A flow keeps its path, since its packets on two paths would overtake each other. It moves when its path is no longer
+//! offered, and at a pause longer than the difference of the paths' delays ("flowlet"), when another path has become
+//! [`BETTER`] times as good.
 
 use std::collections::BTreeMap;
 
 use anabranch_engine::PathView;
-use anabranch_wire::{PathId, Span, Time};
+use anabranch_wire::{PathId, Rate, Span, Time};
 
 /// A flow counts as active for this long after a packet.
 const ACTIVE: Span = Span::from_secs(2);
@@ -20,6 +20,12 @@ const MEMORY: Span = Span::from_secs(60);
 /// Another path must be this many times as good for a flow to move at a pause.
 const BETTER: f64 = 1.5;
 const MOST_FLOWS: usize = 4096;
+/// How long a flow's rate is measured.
+const MEASURE: Span = Span::from_millis(200);
+/// A flow is bulk from so many bytes in [`MEASURE`] on, which is 5 Mbit/s,
+const BULK: u64 = 128 << 10;
+/// and from this share of its path's capacity on.
+const FULL: f64 = 0.7;
 /// How often inactive flows are looked for.
 const SWEEP: Span = Span::from_millis(500);
 
@@ -36,6 +42,11 @@ struct Assigned {
     path: PathId,
     last: Time,
     is_active: bool,
+    /// Bytes sent since the measurement began.
+    bytes: u64,
+    since: Time,
+    /// The last measurement.
+    is_bulk: bool,
 }
 
 impl FlowRouter {
@@ -50,6 +61,27 @@ impl FlowRouter {
         };
         self.note(now, flow, path);
         path
+    }
+
+    /// Counts a packet of this many bytes that leaves on the flow's path.
+    pub fn count(&mut self, now: Time, (flow, bytes): (u32, u64), paths: &[PathView]) {
+        let Some(assigned) = self.flows.get_mut(&flow) else { return };
+        assigned.bytes += bytes;
+        let span = now.since(assigned.since);
+        if span >= MEASURE {
+            let own = paths.iter().find(|path| path.id == assigned.path).map_or(Rate::ZERO, capacity);
+            let rate = Rate::from_bytes_in(assigned.bytes, span);
+            let fills = rate.as_bits() as f64 >= own.as_bits() as f64 * FULL;
+            assigned.is_bulk = fills || rate >= Rate::from_bytes_in(BULK, MEASURE);
+            (assigned.bytes, assigned.since) = (0, now);
+        }
+    }
+
+    /// Whether one path may be too little for a flow. Whether the flow fills its path is not visible here: a loss-based
+    /// sender inside waits for the queue of the link, not for ours.
+    #[must_use]
+    pub fn is_bulk(&self, flow: u32) -> bool {
+        self.flows.get(&flow).is_some_and(|assigned| assigned.is_bulk)
     }
 
     /// How many flows were active on a path recently.
@@ -67,7 +99,7 @@ impl FlowRouter {
     /// `α/(N + 1)` of a path, for a flow that is already on `own`.
     fn worth(&self, path: &PathView, own: Option<PathId>) -> f64 {
         let others = self.active_on(path.id) - u32::from(own == Some(path.id)).min(self.active_on(path.id));
-        path.rate.as_bits() as f64 / f64::from(others + 1)
+        capacity(path).as_bits() as f64 / f64::from(others + 1)
     }
 
     fn best(&self, own: Option<PathId>, paths: &[PathView]) -> PathId {
@@ -94,9 +126,15 @@ impl FlowRouter {
                 self.leave(oldest);
             }
         }
-        if let Some(before) = self.flows.insert(flow, Assigned { path, last: now, is_active: true }) {
+        let mut assigned =
+            Assigned { path, last: now, is_active: true, bytes: 0, since: now, is_bulk: false };
+        if let Some(before) = self.flows.get(&flow).copied() {
             self.leave(before);
+            if before.path == path {
+                assigned = Assigned { last: now, is_active: true, ..before };
+            }
         }
+        self.flows.insert(flow, assigned);
         *self.active.entry(path).or_default() += 1;
     }
 
@@ -125,6 +163,12 @@ impl FlowRouter {
     }
 }
 
+/// What a path carries: a window per round trip, or its delivery rate if that is higher. An idle path delivers little.
+#[must_use]
+pub fn capacity(path: &PathView) -> Rate {
+    path.rate.max(Rate::from_bytes_in(path.window, path.rtt.max(path.min_rtt)))
+}
+
 /// The largest difference of the paths' one-way delays.
 #[must_use]
 pub fn spread(paths: &[PathView]) -> Span {
@@ -135,8 +179,6 @@ pub fn spread(paths: &[PathView]) -> Span {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_wire::Rate;
-
     use super::*;
     use crate::entry::tests::view;
 
@@ -167,6 +209,31 @@ mod tests {
         assert_eq!(router.path_of(at(200), 7, &changed), PathId(1), "a pause longer than 50 ms");
         assert_eq!(router.path_of(at(400), 7, &even), PathId(1), "not far better");
         assert_eq!((router.active_on(PathId(0)), router.active_on(PathId(1))), (0, 1));
+    }
+
+    #[test]
+    fn an_idle_path_is_worth_its_window() {
+        let mut router = FlowRouter::default();
+        let mut paths = [view(0, 50.0), view(1, 20.0)];
+        // It has delivered next to nothing so far.
+        paths[0].rate = Rate::from_mbit(0.1);
+        assert_eq!(router.path_of(at(0), 7, &paths), PathId(0));
+    }
+
+    #[test]
+    fn a_flow_is_bulk_from_seven_tenths_of_its_path_or_five_mbit_on() {
+        // 10 Mbit/s are 12,500 bytes in 10 ms.
+        for (mbit, bytes, is_bulk) in
+            [(4.0, 3_300, false), (4.0, 3_600, true), (50.0, 6_000, false), (50.0, 6_600, true)]
+        {
+            let paths = [view(0, mbit)];
+            let mut router = FlowRouter::default();
+            for step in 0..=20 {
+                router.path_of(at(step * 10), 7, &paths);
+                router.count(at(step * 10), (7, bytes), &paths);
+            }
+            assert_eq!(router.is_bulk(7), is_bulk, "{bytes}");
+        }
     }
 
     #[test]
