@@ -5,8 +5,9 @@
 //! includes both terms.
 //!
 //! A flow keeps its path, since its packets on two paths would overtake each other. It moves when its path is no longer
-//! offered, and at a pause longer than the difference of the paths' delays ("flowlet"), when another path has become
-//! [`BETTER`] times as good.
+//! offered, and when another path has become [`BETTER`] times as good: at a pause longer than the difference of the paths'
+//! delays ("flowlet"), or [`STAY`] after it came. Without the latter, a flow without pauses that had to leave a
+//! path for a moment would never return.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,11 @@ use anabranch_wire::{PathId, Rate, Span, Time};
 const ACTIVE: Span = Span::from_secs(2);
 /// A flow is forgotten after this long without a packet.
 const MEMORY: Span = Span::from_secs(60);
+/// A flow without pauses may move after so long on a path.
+const STAY: Span = Span::from_secs(3);
 /// Another path must be this many times as good for a flow to move at a pause.
 const BETTER: f64 = 1.5;
+/// Most flows in the table.
 const MOST_FLOWS: usize = 4096;
 /// How long a flow's rate is measured.
 const MEASURE: Span = Span::from_millis(200);
@@ -42,6 +46,8 @@ struct Assigned {
     path: PathId,
     last: Time,
     is_active: bool,
+    /// When it came to the path.
+    came: Time,
     /// Bytes sent since the measurement began.
     bytes: u64,
     since: Time,
@@ -55,7 +61,9 @@ impl FlowRouter {
         self.sweep(now);
         let known = self.flows.get(&flow).copied();
         let path = match known.filter(|known| paths.iter().any(|path| path.id == known.path)) {
-            Some(known) if now.since(known.last) <= spread(paths) => known.path,
+            Some(known) if now.since(known.last) <= spread(paths) && now.since(known.came) < STAY => {
+                known.path
+            }
             Some(known) => self.better(known.path, paths),
             None => self.best(None, paths),
         };
@@ -127,7 +135,7 @@ impl FlowRouter {
             }
         }
         let mut assigned =
-            Assigned { path, last: now, is_active: true, bytes: 0, since: now, is_bulk: false };
+            Assigned { path, last: now, is_active: true, came: now, bytes: 0, since: now, is_bulk: false };
         if let Some(before) = self.flows.get(&flow).copied() {
             self.leave(before);
             if before.path == path {
@@ -170,8 +178,7 @@ pub fn capacity(path: &PathView) -> Rate {
 }
 
 /// The largest difference of the paths' one-way delays.
-#[must_use]
-pub fn spread(paths: &[PathView]) -> Span {
+fn spread(paths: &[PathView]) -> Span {
     let longest = paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO);
     let shortest = paths.iter().map(|path| path.min_rtt).min().unwrap_or(Span::ZERO);
     longest.saturating_sub(shortest) / 2
@@ -209,6 +216,17 @@ mod tests {
         assert_eq!(router.path_of(at(200), 7, &changed), PathId(1), "a pause longer than 50 ms");
         assert_eq!(router.path_of(at(400), 7, &even), PathId(1), "not far better");
         assert_eq!((router.active_on(PathId(0)), router.active_on(PathId(1))), (0, 1));
+    }
+
+    #[test]
+    fn a_flow_without_pauses_returns_to_a_far_better_path() {
+        let mut router = FlowRouter::default();
+        let mut paths = [view(0, 50.0), view(1, 20.0)];
+        (paths[1].rtt, paths[1].min_rtt) = (Span::from_millis(120), Span::from_millis(120));
+        assert_eq!(router.path_of(at(0), 7, &paths[1..]), PathId(1), "the other is not offered");
+        let moves: Vec<u32> = (1..400).map(|step| router.path_of(at(step * 10), 7, &paths).0).collect();
+        assert_eq!(moves.iter().filter(|path| **path == 1).count(), 299);
+        assert!(moves.is_sorted_by(|a, b| a >= b), "it moves once");
     }
 
     #[test]
