@@ -24,7 +24,7 @@ use anabranch_wire::{DatagramFrame, PathId, Payload, Rate, Span, Time};
 use smallvec::SmallVec;
 
 use crate::queue::{FairQueue, Head, QueueCounts, QueueLimits, Queueable, Want};
-use crate::router::{FlowRouter, capacity};
+use crate::router::FlowRouter;
 
 /// Datagram classes of the tunnel: types of service for relays and for the far end.
 pub mod class {
@@ -242,11 +242,18 @@ impl Choice {
             }
             self.striped.remove(&head.flow);
         }
-        if !(self.router.is_bulk(head.flow) && pays(paths) && self.make_room(now)) {
+        if !(self.router.is_bulk(head.flow) && self.pays(paths) && self.make_room(now)) {
             return Lane::Routed;
         }
         self.striped.insert(head.flow, now);
         Lane::Striped
+    }
+
+    /// Whether striping over these paths carries enough more than the best of them.
+    fn pays(&self, paths: &[PathView]) -> bool {
+        let rates = paths.iter().map(|path| self.router.capacity(path).as_bits());
+        let (sum, best) = rates.fold((0, 0), |(sum, best), rate| (sum + rate, rate.max(best)));
+        sum as f64 >= best as f64 * GAIN && best > Rate::ZERO.as_bits() && base_spread(paths) <= MOST_SPREAD
     }
 
     /// Room for one more striped flow.
@@ -256,13 +263,6 @@ impl Choice {
         }
         self.striped.len() < MOST_STRIPED
     }
-}
-
-/// Whether striping over these paths carries enough more than the best of them.
-fn pays(paths: &[PathView]) -> bool {
-    let rates = paths.iter().map(|path| capacity(path).as_bits());
-    let (sum, best) = rates.fold((0, 0), |(sum, best), rate| (sum + rate, rate.max(best)));
-    sum as f64 >= best as f64 * GAIN && best > Rate::ZERO.as_bits() && base_spread(paths) <= MOST_SPREAD
 }
 
 /// The difference of the paths' one-way delays without queues.

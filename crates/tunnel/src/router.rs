@@ -1,8 +1,8 @@
 //! Flow routing: each inner flow stays on one path (SAFIRE [S1, S2]).
 //!
-//! A new flow takes the path with the highest `α/(N + 1)`: α is the path's [`capacity`], N how many active flows it
-//! carries. The paper estimates α as `min(C, k·MSS/(RTT·√ε))`; here congestion control has found the window, which
-//! includes both terms.
+//! A new flow takes the path with the highest `α/(N + 1)`: α is the path's [capacity](FlowRouter::capacity), N how many active flows it
+//! carries. The paper estimates α as `min(C, k·MSS/(RTT·√ε))`; here congestion control has measured what a path
+//! delivers, which includes both terms.
 //!
 //! A flow keeps its path, since its packets on two paths would overtake each other. It moves when its path is no longer
 //! offered, and when another path has become [`BETTER`] times as good: at a pause longer than the difference of the paths'
@@ -37,8 +37,15 @@ const SWEEP: Span = Span::from_millis(500);
 #[derive(Debug, Default)]
 pub struct FlowRouter {
     flows: BTreeMap<u32, Assigned>,
-    active: BTreeMap<PathId, u32>,
+    loads: BTreeMap<PathId, Load>,
     swept_at: Time,
+}
+
+/// The flows on a path that were active recently.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    flows: u32,
+    bulk: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,14 +82,18 @@ impl FlowRouter {
     pub fn count(&mut self, now: Time, (flow, bytes): (u32, u64), paths: &[PathView]) {
         let Some(assigned) = self.flows.get_mut(&flow) else { return };
         assigned.bytes += bytes;
-        let span = now.since(assigned.since);
-        if span >= MEASURE {
-            let own = paths.iter().find(|path| path.id == assigned.path).map_or(Rate::ZERO, capacity);
-            let rate = Rate::from_bytes_in(assigned.bytes, span);
-            let fills = rate.as_bits() as f64 >= own.as_bits() as f64 * FULL;
-            assigned.is_bulk = fills || rate >= Rate::from_bytes_in(BULK, MEASURE);
-            (assigned.bytes, assigned.since) = (0, now);
+        let (span, id) = (now.since(assigned.since), assigned.path);
+        if span < MEASURE {
+            return;
         }
+        let rate = Rate::from_bytes_in(assigned.bytes, span);
+        (assigned.bytes, assigned.since) = (0, now);
+        let before = *assigned;
+        let own = paths.iter().find(|path| path.id == id).map_or(Rate::ZERO, |path| self.capacity(path));
+        let fills = rate.as_bits() as f64 >= own.as_bits() as f64 * FULL;
+        let is_bulk = fills || rate >= Rate::from_bytes_in(BULK, MEASURE);
+        self.leave(before);
+        self.enter(flow, Assigned { is_bulk, ..before });
     }
 
     /// Whether one path may be too little for a flow. Whether the flow fills its path is not visible here: a loss-based
@@ -95,7 +106,7 @@ impl FlowRouter {
     /// How many flows were active on a path recently.
     #[must_use]
     pub fn active_on(&self, path: PathId) -> u32 {
-        self.active.get(&path).copied().unwrap_or(0)
+        self.loads.get(&path).map_or(0, |load| load.flows)
     }
 
     /// The path of a known flow.
@@ -107,7 +118,7 @@ impl FlowRouter {
     /// `α/(N + 1)` of a path, for a flow that is already on `own`.
     fn worth(&self, path: &PathView, own: Option<PathId>) -> f64 {
         let others = self.active_on(path.id) - u32::from(own == Some(path.id)).min(self.active_on(path.id));
-        capacity(path).as_bits() as f64 / f64::from(others + 1)
+        self.capacity(path).as_bits() as f64 / f64::from(others + 1)
     }
 
     fn best(&self, own: Option<PathId>, paths: &[PathView]) -> PathId {
@@ -142,13 +153,32 @@ impl FlowRouter {
                 assigned = Assigned { last: now, is_active: true, ..before };
             }
         }
-        self.flows.insert(flow, assigned);
-        *self.active.entry(path).or_default() += 1;
+        self.enter(flow, assigned);
     }
 
+    fn enter(&mut self, flow: u32, assigned: Assigned) {
+        let load = self.loads.entry(assigned.path).or_default();
+        load.flows += u32::from(assigned.is_active);
+        load.bulk += u32::from(assigned.is_active && assigned.is_bulk);
+        self.flows.insert(flow, assigned);
+    }
+
+    /// Takes a flow off its path's load.
     fn leave(&mut self, assigned: Assigned) {
-        if let Some(count) = self.active.get_mut(&assigned.path).filter(|_| assigned.is_active) {
-            *count = count.saturating_sub(1);
+        if let Some(load) = self.loads.get_mut(&assigned.path).filter(|_| assigned.is_active) {
+            load.flows = load.flows.saturating_sub(1);
+            load.bulk = load.bulk.saturating_sub(u32::from(assigned.is_bulk));
+        }
+    }
+
+    /// α: the delivery rate of a path with bulk flows. Other paths deliver little, so a window per round trip counts
+    /// if that is more. Under bulk flows it would be too much: their senders may limit themselves, and the window is
+    /// then larger than what the path carries.
+    #[must_use]
+    pub fn capacity(&self, path: &PathView) -> Rate {
+        match self.loads.get(&path.id) {
+            Some(load) if load.bulk > 0 => path.rate,
+            _ => path.rate.max(Rate::from_bytes_in(path.window, path.rtt.max(path.min_rtt))),
         }
     }
 
@@ -157,24 +187,19 @@ impl FlowRouter {
             return;
         }
         self.swept_at = now;
-        let active = &mut self.active;
+        let loads = &mut self.loads;
         self.flows.retain(|_, assigned| {
             if assigned.is_active && now.since(assigned.last) > ACTIVE {
                 assigned.is_active = false;
-                if let Some(count) = active.get_mut(&assigned.path) {
-                    *count = count.saturating_sub(1);
+                if let Some(load) = loads.get_mut(&assigned.path) {
+                    load.flows = load.flows.saturating_sub(1);
+                    load.bulk = load.bulk.saturating_sub(u32::from(assigned.is_bulk));
                 }
             }
             now.since(assigned.last) <= MEMORY
         });
-        active.retain(|_, count| *count > 0);
+        loads.retain(|_, load| load.flows > 0);
     }
-}
-
-/// What a path carries: a window per round trip, or its delivery rate if that is higher. An idle path delivers little.
-#[must_use]
-pub fn capacity(path: &PathView) -> Rate {
-    path.rate.max(Rate::from_bytes_in(path.window, path.rtt.max(path.min_rtt)))
 }
 
 /// The largest difference of the paths' one-way delays.
