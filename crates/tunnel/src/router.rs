@@ -5,7 +5,7 @@
 //! delivers, which includes both terms.
 //!
 //! A flow keeps its path, since its packets on two paths would overtake each other. It moves when its path is no longer
-//! offered, and when another path has become [`BETTER`] times as good: at a pause longer than the difference of the paths'
+//! offered, and when another path has become [`BETTER`] times as good or carries no flow while this one carries several: at a pause longer than the difference of the paths'
 //! delays ("flowlet"), or [`STAY`] after it came. Without the latter, a flow without pauses that had to leave a
 //! path for a moment would never return.
 
@@ -131,6 +131,11 @@ impl FlowRouter {
     }
 
     fn better(&self, own: PathId, paths: &[PathView]) -> PathId {
+        // Nobody knows what an unused path carries: one of several flows finds out.
+        let unused = paths.iter().find(|path| path.id != own && self.active_on(path.id) == 0);
+        if let Some(unused) = unused.filter(|_| self.active_on(own) > 1) {
+            return unused.id;
+        }
         let best = self.best(Some(own), paths);
         let worth = |id: PathId| {
             paths.iter().find(|path| path.id == id).map_or(0.0, |path| self.worth(path, Some(own)))
@@ -178,7 +183,7 @@ impl FlowRouter {
     pub fn capacity(&self, path: &PathView) -> Rate {
         match self.loads.get(&path.id) {
             Some(load) if load.bulk > 0 => path.rate,
-            _ => path.rate.max(Rate::from_bytes_in(path.window, path.rtt.max(path.min_rtt))),
+            _ => path.rate.max(Rate::from_bytes_in(path.window, path.min_rtt)),
         }
     }
 
@@ -252,6 +257,22 @@ mod tests {
         let moves: Vec<u32> = (1..400).map(|step| router.path_of(at(step * 10), 7, &paths).0).collect();
         assert_eq!(moves.iter().filter(|path| **path == 1).count(), 299);
         assert!(moves.is_sorted_by(|a, b| a >= b), "it moves once");
+    }
+
+    #[test]
+    fn one_of_several_flows_tries_an_unused_path() {
+        let mut router = FlowRouter::default();
+        let mut paths = [view(0, 50.0), view(1, 20.0)];
+        // Its window is still small, and its round trip long.
+        (paths[1].window, paths[1].rtt, paths[1].min_rtt) =
+            (14_000, Span::from_millis(120), Span::from_millis(120));
+        paths[1].rate = Rate::from_mbit(0.1);
+        for millis in (0..3100).step_by(10) {
+            for flow in 0..8 {
+                router.path_of(at(millis), flow, &paths);
+            }
+        }
+        assert_eq!((router.active_on(PathId(0)), router.active_on(PathId(1))), (7, 1));
     }
 
     #[test]
