@@ -134,8 +134,7 @@ pub(crate) struct Streams<P> {
     window: Window,
     /// The session's limit when credit for unread bytes was last asked for.
     asked_at: u64,
-    pieces: usize,
-    waiting_bytes: u64,
+    waiting: Waiting,
     opened_there: u64,
     side: Side,
     /// Whether the application waits for a stream.
@@ -143,6 +142,13 @@ pub(crate) struct Streams<P> {
     // Up to here receiving needs the fields.
     opening: Opening,
     reservation: Reservation,
+}
+
+/// What waits for earlier bytes, over all streams.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiting {
+    pieces: usize,
+    bytes: u64,
 }
 
 /// The streams that each end has opened and may open.
@@ -204,8 +210,7 @@ impl<P: Payload> Streams<P> {
             reservation,
             buffered: 0,
             unsent: 0,
-            pieces: 0,
-            waiting_bytes: 0,
+            waiting: Waiting::default(),
             redundant: 0,
         }
     }
@@ -460,7 +465,7 @@ impl<P: Payload> Streams<P> {
     }
 
     pub(crate) fn waiting_bytes(&self) -> u64 {
-        self.waiting_bytes
+        self.waiting.bytes
     }
 
     pub(crate) fn highest_received(&self) -> u64 {

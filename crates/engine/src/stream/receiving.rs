@@ -11,7 +11,7 @@ use crate::event::{Event, ProtocolError};
 impl<P: Payload> Streams<P> {
     /// False when the frame would add a waiting piece although their number is at its limit.
     pub(crate) fn admits(&self, frame: &StreamFrame<P>) -> bool {
-        self.pieces < MAX_PIECES.min((self.window.size() / PIECE_COST) as usize)
+        self.waiting.pieces < MAX_PIECES.min((self.window.size() / PIECE_COST) as usize)
             || self.table.get(frame.stream).is_some_and(|stream| frame.offset <= stream.recv.received())
     }
 
@@ -90,8 +90,8 @@ impl<P: Payload> Streams<P> {
             stream.recv.announced = true;
             events.push_back(Event::StreamReadable(id));
         }
-        self.waiting_bytes = self.waiting_bytes + bytes - bytes_before;
-        self.pieces = self.pieces + pieces - pieces_before;
+        self.waiting.bytes = self.waiting.bytes + bytes - bytes_before;
+        self.waiting.pieces = self.waiting.pieces + pieces - pieces_before;
         self.received += inserted.advance;
         if self.limits.independent_streams && self.is_short_of_credit() {
             self.asked_at = self.window.limit;
@@ -137,8 +137,8 @@ impl<P: Payload> Streams<P> {
             stream.recv.announced = true;
             events.push_back(Event::StreamReadable(id));
         }
-        self.waiting_bytes = self.waiting_bytes + bytes - bytes_before;
-        self.pieces = self.pieces + pieces - pieces_before;
+        self.waiting.bytes = self.waiting.bytes + bytes - bytes_before;
+        self.waiting.pieces = self.waiting.pieces + pieces - pieces_before;
         self.received += advance;
         self.read += read_now - read_before;
         if self.window.is_due(self.read) {
