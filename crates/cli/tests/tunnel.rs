@@ -7,6 +7,8 @@ mod common;
 mod kill;
 #[path = "tunnel/mtu.rs"]
 mod mtu;
+#[path = "tunnel/speed.rs"]
+mod speed;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
