@@ -172,7 +172,7 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     fleet::heard(&relays, &hints[..2]).await;
     let record = Arc::new(Record::default());
     let pids = each as u32 / 6;
-    let left = Clients { hints: &hints[..2], made: later, ..all };
+    let left = Clients { hints: &hints[..2], record: &record, made: later, ..all };
     finish(left.ask(41, 30, pids).await).await;
     let taken = record.taken();
     assert!(
