@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anabranch_engine::cc::RuleKind;
 use anabranch_net::{NodeKey, PathRules};
 use anabranch_node::{NodeBuilder, RelayRoute, keyfile, parse_rule};
 use anabranch_service::http::{self, Door, HttpSettings};
@@ -17,6 +18,7 @@ use crate::context::OUTPUT;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;
+use crate::values;
 
 /// Options of both ends.
 #[derive(Args, Clone, Debug)]
@@ -30,6 +32,10 @@ pub struct EndOptions {
     /// Carry TCP connections as packets, not as streams
     #[arg(long)]
     pub no_streams: bool,
+    /// Congestion control of this end; `bbr` carries more over links that lose packets
+    #[arg(long, value_name = "NAME", default_value_t = session_config().cc.rule, help_heading = "Network")]
+    #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
+    pub cc: RuleKind,
     /// Key file [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
@@ -89,7 +95,9 @@ impl EndOptions {
     #[must_use]
     pub fn node(&self, key: NodeKey, rules: PathRules) -> NodeBuilder {
         let node = self.granted.node().key(key).relays(self.relays.clone());
-        node.session(session_config()).path_rules(rules)
+        let mut session = session_config();
+        session.cc.rule = self.cc;
+        node.session(session).path_rules(rules)
     }
 
     /// Serves metrics, if they are wanted, until the result is dropped.
