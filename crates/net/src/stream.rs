@@ -104,8 +104,8 @@ impl Stream {
         Ok(piece)
     }
 
-    /// Waits for bytes and adds those at hand to `pieces` without a copy: at most `most` bytes, in no more pieces than `pieces` has
-    /// room for. False at the stream's end.
+    /// Waits for bytes and adds those that have arrived to `pieces`, without a copy: at most `most` bytes, in no more
+    /// pieces than the vector has room for. False at the stream's end.
     ///
     /// # Errors
     /// As of [`Stream::read_chunk`].

@@ -243,10 +243,10 @@ impl Noted {
         let (lane, paths, reason) = match (self.lane, place) {
             (Lane::Auto, None) => ("routed", vec![], "no packet of it came recently"),
             (Lane::Auto, Some(FlowPlace { path: None })) => {
-                ("striped", all.to_vec(), "one path cannot carry it, and all together can")
+                ("striped", all.to_vec(), "a bulk flow, and all paths together carry more")
             }
             (Lane::Auto, Some(_)) => {
-                ("routed", path.into_iter().collect(), "one path can carry it, or striping does not pay")
+                ("routed", path.into_iter().collect(), "no bulk flow, or striping does not pay")
             }
             (Lane::Routed, _) => {
                 ("routed", path.into_iter().collect(), "its class, or the lane that was set")

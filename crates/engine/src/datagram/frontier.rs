@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 /// How long the order on the paths proves nothing after one of them broke it.
 const DISTRUST: Span = Span::from_secs(2);
 
-/// What the paths have delivered of one lane.
+/// The highest place of one lane that each path has delivered.
 #[derive(Debug, Default)]
 pub(crate) struct Frontier {
     paths: SmallVec<[Progress; 4]>,

@@ -144,7 +144,7 @@ pub(crate) struct Streams<P> {
     reservation: Reservation,
 }
 
-/// What waits for earlier bytes, over all streams.
+/// Pieces and bytes of all streams that wait for earlier bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     pieces: usize,
