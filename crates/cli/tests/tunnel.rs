@@ -17,7 +17,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::netns::{CEILING, Machines, Namespace, Side, run, three_links};
-use common::programs::{PROGRAM, Running, Scratch, wait_for};
+use common::programs::{PROGRAM, Running, Scratch, comes, wait_for};
 use common::{skip, within_three_attempts};
 
 /// An address of the far machine that stands for one on the Internet.
@@ -177,7 +177,8 @@ impl<'a> Tunnel<'a> {
     }
 }
 
-/// Returns the machine's network settings, to check that a tunnel leaves nothing behind.
+/// Returns the machine's network settings without the address that stands for the Internet, to check that a tunnel leaves
+/// nothing behind.
 fn state(machines: &Machines, side: Side) -> String {
     let show = |program: &str, words: &str| {
         let output = machines.command(side, program).args(words.split_whitespace()).output().unwrap();
@@ -189,9 +190,24 @@ fn state(machines: &Machines, side: Side) -> String {
         show("ip", "-4 route show table all"),
         show("nft", "list ruleset"),
         show("cat", "/proc/sys/net/ipv4/ip_forward"),
-        show("ip", "-o link show"),
+        show("ls", "/sys/class/net"),
     ];
-    shown.join("\n")
+    let all = shown.join("\n");
+    let mut lines: Vec<&str> = all.lines().filter(|line| !line.contains(PUBLIC)).collect();
+    // The order of routes changes when a link comes back.
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+/// Waits until the machine's network settings are as they were; otherwise names the differences.
+fn wait_for_state(machines: &Machines, side: Side, before: &str) {
+    if !comes(|| state(machines, side) == before) {
+        let now = state(machines, side);
+        let only = |this: &str, other: &str| -> Vec<String> {
+            this.lines().filter(|line| !other.lines().any(|o| o == *line)).map(Into::into).collect()
+        };
+        panic!("{side:?}: left behind {:#?}, missing {:#?}", only(&now, before), only(before, &now));
+    }
 }
 
 /// Whether this machine supports a tunnel; prints the reason if not.
@@ -262,15 +278,10 @@ fn a_killed_tunnel_leaves_nothing_behind_and_the_next_one_works() {
     let mut tunnel = Tunnel::up(&machines, &[]);
     assert_ne!(state(&machines, Side::Near), before[0]);
     tunnel.client.take().unwrap().kill();
-    // The test itself added the address that stands for the Internet.
-    let is_as_before = |side: Side, before: &str| {
-        let now = state(&machines, side);
-        now.lines().filter(|line| !line.contains(PUBLIC)).eq(before.lines())
-    };
-    wait_for("the client's rules to go", || is_as_before(Side::Near, &before[0]));
+    wait_for_state(&machines, Side::Near, &before[0]);
     tunnel.start_client(&[]);
     tunnel.server.take().unwrap().kill();
-    wait_for("the server's rules to go", || is_as_before(Side::Far, &before[1]));
+    wait_for_state(&machines, Side::Far, &before[1]);
 }
 
 #[test]
@@ -343,23 +354,18 @@ fn two_tunnels_of_one_machine_leave_each_other_alone() {
     let works = |tunnel: &Tunnel<'_>| tunnel.ping_to(&[tunnel.plan.inside]) > 0;
     assert!(works(&first) && works(&second));
     // One is killed, the other stays as it is.
-    let is_like = |side: Side, wanted: &str| state(&machines, side) == wanted;
     second.client.take().unwrap().kill();
-    wait_for("the second client's rules to go", || is_like(Side::Near, &with_first[0]));
+    wait_for_state(&machines, Side::Near, &with_first[0]);
     second.start_client(&["--to", "10.178.0.0/16"]);
     assert!(works(&first) && works(&second));
     second.server.take().unwrap().kill();
     second.client.take().unwrap().kill();
-    wait_for("the second server's rules to go", || is_like(Side::Far, &with_first[1]));
+    wait_for_state(&machines, Side::Far, &with_first[1]);
     assert!(works(&first));
     // Forwarding ends with the last tunnel that needs it.
     drop(first);
-    let is_as_before = |side: Side, before: &str| {
-        let now = state(&machines, side);
-        now.lines().filter(|line| !line.contains(PUBLIC)).eq(before.lines())
-    };
-    wait_for("the first server's rules to go", || is_as_before(Side::Far, &before[1]));
-    wait_for("the first client's rules to go", || is_as_before(Side::Near, &before[0]));
+    wait_for_state(&machines, Side::Far, &before[1]);
+    wait_for_state(&machines, Side::Near, &before[0]);
 }
 
 #[test]

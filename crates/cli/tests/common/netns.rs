@@ -13,6 +13,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// The rates in Mbit/s of the links of [`three_links`].
 pub const RATES: [u32; 3] = [50, 30, 20];
@@ -61,7 +63,22 @@ impl Machines {
             machines.join(link)?;
             machines.shape(link, *rate)?;
         }
+        machines.wait_for_links()?;
         Ok(machines)
+    }
+
+    /// Waits until the kernel reports every link as up: a busy machine notices this up to a second later.
+    fn wait_for_links(&self) -> Result<(), String> {
+        for side in [Side::Near, Side::Far] {
+            for _ in 0..250 {
+                let shown = run("ip", &format!("-n {} -br link show up", self.namespace(side).name()))?;
+                if shown.matches(" UP ").count() == self.links {
+                    break;
+                }
+                sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
     }
 
     fn join(&self, link: usize) -> Result<(), String> {

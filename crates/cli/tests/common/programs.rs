@@ -230,9 +230,17 @@ pub fn wait_for_part(directory: &Path, len: u64) {
 
 /// Waits until `is_so` holds.
 pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    assert!(comes(is_so), "{what} did not come");
+}
+
+/// Whether `is_so` holds within a minute.
+pub fn comes(is_so: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what} did not come");
+    while Instant::now() < deadline {
+        if is_so() {
+            return true;
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
+    false
 }

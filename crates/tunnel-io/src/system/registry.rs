@@ -107,7 +107,19 @@ impl Registry {
         let slot = free(&self.tunnels).ok_or(TunnelError::TooMany)?;
         let claim = Claim { slot, process: Process::current(), network: Some(network()) };
         self.tunnels.insert(interface.to_owned(), claim);
+        self.forget_strays();
         Ok(slot)
+    }
+
+    /// Forgets settings of network namespaces whose tunnels have lost their entry: the entry of an ended process gives way
+    /// to a tunnel of the same name in another namespace. The kernel gives the number of a namespace that is gone to a new
+    /// one, where such a setting would never be restored.
+    fn forget_strays(&mut self) {
+        for changed in &mut self.settings {
+            let network = Some(changed.network);
+            changed.users.retain(|user| self.tunnels.get(user).is_some_and(|claim| claim.network == network));
+        }
+        self.settings.retain(|changed| !changed.users.is_empty());
     }
 
     /// Takes back the changes of the tunnel with this name, and of all tunnels whose process is gone. A tunnel that
@@ -192,6 +204,7 @@ impl Registry {
             let resolver = registry.resolver.take();
             registry = Self { boot, resolver, ..Self::default() };
         }
+        registry.forget_strays();
         registry
     }
 
@@ -278,6 +291,27 @@ mod tests {
         assert!(registry.claim("one more").is_err());
         registry.tunnels.get_mut("7").unwrap().process.started += 1;
         assert_eq!(registry.claim("one more").unwrap(), 7, "in the place of one that has ended");
+    }
+
+    #[test]
+    fn a_setting_goes_with_the_entry_of_its_tunnel() {
+        let init = Process { id: 1, started: started(1).unwrap() };
+        let mut registry = Registry::default();
+        let changed = |network: u64, users: &[&str]| Changed {
+            network,
+            setting: "net/ipv4/ip_forward".to_owned(),
+            before: "0".to_owned(),
+            users: users.iter().map(|&user| user.to_owned()).collect(),
+        };
+        claim(&mut registry, "a", Process { started: init.started + 1, ..init });
+        claim(&mut registry, "b", init);
+        registry.tunnels.get_mut("a").unwrap().network = Some(1);
+        registry.settings = vec![changed(1, &["a"]), changed(network(), &["a", "b"])];
+        registry.forget_strays();
+        assert_eq!(registry.settings, [changed(1, &["a"]), changed(network(), &["b"])]);
+        // A tunnel of the same name here.
+        registry.claim("a").unwrap();
+        assert_eq!(registry.settings, [changed(network(), &["b"])]);
     }
 
     #[test]
