@@ -61,7 +61,7 @@ async fn settled() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_session_that_has_worked_holds_at_most_16_kib_with_three_paths() {
+async fn an_idle_session_that_has_worked_holds_at_most_15_kib_with_three_paths() {
     let (server, client) = (endpoint(1).await, endpoint(2).await);
     let mut target = Target::new(server.node(), server.local_addresses());
     target.pins = addresses(2).into_iter().zip(server.local_addresses()).collect();
@@ -74,17 +74,20 @@ async fn an_idle_session_that_has_worked_holds_at_most_16_kib_with_three_paths()
             });
         }
     });
-    // The endpoints' own memory is shared by all sessions, so open some before measuring.
+    // The endpoints' own memory is shared by all sessions, so some work before measuring.
     let mut sessions = open(&client, &target, 20).await;
+    for session in &sessions {
+        work(session).await;
+    }
     let before = settled().await;
     sessions.extend(open(&client, &target, 200).await);
     while !sessions.iter().all(|session| session.paths().len() == usize::from(PATHS)) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    for session in &sessions {
+    for session in &sessions[20..] {
         work(session).await;
     }
     let each = settled().await.saturating_sub(before) / (2 * 200);
     println!("{each} bytes an end and session");
-    assert!(each <= 16 << 10, "{each} bytes an end and session");
+    assert!(each <= 15 << 10, "{each} bytes an end and session");
 }
