@@ -38,10 +38,12 @@ use anabranch_net::{Config, Span};
 
 pub use account::{Account, Limits};
 pub use client::{Forward, Notice as ProxyNotice, Proxy, ProxyOptions};
-pub use copy::End;
+pub use control::Control;
+pub use copy::{End, carry, reset};
 pub use error::ProxyError;
-pub use exit::{Connector, Exit, ExitOptions, Notice as ExitNotice, Record, Resolver, Resolving};
-pub use meter::{ConnectionName, ConnectionStatus, Totals};
+pub use exit::{Connector, Exit, ExitOptions, Notice as ExitNotice, Record, Resolver, Resolving, dial};
+pub use head::{read_head, read_outcome};
+pub use meter::{ConnectionName, ConnectionStatus, Connections, Entered, Meter, Totals};
 pub use policy::{AddressRange, Policy, Verdict};
 pub use target::{HostName, NotATarget, Target};
 

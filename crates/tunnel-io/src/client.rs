@@ -12,9 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anabranch_net::{Clock, Config, DatagramMode, Session, Span};
+use anabranch_proxy::message::Head;
+use anabranch_proxy::{Connections, Control};
 use anabranch_tunnel::access::PrefixTable;
 use anabranch_tunnel::entry::class;
-use anabranch_tunnel::message::{Answer, Request, StreamHead, VERSION};
+use anabranch_tunnel::message::{Answer, Request, VERSION};
 use anabranch_tunnel::packet::Header;
 use anabranch_tunnel::policy::Policy;
 use ipnet::IpNet;
@@ -22,13 +24,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::control::Control;
 use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
 use crate::pump::{Link, from_device, inner_mtu, to_device};
 use crate::status::Status;
-use crate::streams::{self, Open, Taker};
+use crate::streams::{self, Taker};
 use crate::system::{ClientSystem, Slot, kill_switch};
 
 /// Inner MTU of a tunnel over ordinary paths.
@@ -120,7 +121,7 @@ pub struct Client {
     options: ClientOptions,
     link: Arc<Link>,
     clock: Clock,
-    open: Open,
+    open: Connections,
     /// Changes of the policy, for the server and the firewall.
     policy: watch::Sender<Policy>,
 }
@@ -147,7 +148,7 @@ impl Client {
         let link = Link::new(clock, (seed, MTU));
         link.set_policy(options.policy.clone());
         let policy = watch::Sender::new(options.policy.clone());
-        Arc::new(Self { options, link, clock, open: Open::default(), policy })
+        Arc::new(Self { options, link, clock, open: Connections::default(), policy })
     }
 
     /// The current session.
@@ -256,7 +257,7 @@ impl Client {
     async fn open(&self, session: &Session) -> Result<(Control, Welcome), TunnelError> {
         let opening = async {
             let mut stream = session.open_stream().await?;
-            stream.write_all(&StreamHead::Control.to_bytes()).await?;
+            stream.write_all(&Head::Control.to_bytes()).await?;
             let mut control = Control::new(stream);
             let networks = self.options.networks.clone();
             let policy = self.policy();

@@ -16,7 +16,6 @@
 //! `anabranch-tunnel` decides the lane and path of each packet, without I/O.
 
 pub mod client;
-mod control;
 pub mod device;
 mod error;
 pub mod guard;

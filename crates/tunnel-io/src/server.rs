@@ -14,22 +14,23 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use anabranch_net::{Clock, PublicKey, Session};
+use anabranch_proxy::message::Head;
+use anabranch_proxy::{Connections, Control, Target, read_head};
 use anabranch_tunnel::access::{Destinations, PrefixTable, Reach};
-use anabranch_tunnel::message::{Answer, Request, StreamHead, VERSION};
+use anabranch_tunnel::message::{Answer, Request, VERSION};
 use anabranch_tunnel::packet::Header;
 use ipnet::IpNet;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::client::MTU;
-use crate::control::Control;
 use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
 use crate::hosts::Hosts;
 use crate::pump::{Link, from_device, inner_mtu, to_device};
 use crate::status::Status;
-use crate::streams::{Exit, Open, read_head};
+use crate::streams::Exit;
 use crate::system::ServerSystem;
 
 /// How long a client may take to send its request.
@@ -112,7 +113,7 @@ pub struct Server {
     table: RwLock<Table>,
     clock: Clock,
     seed: u64,
-    open: Open,
+    open: Connections,
     device: Mutex<Option<Arc<Device>>>,
 }
 
@@ -128,7 +129,7 @@ impl Server {
             table: RwLock::default(),
             clock,
             seed,
-            open: Open::default(),
+            open: Connections::default(),
             device: Mutex::default(),
         })
     }
@@ -292,7 +293,7 @@ impl Server {
     /// Reads the client's request and answers it.
     async fn open(&self, session: &Session) -> Result<(Control, Joined), TunnelError> {
         let mut stream = session.accept_stream().await?;
-        if read_head(&mut stream).await? != StreamHead::Control {
+        if read_head(&mut stream).await? != Head::Control {
             return Err(TunnelError::Protocol("its first stream is not the control stream".into()));
         }
         let mut control = Control::new(stream);
@@ -339,7 +340,7 @@ impl Server {
         };
         if let Err(error) = control.send(&welcome).await {
             self.leave(session.peer(), joined.number);
-            return Err(error);
+            return Err(error.into());
         }
         Ok((control, joined))
     }
@@ -404,7 +405,7 @@ impl Server {
             let (exit, server) = (exit.clone(), self.clone());
             tokio::spawn(async move {
                 // A stream that is not a connection is dropped.
-                if let Ok(StreamHead::Connect(destination)) = read_head(&mut stream).await {
+                if let Ok(Head::Connect(Target::Address(destination))) = read_head(&mut stream).await {
                     let is_allowed = server.destinations().1.allow_stream(destination.ip());
                     exit.serve(stream, destination, is_allowed).await;
                 }

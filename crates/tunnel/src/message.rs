@@ -1,12 +1,12 @@
-//! The tunnel's messages: those over the control stream, and the head of each connection of the stream lane.
+//! The tunnel's messages over its control stream.
 //!
-//! The client opens a stream and sends [`StreamHead::Control`], then messages; each is a line of JSON of at most [`LONGEST`] bytes. It begins with
-//! [`Request::Hello`], with the policy for packets to it; the server answers with [`Answer::Welcome`] or [`Answer::Refused`]. The stream stays open: its end is the end of the tunnel.
+//! The client opens a stream with the head of a control stream (`anabranch-proxy`), then sends messages; each is a line of JSON of at most
+//! [`LONGEST`] bytes. The first is [`Request::Hello`], with the policy for packets to it; the server answers with [`Answer::Welcome`] or
+//! [`Answer::Refused`]. The stream stays open: its end is the end of the tunnel.
 //!
-//! In the stream lane the end that took a TCP connection opens a stream with [`StreamHead::Connect`]. The other end connects, answers with one byte
-//! ([`Connected`]), and from then on both carry bytes; an end of stream is a half-close.
+//! A connection of the stream lane is a stream like those between a proxy and its exit.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
@@ -100,97 +100,6 @@ pub fn write<M: Serialize>(message: &M) -> Vec<u8> {
     line
 }
 
-/// The first bytes of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamHead {
-    /// The control stream.
-    Control,
-    /// A TCP connection to this destination.
-    Connect(SocketAddr),
-}
-
-const CONTROL: u8 = 0;
-const CONNECT_V4: u8 = 4;
-const CONNECT_V6: u8 = 6;
-
-impl StreamHead {
-    /// The head's bytes.
-    #[must_use]
-    pub fn to_bytes(self) -> Vec<u8> {
-        match self {
-            Self::Control => vec![CONTROL],
-            Self::Connect(to) => {
-                let mut bytes = match to.ip() {
-                    IpAddr::V4(address) => [&[CONNECT_V4][..], &address.octets()].concat(),
-                    IpAddr::V6(address) => [&[CONNECT_V6][..], &address.octets()].concat(),
-                };
-                bytes.extend(to.port().to_be_bytes());
-                bytes
-            }
-        }
-    }
-
-    /// How many bytes follow this first one; `None` if no head begins with it.
-    #[must_use]
-    pub fn rest(first: u8) -> Option<usize> {
-        match first {
-            CONTROL => Some(0),
-            CONNECT_V4 => Some(6),
-            CONNECT_V6 => Some(18),
-            _ => None,
-        }
-    }
-
-    /// Reads a head from its first byte and [`Self::rest`].
-    #[must_use]
-    pub fn read(first: u8, rest: &[u8]) -> Option<Self> {
-        if Self::rest(first)? != rest.len() {
-            return None;
-        }
-        if first == CONTROL {
-            return Some(Self::Control);
-        }
-        let (address, port) = rest.split_at(rest.len() - 2);
-        let port = u16::from_be_bytes(port.try_into().ok()?);
-        let address = match first {
-            CONNECT_V4 => IpAddr::from(<[u8; 4]>::try_from(address).ok()?),
-            _ => IpAddr::from(<[u8; 16]>::try_from(address).ok()?),
-        };
-        Some(Self::Connect(SocketAddr::new(address, port)))
-    }
-}
-
-/// The outcome of a connection in the stream lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connected {
-    /// The connection is open.
-    Yes,
-    /// The destination refused it.
-    Refused,
-    /// The destination cannot be reached, or did not answer.
-    Unreachable,
-    /// The exit does not allow it.
-    Denied,
-    /// The exit has too many connections.
-    Busy,
-}
-
-impl Connected {
-    const ALL: [Self; 5] = [Self::Yes, Self::Refused, Self::Unreachable, Self::Denied, Self::Busy];
-
-    /// The answer's byte.
-    #[must_use]
-    pub fn to_byte(self) -> u8 {
-        self as u8
-    }
-
-    /// Reads the answer.
-    #[must_use]
-    pub fn read(byte: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(byte)).copied()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -215,27 +124,9 @@ mod tests {
         assert!(read::<Request>(b"{}").is_err() && read::<Request>(&vec![b' '; LONGEST + 1]).is_err());
     }
 
-    #[test]
-    fn every_answer_to_a_connection_survives_its_byte() {
-        for answer in Connected::ALL {
-            assert_eq!(Connected::read(answer.to_byte()), Some(answer));
-        }
-        assert_eq!(Connected::read(200), None);
-    }
-
     proptest! {
         #[test]
-        fn heads_survive_their_bytes(v6: bool, bytes: [u8; 16], port: u16) {
-            let address = if v6 { IpAddr::from(bytes) } else { IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]]) };
-            let head = StreamHead::Connect(SocketAddr::new(address, port));
-            let written = head.to_bytes();
-            prop_assert_eq!(StreamHead::rest(written[0]), Some(written.len() - 1));
-            prop_assert_eq!(StreamHead::read(written[0], &written[1..]), Some(head));
-        }
-
-        #[test]
-        fn hostile_heads_and_lines_never_panic(first: u8, rest in proptest::collection::vec(any::<u8>(), 0..40)) {
-            let _ = StreamHead::read(first, &rest);
+        fn hostile_lines_never_panic(rest in proptest::collection::vec(any::<u8>(), 0..40)) {
             let _ = read::<Request>(&rest);
             let _ = read::<Answer>(&rest);
         }

@@ -61,7 +61,7 @@ impl Connector {
     /// The outcome to report.
     pub async fn connect(&self, to: &Target, lookups: &Semaphore) -> Result<TcpStream, Outcome> {
         let addresses = self.resolve(to, lookups).await?;
-        timeout(PATIENCE, race(interleaved(addresses))).await.unwrap_or(Err(Outcome::Silent))
+        dial(addresses).await
     }
 
     /// The addresses of a destination that may be connected to; at least one.
@@ -101,6 +101,14 @@ impl Connector {
             Verdict::Allowed => !is_own(address),
         }
     }
+}
+
+/// Opens a connection to the first of these addresses that answers.
+///
+/// # Errors
+/// The outcome to report.
+pub async fn dial(addresses: Vec<SocketAddr>) -> Result<TcpStream, Outcome> {
+    timeout(PATIENCE, race(interleaved(addresses))).await.unwrap_or(Err(Outcome::Silent))
 }
 
 /// Whether an address is one of this machine's: it can then be bound to.

@@ -31,7 +31,7 @@ use crate::target::Target;
 use associate::{Means, sockets};
 use listen::MOST_LISTENERS;
 
-pub use connect::{Connector, Resolver, Resolving};
+pub use connect::{Connector, Resolver, Resolving, dial};
 
 /// Settings of an exit.
 #[derive(Clone, Debug)]
