@@ -62,7 +62,7 @@ fn first_settings(controllers: &Controllers, relay: &RelayService) -> RelaySetti
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_is_renewed_while_it_is_used_and_a_revoked_one_ends_its_paths() {
-    let controllers = controller(160, (&[161], 162), 4).await;
+    let controllers = controller(160, (&[161], 162), 8).await;
     let relay = controllers.relay(161).await;
     let (client, server) = (node(162).await, node(163).await);
     let dir = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ async fn a_grant_is_renewed_while_it_is_used_and_a_revoked_one_ends_its_paths() 
     let first = grants.until().unwrap();
     let (here, there, _paths) = session(&client, &server, &grants).await;
     until("a path through the relay", || through_relays(&here).len() == 1).await;
-    until("renewed twice", || grants.until().unwrap() >= first + 4).await;
+    until("renewed twice", || grants.until().unwrap() >= first + 8).await;
     assert_eq!(through_relays(&here).len(), 1);
     carry(&here, &there, 100_000).await;
 
