@@ -3,24 +3,28 @@
 //! A trace has a whole number of milliseconds on each line, never decreasing. Each line is an opportunity to send
 //! [`OPPORTUNITY_BYTES`]; equal lines are several opportunities at the same time. Bytes that a packet leaves unused go to
 //! the next packet waiting at that time, a larger packet takes several opportunities, and an opportunity without a
-//! waiting packet is lost. The trace repeats; its last line is the period (mahimahi, USENIX ATC 2015 §4).
+//! waiting packet is lost. The trace repeats; its last line is the period (mahimahi, USENIX ATC 2015 §4). A trace that
+//! plays [once](Trace::once) sends nothing after its last line.
+
+use std::sync::Arc;
 
 use anabranch_wire::Time;
 use thiserror::Error;
 
-/// Bytes of one opportunity, as in mahimahi.
-pub const OPPORTUNITY_BYTES: u64 = 1504;
+/// Bytes of one opportunity: a full IP packet. (Mahimahi counts 1504, since its packets carry the 4 bytes of a TUN header.)
+pub const OPPORTUNITY_BYTES: u64 = 1500;
 
 /// The most lines a trace may have.
 pub const MAX_TRACE_LINES: usize = 4_000_000;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// A repeating schedule of times at which a link may send.
+/// A schedule of times at which a link may send. Clones share the times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// Milliseconds from the start of a period, never decreasing; the last is the period.
-    opportunities: Vec<u32>,
+    opportunities: Arc<[u32]>,
+    repeats: bool,
 }
 
 /// Why a trace is invalid.
@@ -78,7 +82,19 @@ impl Trace {
         if previous == 0 {
             return Err(TraceError::NoPeriod);
         }
-        Ok(Self { opportunities })
+        Ok(Self { opportunities: opportunities.into(), repeats: true })
+    }
+
+    /// The same trace, played once instead of again and again.
+    #[must_use]
+    pub fn once(&self) -> Self {
+        Self { repeats: false, ..self.clone() }
+    }
+
+    /// How many opportunities a period has.
+    #[must_use]
+    pub fn lines(&self) -> usize {
+        self.opportunities.len()
     }
 
     /// Bits a second on average over one period.
@@ -94,8 +110,11 @@ impl Trace {
         self.opportunities.last().copied().unwrap_or(1)
     }
 
-    /// The time of the opportunity at a position.
+    /// The time of the opportunity at a position; [`Time::NEVER`] after the end of a trace that plays once.
     fn time_of(&self, position: Position) -> Time {
+        if position.round > 0 && !self.repeats {
+            return Time::NEVER;
+        }
         let millis =
             position.round * u64::from(self.period()) + u64::from(self.opportunities[position.index]);
         Time::from_nanos(millis.saturating_mul(NANOS_PER_MILLI))
@@ -156,6 +175,9 @@ impl Playback {
             }
             self.position = trace.after(self.position);
             self.left = OPPORTUNITY_BYTES;
+            if trace.time_of(self.position) == Time::NEVER {
+                return Time::NEVER;
+            }
         }
     }
 }
@@ -171,8 +193,8 @@ mod tests {
     #[test]
     fn a_trace_is_a_number_a_line() {
         let trace = Trace::parse("0\n5\n5\r\n12\n\n").unwrap();
-        assert_eq!(trace.opportunities, [0, 5, 5, 12]);
-        assert_eq!(trace.mean_rate().as_bits(), 4 * 1504 * 8 * 1000 / 12);
+        assert_eq!(*trace.opportunities, [0, 5, 5, 12]);
+        assert_eq!(trace.mean_rate().as_bits(), 4 * 1500 * 8 * 1000 / 12);
     }
 
     #[test]
@@ -199,7 +221,7 @@ mod tests {
         let mut playback = Playback::new();
         assert_eq!(playback.send(&trace, ms(0), 1000), ms(3));
         assert_eq!(playback.send(&trace, ms(3), 500), ms(3));
-        assert_eq!(playback.send(&trace, ms(3), 5), ms(7));
+        assert_eq!(playback.send(&trace, ms(3), 1), ms(7));
         assert_eq!(playback.send(&trace, ms(7), 3 * OPPORTUNITY_BYTES), ms(13));
     }
 
@@ -207,10 +229,18 @@ mod tests {
     fn an_unused_opportunity_is_lost_and_the_trace_loops() {
         let trace = Trace::parse("0\n4\n10\n").unwrap();
         let mut playback = Playback::new();
-        assert_eq!(playback.send(&trace, ms(5), 1504), ms(10));
+        assert_eq!(playback.send(&trace, ms(5), 1500), ms(10));
         // The period ends at 10 ms, where the first opportunity of the next one lies too.
-        assert_eq!(playback.send(&trace, ms(10), 1504), ms(10));
-        assert_eq!(playback.send(&trace, ms(10), 1504), ms(14));
-        assert_eq!(playback.send(&trace, ms(1_000_001), 1504), ms(1_000_004));
+        assert_eq!(playback.send(&trace, ms(10), 1500), ms(10));
+        assert_eq!(playback.send(&trace, ms(10), 1500), ms(14));
+        assert_eq!(playback.send(&trace, ms(1_000_001), 1500), ms(1_000_004));
+    }
+    #[test]
+    fn a_trace_that_plays_once_sends_nothing_after_its_last_line() {
+        let trace = Trace::parse("0\n4\n10\n").unwrap().once();
+        let mut playback = Playback::new();
+        assert_eq!(playback.send(&trace, ms(5), 1000), ms(10));
+        assert_eq!(playback.send(&trace, ms(10), 1000), Time::NEVER, "500 bytes are left, then nothing");
+        assert_eq!(playback.send(&trace, ms(1_000_000), 1), Time::NEVER);
     }
 }

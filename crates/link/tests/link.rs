@@ -227,10 +227,36 @@ fn packets_leave_at_the_times_of_a_trace_which_repeats() {
     let rate = RateModel::Trace(Arc::new(trace));
     let mut link = Link::new(LinkConfig { rate, delay: Span::from_millis(1), ..LinkConfig::default() });
     for number in 0..5 {
-        link.enqueue(ms(0), 1504, number, Ecn::NotCapable).unwrap();
+        link.enqueue(ms(0), 1500, number, Ecn::NotCapable).unwrap();
     }
     let times: Vec<_> = drain(&mut link).iter().map(|packet| packet.at).collect();
     assert_eq!(times, [ms(3), ms(4), ms(11), ms(13), ms(14)]);
+}
+
+#[test]
+fn packets_wait_through_a_gap_in_a_trace_and_are_not_dropped() {
+    let rate = RateModel::Trace(Arc::new(Trace::parse("1\n2\n5000\n5000\n").unwrap()));
+    let mut link = Link::new(LinkConfig { rate, ..LinkConfig::default() });
+    for number in 0..4 {
+        link.enqueue(ms(0), 1500, number, Ecn::NotCapable).unwrap();
+    }
+    let times: Vec<_> = drain(&mut link).iter().map(|packet| packet.at).collect();
+    assert_eq!(times, [ms(1), ms(2), ms(5000), ms(5000)]);
+    assert_eq!(link.stats().dropped.total(), 0);
+}
+
+#[test]
+fn after_a_trace_that_plays_once_packets_wait_until_the_rate_changes() {
+    let trace = Trace::parse("2\n3\n").unwrap().once();
+    let mut link = Link::new(LinkConfig { rate: RateModel::Trace(Arc::new(trace)), ..LinkConfig::default() });
+    for number in 0..3 {
+        link.enqueue(ms(0), 1500, number, Ecn::NotCapable).unwrap();
+    }
+    let times: Vec<_> = drain(&mut link).iter().map(|packet| packet.at).collect();
+    assert_eq!(times, [ms(2), ms(3)]);
+    assert_eq!(link.next_arrival(), None);
+    link.set_rate(ms(9), RateModel::Unlimited);
+    assert_eq!(drain(&mut link)[0].at, ms(9));
 }
 
 #[test]

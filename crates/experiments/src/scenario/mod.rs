@@ -21,6 +21,7 @@ mod model;
 mod report;
 mod schema;
 mod sweep;
+mod traces;
 mod units;
 
 pub use build::{Built, CableName, Group, MAX_FLOWS, MAX_PATHS};
@@ -32,9 +33,11 @@ pub use measure::Metrics;
 pub use report::{Outcome, Report, Spread, Summary};
 pub use schema::schema;
 pub use sweep::{Setting, Variant, variants};
+pub use traces::{MAX_TRACE_FILE, Traces};
 
 pub use anabranch_sim::network::{Captured, PathMetrics};
 use anabranch_wire::Time;
+use build::Source;
 use measure::{Exceeded, Limit};
 use model::File;
 
@@ -47,6 +50,7 @@ pub struct Scenario {
     text: String,
     /// Where it was read, for errors.
     origin: String,
+    traces: Traces,
 }
 
 impl Scenario {
@@ -55,20 +59,29 @@ impl Scenario {
     /// # Errors
     /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
-        let file = Self::checked(text).map_err(|error| error.of(origin))?;
-        let stem = origin.rsplit('/').next().unwrap_or(origin).trim_end_matches(".toml");
-        let name = if file.name.is_empty() { stem.to_owned() } else { file.name.clone() };
-        Ok(Self { name, file, text: text.to_owned(), origin: origin.to_owned() })
+        Self::with_traces(text, origin, &Traces::default())
     }
 
-    fn checked(text: &str) -> Result<File, ScenarioError> {
+    /// As [`Self::parse`], for a scenario that may name trace files.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], and the first mistake in a trace.
+    pub fn with_traces(text: &str, origin: &str, traces: &Traces) -> Result<Self, ScenarioError> {
+        let file = Self::checked(text, traces).map_err(|error| error.of(origin))?;
+        let stem = origin.rsplit('/').next().unwrap_or(origin).trim_end_matches(".toml");
+        let name = if file.name.is_empty() { stem.to_owned() } else { file.name.clone() };
+        let (text, origin) = (text.to_owned(), origin.to_owned());
+        Ok(Self { name, file, text, origin, traces: traces.clone() })
+    }
+
+    fn checked(text: &str, traces: &Traces) -> Result<File, ScenarioError> {
         let file: File = toml::from_str(text).map_err(|error| error::from_toml::<File>(&error, text))?;
-        let sketch = build::sketch(&file, text)?;
+        let sketch = build::sketch(Source { file: &file, text, traces })?;
         if file.expect.is_empty() || report::check(&file.expect, &measure::names(sketch)).is_ok() {
             return Ok(file);
         }
         // Some metrics only the whole network has.
-        let whole = build::build(&file, text, file.seed)?;
+        let whole = build::build(Source { file: &file, text, traces }, file.seed)?;
         report::check(&file.expect, &measure::names(whole)).map_err(|error| Self::in_expect(error, text))?;
         Ok(file)
     }
@@ -96,12 +109,16 @@ impl Scenario {
     /// # Errors
     /// When the network of this seed has a mistake.
     pub fn build(&self, seed: u64) -> Result<Built, ScenarioError> {
-        build::build(&self.file, &self.text, seed).map_err(|error| error.of(&self.origin))
+        build::build(self.source(), seed).map_err(|error| error.of(&self.origin))
     }
 
     /// The network with a few flows of each traffic pattern.
     fn sketch(&self) -> Result<Built, ScenarioError> {
-        build::sketch(&self.file, &self.text)
+        build::sketch(self.source())
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source { file: &self.file, text: &self.text, traces: &self.traces }
     }
 
     /// Runs it.

@@ -150,7 +150,7 @@ fn variant(
     let options: Vec<String> = set.iter().map(|(key, value)| format!("--set {key}={value}")).collect();
     let origin = format!("{} {}", base.name, options.join(" "));
     // The text of a variant is not the user's, so its lines say nothing.
-    let parsed = Scenario::parse(&table.to_string(), &origin);
+    let parsed = Scenario::with_traces(&table.to_string(), &origin, &base.traces);
     let scenario = parsed.map_err(|error| ScenarioError { line: None, ..error })?;
     Ok(Variant { set, scenario: Scenario { name: base.name.clone(), ..scenario } })
 }

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use anabranch_experiments::scenario::{BUILTIN, Scenario, ScenarioError};
+use anabranch_experiments::scenario::{BUILTIN, MAX_TRACE_FILE, Scenario, ScenarioError, Traces};
 use anabranch_settings::nearest;
 
 use super::named::{NAMED, is_named};
@@ -15,11 +15,15 @@ pub(super) fn load(name: &str) -> Result<Scenario, Failure> {
     let text = match known {
         Some((_, text)) => (*text).to_owned(),
         None => {
-            let bytes = read(Path::new(name)).map_err(|error| unreadable(name, &error))?;
+            let bytes = read(Path::new(name), MAX_FILE).map_err(|error| unreadable(name, &error))?;
             text_in(&bytes, (Path::new(name), 1))?.to_owned()
         }
     };
-    Scenario::parse(&text, name).map_err(|error| mistake(&error))
+    let folder = if known.is_some() { None } else { Path::new(name).parent() };
+    let folder = folder.unwrap_or(Path::new("")).to_owned();
+    let traces =
+        Traces::new(move |file| read(&folder.join(file), MAX_TRACE_FILE).map_err(|error| error.to_string()));
+    Scenario::with_traces(&text, name, &traces).map_err(|error| mistake(&error))
 }
 
 /// The failure for an unknown scenario.
@@ -42,11 +46,12 @@ fn unreadable(name: &str, error: &std::io::Error) -> Failure {
 /// Largest scenario file in bytes.
 const MAX_FILE: u64 = 16 << 20;
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+/// Reads a file of at most this many bytes.
+fn read(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    if read as u64 > MAX_FILE {
-        return Err(std::io::Error::other("it is larger than 16 MiB, the limit for scenarios"));
+    let read = std::fs::File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if read as u64 > most {
+        return Err(std::io::Error::other(format!("it is larger than {} MiB, the limit", most >> 20)));
     }
     Ok(bytes)
 }
@@ -107,6 +112,20 @@ mod tests {
         assert_eq!((latin.message, latin.hint.as_deref()), (place, Some("save it as UTF-8")));
         assert!(told(&file("empty.toml")).contains("`duration` is missing"));
         assert!(load("nsdi11-fig99").unwrap_err().hint.unwrap().contains("sim list"));
+    }
+
+    #[test]
+    fn a_trace_is_found_next_to_its_scenario() {
+        let folder = tempfile::tempdir().unwrap();
+        let scenario = folder.path().join("lte.toml");
+        let text = "duration = \"1 s\"\n[[link]]\nname = \"l\"\nrate = { trace = \"lte.down\" }\n\
+                    [[flow]]\nname = \"f\"\npaths = [\"l\"]\n";
+        std::fs::write(&scenario, text).unwrap();
+        let missing = load(&scenario.to_string_lossy()).unwrap_err().to_string();
+        assert!(missing.contains("lte.toml:4: link.l.rate: cannot read lte.down: No such file"), "{missing}");
+        std::fs::write(folder.path().join("lte.down"), "1\n2\n").unwrap();
+        let built = load(&scenario.to_string_lossy()).unwrap().build(1).unwrap();
+        assert_eq!(built.cables[0].rates[0], 12_000_000);
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //! promised rate (SAFIRE §III.B [S2]).
 
 use anabranch_engine::{BufferSize, Lane};
-use anabranch_link::{LinkConfig, LossModel, RateModel};
+use anabranch_link::{LinkConfig, LossModel};
 use anabranch_wire::{Rate, Span};
 
-use super::Builder;
+use super::{Builder, mean_rate};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::model::{FlowSpec, ReorderBuffer, Striping, StripingScheme};
 use crate::scenario::units::PACKET;
@@ -130,10 +130,7 @@ impl Builder<'_> {
 }
 
 fn rate_of(link: &LinkConfig) -> Rate {
-    match link.rate {
-        RateModel::Fixed(rate) => rate,
-        _ => Rate::from_bits(u64::MAX / 8),
-    }
+    mean_rate(link).unwrap_or(Rate::from_bits(u64::MAX / 8))
 }
 
 fn loss_of(link: &LinkConfig) -> f64 {

@@ -1,12 +1,15 @@
 //! Cables, declared or generated: rates, delays, queues, loss.
 
+use std::sync::Arc;
+
 use anabranch_link::{CodelConfig, Limit, LinkConfig, LossModel, QueueModel, RandomDrop, RateModel};
 use anabranch_wire::{Rate, Span};
 
-use super::{Builder, HEADERS};
+use super::{Builder, HEADERS, mean_rate};
 use crate::scenario::error::{ScenarioError, line_of, nearest};
 use crate::scenario::generate::generate;
-use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, Topology};
+use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, RateSpec, Topology};
+use crate::scenario::traces::Traces;
 use crate::scenario::units::{PACKET, QueueText};
 
 /// Longest delay of a link.
@@ -33,7 +36,7 @@ impl Builder<'_> {
     /// Checks the defaults of `[links]`, even if every link overrides them.
     fn check_defaults(&self) -> Result<(), ScenarioError> {
         let usual = &self.file.links;
-        usual.rate.map_or(Ok(Rate::ZERO), |rate| link_rate("links.rate", rate.0))?;
+        rate_model("links.rate", usual.rate.as_ref(), self.traces)?;
         usual.delay.map_or(Ok(Span::ZERO), |delay| check_delay("links.delay", delay.0))?;
         match usual.queue {
             Some(QueueText::Bytes(bytes)) => check_length("links.queue", bytes),
@@ -55,7 +58,7 @@ impl Builder<'_> {
             check_delay("topology.access_delay", access_delay.map_or(Span::ZERO, |delay| delay.0))?;
         }
         let [there, back] = self.defaults(of_host);
-        two_links(name, &there, &back).map_err(|mut error| {
+        two_links(name, [there.clone(), back], self.traces).map_err(|mut error| {
             let is_of_hosts = of_host && there.queue != self.file.links.queue;
             if is_of_hosts && error.key == format!("link.{name}.queue") {
                 error.key = "topology.host_queue".to_owned();
@@ -74,7 +77,7 @@ impl Builder<'_> {
         let (mut there, mut back) = (self.file.links.clone(), LinkDefaults::default());
         match self.file.topology.as_ref().filter(|_| of_host) {
             Some(Topology::Dumbbell { access_rate, access_delay, .. }) => {
-                there.rate = Some(*access_rate);
+                there.rate = Some(RateSpec::Fixed(*access_rate));
                 there.delay = access_delay.or(there.delay);
             }
             Some(Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. }) => {
@@ -90,7 +93,7 @@ impl Builder<'_> {
         let known = self.graph.find_cable(&spec.name).filter(|_| spec.between.is_none());
         let [usual, usual_back] = self.defaults(known.is_some_and(|known| self.graph.cables[known].of_host));
         let there = LinkDefaults {
-            rate: spec.rate.or(usual.rate),
+            rate: spec.rate.clone().or(usual.rate),
             delay: spec.delay.or(usual.delay),
             queue: spec.queue.or(usual.queue),
             loss: spec.loss.or(usual.loss),
@@ -100,7 +103,7 @@ impl Builder<'_> {
         let mut back = spec.back.clone().unwrap_or_default();
         // A link's queue applies to both directions.
         back.queue = back.queue.or(spec.queue).or(usual_back.queue);
-        let links = two_links(&spec.name, &there, &back)?;
+        let links = two_links(&spec.name, [there, back], self.traces)?;
         match (self.graph.find_cable(&spec.name), &spec.between) {
             (Some(index), None) if index < self.generated => self.graph.cables[index].links = links,
             (Some(index), Some(_)) if index < self.generated => {
@@ -195,32 +198,46 @@ fn check_length(key: &str, bytes: f64) -> Result<(), ScenarioError> {
     Ok(())
 }
 
+/// The links there and back of a cable.
 fn two_links(
     name: &str,
-    there: &LinkDefaults,
-    back: &LinkDefaults,
+    [there, back]: [LinkDefaults; 2],
+    traces: &Traces,
 ) -> Result<[LinkConfig; 2], ScenarioError> {
     let back = LinkDefaults {
-        rate: back.rate.or(there.rate),
+        rate: back.rate.or(there.rate.clone()),
         delay: back.delay.or(there.delay),
         queue: back.queue.or(there.queue),
         loss: back.loss,
         random_drop: back.random_drop.or(there.random_drop),
         aqm: back.aqm.or(there.aqm),
     };
-    Ok([one_link(name, there)?, one_link(&format!("{name}.back"), &back)?])
+    Ok([one_link(name, &there, traces)?, one_link(&format!("{name}.back"), &back, traces)?])
 }
 
-fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError> {
+fn rate_model(key: &str, rate: Option<&RateSpec>, traces: &Traces) -> Result<RateModel, ScenarioError> {
+    Ok(match rate {
+        None => RateModel::Unlimited,
+        Some(RateSpec::Fixed(rate)) => RateModel::Fixed(link_rate(key, rate.0)?),
+        Some(RateSpec::Trace(spec)) => {
+            let trace = traces.get(key, &spec.trace)?;
+            RateModel::Trace(if spec.repeat == Some(false) { Arc::new(trace.once()) } else { trace })
+        }
+    })
+}
+
+fn one_link(name: &str, link: &LinkDefaults, traces: &Traces) -> Result<LinkConfig, ScenarioError> {
     let key = |key: &str| format!("link.{name}.{key}");
     let delay = check_delay(&key("delay"), link.delay.map_or(Span::ZERO, |delay| delay.0))?;
-    let rate = link.rate.map(|rate| link_rate(&key("rate"), rate.0)).transpose()?;
-    if rate.is_none() && delay == Span::ZERO {
+    let rate = rate_model(&key("rate"), link.rate.as_ref(), traces)?;
+    if rate == RateModel::Unlimited && delay == Span::ZERO {
         // Packets would circle without time passing.
         return Err(ScenarioError::new(format!("link.{name}"), "neither a rate nor a delay")
             .hint("give it at least one of them"));
     }
-    let bytes = match (link.queue.unwrap_or(QUEUE), rate) {
+    let loss = link.loss.map_or(LossModel::None, |loss| LossModel::Bernoulli(loss.0));
+    let mut built = LinkConfig { rate, delay, loss, overhead: HEADERS, ..LinkConfig::default() };
+    let bytes = match (link.queue.unwrap_or(QUEUE), mean_rate(&built)) {
         (QueueText::Bytes(bytes), _) => bytes,
         (QueueText::Bdp(share), _) if share <= 0.0 => 0.0,
         (QueueText::Bdp(share), Some(rate)) => {
@@ -231,13 +248,11 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
     };
     check_length(&key("queue"), bytes)?;
     let random_drop = link.random_drop.unwrap_or(false);
-    let queue = QueueModel {
+    built.queue = QueueModel {
         limit: Limit::Bytes(bytes as u64),
         random_drop: random_drop.then_some(RandomDrop { places: 3 * PACKET, probability: 0.1 }),
         codel: (link.aqm == Some(Aqm::Codel)).then(CodelConfig::default),
         ..QueueModel::default()
     };
-    let loss = link.loss.map_or(LossModel::None, |loss| LossModel::Bernoulli(loss.0));
-    let rate = rate.map_or(RateModel::Unlimited, RateModel::Fixed);
-    Ok(LinkConfig { rate, delay, loss, queue, overhead: HEADERS, ..LinkConfig::default() })
+    Ok(built)
 }

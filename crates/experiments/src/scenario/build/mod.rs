@@ -13,11 +13,12 @@ use anabranch_engine::FastRetransmits;
 use anabranch_link::{LinkConfig, RateModel};
 use anabranch_sim::chance::{Chance, seed_of};
 use anabranch_sim::network::{Limits, Plan};
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{Rate, Span, Time};
 
 use super::error::{ScenarioError, line_of};
 use super::graph::Graph;
 use super::model::{File, Profile};
+use super::traces::Traces;
 use super::units::SpanText;
 
 /// Most flows of a scenario, over all its tables.
@@ -87,7 +88,7 @@ pub struct CableName {
     pub name: String,
     /// Made by a generator, so measured only as part of its class.
     pub generated: bool,
-    /// Rates there and back, in bits a second.
+    /// Rates there and back, in bits a second; of a trace the mean, 0 if unlimited.
     pub rates: [u64; 2],
 }
 
@@ -98,9 +99,19 @@ impl CableName {
     }
 }
 
+/// What a network is built from.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) file: &'a File,
+    /// The text of the file, for the lines in errors.
+    pub(crate) text: &'a str,
+    pub(crate) traces: &'a Traces,
+}
+
 struct Builder<'a> {
     file: &'a File,
     text: &'a str,
+    traces: &'a Traces,
     graph: Graph,
     /// How many cables a generator made.
     generated: usize,
@@ -115,17 +126,17 @@ struct Builder<'a> {
 /// Builds a file with a few flows of each traffic pattern only.
 ///
 /// Finding paths through large networks takes long, and most mistakes are elsewhere. The names are those of the whole.
-pub(crate) fn sketch(file: &File, text: &str) -> Result<Built, ScenarioError> {
-    Builder::new(file, text, file.seed, SKETCHED).build()
+pub(crate) fn sketch(source: Source<'_>) -> Result<Built, ScenarioError> {
+    Builder::new(source, source.file.seed, SKETCHED).build()
 }
 
-/// Builds a file for a seed; `text` is for the lines in errors.
-pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, ScenarioError> {
-    Builder::new(file, text, seed, usize::MAX).build()
+/// Builds a file for a seed.
+pub(crate) fn build(source: Source<'_>, seed: u64) -> Result<Built, ScenarioError> {
+    Builder::new(source, seed, usize::MAX).build()
 }
 
 impl<'a> Builder<'a> {
-    fn new(file: &'a File, text: &'a str, seed: u64, most_pairs: usize) -> Self {
+    fn new(Source { file, text, traces }: Source<'a>, seed: u64, most_pairs: usize) -> Self {
         let mut built = Built::default();
         built.plan.seed = seed;
         if cfg!(test) {
@@ -134,6 +145,7 @@ impl<'a> Builder<'a> {
         Self {
             file,
             text,
+            traces,
             graph: Graph::default(),
             generated: 0,
             built,
@@ -299,10 +311,7 @@ impl<'a> Builder<'a> {
     fn finish(self) -> Built {
         let mut built = self.built;
         for (index, cable) in self.graph.cables.into_iter().enumerate() {
-            let rate = |link: &LinkConfig| match link.rate {
-                RateModel::Fixed(rate) => rate.as_bits(),
-                _ => 0,
-            };
+            let rate = |link: &LinkConfig| mean_rate(link).map_or(0, Rate::as_bits);
             built.cables.push(CableName {
                 generated: index < self.generated
                     && !self.file.link.iter().any(|link| link.name == cable.name),
@@ -312,6 +321,15 @@ impl<'a> Builder<'a> {
             built.plan.links.extend(cable.links);
         }
         built
+    }
+}
+
+/// The rate of a link; of a trace its mean, `None` if unlimited.
+fn mean_rate(link: &LinkConfig) -> Option<Rate> {
+    match &link.rate {
+        RateModel::Unlimited => None,
+        RateModel::Fixed(rate) => Some(*rate),
+        RateModel::Trace(trace) => Some(trace.mean_rate()),
     }
 }
 

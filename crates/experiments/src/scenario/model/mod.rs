@@ -1,5 +1,6 @@
 //! The keys of a scenario file. Defaults are applied when it is built.
 
+mod rate;
 mod sources;
 mod topology;
 
@@ -12,6 +13,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
+pub use self::rate::RateSpec;
 pub use self::sources::*;
 pub use self::topology::*;
 use super::units::{QueueText, RateText, ShareText, SizeText, SpanText};
@@ -209,7 +211,7 @@ pub enum Aqm {
 #[serde(deny_unknown_fields)]
 pub struct LinkDefaults {
     /// Rate on the wire.
-    pub rate: Option<RateText>,
+    pub rate: Option<RateSpec>,
     /// Delay of one direction.
     pub delay: Option<SpanText>,
     /// Length of the queue.
@@ -231,7 +233,7 @@ pub struct LinkSpec {
     /// The nodes at its ends. A link without nodes fits anywhere in a path.
     pub between: Option<[String; 2]>,
     /// Rate on the wire, in both directions.
-    pub rate: Option<RateText>,
+    pub rate: Option<RateSpec>,
     /// Delay of one direction, in both.
     pub delay: Option<SpanText>,
     /// Length of the queue, in both directions.

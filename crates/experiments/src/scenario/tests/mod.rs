@@ -3,6 +3,7 @@
 mod bottlenecks;
 mod documented;
 mod errors;
+mod traces;
 
 use super::*;
 use errors::mistake;
