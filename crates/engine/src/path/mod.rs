@@ -11,6 +11,7 @@
 //! | `scoreboard` | packets sent: acknowledged, lost, in flight |
 //! | `receipt` | packets received, and acknowledgements due |
 //! | `health`, `trouble`, `bloat`, `trial` | when a path is suspected, failed, held back, tried again and readmitted |
+//! | `lull` | a silence after much data, at the end that only acknowledges |
 //! | `proof`, `validation` | challenges, their answers, and limits before an answer |
 //! | `return_paths`, `delivery`, `mtu`, `marks`, `feedback` | measurements: round trips, rates, packet size, ECN, reports |
 //! | `pacer`, `queued` | when packets are sent, and runs of streams that wait for this path |
@@ -23,6 +24,7 @@ mod counters;
 mod delivery;
 mod feedback;
 mod health;
+mod lull;
 mod marks;
 mod mtu;
 mod pacer;
@@ -49,6 +51,7 @@ pub use counters::PathStats;
 use delivery::Delivery;
 use feedback::Feedback;
 pub(crate) use health::{Alarm, Health};
+pub(crate) use lull::{Look, Lull};
 pub(crate) use marks::Marks;
 pub(crate) use mtu::MtuSearch;
 use pacer::Pacer;
@@ -105,6 +108,7 @@ pub(crate) struct Path {
     proof: Proof,
     trouble: Trouble,
     feedback: Feedback,
+    lull: Lull,
 }
 
 impl Path {
@@ -135,6 +139,7 @@ impl Path {
             proof: Proof::default(),
             trouble: Trouble::default(),
             feedback: Feedback::default(),
+            lull: Lull::default(),
         }
     }
 
@@ -278,6 +283,13 @@ impl Path {
     /// Stops sending on the path.
     pub(crate) fn drop_remote_pid(&mut self) {
         self.address.remote_pid = None;
+    }
+
+    /// Looks whether data stopped arriving; `None` before the first packet.
+    pub(crate) fn look_for_lull(&mut self, now: Time) -> Option<Look> {
+        let last = now - self.receipt.silence(now)?;
+        let patience = Lull::patience(self.returns.rtt().smoothed());
+        Some(self.lull.look(now, self.stats.data_received, last, patience))
     }
 
     pub(crate) fn set_route(&mut self, route: Route) {

@@ -122,6 +122,9 @@ impl<P: Payload> Session<P> {
         let flight = &mut self.flight;
         let received = Received { fsn: packet.fsn, size: arrival.size, eliciting, ecn: arrival.ecn };
         let newest = flight.paths.on_received(index, now, received, &flight.config);
+        if eliciting {
+            self.lulls.on_received(now, flight, (index, arrival.size));
+        }
         let path = &flight.paths[index];
         let moved = path.route() != arrival.route;
         if !moved && !path.allowance().is_proven() {

@@ -14,9 +14,9 @@
 //! | `path_ids` | `PathIds` | path ids and their PIDs, paths through relays |
 //! | `race` | `Race` | other routes for path 0, which the handshake tried |
 //! | `unproven` | `Credit`, `Proofs` | limits for addresses where the peer has not answered |
-//! | `liveness` | `Liveness` | when a path is suspected, failed and taken back |
 //! | `rules` | `Rules` | the user's rules for paths: priorities, caps, paths left out |
 //! | `liveness` | `Liveness` | when a path is suspected, failed and readmitted |
+//! | `lulls` | `Lulls` | a probe when data stops arriving |
 //! | `sending` | `Sending` | data and acknowledgements out: scheduler, packets, copies, early binding |
 //! | `datagrams` | `Datagrams` | datagrams, copies of them, and parity |
 //! | `reports` | `Reports` | receiver reports |
@@ -38,6 +38,7 @@ mod incoming;
 mod inspect;
 mod lifecycle;
 mod liveness;
+mod lulls;
 mod outbox;
 mod outgoing;
 mod path_control;
@@ -78,6 +79,7 @@ use datagrams::Datagrams;
 use exchanges::Exchanges;
 use flight::Flight;
 use handshake::Handshake;
+use lulls::Lulls;
 use path_control::PathControl;
 use reports::Reports;
 use sending::Sending;
@@ -90,6 +92,7 @@ use sending::Sending;
 pub struct Session<P> {
     sending: Sending<P>,
     reports: Reports,
+    lulls: Lulls,
     datagrams: Datagrams<P>,
     /// The path on which data arrived again that the peer does not know to have arrived.
     repeat_on: Option<PathId>,
@@ -114,6 +117,7 @@ impl<P: Payload> Session<P> {
         let mut session = Self {
             sending: Sending::new(config.scheduler.build()),
             reports: Reports::new(&config),
+            lulls: Lulls::default(),
             datagrams: Datagrams::new(config.datagrams.modes, budget.clone()),
             repeat_on: None,
             control: PathControl::new(&config, side, budget, now),

@@ -24,14 +24,15 @@ impl<P: Payload> Session<P> {
     }
 
     /// When each part of an established session is due: pacing or the scheduler, silence, keep-alive, rest,
-    /// datagrams, paths.
-    fn deadlines(&self) -> [Time; 6] {
+    /// data that stops arriving, datagrams, paths.
+    fn deadlines(&self) -> [Time; 7] {
         let flight = &self.flight;
         [
             flight.clock.wake_at,
             self.idle_at(),
             self.keep_alive_at(),
             self.rest_at(),
+            self.lulls.look_at,
             self.datagrams.next_timeout(),
             self.control.next_timeout(flight),
         ]
@@ -89,6 +90,7 @@ impl<P: Payload> Session<P> {
         if self.rest_at() <= now {
             self.rest();
         }
+        self.lulls.handle_timeout(now, &mut self.flight);
         self.datagrams.handle_timeout(now, &mut self.flight);
         self.control.handle_timeout(now, &mut self.flight);
         self.advance_shutdown();
