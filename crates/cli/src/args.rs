@@ -4,8 +4,8 @@ use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, capture, completions, controller, demo, exit, keys, man, path, proxy, receive, relay, send, sim,
-    status, trace, tunnel,
+    bench, capture, completions, controller, demo, exit, fetch, keys, man, path, proxy, receive, relay, send,
+    sim, status, trace, tunnel,
 };
 use crate::context::Global;
 use crate::errors::EXIT_CODES;
@@ -45,6 +45,7 @@ pub enum Command {
     Tunnel(tunnel::TunnelArgs),
     Proxy(proxy::ProxyArgs),
     Exit(exit::ExitArgs),
+    Fetch(fetch::FetchArgs),
     Bench(bench::BenchArgs),
     Status(status::StatusArgs),
     Path(path::PathArgs),
@@ -84,6 +85,7 @@ impl Command {
             Self::Tunnel(args) => args.json(),
             Self::Proxy(args) => args.json(),
             Self::Exit(args) => args.json(),
+            Self::Fetch(args) => args.json,
             Self::Bench(args) => args.json(),
             Self::Status(args) => args.json,
             Self::Path(args) => args.json(),

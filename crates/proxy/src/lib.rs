@@ -37,7 +37,7 @@ mod target;
 use anabranch_net::{Config, Span};
 
 pub use account::{Account, Limits};
-pub use client::{Forward, Notice as ProxyNotice, Proxy, ProxyOptions};
+pub use client::{ExitDialer, Forward, Notice as ProxyNotice, Proxy, ProxyOptions};
 pub use control::Control;
 pub use copy::{End, carry, reset};
 pub use error::ProxyError;

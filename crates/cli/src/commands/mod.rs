@@ -7,6 +7,7 @@ pub mod completions;
 pub mod controller;
 pub mod demo;
 pub mod exit;
+pub mod fetch;
 pub mod keys;
 pub mod man;
 pub mod path;
@@ -38,6 +39,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Controller(args) => controller::run(&args, context),
         Command::Proxy(args) => proxy::run(&args, context),
         Command::Exit(args) => exit::run(&args, context),
+        Command::Fetch(args) => fetch::run(&args, context),
         Command::Tunnel(args) => tunnel::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Status(args) => status::run(&args),
@@ -79,6 +81,7 @@ mod tests {
             of::<super::tunnel::TunnelArgs>("tunnel"),
             of::<super::proxy::ProxyArgs>("proxy"),
             of::<super::exit::ExitArgs>("exit"),
+            of::<super::fetch::FetchArgs>("fetch"),
             of::<super::bench::BenchArgs>("bench"),
             of::<super::status::StatusArgs>("status"),
             of::<super::path::PathArgs>("path"),

@@ -1,6 +1,7 @@
 //! The proxy on the user's machine: one port for SOCKS4a, SOCKS5 and HTTP, and forwarded ports.
 
 mod associate;
+mod dialer;
 mod forward;
 mod handshake;
 mod remote;
@@ -30,6 +31,7 @@ use handshake::{Asked, Protocol, handshake, refuse};
 use remote::Remote;
 use upstream::Upstream;
 
+pub use dialer::ExitDialer;
 pub use forward::Forward;
 pub use upstream::Notice;
 

@@ -145,7 +145,7 @@ impl FromStr for ExitWord {
 }
 
 impl ExitWord {
-    async fn dial(&self) -> Result<Dial, Failure> {
+    pub(super) async fn dial(&self) -> Result<Dial, Failure> {
         match &self.at {
             ExitAt::Ticket(ticket) => Ok(Dial::ticket(ticket)),
             ExitAt::Key(at) => {

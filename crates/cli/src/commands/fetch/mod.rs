@@ -1,0 +1,217 @@
+//! `anabranch fetch`: downloads from any server over all links of this machine, or through exits.
+
+mod args;
+mod list;
+mod routes;
+mod show;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anabranch_fetch::{FetchError, Job, Options, Progress, Report, Tls, Url, fetch, safe_name};
+use anabranch_node::Threads;
+use tokio::sync::Notify;
+
+use crate::context::Context;
+use crate::errors::{Failure, Kind, describe};
+use crate::interrupt;
+use crate::report::{Event, TransferReport};
+use crate::ui::human;
+use crate::ui::out::{self, Stream};
+
+pub use args::FetchArgs;
+use list::Entry;
+use routes::Routes;
+use show::Display;
+
+/// The name of a file whose address has none.
+const NAMELESS: &str = "index.html";
+
+/// Fetches the files.
+///
+/// # Errors
+/// The cause of the failure, with advice.
+pub fn run(args: &FetchArgs, context: &Context) -> Result<(), Failure> {
+    let entries = match &args.input {
+        Some(list) => list::read(list)?,
+        None => {
+            vec![Entry { mirrors: args.urls.clone(), checksums: args.checksums.clone(), ..Entry::default() }]
+        }
+    };
+    let jobs = entries.into_iter().map(|entry| job(args, entry)).collect::<Result<Vec<_>, _>>()?;
+    Threads::start()?.block_on(fetch_all(args, &jobs, context))
+}
+
+/// What to fetch for an entry, and where it goes.
+fn job(args: &FetchArgs, entry: Entry) -> Result<Job, Failure> {
+    let name = entry.name.as_deref().and_then(safe_name);
+    let name = name
+        .or_else(|| entry.mirrors.first().and_then(Url::file_name))
+        .unwrap_or_else(|| NAMELESS.to_owned());
+    let target = match &args.output {
+        Some(output) if output.is_dir() => output.join(name),
+        Some(output) if args.input.is_none() => output.clone(),
+        Some(output) => {
+            return Err(Failure::usage(format!("{} is not a directory", output.display()))
+                .hint("with a list, `-o` names the directory for all files"));
+        }
+        None => PathBuf::from(name),
+    };
+    if entry.mirrors.is_empty() {
+        return Err(Failure::usage("no address is given").hint("write `anabranch fetch https://HOST/FILE`"));
+    }
+    Ok(Job {
+        mirrors: entry.mirrors,
+        target,
+        replace: args.force,
+        checksums: entry.checksums,
+        size: entry.size,
+    })
+}
+
+async fn fetch_all(args: &FetchArgs, jobs: &[Job], context: &Context) -> Result<(), Failure> {
+    let routes = Routes::new(args, jobs).await?;
+    let options = Options {
+        routes: routes.routes.clone(),
+        caps: routes.caps.clone(),
+        connections: args.connections,
+        limit: args.limit,
+        tls: Tls::new().map_err(|error| Failure::local(format!("cannot set up TLS: {error}")))?,
+    };
+    let mut display = Display::new(context.progress(args.json, Stream::Stdout));
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    let begin = Instant::now();
+    let mut stopped = std::pin::pin!(interrupt::requested());
+    for job in jobs {
+        let (progress, stop) = (Progress::default(), Notify::new());
+        let mut fetching = std::pin::pin!(fetch(job, &options, &progress, &stop));
+        let outcome = tokio::select! {
+            outcome = &mut fetching => outcome,
+            shown = display.run(&progress) => return Err(Failure::unheard(&shown)),
+            () = &mut stopped => {
+                stop.notify_one();
+                fetching.await
+            }
+            lost = routes.lost() => return Err(lost),
+        };
+        display.finish(&progress).map_err(|error| Failure::unheard(&error))?;
+        match outcome {
+            Ok(report) => done.push(report),
+            Err(FetchError::Stopped) => return Err(stopped_early(job)),
+            Err(error) if jobs.len() == 1 => return Err(failure(error)),
+            Err(error) => failed.push((job.target.clone(), failure(error))),
+        }
+    }
+    routes.close().await;
+    summary(args, (&done, failed), begin.elapsed(), context)
+}
+
+/// Reports what was fetched.
+fn summary(
+    args: &FetchArgs,
+    (done, failed): (&[Report], Vec<(PathBuf, Failure)>),
+    took: Duration,
+    context: &Context,
+) -> Result<(), Failure> {
+    let seconds = took.as_secs_f64();
+    let (bytes, resumed) = done.iter().fold((0, 0), |sum, one| (sum.0 + one.bytes, sum.1 + one.resumed));
+    let moved = bytes.saturating_sub(resumed);
+    if args.json && failed.is_empty() {
+        let report = TransferReport {
+            files: done.len() as u64,
+            bytes,
+            bytes_resumed: resumed,
+            left_out: 0,
+            missed: 0,
+            seconds,
+            goodput_mbit_s: moved as f64 * 8.0 / seconds.max(1e-9) / 1e6,
+            verified: done.iter().all(|report| report.verified),
+        };
+        return Stream::Stdout.json(&Event::Done(report));
+    }
+    if !args.json && !context.quiet {
+        let rate = moved as f64 * 8.0 / seconds.max(1e-9) / 1e6;
+        for report in done {
+            let checked = if report.verified { ", checksum fits" } else { "" };
+            out::error(&format!("{}: {}{checked}\n", report.path.display(), human::bytes(report.bytes)));
+        }
+        out::error(&format!("{} in {}, {rate:.1} Mbit/s\n", human::bytes(moved), human::seconds(seconds)));
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let all =
+        Failure::new(Kind::Incomplete, format!("{} not fetched", human::count(failed.len() as u64, "file")));
+    Err(failed.iter().fold(all, |all, (path, failure)| all.detail(format!("{}: {failure}", path.display()))))
+}
+
+fn stopped_early(job: &Job) -> Failure {
+    Failure::new(Kind::Interrupted, format!("{} is not complete", job.target.display()))
+        .hint("what has arrived is kept: run the same command again to go on from there")
+}
+
+fn failure(error: FetchError) -> Failure {
+    let message = error.to_string();
+    match error {
+        FetchError::Exists(_) => {
+            Failure::local(message).hint("`--force` replaces it, `-o FILE` names another file")
+        }
+        FetchError::File { action, path, error } => file_failure(action, &path, &error),
+        FetchError::Unreachable(tried) => with_causes(Failure::new(Kind::Unreachable, message), &tried)
+            .hint("what has arrived is kept: run the same command again to go on from there"),
+        FetchError::Refused(tried) => {
+            with_causes(Failure::new(Kind::Refused, message), &tried).hint("is the address right?")
+        }
+        FetchError::Changed => {
+            Failure::new(Kind::Unreachable, message).hint("try again when it is not written to")
+        }
+        FetchError::Corrupt(_) => Failure::new(Kind::Corrupt, message)
+            .hint("nothing is kept: is the checksum that of this file? Try other mirrors"),
+        FetchError::Short { .. } => Failure::new(Kind::Corrupt, message).hint("nothing is kept: try again"),
+        FetchError::Stopped => Failure::new(Kind::Interrupted, message),
+    }
+}
+
+fn file_failure(action: &'static str, path: &Path, error: &std::io::Error) -> Failure {
+    match error.kind() {
+        std::io::ErrorKind::ResourceBusy => {
+            Failure::local(format!("cannot {action} {}: {}", path.display(), describe(error)))
+        }
+        _ => Failure::file(action, path, error),
+    }
+}
+
+fn with_causes(failure: Failure, tried: &[anabranch_fetch::Tried]) -> Failure {
+    tried.iter().fold(failure, |failure, tried| failure.detail(format!("{}: {}", tried.label, tried.why)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    fn target(words: &[&str]) -> Result<PathBuf, Failure> {
+        let args: FetchArgs = parse(words).unwrap();
+        let entry = Entry { mirrors: args.urls.clone(), ..Entry::default() };
+        job(&args, entry).map(|job| job.target)
+    }
+
+    #[test]
+    fn a_file_is_named_by_its_address_or_by_the_user() {
+        assert_eq!(target(&["https://a.example/b/c.iso?x=/y"]).unwrap(), Path::new("c.iso"));
+        assert_eq!(target(&["https://a.example/"]).unwrap(), Path::new(NAMELESS));
+        assert_eq!(target(&["https://a.example/c.iso", "-o", "d"]).unwrap(), Path::new("d"));
+        let folder = std::env::temp_dir();
+        let words = ["https://a.example/c.iso", "-o", folder.to_str().unwrap()];
+        assert_eq!(target(&words).unwrap(), folder.join("c.iso"));
+    }
+
+    #[test]
+    fn an_address_a_list_or_nothing_is_told_apart() {
+        assert!(parse::<FetchArgs>(&[]).is_err());
+        assert!(parse::<FetchArgs>(&["example.org/file"]).is_err());
+        assert!(parse::<FetchArgs>(&["-i", "list", "https://a.example/"]).is_err());
+        let args: FetchArgs = parse(&["-i", "list", "--via", "eth0,wlan0", "--json"]).unwrap();
+        assert_eq!(args.via, ["eth0", "wlan0"]);
+    }
+}

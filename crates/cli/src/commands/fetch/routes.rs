@@ -1,0 +1,210 @@
+//! The routes of a download: interfaces of this machine, and exits.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anabranch_fetch::{Job, Outlet, Route, RouteUse};
+use anabranch_net::interfaces::{InterfaceAddress, local_addresses};
+use anabranch_net::{Meter, PathOrigin, PathRules, Priority};
+use anabranch_node::{Node, keyfile};
+use anabranch_proxy::{ExitDialer, ProxyNotice, session_config};
+use tokio::net::lookup_host;
+use tokio::sync::mpsc;
+
+use super::FetchArgs;
+use crate::errors::{Failure, Kind};
+
+/// Routes, and what they need to stay open.
+pub(super) struct Routes {
+    pub(super) routes: Vec<RouteUse>,
+    pub(super) caps: Vec<u64>,
+    node: Option<Node>,
+    /// Why an exit is not dialed any more.
+    lost: tokio::sync::Mutex<mpsc::Receiver<Failure>>,
+    /// Exits that are still dialed.
+    _lost_sender: mpsc::Sender<Failure>,
+}
+
+/// Interfaces of this machine with the rules for them.
+struct Outlets {
+    rules: PathRules,
+    meters: Vec<Meter>,
+    remote: Vec<SocketAddr>,
+}
+
+impl Routes {
+    /// Finds the routes for these downloads.
+    pub(super) async fn new(args: &FetchArgs, jobs: &[Job]) -> Result<Self, Failure> {
+        let rules = args.paths_wanted.rules()?;
+        let (sender, lost) = mpsc::channel(args.exits.len().max(1));
+        let mut found = Self {
+            routes: Vec::new(),
+            caps: Vec::new(),
+            node: None,
+            lost: lost.into(),
+            _lost_sender: sender,
+        };
+        if args.exits.is_empty() || !args.via.is_empty() {
+            let mut outlets =
+                Outlets { rules: rules.clone(), meters: Vec::new(), remote: servers(jobs).await };
+            found.routes = outlets.find(&args.via).await?;
+            found.caps = outlets.meters.iter().map(Meter::cap).collect();
+        }
+        if !args.exits.is_empty() {
+            found.add_exits(args, rules).await?;
+        }
+        if found.routes.is_empty() {
+            return Err(Failure::usage("the path rules leave no interface to fetch over"));
+        }
+        Ok(found)
+    }
+
+    async fn add_exits(&mut self, args: &FetchArgs, rules: PathRules) -> Result<(), Failure> {
+        let key = match &args.key {
+            Some(file) => keyfile::load(file)?,
+            None => keyfile::load_or_create(&keyfile::default_path()?)?,
+        };
+        let node = Node::builder().key(key).session(session_config()).path_rules(rules).start().await?;
+        for (number, word) in (1..).zip(&args.exits) {
+            let name = if args.exits.len() == 1 { "exit".to_owned() } else { format!("exit {number}") };
+            let dialer = ExitDialer::new(name.clone());
+            let (held, follower) = (node.hold(word.dial().await?, None), dialer.clone());
+            let sender = self._lost_sender.clone();
+            tokio::spawn(async move {
+                let error = follower
+                    .follow(held, |notice| {
+                        if let ProxyNotice::Lost(why) = notice {
+                            tracing::info!(
+                                exit = follower.name(),
+                                why,
+                                "no session with the exit; dialing again"
+                            );
+                        }
+                    })
+                    .await;
+                let failure = Failure::new(Kind::Unreachable, format!("{}: {error}", follower.name()));
+                // The command may be over.
+                let _ = sender.send(failure).await;
+            });
+            self.routes.push(RouteUse { route: Route::Exit(dialer), name, rank: 0, cap: None });
+        }
+        self.node = Some(node);
+        Ok(())
+    }
+
+    /// Waits until an exit cannot be used although there is no other route.
+    pub(super) async fn lost(&self) -> Failure {
+        let mut lost = self.lost.lock().await;
+        let mut last = None;
+        for _ in &self.routes {
+            last = lost.recv().await;
+        }
+        last.unwrap_or_else(|| Failure::local("there is no route"))
+    }
+
+    /// Ends the sessions with exits.
+    pub(super) async fn close(self) {
+        if let Some(node) = self.node {
+            node.close().await;
+        }
+    }
+}
+
+/// The addresses of all servers, as far as the system knows them.
+async fn servers(jobs: &[Job]) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for url in jobs.iter().flat_map(|job| &job.mirrors).take(64) {
+        match lookup_host((url.host(), url.port())).await {
+            Ok(addresses) => found.extend(addresses),
+            Err(error) => tracing::debug!(%url, %error, "the system does not know the server"),
+        }
+    }
+    found
+}
+
+impl Outlets {
+    async fn find(&mut self, via: &[String]) -> Result<Vec<RouteUse>, Failure> {
+        let local = local_addresses().await.map_err(|error| Failure::local(error.to_string()))?;
+        if !via.is_empty() {
+            let named = via.iter().map(|name| self.named(name, &local)).collect::<Result<Vec<_>, _>>()?;
+            return Ok(named.into_iter().flatten().collect());
+        }
+        let is_here = !self.remote.is_empty() && self.remote.iter().all(|at| at.ip().is_loopback());
+        let leads = |entry: &InterfaceAddress| {
+            !entry.loopback
+                && !is_here
+                && (entry.has_default_route() || self.remote.iter().any(|to| reaches(entry, to.ip())))
+        };
+        let usable: Vec<_> = local.iter().filter(|entry| leads(entry)).collect();
+        if usable.is_empty() {
+            return Ok(vec![RouteUse {
+                route: Route::System,
+                name: "direct".to_owned(),
+                rank: 0,
+                cap: None,
+            }]);
+        }
+        let mut names: Vec<_> = usable.iter().map(|entry| entry.interface.clone()).collect();
+        names.dedup();
+        let routes = names.iter().filter_map(|name| self.interface(name, &usable));
+        Ok(routes.collect())
+    }
+
+    /// A route over what the user named; `None` if the rules forbid it.
+    fn named(&mut self, name: &str, local: &[InterfaceAddress]) -> Result<Option<RouteUse>, Failure> {
+        if let Ok(address) = name.parse::<IpAddr>() {
+            let known = local.iter().find(|entry| entry.address == address);
+            let outlet =
+                Outlet { interface: known.map(|entry| entry.interface.clone()), addresses: vec![address] };
+            return Ok(self.with_rules(name.to_owned(), outlet));
+        }
+        let all: Vec<_> = local.iter().filter(|entry| &*entry.interface == name).collect();
+        if all.is_empty() {
+            let mut known: Vec<_> = local.iter().map(|entry| entry.interface.to_string()).collect();
+            known.dedup();
+            return Err(Failure::usage(format!("there is no interface {name} with an address"))
+                .hint(format!("there are {}", known.join(", "))));
+        }
+        Ok(self.interface(name, &all))
+    }
+
+    fn interface(&mut self, name: &str, among: &[&InterfaceAddress]) -> Option<RouteUse> {
+        let mut outlet = Outlet { interface: Some(Arc::from(name)), addresses: Vec::new() };
+        for entry in among.iter().filter(|entry| &*entry.interface == name) {
+            if !outlet.addresses.iter().any(|other| other.is_ipv4() == entry.address.is_ipv4()) {
+                outlet.addresses.push(entry.address);
+            }
+        }
+        self.with_rules(name.to_owned(), outlet)
+    }
+
+    /// Applies the user's rules.
+    fn with_rules(&mut self, name: String, outlet: Outlet) -> Option<RouteUse> {
+        let place = PathOrigin {
+            interface: outlet.interface.as_deref().unwrap_or_default().to_owned(),
+            local: outlet.addresses.first().copied(),
+            relays: Vec::new(),
+        };
+        let remote = self.remote.first().copied().unwrap_or_else(|| ([0, 0, 0, 0], 0).into());
+        let terms = self.rules.terms(&place, remote);
+        let rank = match terms.priority {
+            Priority::Primary => 0,
+            Priority::Backup => 1,
+            Priority::Metered => 2,
+            Priority::Never => return None,
+        };
+        let cap = terms.meter.map(|meter| {
+            let known = self.meters.iter().position(|other| other.is_same(&meter));
+            known.unwrap_or_else(|| {
+                self.meters.push(meter);
+                self.meters.len() - 1
+            })
+        });
+        Some(RouteUse { route: Route::Outlet(outlet), name, rank, cap })
+    }
+}
+
+/// Whether a route of the interface leads to an address.
+fn reaches(entry: &InterfaceAddress, to: IpAddr) -> bool {
+    entry.address.is_ipv4() == to.is_ipv4() && entry.routes.iter().any(|route| route.contains(to))
+}

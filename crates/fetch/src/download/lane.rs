@@ -1,0 +1,206 @@
+//! A lane: a connection that fetches one range after the other, as the planner says.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anabranch_wire::{Span, Time};
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::now;
+use crate::http::HttpConnection;
+use crate::limit::Limit;
+use crate::plan::{LaneId, Next, Planner, SourceId, Trouble};
+use crate::source::{Answer, Refusal, Source, Wanted};
+use crate::store::Store;
+
+/// A lane without bytes for this long is given up.
+const SILENT: Span = Span::from_secs(15);
+/// How often a waiting lane looks whether others have its bytes.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What all lanes share.
+pub(super) struct Shared {
+    pub(super) planner: Mutex<Planner>,
+    pub(super) store: Store,
+    pub(super) limit: Option<Mutex<Limit>>,
+    /// Notified when a request ends.
+    pub(super) news: Notify,
+    pub(super) begin: Instant,
+    pub(super) size: u64,
+}
+
+impl Shared {
+    pub(super) fn planner(&self) -> MutexGuard<'_, Planner> {
+        self.planner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Time {
+        now(self.begin)
+    }
+}
+
+/// A source that takes part.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) source: Arc<Source>,
+    pub(super) id: SourceId,
+    /// Its number among all sources.
+    pub(super) index: usize,
+    /// A connection without a lane.
+    pub(super) spare: Mutex<Option<HttpConnection>>,
+    /// Bytes that came over it.
+    pub(super) bytes: std::sync::atomic::AtomicU64,
+}
+
+/// Why a lane ends the whole download.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// The file is another one now.
+    Changed,
+    /// The disk does not take it.
+    Disk(std::io::Error),
+}
+
+/// Fetches ranges until there is no more to do.
+pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Result<(), Halt> {
+    let spare = active.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut connection = spare.unwrap_or_else(|| active.source.connection());
+    loop {
+        let news = shared.news.notified();
+        let (next, now) = {
+            let now = shared.now();
+            (shared.planner().next(lane, now), now)
+        };
+        match next {
+            Next::Leave => {
+                shared.planner().close_lane(lane);
+                return Ok(());
+            }
+            Next::Wait(at) => {
+                let wait = Duration::from_nanos(at.since(now).as_nanos());
+                let _ = timeout(wait, news).await;
+            }
+            Next::Fetch(range) => {
+                let ended = Request { shared, active, lane }.run(range, &mut connection).await?;
+                if !matches!(ended, RequestEnd::Whole) {
+                    connection.close();
+                }
+                let trouble = if let RequestEnd::Trouble(trouble) = ended { Some(trouble) } else { None };
+                if let Some(trouble) = &trouble {
+                    tracing::debug!(source = active.source.label, ?trouble, "a request ended early");
+                }
+                shared.planner().on_end(lane, trouble, shared.now());
+                shared.news.notify_waiters();
+            }
+        }
+    }
+}
+
+/// How a request ends.
+enum RequestEnd {
+    /// All its bytes came, and the answer is over.
+    Whole,
+    /// The rest is not needed.
+    Cut,
+    Trouble(Trouble),
+}
+
+struct Request<'a> {
+    shared: &'a Shared,
+    active: &'a Active,
+    lane: LaneId,
+}
+
+impl Request<'_> {
+    async fn run(&self, range: Range<u64>, connection: &mut HttpConnection) -> Result<RequestEnd, Halt> {
+        let wanted = Wanted { range: Some(range.clone()), size: Some(self.shared.size) };
+        let asking = self.active.source.ask(connection, &wanted);
+        let answer = tokio::select! {
+            answer = asking => answer,
+            end = self.hopeless() => return Ok(end),
+        };
+        match answer {
+            Ok(answer) => self.receive(answer, range).await,
+            Err(Refusal::Trouble(trouble)) => Ok(RequestEnd::Trouble(trouble)),
+            Err(Refusal::Changed) => Err(Halt::Changed),
+            Err(Refusal::NoSuchBytes(_)) => Ok(trouble("the server denies that it has these bytes")),
+        }
+    }
+
+    async fn receive(&self, mut answer: Answer, range: Range<u64>) -> Result<RequestEnd, Halt> {
+        let mut skip = range.start - answer.start;
+        let mut came = 0;
+        loop {
+            let piece = tokio::select! {
+                piece = answer.body.next() => piece,
+                end = self.hopeless() => return Ok(end),
+            };
+            let bytes = match piece {
+                Ok(Some(bytes)) => bytes,
+                // A short answer is allowed; one without bytes is not.
+                Ok(None) if came > 0 => return Ok(RequestEnd::Cut),
+                Ok(None) => return Ok(trouble("the server sends nothing")),
+                Err(why) => return Ok(RequestEnd::Trouble(Trouble::Failed(why))),
+            };
+            let skipped = skip.min(bytes.len() as u64);
+            skip -= skipped;
+            // It fits: `skipped` is at most the length of a piece.
+            let bytes = bytes.slice(skipped as usize..);
+            if bytes.is_empty() {
+                continue;
+            }
+            came += bytes.len() as u64;
+            if !self.take(bytes).await? {
+                return Ok(self.rest(answer, came == range.end - range.start).await);
+            }
+        }
+    }
+
+    /// Whether the connection can be used again: its answer must be over.
+    async fn rest(&self, mut answer: Answer, is_whole: bool) -> RequestEnd {
+        if is_whole && matches!(timeout(Duration::from_millis(20), answer.body.next()).await, Ok(Ok(None))) {
+            return RequestEnd::Whole;
+        }
+        RequestEnd::Cut
+    }
+
+    /// Takes bytes; returns whether more are wanted.
+    async fn take(&self, bytes: Bytes) -> Result<bool, Halt> {
+        let shared = self.shared;
+        let len = bytes.len() as u64;
+        let taken = shared.planner().on_bytes(self.lane, len, shared.now());
+        // It fits: at most the length of the piece is taken.
+        let wanted = bytes.slice(..taken.len as usize);
+        self.active.bytes.fetch_add(taken.len, std::sync::atomic::Ordering::Relaxed);
+        if !wanted.is_empty() {
+            shared.store.write(taken.at, wanted).await.map_err(Halt::Disk)?;
+        }
+        if let Some(limit) = &shared.limit {
+            let wait = limit.lock().unwrap_or_else(PoisonError::into_inner).spend(len, shared.now());
+            sleep(Duration::from_nanos(wait.as_nanos())).await;
+        }
+        Ok(taken.more)
+    }
+
+    /// Waits until the bytes of the request are there by another lane, or the server has been silent for too long.
+    async fn hopeless(&self) -> RequestEnd {
+        loop {
+            let news = self.shared.news.notified();
+            let (silent, is_done) = self.shared.planner().silence(self.lane, self.shared.now());
+            if is_done {
+                return RequestEnd::Cut;
+            }
+            if silent > SILENT {
+                return trouble("the server is silent");
+            }
+            let _ = timeout(LOOK, news).await;
+        }
+    }
+}
+
+fn trouble(why: &str) -> RequestEnd {
+    RequestEnd::Trouble(Trouble::Failed(why.to_owned()))
+}

@@ -1,0 +1,232 @@
+//! One download, from the first request to the final name.
+//!
+//! 1. Every source asks for the first [`PROBE`] bytes. The first answer defines the file: its size and its version.
+//! 2. Each other source must have the same first bytes and size before it takes part.
+//! 3. The planner hands out the rest to lanes. A server without ranges sends everything over one connection instead.
+//! 4. The complete file is checked against its checksums, synced and renamed.
+
+mod lane;
+mod open;
+mod parts;
+mod whole;
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anabranch_wire::{Span, Time};
+use tokio::sync::Notify;
+
+use crate::checksum::Checksum;
+use crate::error::FetchError;
+use crate::progress::{Progress, SourceStatus};
+use crate::route::Route;
+use crate::source::Source;
+use crate::store::{Journal, Opened, Store};
+use crate::tls::Tls;
+use crate::url::Url;
+use open::{First, Opening};
+
+/// The first bytes, by which mirrors are compared.
+const PROBE: u64 = 64 << 10;
+/// How often a download begins again because the file changed or a server without ranges broke off.
+const MOST_BEGINNINGS: usize = 3;
+
+/// A file to fetch.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Where it is.
+    pub mirrors: Vec<Url>,
+    /// Its final name.
+    pub target: PathBuf,
+    /// Whether a file of this name is replaced.
+    pub replace: bool,
+    /// Hashes that it must have.
+    pub checksums: Vec<Checksum>,
+    /// The size that it must have.
+    pub size: Option<u64>,
+}
+
+/// A route and how it is used.
+#[derive(Clone, Debug)]
+pub struct RouteUse {
+    /// The route.
+    pub route: Route,
+    /// Its name for people.
+    pub name: String,
+    /// Routes with a larger number are used only while none with a smaller number works.
+    pub rank: u8,
+    /// The cap that its bytes count toward: an index into [`Options::caps`].
+    pub cap: Option<usize>,
+}
+
+/// How files are fetched.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// All routes; at least one.
+    pub routes: Vec<RouteUse>,
+    /// Bytes that may be fetched under each cap.
+    pub caps: Vec<u64>,
+    /// Most connections of one source.
+    pub connections: usize,
+    /// Most bits a second in all.
+    pub limit: Option<NonZeroU64>,
+    /// TLS.
+    pub tls: Tls,
+}
+
+/// A finished download.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes of earlier attempts.
+    pub resumed: u64,
+    /// Whether it was checked against a checksum.
+    pub verified: bool,
+    /// Bytes by source.
+    pub sources: Vec<SourceStatus>,
+}
+
+/// What all parts of a download use.
+struct Context<'a> {
+    job: &'a Job,
+    options: &'a Options,
+    progress: &'a Progress,
+    stop: &'a Notify,
+    begin: Instant,
+}
+
+impl Context<'_> {
+    fn now(&self) -> Time {
+        now(self.begin)
+    }
+}
+
+/// Time since `begin`.
+fn now(begin: Instant) -> Time {
+    let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Time::ZERO + Span::from_nanos(nanos)
+}
+
+/// Fetches a file. When `stop` is notified, keeps what is there for the next attempt.
+///
+/// # Errors
+/// Why there is no file under the final name.
+pub async fn fetch(
+    job: &Job,
+    options: &Options,
+    progress: &Progress,
+    stop: &Notify,
+) -> Result<Report, FetchError> {
+    let context = Context { job, options, progress, stop, begin: Instant::now() };
+    let mut beginnings = 1;
+    loop {
+        let unfit = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => FetchError::Exists(job.target.clone()),
+            _ => FetchError::file("create", &job.target, error),
+        };
+        let (store, journal) = match Store::open(&job.target, job.replace).map_err(unfit)? {
+            Opened::Store(store, journal) => (*store, journal),
+            Opened::Complete(bytes) => return Ok(context.report(bytes, bytes)),
+        };
+        let ended = context.attempt(store, journal).await;
+        match ended {
+            Err(Ended::Again(error)) if beginnings < MOST_BEGINNINGS => {
+                beginnings += 1;
+                progress.note(format!("{error}; beginning again"));
+            }
+            Err(Ended::Again(error) | Ended::Failed(error)) => return Err(error),
+            Ok(report) => return Ok(report),
+        }
+    }
+}
+
+/// How an attempt ends without a file.
+enum Ended {
+    /// Nothing is kept, and the download begins again a few times.
+    Again(FetchError),
+    /// The download is over.
+    Failed(FetchError),
+}
+
+impl From<FetchError> for Ended {
+    fn from(error: FetchError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Context<'_> {
+    async fn attempt(&self, store: Store, journal: Option<Journal>) -> Result<Report, Ended> {
+        let mut opening = Opening::start(self);
+        let first = tokio::select! {
+            first = opening.first(self) => first?,
+            () = self.stop.notified() => return Err(FetchError::Stopped.into()),
+        };
+        match first {
+            (_, First::Whole(answer, _connection)) => self.whole(*answer, store).await,
+            (source, First::Part(part)) => self.parts((source, part), opening, (store, journal)).await,
+        }
+    }
+
+    fn report(&self, bytes: u64, resumed: u64) -> Report {
+        let sources = self.progress.take().sources;
+        let verified = !self.job.checksums.is_empty();
+        Report { path: self.job.target.clone(), bytes, resumed, verified, sources }
+    }
+
+    /// All sources: every mirror over every route.
+    fn sources(&self) -> Vec<(Arc<Source>, usize)> {
+        let many = self.job.mirrors.len() > 1;
+        let routes = self.options.routes.iter().enumerate();
+        let pairs =
+            routes.flat_map(|(index, route)| self.job.mirrors.iter().map(move |url| (index, route, url)));
+        pairs
+            .map(|(index, route, url)| {
+                let label =
+                    if many { format!("{} {}", route.name, url.authority()) } else { route.name.clone() };
+                let source = Source::new(url.clone(), route.route.clone(), label, self.options.tls.clone());
+                (Arc::new(source), index)
+            })
+            .collect()
+    }
+
+    /// Checks the complete file and gives it its name.
+    async fn finish(&self, mut store: Store, end: End) -> Result<Report, Ended> {
+        let mut checksums = self.job.checksums.clone();
+        checksums.extend(end.digest);
+        let (target, size) = (self.job.target.clone(), end.journal.size);
+        let checked = tokio::task::spawn_blocking(move || {
+            let file = |action, error| FetchError::file(action, &target, error);
+            store.flush().map_err(|error| file("write", error))?;
+            for checksum in &checksums {
+                let part = std::fs::File::open(store.part()).map_err(|error| file("read", error))?;
+                if !checksum.fits(part).map_err(|error| file("read", error))? {
+                    store.discard().map_err(|error| file("remove", error))?;
+                    return Err(FetchError::Corrupt(checksum.to_string()));
+                }
+            }
+            store.finish(&end.journal).map_err(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => FetchError::Exists(target.clone()),
+                _ => file("finish", error),
+            })?;
+            Ok(checksums.iter().any(Checksum::is_strong))
+        });
+        let verified =
+            checked.await.map_err(|error| FetchError::file("finish", &self.job.target, error.into()))??;
+        Ok(Report { verified, ..self.report(size, end.resumed) })
+    }
+}
+
+/// What is known about a complete file.
+struct End {
+    journal: Journal,
+    digest: Option<Checksum>,
+    resumed: u64,
+}
+
+/// How often the state is shown and the numbers of connections are thought over.
+const TICK: Duration = Duration::from_millis(100);

@@ -1,0 +1,245 @@
+//! The first bytes of every source: they show the file's size and version, and that all mirrors have the same file.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::{Context, PROBE};
+use crate::checksum::Checksum;
+use crate::error::{FetchError, Tried};
+use crate::http::HttpConnection;
+use crate::http::validator::Validator;
+use crate::plan::Trouble;
+use crate::progress::SourceStatus;
+use crate::source::{Answer, Refusal, Source, Wanted};
+
+/// Pauses between attempts to open a source.
+const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
+/// The longest pause that a server may ask for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(120);
+/// How long to wait for a source with ranges when one without has answered.
+const BETTER: Duration = Duration::from_secs(2);
+/// How long the first bytes may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A source that was opened: its number, and its number of route.
+#[derive(Clone, Debug)]
+pub(super) struct Opened {
+    pub(super) source: Arc<Source>,
+    pub(super) route: usize,
+    pub(super) index: usize,
+}
+
+/// The first answer of a source.
+pub(super) enum First {
+    /// The server sends parts.
+    Part(FirstPart),
+    /// The server sends the whole file only.
+    Whole(Box<Answer>, HttpConnection),
+}
+
+/// The first bytes of a file.
+pub(super) struct FirstPart {
+    pub(super) size: u64,
+    pub(super) bytes: Bytes,
+    pub(super) version: Validator,
+    pub(super) digest: Option<Checksum>,
+    pub(super) connection: HttpConnection,
+}
+
+/// All sources that are being opened.
+pub(super) struct Opening {
+    pending: JoinSet<(Opened, Result<First, Trouble>)>,
+    /// Sources that cannot be used.
+    pub(super) failed: Vec<Tried>,
+    /// Whether each of them refused, rather than failed.
+    all_refused: bool,
+    whole: Option<(Opened, First)>,
+}
+
+impl Opening {
+    /// Starts with all sources at once.
+    pub(super) fn start(context: &Context) -> Self {
+        let sources = context.sources();
+        context.progress.update(|snapshot| {
+            let status = |(source, _): &(Arc<Source>, usize)| SourceStatus {
+                label: source.label.clone(),
+                why: Some("connecting".to_owned()),
+                ..SourceStatus::default()
+            };
+            snapshot.sources = sources.iter().map(status).collect();
+        });
+        let mut pending = JoinSet::new();
+        for (index, (source, route)) in sources.into_iter().enumerate() {
+            if context.options.routes[route].cap.is_some_and(|cap| context.options.caps[cap] < PROBE) {
+                continue;
+            }
+            let opened = Opened { source, route, index };
+            pending.spawn(async move {
+                let first = open(&opened.source).await;
+                (opened, first)
+            });
+        }
+        Self { pending, failed: Vec::new(), all_refused: true, whole: None }
+    }
+
+    /// Whether every source has answered or failed.
+    pub(super) fn is_over(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The next source that has answered; `None` when there is no more.
+    pub(super) async fn next(&mut self, context: &Context<'_>) -> Option<(Opened, First)> {
+        loop {
+            let (opened, first) = match self.pending.join_next().await? {
+                Ok(ended) => ended,
+                Err(error) => {
+                    tracing::debug!(%error, "a source was not opened");
+                    continue;
+                }
+            };
+            match first {
+                Ok(first) => return Some((opened, first)),
+                Err(trouble) => {
+                    let (why, refused) = match trouble {
+                        Trouble::Useless(why) => (why, true),
+                        Trouble::Failed(why) => (why, false),
+                        Trouble::Busy(_) => ("the server limits connections".to_owned(), false),
+                    };
+                    self.all_refused &= refused;
+                    self.refuse(context, &opened, why);
+                }
+            }
+        }
+    }
+
+    /// Notes that a source is not used.
+    pub(super) fn refuse(&mut self, context: &Context<'_>, opened: &Opened, why: impl Into<String>) {
+        let (why, label) = (why.into(), opened.source.label.clone());
+        context.progress.update(|snapshot| snapshot.sources[opened.index].why = Some(why.clone()));
+        self.failed.push(Tried { label, why });
+    }
+
+    /// The source that defines the file: the first that sends parts, else the first at all.
+    pub(super) async fn first(&mut self, context: &Context<'_>) -> Result<(Opened, First), FetchError> {
+        let is_single = context.job.mirrors.len() == 1;
+        loop {
+            let wait = if self.whole.is_none() { Duration::MAX } else { BETTER };
+            let Ok(Some((opened, first))) = timeout(wait, self.next(context)).await else {
+                return self.whole.take().ok_or_else(|| self.failure());
+            };
+            let (size, is_whole) = match &first {
+                First::Part(part) => (Some(part.size), false),
+                First::Whole(answer, _) => (answer.size, true),
+            };
+            if let Some(known) = context.job.size
+                && size.is_some_and(|size| size != known)
+            {
+                self.refuse(context, &opened, "its file has another size than announced");
+                continue;
+            }
+            if !is_whole || is_single {
+                return Ok((opened, first));
+            }
+            self.whole.get_or_insert((opened, first));
+        }
+    }
+
+    /// Why there is no file when no source is left.
+    pub(super) fn failure(&mut self) -> FetchError {
+        let tried = std::mem::take(&mut self.failed);
+        if self.all_refused && !tried.is_empty() {
+            FetchError::Refused(tried)
+        } else {
+            FetchError::Unreachable(tried)
+        }
+    }
+}
+
+/// Asks for the first bytes until they come or there is no hope.
+async fn open(source: &Source) -> Result<First, Trouble> {
+    let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms));
+    loop {
+        let first = timeout(PATIENCE, first_bytes(source)).await;
+        let refusal = match first.unwrap_or_else(|_| Err(failed("the first bytes do not come"))) {
+            Ok(first) => return Ok(first),
+            Err(refusal) => refusal,
+        };
+        let trouble = match refusal {
+            Refusal::Trouble(trouble) => trouble,
+            Refusal::Changed | Refusal::NoSuchBytes(_) => {
+                Trouble::Failed("the file changed meanwhile".to_owned())
+            }
+        };
+        let asked = match &trouble {
+            Trouble::Useless(_) => return Err(trouble),
+            Trouble::Busy(pause) => {
+                pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos()))
+            }
+            Trouble::Failed(_) => Duration::ZERO,
+        };
+        let Some(pause) = pauses.next().map(|pause| pause.max(asked)).filter(|pause| *pause <= LONGEST_PAUSE)
+        else {
+            return Err(trouble);
+        };
+        tracing::debug!(source = source.label, ?trouble, ?pause, "asking again");
+        sleep(pause).await;
+    }
+}
+
+fn failed(why: &str) -> Refusal {
+    Refusal::Trouble(Trouble::Failed(why.to_owned()))
+}
+
+async fn first_bytes(source: &Source) -> Result<First, Refusal> {
+    let mut connection = source.connection();
+    let wanted = Wanted { range: Some(0..PROBE), size: None };
+    let mut answer = match source.ask(&mut connection, &wanted).await {
+        Err(Refusal::NoSuchBytes(Some(0))) => {
+            let (bytes, version) = (Bytes::new(), Validator::default());
+            return Ok(First::Part(FirstPart { size: 0, bytes, version, digest: None, connection }));
+        }
+        // A server that cannot deal with ranges may still have the file.
+        Err(Refusal::NoSuchBytes(_)) => whole(source, &mut connection).await?,
+        answer => answer?,
+    };
+    if answer.is_part && answer.size.is_none() {
+        connection.close();
+        answer = whole(source, &mut connection).await?;
+    }
+    let (Some(size), true) = (answer.size, answer.is_part) else {
+        return Ok(First::Whole(Box::new(answer), connection));
+    };
+    let bytes = read(&mut answer, 0..PROBE.min(size)).await?;
+    if bytes.len() as u64 != PROBE.min(size) {
+        return Err(failed("the server breaks off"));
+    }
+    Ok(First::Part(FirstPart { size, bytes, version: answer.version, digest: answer.digest, connection }))
+}
+
+async fn whole(source: &Source, connection: &mut HttpConnection) -> Result<Answer, Refusal> {
+    source.ask(connection, &Wanted { range: None, size: None }).await
+}
+
+/// Reads a short range of the file, as much of it as comes.
+pub(super) async fn read(answer: &mut Answer, range: std::ops::Range<u64>) -> Result<Bytes, Refusal> {
+    let (mut bytes, mut skip) = (Vec::new(), range.start - answer.start);
+    let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    while bytes.len() < len {
+        let Some(mut piece) = answer.body.next().await.map_err(|why| failed(&why))? else { break };
+        let skipped = skip.min(piece.len() as u64);
+        skip -= skipped;
+        // Both fit: `skipped` is at most the length of a piece.
+        piece = piece.split_off(skipped as usize);
+        piece.truncate(len - bytes.len());
+        bytes.extend_from_slice(&piece);
+    }
+    // A body that is read to its end leaves the connection usable.
+    if answer.size.is_some_and(|size| size >= range.end) {
+        let _ = timeout(Duration::from_millis(200), answer.body.next()).await;
+    }
+    Ok(bytes.into())
+}

@@ -1,0 +1,297 @@
+//! A file in parts: lanes come and go as the planner says, and the journal follows.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::time::{Instant, interval};
+
+use super::lane::{self, Active, Halt, Shared};
+use super::open::{First, FirstPart, Opened, Opening, read};
+use super::{Context, End, Ended, PROBE, Report, TICK};
+use crate::error::{FetchError, Tried};
+use crate::http::validator::Same;
+use crate::limit::Limit;
+use crate::plan::{Planner, SourceTerms, Standing};
+use crate::source::Wanted;
+use crate::store::{Journal, Store};
+
+/// How often the journal is written.
+const CHECKPOINT: Duration = Duration::from_secs(1);
+
+/// The file that all sources must have.
+struct Reference {
+    first: bytes::Bytes,
+    size: u64,
+}
+
+impl Context<'_> {
+    /// Fetches a file whose first bytes have come.
+    pub(super) async fn parts(
+        &self,
+        (opened, part): (Opened, FirstPart),
+        opening: Opening,
+        (store, journal): (Store, Option<Journal>),
+    ) -> Result<Report, Ended> {
+        let disk = |error| Ended::from(FetchError::file("write", &self.job.target, error));
+        let mut part = part;
+        let fits = match &journal {
+            Some(journal) => self.fits_journal(&opened, &mut part, (&store, journal)).await,
+            None => true,
+        };
+        if !fits {
+            store.reset().map_err(disk)?;
+            self.progress.note("the file on the server is another one now; beginning again");
+        }
+        let reference = Reference { first: part.bytes.clone(), size: part.size };
+        store.reserve(part.size).map_err(disk)?;
+        let resumed = store.written();
+        store.write(0, part.bytes.clone()).await.map_err(disk)?;
+        let mut received = resumed.clone();
+        received.insert(0..part.bytes.len() as u64);
+        let resumed = resumed.total();
+        let planner = Planner::new(part.size, received, self.options.caps.clone());
+        let shared = Shared {
+            planner: Mutex::new(planner),
+            store,
+            limit: self.options.limit.map(|rate| Mutex::new(Limit::new(rate))),
+            news: tokio::sync::Notify::new(),
+            begin: self.begin,
+            size: part.size,
+        };
+        let digest = part.digest.clone();
+        let mut run = Run {
+            context: self,
+            shared: Arc::new(shared),
+            reference,
+            opening,
+            active: Vec::new(),
+            lanes: JoinSet::new(),
+            resumed,
+            saving: None,
+        };
+        run.admit(&opened, part);
+        let ended = run.run().await;
+        run.show();
+        run.end(ended, digest).await
+    }
+
+    /// Whether the file is still that of an earlier attempt.
+    async fn fits_journal(
+        &self,
+        opened: &Opened,
+        part: &mut FirstPart,
+        (store, journal): (&Store, &Journal),
+    ) -> bool {
+        if journal.size != part.size {
+            return false;
+        }
+        let known = |range: std::ops::Range<u64>, bytes: &[u8]| {
+            store.read(range).is_ok_and(|on_disk| on_disk == bytes)
+        };
+        let held = journal.ranges();
+        let head = 0..part.bytes.len() as u64;
+        if held.covers(&head) && !known(head, &part.bytes) {
+            return false;
+        }
+        let mirror = opened.source.mirror.to_string();
+        let version = journal.versions.iter().find(|(url, _)| *url == mirror).map(|(_, version)| version);
+        match version.map_or(Same::Unknown, |version| version.compare(&part.version)) {
+            Same::Yes => return true,
+            Same::No => return false,
+            Same::Unknown => {}
+        }
+        // The server does not say which version it is: the last bytes that are there are compared.
+        let Some(range) = held.iter().last() else { return true };
+        let range = range.end.saturating_sub(PROBE).max(range.start)..range.end;
+        let wanted = Wanted { range: Some(range.clone()), size: Some(part.size) };
+        let Ok(mut answer) = opened.source.ask(&mut part.connection, &wanted).await else { return false };
+        read(&mut answer, range.clone()).await.is_ok_and(|bytes| known(range, &bytes))
+    }
+}
+
+/// A download in parts.
+struct Run<'a> {
+    context: &'a Context<'a>,
+    shared: Arc<Shared>,
+    reference: Reference,
+    opening: Opening,
+    active: Vec<Arc<Active>>,
+    lanes: JoinSet<Result<(), Halt>>,
+    resumed: u64,
+    /// The journal that is being written.
+    saving: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Run<'_> {
+    /// Lets a source take part.
+    fn admit(&mut self, opened: &Opened, part: FirstPart) {
+        let usage = &self.context.options.routes[opened.route];
+        let terms = SourceTerms {
+            rank: usage.rank,
+            route: opened.route,
+            cap: usage.cap,
+            most_lanes: self.context.options.connections,
+        };
+        opened.source.set_version(part.version);
+        let id = self.shared.planner().add_source(terms, self.context.now());
+        self.active.push(Arc::new(Active {
+            source: opened.source.clone(),
+            id,
+            index: opened.index,
+            spare: Mutex::new(Some(part.connection)),
+            bytes: AtomicU64::new(0),
+        }));
+    }
+
+    /// Compares another source with the first one.
+    fn consider(&mut self, opened: &Opened, first: First) {
+        let why = match first {
+            First::Whole(..) => "it sends the whole file only",
+            First::Part(part) if part.size != self.reference.size => "its file has another size",
+            First::Part(part) if part.bytes != self.reference.first => "its file has another content",
+            First::Part(part) => {
+                let other = self.active.iter().any(|active| {
+                    active.source.mirror == opened.source.mirror
+                        && active.source.version().compare(&part.version) == Same::No
+                });
+                if !other {
+                    return self.admit(opened, part);
+                }
+                "its file has another version"
+            }
+        };
+        self.opening.refuse(self.context, opened, why);
+    }
+
+    async fn run(&mut self) -> Result<(), Ended> {
+        let mut tick = interval(TICK);
+        let mut saved = Instant::now();
+        loop {
+            self.open_lanes();
+            if self.shared.planner().is_complete() && self.lanes.is_empty() {
+                return Ok(());
+            }
+            if self.shared.planner().is_stuck() && self.opening.is_over() {
+                return Err(self.failure().into());
+            }
+            tokio::select! {
+                _ = tick.tick() => self.show(),
+                Some(ended) = self.lanes.join_next() => self.on_lane_end(ended)?,
+                Some((opened, first)) = self.opening.next(self.context) => self.consider(&opened, first),
+                () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
+            }
+            if self.saving.as_ref().is_some_and(JoinHandle::is_finished)
+                && let Some(Ok(Err(error))) = self.saved().await
+            {
+                return Err(FetchError::file("write", &self.context.job.target, error).into());
+            }
+            if self.saving.is_none() && saved.elapsed() >= CHECKPOINT {
+                saved = Instant::now();
+                let (checkpoint, journal) = (self.shared.store.checkpointer(), self.journal());
+                self.saving = Some(tokio::task::spawn_blocking(move || checkpoint(&journal)));
+            }
+        }
+    }
+
+    /// Waits until the journal is written.
+    async fn saved(&mut self) -> Option<Result<std::io::Result<()>, JoinError>> {
+        match self.saving.take() {
+            Some(saving) => Some(saving.await),
+            None => None,
+        }
+    }
+
+    fn on_lane_end(&self, ended: Result<Result<(), Halt>, JoinError>) -> Result<(), Ended> {
+        match ended {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Halt::Changed)) => Err(Ended::Again(FetchError::Changed)),
+            Ok(Err(Halt::Disk(error))) => {
+                Err(FetchError::file("write", &self.context.job.target, error).into())
+            }
+            Err(error) => Err(FetchError::file("fetch", &self.context.job.target, error.into()).into()),
+        }
+    }
+
+    fn open_lanes(&mut self) {
+        let now = self.context.now();
+        let mut planner = self.shared.planner();
+        planner.adapt(now);
+        for active in &self.active {
+            while let Some(id) = planner.open_lane(active.id, now) {
+                let (shared, active) = (self.shared.clone(), active.clone());
+                self.lanes.spawn(async move { lane::run(&shared, &active, id).await });
+            }
+        }
+    }
+
+    fn show(&self) {
+        let now = self.context.now();
+        let planner = self.shared.planner();
+        self.context.progress.update(|snapshot| {
+            (snapshot.bytes, snapshot.resumed) = (planner.received(), self.resumed);
+            snapshot.size = Some(self.reference.size);
+            for active in &self.active {
+                let status = &mut snapshot.sources[active.index];
+                status.bytes = active.bytes.load(Ordering::Relaxed);
+                status.rate = planner.rate(active.id, now);
+                (status.is_ready, status.why) = match planner.standing(active.id) {
+                    Standing::Ready => (true, None),
+                    Standing::Resting(why) | Standing::Out(why) => (false, Some(why.clone())),
+                };
+            }
+        });
+    }
+
+    /// Why there is no file when no source is left.
+    fn failure(&mut self) -> FetchError {
+        let planner = self.shared.planner();
+        for active in &self.active {
+            if let Standing::Out(why) = planner.standing(active.id) {
+                let (label, why) = (active.source.label.clone(), why.clone());
+                self.opening.failed.push(Tried { label, why });
+            }
+        }
+        FetchError::Unreachable(std::mem::take(&mut self.opening.failed))
+    }
+
+    fn journal(&self) -> Journal {
+        let version = |active: &Arc<Active>| (active.source.mirror.to_string(), active.source.version());
+        let mut versions: Vec<_> = self.active.iter().map(version).collect();
+        versions.dedup_by(|one, other| one.0 == other.0);
+        Journal::new(self.reference.size, versions)
+    }
+
+    /// Keeps, removes or finishes the file.
+    async fn end(
+        mut self,
+        ended: Result<(), Ended>,
+        digest: Option<crate::checksum::Checksum>,
+    ) -> Result<Report, Ended> {
+        self.lanes.shutdown().await;
+        // Its outcome does not matter: the journal is written once more, or removed.
+        self.saved().await;
+        let journal = self.journal();
+        let (context, resumed) = (self.context, self.resumed);
+        let shared = Arc::into_inner(self.shared);
+        let lost =
+            || FetchError::file("finish", &context.job.target, std::io::Error::other("a lane still runs"));
+        let store = shared.ok_or_else(lost)?.store;
+        match ended {
+            Ok(()) => context.finish(store, End { journal, digest, resumed }).await,
+            Err(Ended::Again(why)) => {
+                let discarded = tokio::task::spawn_blocking(move || store.discard()).await;
+                tracing::debug!(?discarded, "the unfinished file is removed");
+                Err(Ended::Again(why))
+            }
+            Err(failed) => {
+                let mut store = store;
+                let keep = move || store.flush().and_then(|()| store.checkpoint(&journal));
+                let kept = tokio::task::spawn_blocking(keep).await;
+                tracing::debug!(?kept, "the unfinished file is kept");
+                Err(failed)
+            }
+        }
+    }
+}

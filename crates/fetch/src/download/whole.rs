@@ -1,0 +1,83 @@
+//! A file from a server without ranges: one connection from the beginning to the end.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Context, End, Ended, Report, TICK};
+use crate::error::{FetchError, Tried};
+use crate::limit::Limit;
+use crate::source::Answer;
+use crate::store::{Journal, Store};
+
+/// A server without bytes for this long is given up.
+const SILENT: Duration = Duration::from_secs(30);
+
+impl Context<'_> {
+    /// Fetches a file by an answer that holds all of it. It cannot be resumed.
+    pub(super) async fn whole(&self, answer: Answer, store: Store) -> Result<Report, Ended> {
+        let disk = |error| Ended::from(FetchError::file("write", &self.job.target, error));
+        store.reset().map_err(disk)?;
+        let (size, digest) = (answer.size, answer.digest.clone());
+        if let Some(size) = size {
+            store.reserve(size).map_err(disk)?;
+        }
+        self.progress
+            .note("the server sends no parts: one connection fetches the file, and it cannot be resumed");
+        let came = tokio::select! {
+            came = self.receive(answer, &store) => came,
+            () = self.stop.notified() => Err(FetchError::Stopped.into()),
+        };
+        let checked = came.and_then(|came| match size.or(self.job.size) {
+            Some(size) if size != came => Err(Ended::Again(FetchError::Short { came, announced: size })),
+            _ => Ok(came),
+        });
+        match checked {
+            Ok(came) => {
+                let journal = Journal::new(came, Vec::new());
+                self.finish(store, End { journal, digest, resumed: 0 }).await
+            }
+            Err(ended) => {
+                let discarded = tokio::task::spawn_blocking(move || store.discard()).await;
+                tracing::debug!(?discarded, "the unfinished file is removed");
+                Err(ended)
+            }
+        }
+    }
+
+    async fn receive(&self, mut answer: Answer, store: &Store) -> Result<u64, Ended> {
+        let mut limit = self.options.limit.map(Limit::new);
+        let (mut came, mut shown) = (0, Instant::now());
+        let most = answer.size.or(self.job.size).unwrap_or(u64::MAX);
+        loop {
+            let piece = timeout(SILENT, answer.body.next()).await;
+            let bytes = match piece.unwrap_or_else(|_| Err("the server is silent".to_owned())) {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => return Ok(came),
+                Err(why) => return Err(self.lost(why)),
+            };
+            let len = bytes.len() as u64;
+            if len > most - came {
+                return Err(self.lost("the server sends more than it announced".to_owned()));
+            }
+            store
+                .write(came, bytes)
+                .await
+                .map_err(|error| FetchError::file("write", &self.job.target, error))?;
+            came += len;
+            if shown.elapsed() >= TICK {
+                shown = Instant::now();
+                self.progress.update(|snapshot| (snapshot.bytes, snapshot.size) = (came, answer.size));
+            }
+            if let Some(limit) = &mut limit {
+                let wait = limit.spend(len, self.now());
+                sleep(Duration::from_nanos(wait.as_nanos())).await;
+            }
+        }
+    }
+
+    fn lost(&self, why: String) -> Ended {
+        let label = self.job.mirrors.first().map(ToString::to_string).unwrap_or_default();
+        Ended::Again(FetchError::Unreachable(vec![Tried { label, why }]))
+    }
+}

@@ -1,0 +1,64 @@
+//! Why a download fails.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a download fails.
+#[derive(Debug, Error)]
+pub enum FetchError {
+    /// The file exists already.
+    #[error("{} exists already", .0.display())]
+    Exists(PathBuf),
+    /// A file cannot be written or read.
+    #[error("cannot {action} {}: {error}", .path.display())]
+    File {
+        /// What was to be done.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+    /// No source was reached, or all were lost.
+    #[error("no source sends the file")]
+    Unreachable(Vec<Tried>),
+    /// Every source refuses.
+    #[error("no source has the file")]
+    Refused(Vec<Tried>),
+    /// The file changes faster than it can be fetched.
+    #[error("the file changed on the server while it was fetched")]
+    Changed,
+    /// The file does not have the hash that it should have.
+    #[error("the file does not have the checksum {0}")]
+    Corrupt(String),
+    /// The whole file came, but is shorter or longer than announced.
+    #[error("the server sent {came} bytes of {announced}")]
+    Short {
+        /// Bytes that came.
+        came: u64,
+        /// Bytes that were announced.
+        announced: u64,
+    },
+    /// The download was stopped; what is there was kept.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// A source that failed, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// Its name.
+    pub label: String,
+    /// Why it sends nothing.
+    pub why: String,
+}
+
+impl FetchError {
+    /// A failed operation on a file.
+    pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>, error: io::Error) -> Self {
+        Self::File { action, path: path.into(), error }
+    }
+}

@@ -1,0 +1,237 @@
+//! The head of an HTTP response: what it says about the bytes behind it, without I/O.
+//!
+//! A body belongs where its `Content-Range` says, whatever the status is. A status 200 without one is the whole file.
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use anabranch_wire::Span;
+use hyper::HeaderMap;
+use hyper::header::{self, HeaderName};
+
+use super::validator::Validator;
+use crate::checksum::Checksum;
+
+/// Names whose content is compressed already. Servers often declare that as an encoding.
+const COMPRESSED: [&str; 8] = [".gz", ".tgz", ".svgz", ".emz", ".wmz", ".bz2", ".xz", ".zst"];
+
+/// A `Content-Range` (RFC 9110 §14.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContentRange {
+    /// These bytes of so many; `None` for `*`.
+    Bytes(Range<u64>, Option<u64>),
+    /// No bytes: the file has so many.
+    Size(u64),
+}
+
+impl ContentRange {
+    fn parse(text: &str) -> Option<Self> {
+        let (unit, rest) = text.trim().split_once([' ', '='])?;
+        let (range, size) = rest.trim().split_once('/')?;
+        let size = match size.trim() {
+            "*" => None,
+            size => Some(number(size)?),
+        };
+        if !unit.eq_ignore_ascii_case("bytes") {
+            return None;
+        }
+        if range.trim() == "*" {
+            return size.map(Self::Size);
+        }
+        let (first, last) = range.split_once('-')?;
+        let range = number(first.trim())?..number(last.trim())?.checked_add(1)?;
+        (range.start < range.end && size.is_none_or(|size| range.end <= size))
+            .then_some(Self::Bytes(range, size))
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// The parts of a head that matter.
+#[derive(Clone, Debug, Default)]
+pub struct Head {
+    /// The status code.
+    pub status: u16,
+    /// Which bytes follow. `Err` if the header cannot be read.
+    pub content_range: Option<Result<ContentRange, ()>>,
+    /// The length of the body.
+    pub length: Option<u64>,
+    /// Which version of the file it is.
+    pub validator: Validator,
+    /// The hash of the whole file by the server.
+    pub digest: Option<Checksum>,
+    /// The target of a redirect.
+    pub location: Option<String>,
+    encoding: Option<String>,
+    is_multipart: bool,
+    retry_after: Option<Span>,
+}
+
+/// What a response means for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The body begins at this byte of a file of so many.
+    Part(u64, Option<u64>),
+    /// The body is the whole file, of so many bytes.
+    Whole(Option<u64>),
+    /// The server has no such bytes; the file has so many.
+    NoSuchBytes(Option<u64>),
+    /// The file is elsewhere.
+    Redirect(String),
+    /// The server has no capacity.
+    Busy(Option<Span>),
+    /// The address is not valid (any more), by this status.
+    Denied(u16),
+    /// Another attempt may help.
+    Retry(String),
+    /// No attempt helps.
+    Useless(String),
+}
+
+impl Head {
+    /// Reads the headers of a response; `now` is the time of day.
+    #[must_use]
+    pub fn read(status: u16, headers: &HeaderMap, now: SystemTime) -> Self {
+        let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+        let date = text(header::DATE).and_then(|date| httpdate::parse_http_date(date).ok());
+        let retry_after = text(header::RETRY_AFTER).and_then(|text| match text.parse::<u32>() {
+            Ok(seconds) => Some(Span::from_secs(seconds.into())),
+            Err(_) => {
+                let at = httpdate::parse_http_date(text).ok()?;
+                let pause = at.duration_since(date.unwrap_or(now)).unwrap_or(Duration::ZERO);
+                Some(Span::from_secs(pause.as_secs()))
+            }
+        });
+        let digest = |name| text(HeaderName::from_static(name)).and_then(Checksum::from_digest_header);
+        Self {
+            status,
+            content_range: text(header::CONTENT_RANGE).map(|text| ContentRange::parse(text).ok_or(())),
+            length: text(header::CONTENT_LENGTH).and_then(number),
+            validator: Validator::new(text(header::ETAG), text(header::LAST_MODIFIED), date),
+            digest: digest("repr-digest").or_else(|| digest("digest")),
+            location: text(header::LOCATION).map(str::to_owned),
+            encoding: text(header::CONTENT_ENCODING)
+                .filter(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"))
+                .map(str::to_owned),
+            is_multipart: text(header::CONTENT_TYPE)
+                .is_some_and(|kind| kind.to_ascii_lowercase().starts_with("multipart/byteranges")),
+            retry_after,
+        }
+    }
+
+    /// What the response to a request for bytes from `start` on means. `path` is that of the file.
+    #[must_use]
+    pub fn judge(&self, start: u64, path: &str) -> Verdict {
+        match self.status {
+            200..=299 => self.judge_success(start, path),
+            301 | 302 | 303 | 307 | 308 => match &self.location {
+                Some(location) => Verdict::Redirect(location.clone()),
+                None => Verdict::Useless("the server redirects to nowhere".to_owned()),
+            },
+            401 | 403 | 404 | 410 => Verdict::Denied(self.status),
+            416 => Verdict::NoSuchBytes(match self.content_range {
+                Some(Ok(ContentRange::Size(size))) => Some(size),
+                _ => None,
+            }),
+            429 | 503 => Verdict::Busy(self.retry_after),
+            408 | 425 | 500..=599 => Verdict::Retry(format!("the server answers {}", self.status)),
+            status => Verdict::Useless(format!("the server answers {status}")),
+        }
+    }
+
+    fn judge_success(&self, start: u64, path: &str) -> Verdict {
+        let name = path.split('?').next().unwrap_or_default().to_ascii_lowercase();
+        if let Some(encoding) = &self.encoding
+            && !COMPRESSED.iter().any(|end| name.ends_with(end))
+        {
+            return Verdict::Useless(format!(
+                "the server compresses the file ({encoding}) although asked not to"
+            ));
+        }
+        match &self.content_range {
+            Some(Ok(ContentRange::Bytes(range, size))) if range.start <= start && start < range.end => {
+                Verdict::Part(range.start, *size)
+            }
+            Some(_) => Verdict::Retry("the server sends other bytes than asked for".to_owned()),
+            None if self.is_multipart => {
+                Verdict::Useless("the server sends several parts at once".to_owned())
+            }
+            None if self.status == 206 => {
+                Verdict::Retry("the server does not say which bytes it sends".to_owned())
+            }
+            None if self.status == 200 => Verdict::Whole(self.length),
+            None => Verdict::Useless(format!("the server answers {} without a file", self.status)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(status: u16, headers: &[(&'static str, &str)]) -> Head {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        Head::read(status, &map, SystemTime::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn the_content_range_decides_whatever_the_status_is() {
+        let range = ("content-range", "bytes 100-199/500");
+        assert_eq!(head(206, &[range]).judge(100, "/a"), Verdict::Part(100, Some(500)));
+        assert_eq!(head(200, &[range]).judge(100, "/a"), Verdict::Part(100, Some(500)));
+        assert_eq!(
+            head(206, &[range]).judge(150, "/a"),
+            Verdict::Part(100, Some(500)),
+            "an earlier start overlaps"
+        );
+        assert!(matches!(head(206, &[range]).judge(99, "/a"), Verdict::Retry(_)), "a hole");
+        assert!(matches!(head(206, &[range]).judge(200, "/a"), Verdict::Retry(_)));
+        assert!(matches!(head(206, &[]).judge(0, "/a"), Verdict::Retry(_)));
+        assert_eq!(head(200, &[("content-length", "7")]).judge(5, "/a"), Verdict::Whole(Some(7)));
+        let unknown = ("content-range", "bytes 0-9/*");
+        assert_eq!(head(206, &[unknown]).judge(0, "/a"), Verdict::Part(0, None));
+    }
+
+    #[test]
+    fn a_content_range_that_contradicts_itself_is_refused() {
+        for text in [
+            "bytes 9-5/10",
+            "bytes 0-10/10",
+            "bytes -5/10",
+            "bytes 0-/10",
+            "items 0-5/10",
+            "bytes +1-5/10",
+            "bytes 1-18446744073709551615/*",
+            "bytes 0-5",
+        ] {
+            assert!(
+                matches!(head(206, &[("content-range", text)]).judge(0, "/a"), Verdict::Retry(_)),
+                "{text}"
+            );
+        }
+        let size = head(416, &[("content-range", "bytes */0")]);
+        assert_eq!(size.judge(0, "/a"), Verdict::NoSuchBytes(Some(0)));
+    }
+
+    #[test]
+    fn compressed_bodies_are_refused_unless_the_file_itself_is_compressed() {
+        let gzip = [("content-encoding", "gzip"), ("content-length", "9")];
+        assert!(matches!(head(200, &gzip).judge(0, "/a.txt"), Verdict::Useless(_)));
+        assert_eq!(head(200, &gzip).judge(0, "/a.tar.gz?x=.txt"), Verdict::Whole(Some(9)));
+        assert_eq!(head(200, &[("content-encoding", "identity")]).judge(0, "/a"), Verdict::Whole(None));
+    }
+
+    #[test]
+    fn a_busy_server_may_name_its_pause_in_seconds_or_as_a_date() {
+        assert_eq!(head(429, &[("retry-after", "7")]).judge(0, "/"), Verdict::Busy(Some(Span::from_secs(7))));
+        let dated =
+            [("date", "Sun, 06 Nov 1994 08:49:37 GMT"), ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT")];
+        assert_eq!(head(503, &dated).judge(0, "/"), Verdict::Busy(Some(Span::from_secs(10))));
+        assert_eq!(head(503, &[("retry-after", "soon")]).judge(0, "/"), Verdict::Busy(None));
+    }
+}

@@ -1,0 +1,107 @@
+//! Which version of a file a response belongs to: `ETag` and `Last-Modified` (RFC 9110 §8.8, §13.1.5).
+
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+/// The version of a file by its server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Validator {
+    /// The entity tag as sent, weak ones with their `W/`.
+    tag: Option<String>,
+    /// The time of the last change as sent.
+    modified: Option<String>,
+    /// The last change was at least a second before the response, so a later change would show.
+    is_old: bool,
+}
+
+/// Whether two responses are of the same version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Same {
+    /// They are.
+    Yes,
+    /// They are not.
+    No,
+    /// The server does not say.
+    Unknown,
+}
+
+impl Validator {
+    /// The longest tag that is kept.
+    const LONGEST: usize = 1024;
+
+    /// Reads the headers of a response that was sent at `date`.
+    #[must_use]
+    pub fn new(tag: Option<&str>, modified: Option<&str>, date: Option<SystemTime>) -> Self {
+        let quoted = |tag: &&str| {
+            let opaque = tag.strip_prefix("W/").unwrap_or(tag);
+            opaque.len() >= 2
+                && opaque.starts_with('"')
+                && opaque.ends_with('"')
+                && tag.len() <= Self::LONGEST
+        };
+        let changed = modified.and_then(|text| httpdate::parse_http_date(text).ok());
+        let is_old = changed.zip(date).is_some_and(|(changed, date)| {
+            date.duration_since(changed).is_ok_and(|since| since >= Duration::from_secs(1))
+        });
+        Self {
+            tag: tag.filter(quoted).map(str::to_owned),
+            modified: changed.and(modified).map(str::to_owned),
+            is_old,
+        }
+    }
+
+    fn strong_tag(&self) -> Option<&str> {
+        self.tag.as_deref().filter(|tag| !tag.starts_with("W/"))
+    }
+
+    /// The value for `If-Range`; weak tags must not be used there.
+    #[must_use]
+    pub fn if_range(&self) -> Option<&str> {
+        self.strong_tag().or_else(|| self.modified.as_deref().filter(|_| self.is_old))
+    }
+
+    /// Whether `other` is of the same version.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> Same {
+        if let Some((one, another)) = self.strong_tag().zip(other.strong_tag()) {
+            return if one == another { Same::Yes } else { Same::No };
+        }
+        match self.modified.as_ref().zip(other.modified.as_ref()) {
+            Some((one, another)) if one != another => Same::No,
+            Some(_) if self.is_old => Same::Yes,
+            _ => Same::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EARLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const LATE: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    fn validator(tag: Option<&str>, modified: Option<&str>, date: &str) -> Validator {
+        Validator::new(tag, modified, httpdate::parse_http_date(date).ok())
+    }
+
+    #[test]
+    fn weak_tags_and_fresh_dates_are_not_used_for_if_range() {
+        assert_eq!(validator(Some("\"a\""), Some(EARLY), LATE).if_range(), Some("\"a\""));
+        assert_eq!(validator(Some("W/\"a\""), None, LATE).if_range(), None);
+        assert_eq!(validator(Some("W/\"a\""), Some(EARLY), LATE).if_range(), Some(EARLY));
+        assert_eq!(validator(None, Some(EARLY), EARLY).if_range(), None, "it may change within the second");
+        assert_eq!(validator(Some("unquoted"), Some("yesterday"), LATE), Validator::default());
+    }
+
+    #[test]
+    fn strong_tags_decide_before_dates() {
+        let one = validator(Some("\"a\""), Some(EARLY), LATE);
+        assert_eq!(one.compare(&validator(Some("\"a\""), Some(LATE), LATE)), Same::Yes);
+        assert_eq!(one.compare(&validator(Some("\"b\""), Some(EARLY), LATE)), Same::No);
+        assert_eq!(one.compare(&validator(Some("W/\"b\""), Some(EARLY), LATE)), Same::Yes);
+        assert_eq!(one.compare(&validator(None, Some(LATE), LATE)), Same::No);
+        assert_eq!(one.compare(&Validator::default()), Same::Unknown);
+    }
+}

@@ -1,0 +1,39 @@
+//! Downloads from any server over several interfaces and exits.
+//!
+//! ```text
+//! mirrors × routes = sources ─ lanes: HTTP, FTP ─▶ download ─▶ store: unfinished file, journal ─ sync, rename ─▶ file
+//!                                     ▲   planner decides who fetches which bytes
+//! ```
+//!
+//! | module | job | I/O |
+//! |---|---|---|
+//! | `plan` | which source fetches which bytes next | none |
+//! | `ranges`, `limit`, `url`, `checksum` | sets of ranges, rate limits, addresses, hashes | none |
+//! | `http::head`, `http::validator` | what a response means | none |
+//! | `route`, `tls` | connections over an interface or through an exit | sockets |
+//! | `http` | requests | sockets |
+//! | `source` | asks a mirror over a route, and checks what it answers | sockets |
+//! | `store` | the file and its journal | disk |
+//! | `download` | the whole | all |
+
+mod checksum;
+mod download;
+mod error;
+mod http;
+mod limit;
+mod plan;
+mod progress;
+mod ranges;
+mod route;
+mod source;
+mod store;
+mod tls;
+mod url;
+
+pub use checksum::Checksum;
+pub use download::{Job, Options, Report, RouteUse, fetch};
+pub use error::{FetchError, Tried};
+pub use progress::{Progress, Snapshot, SourceStatus};
+pub use route::{Outlet, Route};
+pub use tls::Tls;
+pub use url::{Scheme, Url, safe_name};

@@ -1,0 +1,369 @@
+//! Decides which source fetches which bytes next.
+//!
+//! A *source* is a mirror over a route (an interface or an exit). It has *lanes*: connections with one request at a time. A
+//! driver reports what happens, with the time, and asks [`Planner::next`] for each idle lane. Nothing here reads a clock.
+//!
+//! 1. A lane gets the first free bytes: as many as it fetches in [`CHUNK_S`], but at most half of its fair share of the
+//!    rest. So requests shrink toward the end and all lanes stay busy.
+//! 2. When no bytes are free, a lane takes the end of the request that would finish last. Both then finish together.
+//! 3. When that request is too short to split, or its lane is silent, a faster lane repeats it. The first copy counts.
+//! 4. A silent lane counts as slower with every second, so its bytes are taken before its time limit ends it.
+//! 5. A source has one lane at first and gets another while that makes its route faster. A server that limits
+//!    connections halves the number.
+
+mod rate;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use anabranch_wire::{Span, Time};
+
+use crate::ranges::RangeSet;
+use rate::Pace;
+use source::Source;
+pub use source::{SourceTerms, Standing, Trouble};
+
+/// How long a request should take.
+const CHUNK_S: f64 = 8.0;
+/// The size of a request to a source of unknown rate.
+const FIRST_CHUNK: u64 = 1 << 20;
+/// The smallest request while bytes are free, and the smallest end that is taken from another lane.
+const LEAST_CHUNK: u64 = 256 << 10;
+const LEAST_SPLIT: u64 = 64 << 10;
+/// A copy must come in this fraction of the original's time.
+const COPY_GAIN: f64 = 0.7;
+/// Most copies of the same bytes.
+const MOST_COPIES: usize = 3;
+/// While a lane of a source is silent for longer, its other lanes get no work.
+const SILENT: Span = Span::from_secs(2);
+/// How soon a lane without work asks again.
+const ASK_AGAIN: Span = Span::from_millis(50);
+
+/// A source, numbered from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceId(pub usize);
+
+/// A lane, numbered from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneId(pub usize);
+
+/// What a lane does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Ask for these bytes.
+    Fetch(Range<u64>),
+    /// Ask again at this time, or when another lane has news.
+    Wait(Time),
+    /// Close the connection: its source has too many, or is of no use.
+    Leave,
+}
+
+/// What a lane does with bytes that it received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Where the bytes belong in the file.
+    pub at: u64,
+    /// How many of them are wanted.
+    pub len: u64,
+    /// Whether the request goes on.
+    pub more: bool,
+}
+
+#[derive(Debug)]
+struct Lane {
+    source: SourceId,
+    /// Bytes of the current request that have not come yet.
+    work: Option<Range<u64>>,
+    pace: Pace,
+    /// Its last request, which sizes the next one while its rate is unknown.
+    last: u64,
+}
+
+/// A route: an interface or an exit.
+#[derive(Clone, Copy, Debug, Default)]
+struct RouteState {
+    bytes: u64,
+}
+
+/// Plans one file of known size.
+#[derive(Debug)]
+pub struct Planner {
+    size: u64,
+    received: RangeSet,
+    sources: Vec<Source>,
+    lanes: Vec<Option<Lane>>,
+    routes: Vec<RouteState>,
+    /// Bytes that may still be fetched under each cap.
+    caps: Vec<u64>,
+}
+
+impl Planner {
+    /// A planner for a file of `size` bytes, of which `received` are there. `caps` are numbers of bytes.
+    #[must_use]
+    pub fn new(size: u64, received: RangeSet, caps: Vec<u64>) -> Self {
+        Self { size, received, sources: Vec::new(), lanes: Vec::new(), routes: Vec::new(), caps }
+    }
+
+    /// Adds a source.
+    pub fn add_source(&mut self, terms: SourceTerms, now: Time) -> SourceId {
+        self.sources.push(Source::new(terms, now));
+        self.routes.resize(self.routes.len().max(terms.route + 1), RouteState::default());
+        SourceId(self.sources.len() - 1)
+    }
+
+    /// Bytes that have come.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received.total()
+    }
+
+    /// Whether every byte has come.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.received.covers(&(0..self.size))
+    }
+
+    /// Whether every source is given up.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.sources.iter().all(Source::is_out)
+    }
+
+    /// Whether a source is used.
+    #[must_use]
+    pub fn standing(&self, source: SourceId) -> &Standing {
+        &self.sources[source.0].standing
+    }
+
+    /// The measured rate of a source, in bytes a second.
+    #[must_use]
+    pub fn rate(&self, source: SourceId, now: Time) -> f64 {
+        let busy = self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
+        busy.filter_map(|lane| lane.pace.rate_at(now)).sum()
+    }
+
+    /// Opens one more lane for a source if it may have one now.
+    pub fn open_lane(&mut self, source: SourceId, now: Time) -> Option<LaneId> {
+        let wanted = &self.sources[source.0];
+        let open = self.lanes.iter().flatten().filter(|lane| lane.source == source).count();
+        let is_ready = wanted.ready_at().is_some_and(|at| at <= now);
+        if self.is_complete() || !is_ready || open >= wanted.lanes() || !self.may_use(source) {
+            return None;
+        }
+        let like = self.lanes.iter().flatten().find(|lane| lane.source == source).map(|lane| lane.pace);
+        let pace = like.or(wanted.pace).map_or_else(|| Pace::new(now), |pace| Pace::like(&pace, now));
+        let free = self.lanes.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.lanes.len());
+        self.lanes.resize_with(self.lanes.len().max(place + 1), || None);
+        self.lanes[place] = Some(Lane { source, work: None, pace, last: 0 });
+        Some(LaneId(place))
+    }
+
+    /// Forgets a lane whose connection is closed.
+    pub fn close_lane(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes[lane.0].take() {
+            self.sources[lane.source.0].pace = Some(lane.pace);
+        }
+    }
+
+    /// Decides about the numbers of lanes; to be called a few times a second.
+    pub fn adapt(&mut self, now: Time) {
+        let has_work = !self.free().is_empty();
+        for index in 0..self.sources.len() {
+            let lanes = self.lanes.iter().flatten().filter(|lane| lane.source.0 == index);
+            let busy = lanes.filter(|lane| lane.work.is_some()).count();
+            let source = &mut self.sources[index];
+            let bytes = self.routes[source.terms.route].bytes;
+            source.adapt(bytes, has_work && busy >= source.lanes(), now);
+        }
+    }
+
+    /// What an idle lane does next.
+    ///
+    /// # Panics
+    /// If the lane is closed.
+    pub fn next(&mut self, lane: LaneId, now: Time) -> Next {
+        let Some(source) = self.lanes[lane.0].as_ref().map(|lane| lane.source) else {
+            panic!("a closed lane asks for work")
+        };
+        let open = self.lanes.iter().flatten().filter(|lane| lane.source == source).count();
+        let state = &self.sources[source.0];
+        let Some(ready_at) = state.ready_at() else { return Next::Leave };
+        if self.is_complete() || open > state.lanes() || !self.may_use(source) {
+            return Next::Leave;
+        }
+        if now < ready_at {
+            return Next::Wait(ready_at);
+        }
+        if self.is_silent(source, now) {
+            return Next::Wait(now + ASK_AGAIN);
+        }
+        let cap = state.terms.cap;
+        let most = cap.map_or(u64::MAX, |cap| self.caps[cap]);
+        let free = self.chunk(lane);
+        let range = if free.is_some() { free } else { self.share_of_another(lane, now) };
+        let Some(range) = range else { return Next::Wait(now + ASK_AGAIN) };
+        let range = range.start..range.end.min(range.start.saturating_add(most));
+        if let Some(cap) = cap {
+            // Bytes count when they are asked for; unused ones return.
+            self.caps[cap] -= range.end - range.start;
+        }
+        let lane = self.lanes[lane.0].as_mut().expect("checked above");
+        lane.last = range.end - range.start;
+        lane.pace.on_request(now);
+        lane.work = Some(range.clone());
+        Next::Fetch(range)
+    }
+
+    /// Takes bytes that came for the lane's request.
+    pub fn on_bytes(&mut self, lane: LaneId, len: u64, now: Time) -> Taken {
+        let none = Taken { at: 0, len: 0, more: false };
+        let Some(lane) = &mut self.lanes[lane.0] else { return none };
+        let Some(work) = &mut lane.work else { return none };
+        lane.pace.on_bytes(now, len);
+        let (at, len) = (work.start, len.min(work.end - work.start));
+        work.start += len;
+        self.received.insert(at..at + len);
+        let more = !self.received.covers(work);
+        let (route, source) = (self.sources[lane.source.0].terms.route, lane.source);
+        self.routes[route].bytes += len;
+        self.sources[source.0].on_success();
+        Taken { at, len, more }
+    }
+
+    /// Ends a lane's request; what did not come is free again.
+    pub fn on_end(&mut self, lane: LaneId, trouble: Option<Trouble>, now: Time) {
+        let Some(lane) = &mut self.lanes[lane.0] else { return };
+        let source = lane.source;
+        if let Some(work) = lane.work.take() {
+            self.refund(source, work.end - work.start);
+        }
+        if let Some(trouble) = trouble {
+            let others =
+                self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
+            let others = others.count();
+            self.sources[source.0].on_trouble(trouble, others, now);
+        }
+    }
+
+    /// How long a lane with a request has been silent, and whether others have its bytes already.
+    #[must_use]
+    pub fn silence(&self, lane: LaneId, now: Time) -> (Span, bool) {
+        let Some(lane) = &self.lanes[lane.0] else { return (Span::ZERO, true) };
+        let is_done = lane.work.as_ref().is_some_and(|work| self.received.covers(work));
+        (lane.pace.silent_for(now), is_done)
+    }
+
+    /// Whether rules and caps allow the source now.
+    fn may_use(&self, source: SourceId) -> bool {
+        let terms = self.sources[source.0].terms;
+        let better = |other: &Source| other.terms.rank < terms.rank && other.works() && self.has_room(other);
+        self.has_room(&self.sources[source.0]) && !self.sources.iter().any(better)
+    }
+
+    /// Returns bytes to the cap of a source.
+    fn refund(&mut self, source: SourceId, bytes: u64) {
+        let cap = self.sources[source.0].terms.cap;
+        cap.into_iter().for_each(|cap| self.caps[cap] += bytes);
+    }
+
+    fn has_room(&self, source: &Source) -> bool {
+        source.terms.cap.is_none_or(|cap| self.caps[cap] > 0)
+    }
+
+    /// Ranges that no lane fetches.
+    fn free(&self) -> Vec<Range<u64>> {
+        let mut taken = self.received.clone();
+        let works = self.lanes.iter().flatten().filter_map(|lane| lane.work.as_ref());
+        works.for_each(|work| taken.insert(work.clone()));
+        taken.gaps(self.size)
+    }
+
+    /// The sum of the rates of all lanes.
+    fn total_rate(&self) -> f64 {
+        self.lanes.iter().flatten().filter_map(|lane| lane.pace.rate()).sum()
+    }
+
+    /// The first free bytes, as many as suit the lane.
+    fn chunk(&self, lane: LaneId) -> Option<Range<u64>> {
+        let gap = self.free().into_iter().next()?;
+        let lane = self.lanes[lane.0].as_ref()?;
+        let rest = (self.size - self.received.total()) as f64;
+        let wanted = match lane.pace.rate() {
+            // It may be silent again.
+            _ if !self.sources[lane.source.0].is_sound() => LEAST_CHUNK,
+            Some(rate) => {
+                let share = rest * rate / self.total_rate().max(rate);
+                let least = (rate * 4.0 * lane.pace.delay_s()) as u64;
+                ((rate * CHUNK_S).min(share / 2.0) as u64).max(least.max(LEAST_CHUNK))
+            }
+            None => (lane.last * 4).max(FIRST_CHUNK),
+        };
+        // A small rest would cost a request of its own.
+        let is_rest = gap.end - gap.start < wanted + wanted / 4;
+        Some(if is_rest { gap } else { gap.start..gap.start + wanted })
+    }
+
+    /// A part of the request that would finish last, or a copy of it.
+    fn share_of_another(&mut self, thief: LaneId, now: Time) -> Option<Range<u64>> {
+        let own = self.lanes[thief.0].as_ref()?;
+        let (own_rate, own_delay) = (own.pace.rate(), own.pace.delay_s());
+        let usual = self.total_rate() / self.lanes.iter().flatten().count().max(1) as f64;
+        let own_rate = own_rate.unwrap_or(usual).max(1.0);
+        let pending = self.pending(usual, now);
+        // Of several copies, the one that ends first counts.
+        let is_first =
+            |one: &Pending| pending.iter().all(|other| !other.overlaps(one) || other.lasts >= one.lasts);
+        let last = pending.iter().filter(|one| is_first(one)).max_by(|a, b| a.lasts.total_cmp(&b.lasts))?;
+        let copies = pending.iter().filter(|other| other.overlaps(last)).count();
+        let left = last.left.end - last.left.start;
+        let taken = ((last.lasts - own_delay) * own_rate * last.rate / (own_rate + last.rate)) as u64;
+        let alone = own_delay + left as f64 / own_rate;
+        if copies == 1 && taken >= LEAST_SPLIT && taken < left && left - taken >= LEAST_SPLIT {
+            let start = last.left.end - taken;
+            let victim = self.lanes[last.lane].as_mut()?;
+            victim.work.as_mut()?.end = start;
+            let source = victim.source;
+            self.refund(source, taken);
+            return Some(start..start + taken);
+        }
+        (copies <= MOST_COPIES && alone < last.lasts * COPY_GAIN).then(|| last.left.clone())
+    }
+
+    /// All requests whose bytes have not come, with their rates and how long they will last.
+    fn pending(&self, usual: f64, now: Time) -> Vec<Pending> {
+        let lanes = self.lanes.iter().enumerate().filter_map(|(index, lane)| Some((index, lane.as_ref()?)));
+        let pending = lanes.filter_map(|(lane, state)| {
+            let left = state.work.clone().filter(|left| !self.received.covers(left))?;
+            let rate = state.pace.rate().unwrap_or(usual) * state.pace.vigour(now);
+            // A source that failed last may fail again.
+            let is_sound = self.sources[state.source.0].is_sound();
+            let rate = if is_sound { rate } else { rate / 10.0 }.max(1.0);
+            let lasts = (left.end - left.start) as f64 / rate;
+            Some(Pending { lane, left, rate, lasts })
+        });
+        pending.collect()
+    }
+
+    /// Whether a lane of the source has been silent for long: then the others get no work.
+    fn is_silent(&self, source: SourceId, now: Time) -> bool {
+        let busy = self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
+        busy.into_iter().any(|lane| lane.pace.silent_for(now) > SILENT)
+    }
+}
+
+/// A request whose bytes have not come.
+struct Pending {
+    lane: usize,
+    left: Range<u64>,
+    rate: f64,
+    lasts: f64,
+}
+
+impl Pending {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.left.start < other.left.end && other.left.start < self.left.end
+    }
+}

@@ -1,0 +1,83 @@
+//! The measured rate and delay of a connection.
+
+use anabranch_wire::{Span, Time};
+
+/// The shortest time of receiving from which a rate is computed.
+const SHORTEST_S: f64 = 0.2;
+/// The time over which a rate is smoothed.
+const SMOOTHING_S: f64 = 2.0;
+/// A connection without bytes for longer than this counts as slower.
+const SILENT_S: f64 = 1.0;
+
+/// The rate of a connection while it receives, and the delay of its answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    rate: Option<f64>,
+    delay: Option<f64>,
+    /// Bytes and seconds of receiving that are not yet in `rate`.
+    bytes: f64,
+    seconds: f64,
+    /// When the last bytes came.
+    last: Time,
+    /// When the current request was sent, until its first bytes come.
+    asked: Option<Time>,
+}
+
+impl Pace {
+    pub(super) fn new(now: Time) -> Self {
+        Self { rate: None, delay: None, bytes: 0.0, seconds: 0.0, last: now, asked: None }
+    }
+
+    /// Starts with the values of another connection to the same source.
+    pub(super) fn like(other: &Self, now: Time) -> Self {
+        Self { rate: other.rate, delay: other.delay, ..Self::new(now) }
+    }
+
+    pub(super) fn on_request(&mut self, now: Time) {
+        (self.asked, self.last) = (Some(now), now);
+    }
+
+    pub(super) fn on_bytes(&mut self, now: Time, bytes: u64) {
+        if let Some(asked) = self.asked.take() {
+            // The first bytes tell the delay; they took an unknown time to come.
+            let delay = now.since(asked).as_secs_f64();
+            self.delay = Some(self.delay.map_or(delay, |known| known + 0.25 * (delay - known)));
+        } else {
+            self.seconds += now.since(self.last).as_secs_f64();
+            self.bytes += bytes as f64;
+        }
+        self.last = now;
+        if self.seconds >= SHORTEST_S {
+            let rate = self.bytes / self.seconds;
+            let weight = 1.0 - (-self.seconds / SMOOTHING_S).exp();
+            self.rate = Some(self.rate.map_or(rate, |known| known + weight * (rate - known)));
+            (self.bytes, self.seconds) = (0.0, 0.0);
+        }
+    }
+
+    /// Bytes a second while bytes come.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// One, or less the longer the connection is silent.
+    pub(super) fn vigour(&self, now: Time) -> f64 {
+        let silent = self.silent_for(now).as_secs_f64();
+        if silent > SILENT_S { SILENT_S / silent } else { 1.0 }
+    }
+
+    /// Bytes a second, less if the connection is silent.
+    pub(super) fn rate_at(&self, now: Time) -> Option<f64> {
+        self.rate.map(|rate| rate * self.vigour(now))
+    }
+
+    /// Seconds between a request and its first bytes.
+    pub(super) fn delay_s(&self) -> f64 {
+        self.delay.unwrap_or(0.1)
+    }
+
+    /// Time since the last bytes, or since the request.
+    pub(super) fn silent_for(&self, now: Time) -> Span {
+        now.since(self.last)
+    }
+}

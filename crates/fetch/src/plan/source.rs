@@ -1,0 +1,167 @@
+//! What the planner knows about a source: a mirror over a route.
+
+use anabranch_wire::{Span, Time};
+
+use super::rate::Pace;
+
+/// A source is given up after this many failures in a row.
+const MOST_FAILURES: u32 = 8;
+/// A source with this many failures in a row does not count as working.
+const WORKING: u32 = 2;
+/// Pauses after failures: the first, which doubles, and the longest.
+const FIRST_PAUSE: Span = Span::from_millis(500);
+const LONGEST_PAUSE: Span = Span::from_secs(30);
+/// The longest pause that a server may ask for.
+const LONGEST_RETRY: Span = Span::from_secs(600);
+/// How long the rate with one more connection is measured, and the growth that justifies it.
+const TRIAL: Span = Span::from_secs(2);
+const WORTHWHILE: f64 = 1.1;
+
+/// What is fixed about a source.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SourceTerms {
+    /// Sources with a larger number are used only while none with a smaller number works.
+    pub rank: u8,
+    /// Sources over the same interface or exit have the same number.
+    pub route: usize,
+    /// The cap that its bytes count toward.
+    pub cap: Option<usize>,
+    /// Most connections at the same time.
+    pub most_lanes: usize,
+}
+
+/// Why a request ended early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The server has no capacity (429, 503, 421); it may have named a pause.
+    Busy(Option<Span>),
+    /// The connection failed or was silent, or the answer was too short.
+    Failed(String),
+    /// The source is of no use for this file.
+    Useless(String),
+}
+
+/// Whether a source is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may be asked.
+    Ready,
+    /// It rests after a failure.
+    Resting(String),
+    /// It is not asked again.
+    Out(String),
+}
+
+/// A source and its history.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) terms: SourceTerms,
+    pub(super) standing: Standing,
+    /// The pace of its last connection.
+    pub(super) pace: Option<Pace>,
+    failures: u32,
+    rests_until: Time,
+    /// Connections that it may have now.
+    lanes: usize,
+    /// No more connections are tried.
+    settled: bool,
+    /// The start of the current measurement, bytes of its route then, and the rate before the last connection was added.
+    since: Time,
+    bytes_then: u64,
+    rate_before: f64,
+}
+
+impl Source {
+    pub(super) fn new(terms: SourceTerms, now: Time) -> Self {
+        Self {
+            terms,
+            standing: Standing::Ready,
+            pace: None,
+            failures: 0,
+            rests_until: Time::ZERO,
+            lanes: 1,
+            settled: false,
+            since: now,
+            bytes_then: 0,
+            rate_before: 0.0,
+        }
+    }
+
+    pub(super) fn is_out(&self) -> bool {
+        matches!(self.standing, Standing::Out(_))
+    }
+
+    /// Whether its last request succeeded.
+    pub(super) fn is_sound(&self) -> bool {
+        self.failures == 0
+    }
+
+    pub(super) fn works(&self) -> bool {
+        !self.is_out() && self.failures < WORKING
+    }
+
+    /// When it may be asked; `None` if never again.
+    pub(super) fn ready_at(&self) -> Option<Time> {
+        (!self.is_out()).then_some(self.rests_until)
+    }
+
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    pub(super) fn on_success(&mut self) {
+        self.failures = 0;
+        if !self.is_out() {
+            self.standing = Standing::Ready;
+        }
+    }
+
+    /// Notes trouble of one lane; `others` of its lanes are receiving.
+    pub(super) fn on_trouble(&mut self, trouble: Trouble, others: usize, now: Time) {
+        if self.is_out() {
+            return;
+        }
+        let (why, asked) = match trouble {
+            Trouble::Useless(why) => return self.standing = Standing::Out(why),
+            Trouble::Failed(why) => (why, Span::ZERO),
+            Trouble::Busy(pause) => {
+                (self.lanes, self.settled) = ((self.lanes / 2).min(others).max(1), true);
+                if others > 0 {
+                    return;
+                }
+                ("the server limits connections".to_owned(), pause.unwrap_or(Span::from_secs(1)))
+            }
+        };
+        let asked = now + asked.min(LONGEST_RETRY);
+        // Lanes that fail together count once.
+        if now >= self.rests_until {
+            self.failures += 1;
+            let doubled = Span::from_nanos(FIRST_PAUSE.as_nanos() << (self.failures - 1)).min(LONGEST_PAUSE);
+            self.rests_until = now + doubled;
+        }
+        self.rests_until = self.rests_until.max(asked);
+        let is_last = self.failures >= MOST_FAILURES;
+        self.standing = if is_last { Standing::Out(why) } else { Standing::Resting(why) };
+    }
+
+    /// Adds a connection while that makes the route faster. `bytes` is what the route has received so far.
+    pub(super) fn adapt(&mut self, bytes: u64, is_full: bool, now: Time) {
+        if !is_full || self.is_out() {
+            (self.since, self.bytes_then) = (now, bytes);
+            return;
+        }
+        let lasted = now.since(self.since);
+        if self.settled || lasted < TRIAL {
+            return;
+        }
+        let rate = (bytes - self.bytes_then) as f64 / lasted.as_secs_f64();
+        (self.since, self.bytes_then) = (now, bytes);
+        if rate < self.rate_before * WORTHWHILE {
+            (self.lanes, self.settled) = ((self.lanes - 1).max(1), true);
+        } else if self.lanes < self.terms.most_lanes {
+            (self.lanes, self.rate_before) = (self.lanes + 1, rate);
+        } else {
+            self.settled = true;
+        }
+    }
+}

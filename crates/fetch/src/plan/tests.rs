@@ -1,0 +1,233 @@
+//! The planner in virtual time, with sources of constant rate.
+
+use super::*;
+
+const STEP: Span = Span::from_millis(5);
+
+/// A source as it behaves.
+#[derive(Clone, Copy)]
+struct Line {
+    mbit: f64,
+    delay: Span,
+    /// It is silent from then on.
+    dies: Option<Time>,
+}
+
+impl Line {
+    fn new(mbit: f64, delay_ms: u64) -> Self {
+        Self { mbit, delay: Span::from_millis(delay_ms), dies: None }
+    }
+}
+
+/// A lane as it behaves.
+struct Connection {
+    lane: LaneId,
+    line: usize,
+    /// When its answer comes.
+    answers: Option<Time>,
+    asks: Time,
+    fraction: f64,
+}
+
+struct Outcome {
+    seconds: f64,
+    /// When 99 % had come.
+    at_99: f64,
+    bytes: Vec<u64>,
+    lanes: Vec<usize>,
+}
+
+/// Runs a download; a line's rate is shared by its connections.
+fn run(planner: &mut Planner, lines: &[Line]) -> Outcome {
+    let mut now = Time::ZERO;
+    let sources: Vec<_> = (0..lines.len()).map(SourceId).collect();
+    let mut open: Vec<Connection> = Vec::new();
+    let mut outcome =
+        Outcome { seconds: 0.0, at_99: 0.0, bytes: vec![0; lines.len()], lanes: vec![0; lines.len()] };
+    let mut done = 0;
+    while !planner.is_complete() {
+        now += STEP;
+        assert!(now.as_secs_f64() < 4000.0, "it never ends");
+        planner.adapt(now);
+        for source in &sources {
+            while let Some(lane) = planner.open_lane(*source, now) {
+                open.push(Connection { lane, line: source.0, answers: None, asks: now, fraction: 0.0 });
+            }
+        }
+        let busy: Vec<usize> =
+            (0..lines.len()).map(|line| open.iter().filter(|lane| lane.line == line).count()).collect();
+        let mut keep = Vec::new();
+        for mut connection in open.drain(..) {
+            let line = lines[connection.line];
+            outcome.lanes[connection.line] = outcome.lanes[connection.line].max(busy[connection.line]);
+            if connection.answers.is_none() && now >= connection.asks {
+                match planner.next(connection.lane, now) {
+                    Next::Fetch(_) => connection.answers = Some(now + line.delay),
+                    Next::Wait(at) => connection.asks = at,
+                    Next::Leave => {
+                        planner.close_lane(connection.lane);
+                        continue;
+                    }
+                }
+            }
+            let is_dead = line.dies.is_some_and(|at| now >= at);
+            let (silent, is_done) = planner.silence(connection.lane, now);
+            if connection.answers.is_some() && (is_done || silent > Span::from_secs(10)) {
+                let trouble = (!is_done).then(|| Trouble::Failed("silent".to_owned()));
+                planner.on_end(connection.lane, trouble, now);
+                planner.close_lane(connection.lane);
+                continue;
+            }
+            if !is_dead && connection.answers.is_some_and(|at| now >= at) {
+                let bytes = line.mbit * 1e6 / 8.0 * STEP.as_secs_f64() / busy[connection.line] as f64;
+                connection.fraction += bytes;
+                let whole = connection.fraction as u64;
+                connection.fraction -= whole as f64;
+                let taken = planner.on_bytes(connection.lane, whole, now);
+                (done, outcome.bytes[connection.line]) =
+                    (done + taken.len, outcome.bytes[connection.line] + taken.len);
+                if !taken.more {
+                    planner.on_end(connection.lane, None, now);
+                    (connection.answers, connection.asks) = (None, now);
+                }
+            }
+            keep.push(connection);
+        }
+        open = keep;
+        if outcome.at_99 == 0.0 && done * 100 >= planner.size * 99 {
+            outcome.at_99 = now.as_secs_f64();
+        }
+    }
+    outcome.seconds = now.as_secs_f64();
+    outcome
+}
+
+fn terms(route: usize) -> SourceTerms {
+    SourceTerms { route, most_lanes: 4, ..SourceTerms::default() }
+}
+
+fn planner(size: u64, lines: usize) -> Planner {
+    let mut planner = Planner::new(size, RangeSet::default(), Vec::new());
+    for route in 0..lines {
+        planner.add_source(terms(route), Time::ZERO);
+    }
+    planner
+}
+
+#[test]
+fn unequal_lines_run_at_their_sum_and_end_together() {
+    let size = 500_000_000;
+    let lines = [Line::new(50.0, 10), Line::new(30.0, 40), Line::new(20.0, 100)];
+    let outcome = run(&mut planner(size, 3), &lines);
+    let ideal = size as f64 * 8.0 / 100e6;
+    assert!(outcome.seconds < ideal * 1.04, "{} s of {ideal} s", outcome.seconds);
+    let tail = (outcome.seconds - outcome.at_99) / outcome.seconds;
+    assert!(tail <= 0.02, "the last 1 % takes {tail} of the time");
+    assert!(outcome.lanes.iter().all(|lanes| *lanes <= 2), "more lanes gain nothing: {:?}", outcome.lanes);
+}
+
+#[test]
+fn a_very_slow_line_does_not_decide_when_the_download_ends() {
+    let size = 50_000_000;
+    let outcome = run(&mut planner(size, 2), &[Line::new(100.0, 10), Line::new(0.2, 300)]);
+    assert!(outcome.seconds < 4.6, "{} s", outcome.seconds);
+}
+
+#[test]
+fn a_line_that_dies_loses_its_work_to_the_others() {
+    let dying = Line { dies: Some(Time::ZERO + Span::from_secs(5)), ..Line::new(50.0, 20) };
+    let outcome = run(&mut planner(200_000_000, 2), &[Line::new(50.0, 20), dying]);
+    // 31 MB came over the dying line, the rest over the other.
+    let ideal = (200.0 - 31.0) * 8.0 / 50.0;
+    assert!(outcome.seconds < ideal * 1.06, "{} s of {ideal} s", outcome.seconds);
+}
+
+#[test]
+fn a_line_that_dies_at_the_end_costs_little_time() {
+    let dying = Line { dies: Some(Time::ZERO + Span::from_millis(6_000)), ..Line::new(50.0, 20) };
+    let outcome = run(&mut planner(80_000_000, 2), &[Line::new(50.0, 20), dying]);
+    assert!(outcome.seconds < 10.0, "{} s", outcome.seconds);
+}
+
+#[test]
+fn caps_hold_and_sources_of_lower_rank_wait_for_need() {
+    let mut planner = Planner::new(10_000_000, RangeSet::default(), vec![2_000_000]);
+    planner.add_source(terms(0), Time::ZERO);
+    planner.add_source(SourceTerms { cap: Some(0), ..terms(1) }, Time::ZERO);
+    planner.add_source(SourceTerms { rank: 1, ..terms(2) }, Time::ZERO);
+    let outcome = run(&mut planner, &[Line::new(8.0, 10), Line::new(80.0, 10), Line::new(800.0, 10)]);
+    assert_eq!(outcome.bytes[2], 0, "a backup is not used while others work");
+    assert_eq!(outcome.bytes[1], 2_000_000, "the cap holds, and is used");
+}
+
+#[test]
+fn a_backup_is_used_when_the_others_fail() {
+    let mut planner = Planner::new(10_000_000, RangeSet::default(), Vec::new());
+    planner.add_source(terms(0), Time::ZERO);
+    planner.add_source(SourceTerms { rank: 1, ..terms(1) }, Time::ZERO);
+    let dying = Line { dies: Some(Time::ZERO + Span::from_secs(1)), ..Line::new(8.0, 10) };
+    let outcome = run(&mut planner, &[dying, Line::new(80.0, 10)]);
+    assert!(outcome.bytes[1] > 5_000_000, "{:?}", outcome.bytes);
+}
+
+#[test]
+fn a_busy_server_gets_fewer_connections_and_its_pause() {
+    let mut planner = planner(100_000_000, 1);
+    let at = |seconds| Time::ZERO + Span::from_secs(seconds);
+    let source = SourceId(0);
+    let lane = planner.open_lane(source, at(0)).unwrap();
+    assert!(matches!(planner.next(lane, at(0)), Next::Fetch(_)));
+    planner.on_end(lane, Some(Trouble::Busy(Some(Span::from_secs(7)))), at(1));
+    assert_eq!(planner.next(lane, at(1)), Next::Wait(at(8)));
+    assert!(matches!(planner.standing(source), Standing::Resting(_)));
+    assert!(matches!(planner.next(lane, at(8)), Next::Fetch(_)));
+    planner.on_bytes(lane, 1000, at(9));
+    assert_eq!(planner.standing(source), &Standing::Ready);
+}
+
+#[test]
+fn a_second_connection_that_is_refused_does_not_stop_the_first() {
+    let mut planner = planner(1_000_000_000, 1);
+    let (source, mut now) = (SourceId(0), Time::ZERO);
+    let first = planner.open_lane(source, now).unwrap();
+    assert!(matches!(planner.next(first, now), Next::Fetch(_)));
+    let second = loop {
+        now += Span::from_millis(100);
+        planner.on_bytes(first, 1000, now);
+        planner.adapt(now);
+        if let Some(lane) = planner.open_lane(source, now) {
+            break lane;
+        }
+    };
+    assert!(matches!(planner.next(second, now), Next::Fetch(_)));
+    planner.on_end(second, Some(Trouble::Busy(None)), now);
+    assert_eq!(planner.next(second, now), Next::Leave);
+    planner.close_lane(second);
+    for _ in 0..100 {
+        now += Span::from_millis(100);
+        planner.on_bytes(first, 1000, now);
+        planner.adapt(now);
+        assert_eq!(planner.open_lane(source, now), None, "the limit is remembered");
+    }
+    planner.on_end(first, None, now);
+    assert!(matches!(planner.next(first, now), Next::Fetch(_)), "it goes on at once");
+}
+
+#[test]
+fn a_source_that_only_fails_is_given_up_and_a_useless_one_at_once() {
+    let mut planner = planner(1000, 2);
+    let mut now = Time::ZERO;
+    for _ in 0..8 {
+        let lane = planner.open_lane(SourceId(0), now).unwrap();
+        assert!(matches!(planner.next(lane, now), Next::Fetch(_)));
+        planner.on_end(lane, Some(Trouble::Failed("refused".to_owned())), now);
+        planner.close_lane(lane);
+        now += Span::from_secs(60);
+    }
+    assert_eq!(planner.standing(SourceId(0)), &Standing::Out("refused".to_owned()));
+    assert!(!planner.is_stuck());
+    let lane = planner.open_lane(SourceId(1), now).unwrap();
+    planner.next(lane, now);
+    planner.on_end(lane, Some(Trouble::Useless("not found".to_owned())), now);
+    assert!(planner.is_stuck());
+}

@@ -1,0 +1,266 @@
+//! A source: a mirror over a route. Asks it for bytes and checks what it answers.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::time::timeout;
+
+use crate::checksum::Checksum;
+use crate::http::head::{Head, Verdict};
+use crate::http::validator::{Same, Validator};
+use crate::http::{Ask, HttpConnection, describe};
+use crate::plan::Trouble;
+use crate::route::Route;
+use crate::tls::Tls;
+use crate::url::{Scheme, Url};
+
+/// How long a server may take to begin its answer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Most redirects in a row.
+const MOST_REDIRECTS: usize = 10;
+
+/// A mirror over a route.
+#[derive(Debug)]
+pub struct Source {
+    /// The mirror's address as given.
+    pub mirror: Url,
+    /// The way to it.
+    pub route: Route,
+    /// Its name for people.
+    pub label: String,
+    tls: Tls,
+    memory: Mutex<Memory>,
+}
+
+/// What a source has learned.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Where the mirror redirects to. Such addresses may expire.
+    redirected: Option<Url>,
+    /// The server answers `If-Range` with the whole file although nothing changed.
+    dislikes_if_range: bool,
+    /// The version of the file there.
+    version: Validator,
+}
+
+/// Bytes that a source sends.
+#[derive(Debug)]
+pub struct Answer {
+    /// Where in the file they begin.
+    pub start: u64,
+    /// The size of the file, if the server says so.
+    pub size: Option<u64>,
+    /// Whether the server sends parts.
+    pub is_part: bool,
+    /// The version of the file.
+    pub version: Validator,
+    /// The hash of the file by the server.
+    pub digest: Option<Checksum>,
+    /// The bytes.
+    pub body: Body,
+}
+
+/// A body that is being received.
+#[derive(Debug)]
+pub struct Body(Option<Incoming>);
+
+impl Body {
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// Why the rest does not come.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
+        let Some(body) = &mut self.0 else { return Ok(None) };
+        loop {
+            match body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+                Some(Err(error)) => return Err(describe(&error)),
+            }
+        }
+    }
+}
+
+/// What is asked of a source.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Bytes of the file; everything without.
+    pub range: Option<Range<u64>>,
+    /// The size, once it is known.
+    pub size: Option<u64>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Trouble with this source.
+    Trouble(Trouble),
+    /// The file is not the one that the download began with.
+    Changed,
+    /// The server has no such bytes; the file has so many.
+    NoSuchBytes(Option<u64>),
+}
+
+impl Refusal {
+    fn failed(why: impl Into<String>) -> Self {
+        Self::Trouble(Trouble::Failed(why.into()))
+    }
+
+    fn useless(why: impl Into<String>) -> Self {
+        Self::Trouble(Trouble::Useless(why.into()))
+    }
+}
+
+/// How a response is dealt with.
+enum Step {
+    Done(Box<Answer>),
+    /// Ask again: from the mirror's own address, or without `If-Range`.
+    Again,
+}
+
+impl Source {
+    /// A source that was not asked yet.
+    #[must_use]
+    pub fn new(mirror: Url, route: Route, label: String, tls: Tls) -> Self {
+        Self { mirror, route, label, tls, memory: Mutex::default() }
+    }
+
+    /// A new connection to it, opened when it is needed.
+    #[must_use]
+    pub fn connection(&self) -> HttpConnection {
+        HttpConnection::new(self.route.clone(), self.tls.clone())
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The version of the file that later answers must have.
+    pub fn set_version(&self, version: Validator) {
+        self.memory().version = version;
+    }
+
+    /// The version of the file there.
+    #[must_use]
+    pub fn version(&self) -> Validator {
+        self.memory().version.clone()
+    }
+
+    /// Asks for bytes.
+    ///
+    /// # Errors
+    /// Why they do not come.
+    pub async fn ask(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Answer, Refusal> {
+        // Once from a redirect's target, once from the mirror itself, once without `If-Range`.
+        for _ in 0..4 {
+            match self.attempt(connection, wanted).await? {
+                Step::Done(answer) => return Ok(*answer),
+                Step::Again => connection.close(),
+            }
+        }
+        Err(Refusal::failed("the server changes its answer with every request"))
+    }
+
+    async fn attempt(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Step, Refusal> {
+        let start = wanted.range.as_ref().map_or(0, |range| range.start);
+        let if_range = {
+            let memory = self.memory();
+            let usable = wanted.size.is_some() && start > 0 && !memory.dislikes_if_range;
+            memory.version.if_range().filter(|_| usable).map(str::to_owned)
+        };
+        let ask = Ask { range: wanted.range.clone(), if_range: if_range.clone() };
+        let (head, body, was_redirected) = self.follow(connection, &ask).await?;
+        let answer = |start, size, is_part| Answer {
+            start,
+            size,
+            is_part,
+            version: head.validator.clone(),
+            digest: head.digest.clone(),
+            body: Body(Some(body)),
+        };
+        match head.judge(start, self.mirror.path()) {
+            Verdict::Part(begin, size) => {
+                self.check(&head, size, wanted)?;
+                Ok(Step::Done(Box::new(answer(begin, size, true))))
+            }
+            Verdict::Whole(size) if start == 0 => {
+                self.check(&head, size, wanted)?;
+                Ok(Step::Done(Box::new(answer(0, size, false))))
+            }
+            Verdict::Whole(size) => {
+                self.check(&head, size, wanted)?;
+                if if_range.is_none() {
+                    return Err(Refusal::failed("the server sends the whole file instead of a part"));
+                }
+                // Nothing changed, so the server does not understand `If-Range`. Answers are compared instead.
+                self.memory().dislikes_if_range = true;
+                Ok(Step::Again)
+            }
+            Verdict::NoSuchBytes(size) => Err(match (size, wanted.size) {
+                (Some(size), Some(known)) if size != known => Refusal::Changed,
+                (size, None) => Refusal::NoSuchBytes(size),
+                _ => Refusal::failed("the server denies that it has these bytes"),
+            }),
+            Verdict::Denied(_) if was_redirected => {
+                self.memory().redirected = None;
+                Ok(Step::Again)
+            }
+            Verdict::Denied(status) => Err(Refusal::useless(match status {
+                404 => "the server has no such file (404)".to_owned(),
+                410 => "the file is gone (410)".to_owned(),
+                status => format!("the server does not allow it ({status})"),
+            })),
+            Verdict::Busy(pause) => Err(Refusal::Trouble(Trouble::Busy(pause))),
+            Verdict::Retry(why) => Err(Refusal::failed(why)),
+            Verdict::Useless(why) => Err(Refusal::useless(why)),
+            Verdict::Redirect(_) => Err(Refusal::useless("the server redirects without end")),
+        }
+    }
+
+    /// Compares an answer with the file that the download began with.
+    fn check(&self, head: &Head, size: Option<u64>, wanted: &Wanted) -> Result<(), Refusal> {
+        let other_size = size.zip(wanted.size).is_some_and(|(size, known)| size != known);
+        let other = wanted.size.is_some() && self.memory().version.compare(&head.validator) == Same::No;
+        if other_size || other { Err(Refusal::Changed) } else { Ok(()) }
+    }
+
+    /// Sends the request, and again wherever the server redirects to. The last value tells whether an address from an earlier
+    /// redirect was used.
+    async fn follow(
+        &self,
+        connection: &mut HttpConnection,
+        ask: &Ask,
+    ) -> Result<(Head, Incoming, bool), Refusal> {
+        let known = self.memory().redirected.clone();
+        let was_redirected = known.is_some();
+        let mut url = known.unwrap_or_else(|| self.mirror.clone());
+        for _ in 0..=MOST_REDIRECTS {
+            let response = timeout(ANSWER, connection.get(&url, ask)).await;
+            let response = response.map_err(|_| Refusal::failed("the server does not answer"))?;
+            let response = response.map_err(Refusal::failed)?;
+            let head = Head::read(response.status().as_u16(), response.headers(), SystemTime::now());
+            let Verdict::Redirect(to) = head.judge(0, "") else {
+                if url != self.mirror {
+                    self.memory().redirected = Some(url);
+                }
+                return Ok((head, response.into_body(), was_redirected));
+            };
+            let next =
+                url.join(&to).map_err(|why| Refusal::useless(format!("a redirect leads nowhere: {why}")))?;
+            if !next.scheme().is_http() || (url.scheme() == Scheme::Https && next.scheme() == Scheme::Http) {
+                let why = format!("the server redirects to {next}, which is not encrypted");
+                return Err(Refusal::useless(why));
+            }
+            url = next;
+        }
+        Err(Refusal::useless("the server redirects without end"))
+    }
+}

@@ -1,0 +1,80 @@
+//! What is kept about an unfinished file: a small JSON file that is replaced as a whole.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::http::validator::Validator;
+use crate::ranges::RangeSet;
+
+/// Larger files are no journals.
+const LARGEST: u64 = 16 << 20;
+
+/// A file's state between two attempts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Journal {
+    /// The size of the whole file.
+    pub size: u64,
+    /// The mirror's address, and the version of the file there.
+    pub versions: Vec<(String, Validator)>,
+    /// Start and end of each range that is there.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Journal {
+    /// A journal without ranges.
+    #[must_use]
+    pub fn new(size: u64, versions: Vec<(String, Validator)>) -> Self {
+        Self { size, versions, ranges: Vec::new() }
+    }
+
+    /// Reads a journal; `None` if there is none that can be read.
+    #[must_use]
+    pub fn read(path: &Path) -> Option<Self> {
+        let mut text = Vec::new();
+        File::open(path).ok()?.take(LARGEST).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Whether its ranges fit the size.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.ranges.iter().all(|(start, end)| start < end && *end <= self.size)
+    }
+
+    /// Whether nothing is missing.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.is_sound() && self.ranges().covers(&(0..self.size))
+    }
+
+    /// The ranges that are there.
+    #[must_use]
+    pub fn ranges(&self) -> RangeSet {
+        self.ranges.iter().map(|(start, end)| *start..*end).collect()
+    }
+
+    /// The same file with these ranges.
+    #[must_use]
+    pub fn with(&self, ranges: &RangeSet) -> Self {
+        let ranges = ranges.iter().map(|range| (range.start, range.end)).collect();
+        Self { ranges, ..self.clone() }
+    }
+
+    /// Replaces the journal at `path`.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut name = path.as_os_str().to_owned();
+        name.push("-new");
+        let text = serde_json::to_vec(self).map_err(io::Error::other)?;
+        let mut file = File::create(&name)?;
+        file.write_all(&text)?;
+        file.sync_data()?;
+        std::fs::rename(&name, path)
+    }
+}

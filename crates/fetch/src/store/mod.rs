@@ -1,0 +1,321 @@
+//! The file on the disk: an unfinished file and a journal next to the final name.
+//!
+//! Bytes are written by a thread of their own at their places. The journal lists ranges only after they are synced, so it is
+//! right after a crash. The final name comes last, when everything is synced, and never replaces a file unasked.
+
+mod journal;
+mod part;
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::ranges::RangeSet;
+
+pub use journal::Journal;
+use part::Names;
+
+/// Pieces that wait to be written.
+const WAITING: usize = 64;
+
+/// An open, unfinished file.
+#[derive(Debug)]
+pub struct Store {
+    names: Names,
+    file: Arc<File>,
+    pieces: Option<mpsc::Sender<(u64, Bytes)>>,
+    state: Arc<Mutex<State>>,
+    writer: Option<JoinHandle<()>>,
+    replace: bool,
+    /// The unfinished file is gone.
+    is_finished: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    written: RangeSet,
+    failed: Option<io::Error>,
+}
+
+/// What is at the final name.
+#[derive(Debug)]
+pub enum Opened {
+    /// The file can be fetched; the journal of an earlier attempt, if there is one.
+    Store(Box<Store>, Option<Journal>),
+    /// An earlier attempt was cut off between its last two steps: the file is complete.
+    Complete(u64),
+}
+
+impl Store {
+    /// Opens the unfinished file for `target`, or creates it.
+    ///
+    /// # Errors
+    /// The system's error; [`io::ErrorKind::AlreadyExists`] if `target` exists and must not be replaced,
+    /// [`io::ErrorKind::ResourceBusy`] if another program fetches it.
+    pub fn open(target: &Path, replace: bool) -> io::Result<Opened> {
+        let names = Names::new(target)?;
+        let journal = Journal::read(&names.journal);
+        if let Ok(meta) = std::fs::symlink_metadata(target)
+            && !replace
+        {
+            let is_ours =
+                journal.as_ref().is_some_and(|journal| journal.is_complete() && journal.size == meta.len());
+            if is_ours && meta.is_file() && !names.part.exists() {
+                std::fs::remove_file(&names.journal)?;
+                return Ok(Opened::Complete(meta.len()));
+            }
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let file = part::open_locked(&names.part)?;
+        let len = file.metadata()?.len();
+        let journal = journal.filter(|journal| journal.size == len && journal.is_sound());
+        if journal.is_none() {
+            file.set_len(0)?;
+        }
+        let written = journal.as_ref().map(Journal::ranges).unwrap_or_default();
+        let state = Arc::new(Mutex::new(State { written, failed: None }));
+        let (sender, pieces) = mpsc::channel(WAITING);
+        let file = Arc::new(file);
+        let writer = std::thread::Builder::new().name("fetch-write".to_owned()).spawn({
+            let (file, state) = (file.clone(), state.clone());
+            move || write(&file, pieces, &state)
+        })?;
+        let store = Self {
+            names,
+            file,
+            pieces: Some(sender),
+            state,
+            writer: Some(writer),
+            replace,
+            is_finished: false,
+        };
+        Ok(Opened::Store(Box::new(store), journal))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ranges that are written.
+    #[must_use]
+    pub fn written(&self) -> RangeSet {
+        self.state().written.clone()
+    }
+
+    /// Forgets everything that was written.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn reset(&self) -> io::Result<()> {
+        self.state().written = RangeSet::default();
+        part::remove_if_there(&self.names.journal)?;
+        self.file.set_len(0)
+    }
+
+    /// Reserves room for the whole file.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`] when there is too little.
+    pub fn reserve(&self, size: u64) -> io::Result<()> {
+        part::reserve(&self.file, size)
+    }
+
+    /// Hands bytes to the writer.
+    ///
+    /// # Errors
+    /// Why earlier bytes could not be written.
+    pub async fn write(&self, at: u64, bytes: Bytes) -> io::Result<()> {
+        let sent = match &self.pieces {
+            Some(pieces) => pieces.send((at, bytes)).await.is_ok(),
+            None => false,
+        };
+        if sent { Ok(()) } else { Err(self.failure()) }
+    }
+
+    fn failure(&self) -> io::Error {
+        self.state().failed.take().unwrap_or_else(|| io::Error::other("the writer has ended"))
+    }
+
+    /// Reads bytes that were written.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn read(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        part::read_at(&self.names.part, range)
+    }
+
+    /// Syncs what was written and notes it in the journal. Blocks.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn checkpoint(&self, like: &Journal) -> io::Result<()> {
+        checkpoint(&self.file, &self.state, (&self.names, like))
+    }
+
+    /// As [`Store::checkpoint`], for a thread of its own.
+    pub fn checkpointer(&self) -> impl FnOnce(&Journal) -> io::Result<()> + Send + 'static {
+        let (file, state, names) = (self.file.clone(), self.state.clone(), self.names.clone());
+        move |like| checkpoint(&file, &state, (&names, like))
+    }
+
+    /// Waits until everything is written. Blocks.
+    ///
+    /// # Errors
+    /// Why bytes could not be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.pieces = None;
+        if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
+            return Err(io::Error::other("the writer failed"));
+        }
+        let failed = self.state().failed.take();
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The path of the unfinished file, to check its content.
+    #[must_use]
+    pub fn part(&self) -> &Path {
+        &self.names.part
+    }
+
+    /// Gives the complete file its name. Blocks.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn finish(mut self, like: &Journal) -> io::Result<PathBuf> {
+        self.flush()?;
+        self.checkpoint(like)?;
+        self.file.sync_all()?;
+        part::rename(&self.names, self.replace)?;
+        self.is_finished = true;
+        part::sync_folder(&self.names.target);
+        part::remove_if_there(&self.names.journal)?;
+        Ok(self.names.target.clone())
+    }
+
+    /// Removes the unfinished file. Blocks.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn discard(mut self) -> io::Result<()> {
+        // It does not matter whether the last bytes were written.
+        let _ = self.flush();
+        part::remove_if_there(&self.names.journal)?;
+        self.is_finished = true;
+        part::remove_if_there(&self.names.part)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // The lock ends with the writer.
+        let _ = self.flush();
+        if !self.is_finished && self.state().written.total() == 0 {
+            // An empty file is of no use to a later attempt. If it cannot be removed, it does no harm.
+            let _ = part::remove_if_there(&self.names.part);
+        }
+    }
+}
+
+fn checkpoint(file: &File, state: &Mutex<State>, (names, like): (&Names, &Journal)) -> io::Result<()> {
+    let ranges = state.lock().unwrap_or_else(PoisonError::into_inner).written.clone();
+    file.sync_data()?;
+    like.with(&ranges).write(&names.journal)
+}
+
+/// Writes pieces until there are no more or one fails.
+fn write(file: &File, mut pieces: mpsc::Receiver<(u64, Bytes)>, state: &Mutex<State>) {
+    while let Some((at, bytes)) = pieces.blocking_recv() {
+        let written = part::write_at(file, at, &bytes);
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        match written {
+            Ok(()) => state.written.insert(at..at + bytes.len() as u64),
+            Err(error) => {
+                state.failed = Some(error);
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal(size: u64) -> Journal {
+        Journal::new(size, Vec::new())
+    }
+
+    fn open(target: &Path) -> (Store, Option<Journal>) {
+        match Store::open(target, false).unwrap() {
+            Opened::Store(store, journal) => (*store, journal),
+            Opened::Complete(_) => panic!("it is not complete"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_written_in_any_order_resumed_and_named_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("file");
+        let (mut store, found) = open(&target);
+        assert!(found.is_none());
+        store.reserve(10).unwrap();
+        store.write(5, Bytes::from_static(b"56789")).await.unwrap();
+        store.flush().unwrap();
+        store.checkpoint(&journal(10)).unwrap();
+        assert_eq!(store.read(5..7).unwrap(), b"56");
+        drop(store);
+        let (store, found) = open(&target);
+        assert_eq!(found.unwrap().ranges().iter().collect::<Vec<_>>(), [5..10]);
+        store.write(0, Bytes::from_static(b"01234")).await.unwrap();
+        assert!(!target.exists());
+        store.finish(&journal(10)).unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"0123456789");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+        assert_eq!(Store::open(&target, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[tokio::test]
+    async fn two_programs_do_not_write_the_same_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("file");
+        let (_store, _) = open(&target);
+        assert_eq!(Store::open(&target, false).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+    }
+
+    #[tokio::test]
+    async fn an_attempt_cut_off_after_the_rename_counts_as_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("file");
+        let (store, _) = open(&target);
+        store.reserve(3).unwrap();
+        store.write(0, Bytes::from_static(b"abc")).await.unwrap();
+        let kept = store.names.journal.clone();
+        store.finish(&journal(3)).unwrap();
+        journal(3).with(&[0..3].into_iter().collect()).write(&kept).unwrap();
+        assert!(matches!(Store::open(&target, false).unwrap(), Opened::Complete(3)));
+        assert!(!kept.exists());
+    }
+
+    #[tokio::test]
+    async fn a_journal_that_does_not_fit_its_file_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("file");
+        let (store, _) = open(&target);
+        store.reserve(10).unwrap();
+        for (size, end) in [(11, 10), (10, 12)] {
+            journal(size).with(&[0..end].into_iter().collect()).write(&store.names.journal).unwrap();
+            assert!(
+                Journal::read(&store.names.journal).is_none_or(|read| read.size != 10 || !read.is_sound())
+            );
+        }
+        std::fs::write(&store.names.journal, b"{\"size\":10,\"ranges\":[[9,2]]}").unwrap();
+        drop(store);
+        assert!(open(&target).1.is_none());
+    }
+}

@@ -1,0 +1,71 @@
+//! TLS with the system's certificate authorities.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::route::Wire;
+
+/// Opens TLS connections.
+#[derive(Clone)]
+pub struct Tls {
+    http: TlsConnector,
+    other: TlsConnector,
+}
+
+impl Tls {
+    /// Reads the system's certificate authorities, or those that `SSL_CERT_FILE` or `SSL_CERT_DIR` name.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub fn new() -> io::Result<Self> {
+        let mut roots = RootCertStore::empty();
+        let found = rustls_native_certs::load_native_certs();
+        let (_, refused) = roots.add_parsable_certificates(found.certs);
+        if refused > 0 || !found.errors.is_empty() {
+            tracing::debug!(refused, errors = ?found.errors, "some certificates of authorities are not read");
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut http = config.clone();
+        http.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self { http: Arc::new(http).into(), other: Arc::new(config).into() })
+    }
+
+    /// Starts TLS for HTTP; also returns whether the server chose HTTP/2.
+    ///
+    /// # Errors
+    /// When the handshake fails, the certificate of the server included.
+    pub async fn http(&self, wire: Wire, host: &str) -> io::Result<(TlsStream<Wire>, bool)> {
+        let stream = start(&self.http, wire, host).await?;
+        let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        Ok((stream, is_h2))
+    }
+
+    /// Starts TLS for another protocol.
+    ///
+    /// # Errors
+    /// As [`Tls::http`].
+    pub async fn other(&self, wire: Wire, host: &str) -> io::Result<TlsStream<Wire>> {
+        start(&self.other, wire, host).await
+    }
+}
+
+async fn start(connector: &TlsConnector, wire: Wire, host: &str) -> io::Result<TlsStream<Wire>> {
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    connector.connect(name, wire).await
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}

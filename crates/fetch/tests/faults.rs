@@ -1,0 +1,412 @@
+//! Servers with faults: never a wrong byte, a clear message, and the best that the server allows.
+
+mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anabranch_fetch::{Checksum, FetchError};
+use common::{Place, Request, Response, Server, noise};
+
+const SIZE: usize = 3_000_000;
+
+const EARLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+const LATE: &str = "Mon, 07 Nov 1994 08:49:37 GMT";
+
+async fn fetched(place: &Place, content: &[u8]) {
+    let report = place.fetch().await.unwrap();
+    assert_eq!(report.bytes, content.len() as u64);
+    assert!(place.content() == content, "wrong bytes");
+    assert_eq!(place.names(), ["file"], "nothing else is left");
+}
+
+fn causes(error: FetchError) -> String {
+    match error {
+        FetchError::Unreachable(tried) | FetchError::Refused(tried) => {
+            tried.into_iter().map(|tried| tried.why).collect::<Vec<_>>().join("; ")
+        }
+        error => error.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn a_right_server_is_asked_in_parts_over_each_route() {
+    let content = noise(SIZE, 1);
+    let server = Server::right(&content);
+    let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+    fetched(&place, &content).await;
+    for last in [2, 3] {
+        let own = |request: &&Request| request.from.ip() == std::net::IpAddr::from([127, 0, 0, last]);
+        assert!(server.requests().iter().filter(own).count() >= 2, "both routes are used");
+    }
+    assert!(server.requests().iter().all(|request| request.header("accept-encoding") == Some("identity")));
+}
+
+#[tokio::test]
+async fn empty_and_tiny_files_are_fetched() {
+    for size in [0, 1, 65_535, 65_536, 65_537] {
+        let content = noise(size, 2);
+        fetched(&Place::new(&[Server::right(&content).url("/a")]), &content).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_ranges_sends_the_file_over_one_connection() {
+    let content = noise(SIZE, 3);
+    for (version, chunked, has_length) in [
+        ("HTTP/1.1", false, true),
+        ("HTTP/1.1", true, false),
+        ("HTTP/1.0", false, false),
+        ("HTTP/1.0", false, true),
+    ] {
+        let body = content.clone();
+        let server =
+            Server::start(move |_| Response { version, chunked, has_length, ..Response::new(200, &body) });
+        fetched(&Place::new(&[server.url("/a")]).over_addresses(&[2, 3]), &content).await;
+    }
+}
+
+#[tokio::test]
+async fn a_part_under_status_200_counts_and_a_whole_file_for_a_part_does_not() {
+    let content = noise(SIZE, 4);
+    let body = content.clone();
+    let server = Server::start(move |request| Response { status: 200, ..Response::right(request, &body) });
+    fetched(&Place::new(&[server.url("/a")]), &content).await;
+    // Every third answer is the whole file from its beginning.
+    let body = content.clone();
+    let server = Server::start(move |request| match request.number % 3 {
+        2 => Response::new(200, &body),
+        _ => Response::right(request, &body),
+    });
+    fetched(&Place::new(&[server.url("/a")]), &content).await;
+}
+
+#[tokio::test]
+async fn a_part_that_begins_earlier_ends_earlier_or_is_cut_is_put_in_its_place() {
+    let content = noise(SIZE, 5);
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        let (start, end) = request.range(body.len()).unwrap();
+        let (start, end) = match request.number % 3 {
+            0 => (start, end),
+            1 => (start.saturating_sub(1000), end),
+            _ => (start, start + (end - start).div_ceil(3)),
+        };
+        let cut = (request.number % 4 == 3).then_some((end - start) / 2);
+        let size = body.len();
+        let part = Response::new(206, &body[start..end]);
+        Response { cut, ..part.with("Content-Range", format!("bytes {start}-{}/{size}", end - 1)) }
+    });
+    fetched(&Place::new(&[server.url("/a")]), &content).await;
+}
+
+#[tokio::test]
+async fn other_bytes_than_asked_for_are_never_written() {
+    let content = noise(SIZE, 6);
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        let (start, end) = request.range(body.len()).unwrap();
+        if request.number % 2 == 0 {
+            return Response::right(request, &body);
+        }
+        // Too late a start, or no word about which bytes.
+        let part = Response::new(206, &body[start..end]);
+        if request.number % 4 == 1 {
+            part.with("Content-Range", format!("bytes {}-{}/{}", start + 1, end, body.len()))
+        } else {
+            part
+        }
+    });
+    fetched(&Place::new(&[server.url("/a")]), &content).await;
+}
+
+/// A server whose file is replaced after some requests.
+fn changing(
+    after: usize,
+    version: impl Fn(usize) -> Vec<(&'static str, String)> + Send + Sync + 'static,
+) -> Server {
+    let contents = [noise(SIZE, 7), noise(SIZE, 8)];
+    Server::start(move |request| {
+        let which = usize::from(request.number >= after);
+        let headers = version(which);
+        let is_other =
+            request.header("if-range").is_some_and(|wanted| headers.iter().all(|(_, has)| has != wanted));
+        let response = if is_other {
+            Response::new(200, &contents[which])
+        } else {
+            Response::right(request, &contents[which])
+        };
+        headers.into_iter().fold(response, |response, (name, value)| response.with(name, value))
+    })
+}
+
+#[tokio::test]
+async fn a_file_that_changes_is_fetched_anew() {
+    for version in [
+        |which: usize| vec![("ETag", format!("\"{which}\""))],
+        |which: usize| vec![("Last-Modified", [EARLY, LATE][which].to_owned()), ("Date", LATE.to_owned())],
+        |which: usize| {
+            vec![("ETag", format!("W/\"{which}\"")), ("Last-Modified", [EARLY, LATE][which].to_owned())]
+        },
+    ] {
+        let server = changing(2, version);
+        fetched(&Place::new(&[server.url("/a")]), &noise(SIZE, 8)).await;
+        let weak = server
+            .requests()
+            .iter()
+            .any(|request| request.header("if-range").is_some_and(|tag| tag.starts_with("W/")));
+        assert!(!weak, "weak tags are not allowed there");
+    }
+}
+
+#[tokio::test]
+async fn if_range_is_dropped_for_a_server_that_does_not_understand_it() {
+    let content = noise(SIZE, 9);
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        let response = match request.header("if-range") {
+            Some(_) => Response::new(200, &body),
+            None => Response::right(request, &body),
+        };
+        response.with("ETag", "\"same\"")
+    });
+    fetched(&Place::new(&[server.url("/a")]), &content).await;
+    let asked = server.requests().iter().filter(|request| request.header("if-range").is_some()).count();
+    assert_eq!(asked, 1, "once is enough");
+}
+
+#[tokio::test]
+async fn compressed_answers_are_refused_unless_the_file_is_an_archive() {
+    let content = noise(SIZE, 10);
+    let body = content.clone();
+    let server =
+        Server::start(move |request| Response::right(request, &body).with("Content-Encoding", "gzip"));
+    let error = Place::new(&[server.url("/a.txt")]).fetch().await.unwrap_err();
+    assert!(matches!(error, FetchError::Refused(_)));
+    assert!(causes(error).contains("compresses"));
+    fetched(&Place::new(&[server.url("/a.tar.gz")]), &content).await;
+}
+
+#[tokio::test]
+async fn a_server_with_a_limit_of_connections_gets_fewer_and_its_pause() {
+    let content = noise(SIZE, 11);
+    for status in [429, 503] {
+        let (body, busy) = (content.clone(), Arc::new(AtomicUsize::new(0)));
+        let refused: Arc<Mutex<Option<Instant>>> = Arc::default();
+        let again = Arc::new(Mutex::new(Duration::ZERO));
+        let (since, waited) = (refused.clone(), again.clone());
+        let server = Server::start(move |request| {
+            let mut since = since.lock().unwrap();
+            match *since {
+                None if request.number >= 2 => {
+                    *since = Some(Instant::now());
+                    busy.fetch_add(1, Ordering::SeqCst);
+                    return Response::new(status, b"busy").with("Retry-After", "2");
+                }
+                Some(at) if *waited.lock().unwrap() == Duration::ZERO => {
+                    *waited.lock().unwrap() = at.elapsed()
+                }
+                _ => {}
+            }
+            Response::right(request, &body)
+        });
+        fetched(&Place::new(&[server.url("/a")]), &content).await;
+        let waited = *again.lock().unwrap();
+        assert!(waited >= Duration::from_millis(1900), "{status}: asked again after {waited:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_redirect_is_asked_for_again() {
+    let content = noise(SIZE, 12);
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        if request.path == "/a" {
+            return Response::new(302, b"").with("Location", format!("/signed?{}", request.number));
+        }
+        let made: usize = request.path.split('?').nth(1).unwrap().parse().unwrap();
+        // Each link serves two requests only.
+        if request.number > made + 2 {
+            Response::new(403, b"expired")
+        } else {
+            Response::right(request, &body)
+        }
+    });
+    fetched(&Place::new(&[server.url("/a")]), &content).await;
+    assert!(server.requests().iter().filter(|request| request.path == "/a").count() >= 2);
+}
+
+#[tokio::test]
+async fn redirects_in_a_circle_and_to_other_protocols_are_refused() {
+    for to in ["/a", "file:///etc/passwd", "ftp://127.0.0.1/a", "http://"] {
+        let server = Server::start(move |_| Response::new(301, b"").with("Location", to));
+        let error = Place::new(&[server.url("/a")]).fetch().await.unwrap_err();
+        assert!(matches!(error, FetchError::Refused(_)), "{to}: {error}");
+        assert!(causes(error).contains("redirect"), "{to}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_file_is_reported_at_once() {
+    let server = Server::start(|_| Response::new(404, b"<html>the file</html>"));
+    let place = Place::new(&[server.url("/a")]);
+    let begin = Instant::now();
+    let error = place.fetch().await.unwrap_err();
+    assert!(begin.elapsed() < Duration::from_secs(3));
+    assert!(causes(error).contains("404"));
+    assert!(!place.job.target.exists());
+}
+
+#[tokio::test]
+async fn mirrors_with_another_size_content_or_without_ranges_are_left_out() {
+    let content = noise(SIZE, 13);
+    let right = Server::right(&content);
+    let mut other = content.clone();
+    other[100] ^= 1;
+    let whole = content.clone();
+    let wrong = [
+        Server::right(&content[..SIZE - 1]),
+        Server::right(&other),
+        Server::start(move |_| Response::new(200, &whole)),
+        Server::start(|_| Response::new(404, b"")),
+    ];
+    // The right mirror answers first.
+    let slow: Vec<_> = wrong
+        .iter()
+        .map(|server| {
+            let to = server.url("/a");
+            Server::start(move |_| {
+                std::thread::sleep(Duration::from_millis(300));
+                Response::new(302, b"").with("Location", to.clone())
+            })
+        })
+        .collect();
+    let body = content.clone();
+    let steady =
+        Server::start(move |request| Response { rate: Some(2_000_000), ..Response::right(request, &body) });
+    let mirrors: Vec<_> = [&right, &steady].into_iter().chain(&slow).map(|server| server.url("/a")).collect();
+    fetched(&Place::new(&mirrors), &content).await;
+}
+
+#[tokio::test]
+async fn a_file_with_a_wrong_checksum_never_gets_its_name() {
+    let content = noise(SIZE, 14);
+    let server = Server::right(&content);
+    let mut place = Place::new(&[server.url("/a")]);
+    let wrong = format!("sha-256={}", "00".repeat(32));
+    place.job.checksums = vec![wrong.parse::<Checksum>().unwrap()];
+    let error = place.fetch().await.unwrap_err();
+    assert!(matches!(error, FetchError::Corrupt(_)), "{error}");
+    assert!(place.names().is_empty(), "nothing is left: {:?}", place.names());
+    // The server's own hash counts, too.
+    let body = content.clone();
+    let digest = format!("sha-256=:{}=:", "A".repeat(43));
+    let server =
+        Server::start(move |request| Response::right(request, &body).with("Repr-Digest", digest.clone()));
+    let error = Place::new(&[server.url("/a")]).fetch().await.unwrap_err();
+    assert!(matches!(error, FetchError::Corrupt(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_body_without_ranges_that_breaks_off_is_not_taken_for_the_file() {
+    let content = noise(SIZE, 15);
+    for chunked in [false, true] {
+        let body = content.clone();
+        let server = Server::start(move |request| Response {
+            chunked,
+            cut: (request.number == 0).then_some(SIZE / 2),
+            ..Response::new(200, &body)
+        });
+        fetched(&Place::new(&[server.url("/a")]), &content).await;
+        let server =
+            Server::start(move |_| Response { chunked, cut: Some(1000), ..Response::new(200, &[0; 5000]) });
+        let place = Place::new(&[server.url("/a")]);
+        place.fetch().await.unwrap_err();
+        assert!(place.names().is_empty(), "{:?}", place.names());
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_download_goes_on_where_it_stopped() {
+    let content = noise(SIZE, 16);
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        let response = Response::right(request, &body).with("ETag", "\"x\"");
+        Response { rate: (request.number < 6).then_some(1_000_000), ..response }
+    });
+    let place = Place::new(&[server.url("/a")]);
+    assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
+    assert!(!place.job.target.exists());
+    let report = place.fetch().await.unwrap();
+    assert!(report.resumed > 500_000, "{report:?}");
+    assert!(place.content() == content);
+}
+
+#[tokio::test]
+async fn an_unfinished_file_of_another_version_is_not_continued() {
+    // With a tag, and without any word about versions: then the bytes themselves are compared.
+    for has_tag in [true, false] {
+        let contents = [noise(SIZE, 17), noise(SIZE, 18)];
+        let which = Arc::new(AtomicUsize::new(0));
+        let now = which.clone();
+        let mut mixed = contents[1].clone();
+        // The first bytes are the same in both.
+        mixed[..100_000].copy_from_slice(&contents[0][..100_000]);
+        let new = mixed.clone();
+        let server = Server::start(move |request| {
+            let which = now.load(Ordering::SeqCst);
+            let response = Response::right(request, if which == 0 { &contents[0] } else { &new });
+            let response = Response { rate: (which == 0).then_some(1_000_000), ..response };
+            if has_tag { response.with("ETag", format!("\"{which}\"")) } else { response }
+        });
+        let place = Place::new(&[server.url("/a")]);
+        assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
+        which.store(1, Ordering::SeqCst);
+        fetched(&place, &mixed).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_exists_is_not_replaced_unasked() {
+    let content = noise(1000, 19);
+    let server = Server::right(&content);
+    let mut place = Place::new(&[server.url("/a")]);
+    std::fs::write(&place.job.target, b"mine").unwrap();
+    assert!(matches!(place.fetch().await, Err(FetchError::Exists(_))));
+    assert_eq!(place.content(), b"mine");
+    place.job.replace = true;
+    fetched(&place, &content).await;
+}
+
+#[tokio::test]
+async fn a_limit_holds() {
+    let content = noise(SIZE, 20);
+    let server = Server::right(&content);
+    let mut place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+    place.options.limit = std::num::NonZeroU64::new(12_000_000);
+    let begin = Instant::now();
+    fetched(&place, &content).await;
+    let took = begin.elapsed().as_secs_f64();
+    assert!(took > 1.4, "3 MB at 1.5 MB/s took {took} s");
+}
+
+#[tokio::test]
+async fn a_dead_mirror_costs_no_more_than_its_share() {
+    let content = noise(SIZE, 21);
+    let body = content.clone();
+    let right =
+        Server::start(move |request| Response { rate: Some(3_000_000), ..Response::right(request, &body) });
+    let body = content.clone();
+    // It sends the first bytes, then nothing more.
+    let dead = Server::start(move |request| {
+        if request.number > 0 {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        Response::right(request, &body)
+    });
+    let begin = Instant::now();
+    fetched(&Place::new(&[right.url("/a"), dead.url("/a")]), &content).await;
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
