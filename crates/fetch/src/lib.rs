@@ -11,14 +11,16 @@
 //! | `ranges`, `limit`, `url`, `checksum` | sets of ranges, rate limits, addresses, hashes | none |
 //! | `http::head`, `http::validator` | what a response means | none |
 //! | `route`, `tls` | connections over an interface or through an exit | sockets |
-//! | `http` | requests | sockets |
+//! | `http`, `ftp`, `connection` | requests | sockets |
 //! | `source` | asks a mirror over a route, and checks what it answers | sockets |
 //! | `store` | the file and its journal | disk |
 //! | `download` | the whole | all |
 
 mod checksum;
+mod connection;
 mod download;
 mod error;
+mod ftp;
 mod http;
 mod limit;
 mod plan;

@@ -4,15 +4,15 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::checksum::Checksum;
+use crate::connection::{Body, Connection};
+use crate::ftp::{FtpAnswer, FtpConnection};
 use crate::http::head::{Head, Verdict};
 use crate::http::validator::{Same, Validator};
-use crate::http::{Ask, HttpConnection, describe};
+use crate::http::{Ask, HttpConnection};
 use crate::plan::Trouble;
 use crate::route::Route;
 use crate::tls::Tls;
@@ -64,31 +64,6 @@ pub struct Answer {
     pub body: Body,
 }
 
-/// A body that is being received.
-#[derive(Debug)]
-pub struct Body(Option<Incoming>);
-
-impl Body {
-    /// The next bytes; `None` at the end.
-    ///
-    /// # Errors
-    /// Why the rest does not come.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
-        let Some(body) = &mut self.0 else { return Ok(None) };
-        loop {
-            match body.frame().await {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    if let Ok(bytes) = frame.into_data() {
-                        return Ok(Some(bytes));
-                    }
-                }
-                Some(Err(error)) => return Err(describe(&error)),
-            }
-        }
-    }
-}
-
 /// What is asked of a source.
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -135,8 +110,13 @@ impl Source {
 
     /// A new connection to it, opened when it is needed.
     #[must_use]
-    pub fn connection(&self) -> HttpConnection {
-        HttpConnection::new(self.route.clone(), self.tls.clone())
+    pub fn connection(&self) -> Connection {
+        let (route, tls) = (self.route.clone(), self.tls.clone());
+        if self.mirror.scheme().is_http() {
+            Connection::Http(HttpConnection::new(route, tls))
+        } else {
+            Connection::Ftp(FtpConnection::new(route, tls))
+        }
     }
 
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
@@ -158,7 +138,11 @@ impl Source {
     ///
     /// # Errors
     /// Why they do not come.
-    pub async fn ask(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Answer, Refusal> {
+    pub async fn ask(&self, connection: &mut Connection, wanted: &Wanted) -> Result<Answer, Refusal> {
+        let connection = match connection {
+            Connection::Http(connection) => connection,
+            Connection::Ftp(connection) => return self.ask_ftp(connection, wanted).await,
+        };
         // Once from a redirect's target, once from the mirror itself, once without `If-Range`.
         for _ in 0..4 {
             match self.attempt(connection, wanted).await? {
@@ -167,6 +151,13 @@ impl Source {
             }
         }
         Err(Refusal::failed("the server changes its answer with every request"))
+    }
+
+    async fn ask_ftp(&self, connection: &mut FtpConnection, wanted: &Wanted) -> Result<Answer, Refusal> {
+        let got = connection.get(&self.mirror, wanted.range.clone()).await;
+        let FtpAnswer { start, size, is_part, version, body } = got.map_err(Refusal::Trouble)?;
+        self.check(&version, size, wanted)?;
+        Ok(Answer { start, size, is_part, version, digest: None, body: Body::Ftp(body) })
     }
 
     async fn attempt(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Step, Refusal> {
@@ -184,19 +175,19 @@ impl Source {
             is_part,
             version: head.validator.clone(),
             digest: head.digest.clone(),
-            body: Body(Some(body)),
+            body: Body::Http(body),
         };
         match head.judge(start, self.mirror.path()) {
             Verdict::Part(begin, size) => {
-                self.check(&head, size, wanted)?;
+                self.check(&head.validator, size, wanted)?;
                 Ok(Step::Done(Box::new(answer(begin, size, true))))
             }
             Verdict::Whole(size) if start == 0 => {
-                self.check(&head, size, wanted)?;
+                self.check(&head.validator, size, wanted)?;
                 Ok(Step::Done(Box::new(answer(0, size, false))))
             }
             Verdict::Whole(size) => {
-                self.check(&head, size, wanted)?;
+                self.check(&head.validator, size, wanted)?;
                 if if_range.is_none() {
                     return Err(Refusal::failed("the server sends the whole file instead of a part"));
                 }
@@ -226,9 +217,9 @@ impl Source {
     }
 
     /// Compares an answer with the file that the download began with.
-    fn check(&self, head: &Head, size: Option<u64>, wanted: &Wanted) -> Result<(), Refusal> {
+    fn check(&self, version: &Validator, size: Option<u64>, wanted: &Wanted) -> Result<(), Refusal> {
         let other_size = size.zip(wanted.size).is_some_and(|(size, known)| size != known);
-        let other = wanted.size.is_some() && self.memory().version.compare(&head.validator) == Same::No;
+        let other = wanted.size.is_some() && self.memory().version.compare(version) == Same::No;
         if other_size || other { Err(Refusal::Changed) } else { Ok(()) }
     }
 

@@ -86,6 +86,14 @@ impl Url {
         &self.path
     }
 
+    /// The path of a file on an FTP server, decoded (RFC 1738 §3.2.2); `None` if it names no file.
+    #[must_use]
+    pub fn file_path(&self) -> Option<String> {
+        let path = self.path.trim_start_matches('/').split(";type=").next().unwrap_or_default();
+        let path = percent_decode_str(path).decode_utf8().ok()?.into_owned();
+        (!path.is_empty() && !path.ends_with('/') && !path.contains(['\r', '\n', '\0'])).then_some(path)
+    }
+
     /// The host, with the port unless it is the usual one.
     #[must_use]
     pub fn authority(&self) -> String {

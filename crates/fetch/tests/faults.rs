@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anabranch_fetch::{Checksum, FetchError};
-use common::{Place, Request, Response, Server, noise};
+use common::server::{Request, Response, Server};
+use common::{Place, noise};
 
 const SIZE: usize = 3_000_000;
 
@@ -205,7 +206,7 @@ async fn a_server_with_a_limit_of_connections_gets_fewer_and_its_pause() {
                     return Response::new(status, b"busy").with("Retry-After", "2");
                 }
                 Some(at) if *waited.lock().unwrap() == Duration::ZERO => {
-                    *waited.lock().unwrap() = at.elapsed()
+                    *waited.lock().unwrap() = at.elapsed();
                 }
                 _ => {}
             }

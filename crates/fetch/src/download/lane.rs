@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::now;
-use crate::http::HttpConnection;
+use crate::connection::Connection;
 use crate::limit::Limit;
 use crate::plan::{LaneId, Next, Planner, SourceId, Trouble};
 use crate::source::{Answer, Refusal, Source, Wanted};
@@ -50,7 +50,7 @@ pub(super) struct Active {
     /// Its number among all sources.
     pub(super) index: usize,
     /// A connection without a lane.
-    pub(super) spare: Mutex<Option<HttpConnection>>,
+    pub(super) spare: Mutex<Option<Connection>>,
     /// Bytes that came over it.
     pub(super) bytes: std::sync::atomic::AtomicU64,
 }
@@ -85,8 +85,9 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
             }
             Next::Fetch(range) => {
                 let ended = Request { shared, active, lane }.run(range, &mut connection).await?;
-                if !matches!(ended, RequestEnd::Whole) {
-                    connection.close();
+                match ended {
+                    RequestEnd::Whole => connection.end().await,
+                    _ => connection.close(),
                 }
                 let trouble = if let RequestEnd::Trouble(trouble) = ended { Some(trouble) } else { None };
                 if let Some(trouble) = &trouble {
@@ -115,7 +116,7 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    async fn run(&self, range: Range<u64>, connection: &mut HttpConnection) -> Result<RequestEnd, Halt> {
+    async fn run(&self, range: Range<u64>, connection: &mut Connection) -> Result<RequestEnd, Halt> {
         let wanted = Wanted { range: Some(range.clone()), size: Some(self.shared.size) };
         let asking = self.active.source.ask(connection, &wanted);
         let answer = tokio::select! {

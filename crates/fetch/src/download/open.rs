@@ -9,8 +9,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{Context, PROBE};
 use crate::checksum::Checksum;
+use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
-use crate::http::HttpConnection;
 use crate::http::validator::Validator;
 use crate::plan::Trouble;
 use crate::progress::SourceStatus;
@@ -38,7 +38,7 @@ pub(super) enum First {
     /// The server sends parts.
     Part(FirstPart),
     /// The server sends the whole file only.
-    Whole(Box<Answer>, HttpConnection),
+    Whole(Box<Answer>, Connection),
 }
 
 /// The first bytes of a file.
@@ -47,7 +47,7 @@ pub(super) struct FirstPart {
     pub(super) bytes: Bytes,
     pub(super) version: Validator,
     pub(super) digest: Option<Checksum>,
-    pub(super) connection: HttpConnection,
+    pub(super) connection: Connection,
 }
 
 /// All sources that are being opened.
@@ -217,10 +217,36 @@ async fn first_bytes(source: &Source) -> Result<First, Refusal> {
     if bytes.len() as u64 != PROBE.min(size) {
         return Err(failed("the server breaks off"));
     }
-    Ok(First::Part(FirstPart { size, bytes, version: answer.version, digest: answer.digest, connection }))
+    let (version, digest) = (answer.version.clone(), answer.digest.take());
+    drop(answer);
+    connection.end().await;
+    if !begins_anywhere(source, &mut connection, &bytes).await? {
+        connection.close();
+        let answer = whole(source, &mut connection).await?;
+        return Ok(First::Whole(Box::new(answer), connection));
+    }
+    Ok(First::Part(FirstPart { size, bytes, version, digest, connection }))
 }
 
-async fn whole(source: &Source, connection: &mut HttpConnection) -> Result<Answer, Refusal> {
+/// Whether an FTP server begins where it is told to. Some accept `REST` and ignore it.
+async fn begins_anywhere(
+    source: &Source,
+    connection: &mut Connection,
+    first: &Bytes,
+) -> Result<bool, Refusal> {
+    let (len, half) = (first.len(), first.len() / 2);
+    if matches!(connection, Connection::Http(_)) || half == 0 {
+        return Ok(true);
+    }
+    let wanted = Wanted { range: Some(half as u64..len as u64), size: None };
+    let mut answer = source.ask(connection, &wanted).await?;
+    let again = read(&mut answer, half as u64..len as u64).await?;
+    drop(answer);
+    connection.end().await;
+    Ok(again == first[half..])
+}
+
+async fn whole(source: &Source, connection: &mut Connection) -> Result<Answer, Refusal> {
     source.ask(connection, &Wanted { range: None, size: None }).await
 }
 

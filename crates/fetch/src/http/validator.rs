@@ -51,6 +51,12 @@ impl Validator {
         }
     }
 
+    /// The version of an FTP file, by its time of change.
+    #[must_use]
+    pub fn of_time(modified: Option<String>) -> Self {
+        Self { tag: None, modified, is_old: false }
+    }
+
     fn strong_tag(&self) -> Option<&str> {
         self.tag.as_deref().filter(|tag| !tag.starts_with("W/"))
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anabranch_fetch::{FetchError, Job, Options, Outlet, Progress, Report, Route, RouteUse, Tls, fetch};
 use tokio::sync::Notify;
 
-pub use server::{Request, Response, Server, noise};
+pub use server::noise;
 
 /// A folder and a job in it.
 pub struct Place {

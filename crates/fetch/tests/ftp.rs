@@ -1,0 +1,174 @@
+//! FTP servers, right ones and such with faults.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anabranch_fetch::FetchError;
+use common::{Place, noise};
+
+const SIZE: usize = 1_500_000;
+
+/// How a server behaves.
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    no_rest: bool,
+    ignores_rest: bool,
+    no_epsv: bool,
+    no_size: bool,
+    /// PASV names an address that no one can reach.
+    private_address: bool,
+    /// A transfer that is cut off is followed by two replies, late.
+    stale: bool,
+    /// Logins at the same time.
+    most: Option<usize>,
+    denied: bool,
+}
+
+/// Commands that a server got.
+type Log = Arc<Mutex<Vec<String>>>;
+
+fn server(content: &[u8], faults: Faults) -> (String, Log) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ftp://127.0.0.1:{}/pub/a%20file", listener.local_addr().unwrap().port());
+    let (content, log, open) = (content.to_vec(), Log::default(), Arc::new(Mutex::new(0)));
+    let commands = log.clone();
+    std::thread::spawn(move || {
+        for control in listener.incoming().flatten() {
+            let (content, log, open) = (content.clone(), commands.clone(), open.clone());
+            std::thread::spawn(move || {
+                *open.lock().unwrap() += 1;
+                let is_over = faults.most.is_some_and(|most| *open.lock().unwrap() > most);
+                // A client that goes away ends its connection.
+                let _ = serve(control, &content, (faults, is_over, &log));
+                *open.lock().unwrap() -= 1;
+            });
+        }
+    });
+    (url, log)
+}
+
+fn serve(
+    mut control: TcpStream,
+    content: &[u8],
+    (faults, is_over, log): (Faults, bool, &Log),
+) -> std::io::Result<()> {
+    if is_over {
+        return control.write_all(b"421 too many connections\r\n");
+    }
+    control.write_all(b"220-welcome\r\n 220 here\r\n220 ready\r\n")?;
+    let (mut start, mut data) = (0, None::<TcpListener>);
+    for line in BufReader::new(control.try_clone()?).lines() {
+        let line = line?;
+        log.lock().unwrap().push(line.clone());
+        let (command, argument) = line.split_once(' ').unwrap_or((&line, ""));
+        let reply = match command {
+            "USER" => "331 password".to_owned(),
+            "PASS" if faults.denied => "530 wrong".to_owned(),
+            "PASS" => "230-hello\r\n230 in".to_owned(),
+            "TYPE" => "200 binary".to_owned(),
+            "SIZE" if faults.no_size => "500 what".to_owned(),
+            "SIZE" if argument == "pub/a file" => format!("213 {}", content.len()),
+            "MDTM" => "213 20260102030405".to_owned(),
+            "REST" if faults.no_rest => "502 no".to_owned(),
+            "REST" => {
+                start = argument.parse().unwrap_or(0);
+                "350 next".to_owned()
+            }
+            "EPSV" if faults.no_epsv => "500 what".to_owned(),
+            "EPSV" | "PASV" => {
+                let listener = TcpListener::bind("127.0.0.1:0")?;
+                let port = listener.local_addr()?.port();
+                data = Some(listener);
+                if command == "EPSV" {
+                    format!("229 extended (|||{port}|)")
+                } else {
+                    let host = if faults.private_address { "10,255,255,1" } else { "127,0,0,1" };
+                    format!("227 passive ({host},{},{})", port / 256, port % 256)
+                }
+            }
+            "RETR" if argument == "pub/a file" => {
+                control.write_all(b"150 here it comes\r\n")?;
+                let (mut stream, _) = data.take().expect("a data connection first").accept()?;
+                let from = if faults.ignores_rest { 0 } else { std::mem::take(&mut start) };
+                let sent = content[from..].chunks(16 << 10).try_for_each(|piece| stream.write_all(piece));
+                drop(stream);
+                match sent {
+                    Ok(()) => "226 done".to_owned(),
+                    Err(_) if faults.stale => {
+                        std::thread::sleep(Duration::from_millis(50));
+                        "226 closed\r\n226 aborted".to_owned()
+                    }
+                    Err(_) => "426 cut off".to_owned(),
+                }
+            }
+            _ => "550 no".to_owned(),
+        };
+        control.write_all(format!("{reply}\r\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+async fn fetched(faults: Faults) -> Vec<String> {
+    let content = noise(SIZE, 30);
+    let (url, log) = server(&content, faults);
+    let place = Place::new(&[url]).over_addresses(&[2, 3]);
+    place.fetch().await.unwrap();
+    assert!(place.content() == content, "wrong bytes");
+    assert_eq!(place.names(), ["file"]);
+    log.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_right_server_is_asked_in_parts() {
+    let log = fetched(Faults::default()).await;
+    assert!(!log.contains(&"PASV".to_owned()));
+    // REST comes right before RETR.
+    for (number, command) in log.iter().enumerate().filter(|(_, command)| command.starts_with("REST ")) {
+        let offset: u64 = command[5..].parse().unwrap();
+        assert!(
+            offset <= 1 || log[number + 1..].iter().take(3).any(|next| next.starts_with("RETR")),
+            "{log:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn servers_that_cannot_begin_within_a_file_send_it_whole() {
+    for faults in
+        [Faults { no_rest: true, ..Faults::default() }, Faults { ignores_rest: true, ..Faults::default() }]
+    {
+        fetched(faults).await;
+    }
+    fetched(Faults { no_size: true, ..Faults::default() }).await;
+}
+
+#[tokio::test]
+async fn a_refused_epsv_and_a_private_address_in_pasv_do_not_matter() {
+    let log = fetched(Faults { no_epsv: true, private_address: true, ..Faults::default() }).await;
+    assert!(log.contains(&"PASV".to_owned()));
+}
+
+#[tokio::test]
+async fn stale_replies_after_a_cut_are_not_taken_for_answers() {
+    fetched(Faults { stale: true, ..Faults::default() }).await;
+}
+
+#[tokio::test]
+async fn a_limit_of_logins_is_respected() {
+    fetched(Faults { most: Some(1), ..Faults::default() }).await;
+}
+
+#[tokio::test]
+async fn a_refused_login_and_a_missing_file_are_reported_at_once() {
+    let content = noise(1000, 31);
+    let (url, _) = server(&content, Faults { denied: true, ..Faults::default() });
+    let error = Place::new(&[url]).fetch().await.unwrap_err();
+    assert!(matches!(&error, FetchError::Refused(tried) if tried[0].why.contains("login")), "{error:?}");
+    let (url, _) = server(&content, Faults::default());
+    let error = Place::new(&[url.replace("file", "other")]).fetch().await.unwrap_err();
+    assert!(matches!(&error, FetchError::Refused(tried) if tried[0].why.contains("550")), "{error:?}");
+}
