@@ -6,6 +6,7 @@ mod book;
 mod cargo;
 mod deb;
 mod deny;
+mod guided;
 #[cfg(test)]
 mod limits;
 mod miri;
@@ -70,14 +71,12 @@ Usage: cargo xtask STEP
            drawings to docs/notebook/figures; not part of ci
   miri     unit tests of the data structures of crates without I/O under Miri, ten minutes; not part of ci
   same     a seed gives the same bytes in debug and release, on one thread and two; not part of ci
-  fuzz [--seconds N] [--target NAME] [--seed N]
-           hostile bytes for every decoder, the handshake and the session; not part of ci";
+  fuzz [--guided] [--seconds N] [--target NAME] [--seed N]
+           hostile bytes for every decoder, the handshake and the session; with --guided, libFuzzer looks for inputs that
+           reach more code, and the corpora keep them; not part of ci";
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
-    if let Some(("fuzz", options)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        return fuzz(options);
-    }
     // The checkout may have moved since this program was built.
     let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let workspace = Path::new(&package).join("..");
@@ -86,6 +85,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     match words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        Some(("fuzz", options)) => return fuzz(options),
         Some(("papers", names)) => return exit_code("papers", papers::run(names)),
         Some(("shape", packages)) => return exit_code("shape", shape::check(packages)),
         _ => {}
@@ -129,9 +129,32 @@ fn code(is_ci: bool, skipped: bool) -> u8 {
 
 /// Runs the fuzz targets with the options given.
 fn fuzz(options: &[String]) -> ExitCode {
+    if options.iter().any(|option| option == "--guided") {
+        let run = || guided::run(&guided_options(options)?);
+        return exit_code("fuzz", run());
+    }
     let mut words = vec!["run", "--release", "--quiet", "--package", "anabranch-fuzz", "--"];
     words.extend(options.iter().map(String::as_str));
     exit_code("fuzz", cargo(&words))
+}
+
+fn guided_options(words: &[String]) -> Result<guided::Options, String> {
+    let mut options = guided::Options { seconds: 60, target: None, seed: 1 };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut number = || {
+            let value = words.next().and_then(|value| value.parse().ok());
+            value.ok_or_else(|| format!("{word} takes a number"))
+        };
+        match word.as_str() {
+            "--guided" => {}
+            "--seconds" => options.seconds = number()?,
+            "--seed" => options.seed = number()?,
+            "--target" => options.target = words.next().cloned(),
+            _ => return Err(format!("{word:?} is no option of fuzz --guided")),
+        }
+    }
+    Ok(options)
 }
 
 fn exit_code(name: &str, outcome: Result<(), String>) -> ExitCode {

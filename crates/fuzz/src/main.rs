@@ -7,7 +7,7 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anabranch_fuzz::{Found, MOST, Mutator, TARGETS, Target, corpus, feed};
+use anabranch_fuzz::{Found, MOST, Mutator, TARGETS, Target, corpus, feed, inputs};
 use clap::Parser;
 
 /// Mutates the corpora and runs each target in turn.
@@ -39,16 +39,9 @@ fn worked() -> Duration {
     BEGUN.elapsed()
 }
 
-fn known(target: &str) -> Vec<Vec<u8>> {
-    let files = fs::read_dir(corpus(target)).into_iter().flatten().flatten();
-    let mut paths: Vec<_> = files.map(|file| file.path()).collect();
-    paths.sort();
-    paths.iter().filter_map(|path| fs::read(path).ok()).collect()
-}
-
 /// Runs one target for a while; returns the number of inputs, or the input on which it failed.
 fn run((name, target): Target, seed: u64, time: Duration) -> Result<u64, Found> {
-    let (known, mut mutator, begun) = (known(name), Mutator::new(seed), worked());
+    let (known, mut mutator, begun) = (inputs(name), Mutator::new(seed), worked());
     let inputs = (0_u64..).map_while(move |count| {
         // Reading the clock for every input would be slow.
         let goes_on = count % 64 > 0 || worked() - begun < time;

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use anabranch_fuzz::{Mutator, corpus};
+use anabranch_fuzz::{Mutator, inputs};
 use anabranch_wire::{Header, decode_frames, decode_params};
 use bytes::Bytes;
 
@@ -30,13 +30,6 @@ fn decoder(words: &[&str], input: &str) -> Option<Output> {
 
 fn assert_agrees(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-}
-
-fn inputs(target: &str) -> Vec<Vec<u8>> {
-    let files = std::fs::read_dir(corpus(target)).unwrap();
-    let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
-    paths.sort();
-    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
 /// Lines with inputs and the verdicts of this implementation.
