@@ -173,7 +173,7 @@ fn a_download_goes_through_an_exit() {
     assert!(progress.contains("\"path\":\"exit\""), "{progress}");
 }
 
-/// The server of the tests between namespaces: this test program serves a file when it is told so.
+/// The server of the tests between namespaces: this test program serves a file when a variable is set.
 #[test]
 #[ignore = "part of other tests"]
 fn serves_a_file_for_other_tests() {
@@ -185,20 +185,28 @@ fn serves_a_file_for_other_tests() {
     }
 }
 
-/// Starts the server on the far machine, at an address that all links lead to.
-fn serve_far(machines: &Machines, size: usize) -> Running {
-    for (side, namespace) in [Side::Near, Side::Far].map(|side| (side, machines.namespace_name(side))) {
-        if side == Side::Far {
-            run("ip", &format!("-n {namespace} address add 10.99.0.1/32 dev lo")).unwrap();
-            continue;
-        }
-        for link in 0..3 {
-            let (name, gateway) = (Machines::interface(link), machines.address(Side::Far, link));
-            let route =
-                format!("-n {namespace} route add default via {gateway} dev {name} metric {}", 100 + link);
-            run("ip", &route).unwrap();
+/// Gives the far machine addresses that all links lead to; both machines then send by source address.
+fn join(machines: &Machines) {
+    let (near, far) = (machines.namespace_name(Side::Near), machines.namespace_name(Side::Far));
+    for last in 1..=3 {
+        run("ip", &format!("-n {far} address add 10.99.0.{last}/32 dev lo")).unwrap();
+    }
+    for link in 0..3 {
+        let (name, gateway) = (Machines::interface(link), machines.address(Side::Far, link));
+        let (own, table) = (machines.address(Side::Near, link), 100 + link);
+        for line in [
+            format!("-n {near} route add default via {gateway} dev {name} metric {table}"),
+            format!("-n {near} route add default via {gateway} dev {name} table {table}"),
+            format!("-n {near} rule add from {own} lookup {table}"),
+        ] {
+            run("ip", &line).unwrap();
         }
     }
+}
+
+/// Starts the server of this test program on the far machine.
+fn serve_far(machines: &Machines, size: usize) -> Running {
+    join(machines);
     let mut command = machines.command(Side::Far, std::env::current_exe().unwrap().to_str().unwrap());
     command.args(["--ignored", "--exact", "serves_a_file_for_other_tests"]);
     command.env("ANABRANCH_TEST_SERVE", size.to_string());
@@ -229,4 +237,80 @@ fn a_download_runs_at_the_sum_of_three_links() {
         let found = format!("{rate:.1} of {ceiling:.1} Mbit/s");
         if rate >= 0.9 * ceiling { Ok(found) } else { Err(found) }
     });
+}
+
+/// The size in MB of the file that programs are compared with.
+fn compared_mb() -> usize {
+    std::env::var("ANABRANCH_TEST_MB").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
+}
+
+/// Runs a program on the near machine, and returns its seconds and its standard error.
+fn timed(machines: &Machines, folder: &Path, words: &[String]) -> (f64, String) {
+    let mut command = machines.command(Side::Near, &words[0]);
+    command.args(&words[1..]).current_dir(folder).env("HOME", folder);
+    let begin = Instant::now();
+    let ended = command.output().unwrap();
+    let seconds = begin.elapsed().as_secs_f64();
+    assert!(
+        ended.status.success(),
+        "{words:?}: {} {}",
+        errors(&ended),
+        String::from_utf8_lossy(&ended.stdout)
+    );
+    (seconds, errors(&ended))
+}
+
+#[test]
+#[ignore = "takes minutes; needs nginx, aria2 and curl"]
+fn is_compared_with_aria2_and_curl_over_three_links() {
+    let size = compared_mb() * 1_000_000;
+    let Some((machines, _turn)) = three_links("comparison") else { return };
+    join(&machines);
+    let scratch = Scratch::in_memory();
+    let content = noise(size, 9);
+    std::fs::write(scratch.path("from/file"), &content).unwrap();
+    scratch.open_to_all();
+    let config = format!(
+        "daemon off; worker_processes 1; pid {0}/pid; error_log {0}/errors; events {{}}\n\
+         http {{ access_log off; sendfile on; server {{ listen 8080; root {0}/from; }} }}\n",
+        scratch.text("")
+    );
+    std::fs::write(scratch.path("nginx.conf"), config).unwrap();
+    let mut nginx = machines.command(Side::Far, "nginx");
+    let nginx = Running::start(nginx.args(["-c", &scratch.text("nginx.conf")]));
+    std::thread::sleep(Duration::from_secs(1));
+    let ceiling = 100.0 * 1448.0 / 1514.0;
+    for mirrors in [1, 3] {
+        let urls: Vec<_> = (1..=mirrors).map(|last| format!("http://10.99.0.{last}:8080/file")).collect();
+        let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let links = "path0,path1,path2";
+        let aria2 = [
+            text(&["aria2c", "-q", "-x16", "-s16", "-k1M", "--file-allocation=none", "-o", "got"]),
+            vec![format!("--multiple-interface={links}")],
+            urls.clone(),
+        ];
+        let fetch = [text(&[common::programs::PROGRAM, "fetch", "-v", "-o", "got", "--force"]), urls.clone()];
+        let curl = text(&["curl", "-s", "--interface", "path0", "-o", "got", &urls[0]]);
+        let programs = [("fetch", fetch.concat()), ("aria2", aria2.concat()), ("curl", curl)];
+        for (name, words) in programs.iter().filter(|(name, _)| mirrors == 1 || *name != "curl") {
+            let (seconds, log) = timed(&machines, &scratch.path("to"), words);
+            assert!(is_content(&scratch.path("to/got"), &content), "{name}");
+            std::fs::remove_file(scratch.path("to/got")).unwrap();
+            let rate = size as f64 * 8.0 / 1e6 / seconds;
+            let last = log.lines().find(|line| line.contains("last=")).unwrap_or_default();
+            let last = last
+                .split("last=")
+                .nth(1)
+                .unwrap_or_default()
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            let share = rate / ceiling;
+            common::say(&format!(
+                "{mirrors} mirrors, {name}: {seconds:.1} s, {rate:.1} Mbit/s, {share:.3} of the sum {last}"
+            ));
+        }
+    }
+    nginx.kill();
 }

@@ -14,11 +14,11 @@ pub enum FetchError {
     /// A file cannot be written or read.
     #[error("cannot {action} {}: {error}", .path.display())]
     File {
-        /// What was to be done.
+        /// The operation, as a verb.
         action: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -42,7 +42,7 @@ pub enum FetchError {
         /// Bytes that were announced.
         announced: u64,
     },
-    /// The download was stopped; what is there was kept.
+    /// The download was stopped; the received bytes are kept.
     #[error("stopped")]
     Stopped,
 }

@@ -8,8 +8,9 @@
 //! | module | job | I/O |
 //! |---|---|---|
 //! | `plan` | which source fetches which bytes next | none |
-//! | `ranges`, `limit`, `url`, `checksum` | sets of ranges, rate limits, addresses, hashes | none |
+//! | `ranges`, `limit`, `url`, `checksum`, `metalink` | sets of ranges, rate limits, addresses, hashes, lists | none |
 //! | `http::head`, `http::validator` | what a response means | none |
+//! | `dns` | addresses by the name servers of an interface | sockets |
 //! | `route`, `tls` | connections over an interface or through an exit | sockets |
 //! | `http`, `ftp`, `connection` | requests | sockets |
 //! | `source` | asks a mirror over a route, and checks what it answers | sockets |
@@ -18,11 +19,13 @@
 
 mod checksum;
 mod connection;
+mod dns;
 mod download;
 mod error;
 mod ftp;
 mod http;
 mod limit;
+mod metalink;
 mod plan;
 mod progress;
 mod ranges;
@@ -35,6 +38,7 @@ mod url;
 pub use checksum::Checksum;
 pub use download::{Job, Options, Report, RouteUse, fetch};
 pub use error::{FetchError, Tried};
+pub use metalink::{MetalinkFile, read_metalink};
 pub use progress::{Progress, Snapshot, SourceStatus};
 pub use route::{Outlet, Route};
 pub use tls::Tls;

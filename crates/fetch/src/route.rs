@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use anabranch_proxy::ExitDialer;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long a name, and then its addresses, may take to answer.
+use crate::dns::resolve;
+
+/// How long all addresses of a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The next address is tried when the one before has not answered after this long (RFC 8305 §5).
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -53,19 +55,11 @@ impl Route {
     /// The last error, or the time limit.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Wire> {
         match self {
-            Self::System => connect(resolve(host, port).await?, None).await,
-            Self::Outlet(outlet) => connect(resolve(host, port).await?, Some(outlet)).await,
+            Self::System => connect(resolve(host, port, None).await?, None).await,
+            Self::Outlet(outlet) => connect(resolve(host, port, Some(outlet)).await?, Some(outlet)).await,
             Self::Exit(exit) => Ok(Box::new(exit.connect(host, port).await?)),
         }
     }
-}
-
-async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![(ip, port).into()]);
-    }
-    let found = timeout(PATIENCE, lookup_host((host, port))).await;
-    found.map_err(|_| silent(&format!("no name server knows {host} in time")))?.map(Iterator::collect)
 }
 
 fn silent(why: &str) -> io::Error {

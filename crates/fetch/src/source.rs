@@ -28,7 +28,7 @@ const MOST_REDIRECTS: usize = 10;
 pub struct Source {
     /// The mirror's address as given.
     pub mirror: Url,
-    /// The way to it.
+    /// The route to it.
     pub route: Route,
     /// Its name for people.
     pub label: String,
@@ -36,7 +36,7 @@ pub struct Source {
     memory: Mutex<Memory>,
 }
 
-/// What a source has learned.
+/// Facts that a source has learned from answers.
 #[derive(Debug, Default)]
 struct Memory {
     /// Where the mirror redirects to. Such addresses may expire.
@@ -64,7 +64,7 @@ pub struct Answer {
     pub body: Body,
 }
 
-/// What is asked of a source.
+/// A request to a source.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Bytes of the file; everything without.
@@ -236,7 +236,7 @@ impl Source {
         for _ in 0..=MOST_REDIRECTS {
             let response = timeout(ANSWER, connection.get(&url, ask)).await;
             let response = response.map_err(|_| Refusal::failed("the server does not answer"))?;
-            let response = response.map_err(Refusal::failed)?;
+            let response = response.map_err(Refusal::Trouble)?;
             let head = Head::read(response.status().as_u16(), response.headers(), SystemTime::now());
             let Verdict::Redirect(to) = head.judge(0, "") else {
                 if url != self.mirror {

@@ -7,8 +7,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
 
+use crate::http::describe;
+use crate::plan::Trouble;
 use crate::route::Wire;
 
 /// Opens TLS connections.
@@ -30,6 +32,14 @@ impl Tls {
         if refused > 0 || !found.errors.is_empty() {
             tracing::debug!(refused, errors = ?found.errors, "some certificates of authorities are not read");
         }
+        Self::trusting(roots)
+    }
+
+    /// Trusts these certificate authorities only.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub fn trusting(roots: RootCertStore) -> io::Result<Self> {
         let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
@@ -56,6 +66,17 @@ impl Tls {
     /// As [`Tls::http`].
     pub async fn other(&self, wire: Wire, host: &str) -> io::Result<TlsStream<Wire>> {
         start(&self.other, wire, host).await
+    }
+}
+
+/// A connection that failed; without hope if the server is not the one that it should be.
+pub(crate) fn trouble(error: &io::Error) -> Trouble {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
+    let why = describe(error);
+    if matches!(cause, Some(Error::InvalidCertificate(_))) {
+        Trouble::Useless(why)
+    } else {
+        Trouble::Failed(why)
     }
 }
 

@@ -220,7 +220,7 @@ impl FromStr for Url {
         let (host, port) = match server.strip_prefix('[') {
             Some(rest) => {
                 let (host, port) = rest.split_once(']').ok_or_else(|| wrong("a `]` is missing"))?;
-                host.parse::<std::net::Ipv6Addr>().map_err(|_| wrong("the address in brackets is none"))?;
+                host.parse::<std::net::Ipv6Addr>().map_err(|_| wrong("the brackets hold no IPv6 address"))?;
                 (host, port.strip_prefix(':').unwrap_or(port))
             }
             None => server.split_once(':').unwrap_or((server, "")),
@@ -231,7 +231,11 @@ impl FromStr for Url {
         }
         let port = match port {
             "" => scheme.port(),
-            port => port.parse().ok().filter(|port| *port != 0).ok_or_else(|| wrong("the port is none"))?,
+            port => port
+                .parse()
+                .ok()
+                .filter(|port| *port != 0)
+                .ok_or_else(|| wrong("the port is not a number from 1 to 65535"))?,
         };
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let path = normal(&encoded(&path).map_err(|why| wrong(&why))?);

@@ -21,7 +21,7 @@ const SILENT: Span = Span::from_secs(15);
 /// How often a waiting lane looks whether others have its bytes.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What all lanes share.
+/// The common state of all lanes.
 pub(super) struct Shared {
     pub(super) planner: Mutex<Planner>,
     pub(super) store: Store,

@@ -91,7 +91,7 @@ pub struct Report {
     pub sources: Vec<SourceStatus>,
 }
 
-/// What all parts of a download use.
+/// The inputs of a download, for all its parts.
 struct Context<'a> {
     job: &'a Job,
     options: &'a Options,
@@ -112,7 +112,7 @@ fn now(begin: Instant) -> Time {
     Time::ZERO + Span::from_nanos(nanos)
 }
 
-/// Fetches a file. When `stop` is notified, keeps what is there for the next attempt.
+/// Fetches a file. When `stop` is notified, keeps the received bytes for the next attempt.
 ///
 /// # Errors
 /// Why there is no file under the final name.
@@ -221,7 +221,7 @@ impl Context<'_> {
     }
 }
 
-/// What is known about a complete file.
+/// Facts about a complete file.
 struct End {
     journal: Journal,
     digest: Option<Checksum>,

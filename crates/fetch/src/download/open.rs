@@ -228,7 +228,7 @@ async fn first_bytes(source: &Source) -> Result<First, Refusal> {
     Ok(First::Part(FirstPart { size, bytes, version, digest, connection }))
 }
 
-/// Whether an FTP server begins where it is told to. Some accept `REST` and ignore it.
+/// Whether an FTP server obeys `REST`. Some accept it and send the file from its beginning.
 async fn begins_anywhere(
     source: &Source,
     connection: &mut Connection,

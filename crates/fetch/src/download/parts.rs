@@ -167,10 +167,20 @@ impl Run<'_> {
 
     async fn run(&mut self) -> Result<(), Ended> {
         let mut tick = interval(TICK);
-        let mut saved = Instant::now();
+        let (mut saved, mut nearly) = (Instant::now(), None);
         loop {
             self.open_lanes();
-            if self.shared.planner().is_complete() && self.lanes.is_empty() {
+            let (complete, received) = {
+                let planner = self.shared.planner();
+                (planner.is_complete(), planner.received())
+            };
+            if nearly.is_none() && received >= self.reference.size / 100 * 99 {
+                nearly = Some(self.context.begin.elapsed());
+            }
+            if complete && self.lanes.is_empty() {
+                let took = self.context.begin.elapsed();
+                let last = took.saturating_sub(nearly.unwrap_or(took));
+                tracing::info!(?took, ?last, "all bytes came; `last` is the time of the last hundredth");
                 return Ok(());
             }
             if self.shared.planner().is_stuck() && self.opening.is_over() {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::http::validator::Validator;
 use crate::plan::Trouble;
 use crate::route::{Route, Wire};
-use crate::tls::Tls;
+use crate::tls::{Tls, trouble};
 use crate::url::{Scheme, Url};
 use reply::Reply;
 
@@ -36,7 +36,7 @@ pub struct FtpConnection {
     open: Option<Control>,
 }
 
-/// What a server says about a file, and its bytes.
+/// A file on a server: its properties, and its bytes.
 #[derive(Debug)]
 pub struct FtpAnswer {
     /// Where the bytes begin.
@@ -173,7 +173,7 @@ impl FtpConnection {
         }
         let data = if control.is_private {
             let encrypted = self.tls.other(data, url.host()).await;
-            Box::new(encrypted.map_err(|error| Trouble::Failed(error.to_string()))?)
+            Box::new(encrypted.map_err(|error| trouble(&error))?)
         } else {
             data
         };
@@ -194,7 +194,7 @@ impl FtpConnection {
     }
 
     async fn log_in(&mut self, url: &Url) -> Result<Control, Trouble> {
-        let failed = |error: io::Error| Trouble::Failed(error.to_string());
+        let failed = |error: io::Error| trouble(&error);
         let mut wire = self.route.connect(url.host(), url.port()).await.map_err(failed)?;
         let is_private = url.scheme() == Scheme::Ftps;
         // At the usual port of FTP, encryption begins after a command (RFC 4217).
@@ -213,7 +213,7 @@ impl FtpConnection {
             if !control.ask("AUTH TLS").await?.is_done() {
                 return Err(Trouble::Useless("the server does not encrypt".to_owned()));
             }
-            // What came before the handshake could be anyone's.
+            // Anyone could have sent bytes before the handshake.
             control.buffer.clear();
             control.wire = Box::new(self.tls.other(control.wire, url.host()).await.map_err(failed)?);
         }

@@ -69,7 +69,7 @@ pub struct Head {
     retry_after: Option<Span>,
 }
 
-/// What a response means for a request.
+/// The meaning of a response for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The body begins at this byte of a file of so many.
@@ -121,7 +121,7 @@ impl Head {
         }
     }
 
-    /// What the response to a request for bytes from `start` on means. `path` is that of the file.
+    /// Judges the response to a request for bytes from `start` on. `path` is that of the file.
     #[must_use]
     pub fn judge(&self, start: u64, path: &str) -> Verdict {
         match self.status {

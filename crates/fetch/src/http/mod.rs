@@ -15,8 +15,9 @@ use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::task::JoinHandle;
 
+use crate::plan::Trouble;
 use crate::route::{Route, Wire};
-use crate::tls::Tls;
+use crate::tls::{Tls, trouble};
 use crate::url::Url;
 
 /// Bytes that a server may send ahead over HTTP/2.
@@ -49,7 +50,7 @@ pub struct HttpConnection {
     open: Option<Open>,
 }
 
-/// What is asked of a server.
+/// The variable parts of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Ask {
     /// Bytes of the file; everything without.
@@ -73,17 +74,17 @@ impl HttpConnection {
     /// Sends a request and waits for the head of the response.
     ///
     /// # Errors
-    /// Why there is none, for people.
-    pub async fn get(&mut self, url: &Url, ask: &Ask) -> Result<Response<Incoming>, String> {
+    /// The trouble with the connection.
+    pub async fn get(&mut self, url: &Url, ask: &Ask) -> Result<Response<Incoming>, Trouble> {
         if let Some(open) = self.open.take().filter(|open| open.server.same_server(url))
             && let Some(response) = self.send(open, url, ask).await.ok().flatten()
         {
             return Ok(response);
         }
         // The server may have closed a connection that was idle: one failure there is normal.
-        let open = self.connect(url).await.map_err(|error| describe(&error))?;
-        let sent = self.send(open, url, ask).await.map_err(|error| describe(&error))?;
-        sent.ok_or_else(|| "the server closed the connection".to_owned())
+        let open = self.connect(url).await.map_err(|error| trouble(&error))?;
+        let sent = self.send(open, url, ask).await.map_err(|error| Trouble::Failed(describe(&error)))?;
+        sent.ok_or_else(|| Trouble::Failed("the server closed the connection".to_owned()))
     }
 
     async fn send(

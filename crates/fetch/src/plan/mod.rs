@@ -49,7 +49,7 @@ pub struct SourceId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneId(pub usize);
 
-/// What a lane does next.
+/// The next step of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Ask for these bytes.
@@ -60,7 +60,7 @@ pub enum Next {
     Leave,
 }
 
-/// What a lane does with bytes that it received.
+/// The use of bytes that a lane received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Where the bytes belong in the file.
@@ -180,7 +180,7 @@ impl Planner {
         }
     }
 
-    /// What an idle lane does next.
+    /// Decides the next step of an idle lane.
     ///
     /// # Panics
     /// If the lane is closed.

@@ -1,4 +1,4 @@
-//! What the planner knows about a source: a mirror over a route.
+//! A source, which is a mirror over a route, and its history of failures and rates.
 
 use anabranch_wire::{Span, Time};
 
@@ -17,7 +17,7 @@ const LONGEST_RETRY: Span = Span::from_secs(600);
 const TRIAL: Span = Span::from_secs(2);
 const WORTHWHILE: f64 = 1.1;
 
-/// What is fixed about a source.
+/// The fixed properties of a source.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SourceTerms {
     /// Sources with a larger number are used only while none with a smaller number works.

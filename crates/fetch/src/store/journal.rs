@@ -1,4 +1,4 @@
-//! What is kept about an unfinished file: a small JSON file that is replaced as a whole.
+//! The journal of an unfinished file: a small JSON file that is replaced as a whole.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -31,7 +31,7 @@ impl Journal {
         Self { size, versions, ranges: Vec::new() }
     }
 
-    /// Reads a journal; `None` if there is none that can be read.
+    /// Reads a journal; `None` if it is missing or damaged.
     #[must_use]
     pub fn read(path: &Path) -> Option<Self> {
         let mut text = Vec::new();

@@ -43,7 +43,7 @@ struct State {
     failed: Option<io::Error>,
 }
 
-/// What is at the final name.
+/// The outcome of opening a file.
 #[derive(Debug)]
 pub enum Opened {
     /// The file can be fetched; the journal of an earlier attempt, if there is one.

@@ -31,7 +31,7 @@ impl Request {
     }
 }
 
-/// What the server sends.
+/// A response, with its faults.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub version: &'static str,
@@ -67,7 +67,7 @@ impl Response {
         self
     }
 
-    /// What a correct server answers.
+    /// The response of a correct server.
     pub fn right(request: &Request, content: &[u8]) -> Self {
         let size = content.len();
         match request.range(size) {

@@ -27,7 +27,7 @@ impl ExitDialer {
         Arc::new(Self { name, upstream: Upstream::new() })
     }
 
-    /// What the exit is called.
+    /// The exit's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

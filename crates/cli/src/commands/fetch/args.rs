@@ -32,7 +32,7 @@ pub struct FetchArgs {
     /// Where the file is: http, https, ftp or ftps; several are mirrors of the same file
     #[arg(value_name = "URL", required_unless_present = "input", conflicts_with = "input")]
     pub urls: Vec<Url>,
-    /// A file with one download a line, mirrors separated by blanks; `-` for standard input
+    /// A file with one download a line, mirrors separated by blanks, or a Metalink; `-` for standard input
     #[arg(short, long, value_name = "LIST", value_hint = clap::ValueHint::FilePath)]
     pub input: Option<PathBuf>,
     /// Name of the file, or an existing directory for it

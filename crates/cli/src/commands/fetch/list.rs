@@ -1,9 +1,9 @@
-//! Lists of downloads.
+//! Lists of downloads: one a line, or Metalinks.
 
 use std::io::Read as _;
 use std::path::Path;
 
-use anabranch_fetch::{Checksum, Url};
+use anabranch_fetch::{Checksum, MetalinkFile, Url, read_metalink};
 
 use crate::errors::Failure;
 
@@ -32,7 +32,17 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
         std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_string(&mut text))
     };
     read.map_err(|error| Failure::file("read", path, &error))?;
-    parse(&text).map_err(|why| Failure::usage(format!("{}: {why}", path.display())))
+    let is_metalink = text.trim_start_matches('\u{feff}').trim_start().starts_with('<');
+    let entries = if is_metalink { metalink(&text) } else { parse(&text) };
+    entries.map_err(|why| Failure::usage(format!("{}: {why}", path.display())))
+}
+
+fn metalink(text: &str) -> Result<Vec<Entry>, String> {
+    let entry = |file: MetalinkFile| {
+        let MetalinkFile { name, mirrors, checksums, size } = file;
+        Entry { mirrors, name: Some(name), checksums, size }
+    };
+    Ok(read_metalink(text)?.into_iter().map(entry).collect())
 }
 
 /// One download a line: mirrors, and checksums as `sha-256=HEX`, separated by blanks. Empty lines and those that begin with

@@ -42,7 +42,7 @@ pub fn run(args: &FetchArgs, context: &Context) -> Result<(), Failure> {
     Threads::start()?.block_on(fetch_all(args, &jobs, context))
 }
 
-/// What to fetch for an entry, and where it goes.
+/// The download for an entry, with its final name.
 fn job(args: &FetchArgs, entry: Entry) -> Result<Job, Failure> {
     let name = entry.name.as_deref().and_then(safe_name);
     let name = name
