@@ -3,6 +3,7 @@
 //! Device, addresses and routes stay without a session. So programs wait instead of failing, and continue with the next
 //! session.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::future::Future;
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use anabranch_tunnel::entry::class;
 use anabranch_tunnel::message::{Answer, Request, VERSION};
 use anabranch_tunnel::packet::Header;
 use anabranch_tunnel::policy::Policy;
+use anabranch_wire::Reach;
 use ipnet::IpNet;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
@@ -28,9 +30,10 @@ use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
 use crate::pump::{Link, from_device, inner_mtu, to_device};
+use crate::server::own_addresses;
 use crate::status::Status;
 use crate::streams::{self, Taker};
-use crate::system::{ClientSystem, Slot, kill_switch};
+use crate::system::{ClientSystem, Slot, kill_switch, tunnel_network};
 
 /// Inner MTU of a tunnel over ordinary paths.
 pub const MTU: u16 = 1380;
@@ -290,6 +293,7 @@ impl Client {
         if welcome.addresses.is_empty() || welcome.addresses.len() > 8 {
             return Err(TunnelError::Protocol("it gave no address, or too many".into()));
         }
+        check_addresses(&welcome.addresses, &own_addresses()?)?;
         let device = Arc::new(Device::create(&options.interface, welcome.mtu)?);
         let taker = (options.streams && welcome.streams).then(Taker::bind).transpose()?.map(Arc::new);
         let routes = match &options.scope {
@@ -404,6 +408,20 @@ struct Welcome {
     streams: bool,
 }
 
+/// The server chooses the addresses, but none at which programs of this machine listen for others.
+fn check_addresses(addresses: &[IpNet], own: &BTreeSet<IpAddr>) -> Result<(), TunnelError> {
+    let is_good = |address: &IpNet| {
+        matches!(Reach::of(address.addr()), Reach::Site | Reach::Public)
+            && !own.contains(&address.addr().to_canonical())
+    };
+    match addresses.iter().find(|address| !is_good(address)) {
+        Some(wrong) => {
+            Err(TunnelError::Protocol(format!("it gave {wrong}, which this machine has for something else")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Which packets out of the tunnel are for this machine: from what is routed into the tunnel, to its own addresses and
 /// the networks behind it.
 struct Accepted {
@@ -415,7 +433,12 @@ impl Accepted {
     fn new(system: &ClientSystem, behind: &[IpNet]) -> Self {
         let own = system.addresses.iter().map(|address| IpNet::from(address.addr()));
         Self {
-            sources: system.routes.iter().chain(&system.addresses).copied().collect(),
+            sources: system
+                .routes
+                .iter()
+                .copied()
+                .chain(system.addresses.iter().map(tunnel_network))
+                .collect(),
             destinations: own.chain(behind.iter().copied()).collect(),
         }
     }
@@ -451,5 +474,22 @@ mod tests {
             assert!(!allow([1, 1, 1, 1], other), "{other:?}");
         }
         assert!(!allow([127, 0, 0, 1], [10, 77, 0, 2]));
+    }
+
+    #[test]
+    fn a_server_gives_no_address_that_this_machine_has_for_something_else() {
+        let own = BTreeSet::from(["192.168.1.20".parse().unwrap(), "2001:db8::5".parse().unwrap()]);
+        let check = |address: &str| check_addresses(&[address.parse().unwrap()], &own);
+        for wrong in [
+            "192.168.1.20/32",
+            "192.168.1.20/24",
+            "2001:db8::5/64",
+            "127.0.0.53/8",
+            "::1/128",
+            "169.254.1.1/16",
+        ] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+        assert!(check("10.77.0.2/24").is_ok() && check("fd77::2/64").is_ok());
     }
 }

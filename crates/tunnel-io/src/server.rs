@@ -168,7 +168,7 @@ impl Server {
         tokio::select! {
             Some(ended) = reader.join_next() => ended.map_err(std::io::Error::other)?.map_err(TunnelError::from),
             () = sessions => Ok(()),
-            error = self.keep_following() => Err(error.into()),
+            () = self.keep_following() => Ok(()),
         }
     }
 
@@ -183,7 +183,9 @@ impl Server {
         gateways.extend(options.dns.iter().filter(|server| own.contains(server)));
         let name_servers = options.dns.iter().filter(|server| !own.contains(server));
         let allowed = self.allowed().into_iter().chain(name_servers.map(|server| IpNet::from(*server)));
-        let reach = Reach { allowed: allowed.collect(), gateways, own };
+        let clients =
+            options.addresses.iter().map(IpNet::trunc).chain(options.behind.values().flatten().copied());
+        let reach = Reach { allowed: allowed.collect(), gateways, own, clients: clients.collect() };
         if self.destinations().0 != reach {
             let destinations = Destinations::new(&reach);
             *self.destinations.write().unwrap_or_else(PoisonError::into_inner) = (reach, destinations);
@@ -192,11 +194,12 @@ impl Server {
         Ok(())
     }
 
-    async fn keep_following(&self) -> std::io::Error {
+    /// Clients' connections may have used up the descriptors that the question takes: the last list counts until then.
+    async fn keep_following(&self) {
         loop {
             sleep(LOOK).await;
             if let Err(error) = self.follow_own_addresses() {
-                return error;
+                tracing::warn!(%error, "cannot list this machine's addresses; trying again");
             }
         }
     }
@@ -437,7 +440,7 @@ impl Table {
 }
 
 /// All addresses of this machine.
-fn own_addresses() -> std::io::Result<BTreeSet<IpAddr>> {
+pub(crate) fn own_addresses() -> std::io::Result<BTreeSet<IpAddr>> {
     let interfaces = nix::ifaddrs::getifaddrs()?;
     let address = |interface: nix::ifaddrs::InterfaceAddress| {
         let address = interface.address?;

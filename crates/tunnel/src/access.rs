@@ -85,6 +85,8 @@ pub struct Reach {
     pub gateways: Vec<IpAddr>,
     /// All of the exit's addresses.
     pub own: BTreeSet<IpAddr>,
+    /// Networks of other clients, which may be public.
+    pub clients: Vec<IpNet>,
 }
 
 /// Which destinations clients may reach through an exit.
@@ -105,8 +107,8 @@ enum Verdict {
 }
 
 impl Destinations {
-    /// Everything public but the exit's own addresses, and what is allowed besides. An own address has to be allowed by
-    /// itself, not by a network that holds it.
+    /// Everything public but the exit's own addresses and its clients', and what is allowed besides. An own address has to
+    /// be allowed by itself, not by a network that holds it.
     #[must_use]
     pub fn new(reach: &Reach) -> Self {
         let mut rules = PrefixTable::default();
@@ -114,6 +116,10 @@ impl Destinations {
             if let Ok(prefix) = denied.parse() {
                 rules.insert(prefix, Verdict::Denied);
             }
+        }
+        let is_named = |network: &&IpNet| reach.allowed.iter().any(|allowed| allowed.contains(*network));
+        for network in reach.clients.iter().filter(|network| !is_named(network)) {
+            rules.insert(*network, Verdict::Denied);
         }
         let hosts = |addresses: &mut dyn Iterator<Item = &IpAddr>, verdict| {
             addresses.map(move |address| (IpNet::from(address.to_canonical()), verdict)).collect::<Vec<_>>()
@@ -253,12 +259,34 @@ mod tests {
     }
 
     #[test]
+    fn other_clients_are_denied_unless_allowed_also_at_public_addresses() {
+        let clients: Vec<IpNet> = vec!["2606:4700:1::/64".parse().unwrap(), "9.9.9.0/24".parse().unwrap()];
+        let reach = |allowed: &[&str]| {
+            let allowed = allowed.iter().map(|network| network.parse().unwrap()).collect();
+            Destinations::new(&Reach {
+                allowed,
+                clients: clients.clone(),
+                gateways: vec![address("9.9.9.1")],
+                ..Reach::default()
+            })
+        };
+        let usual = reach(&[]);
+        for client in ["2606:4700:1::2", "9.9.9.2"] {
+            assert!(!usual.allow(address(client)) && !usual.allow_stream(address(client)), "{client}");
+        }
+        assert!(usual.allow(address("9.9.9.1")) && usual.allow(address("2606:4700:2::2")));
+        assert!(reach(&["9.9.9.0/24"]).allow(address("9.9.9.2")));
+        assert!(reach(&["9.9.9.7/32"]).allow(address("9.9.9.7")));
+    }
+
+    #[test]
     fn the_exits_own_addresses_are_denied_unless_each_is_allowed_by_itself() {
         let own = ["8.8.4.4", "8.8.4.5", "2606:4700::5", "10.77.0.1", "10.20.0.1"].map(address);
         let destinations = Destinations::new(&Reach {
             allowed: vec!["8.8.4.5/32".parse().unwrap(), "10.20.0.0/16".parse().unwrap()],
             gateways: vec![address("10.77.0.1")],
             own: own.into(),
+            ..Reach::default()
         });
         for denied in ["8.8.4.4", "::ffff:8.8.4.4", "64:ff9b::8.8.4.4", "2606:4700::5", "10.20.0.1"] {
             assert!(!destinations.allow(address(denied)), "{denied}");

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::packet::protocol;
 use anabranch_tunnel::policy::{Class, Policy};
+use anabranch_wire::Reach;
 use ipnet::IpNet;
 
 use super::{RULE_PROTOCOL, Slot, Step, address_steps, dns, has, ip, table_name};
@@ -39,12 +40,16 @@ impl ClientSystem {
     #[must_use]
     pub fn steps(&self) -> Vec<Step> {
         let (interface, table) = (&self.interface, self.slot.table());
-        let mut steps = address_steps(interface, &self.addresses);
-        for route in &self.routes {
+        // The server chooses the addresses. Their networks go into the tunnel's table, where networks of this machine come
+        // before them; the main table gets none.
+        let hosts: Vec<IpNet> = self.addresses.iter().map(|address| IpNet::from(address.addr())).collect();
+        let mut steps = address_steps(interface, &hosts);
+        let inside = self.addresses.iter().map(tunnel_network).filter(|network| !is_host(network));
+        for route in inside.chain(self.routes.iter().copied()) {
             if has(&self.addresses, route.addr().is_ipv6()) {
                 steps.push(Step::new(&format!(
                     "{} route replace {route} dev {interface} table {table} proto {RULE_PROTOCOL}",
-                    ip(route)
+                    ip(&route)
                 )));
             }
         }
@@ -61,12 +66,14 @@ impl ClientSystem {
     }
 
     /// The rules that lead into the tunnel. They come after rules for the tunnel's own packets, identified by their
-    /// port, and for routes with longer prefixes than a default route: a local network stays local.
+    /// port, and for routes with longer prefixes than a default route: a local network stays local. A tunnel for some
+    /// networks comes before another one for everything.
     #[must_use]
     pub fn rules(&self) -> Vec<Step> {
         let lookups = [
             format!("ipproto udp sport {} lookup main", self.udp_port),
             "lookup main suppress_prefixlength 0".to_owned(),
+            format!("lookup {} suppress_prefixlength 0", self.slot.table()),
             format!("lookup {}", self.slot.table()),
         ];
         let line = |family: &str, (priority, lookup): (u32, &String)| {
@@ -159,6 +166,20 @@ impl ClientSystem {
     }
 }
 
+/// The network of an address that the server has chosen: private and no larger than a tunnel needs, or the address alone.
+/// Otherwise a server could lead packets to itself that the user did not send through the tunnel.
+pub(crate) fn tunnel_network(address: &IpNet) -> IpNet {
+    let shortest = if address.addr().is_ipv6() { 48 } else { 16 };
+    match Reach::of(address.addr()) {
+        Reach::Site if address.prefix_len() >= shortest => address.trunc(),
+        _ => IpNet::from(address.addr()),
+    }
+}
+
+fn is_host(network: &IpNet) -> bool {
+    network.prefix_len() == network.max_prefix_len()
+}
+
 /// The firewall's conditions for TCP packets of a class, one for each way to fit, with the class's lane.
 fn conditions_of(class: &Class) -> Vec<(String, Lane)> {
     if class.protocol.is_some_and(|protocol| protocol != protocol::TCP) {
@@ -217,11 +238,30 @@ mod tests {
     #[test]
     fn the_rule_into_the_tunnel_comes_last_and_has_the_tag() {
         let lines: Vec<String> = client().steps().iter().map(|step| step.command.join(" ")).collect();
-        assert!(lines[0].contains("address replace 10.77.0.2/24 dev anabranch0"), "{lines:#?}");
+        assert!(lines[0].contains("address replace 10.77.0.2/32 dev anabranch0"), "{lines:#?}");
         let [.., priority] = Slot(2).priorities();
         let last = format!("lookup {} priority {priority} protocol 187", Slot(2).table());
         assert!(lines.last().unwrap().contains(&last), "{lines:#?}");
         assert!(!lines.iter().any(|line| line.contains("-6")), "no IPv6 without an address of it");
+    }
+
+    #[test]
+    fn addresses_that_a_server_chooses_lead_nothing_else_into_the_tunnel() {
+        let addresses = ["10.77.0.2/16", "192.168.1.1/25", "64.0.0.1/2", "10.0.0.1/8", "fd77::2/64"];
+        let addresses = addresses.map(|address| address.parse().unwrap()).to_vec();
+        let system = ClientSystem { addresses, routes: vec![], ..client() };
+        let lines: Vec<String> = system.steps().iter().map(|step| step.command.join(" ")).collect();
+        let with = |words: &str| lines.iter().filter(|line| line.contains(words)).count();
+        let hosts = with("/32 dev anabranch0") + with("/128 dev anabranch0");
+        assert_eq!((with("address replace"), hosts), (5, 5), "{lines:#?}");
+        assert_eq!(
+            (with("route replace"), with(&format!("table {}", Slot(2).table()))),
+            (3, 3),
+            "{lines:#?}"
+        );
+        for network in ["10.77.0.0/16", "192.168.1.0/25", "fd77::/64"] {
+            assert_eq!(with(&format!("route replace {network} dev")), 1, "{lines:#?}");
+        }
     }
 
     #[test]

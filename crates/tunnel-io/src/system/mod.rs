@@ -22,6 +22,7 @@ use ipnet::IpNet;
 use crate::error::TunnelError;
 
 pub use client::ClientSystem;
+pub(crate) use client::tunnel_network;
 pub use registry::is_running;
 pub use server::ServerSystem;
 
@@ -34,7 +35,7 @@ const TABLE: u32 = 51_877;
 /// Priority of the first rule of the first tunnel.
 const PRIORITY: u32 = 5_280;
 /// Number of rules for each address family.
-const RULES: u32 = 3;
+const RULES: u32 = 4;
 
 /// A tunnel's place among those of this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl Slot {
     /// it.
     #[must_use]
     pub fn priorities(self) -> [u32; RULES as usize] {
-        [0, 1, 2].map(|rule| PRIORITY + rule * registry::MOST_TUNNELS + self.0)
+        [0, 1, 2, 3].map(|rule| PRIORITY + rule * registry::MOST_TUNNELS + self.0)
     }
 }
 
