@@ -31,7 +31,7 @@ pub struct Limits {
 pub struct Account {
     limits: Limits,
     room: Arc<Semaphore>,
-    pub(crate) lookups: Semaphore,
+    pub(crate) lookups: Arc<Semaphore>,
     used: AtomicU64,
     pace: Mutex<Option<Pace>>,
 }
@@ -43,7 +43,7 @@ impl Account {
         Arc::new(Self {
             limits,
             room: Arc::new(Semaphore::new(limits.connections)),
-            lookups: Semaphore::new(MOST_LOOKUPS),
+            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
             used: AtomicU64::new(0),
             pace: Mutex::new(limits.rate.map(Pace::new)),
         })

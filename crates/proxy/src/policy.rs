@@ -104,7 +104,7 @@ impl Policy {
 }
 
 /// The IPv4 address inside a mapped (RFC 4291) or translated one (RFC 6052), else the address itself.
-fn embedded(address: IpAddr) -> IpAddr {
+pub(crate) fn embedded(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => match v6.segments() {
             [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {

@@ -8,6 +8,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
@@ -16,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::message::Outcome;
-use crate::policy::{Policy, Verdict};
+use crate::policy::{Policy, Verdict, embedded};
 use crate::target::Target;
 
 /// How long a name, and then its addresses, may take to answer.
@@ -59,7 +60,7 @@ impl Connector {
     ///
     /// # Errors
     /// The outcome to report.
-    pub async fn connect(&self, to: &Target, lookups: &Semaphore) -> Result<TcpStream, Outcome> {
+    pub async fn connect(&self, to: &Target, lookups: &Arc<Semaphore>) -> Result<TcpStream, Outcome> {
         let addresses = self.resolve(to, lookups).await?;
         dial(addresses).await
     }
@@ -68,7 +69,7 @@ impl Connector {
     ///
     /// # Errors
     /// The outcome to report.
-    pub async fn resolve(&self, to: &Target, lookups: &Semaphore) -> Result<Vec<SocketAddr>, Outcome> {
+    pub async fn resolve(&self, to: &Target, lookups: &Arc<Semaphore>) -> Result<Vec<SocketAddr>, Outcome> {
         if to.port() == 0 {
             return Err(Outcome::Denied);
         }
@@ -76,9 +77,14 @@ impl Connector {
             Target::Address(address) => vec![*address],
             Target::Name(name, port) => {
                 let asked = async {
-                    let _turn = lookups.acquire().await.map_err(|_| Outcome::Busy)?;
-                    let found = (self.resolver)(name.as_str().to_owned(), *port).await;
-                    found.map_err(|_| Outcome::UnknownName)
+                    let turn = lookups.clone().acquire_owned().await.map_err(|_| Outcome::Busy)?;
+                    let resolving = (self.resolver)(name.as_str().to_owned(), *port);
+                    // The system's resolver holds a thread until it has an answer, also when nobody waits any more.
+                    let looked_up = tokio::spawn(async move {
+                        let _turn = turn;
+                        resolving.await
+                    });
+                    looked_up.await.ok().and_then(Result::ok).ok_or(Outcome::UnknownName)
                 };
                 timeout(PATIENCE, asked).await.unwrap_or(Err(Outcome::UnknownName))?
             }
@@ -111,14 +117,20 @@ pub async fn dial(addresses: Vec<SocketAddr>) -> Result<TcpStream, Outcome> {
     timeout(PATIENCE, race(interleaved(addresses))).await.unwrap_or(Err(Outcome::Silent))
 }
 
-/// Whether an address is one of this machine's: it can then be bound to.
+/// Whether an address is one of this machine's: it can then be bound to. Where the system does not say, it counts as one:
+/// clients could otherwise use up the descriptors or ports that the question takes.
 fn is_own(to: SocketAddr) -> bool {
-    let can_bind = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
-    let ip = to.ip().to_canonical();
+    let ip = embedded(to.ip());
+    let is_elsewhere =
+        UdpSocket::bind((ip, 0)).is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable);
+    if is_elsewhere {
+        return false;
+    }
     // With `ip_nonlocal_bind` any address can be bound to; then the address that the system sends from decides.
     let foreign: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::new(192, 0, 2, 1).into() } else { DOCUMENTATION.into() };
-    can_bind(ip) && (!can_bind(foreign) || sends_from(to) == Some(ip))
+    let binds_all = UdpSocket::bind((foreign, 0)).is_ok();
+    !binds_all || sends_from(SocketAddr::new(ip, to.port())).is_none_or(|from| from == ip)
 }
 
 /// An address that no machine has (RFC 3849).
@@ -199,7 +211,6 @@ async fn attempt(to: SocketAddr) -> Result<TcpStream, Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::net::TcpListener;
@@ -224,7 +235,8 @@ mod tests {
 
     async fn resolve(allowed: &[&str], each: Vec<&'static str>) -> Result<Vec<String>, Outcome> {
         let connector = Connector::with_resolver(Policy::new(&ranges(allowed), &[]), answers(vec![each]).0);
-        let found = connector.resolve(&"name.example:80".parse().unwrap(), &Semaphore::new(1)).await;
+        let found =
+            connector.resolve(&"name.example:80".parse().unwrap(), &Arc::new(Semaphore::new(1))).await;
         found.map(|found| found.iter().map(|address| address.ip().to_string()).collect())
     }
 
@@ -257,13 +269,39 @@ mod tests {
             assert_eq!(resolve(&[], vec![denied]).await, Err(Outcome::Denied), "{denied}");
             let connector = Connector::new(Policy::new(&[], &[]));
             let to = Target::from_host(denied, 80).unwrap();
-            assert_eq!(connector.resolve(&to, &Semaphore::new(1)).await, Err(Outcome::Denied), "{denied}");
+            assert_eq!(
+                connector.resolve(&to, &Arc::new(Semaphore::new(1))).await,
+                Err(Outcome::Denied),
+                "{denied}"
+            );
         }
         // Of a name with both, only the public address is used.
         assert_eq!(resolve(&[], vec!["10.0.0.1", "192.0.2.1", "1.1.1.1"]).await.unwrap(), ["1.1.1.1"]);
         assert_eq!(resolve(&["10.0.0.0/8:80"], vec!["10.0.0.1"]).await.unwrap(), ["10.0.0.1"]);
         assert_eq!(resolve(&["10.0.0.0/8:81"], vec!["10.0.0.1"]).await, Err(Outcome::Denied));
         assert_eq!(resolve(&[], vec![]).await, Err(Outcome::UnknownName));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_up_that_nobody_waits_for_any_more_keeps_its_turn() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let silent: Resolver = Box::new(move |_, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async {
+                sleep(PATIENCE * 4).await;
+                Ok(Vec::new())
+            })
+        });
+        let connector = Connector::with_resolver(Policy::default(), silent);
+        let (to, lookups) = ("name.example:80".parse().unwrap(), Arc::new(Semaphore::new(1)));
+        for _ in 0..3 {
+            assert_eq!(connector.resolve(&to, &lookups).await, Err(Outcome::UnknownName));
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "one at a time");
+        sleep(PATIENCE * 2).await;
+        assert_eq!(connector.resolve(&to, &lookups).await, Err(Outcome::UnknownName));
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test]
@@ -275,10 +313,10 @@ mod tests {
         let (resolver, asked) = answers(vec![vec!["127.0.0.1"], vec!["127.0.0.2"]]);
         let connector = Connector::with_resolver(Policy::new(&ranges(&["127.0.0.1"]), &[]), resolver);
         let to = format!("name.example:{port}").parse().unwrap();
-        let connection = connector.connect(&to, &Semaphore::new(1)).await.unwrap();
+        let connection = connector.connect(&to, &Arc::new(Semaphore::new(1))).await.unwrap();
         assert_eq!(connection.peer_addr().unwrap(), allowed.local_addr().unwrap());
         assert_eq!(asked.load(Ordering::Relaxed), 1, "resolved once for check and connection");
-        assert_eq!(connector.connect(&to, &Semaphore::new(1)).await.unwrap_err(), Outcome::Denied);
+        assert_eq!(connector.connect(&to, &Arc::new(Semaphore::new(1))).await.unwrap_err(), Outcome::Denied);
         drop(rebound);
     }
 
@@ -289,7 +327,28 @@ mod tests {
         assert!(is_own(listener.local_addr().unwrap()));
         assert!(is_own("127.9.9.9:1".parse().unwrap()) && is_own("[::ffff:127.0.0.1]:1".parse().unwrap()));
         assert!(!is_own("192.0.2.1:1".parse().unwrap()) && !is_own("[2001:db8::9]:1".parse().unwrap()));
+        assert!(is_own("[64:ff9b::127.0.0.1]:1".parse().unwrap()), "behind a translator");
         assert_eq!(sends_from("127.0.0.1:1".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
+    }
+
+    /// The descriptors of this test's program are used up, so it runs in one of its own.
+    #[test]
+    fn without_descriptors_every_address_counts_as_the_exits_own() {
+        const CHILD: &str = "ANABRANCH_TEST_WITHOUT_DESCRIPTORS";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "exit::connect::tests::without_descriptors_every_address_counts_as_the_exits_own";
+            let program = std::env::current_exe().unwrap();
+            let line = format!("ulimit -n 32 && exec {program:?} --exact {name} --nocapture");
+            let status = std::process::Command::new("sh").args(["-c", &line]).env(CHILD, "1").status();
+            return assert!(status.unwrap().success());
+        }
+        let own = "127.0.0.1:9".parse().unwrap();
+        assert!(is_own(own) && !is_own("192.0.2.1:1".parse().unwrap()));
+        let mut held = Vec::new();
+        while let Ok(socket) = UdpSocket::bind("127.0.0.1:0") {
+            held.push(socket);
+        }
+        assert!(is_own(own), "with {} sockets", held.len());
     }
 
     #[tokio::test]

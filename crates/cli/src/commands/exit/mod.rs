@@ -164,6 +164,7 @@ impl Answer for Asked {
 /// # Errors
 /// The cause of the failure, with advice.
 pub fn run(args: &ExitArgs, context: &Context) -> Result<(), Failure> {
+    super::send::resources::allow_many_files();
     let threads = Threads::start()?;
     match &args.action {
         Some(ExitCommand::Status(args)) => threads.block_on(status(args)),

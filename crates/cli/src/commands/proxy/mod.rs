@@ -195,6 +195,7 @@ impl Answer for Asked {
 /// # Errors
 /// The cause of the failure, with advice.
 pub fn run(args: &ProxyArgs, context: &Context) -> Result<(), Failure> {
+    super::send::resources::allow_many_files();
     let threads = Threads::start()?;
     match (&args.action, &args.serve.exit) {
         (Some(ProxyCommand::Status(args)), _) => threads.block_on(status(args)),

@@ -2,7 +2,7 @@
 //!
 //! [`serve`] serves the receivers.
 
-mod resources;
+pub(crate) mod resources;
 mod serve;
 
 use std::net::SocketAddr;

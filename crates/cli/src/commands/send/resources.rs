@@ -30,12 +30,13 @@ fn share_of(allowed: u64) -> usize {
     usize::try_from(allowed / 4).unwrap_or(usize::MAX).clamp(LEAST_MEMORY, MEMORY)
 }
 
-/// Raises the limit of open files as far as allowed: each receiver needs one.
+/// Raises the limit of open files as far as allowed: each receiver, and each connection of a proxy, an exit or a tunnel,
+/// needs some.
 #[cfg(unix)]
 pub fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // If this fails, some receivers may get an error instead of a file.
+    // If this fails, some get an error instead of a file or a connection.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 

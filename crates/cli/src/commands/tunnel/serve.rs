@@ -121,6 +121,7 @@ fn client(text: &str) -> Result<(PublicKey, Vec<IpNet>), String> {
 /// # Errors
 /// The cause of the failure, with advice.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
+    crate::commands::send::resources::allow_many_files();
     Threads::start_all_but_one()?.block_on(serve(args, *context))
 }
 

@@ -87,6 +87,7 @@ impl UpArgs {
 /// # Errors
 /// The cause of the failure, with advice.
 pub fn run(args: &UpArgs, context: &Context) -> Result<(), Failure> {
+    crate::commands::send::resources::allow_many_files();
     Threads::start_none()?.block_on(up(args, *context))
 }
 
