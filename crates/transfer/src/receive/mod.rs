@@ -55,9 +55,9 @@ pub struct ReceiveOptions {
     pub limits: Limits,
     /// Whether the user accepts the offer.
     pub consent: Consent,
-    /// Most bytes of all files, and of a file of unknown length; `None` means no limit but the disk.
+    /// Most bytes of all files together; `None` means no limit but the disk.
     pub max_size: Option<u64>,
-    /// Whether hidden names at the top level of the share may go into a non-empty directory.
+    /// Whether hidden names may go into a directory that has anything else in it.
     pub allow_hidden: bool,
     /// Whether files and directories get exactly the sender's modes; otherwise the umask applies.
     pub all_modes: bool,
@@ -106,7 +106,7 @@ async fn run<C: Connection>(
     }
     let (place, entries) = settle_target(target, entries)?;
     let offer = Offer::of(&entries);
-    offer.check(options, place.directory())?;
+    offer.check(options, (place.directory(), &entries))?;
     let stop = async {
         match control.recv().await {
             Ok(Control::Abort(reason)) => TransferError::Peer(reason),
@@ -218,7 +218,7 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (spare_sender, spare) = channel();
     let plan_ports = PlanPorts { requests: request_sender, in_flight: in_flight_sender, compared };
     let write_ports = WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender };
-    let most = options.max_size.unwrap_or(u64::MAX);
+    let most = (options.max_size.unwrap_or(u64::MAX), totals(&entries).1);
     let (conflict, all_modes) = (options.conflict, options.all_modes);
 
     let threads = async move {

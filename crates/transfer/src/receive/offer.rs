@@ -1,18 +1,20 @@
 //! A sender's offer, and the user's consent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_wire::ForeignText;
 use tokio::task::spawn_blocking;
 
 use super::ReceiveOptions;
+use super::part::system_time;
 use super::target::TargetTree;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, FileMeta};
-use crate::path::part_name;
+use crate::path::is_part_name;
 
 /// Most listed names of an offer.
 const MOST_NAMES: usize = 1000;
@@ -80,27 +82,72 @@ impl Offer {
         offer
     }
 
-    /// Rejects offers beyond the user's limits.
+    /// Rejects offers of these entries beyond the user's limits.
     pub(crate) fn check(
         &self,
         options: &ReceiveOptions,
-        directory: Option<&Path>,
+        (directory, entries): (Option<&Path>, &[Entry]),
     ) -> Result<(), TransferError> {
         if let Some(most) = options.max_size.filter(|most| self.bytes > *most) {
             return Err(TransferError::TooLarge { most });
         }
-        let Some(directory) = directory.filter(|_| !options.allow_hidden) else { return Ok(()) };
-        let Some(hidden) = self.names.iter().find(|name| name.is_hidden()) else { return Ok(()) };
-        let is_listed = |found: &str| {
-            self.names
-                .iter()
-                .any(|offered| offered.name.raw() == found || part_name(offered.name.raw()) == found)
-        };
-        if TargetTree::is_fresh(directory, is_listed) {
-            return Ok(());
+        let Some(target) = directory.filter(|_| !options.allow_hidden) else { return Ok(()) };
+        let listed: HashMap<&str, &EntryKind> =
+            entries.iter().map(|entry| (entry.path.as_str(), &entry.kind)).collect();
+        let mut fresh = HashMap::new();
+        for path in entries.iter().map(|entry| entry.path.as_str()) {
+            let Some((parent, name)) = first_hidden(path) else { continue };
+            if !*fresh.entry(parent).or_insert_with(|| is_fresh(target, parent, &listed)) {
+                return Err(TransferError::Hidden { name: name.into(), target: target.join(parent) });
+            }
         }
-        Err(TransferError::Hidden { name: hidden.name.clone(), target: directory.to_owned() })
+        Ok(())
     }
+}
+
+/// The first hidden name in a path, and the directory that it is in.
+fn first_hidden(path: &str) -> Option<(&str, &str)> {
+    let mut start = 0;
+    for name in path.split('/') {
+        if name.starts_with('.') {
+            return Some((path[..start].trim_end_matches('/'), name));
+        }
+        start += name.len() + 1;
+    }
+    None
+}
+
+/// True if everything in a directory, which may be missing, is what an earlier attempt at this offer would have made. Names
+/// alone do not show that: a sender can guess them.
+fn is_fresh(target: &Path, directory: &str, listed: &HashMap<&str, &EntryKind>) -> bool {
+    let here = if directory.is_empty() { target.to_owned() } else { target.join(directory) };
+    let Ok(entries) = std::fs::read_dir(TargetTree::named(&here)) else { return !here.exists() };
+    let within =
+        |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
+    entries.flatten().all(|entry| {
+        let name = entry.file_name();
+        let (Some(name), Ok(found)) = (name.to_str(), entry.metadata()) else { return false };
+        let path = within(name);
+        match listed.get(path.as_str()) {
+            Some(EntryKind::Directory { .. }) => found.is_dir() && is_fresh(target, &path, listed),
+            Some(EntryKind::File(meta)) => found.is_file() && is_as_listed(&found, meta),
+            Some(EntryKind::Link { text }) => {
+                std::fs::read_link(entry.path()).is_ok_and(|held| held.as_os_str() == text.as_str())
+            }
+            None => found.is_file() && is_part_name(name),
+        }
+    })
+}
+
+/// Whether a file has the length and time that it would have been given.
+fn is_as_listed(found: &std::fs::Metadata, meta: &FileMeta) -> bool {
+    let times = found.modified().ok().zip(meta.modified.and_then(system_time));
+    let is_same_time = times.is_some_and(|(found, listed)| {
+        // Some file systems store even seconds only.
+        let apart = found.duration_since(listed).or_else(|_| listed.duration_since(found));
+        apart.is_ok_and(|apart| apart <= Duration::from_secs(2))
+    });
+    meta.size == Some(found.len()) && is_same_time
 }
 
 /// Whether the user accepts an offer.

@@ -194,7 +194,7 @@ fn in_the_way(name: &str) -> io::Error {
     ))
 }
 
-fn system_time(time: ModifiedTime) -> Option<std::time::SystemTime> {
+pub(super) fn system_time(time: ModifiedTime) -> Option<std::time::SystemTime> {
     let epoch = std::time::SystemTime::UNIX_EPOCH;
     let whole = Duration::from_secs(time.seconds.unsigned_abs());
     let second = if time.seconds < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };

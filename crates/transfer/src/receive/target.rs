@@ -116,10 +116,9 @@ impl TargetTree {
         Ok(directory)
     }
 
-    /// True if every name in the directory is listed, so an earlier attempt may have made it.
-    pub fn is_fresh(path: &Path, is_listed: impl Fn(&str) -> bool) -> bool {
-        let Ok(entries) = std::fs::read_dir(here(path)) else { return true };
-        entries.flatten().all(|entry| entry.file_name().to_str().is_some_and(&is_listed))
+    /// The path, or the current directory if it is empty.
+    pub fn named(path: &Path) -> &Path {
+        here(path)
     }
 
     /// Bytes free for this user; `None` if the system does not report it.

@@ -49,8 +49,11 @@ pub(crate) struct Writer {
     report: Report,
     progress: Progress,
     current: Option<Current>,
-    /// Most bytes of a file of unknown length.
+    /// Most bytes of all files.
     most: u64,
+    /// Bytes of the files with a known length, and those received of the others.
+    listed: u64,
+    endless: u64,
     /// Free space that a file of unknown length must leave.
     reserve: u64,
 }
@@ -74,15 +77,15 @@ enum Sink {
 }
 
 impl Writer {
-    /// A writer that accepts at most `most` bytes of a file of unknown length.
-    pub fn new(output: Output, ports: WritePorts, watch: Watch, most: u64) -> Self {
+    /// A writer that accepts at most `most` bytes of all files; those of known length have `listed` bytes.
+    pub fn new(output: Output, ports: WritePorts, watch: Watch, (most, listed): (u64, u64)) -> Self {
         let Watch { report, progress } = watch;
         let free = match &output {
             Output::Tree(tree, _) => tree.free_bytes(),
             Output::Stream(_) => None,
         };
         let reserve = free.map_or(0, |free| RESERVE.min(free / 10));
-        Self { output, ports, report, progress, current: None, most, reserve }
+        Self { output, ports, report, progress, current: None, most, listed, endless: 0, reserve }
     }
 
     /// Handles replies until all requests have theirs; blocks. Returns the directories in which files were renamed.
@@ -263,6 +266,9 @@ impl Writer {
             _ => Ok(()),
         };
         current.received += data.len() as u64;
+        if current.job.meta.size.is_none() {
+            self.endless = self.endless.saturating_add(data.len() as u64);
+        }
         match written {
             Ok(()) if matches!(current.sink, Sink::Discard) => {}
             Ok(()) => self.progress.add_bytes(data.len() as u64),
@@ -277,13 +283,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Checks that a file of unknown length stays within the user's limit and leaves enough free space.
+    /// Checks that the files of unknown length stay within the user's limit, all files together, and leave enough free
+    /// space.
     fn check_stream(&self, more: u64) -> Result<(), TransferError> {
-        let Some(Current { job, received, .. }) = &self.current else { return Ok(()) };
+        let Some(Current { job, .. }) = &self.current else { return Ok(()) };
         if job.meta.size.is_some() {
             return Ok(());
         }
-        if received + more > self.most {
+        if self.listed.saturating_add(self.endless).saturating_add(more) > self.most {
             return Err(TransferError::TooLarge { most: self.most });
         }
         if let Output::Tree(tree, _) = &self.output

@@ -58,6 +58,38 @@ async fn hidden_names_go_into_a_directory_of_their_own_unless_allowed() {
     assert_eq!(names(&to), [".bashrc", ".profile", "mine", "new"]);
 }
 
+/// A sender that guesses what is in a home directory, and one that aims at a repository in the target.
+#[tokio::test(flavor = "multi_thread")]
+async fn hidden_names_come_neither_to_guessed_names_nor_into_directories_that_are_there() {
+    let (_temp, from, to) = directories(&[
+        (".bashrc", b"evil"),
+        (".ssh/rc", b"evil"),
+        ("project/.git/hooks/post-checkout", b"evil"),
+    ]);
+    let (home, work) = (to.join("home"), to.join("work"));
+    fs::create_dir_all(home.join(".ssh")).unwrap();
+    fs::create_dir_all(work.join("project/.git/hooks")).unwrap();
+    fs::write(home.join(".bashrc"), b"mine").unwrap();
+    fs::write(home.join(".ssh/known_hosts"), b"mine").unwrap();
+    fs::write(work.join("project/.git/HEAD"), b"mine").unwrap();
+    for (offered, target) in
+        [(vec![".bashrc", ".ssh"], &home), (vec![".ssh"], &home), (vec!["project"], &work)]
+    {
+        let paths: Vec<_> = offered.iter().map(|name| from.join(name)).collect();
+        let share = Share::from_paths(&paths).unwrap();
+        let before = tree(target);
+        let (_, received) = transfer(&share, directory(target), &ReceiveOptions::default()).await;
+        assert!(matches!(&received, Err(TransferError::Hidden { .. })), "{offered:?}: {received:?}");
+        assert_eq!(tree(target), before, "{offered:?}");
+    }
+    // A new directory, and again after an earlier attempt made a part of it.
+    let share = Share::from_paths(&[from.join("project")]).unwrap();
+    for _ in 0..2 {
+        transfer_into(&share, &to.join("new")).await;
+        fs::remove_file(to.join("new/project/.git/hooks/post-checkout")).unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_the_user_takes_is_refused_also_of_a_stream() {
     let (_temp, from, to) = directories(&[("a", &noise(1, 1000))]);

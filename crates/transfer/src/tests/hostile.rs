@@ -206,6 +206,27 @@ async fn a_block_that_does_not_match_its_hash_never_gets_a_final_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn files_without_a_length_keep_to_the_most_bytes_all_together() {
+    let (_temp, _, to) = directories(&[]);
+    let endless = EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None });
+    let control = list(&[entry("a", endless.clone()), entry("b", endless.clone()), entry("c", endless)]);
+    let data = noise(4, 2 * BLOCK);
+    let mut hasher = FileHasher::default();
+    (0..).zip(data.chunks(BLOCK)).for_each(|(index, data)| hasher.push(hash_block(index, data)));
+    let hash = hasher.finish().into();
+    let one = |hash| {
+        let end = Reply::End { len: data.len() as u64, hash };
+        replies(&[block(0, &data[..BLOCK]), block(1, &data[BLOCK..]), end])
+    };
+    // The last one would end the transfer, too, but later.
+    let all = [one(hash), one(hash), one([0; 32])].concat();
+    let options = ReceiveOptions { max_size: Some(5 * BLOCK as u64), ..ReceiveOptions::default() };
+    let outcome = face(control, all, directory(&to), &options).await;
+    assert!(matches!(outcome, Err(TransferError::TooLarge { .. })), "{outcome:?}");
+    assert!(!to.join("c").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reply_longer_than_a_block_is_refused() {
     let (_temp, _, to) = directories(&[]);
     let control = list(&[entry("a", file(5))]);
