@@ -1,11 +1,11 @@
-//! Limits the rate of a key's requests over all its sessions. Requests above the rate stay unread, until the sender's
-//! window is full.
+//! Limits the rate of a key's requests over all its sessions, also those that follow each other. Requests above the rate
+//! stay unread, until the sender's window is full.
 //!
 //! A request costs its sender little. It costs a relay a route lookup or a signature check, and a controller a transaction of
 //! its store, whether it is granted or not, and anyone may send one.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anabranch_net::PublicKey;
@@ -19,10 +19,20 @@ pub(crate) struct PaceLimits {
     pub every: Duration,
 }
 
-/// The pace of each key that has a session.
+/// Fewest keys before those that are not needed any more are looked for.
+const FEWEST: usize = 64;
+
+/// The pace of each key that has a session, or had one so recently that its burst is not full again.
 pub(crate) struct Paces {
     limits: PaceLimits,
-    of_keys: Mutex<BTreeMap<PublicKey, Weak<Mutex<Pace>>>>,
+    of_keys: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    paces: BTreeMap<PublicKey, Arc<Mutex<Pace>>>,
+    /// With so many keys, those that are not needed any more are dropped.
+    sweep_at: usize,
 }
 
 impl Paces {
@@ -34,13 +44,17 @@ impl Paces {
     /// The pace of a key, which all its sessions share.
     pub(crate) fn of(&self, key: PublicKey, now: Instant) -> SharedPace {
         // No statement under these locks can leave the data inconsistent.
-        let mut paces = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pace) = paces.get(&key).and_then(Weak::upgrade) {
-            return SharedPace(pace);
+        let mut known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let Known { paces, sweep_at } = &mut *known;
+        if let Some(pace) = paces.get(&key) {
+            return SharedPace(pace.clone());
         }
-        paces.retain(|_, pace| pace.strong_count() > 0);
+        if paces.len() >= *sweep_at {
+            paces.retain(|_, pace| Arc::strong_count(pace) > 1 || !Pace::of(pace).is_full(now));
+            *sweep_at = (paces.len() * 2).max(FEWEST);
+        }
         let pace = Arc::new(Mutex::new(Pace { limits: self.limits, due: now }));
-        paces.insert(key, Arc::downgrade(&pace));
+        paces.insert(key, pace.clone());
         SharedPace(pace)
     }
 }
@@ -54,7 +68,7 @@ impl SharedPace {
     /// # Errors
     /// When to try again.
     pub(crate) fn take(&self, cost: u32, now: Instant) -> Result<(), Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take(cost, now)
+        Pace::of(&self.0).take(cost, now)
     }
 }
 
@@ -65,6 +79,15 @@ struct Pace {
 }
 
 impl Pace {
+    fn of(shared: &Mutex<Self>) -> MutexGuard<'_, Self> {
+        shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is like a new one.
+    fn is_full(&self, now: Instant) -> bool {
+        self.due <= now
+    }
+
     fn take(&mut self, cost: u32, now: Instant) -> Result<(), Instant> {
         let PaceLimits { burst, every } = self.limits;
         let due = self.due.max(now) + every * cost;
@@ -110,16 +133,30 @@ mod tests {
     }
 
     #[test]
-    fn all_sessions_of_a_key_share_its_pace_and_nothing_is_kept_of_keys_without_a_session() {
+    fn all_sessions_of_a_key_share_its_pace_also_those_that_follow_each_other() {
         let (paces, begin) = (Paces::new(LIMITS), Instant::now());
         let sessions: Vec<_> = (0..10).map(|_| paces.of(key(1), begin)).collect();
         let taken = sessions.iter().cycle().take_while(|pace| pace.take(1, begin).is_ok()).count();
         assert_eq!(taken, 64);
         assert!(paces.of(key(2), begin).take(1, begin).is_ok(), "another key has its own");
         drop(sessions);
-        for byte in 3..100 {
-            paces.of(key(byte), begin);
+        for _ in 0..100 {
+            assert!(paces.of(key(1), begin).take(1, begin).is_err(), "a session that comes again");
         }
-        assert_eq!(paces.of_keys.lock().unwrap().len(), 1, "that of the last");
+        let later = begin + LIMITS.every * 3;
+        let taken = (0..100).filter(|_| paces.of(key(1), later).take(1, later).is_ok()).count();
+        assert_eq!(taken, 3);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_keys_without_a_session_whose_burst_is_full_again() {
+        let (paces, begin) = (Paces::new(LIMITS), Instant::now());
+        let _stays = paces.of(key(1), begin);
+        for byte in 2..=255 {
+            let now = begin + LIMITS.every * 64 * u32::from(byte);
+            assert!(paces.of(key(byte), now).take(64, now).is_ok());
+        }
+        let known = paces.of_keys.lock().unwrap();
+        assert!(known.paces.len() <= FEWEST && known.paces.contains_key(&key(1)), "{}", known.paces.len());
     }
 }

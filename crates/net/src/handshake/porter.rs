@@ -10,7 +10,7 @@ use crate::fault::contained;
 
 /// Handshakes computed before the task pauses.
 const AT_ONCE: usize = 8;
-/// The task pauses this many times as long as it works.
+/// After that, or when none waits, the task pauses this many times as long as it worked.
 const REST: u32 = 3;
 
 /// Computes waiting handshakes until the endpoint is gone.
@@ -33,10 +33,11 @@ pub(crate) async fn attend(endpoint: Weak<EndpointInner>, door: Arc<Door>) {
                 tokio::task::yield_now().await;
             }
             drop(endpoint);
+            // Also when none is left: those that come one by one must not get more than those that come at once.
+            tokio::time::sleep(begin.elapsed() * REST).await;
             if left > 0 {
                 break;
             }
-            tokio::time::sleep(begin.elapsed() * REST).await;
         }
     }
 }
@@ -85,6 +86,38 @@ mod tests {
         let [least, rested] = [rest * (batches as u32 - 1), begin.elapsed()];
         assert!(rested >= least, "{rested:?}, where {least:?} would be right");
         assert_eq!(endpoint.counters.unauthentic.load(std::sync::atomic::Ordering::Relaxed), 84);
+    }
+
+    /// As above, for handshakes that come one after the other, so that none ever waits for a whole batch.
+    #[tokio::test(start_paused = true)]
+    async fn while_they_come_one_by_one_it_rests_as_long() {
+        let endpoint =
+            Endpoint::bind(EndpointConfig::new(NodeKey::from_random([1; 32]))).await.expect("it binds");
+        let endpoint = &endpoint.inner;
+        let forged = |number: u8| {
+            let mut knock = knock("192.0.2.1", number);
+            knock.body[1..100].fill(number + 3);
+            knock
+        };
+        let cost = |number| {
+            let begin = Instant::now();
+            open(endpoint, forged(number));
+            begin.elapsed()
+        };
+        let cost = (0..20).map(cost).min().expect("there are some");
+        let begin = tokio::time::Instant::now();
+        for number in 0..64 {
+            assert!(endpoint.door.knock(forged(number)).is_none());
+            // A clock that counts milliseconds must not be moved by this test.
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            while endpoint.door.len() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        let [least, rested] = [cost * 63 * REST * 9 / 10, begin.elapsed()];
+        assert!(rested >= least, "{rested:?}, where {least:?} would be right");
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -109,6 +109,8 @@ struct Served {
     received: u32,
     answers: Bucket,
     calls: Calls,
+    /// It has no session. What it has used up still counts when it comes again.
+    is_gone: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -223,14 +225,18 @@ impl Sensor {
 
     fn serve(&mut self, now: Time, from: &PublicKey) -> Option<&mut Served> {
         if self.served.len() >= MOST_SERVED && !self.served.contains_key(from) {
-            return None;
+            let gone = self.served.iter().find(|(_, served)| served.is_gone).map(|(node, _)| *node);
+            self.served.remove(&gone?);
         }
         let new = || Served {
             received: 0,
             answers: Bucket::new(ANSWERED.0, ANSWERED.1, now),
             calls: Calls::new(now),
+            is_gone: false,
         };
-        Some(self.served.entry(*from).or_insert_with(new))
+        let served = self.served.entry(*from).or_insert_with(new);
+        served.is_gone = false;
+        Some(served)
     }
 
     /// Charges an answer to that node's share and to the budget; false if either is used up.
@@ -246,9 +252,11 @@ impl Sensor {
         may
     }
 
-    /// A node that measured this one is gone.
+    /// A node that measured this one is gone. Its share is remembered until another needs the place.
     pub fn forget(&mut self, node: &PublicKey) {
-        self.served.remove(node);
+        if let Some(served) = self.served.get_mut(node) {
+            (served.received, served.is_gone) = (0, true);
+        }
         self.counting.forget(node);
     }
 

@@ -185,6 +185,11 @@ fn a_node_that_floods_probes_takes_no_answers_from_other_measurers() {
         let probe = |number| SenseMessage::Probe(crate::sense::message::Probe { number });
         asked.handle_message(now, &greedy, &probe(number));
         asked.handle_message(now, &greedy, &SenseMessage::End(number));
+        if number % 5 == 0 {
+            // It comes again with another session.
+            asked.forget(&greedy);
+            asked.on_called(now, &greedy);
+        }
         // Twelve that probe every 2.4 s each.
         if number % 20 == 0 {
             let node = &honest[(number / 20) as usize % 12];
