@@ -60,8 +60,10 @@ fn enter(sandbox: &Sandbox) -> Restriction {
     let entered: Result<RestrictionStatus, RulesetError> = (|| {
         let mut rules = Ruleset::default().handle_access(AccessFs::from_all(VERSION))?.create()?;
         let everywhere = rule(Path::new("/"), reading);
-        // Programs write to /dev/null, and terminals are devices.
-        let devices = rule(Path::new("/dev"), AccessFs::WriteFile | AccessFs::IoctlDev | reading);
+        // Programs write to /dev/null, and terminals are devices. Below /dev are files of others, too, in /dev/shm.
+        let devices = ["/dev/null", "/dev/tty", "/dev/pts"]
+            .into_iter()
+            .filter_map(|path| rule(Path::new(path), AccessFs::WriteFile | AccessFs::IoctlDev | reading));
         let named = sandbox.write.iter().filter_map(|path| rule(path, writing | reading));
         let tidied = sandbox.tidy.iter().filter_map(|path| rule(path, reading | AccessFs::RemoveDir));
         for rule in everywhere.into_iter().chain(devices).chain(named).chain(tidied) {
@@ -100,6 +102,10 @@ mod tests {
         [&target, &other].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
         fs::write(other.join("kept"), "old").unwrap();
         let (within, outside) = (target.clone(), other.clone());
+        let shared = Path::new("/dev/shm").join(format!("anabranch-test-{}", std::process::id()));
+        // Where there is no such directory, it cannot be written to either.
+        let _ = fs::write(&shared, "old");
+        let left = shared.clone();
         let tried = inside(Sandbox::writing([target.clone()]), move || {
             fs::create_dir(within.join("sub")).unwrap();
             fs::write(within.join("sub/file"), "new").unwrap();
@@ -112,6 +118,7 @@ mod tests {
                 fs::create_dir(outside.join("sub")).is_err(),
                 std::os::unix::fs::symlink("/", outside.join("link")).is_err(),
                 std::process::Command::new("/bin/true").status().is_err(),
+                fs::write(&shared, "x").is_err(),
             ];
             (refused, fs::read_to_string(outside.join("kept")).unwrap(), fs::write("/dev/null", "x").is_ok())
         });
@@ -119,7 +126,8 @@ mod tests {
             eprintln!("this kernel has no Landlock");
             return;
         };
-        assert_eq!(refused, [true; 7]);
+        let _ = fs::remove_file(left);
+        assert_eq!(refused, [true; 8]);
         assert!(kept == "old" && has_null && target.join("file").exists());
         fs::write(other.join("file"), "x").expect("other threads are not restricted");
     }
