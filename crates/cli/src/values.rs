@@ -192,10 +192,13 @@ impl FromStr for RemoteEnd {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(address) = text.parse::<SocketAddr>() {
+        // The zone of a link-local address is left out: every interface that has such an address tries it.
+        let (plain, rest) = text.split_once('%').unwrap_or((text, ""));
+        let plain = format!("{plain}{}", rest.find(']').map_or("", |end| &rest[end..]));
+        if let Ok(address) = plain.parse::<SocketAddr>() {
             return Ok(Self { ip: address.ip(), port: Some(address.port()) });
         }
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        let bare = plain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&plain);
         let ip = bare.parse().map_err(|_| {
             format!("`{text}` is not an address; write 203.0.113.9, 203.0.113.9:4433 or [2001:db8::9]:4433")
         })?;
@@ -232,6 +235,15 @@ impl fmt::Display for RemoteEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_local_address_may_have_a_zone() {
+        let end = |text: &str| text.parse::<RemoteEnd>().map(|end| (end.ip.to_string(), end.port));
+        assert_eq!(end("[fe80::1%eth0]:4433"), Ok(("fe80::1".to_owned(), Some(4433))));
+        assert_eq!(end("fe80::1%3"), Ok(("fe80::1".to_owned(), None)));
+        assert_eq!("[fe80::1%eth0]:4433".parse::<HostPort>().unwrap().host, "fe80::1");
+        assert!("%eth0".parse::<RemoteEnd>().is_err());
+    }
 
     #[test]
     fn spans_are_read_in_every_unit() {

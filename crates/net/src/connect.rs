@@ -4,12 +4,13 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use anabranch_agent::{Direct, may_try};
+use anabranch_agent::{Direct, Named, may_try};
 use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
 use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
 use anabranch_wire::Pid;
 
 use crate::endpoint::inner::EndpointInner;
+use crate::endpoint::sockets::BoundSocket;
 use crate::endpoint::{Target, pinned_route};
 use crate::handshake::encoded;
 use crate::pids::random;
@@ -18,14 +19,38 @@ use crate::session::Session;
 use crate::session::core::Core;
 use crate::session::greeting::{Dialing, Handshake};
 use crate::session::inner::{Handle, Identity, SessionInner};
+use crate::socket::without_zone;
 
 /// Pairs of local and remote address, to be printed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried(pub Vec<(SocketAddr, SocketAddr)>);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tried {
+    /// The pairs.
+    pub pairs: Vec<(SocketAddr, SocketAddr)>,
+    /// Why packets did not leave this machine, if they did not.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// Why packets do not leave this machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// The system refuses them (EPERM).
+    #[error("this machine's own firewall refuses packets from {0}: let UDP out there")]
+    Firewall(IpAddr),
+    /// The interface cannot carry the first packets (EMSGSIZE).
+    #[error(
+        "{interface} carries packets of {mtu} bytes at most, too small for the first packet: raise its MTU to 1280"
+    )]
+    SmallMtu {
+        /// The interface.
+        interface: String,
+        /// Its largest packet, in bytes.
+        mtu: u32,
+    },
+}
 
 impl fmt::Display for Tried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (local, remote)) in self.0.iter().enumerate() {
+        for (index, (local, remote)) in self.pairs.iter().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
             write!(f, "{comma}{} to {remote}", local.ip())?;
         }
@@ -58,6 +83,12 @@ pub enum ConnectError {
     RuledOut {
         /// How many routes there are.
         ways: usize,
+    },
+    /// A cap of the rules is used up, and no other route is left.
+    #[error("{caps}; no other path leads to the node")]
+    CapUsedUp {
+        /// The patterns and sizes of the caps.
+        caps: String,
     },
     /// A pinned path begins at an address that this endpoint does not use.
     #[error("cannot pin a path to {local}: this endpoint uses {}", join(.locals))]
@@ -102,6 +133,7 @@ impl From<ConnectError> for std::io::Error {
                 ErrorKind::AddrNotAvailable
             }
             ConnectError::TimedOut(_) => ErrorKind::TimedOut,
+            ConnectError::CapUsedUp { .. } => ErrorKind::QuotaExceeded,
             ConnectError::WrongTicket | ConnectError::Refused(_) => ErrorKind::PermissionDenied,
             ConnectError::Version(_) | ConnectError::Key(_) => ErrorKind::InvalidData,
             ConnectError::Closed(_) => ErrorKind::ConnectionAborted,
@@ -137,29 +169,68 @@ pub(crate) async fn connect(
     let allowed =
         |route: &&Route| config.rules.terms(&endpoint.rule_place(route.socket), route.remote).allow();
     let found = routes.len();
-    let routes: Vec<Route> = routes.iter().filter(allowed).copied().collect();
+    let (routes, excluded): (Vec<Route>, Vec<Route>) = routes.iter().partition(|route| allowed(route));
     if routes.is_empty() && found > 0 {
-        return Err(ConnectError::RuledOut { ways: found });
+        let caps = used_up_caps(endpoint, &config, &excluded);
+        let ruled_out = ConnectError::RuledOut { ways: found };
+        return Err(if caps.is_empty() {
+            ruled_out
+        } else {
+            ConnectError::CapUsedUp { caps: caps.join(", ") }
+        });
     }
-    if routes.is_empty() && !target.addresses.is_empty() && agent.has_no_address() {
-        return Err(ConnectError::NotTried(target.addresses.clone()));
+    let listed = || target.typed.iter().chain(&target.addresses).copied().collect::<Vec<_>>();
+    if routes.is_empty() && !listed().is_empty() && agent.has_no_address() {
+        return Err(ConnectError::NotTried(listed()));
     }
     if routes.is_empty() {
         let locals = endpoint.sockets.all().iter().map(|socket| socket.udp.local_addr().ip()).collect();
-        return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
+        return Err(ConnectError::NoRoute { remotes: listed(), locals });
     }
     let inner = dial(endpoint, target, Opening { config, agent, routes: &routes, relayed: own })?;
-    let tried = routes
-        .iter()
-        .filter_map(|route| Some((endpoint.sockets.get(route.socket)?.udp.local_addr(), route.remote)));
-    let tried = Tried(tried.collect());
     tokio::spawn(inner.clone().drive());
     inner.pump();
     let session = Session::new(Handle { inner: inner.clone() });
     if session.established().await {
         return Ok(session);
     }
-    Err(explain(&inner, tried))
+    Err(explain(&inner, tried(endpoint, &routes)))
+}
+
+/// The caps that exclude routes, in words.
+fn used_up_caps(endpoint: &EndpointInner, config: &Config, excluded: &[Route]) -> Vec<String> {
+    let mut caps: Vec<String> = Vec::new();
+    for route in excluded {
+        let place = endpoint.rule_place(route.socket);
+        let Some(rule) = config.rules.rule_for(&place, route.remote) else { continue };
+        let Some(meter) = rule.terms.meter.as_ref().filter(|meter| meter.is_used_up()) else { continue };
+        let until = meter.resets_on().map_or(String::new(), |day| format!(" until day {day} of the month"));
+        let cap = format!("the cap of {} MB for {} is used up{until}", meter.cap() / 1_000_000, rule.pattern);
+        if !caps.contains(&cap) {
+            caps.push(cap);
+        }
+    }
+    caps
+}
+
+/// The pairs of addresses that were tried, and the obstacle if no socket could send.
+fn tried(endpoint: &EndpointInner, routes: &[Route]) -> Tried {
+    let sockets =
+        || routes.iter().filter_map(|route| Some((endpoint.sockets.get(route.socket)?, route.remote)));
+    let obstacle_of = |socket: &BoundSocket| {
+        let (stats, place) = (socket.udp.stats(), socket.place());
+        match stats {
+            _ if stats.forbidden > 0 => Some(Obstacle::Firewall(place.address)),
+            _ if stats.too_long > 0 && stats.sent == 0 => {
+                Some(Obstacle::SmallMtu { interface: place.interface.to_string(), mtu: place.mtu })
+            }
+            _ => None,
+        }
+    };
+    Tried {
+        pairs: sockets().map(|(socket, remote)| (socket.udp.local_addr(), remote)).collect(),
+        obstacle: sockets().find_map(|(socket, _)| obstacle_of(&socket)),
+    }
 }
 
 /// The path agent of a session with the target, with the addresses that may be tried.
@@ -174,8 +245,10 @@ fn agent_for(endpoint: &EndpointInner, target: &Target) -> Result<Direct, Connec
     }
     let own: Vec<IpAddr> = endpoint.sockets.all().iter().map(|socket| socket.udp.local_addr().ip()).collect();
     let (locals, mut given) = (endpoint.sockets.reaches(), Vec::new());
-    for address in target.addresses.iter().filter(|address| may_try(**address, target.named, locals)) {
-        given.push(*address);
+    let listed = target.addresses.iter().filter(|address| may_try(**address, target.named, locals));
+    let typed = target.typed.iter().filter(|address| may_try(**address, Named::ByUser, locals));
+    for address in typed.chain(listed) {
+        given.push(without_zone(*address));
         // If the node runs on this machine, packets to it take loopback.
         if own.contains(&address.ip()) && !address.ip().is_loopback() {
             let loopback: IpAddr =

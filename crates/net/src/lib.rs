@@ -49,7 +49,7 @@ mod turns;
 pub use address_policy::AddressPolicy;
 pub use authorize::{Authorize, DenyAll, Verdict};
 pub use clock::Clock;
-pub use connect::{ConnectError, Tried};
+pub use connect::{ConnectError, Obstacle, Tried};
 pub use endpoint::{Addresses, Endpoint, EndpointConfig, EndpointStats, Limits, SocketInfo, Target};
 pub use foreign::{Foreign, ForeignRun, Outlet};
 pub use relayed::Chain;

@@ -12,8 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use anabranch_agent::HEAD_START;
 use anabranch_net::{
-    Config, ConnectError, Endpoint, Named, PathId, Pid, PublicKey, Session, Target, Ticket, TicketSecret,
-    Tried,
+    Config, ConnectError, Endpoint, PathId, Pid, PublicKey, Session, Target, Ticket, TicketSecret, Tried,
 };
 use anabranch_secure::RelayHint;
 use anabranch_wire::Span;
@@ -77,11 +76,7 @@ impl Dial {
     /// Adds addresses of the node that the user named.
     #[must_use]
     pub fn addresses(mut self, more: impl IntoIterator<Item = SocketAddr>) -> Self {
-        let before = self.target.addresses.len();
-        self.target.addresses.extend(more);
-        if self.target.addresses.len() > before {
-            self.target.named = Named::ByUser;
-        }
+        self.target.typed.extend(more);
         self
     }
 
@@ -102,7 +97,7 @@ impl Dial {
     /// The port of the node's first address.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.target.addresses.first().map_or(USUAL_PORT, SocketAddr::port)
+        self.target.typed.iter().chain(&self.target.addresses).next().map_or(USUAL_PORT, SocketAddr::port)
     }
 
     pub(crate) fn secret(&self) -> Option<&TicketSecret> {
@@ -152,11 +147,16 @@ pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, E
 /// The error without an answer. A node with another key is silent too: it cannot read the packet and does not reveal
 /// itself.
 fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
-    let addresses: Vec<String> = dial.target.addresses.iter().map(ToString::to_string).collect();
+    let all = dial.target.typed.iter().chain(&dial.target.addresses);
+    let addresses: Vec<String> = all.map(ToString::to_string).collect();
     let (addresses, patience) = (addresses.join(" or "), patience.in_words());
     let message = format!("no answer from {addresses} within {patience}");
-    let pairs = tried.0.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
-    pairs.fold(Error::new(ErrorKind::Unreachable, message), Error::tried).hint(
+    let pairs = tried.pairs.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
+    let error = pairs.fold(Error::new(ErrorKind::Unreachable, message), Error::tried);
+    if let Some(obstacle) = &tried.obstacle {
+        return error.hint(obstacle.to_string());
+    }
+    error.hint(
         "is the program still running there, and is this its newest ticket (after a restart it may have another key, and does \
          not answer to the old one)? Is the network up, and does the firewall there let the UDP port in?",
     )
@@ -284,6 +284,7 @@ fn may_be_reached_otherwise(error: &ConnectError) -> bool {
         ConnectError::NoRoute { .. }
             | ConnectError::NotTried(_)
             | ConnectError::RuledOut { .. }
+            | ConnectError::CapUsedUp { .. }
             | ConnectError::TimedOut(_)
     )
 }

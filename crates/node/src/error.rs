@@ -112,11 +112,13 @@ impl From<ConnectError> for Error {
     fn from(error: ConnectError) -> Self {
         match &error {
             ConnectError::TimedOut(tried) => {
-                let pairs = tried.0.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
+                let pairs = tried.pairs.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
                 pairs
                     .fold(Self::new(ErrorKind::Unreachable, "no answer from the node"), Self::tried)
                     .hint("is it running there, is its UDP port open, and is this its newest ticket?")
             }
+            ConnectError::CapUsedUp { .. } => Self::new(ErrorKind::Unreachable, error.to_string())
+                .hint("raise the cap, connect another network, or wait for the cap's day of the month"),
             ConnectError::NoRoute { .. } | ConnectError::Closed(_) => advised(ErrorKind::Unreachable, &error),
             ConnectError::NoSuchLocal { .. } | ConnectError::RuledOut { .. } | ConnectError::NotTried(_) => {
                 advised(ErrorKind::Local, &error)
@@ -161,7 +163,7 @@ mod tests {
     #[test]
     fn a_silent_node_is_reported_with_every_pair_of_addresses_that_was_tried() {
         let pair = ("10.0.0.1:5".parse().unwrap(), "203.0.113.9:4433".parse().unwrap());
-        let error = Error::from(ConnectError::TimedOut(Tried(vec![pair])));
+        let error = Error::from(ConnectError::TimedOut(Tried { pairs: vec![pair], obstacle: None }));
         assert_eq!(error.kind, ErrorKind::Unreachable);
         assert_eq!(error.tried, ["10.0.0.1 → 203.0.113.9:4433"]);
         let text = error.to_string();

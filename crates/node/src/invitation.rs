@@ -20,7 +20,7 @@ pub const MOST_RELAYS_IN_TICKET: usize = 8;
 pub struct Invitation {
     /// The ticket to give to others.
     pub ticket: Ticket,
-    /// Granted relays that could not be used, with the reasons.
+    /// Addresses that the ticket has no room for, and granted relays that could not be used, with the reasons.
     pub left_out: Vec<String>,
     _hosting: Vec<Hosting>,
 }
@@ -33,16 +33,18 @@ impl Invitation {
     ) -> Result<Self, Error> {
         let mut seen = BTreeSet::new();
         let addresses = outside.iter().copied().chain(node.addresses());
+        let mut addresses: Vec<SocketAddr> = addresses.filter(|address| seen.insert(*address)).collect();
+        let omitted = addresses.split_off(addresses.len().min(Ticket::MAX_ADDRESSES));
         let mut invitation = Self {
             ticket: Ticket {
                 node: node.id(),
-                addresses: addresses.filter(|address| seen.insert(*address)).collect(),
+                addresses,
                 relays: Vec::new(),
                 share: share.id,
                 secret: share.secret.clone(),
                 expires: share.expires(),
             },
-            left_out: Vec::new(),
+            left_out: without_room(&omitted).into_iter().collect(),
             _hosting: Vec::new(),
         };
         invitation.register(node).await?;
@@ -82,6 +84,19 @@ impl Invitation {
     }
 }
 
+/// The note for addresses that are not in a ticket.
+fn without_room(omitted: &[SocketAddr]) -> Option<String> {
+    let all: Vec<String> = omitted.iter().map(ToString::to_string).collect();
+    let note = || {
+        format!(
+            "the ticket has room for {} addresses; left out: {} (a receiver can name one with `--address`)",
+            Ticket::MAX_ADDRESSES,
+            all.join(", ")
+        )
+    };
+    (!omitted.is_empty()).then(note)
+}
+
 fn not_through(node: &Node, relay: &NodeAt, error: &RelayError) -> Error {
     let failure = Error::new(ErrorKind::Unreachable, format!("not reachable through {relay}: {error}"));
     if let RelayError::Unresolved(_) = error {
@@ -104,4 +119,17 @@ fn singles(routes: &[RelayRoute]) -> Result<Vec<NodeAt>, Error> {
             .hint("give `--relay` once for each")),
     };
     routes.iter().map(single).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_without_room_in_the_ticket_are_named() {
+        assert_eq!(without_room(&[]), None);
+        let omitted = ["192.0.2.1:9".parse().unwrap(), "[2001:db8::1]:9".parse().unwrap()];
+        let note = without_room(&omitted).unwrap();
+        assert!(note.contains("room for 16 addresses; left out: 192.0.2.1:9, [2001:db8::1]:9 ("), "{note}");
+    }
 }

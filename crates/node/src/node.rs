@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Addresses, Authorize, Config, DenyAll, Endpoint, EndpointConfig, NodeKey, PathRules, PublicKey, ResetKey,
-    Route, Session, Span, Tap,
+    Addresses, Authorize, Config, DenyAll, Endpoint, EndpointConfig, NodeKey, PathOrigin, PathRule,
+    PathRules, Pattern, Prefix, PublicKey, ResetKey, Route, Session, SocketInfo, Span, Tap,
 };
 use anabranch_service::control::Socket;
 
@@ -209,9 +209,10 @@ impl NodeBuilder {
             .port(self.port)
             .addresses(self.addresses)
             .session(self.session.clone())
-            .path_rules(self.rules);
+            .path_rules(self.rules.clone());
         (config.authorize, config.tap, config.reset_key) = (self.access, self.tap, Some(reset_key));
         let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;
+        warn_of_idle_rules(&endpoint, &self.rules);
         let endpoint = Arc::new(endpoint);
         let grants = if self.controllers.is_empty() {
             Grants::default()
@@ -393,7 +394,40 @@ fn addresses_to_tell(endpoint: &Endpoint) -> Vec<SocketAddr> {
     }
     sockets.retain(|socket| !socket.ruled_out);
     sockets.sort_by_key(|socket| !socket.place.has_default_route());
-    sockets.iter().map(|socket| socket.local).collect()
+    one_per_network_first(sockets.iter().map(|socket| {
+        let network = Prefix { address: socket.place.address, bits: socket.place.prefix };
+        (socket.local, (socket.place.index, network))
+    }))
+}
+
+/// Puts the first address of each network before the second of any, because a ticket has room for few. A network is an
+/// interface's number and a prefix there.
+fn one_per_network_first(all: impl Iterator<Item = (SocketAddr, (u32, Prefix))>) -> Vec<SocketAddr> {
+    let mut seen: Vec<(u32, Prefix)> = Vec::new();
+    let (first, more): (Vec<_>, Vec<_>) = all.partition(|(address, (interface, network))| {
+        let is_new = !seen.iter().any(|(on, known)| on == interface && known.contains(address.ip()));
+        seen.push((*interface, *network));
+        is_new
+    });
+    first.into_iter().chain(more).map(|(address, _)| address).collect()
+}
+
+/// Warns of rules for interfaces that this machine does not have now: the name may be mistyped.
+fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules) {
+    let sockets = endpoint.sockets();
+    let fits = |rule: &PathRule, socket: &SocketInfo| {
+        let place = PathOrigin { interface: socket.place.interface.to_string(), ..PathOrigin::default() };
+        rule.pattern.fits(&place, socket.local)
+    };
+    for rule in rules.iter().filter(|rule| matches!(rule.pattern, Pattern::Interface(_))) {
+        if !sockets.iter().any(|socket| fits(rule, socket)) {
+            tracing::warn!(
+                "no interface fits the rule `{}={}` now: `ip link` lists the interfaces",
+                rule.pattern,
+                rule.terms.priority
+            );
+        }
+    }
 }
 
 /// True if these addresses lead only to this machine.
@@ -450,5 +484,22 @@ mod tests {
         assert_eq!(config.connect_timeout, Span::from_secs(6));
         assert_eq!((config.idle_timeout, config.keep_alive), (Span::from_secs(6), Some(Span::from_secs(2))));
         assert_eq!(Node::builder().silence(Span::from_secs(60)).session.connect_timeout, CONNECT_TIMEOUT);
+    }
+    #[test]
+    fn each_network_has_an_address_before_any_has_two() {
+        let at = |text: &str, interface, bits| {
+            let address: SocketAddr = format!("{text}:9").parse().unwrap();
+            (address, (interface, Prefix { address: address.ip(), bits }))
+        };
+        let all = vec![
+            at("192.0.2.1", 1, 24),
+            at("192.0.2.2", 1, 24),
+            at("198.51.100.1", 2, 24),
+            at("192.0.2.3", 3, 24),
+            at("203.0.113.7", 1, 24),
+        ];
+        let sorted: Vec<_> =
+            one_per_network_first(all.into_iter()).iter().map(|address| address.ip().to_string()).collect();
+        assert_eq!(sorted, ["192.0.2.1", "198.51.100.1", "192.0.2.3", "203.0.113.7", "192.0.2.2"]);
     }
 }

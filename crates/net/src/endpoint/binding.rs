@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -106,7 +106,13 @@ impl Binder {
     }
 
     fn bind(&self, place: &InterfaceAddress, port: u16) -> io::Result<Arc<BoundSocket>> {
-        let address = SocketAddr::new(place.address, port);
+        let address = match place.address {
+            // The zone of a link-local address is its interface.
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                SocketAddrV6::new(v6, port, 0, place.index).into()
+            }
+            other => SocketAddr::new(other, port),
+        };
         // Packets between two addresses of one machine take loopback, whatever their interfaces.
         let interface = (!place.loopback && !place.interface.is_empty()).then(|| place.interface.to_string());
         let udp = UdpSocket::bind(&BindTo { address, interface });

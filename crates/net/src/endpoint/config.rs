@@ -156,7 +156,9 @@ pub struct Target {
     pub node: PublicKey,
     /// Known addresses; the node announces others later.
     pub addresses: Vec<SocketAddr>,
-    /// Where these addresses come from, which decides whether private ones are tried.
+    /// Further addresses that the user typed for this call; all of them are tried.
+    pub typed: Vec<SocketAddr>,
+    /// Where the known addresses come from, which decides whether private ones are tried.
     pub named: Named,
     /// Share and secret of a ticket, if any.
     pub credential: Option<(ShareId, TicketSecret)>,
@@ -171,6 +173,6 @@ impl Target {
     #[must_use]
     pub fn new(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
         let named = Named::InList(Reaches::from_iter(addresses.iter().copied()));
-        Self { node, addresses, named, credential: None, pins: Vec::new(), relayed: 0 }
+        Self { node, addresses, typed: Vec::new(), named, credential: None, pins: Vec::new(), relayed: 0 }
     }
 }

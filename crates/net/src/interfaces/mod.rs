@@ -1,9 +1,11 @@
 //! Lists the addresses that this machine can send from, and reports changes.
 //!
 //! On Linux the kernel reports changes over netlink; elsewhere the list is read again every [`POLL_INTERVAL`]. The list leaves
-//! out interfaces that are down, Anabranch's own tunnels, bridges of containers and virtual machines, members of a bridge,
-//! and link-local addresses. A veth outside a bridge counts as an ordinary link.
+//! out interfaces that are down, Anabranch's own tunnels, bridges of containers and virtual machines, and members of a
+//! bridge. A veth outside a bridge counts as an ordinary link. Link-local addresses count where an interface has no
+//! others, as on a direct cable. Without netlink, as in some sandboxes, Linux is read from `/proc`.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use anabranch_engine::Prefix;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+#[cfg(target_os = "linux")]
+mod proc;
 #[cfg(target_os = "linux")]
 #[path = "netlink.rs"]
 mod system;
@@ -88,12 +92,30 @@ fn is_usable(link: &Link, ports: &[&Link]) -> bool {
     if link.bridge { leads_out } else { !named_for_containers }
 }
 
+/// Most interfaces that are used by a link-local address alone: a host of containers has hundreds.
+const MOST_BARE: usize = 4;
+
+/// True for an address of an interface that packets can be sent from.
+fn is_unicast(address: IpAddr) -> bool {
+    !(address.is_unspecified() || address.is_multicast())
+}
+
 /// True for addresses without meaning beyond their link.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_unspecified(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast(),
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
+}
+
+/// Keeps link-local addresses only where an interface has no others, and only if few interfaces are so.
+fn keep_bare_links(list: &mut Vec<InterfaceAddress>) {
+    let indices = |is_local: bool| -> BTreeSet<u32> {
+        list.iter().filter(|at| is_link_local(at.address) == is_local).map(|at| at.index).collect()
+    };
+    let bare: BTreeSet<u32> = &indices(true) - &indices(false);
+    let few = bare.len() <= MOST_BARE;
+    list.retain(|at| !is_link_local(at.address) || (few && bare.contains(&at.index)));
 }
 
 /// The current addresses of this machine.
@@ -102,6 +124,7 @@ fn is_link_local(address: IpAddr) -> bool {
 /// If the operating system cannot be queried.
 pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut list = system::list().await?;
+    keep_bare_links(&mut list);
     list.sort_by_key(|entry| (entry.index, entry.address));
     Ok(list)
 }
@@ -203,7 +226,26 @@ mod tests {
         let list = local_addresses().await.unwrap();
         let loopback = list.iter().find(|entry| entry.address == IpAddr::from([127, 0, 0, 1])).unwrap();
         assert!(loopback.loopback && loopback.prefix == 8, "{loopback:?}");
-        assert!(list.iter().all(|entry| !is_link_local(entry.address)));
+    }
+
+    #[test]
+    fn link_local_addresses_count_where_an_interface_has_no_others() {
+        let at = |index, address: &str| InterfaceAddress {
+            interface: format!("if{index}").into(),
+            index,
+            address: address.parse().unwrap(),
+            prefix: 64,
+            mtu: 1500,
+            loopback: false,
+            routes: Arc::from([]),
+        };
+        let mut list = vec![at(1, "192.0.2.1"), at(1, "fe80::1"), at(2, "fe80::2"), at(3, "169.254.3.4")];
+        keep_bare_links(&mut list);
+        let kept: Vec<String> = list.iter().map(|at| at.address.to_string()).collect();
+        assert_eq!(kept, ["192.0.2.1", "fe80::2", "169.254.3.4"]);
+        let mut pods: Vec<_> = (1..=20).map(|index| at(index, "fe80::9")).collect();
+        keep_bare_links(&mut pods);
+        assert!(pods.is_empty());
     }
 
     #[tokio::test]

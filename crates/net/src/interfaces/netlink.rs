@@ -17,7 +17,7 @@ use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage,
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_connection, new_multicast_connection};
 use tokio::task::JoinHandle;
 
-use super::{InterfaceAddress, Link, SETTLE, is_link_local, is_usable};
+use super::{InterfaceAddress, Link, SETTLE, is_unicast, is_usable, proc};
 
 /// Most routes kept for one interface, so that a router's full table does not fill our memory.
 const MAX_ROUTES: usize = 64;
@@ -25,44 +25,70 @@ const MAX_ROUTES: usize = 64;
 /// The kernel's table of local addresses, whose entries lead nowhere.
 const TABLE_LOCAL: u8 = 255;
 
+type Messages = Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send + Unpin>;
+
 /// Reports changes of interfaces, addresses and routes.
 pub(super) struct Changes {
-    messages: Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send + Unpin>,
-    connection: JoinHandle<()>,
+    /// `None` without netlink: then the list is read at intervals.
+    connection: Option<(Messages, JoinHandle<()>)>,
 }
 
 impl Changes {
     pub(super) fn subscribe() -> io::Result<Self> {
-        let (connection, _handle, messages) = new_multicast_connection(&[
+        let opened = new_multicast_connection(&[
             MulticastGroup::Link,
             MulticastGroup::Ipv4Ifaddr,
             MulticastGroup::Ipv6Ifaddr,
             MulticastGroup::Ipv4Route,
             MulticastGroup::Ipv6Route,
-        ])?;
-        let messages = Box::new(messages.map(|(message, _)| message));
-        Ok(Self { messages, connection: tokio::spawn(connection) })
+        ]);
+        let connection = match opened {
+            Ok((connection, _handle, messages)) => {
+                let messages: Messages = Box::new(messages.map(|(message, _)| message));
+                Some((messages, tokio::spawn(connection)))
+            }
+            Err(error) if proc::is_there() => {
+                tracing::warn!(
+                    "cannot open a netlink socket ({error}): changes of the network are noticed within {} s; \
+                     let this program open sockets of AF_NETLINK",
+                    super::POLL_INTERVAL.as_secs()
+                );
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { connection })
     }
 
     /// Waits for a change, and for those that follow immediately.
     pub(super) async fn next(&mut self) {
-        if self.messages.next().await.is_none() {
+        let Some((messages, _)) = &mut self.connection else {
+            return tokio::time::sleep(super::POLL_INTERVAL).await;
+        };
+        if messages.next().await.is_none() {
             // The connection is gone: no further changes are reported.
             return tokio::time::sleep(super::POLL_INTERVAL).await;
         }
-        while let Ok(Some(_)) = tokio::time::timeout(SETTLE, self.messages.next()).await {}
+        while let Ok(Some(_)) = tokio::time::timeout(SETTLE, messages.next()).await {}
     }
 }
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        self.connection.abort();
+        if let Some((_, connection)) = &self.connection {
+            connection.abort();
+        }
     }
 }
 
 /// All usable addresses.
 pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {
-    let (connection, handle, _messages) = new_connection()?;
+    let opened = new_connection();
+    let (connection, handle, _messages) = match opened {
+        Ok(opened) => opened,
+        Err(_) if proc::is_there() => return proc::list(),
+        Err(error) => return Err(error),
+    };
     let connection = tokio::spawn(connection);
     let result = ask(&handle).await.map_err(io::Error::other);
     connection.abort();
@@ -95,7 +121,7 @@ fn combine(
         let index = address.header.index;
         let (Some(link), Some(ip)) = (links.get(&index), read_address(address)) else { continue };
         let ports: Vec<&Link> = links.values().filter(|port| port.bridge_above == Some(index)).collect();
-        if is_link_local(ip) || !is_usable(link, &ports) {
+        if !is_unicast(ip) || !is_usable(link, &ports) {
             continue;
         }
         list.push(InterfaceAddress {

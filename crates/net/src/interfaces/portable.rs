@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anabranch_engine::Prefix;
 
-use super::{InterfaceAddress, Link, POLL_INTERVAL, is_link_local, is_usable};
+use super::{InterfaceAddress, Link, POLL_INTERVAL, is_unicast, is_usable};
 
 /// Reports a possible change at regular intervals, since the system does not report changes.
 pub(super) struct Changes;
@@ -32,7 +32,7 @@ pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {
             loopback: found.is_loopback(),
             ..Link::default()
         };
-        if is_link_local(found.ip()) || !is_usable(&link, &[]) {
+        if !is_unicast(found.ip()) || !is_usable(&link, &[]) {
             continue;
         }
         let (prefix, everything) = match &found.addr {

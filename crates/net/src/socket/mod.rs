@@ -62,6 +62,7 @@ struct Counters {
     receive_calls: AtomicU64,
     unreachable: AtomicU64,
     too_long: AtomicU64,
+    forbidden: AtomicU64,
     failed: AtomicU64,
 }
 
@@ -80,6 +81,8 @@ pub struct SocketStats {
     pub unreachable: u64,
     /// Datagrams too long for the interface or the path.
     pub too_long: u64,
+    /// Datagrams that this machine's firewall refused.
+    pub forbidden: u64,
     /// Datagrams that the system refused for another reason.
     pub failed: u64,
     /// Bytes of the send and receive buffer that the system granted.
@@ -138,7 +141,7 @@ impl UdpSocket {
         let state = UdpSocketState::new((&std).into())?;
         told_less(&std, to.address)?;
         let io = tokio::net::UdpSocket::from_std(std)?;
-        let local = io.local_addr()?;
+        let local = without_zone(io.local_addr()?);
         Ok(Self {
             io,
             state: RwLock::new(state),
@@ -234,12 +237,13 @@ impl UdpSocket {
         for (meta, filled) in metas[..count].iter().zip(filled) {
             let stride = meta.stride.max(1);
             datagrams += meta.len.div_ceil(stride) as u64;
-            *filled = Received { remote: meta.addr, len: meta.len, stride, ecn: ecn_of(meta.ecn) };
+            *filled =
+                Received { remote: without_zone(meta.addr), len: meta.len, stride, ecn: ecn_of(meta.ecn) };
         }
         for (meta, buffer) in metas[..count].iter().zip(buffers.iter()) {
             let (ecn, stride) = (ecn_of(meta.ecn), meta.stride.max(1));
             let contents = &buffer[..meta.len.min(buffer.len())];
-            let (local, remote) = (self.local, meta.addr);
+            let (local, remote) = (self.local, without_zone(meta.addr));
             self.taps.show(|| Seen { sent: false, local, remote, ecn, contents, stride });
         }
         self.counters.received.fetch_add(datagrams, Ordering::Relaxed);
@@ -259,6 +263,7 @@ impl UdpSocket {
             receive_calls: load(&self.counters.receive_calls),
             unreachable: load(&self.counters.unreachable),
             too_long: load(&self.counters.too_long),
+            forbidden: load(&self.counters.forbidden),
             failed: load(&self.counters.failed),
             buffers: (
                 socket.send_buffer_size().unwrap_or_default(),
@@ -328,6 +333,16 @@ impl UdpSocket {
             Err(error) if quinn_udp::is_msg_size_err(&error) => &self.counters.too_long,
             Err(error) if matches!(error.kind(), NetworkUnreachable | HostUnreachable | NetworkDown) => {
                 &self.counters.unreachable
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                if self.counters.forbidden.load(Ordering::Relaxed) == 0 {
+                    tracing::warn!(
+                        local = %self.local.ip(),
+                        "this machine's own firewall refuses packets (operation not permitted): let UDP out, \
+                         `nft list ruleset` or `iptables -S` shows the rules"
+                    );
+                }
+                &self.counters.forbidden
             }
             Err(_) => &self.counters.failed,
         };
@@ -411,6 +426,15 @@ fn told_less(socket: &impl std::os::fd::AsFd, local: SocketAddr) -> io::Result<(
 #[cfg(not(target_os = "linux"))]
 fn told_less<S>(_socket: &S, _local: SocketAddr) -> io::Result<()> {
     Ok(())
+}
+
+/// The address without the zone of a link-local one. The zone is always the interface of the socket, so routes and
+/// tickets do not have it.
+pub(crate) fn without_zone(mut address: SocketAddr) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut address {
+        v6.set_scope_id(0);
+    }
+    address
 }
 
 /// Adds to an error which port is taken, and what to do.

@@ -114,6 +114,9 @@ pub enum TicketError {
 }
 
 impl Ticket {
+    /// Most addresses of one node that are written.
+    pub const MAX_ADDRESSES: usize = MAX_ADDRESSES;
+
     /// The ticket as one line of text. It holds the secret: show it only to its intended recipient.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {

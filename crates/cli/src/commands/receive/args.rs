@@ -13,7 +13,7 @@ use crate::control::ControlOption;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;
 use crate::ui::out::Stream;
-use crate::values;
+use crate::values::{self, HostPort};
 
 /// How every ticket begins.
 const TICKET_PREFIX: &str = "anabranch1";
@@ -66,6 +66,12 @@ pub struct ReceiveArgs {
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
+    /// A further address of the sender; may be repeated
+    ///
+    /// Such as its address behind a router that forwards a port, or [fe80::1%eth0] over a direct cable [default port: that
+    /// of the ticket].
+    #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
+    pub addresses: Vec<HostPort>,
     /// Give up when the other end is silent on every path for this long; at first, 10 s at most
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = silence, help_heading = "Network")]
     pub timeout: Span,

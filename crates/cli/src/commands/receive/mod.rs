@@ -52,6 +52,8 @@ async fn fetch(
     let node = node.control(args.running.control.clone()).tap(capture.tap()).start().await?;
     interrupt::survive_file_size_limit();
     let dial = Dial::ticket(ticket);
+    let more = super::send::outside(&args.addresses, dial.port()).await?;
+    let dial = dial.addresses(more);
     let session = tokio::select! {
         biased;
         () = interrupt::requested() => return Err(fetch::stopped()),

@@ -1,0 +1,132 @@
+//! Addresses of all kinds between two network namespaces. Needs root; otherwise it reports a skipped test.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use common::netns::{Machines, Side, run};
+use common::programs::{PROGRAM, Running};
+
+/// Two machines joined by this many links; `None` where namespaces are unavailable.
+fn machines(test: &str, links: usize) -> Option<Machines> {
+    Machines::new(&vec![50; links]).map_err(|why| common::skip(test, &why)).ok()
+}
+
+/// Runs `ip` in a machine's namespace.
+fn ip(machines: &Machines, side: Side, line: &str) {
+    run("ip", &format!("-n {} {line}", machines.namespace_name(side))).unwrap();
+}
+
+/// Starts a test server on the far machine; returns it with its ticket.
+fn server(machines: &Machines) -> (Running, String) {
+    let mut command = machines.command(Side::Far, PROGRAM);
+    let mut server = Running::start(command.args(["bench", "server"]).stdin(Stdio::null()));
+    let mut line = String::new();
+    BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ticket = line.split_whitespace().last().expect("the line to paste").to_owned();
+    (server, ticket)
+}
+
+/// Runs a short test from the near machine.
+fn bench(machines: &Machines, ticket: &str, options: &[&str]) -> Output {
+    let mut client: Command = machines.command(Side::Near, PROGRAM);
+    client.args(["bench", "client", ticket, "--time", "1s"]).args(options).stdin(Stdio::null());
+    client.output().unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn link_local_addresses_carry_a_session_over_a_direct_cable() {
+    let Some(machines) = machines("link_local_addresses", 1) else { return };
+    for (only, words) in [("IPv6", None), ("IPv4", Some("169.254.9"))] {
+        for (side, host) in [(Side::Near, 1), (Side::Far, 2)] {
+            ip(&machines, side, "-4 address flush dev path0");
+            if let Some(net) = words {
+                ip(&machines, side, "-6 address flush dev path0");
+                ip(&machines, side, &format!("address add {net}.{host}/16 dev path0"));
+            }
+            common::programs::wait_for("an address that is not tentative", || {
+                let line = "address show dev path0 -tentative";
+                run("ip", &format!("-n {} {line}", machines.namespace_name(side))).unwrap().contains("inet")
+            });
+        }
+        let (_server, ticket) = server(&machines);
+        let output = bench(&machines, &ticket, &["--json"]);
+        assert!(output.status.success(), "{only}: {}", errors(&output));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let path = report["intervals"].as_array().unwrap().last().unwrap()["paths"][0]["remote"].to_string();
+        assert!(path.contains(words.unwrap_or("[fe80::")), "{only}: {path}");
+    }
+}
+
+#[test]
+fn the_own_firewall_and_a_small_mtu_are_named() {
+    let Some(machines) = machines("the_own_firewall", 1) else { return };
+    let (_server, ticket) = server(&machines);
+    let rules = "add table inet shut; add chain inet shut output { type filter hook output priority 0; }; \
+                 add rule inet shut output meta l4proto udp drop";
+    assert!(machines.command(Side::Near, "nft").arg(rules).status().unwrap().success());
+    let output = errors(&bench(&machines, &ticket, &[]));
+    assert!(output.contains("own firewall refuses packets from 10.77.1.1"), "{output}");
+    assert!(machines.command(Side::Near, "nft").arg("delete table inet shut").status().unwrap().success());
+    ip(&machines, Side::Near, "link set path0 mtu 1000");
+    let output = errors(&bench(&machines, &ticket, &[]));
+    assert!(output.contains("path0 carries packets of 1000 bytes at most"), "{output}");
+}
+
+#[test]
+fn a_rule_for_an_interface_that_is_not_there_is_reported() {
+    let Some(machines) = machines("a_rule_for_an_interface", 1) else { return };
+    let (_server, ticket) = server(&machines);
+    let output = bench(&machines, &ticket, &["--path-rule", "wlan*=backup", "--path-rule", "path0=primary"]);
+    let text = errors(&output);
+    assert!(output.status.success() && text.contains("no interface fits the rule `wlan*=backup`"), "{text}");
+    assert!(!text.contains("path0=primary"), "{text}");
+}
+
+#[test]
+fn a_ticket_has_an_address_of_every_network_and_the_sender_names_the_omitted_ones() {
+    let Some(machines) = machines("a_ticket_has_an_address_of_every_network", 2) else { return };
+    for host in 10..30 {
+        ip(&machines, Side::Far, &format!("address add 10.77.1.{host}/24 dev path0"));
+    }
+    let mut command = machines.command(Side::Far, PROGRAM);
+    command.args(["send", "/etc/hostname"]).stdin(Stdio::null());
+    let mut sender = Running::start(&mut command);
+    let mut ticket = String::new();
+    BufReader::new(sender.child.stdout.take().unwrap()).read_line(&mut ticket).unwrap();
+    machines.set_link((Side::Near, 0), false).unwrap();
+    let mut receiver = machines.command(Side::Near, PROGRAM);
+    let received =
+        receiver.args(["receive", ticket.trim(), "-", "--yes"]).stdin(Stdio::null()).output().unwrap();
+    assert!(received.status.success(), "{}", errors(&received));
+    sender.interrupt();
+    let (_, text) = sender.end();
+    assert!(text.contains("room for 16 addresses; left out: 10.77.1."), "{text}");
+}
+
+#[test]
+fn a_receiver_may_be_told_a_further_address() {
+    let Some(machines) = machines("a_receiver_may_be_told_a_further_address", 1) else { return };
+    let mut command = machines.command(Side::Far, PROGRAM);
+    let mut sender = Running::start(command.args(["send", "/etc/hostname"]).stdin(Stdio::null()));
+    let mut ticket = String::new();
+    BufReader::new(sender.child.stdout.take().unwrap()).read_line(&mut ticket).unwrap();
+    for (side, host) in [(Side::Near, 1), (Side::Far, 2)] {
+        ip(&machines, side, &format!("address add 10.88.1.{host}/24 dev path0"));
+        ip(&machines, side, &format!("address delete 10.77.1.{host}/24 dev path0"));
+    }
+    let receive = |options: &[&str]| {
+        let mut receiver = machines.command(Side::Near, PROGRAM);
+        receiver.args(["receive", ticket.trim(), "-", "--yes", "--timeout", "2s"]).args(options);
+        receiver.stdin(Stdio::null()).output().unwrap()
+    };
+    assert!(!receive(&[]).status.success());
+    let received = receive(&["--address", "10.88.1.2"]);
+    assert!(received.status.success(), "{}", errors(&received));
+}
