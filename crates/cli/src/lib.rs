@@ -44,7 +44,17 @@ pub fn main() -> ExitCode {
     let context = Context::new(&cli.global);
     ui::log::start(&context);
     let events = cli.command.events();
-    match commands::run(cli.command, &context) {
+    let outcome = commands::run(cli.command, &context);
+    for cap in anabranch_node::settle_caps() {
+        if !context.quiet {
+            let (left, all) = (ui::human::bytes(cap.left), ui::human::bytes(cap.bytes));
+            out::error(&format!(
+                "{left} of {all} left for {} until day {} of the month\n",
+                cap.pattern, cap.day
+            ));
+        }
+    }
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if failure.kind == Kind::ReaderGone => ExitCode::SUCCESS,
         Err(failure) => {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anabranch_net::{PathRule, PathRules};
-use anabranch_node::{parse_rule, read_rules};
+use anabranch_node::{caps_directory, has_lasting_cap, keep_caps, parse_rule, read_rules};
 use clap::Args;
 
 use crate::errors::Failure;
@@ -16,7 +16,8 @@ pub struct PathOptions {
     ///
     /// PATTERN is an interface (wwan0, wlan*), an address at either end (10.0.0.0/8), from:ADDRESS, to:ADDRESS,
     /// relay:KEY, relay:* or *. USE is primary, backup (while no primary path works), metered (while no other works) or
-    /// never. CAP limits the bytes of all such paths together, both ways, such as 500MB.
+    /// never. CAP limits the bytes of all such paths together, both ways, such as 500MB; 5GB/15 counts over all commands
+    /// and starts anew on the 15th of each month (UTC).
     #[arg(long = "path-rule", value_name = "RULE", value_parser = parse_rule, help_heading = "Network")]
     pub rules: Vec<PathRule>,
     /// A file of rules, which follow those of `--path-rule`
@@ -30,6 +31,27 @@ impl PathOptions {
     /// # Errors
     /// When the file cannot be read or has a mistake.
     pub fn rules(&self) -> Result<PathRules, Failure> {
+        Ok(keep_caps(self.read()?)?)
+    }
+
+    /// All rules, without what their caps have used before.
+    ///
+    /// # Errors
+    /// When the file cannot be read or has a mistake.
+    pub fn read(&self) -> Result<PathRules, Failure> {
         Ok(read_rules(&self.rules, self.file.as_deref())?)
+    }
+
+    /// The directory that [`Self::rules`] writes to, made if it is missing; `None` without a cap that lasts.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn caps_directory(&self) -> Result<Option<PathBuf>, Failure> {
+        let rules: Vec<PathRule> = self.read()?.iter().cloned().collect();
+        let directory = caps_directory().filter(|_| has_lasting_cap(&rules));
+        if let Some(directory) = &directory {
+            std::fs::create_dir_all(directory).map_err(|error| Failure::file("create", directory, &error))?;
+        }
+        Ok(directory)
     }
 }

@@ -610,3 +610,29 @@ fn a_file_that_is_already_there_with_other_content_stays_and_is_named() {
     assert!(received.status.success(), "{}", errors(&received));
     assert!(scratch.path("to/note (1).txt").exists());
 }
+
+#[test]
+fn a_used_up_cap_is_named_keeps_what_arrived_and_lasts_over_commands() {
+    let scratch = Scratch::new();
+    let (big, home) = (scratch.file("big", 12_000_000, 1), scratch.path("state"));
+    let sender = Sender::start(&[big.to_str().unwrap()]);
+    let receive = |cap: &str, to: &str| {
+        let mut receiver = program(&["receive", &sender.ticket, &scratch.text(to), "--yes"]);
+        receiver.args(["--timeout", "1s", "--retry", "2s", "--path-rule", &format!("*=metered:{cap}")]);
+        let begin = Instant::now();
+        let output = receiver.env("XDG_STATE_HOME", &home).stdin(Stdio::null()).output().unwrap();
+        (output, begin.elapsed())
+    };
+    let (first, took) = receive("4MB/15", "to");
+    let text = errors(&first);
+    assert!(text.contains("the cap of 4 MB for * is used up until day 15 of the month"), "{text}");
+    assert!(text.contains("what has arrived is kept") && took.as_secs_f64() > 2.0, "{took:?}: {text}");
+    assert!(text.contains(" of 4.00 MB left for * until day 15"), "{text}");
+    // Another command has nothing left, and one with a larger cap goes on.
+    let (second, _) = receive("4MB/15", "elsewhere");
+    assert_failed(&second, 3, &["the cap of 4 MB for * is used up"]);
+    let (third, _) = receive("30MB/15", "to");
+    assert!(third.status.success(), "{}", errors(&third));
+    assert!(errors(&third).contains("had been received before"), "{}", errors(&third));
+    assert_eq!(std::fs::read(scratch.path("to").join("big")).unwrap(), std::fs::read(&big).unwrap());
+}

@@ -45,8 +45,9 @@ pub use hold::{Held, Holding};
 pub use invitation::{Invitation, MOST_RELAYS_IN_TICKET};
 pub use node::{KeySource, Node, NodeBuilder, ONLY_HERE, USUAL_RELAYS, local_name, only_here};
 pub use paths::{
-    CapStatus, LeaveOutTable, NodeSession, PathStatus, RuleTable, RunningSessions, SessionPath, parse_rule,
-    parse_rules, parse_terms, read_rules, read_tables,
+    CapStatus, LastingCap, LeaveOutTable, NodeSession, PathStatus, RuleTable, RunningSessions, SessionPath,
+    caps_directory, has_lasting_cap, keep_caps, parse_rule, parse_rules, parse_terms, read_rules,
+    read_tables, settle_caps,
 };
 pub use relay::{
     Entry, Flow, Hosting, MOST_RELAYS, Peer, RelayChain, RelayConnection, RelayError, RelayPaths, RelayRoute,

@@ -162,7 +162,8 @@ fn lines(paths: &[SessionPath]) -> String {
         };
         let why = path.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
         let cap = path.cap.map_or_else(String::new, |cap| {
-            format!("; {} of {} left", human::bytes(cap.left), human::bytes(cap.bytes))
+            let until = cap.resets_on.map_or(String::new(), |day| format!(" until day {day} of the month"));
+            format!("; {} of {} left{until}", human::bytes(cap.left), human::bytes(cap.bytes))
         });
         format!(
             "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {} → {}  {through}{why}{cap}\n",

@@ -23,7 +23,16 @@ const RESERVE: u64 = 64 << 10;
 #[derive(Clone)]
 pub struct Meter {
     cap: u64,
-    left: Arc<AtomicU64>,
+    resets_on: Option<u8>,
+    shares: Arc<Shares>,
+}
+
+/// The division of a cap.
+struct Shares {
+    /// Bytes that no path here has reserved.
+    left: AtomicU64,
+    /// Of those, bytes that other programs use.
+    elsewhere: AtomicU64,
 }
 
 impl Meter {
@@ -34,7 +43,44 @@ impl Meter {
     #[must_use]
     pub fn new(cap: u64) -> Self {
         let cap = cap.max(Self::SMALLEST);
-        Self { cap, left: Arc::new(AtomicU64::new(cap - RESERVE)) }
+        let shares = Shares { left: AtomicU64::new(cap - RESERVE), elsewhere: AtomicU64::new(0) };
+        Self { cap, resets_on: None, shares: Arc::new(shares) }
+    }
+
+    /// The same cap, which starts anew on this day of each month; a driver keeps its use until then.
+    #[must_use]
+    pub fn resetting_on(self, day: u8) -> Self {
+        Self { resets_on: Some(day), ..self }
+    }
+
+    /// The day of the month on which it starts anew.
+    #[must_use]
+    pub fn resets_on(&self) -> Option<u8> {
+        self.resets_on
+    }
+
+    /// Bytes that paths here have used or reserved.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        (self.cap - RESERVE).saturating_sub(self.shares.left.load(Ordering::Relaxed))
+    }
+
+    /// Takes bytes that no path reserves; false if there are not so many.
+    #[must_use]
+    pub fn charge(&self, bytes: u64) -> bool {
+        let rest = |left: u64| left.checked_sub(bytes);
+        self.shares.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
+    }
+
+    /// Sets the bytes of the cap that other programs use.
+    pub fn set_elsewhere(&self, bytes: u64) {
+        self.shares.elsewhere.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Makes the whole cap available again, on its day of the month.
+    pub fn begin_anew(&self) {
+        self.shares.left.store(self.cap - RESERVE, Ordering::Relaxed);
+        self.set_elsewhere(0);
     }
 
     /// The cap in bytes.
@@ -46,7 +92,8 @@ impl Meter {
     /// Unreserved bytes.
     #[must_use]
     pub fn left(&self) -> u64 {
-        self.left.load(Ordering::Relaxed)
+        let Shares { left, elsewhere } = &*self.shares;
+        left.load(Ordering::Relaxed).saturating_sub(elsewhere.load(Ordering::Relaxed))
     }
 
     /// True when no further path can be opened under the cap.
@@ -58,23 +105,25 @@ impl Meter {
     /// True when both are the same cap.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.left, &other.left)
+        Arc::ptr_eq(&self.shares, &other.shares)
     }
 
     /// Takes up to `wanted` bytes, at most a quarter of the rest, and at least [`LEAST`] if available; otherwise nothing.
     fn take(&self, wanted: u64) -> u64 {
         let mut taken = 0;
         // The closure always returns a value, so the update cannot fail.
-        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            let most = wanted.min(left / 4).max(LEAST);
-            taken = if most <= left { most } else { 0 };
+        let elsewhere = self.shares.elsewhere.load(Ordering::Relaxed);
+        let _ = self.shares.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            let free = left.saturating_sub(elsewhere);
+            let most = wanted.min(free / 4).max(LEAST);
+            taken = if most <= free { most } else { 0 };
             Some(left - taken)
         });
         taken
     }
 
     fn give_back(&self, bytes: u64) {
-        self.left.fetch_add(bytes, Ordering::Relaxed);
+        self.shares.left.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -224,6 +273,20 @@ mod tests {
             let wasted = cap - total;
             assert!(wasted <= 4 * LEAST + RESERVE + cap / 10, "{wasted} of {cap} were never spent");
         }
+    }
+
+    #[test]
+    fn bytes_of_other_programs_are_not_handed_out() {
+        let meter = Meter::new(10_000_000).resetting_on(15);
+        meter.set_elsewhere(9_900_000);
+        assert!(meter.left() < 100_000 && meter.taken() == 0 && meter.resets_on() == Some(15));
+        let path = PathMeter::new(meter.clone(), (0, 0));
+        assert!(meter.taken() <= 100_000 && !path.is_used_up());
+        meter.set_elsewhere(20_000_000);
+        assert!(meter.is_used_up() && PathMeter::new(meter.clone(), (0, 0)).is_used_up());
+        drop(path);
+        meter.begin_anew();
+        assert_eq!((meter.taken(), meter.left()), (0, 10_000_000 - RESERVE));
     }
 
     #[test]

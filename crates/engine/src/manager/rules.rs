@@ -143,8 +143,13 @@ impl PathRules {
     /// The terms for a path from `place` to `remote`; primary without a cap if no rule fits.
     #[must_use]
     pub fn terms(&self, place: &PathOrigin, remote: SocketAddr) -> Terms {
-        let first = self.rules.iter().find(|rule| rule.pattern.fits(place, remote));
-        first.map(|rule| rule.terms.clone()).unwrap_or_default()
+        self.rule_for(place, remote).map(|rule| rule.terms.clone()).unwrap_or_default()
+    }
+
+    /// The rule that decides on a path from `place` to `remote`.
+    #[must_use]
+    pub fn rule_for(&self, place: &PathOrigin, remote: SocketAddr) -> Option<&PathRule> {
+        self.rules.iter().find(|rule| rule.pattern.fits(place, remote))
     }
 }
 

@@ -22,7 +22,7 @@ use serde::Deserialize;
 
 use crate::error::Error;
 
-/// Parses a rule in one word: `PATTERN=USE`, or `PATTERN=USE:CAP`.
+/// Parses a rule in one word: `PATTERN=USE`, `PATTERN=USE:CAP`, or `PATTERN=USE:CAP/DAY`.
 ///
 /// # Errors
 /// The mistake and the correct form.
@@ -33,14 +33,28 @@ pub fn parse_rule(text: &str) -> Result<PathRule, String> {
     Ok(PathRule { pattern: pattern.parse()?, terms: parse_terms(terms)? })
 }
 
-/// Parses the use of paths: `USE`, or `USE:CAP`.
+/// Parses the use of paths: `USE`, `USE:CAP`, or `USE:CAP/DAY`.
 ///
 /// # Errors
 /// The mistake.
 pub fn parse_terms(text: &str) -> Result<Terms, String> {
     let (usage, cap) = text.split_once(':').map_or((text, None), |(usage, cap)| (usage, Some(cap)));
     let priority = priority(usage)?;
-    Ok(Terms { priority, meter: cap.map(|cap| meter(priority, cap)).transpose()? })
+    let Some(cap) = cap else { return Ok(Terms { priority, meter: None }) };
+    let (cap, day) = cap.split_once('/').map_or((cap, None), |(cap, day)| (cap, Some(day)));
+    let day = day.map(|day| day.parse().map_err(|_| NO_DAY.to_owned())).transpose()?;
+    Ok(Terms { priority, meter: Some(resetting(meter(priority, cap)?, day)?) })
+}
+
+/// What a reset day has to be.
+const NO_DAY: &str = "a cap starts anew on a day of the month from 1 to 28";
+
+fn resetting(meter: Meter, day: Option<u8>) -> Result<Meter, String> {
+    match day {
+        None => Ok(meter),
+        Some(day @ 1..=28) => Ok(meter.resetting_on(day)),
+        Some(_) => Err(NO_DAY.to_owned()),
+    }
 }
 
 fn priority(name: &str) -> Result<Priority, String> {
@@ -81,6 +95,7 @@ pub struct RuleTable {
     #[serde(rename = "use")]
     usage: String,
     cap: Option<String>,
+    resets_on: Option<u8>,
 }
 
 /// The table `[leave_out]`.
@@ -141,6 +156,11 @@ fn read_rule(rule: &RuleTable) -> Result<PathRule, SettingsError> {
     let priority = priority(&rule.usage).map_err(|why| SettingsError::new("use", why))?;
     let meter = rule.cap.as_deref().map(|cap| meter(priority, cap)).transpose();
     let meter = meter.map_err(|why| SettingsError::new("cap", why))?;
+    if meter.is_none() && rule.resets_on.is_some() {
+        return Err(SettingsError::new("resets_on", "without a cap, nothing starts anew").hint("add `cap`"));
+    }
+    let meter = meter.map(|meter| resetting(meter, rule.resets_on)).transpose();
+    let meter = meter.map_err(|why| SettingsError::new("resets_on", why))?;
     Ok(PathRule { pattern, terms: Terms { priority, meter } })
 }
 

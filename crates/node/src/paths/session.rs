@@ -52,6 +52,8 @@ pub struct CapStatus {
     pub bytes: u64,
     /// The bytes not assigned to a path yet.
     pub left: u64,
+    /// The day of the month on which it starts anew, if its use is kept until then.
+    pub resets_on: Option<u8>,
 }
 
 /// A session and its paths through relays, which can change at run time. Clones are handles to the same session. A node
@@ -140,7 +142,11 @@ impl NodeSession {
             state: path.state.as_str().to_owned(),
             standing: path.standing.as_str().to_owned(),
             why: (path.standing != Standing::InUse).then(|| path.standing.to_string()),
-            cap: path.meter.map(|meter| CapStatus { bytes: meter.cap(), left: meter.left() }),
+            cap: path.meter.map(|meter| CapStatus {
+                bytes: meter.cap(),
+                left: meter.left(),
+                resets_on: meter.resets_on(),
+            }),
             rtt_ms: path.rtt.as_secs_f64() * 1e3,
             bytes: [path.stats.bytes_sent, path.stats.bytes_received],
             lost: path.stats.packets_lost,

@@ -49,7 +49,8 @@ pub fn confine(args: &ReceiveArgs) -> Result<Target, Failure> {
     let target = (!args.to_stdout()).then(|| args.target_path().to_owned());
     let control = args.running.control.as_deref().map(service::directory_of);
     let tidy = made.0.first().map(|directory| service::directory_of(directory));
-    let sandbox = Sandbox::writing(target.into_iter().chain(control));
+    let caps = args.paths_wanted.caps_directory()?;
+    let sandbox = Sandbox::writing(target.into_iter().chain(control).chain(caps));
     service::enter(&Sandbox { tidy: tidy.into_iter().collect(), ..sandbox });
     Ok(made)
 }

@@ -129,7 +129,9 @@ impl<'a> Fetcher<'a> {
             gone = show_waiting(counters, &mut self.display, self.start) => return Err(gone),
         };
         let reached = reached.map_err(|failure| match failure.kind {
-            Kind::Unreachable => lost.detail(format!("the sender was not found again within {patience}")),
+            Kind::Unreachable => {
+                lost.detail(format!("the sender was not found again within {patience}: {}", failure.message))
+            }
             _ => failure,
         })?;
         self.display.note("the sender is there again").map_err(|error| Failure::unheard(&error))?;

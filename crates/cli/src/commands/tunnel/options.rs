@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anabranch_engine::cc::RuleKind;
 use anabranch_net::{NodeKey, PathRules};
-use anabranch_node::{NodeBuilder, RelayRoute, keyfile, parse_rule};
+use anabranch_node::{NodeBuilder, RelayRoute, keep_caps, keyfile, parse_rule};
 use anabranch_service::http::{self, Door, HttpSettings};
 use anabranch_tunnel_io::client::session_config;
 use anabranch_tunnel_io::status::Status;
@@ -74,12 +74,12 @@ impl EndOptions {
         if all.granted.controllers.is_empty() {
             all.granted.controllers = file.controllers;
         }
-        let rules = self.paths_wanted.rules()?;
+        let rules = self.paths_wanted.read()?;
         let suppression = rules.suppression.or(file.rules.suppression);
         // The tunnel's own paths stay out of the tunnel.
         let own = parse_rule(&format!("{}=never", all.device.name())).into_iter();
         let rules = own.chain(rules.iter().cloned()).chain(file.rules.iter().cloned()).collect();
-        Ok((all, PathRules::new(rules).suppressing(suppression)))
+        Ok((all, keep_caps(PathRules::new(rules).suppressing(suppression))?))
     }
 
     /// This machine's key.
