@@ -7,6 +7,8 @@ mod server;
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::netns::{Machines, Side, run, three_links};
@@ -101,6 +103,27 @@ fn an_interrupted_download_says_so_and_goes_on_later() {
     let fetched = output(&scratch, &[&server.url("/file"), "--json"]);
     assert!(last_event(&fetched)["bytes_resumed"].as_u64().unwrap() > 500_000, "{:?}", last_event(&fetched));
     assert!(is_content(&scratch.path("to/file"), &content));
+}
+
+#[test]
+fn a_cap_holds_for_all_files_of_a_list() {
+    let (scratch, content) = (Scratch::new(), noise(SIZE, 10));
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = sent.clone();
+    let server = Server::start(move |request| {
+        let response = Response::right(request, &content);
+        if request.from.ip() == std::net::IpAddr::from([127, 0, 0, 3]) {
+            counted.fetch_add(response.body.len(), Ordering::SeqCst);
+        }
+        Response { rate: Some(4_000_000), ..response }
+    });
+    std::fs::write(scratch.path("list"), format!("{}\n{}\n", server.url("/a"), server.url("/b"))).unwrap();
+    let rule = "from:127.0.0.3=primary:2MB";
+    let words = ["-i", &scratch.text("list"), "--via", "127.0.0.2,127.0.0.3", "--path-rule", rule];
+    let fetched = output(&scratch, &words);
+    assert!(fetched.status.success(), "{}", errors(&fetched));
+    let sent = sent.load(Ordering::SeqCst);
+    assert!((1_000_000..=2_000_000).contains(&sent), "{sent} bytes");
 }
 
 /// Kills a download at these moments, in milliseconds after the last kill, until it is complete.
@@ -279,21 +302,21 @@ fn is_compared_with_aria2_and_curl_over_three_links() {
     let mut nginx = machines.command(Side::Far, "nginx");
     let nginx = Running::start(nginx.args(["-c", &scratch.text("nginx.conf")]));
     std::thread::sleep(Duration::from_secs(1));
-    let ceiling = 100.0 * 1448.0 / 1514.0;
-    for mirrors in [1, 3] {
+    let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let aria2 = text(&["aria2c", "-q", "-x16", "-s16", "--file-allocation=none", "-o", "got"]);
+    let aria2 = [aria2, vec!["--multiple-interface=path0,path1,path2".to_owned()]].concat();
+    let small = [&aria2[..], &["-k1M".to_owned()]].concat();
+    let fetch = text(&[common::programs::PROGRAM, "fetch", "-v", "-o", "got", "--force"]);
+    let curl = text(&["curl", "-s", "--interface", "path0", "-o", "got"]);
+    let programs = [("fetch", fetch), ("aria2", aria2), ("aria2 -k1M", small), ("curl", curl)];
+    for (last_rate, mirrors) in [(20, 1), (20, 3), (2, 1), (2, 3)] {
+        machines.shape(2, last_rate).unwrap();
+        let ceiling = f64::from(80 + last_rate) * 1448.0 / 1514.0;
         let urls: Vec<_> = (1..=mirrors).map(|last| format!("http://10.99.0.{last}:8080/file")).collect();
-        let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let links = "path0,path1,path2";
-        let aria2 = [
-            text(&["aria2c", "-q", "-x16", "-s16", "-k1M", "--file-allocation=none", "-o", "got"]),
-            vec![format!("--multiple-interface={links}")],
-            urls.clone(),
-        ];
-        let fetch = [text(&[common::programs::PROGRAM, "fetch", "-v", "-o", "got", "--force"]), urls.clone()];
-        let curl = text(&["curl", "-s", "--interface", "path0", "-o", "got", &urls[0]]);
-        let programs = [("fetch", fetch.concat()), ("aria2", aria2.concat()), ("curl", curl)];
-        for (name, words) in programs.iter().filter(|(name, _)| mirrors == 1 || *name != "curl") {
-            let (seconds, log) = timed(&machines, &scratch.path("to"), words);
+        for (name, words) in &programs {
+            let urls = if *name == "curl" { &urls[..1] } else { &urls };
+            let words = [&words[..], urls].concat();
+            let (seconds, log) = timed(&machines, &scratch.path("to"), &words);
             assert!(is_content(&scratch.path("to/got"), &content), "{name}");
             std::fs::remove_file(scratch.path("to/got")).unwrap();
             let rate = size as f64 * 8.0 / 1e6 / seconds;
@@ -308,7 +331,7 @@ fn is_compared_with_aria2_and_curl_over_three_links() {
                 .to_owned();
             let share = rate / ceiling;
             common::say(&format!(
-                "{mirrors} mirrors, {name}: {seconds:.1} s, {rate:.1} Mbit/s, {share:.3} of the sum {last}"
+                "50/30/{last_rate}, {mirrors} mirrors, {name}: {seconds:.1} s, {rate:.1} Mbit/s, {share:.3} of the sum {last}"
             ));
         }
     }

@@ -13,6 +13,7 @@ mod whole;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anabranch_wire::{Span, Time};
@@ -66,8 +67,8 @@ pub struct RouteUse {
 pub struct Options {
     /// All routes; at least one.
     pub routes: Vec<RouteUse>,
-    /// Bytes that may be fetched under each cap.
-    pub caps: Vec<u64>,
+    /// Bytes that may still be fetched under each cap; each download takes its bytes from there.
+    pub caps: Vec<Arc<AtomicU64>>,
     /// Most connections of one source.
     pub connections: usize,
     /// Most bits a second in all.
@@ -156,6 +157,14 @@ enum Ended {
 impl From<FetchError> for Ended {
     fn from(error: FetchError) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl Options {
+    /// Bytes that may still be fetched over a route.
+    fn left(&self, route: usize) -> u64 {
+        let cap = self.routes[route].cap.map(|cap| self.caps[cap].load(Ordering::Relaxed));
+        cap.unwrap_or(u64::MAX)
     }
 }
 

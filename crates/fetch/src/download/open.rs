@@ -74,7 +74,7 @@ impl Opening {
         });
         let mut pending = JoinSet::new();
         for (index, (source, route)) in sources.into_iter().enumerate() {
-            if context.options.routes[route].cap.is_some_and(|cap| context.options.caps[cap] < PROBE) {
+            if context.options.left(route) < PROBE {
                 continue;
             }
             let opened = Opened { source, route, index };

@@ -51,7 +51,8 @@ impl Context<'_> {
         let mut received = resumed.clone();
         received.insert(0..part.bytes.len() as u64);
         let resumed = resumed.total();
-        let planner = Planner::new(part.size, received, self.options.caps.clone());
+        let caps = self.options.caps.iter().map(|cap| cap.load(Ordering::Relaxed)).collect();
+        let planner = Planner::new(part.size, received, caps);
         let shared = Shared {
             planner: Mutex::new(planner),
             store,
@@ -135,7 +136,10 @@ impl Run<'_> {
             most_lanes: self.context.options.connections,
         };
         opened.source.set_version(part.version);
-        let id = self.shared.planner().add_source(terms, self.context.now());
+        let mut planner = self.shared.planner();
+        let id = planner.add_source(terms, self.context.now());
+        planner.spend(id, part.bytes.len() as u64);
+        drop(planner);
         self.active.push(Arc::new(Active {
             source: opened.source.clone(),
             id,
@@ -282,6 +286,9 @@ impl Run<'_> {
         self.lanes.shutdown().await;
         // Its outcome does not matter: the journal is written once more, or removed.
         self.saved().await;
+        for (cap, left) in self.context.options.caps.iter().zip(self.shared.planner().caps()) {
+            cap.store(*left, Ordering::Relaxed);
+        }
         let journal = self.journal();
         let (context, resumed) = (self.context, self.resumed);
         let shared = Arc::into_inner(self.shared);

@@ -113,6 +113,19 @@ impl Planner {
         SourceId(self.sources.len() - 1)
     }
 
+    /// Counts bytes that a source sent before it took part.
+    pub fn spend(&mut self, source: SourceId, bytes: u64) {
+        if let Some(cap) = self.sources[source.0].terms.cap {
+            self.caps[cap] = self.caps[cap].saturating_sub(bytes);
+        }
+    }
+
+    /// Bytes that may still be fetched under each cap.
+    #[must_use]
+    pub fn caps(&self) -> &[u64] {
+        &self.caps
+    }
+
     /// Bytes that have come.
     #[must_use]
     pub fn received(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! The journal of an unfinished file: a small JSON file that is replaced as a whole.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -72,7 +72,12 @@ impl Journal {
         let mut name = path.as_os_str().to_owned();
         name.push("-new");
         let text = serde_json::to_vec(self).map_err(io::Error::other)?;
-        let mut file = File::create(&name)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        // Addresses may contain secrets.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&name)?;
         file.write_all(&text)?;
         file.sync_data()?;
         std::fs::rename(&name, path)

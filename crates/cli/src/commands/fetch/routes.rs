@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use anabranch_fetch::{Job, Outlet, Route, RouteUse};
 use anabranch_net::interfaces::{InterfaceAddress, local_addresses};
@@ -17,7 +18,7 @@ use crate::errors::{Failure, Kind};
 /// Routes, and what they need to stay open.
 pub(super) struct Routes {
     pub(super) routes: Vec<RouteUse>,
-    pub(super) caps: Vec<u64>,
+    pub(super) caps: Vec<Arc<AtomicU64>>,
     node: Option<Node>,
     /// Why an exit is not dialed any more.
     lost: tokio::sync::Mutex<mpsc::Receiver<Failure>>,
@@ -48,7 +49,7 @@ impl Routes {
             let mut outlets =
                 Outlets { rules: rules.clone(), meters: Vec::new(), remote: servers(jobs).await };
             found.routes = outlets.find(&args.via).await?;
-            found.caps = outlets.meters.iter().map(Meter::cap).collect();
+            found.caps = outlets.meters.iter().map(|meter| Arc::new(meter.cap().into())).collect();
         }
         if !args.exits.is_empty() {
             found.add_exits(args, rules).await?;
