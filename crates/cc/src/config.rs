@@ -12,6 +12,8 @@ pub enum RuleKind {
     Combined,
     /// CUBIC; paths of a group share its growth and its losses (RFC 9438).
     Cubic,
+    /// CUBIC with a short queue of its own, which losses on the wire do not slow down.
+    Auto,
     /// Linked increases (RFC 6356), MPTCP's two-path form [P1].
     Lia,
     /// MPTCP's rule for any number of paths, by linear scan [P1].
@@ -38,10 +40,11 @@ pub enum RuleKind {
 
 impl RuleKind {
     /// Every rule, in the order of this enumeration.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Reno,
         Self::Combined,
         Self::Cubic,
+        Self::Auto,
         Self::Lia,
         Self::Mptcp,
         Self::Ewtcp,
@@ -62,6 +65,7 @@ impl RuleKind {
             Self::Reno => "reno",
             Self::Combined => "combined",
             Self::Cubic => "cubic",
+            Self::Auto => "auto",
             Self::Lia => "lia",
             Self::Mptcp => "mptcp",
             Self::Ewtcp => "ewtcp",

@@ -11,11 +11,12 @@ use anabranch_prefetch::prefetch;
 use anabranch_wire::{PathId, Rate, Span, Time};
 use smallvec::SmallVec;
 
+use crate::auto::{Advice, Auto, View};
 use crate::bbr::Bbr;
 use crate::config::{Config, RuleKind};
 use crate::rtt::{RtoBounds, RttEstimator};
 use crate::rules::{self, Acked, Group, Member, Memory};
-use crate::sample::AckSample;
+use crate::sample::{AckSample, LossCause};
 use crate::slow_start::{HyStart, Verdict};
 use crate::window::{Gain, Window};
 
@@ -40,7 +41,7 @@ pub struct Controller {
     pub(crate) epoch: u64,
     /// Room for [`Self::group_of`].
     members: Vec<Member>,
-    /// Under `cubic`: whether some group has several paths.
+    /// Under `cubic` and `auto`: whether some group has several paths.
     pub(crate) cubic_groups: bool,
 }
 
@@ -56,6 +57,8 @@ pub(crate) struct Path {
     pub(crate) rto: Span,
     /// Sets the window instead of a rule, under `bbr`.
     pub(crate) model: Option<Box<Bbr>>,
+    /// Guides `cubic`, under `auto`.
+    pub(crate) auto: Option<Box<Auto>>,
     pub(crate) group: u32,
 }
 
@@ -101,9 +104,20 @@ impl Controller {
         let rto = RtoBounds::default().min;
         let modelled = self.config.rule == RuleKind::Bbr;
         let model = modelled.then(|| Box::new(Bbr::new(bytes, mss, now, u64::from(path.0))));
+        let auto = (self.config.rule == RuleKind::Auto).then(|| Box::new(Auto::new(now)));
         self.ids.push(path);
         self.paths.reserve_exact(1);
-        self.paths.push(Path { group: 0, mss, in_flight: 0, last_sent: now, rtt: None, rto, window, model });
+        self.paths.push(Path {
+            group: 0,
+            mss,
+            in_flight: 0,
+            last_sent: now,
+            rtt: None,
+            rto,
+            window,
+            model,
+            auto,
+        });
         self.epoch += 1;
         self.note_cubic_groups();
     }
@@ -134,8 +148,8 @@ impl Controller {
     fn note_cubic_groups(&mut self) {
         let shares_group =
             |(index, path): (usize, &Path)| self.paths[..index].iter().any(|other| other.group == path.group);
-        self.cubic_groups =
-            self.config.rule == RuleKind::Cubic && self.paths.iter().enumerate().any(shares_group);
+        self.cubic_groups = matches!(self.config.rule, RuleKind::Cubic | RuleKind::Auto)
+            && self.paths.iter().enumerate().any(shares_group);
     }
 
     /// The share of its group's growth that a path gets under `cubic`: 1/Σ(r_min/r_j), over the round-trip times r_j of
@@ -201,17 +215,42 @@ impl Controller {
         let owner = self.owner(index);
         self.paths[owner].window.memory.on_acked(sample.acked_bytes);
         let factor = self.watch_slow_start(owner, sample);
+        let advice = self.advice(index, sample);
         if self.paths[owner].window.reduced_since(sample.now - sample.rtt) {
             return;
         }
         if std::mem::take(&mut self.paths[owner].window.timed_out) {
             self.epoch += 1;
         }
-        if sample.window_limited {
-            self.grow(owner, index, sample, factor);
-        } else {
-            self.paths[owner].window.memory.pause(sample.now);
+        match advice {
+            Advice::Hold => {}
+            _ if !sample.window_limited => self.paths[owner].window.memory.pause(sample.now),
+            Advice::Probe(share) => {
+                let bytes = self.paths[owner].window.bytes + share * sample.acked_bytes as f64;
+                self.paths[owner].window.memory.restart();
+                self.resize(owner, bytes);
+            }
+            _ => self.grow(owner, index, sample, factor),
         }
+    }
+
+    /// Under `auto`, what the ack does to the path's window; reductions are done already.
+    fn advice(&mut self, index: usize, sample: &AckSample) -> Advice {
+        let Path { mss, ref window, ref mut auto, .. } = self.paths[index];
+        let Some(auto) = auto else { return Advice::Grow };
+        let view = View { window: window.bytes, mss, slow_start: window.in_slow_start() };
+        let advice = auto.on_ack(sample, &view);
+        match advice {
+            Advice::Shrink(bytes) => self.shrink(index, bytes, sample.now),
+            Advice::TakeBack => {
+                self.paths[index].window.undo();
+                self.resize(index, self.paths[index].window.bytes);
+                self.epoch += 1;
+            }
+            Advice::Restart => self.paths[index].window.memory.restart(),
+            Advice::Grow | Advice::Probe(_) | Advice::Hold => {}
+        }
+        advice
     }
 
     /// Handles a change of the path that returns the acks of `path`. Round-trip times before and after are not comparable: a
@@ -221,6 +260,9 @@ impl Controller {
         let owner = self.owner(index);
         if let Some(hystart) = &mut self.paths[owner].window.hystart {
             *hystart = HyStart::new();
+        }
+        if let Some(auto) = &mut self.paths[index].auto {
+            auto.on_return_path_changed();
         }
     }
 
@@ -290,6 +332,13 @@ impl Controller {
         let others =
             self.paths.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
         others.fold(bytes, |left, other| left.saturating_sub(other.in_flight))
+    }
+
+    /// What the path's losses come from, as `auto` judges.
+    #[must_use]
+    pub fn loss_cause(&self, path: PathId) -> LossCause {
+        let auto = self.index(path).and_then(|index| self.paths[index].auto.as_ref());
+        auto.map_or(LossCause::Queues, |auto| auto.loss_cause())
     }
 
     /// Bytes at which the path's slow start ends; `u64::MAX` before the first loss.

@@ -9,6 +9,7 @@
 //! over the windows and round-trip times of a *group*: paths that count as one flow because they may share a
 //! bottleneck. `bbr` models each path instead.
 
+mod auto;
 mod bbr;
 mod config;
 mod controller;
@@ -22,4 +23,4 @@ mod window;
 pub use config::{Config, RuleKind, UnknownRule};
 pub use controller::Controller;
 pub use rtt::{RtoBounds, RttEstimator};
-pub use sample::{AckSample, LossEvent};
+pub use sample::{AckSample, LossCause, LossEvent};

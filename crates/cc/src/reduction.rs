@@ -7,6 +7,7 @@
 
 use anabranch_wire::{PathId, Time};
 
+use crate::auto::View;
 use crate::bbr::Bbr;
 use crate::controller::{Controller, Path};
 use crate::rules;
@@ -59,9 +60,15 @@ impl Controller {
         if let Some(lowered) = self.model(index, |bbr| bbr.on_loss(event)) {
             return lowered;
         }
+        if let Some(auto) = &mut self.paths[index].auto {
+            auto.on_lost(event.lost_bytes as f64);
+        }
         let owner = self.owner(index);
         if self.paths[owner].window.reduced_since(event.sent_at) {
             self.take_off_overshoot(owner, event.lost_bytes);
+            return false;
+        }
+        if self.spare(index, event) {
             return false;
         }
         let rule = rules::rule(self.config.rule);
@@ -70,10 +77,14 @@ impl Controller {
         let left = self.left_by_loss(owner);
         let bytes = self.bounded(left, self.paths[owner].mss);
         let window = &mut self.paths[owner].window;
+        let share = (bytes / window.bytes).min(1.0);
         window.bytes = bytes.min(window.bytes);
         window.left();
         window.leave_slow_start();
         window.reduced_at = Some(event.now);
+        if let Some(auto) = &mut self.paths[owner].auto {
+            auto.on_reduced(event.now, share);
+        }
         self.take_off_overshoot(owner, event.lost_bytes);
         self.epoch += 1;
         if spill != 1.0 {
@@ -83,6 +94,33 @@ impl Controller {
             self.share_loss(owner, event);
         }
         true
+    }
+
+    /// Under `auto`, handles a loss that is no congestion; false for all others.
+    fn spare(&mut self, index: usize, event: &LossEvent) -> bool {
+        let Path { mss, ref window, ref mut auto, .. } = self.paths[index];
+        let Some(auto) = auto else { return false };
+        if event.lost_bytes == 0 {
+            return false;
+        }
+        let view = View { window: window.bytes, mss, slow_start: window.in_slow_start() };
+        let Some(left) = auto.spare(event.now, &view) else { return false };
+        if left < window.bytes {
+            self.resize(index, left);
+            let window = &mut self.paths[index].window;
+            window.ssthresh = window.ssthresh.min(window.bytes);
+        }
+        true
+    }
+
+    /// Under `auto`, shrinks a window for its queue, in a way that can be undone.
+    pub(crate) fn shrink(&mut self, index: usize, bytes: f64, now: Time) {
+        self.left_by_loss(index);
+        self.resize(index, bytes);
+        let window = &mut self.paths[index].window;
+        window.leave_slow_start();
+        window.reduced_at = Some(now);
+        self.epoch += 1;
     }
 
     /// Reduces the window further if slow start overshot. Slow start doubles the window until a loss is noticed, a

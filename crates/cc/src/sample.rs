@@ -1,5 +1,7 @@
 //! The scoreboard's input to the controller.
 
+use std::fmt;
+
 use anabranch_wire::{Rate, Span, Time};
 
 /// The contents of an ack for one path. An ack frame that covers many packets is one sample.
@@ -36,4 +38,23 @@ pub struct LossEvent {
     pub in_flight: u64,
     /// When the newest of the lost (or marked) packets was sent.
     pub sent_at: Time,
+}
+
+/// What the losses of a path come from, as `auto` judges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LossCause {
+    /// Full queues: each episode of losses reduces the window. Always so under other rules.
+    #[default]
+    Queues,
+    /// The wire: losses do not reduce the window below what the delivery rate needs.
+    Wire,
+}
+
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Queues => "full queues",
+            Self::Wire => "the wire",
+        })
+    }
 }

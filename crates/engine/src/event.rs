@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use anabranch_cc::LossCause;
 use anabranch_wire::{ForeignText, PathId, Pid, ResetToken, StreamId};
 
 use crate::bottleneck::GroupReason;
@@ -82,6 +83,8 @@ pub enum PathChange {
         /// The evidence.
         reason: GroupReason,
     },
+    /// The window rule `auto` found another cause of its losses.
+    Losses(LossCause),
     /// Its use changed, or the reason why it carries nothing.
     Standing(Standing),
     /// Its route changed.

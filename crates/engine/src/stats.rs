@@ -1,5 +1,6 @@
 //! Numbers about a session and its paths, taken as values.
 
+use anabranch_cc::LossCause;
 use anabranch_wire::{PathId, PathUse, Rate, Span};
 
 use crate::manager::{Meter, Standing};
@@ -36,6 +37,8 @@ pub struct PathInfo {
     pub delivery_rate: Rate,
     /// Largest UDP payload in use.
     pub mtu: u16,
+    /// What its losses come from, as the window rule `auto` judges.
+    pub loss_cause: LossCause,
     /// Paths with the same number are coupled by congestion control.
     pub group: u32,
     /// Reliability from receiver reports, 1 without any (MPMTP-AR [R6]).

@@ -47,7 +47,7 @@ pub(crate) enum Memory {
 impl Memory {
     pub(crate) fn new(kind: RuleKind) -> Self {
         match kind {
-            RuleKind::Cubic => Self::Cubic(Cubic::default()),
+            RuleKind::Cubic | RuleKind::Auto => Self::Cubic(Cubic::default()),
             RuleKind::Olia => Self::Olia(Intervals::default()),
             _ => Self::None,
         }
@@ -112,8 +112,8 @@ impl Memory {
 
 pub(crate) fn rule(kind: RuleKind) -> &'static dyn Rule {
     match kind {
-        // `cubic` uses its memory and `bbr` its model instead of a rule.
-        RuleKind::Reno | RuleKind::Cubic | RuleKind::Bbr => &reno::Reno,
+        // `cubic` and `auto` use their memory and `bbr` its model instead of a rule.
+        RuleKind::Reno | RuleKind::Cubic | RuleKind::Auto | RuleKind::Bbr => &reno::Reno,
         RuleKind::Combined => &combined::Combined,
         RuleKind::Lia => &lia::Lia,
         RuleKind::Mptcp => &mptcp::Mptcp,

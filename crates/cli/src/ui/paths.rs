@@ -147,6 +147,7 @@ pub mod test {
             in_flight: 0,
             delivery_rate: Rate::ZERO,
             mtu: 1452,
+            loss_cause: Default::default(),
             group: 0,
             reliability: 1.0,
             stats,

@@ -1,5 +1,6 @@
 //! The delivery rate of a path, from samples.
 
+use anabranch_cc::LossCause;
 use anabranch_wire::{Rate, Span};
 
 /// The delivery rate of a path, and losses that may be spurious.
@@ -10,6 +11,8 @@ pub(crate) struct Delivery {
     drain_rate: Rate,
     /// Packets of the latest loss episode that have not arrived since.
     unproved_losses: u64,
+    /// What losses come from, as last reported.
+    loss_cause: LossCause,
 }
 
 impl Delivery {
@@ -44,6 +47,11 @@ impl Delivery {
     /// Records lost packets, which begin an episode or belong to the latest one.
     pub(crate) fn on_lost(&mut self, packets: u64, begins_episode: bool) {
         self.unproved_losses = if begins_episode { packets } else { self.unproved_losses + packets };
+    }
+
+    /// Records what losses come from; true if that has changed.
+    pub(crate) fn set_loss_cause(&mut self, cause: LossCause) -> bool {
+        std::mem::replace(&mut self.loss_cause, cause) != cause
     }
 
     /// Records packets that count as lost but arrived; true when all packets of the episode have.

@@ -295,6 +295,10 @@ impl<P: Payload> Flight<P> {
         let begins_episode = self.cc.on_loss(path.id(), &LossEvent { now, lost_bytes, in_flight, sent_at });
         path.stats_mut().congestion_events += u64::from(begins_episode);
         path.delivery_mut().on_lost(losses.packets, begins_episode);
+        let cause = self.cc.loss_cause(path.id());
+        if path.delivery_mut().set_loss_cause(cause) {
+            self.out.tell(path.id(), PathChange::Losses(cause));
+        }
     }
 
     /// Queues the contents of lost packets again. Probes of the path MTU do not count as losses.

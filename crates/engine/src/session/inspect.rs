@@ -66,6 +66,7 @@ impl<P: Payload> Session<P> {
             in_flight: path.board().pipe(),
             delivery_rate: path.delivery().rate(),
             mtu: path.mtu().current(),
+            loss_cause: cc.loss_cause(path.id()),
             group: cc.group(path.id()),
             reliability: path.feedback().reliability(),
             stats: PathStats {

@@ -9,6 +9,10 @@ macro_rules! builtin {
 }
 
 builtin![
+    "auto-deep-queue",
+    "auto-far",
+    "auto-lossy",
+    "auto-neighbour",
     "bench-fattree",
     "detectors",
     "detectors-reverse",

@@ -290,6 +290,7 @@ impl Core {
                 self.limit_mtu(session, path, *route);
             }
             PathChange::Standing(standing) => tracing::info!(%path, "{standing}"),
+            PathChange::Losses(cause) => tracing::info!(%path, "losses come from {cause}"),
             PathChange::Closed(_)
             | PathChange::Suspect
             | PathChange::Failed

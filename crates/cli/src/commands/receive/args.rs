@@ -8,6 +8,7 @@ use anabranch_wire::Span;
 use clap::Args;
 
 use crate::capture::CaptureOptions;
+use crate::commands::bench::Tuning;
 use crate::context::OUTPUT;
 use crate::control::ControlOption;
 use crate::errors::Failure;
@@ -78,6 +79,9 @@ pub struct ReceiveArgs {
     /// When all paths are lost, look for the sender for this long and continue; 0 to give up
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
     pub retry: Span,
+    /// Scheduler and congestion control.
+    #[command(flatten)]
+    pub tuning: Tuning,
     /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,

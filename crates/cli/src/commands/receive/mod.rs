@@ -48,7 +48,10 @@ async fn fetch(
     ticket: &Ticket,
     context: &Context,
 ) -> Result<(), Failure> {
-    let node = Node::builder().silence(args.timeout).path_rules(args.paths_wanted.rules()?);
+    let node = Node::builder()
+        .session(args.tuning.config())
+        .silence(args.timeout)
+        .path_rules(args.paths_wanted.rules()?);
     let node = node.control(args.running.control.clone()).tap(capture.tap()).start().await?;
     interrupt::survive_file_size_limit();
     let dial = Dial::ticket(ticket);

@@ -16,6 +16,7 @@ use anabranch_wire::Span;
 use clap::Args;
 
 use crate::capture::{Capture, CaptureOptions};
+use crate::commands::bench::Tuning;
 use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, describe, printable};
@@ -93,6 +94,9 @@ pub struct SendArgs {
     /// Controllers that grant more relays.
     #[command(flatten)]
     pub control: ControllerOptions,
+    /// Scheduler and congestion control.
+    #[command(flatten)]
+    pub tuning: Tuning,
     /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
@@ -210,7 +214,7 @@ async fn offer(
     let stop = interrupt::requested();
     let access = TicketShare::new(Some(args.expires))?;
     let node = args.control.node().key(args.key.clone()).relays(args.relays.clone()).port(args.port);
-    let node = node.silence(PATIENCE).path_rules(args.paths_wanted.rules()?);
+    let node = node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.paths_wanted.rules()?);
     let node = node.access(Access::by_ticket(access.clone())).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);

@@ -1,0 +1,139 @@
+//! Whether the losses of a path are congestion, judged by evidence.
+//!
+//! A full queue loses packets at its longest delay, always at about the same window, and the more the faster the path is
+//! driven. Losses on the wire come at any delay and any window, as a constant share. So a loss is evidence
+//!
+//! - *against* congestion, if no queue was there, although a quarter more than the window had arrived in a round trip before; or if the queue was shorter than half of the longest recent one;
+//! - *for* congestion, if the queue was longer than that;
+//! - *for* congestion, strongly, if a round trip lost much more than the usual share: a short queue or a policer.
+//!
+//! The balance is bounded, so it turns within a few losses.
+
+use anabranch_wire::{Span, Time};
+
+use super::recent::Largest;
+
+/// The balance at which losses are no congestion, and the most it reaches.
+const VERDICT: i32 = 3;
+const MOST: i32 = 6;
+/// What evidence for congestion takes away.
+const QUEUED: i32 = 2;
+/// The weight of the past in the usual share of losses, after each round trip.
+const FADING: f64 = 7.0 / 8.0;
+/// Standard deviations, and share of the window, by which a round trip exceeds the usual losses.
+const DEVIATIONS: f64 = 4.0;
+const EXCESS: f64 = 0.03;
+/// Lost packets of a round trip that are never an excess.
+const FEW: f64 = 2.0;
+/// No link that is worth using loses more than this.
+const WORST: f64 = 0.08;
+/// A window this much smaller than what arrived in a recent round trip shows that a loss has another cause.
+const SMALLER: f64 = 0.8;
+/// The share of a round trip that slow start may lose on the wire.
+const IN_SLOW_START: f64 = 0.03;
+
+/// A loss, as the judge sees it. Volumes are in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loss {
+    pub(super) window: f64,
+    pub(super) mss: f64,
+    /// What the path delivers in its least round trip.
+    pub(super) proven: f64,
+    pub(super) slow_start: bool,
+    /// The least round trip, the queueing delay before the loss, and the delay that counts as none.
+    pub(super) base: Span,
+    pub(super) queue: Span,
+    pub(super) noise: Span,
+}
+
+/// The evidence on one path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses {
+    balance: i32,
+    /// Whether the current round trip has given its evidence.
+    judged: bool,
+    /// Bytes lost in the current round trip.
+    lost: f64,
+    /// Fading sums of bytes lost, of bytes sent, and of loss reports.
+    usual: [f64; 3],
+    /// The longest recent round trip, in seconds.
+    longest: Largest,
+}
+
+impl Losses {
+    /// True if losses are not congestion.
+    pub(super) fn are_random(&self) -> bool {
+        self.balance >= VERDICT
+    }
+
+    /// Ends a round trip in which `acked` bytes arrived, the quickest after `least`.
+    pub(super) fn end_round(&mut self, now: Time, acked: f64, least: Span) {
+        let lost = std::mem::take(&mut self.lost);
+        self.judged = false;
+        self.usual = self.usual.map(|sum| sum * FADING);
+        self.usual[0] += lost;
+        self.usual[1] += acked + lost;
+        self.longest.add(now, least.as_secs_f64());
+    }
+
+    /// Records lost bytes, reported together.
+    pub(super) fn on_lost(&mut self, bytes: f64) {
+        self.lost += bytes;
+        self.usual[2] += 1.0;
+    }
+
+    /// Judges a loss that is recorded already; true if it is no congestion. Nothing speaks against congestion while `trusted`
+    /// is false.
+    pub(super) fn spare(&mut self, loss: &Loss, trusted: bool) -> bool {
+        if self.is_excess(loss) {
+            self.refute();
+            return false;
+        }
+        let has_queue = loss.queue > loss.noise;
+        if loss.slow_start {
+            self.weigh(i32::from(!has_queue && self.balance < VERDICT - 1));
+            return !has_queue;
+        }
+        let longest = self.longest.get() - loss.base.as_secs_f64();
+        let far = loss.queue.as_secs_f64() * 2.0 < longest;
+        let small = loss.window < SMALLER * loss.proven;
+        let evidence = match has_queue {
+            false if small => 1,
+            true if far => 1,
+            true if !self.are_random() => -QUEUED,
+            _ => 0,
+        };
+        self.weigh(if trusted { evidence } else { evidence.min(0) });
+        self.are_random()
+    }
+
+    /// Records a loss behind another flow's queue.
+    pub(super) fn congested(&mut self) {
+        self.weigh(-QUEUED);
+    }
+
+    /// Forgets all evidence against congestion.
+    pub(super) fn refute(&mut self) {
+        self.balance = 0;
+        self.judged = true;
+    }
+
+    fn weigh(&mut self, evidence: i32) {
+        if !std::mem::replace(&mut self.judged, true) {
+            self.balance = (self.balance + evidence).clamp(0, MOST);
+        }
+    }
+
+    /// True if the round trip lost much more than usual.
+    fn is_excess(&self, loss: &Loss) -> bool {
+        if loss.slow_start {
+            return self.lost > IN_SLOW_START * loss.window + FEW * loss.mss;
+        }
+        let [lost, sent, reports] = self.usual;
+        let share = if sent > 0.0 { lost / sent } else { 0.0 };
+        let report = if reports > 0.0 { (lost / reports).max(loss.mss) } else { loss.mss };
+        let usual = share * loss.window;
+        let deviation = libm::sqrt(usual * report);
+        share > WORST || self.lost > usual + DEVIATIONS * deviation + EXCESS * loss.window + FEW * loss.mss
+    }
+}

@@ -1,0 +1,461 @@
+//! `auto`: CUBIC that keeps its own queue short and is not slowed down by losses on the wire.
+//!
+//! Each path runs `cubic`, with its coupling over shared bottlenecks. Three things change it.
+//!
+//! **Its own queue.** When the round trip exceeds the least one by the aim (25 ms, or a quarter of the least round trip if
+//! that is more), the window stops growing, and slow start ends. A longer queue is somebody else's, or the
+//! rate has fallen. To find out, the path *tests* it: it cuts its window so that its queue should shrink to half of the aim.
+//! If the queue shrinks by nearly as much as the cut, it is the path's own (Copa, Nimbus). If it does not, a *rival*
+//! fills it. The cut is undone, and the path grows as CUBIC does, for ten seconds and twice as long after each test
+//! that finds a rival again. A loss-based neighbour therefore sees a CUBIC flow. A queue shorter than the aim
+//! never starts a test: there the path is CUBIC as well.
+//!
+//! **Losses.** [`losses`] judges by evidence whether losses are congestion. If they are not, a loss leaves the window
+//! that the measured delivery rate needs, as in Westwood+. Without a queue the window grows by a quarter per round trip,
+//! as long as the delivery rate follows. The aim is much shorter then: neighbours are slowed by losses, not by queues, and
+//! each millisecond would cost them.
+//!
+//! **The least round trip.** The path keeps it while it knows that the queue is its own. With a rival it is forgotten after ten
+//! seconds. After a rival has left, it may include a queue; then the path cuts its window further until the round trip no
+//! longer falls.
+
+mod delay;
+mod losses;
+mod recent;
+
+use anabranch_wire::{Rate, Span, Time};
+
+use crate::sample::{AckSample, LossCause};
+use delay::Delay;
+use losses::{Loss, Losses};
+use recent::Largest;
+
+/// The queue that the path aims at: this, or this part of the least round trip.
+const AIM: Span = Span::from_millis(25);
+const AIM_PART: u64 = 4;
+/// The same while losses are no congestion.
+const SHORT_AIM: Span = Span::from_millis(3);
+const SHORT_AIM_PART: u64 = 16;
+/// A delay of this part of the least round trip, within these bounds, counts as no queue.
+const NOISE_PART: u64 = 32;
+const NOISE: (Span, Span) = (Span::from_micros(500), Span::from_millis(5));
+/// The part of the aim by which a queue must exceed it to be tested.
+const EXCESS: u64 = 4;
+/// The least share of the expected decrease of a queue that is the path's own.
+const OWN: f64 = 0.75;
+/// A queue that grows again so soon after a test is not the path's own: such a queue stays at the aim.
+const AGAIN: Span = Span::from_secs(5);
+/// A path that was alone has a smaller window than CUBIC would have by then. When it finds a rival after so long, it grows
+/// by this share per round trip, up to this multiple or to the next loss.
+const ALONE: Span = Span::from_secs(30);
+const CATCH_UP: f64 = 0.25;
+const CAUGHT_UP: f64 = 2.0;
+/// How long a path that found a rival is `cubic`, and the longest.
+const RIVALRY: (Span, Span) = (Span::from_secs(10), Span::from_secs(80));
+/// What a search for the least round trip leaves of the window.
+const SEARCH: f64 = 0.75;
+/// Growth per round trip while nothing is congested.
+const PROBE: f64 = 0.25;
+/// Where the window grew by the first of these factors, the delivery rate must have grown by the second.
+const GREW: f64 = 1.15;
+const PAID: f64 = 1.1;
+/// Growth is twice as fast up to this share of what the path has delivered before.
+const PROVEN: f64 = 0.8;
+/// Round trips without that growth after which the path is full.
+const UNPAID: u32 = 3;
+/// Packets beyond what the delivery rate needs.
+const SPARE: f64 = 2.0;
+/// Pause of such growth after a queue.
+const BREATH: Span = Span::from_secs(1);
+/// How long no evidence counts after something dropped what exceeded the rate, and the longest.
+const DISTRUST: (Span, Span) = (Span::from_secs(2), Span::from_secs(32));
+
+/// What an acknowledgement does to the window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Advice {
+    /// It grows as under `cubic`.
+    Grow,
+    /// It grows by this share of the bytes acknowledged.
+    Probe(f64),
+    /// It stays.
+    Hold,
+    /// It shrinks to this many bytes.
+    Shrink(f64),
+    /// The last reduction is undone: it was a test.
+    TakeBack,
+    /// It grows as under `cubic`, on a new curve.
+    Restart,
+}
+
+/// The window as an acknowledgement or loss finds it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    /// In bytes.
+    pub(crate) window: f64,
+    pub(crate) mss: f64,
+    pub(crate) slow_start: bool,
+}
+
+/// The current round trip.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    since: Time,
+    acked: f64,
+    least: Span,
+    /// The window limited the sender all the time.
+    limited: bool,
+}
+
+/// A cut of the window, and what it should do to the queue.
+#[derive(Clone, Copy, Debug)]
+struct Test {
+    at: Time,
+    /// The round trip before, and the decrease that is expected.
+    before: Span,
+    expected: Span,
+    /// Whether the current round trip shows its effect.
+    is_measured: bool,
+    kind: Kind,
+}
+
+/// Why the window was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// To find out whose queue it is.
+    Test,
+    /// To find a lower round trip.
+    Search,
+    /// For a loss, which shows the same.
+    Loss,
+}
+
+/// Whose queue it is.
+#[derive(Clone, Copy, Debug)]
+struct Rivalry {
+    test: Option<Test>,
+    /// The path has a rival, and looks again after this time.
+    until: Option<Time>,
+    /// How long the last rivalry was.
+    lasted: Span,
+    /// When the queue was last found to be the path's own.
+    own_at: Option<Time>,
+    /// When the path last had a rival.
+    rival_at: Option<Time>,
+    /// The window before the test.
+    window: f64,
+    /// The window up to which it catches up with a rival that was just found.
+    catches_up: f64,
+    /// The window stays as it is, and `cubic`'s curve goes on.
+    holds: bool,
+}
+
+/// Fast growth while nothing is congested.
+#[derive(Clone, Copy, Debug)]
+struct Probing {
+    /// The delivery rate of the last round trip.
+    rate: f64,
+    /// The windows at the ends of the last two round trips.
+    windows: [f64; 2],
+    /// Round trips in which growth brought nothing.
+    unpaid: u32,
+    /// When the next growth may begin.
+    at: Time,
+    distrust_until: Time,
+    distrust: Span,
+}
+
+/// The state of one path.
+#[derive(Clone, Debug)]
+pub(crate) struct Auto {
+    delay: Delay,
+    round: Round,
+    /// The largest recent delivery rate, in bytes a second.
+    rate: Largest,
+    losses: Losses,
+    rivalry: Rivalry,
+    probing: Probing,
+}
+
+impl Auto {
+    pub(crate) fn new(now: Time) -> Self {
+        Self {
+            delay: Delay::new(),
+            round: Round::begin(now),
+            rate: Largest::default(),
+            losses: Losses::default(),
+            rivalry: Rivalry {
+                test: None,
+                until: None,
+                lasted: Span::ZERO,
+                own_at: None,
+                rival_at: None,
+                window: 0.0,
+                catches_up: 0.0,
+                holds: false,
+            },
+            probing: Probing {
+                rate: 0.0,
+                windows: [0.0; 2],
+                unpaid: 0,
+                at: now,
+                distrust_until: now,
+                distrust: Span::ZERO,
+            },
+        }
+    }
+
+    /// What losses on the path come from.
+    pub(crate) fn loss_cause(&self) -> LossCause {
+        if self.losses.are_random() { LossCause::Wire } else { LossCause::Queues }
+    }
+
+    /// Forgets delays: the acknowledgements now return another way.
+    pub(crate) fn on_return_path_changed(&mut self) {
+        self.delay = Delay::new();
+        self.round.least = Span::MAX;
+        self.rivalry.test = None;
+    }
+
+    /// Handles an acknowledgement.
+    pub(crate) fn on_ack(&mut self, sample: &AckSample, view: &View) -> Advice {
+        let now = sample.now;
+        let has_rival = self.has_rival();
+        self.delay.on_sample(now, sample.rtt, !has_rival);
+        let round = &mut self.round;
+        round.acked += sample.acked_bytes as f64;
+        round.limited &= sample.window_limited;
+        if sample.round_start {
+            let ended = std::mem::replace(round, Round::begin(now));
+            if let Some(advice) = self.end_round(&ended, sample, view) {
+                return advice;
+            }
+        }
+        self.round.least = self.round.least.min(sample.rtt);
+        if has_rival {
+            let catches_up = view.window < self.rivalry.catches_up;
+            return if catches_up { Advice::Probe(CATCH_UP) } else { Advice::Grow };
+        }
+        let (queue, aim) = (self.delay.queue(), self.aim());
+        if view.slow_start && queue > aim {
+            let latest = sample.delivery_rate.map_or(0.0, Rate::as_bytes_f64);
+            let fitting = self.rate.get().max(latest) * (self.delay.base() + aim / 2).as_secs_f64();
+            return Advice::Shrink(fitting.clamp(view.window / 2.0, view.window));
+        }
+        let holds = queue > aim || self.rivalry.test.is_some();
+        if holds != std::mem::replace(&mut self.rivalry.holds, holds) || holds {
+            return if holds { Advice::Hold } else { Advice::Restart };
+        }
+        if view.slow_start || !self.losses.are_random() {
+            return Advice::Grow;
+        }
+        if queue > self.noise() {
+            self.probing.at = now + BREATH;
+        } else if now >= self.probing.at {
+            let proven = self.rate.get() * self.delay.base().as_secs_f64();
+            return Advice::Probe(if view.window < PROVEN * proven { PROBE * 2.0 } else { PROBE });
+        }
+        let fitting = self.rate.get() * (self.delay.base() + self.noise()).as_secs_f64();
+        if view.window < fitting + SPARE * view.mss { Advice::Grow } else { Advice::Hold }
+    }
+
+    fn has_rival(&self) -> bool {
+        self.rivalry.until.is_some()
+    }
+
+    /// True if a path with a rival waited so long for a loss that it must test its queue itself.
+    fn is_overdue(&self, now: Time) -> bool {
+        self.rivalry.until.is_none_or(|until| now >= until + self.rivalry.lasted)
+    }
+
+    /// The longest queue that the path builds when it is alone.
+    fn aim(&self) -> Span {
+        if self.losses.are_random() {
+            SHORT_AIM.max(self.delay.base() / SHORT_AIM_PART)
+        } else {
+            self.long_aim()
+        }
+    }
+
+    /// The same while losses are congestion.
+    fn long_aim(&self) -> Span {
+        AIM.max(self.delay.base() / AIM_PART)
+    }
+
+    /// A delay that counts as no queue.
+    fn noise(&self) -> Span {
+        (self.delay.base() / NOISE_PART).max(NOISE.0).min(NOISE.1)
+    }
+
+    fn end_round(&mut self, round: &Round, sample: &AckSample, view: &View) -> Option<Advice> {
+        let now = sample.now;
+        let lasted = now.since(round.since).as_secs_f64();
+        if round.least == Span::MAX || lasted <= 0.0 {
+            return None;
+        }
+        let rate = round.acked / lasted;
+        let queue = round.least.saturating_sub(self.delay.base());
+        self.losses.end_round(now, round.acked, round.least);
+        if round.limited || rate > self.rate.get() {
+            self.rate.add(now, rate);
+        }
+        if let Some(advice) = self.probe(now, rate, view) {
+            return Some(advice);
+        }
+        if self.rivalry.test.is_some() {
+            return self.judge_test(now, round.least, now - sample.rtt, view);
+        }
+        let aim = self.aim();
+        if !self.is_overdue(now) || view.slow_start || !round.limited || queue <= aim + aim / EXCESS {
+            return None;
+        }
+        if queue <= self.long_aim() + self.long_aim() / EXCESS {
+            // Too much was sent for the short aim.
+            let fitting = rate * (self.delay.base() + aim / 2).as_secs_f64();
+            return Some(Advice::Shrink(fitting.clamp(view.window / 2.0, view.window)));
+        }
+        if self.rivalry.own_at.is_some_and(|own| now.since(own) < AGAIN) {
+            self.find_rival(now, view.window);
+            return Some(Advice::Grow);
+        }
+        Some(self.begin_test(now, (round.least, rate), view))
+    }
+
+    /// Checks whether fast growth still raises the delivery rate.
+    fn probe(&mut self, now: Time, rate: f64, view: &View) -> Option<Advice> {
+        let before = std::mem::replace(&mut self.probing.rate, rate);
+        let [last, older] = self.probing.windows;
+        self.probing.windows = [view.window, last];
+        let is_on = !view.slow_start && self.losses.are_random();
+        if !is_on || self.delay.queue() > self.noise() || rate >= before * PAID {
+            self.probing.unpaid = 0;
+            return None;
+        }
+        self.probing.unpaid += u32::from(last >= older * GREW);
+        if self.probing.unpaid < UNPAID {
+            return None;
+        }
+        // Neither the rate nor a queue has grown: something drops what exceeds the rate.
+        self.losses.refute();
+        self.distrust(now);
+        let fitting = rate * (self.delay.base() + self.noise()).as_secs_f64();
+        (fitting < view.window).then_some(Advice::Shrink(fitting.max(view.window / 2.0)))
+    }
+
+    fn distrust(&mut self, now: Time) {
+        let Probing { distrust_until, distrust, .. } = &mut self.probing;
+        let again = now.since(*distrust_until) < *distrust * 2;
+        *distrust = if again { (*distrust * 2).min(DISTRUST.1) } else { DISTRUST.0 };
+        *distrust_until = now + *distrust;
+        self.probing.unpaid = 0;
+    }
+
+    /// Cuts the window so that half of the aim should be left of the queue, if it is the path's own. The last round trip
+    /// took `before` and delivered `rate`.
+    fn begin_test(&mut self, now: Time, (before, rate): (Span, f64), view: &View) -> Advice {
+        let fitting = rate * (self.delay.base() + self.aim() / 2).as_secs_f64();
+        let left = fitting.clamp(view.window / 2.0, view.window);
+        let share = (left / (rate * before.as_secs_f64())).clamp(0.5, 1.0);
+        self.rivalry.window = view.window;
+        self.watch(now, before, share, Kind::Test);
+        Advice::Shrink(left)
+    }
+
+    /// Judges a test after a whole round trip of packets that left after it, of which the quickest took `least`.
+    fn judge_test(&mut self, now: Time, least: Span, sent_at: Time, view: &View) -> Option<Advice> {
+        let test = self.rivalry.test.as_mut()?;
+        if !test.is_measured {
+            test.is_measured = sent_at >= test.at;
+            return None;
+        }
+        let Test { before, expected, kind, .. } = *test;
+        self.rivalry.test = None;
+        let fell = before.saturating_sub(least);
+        let noise = self.noise();
+        let is_own = fell + noise >= expected.mul_f64(OWN);
+        let had_rival = self.rivalry.until.is_some();
+        match kind {
+            Kind::Search if is_own && fell > noise => Some(self.search(now, least, view)),
+            Kind::Search => Some(Advice::TakeBack),
+            Kind::Test | Kind::Loss if is_own => {
+                self.rivalry.rival_at = if had_rival { Some(now) } else { self.rivalry.rival_at };
+                (self.rivalry.until, self.rivalry.own_at) = (None, Some(now));
+                had_rival.then(|| self.search(now, least, view))
+            }
+            Kind::Loss => {
+                self.rivalry.until = Some(now + self.rivalry.lasted);
+                None
+            }
+            Kind::Test => {
+                self.find_rival(now, self.rivalry.window);
+                Some(Advice::TakeBack)
+            }
+        }
+    }
+
+    /// Finds a rival at a window of `window`.
+    fn find_rival(&mut self, now: Time, window: f64) {
+        let Rivalry { until, lasted, catches_up, rival_at, .. } = &mut self.rivalry;
+        let had_rival = until.is_some();
+        let was_alone = rival_at.is_none_or(|rival| now.since(rival) >= ALONE);
+        *catches_up = if was_alone && !self.losses.are_random() { window * CAUGHT_UP } else { 0.0 };
+        *lasted = if had_rival { (*lasted * 2).min(RIVALRY.1) } else { RIVALRY.0 };
+        (*until, *rival_at) = (Some(now + *lasted), Some(now));
+    }
+
+    /// Expects a cut of the window to `share` to shorten the round trip by as much.
+    fn watch(&mut self, now: Time, before: Span, share: f64, kind: Kind) {
+        let expected = before.mul_f64(1.0 - share);
+        self.rivalry.test = Some(Test { at: now, before, expected, is_measured: false, kind });
+    }
+
+    /// Looks for a lower round trip than `least`.
+    fn search(&mut self, now: Time, least: Span, view: &View) -> Advice {
+        self.watch(now, least, SEARCH, Kind::Search);
+        Advice::Shrink(view.window * SEARCH)
+    }
+
+    /// Records lost bytes.
+    pub(crate) fn on_lost(&mut self, bytes: f64) {
+        self.losses.on_lost(bytes);
+    }
+
+    /// Judges a recorded loss that would reduce the window; returns the window that it leaves if it is no congestion.
+    pub(crate) fn spare(&mut self, now: Time, view: &View) -> Option<f64> {
+        let (base, queue, noise) = (self.delay.base(), self.delay.queue(), self.noise());
+        let View { window, mss, slow_start } = *view;
+        let proven = self.rate.get() * base.as_secs_f64();
+        let was_random = self.losses.are_random();
+        if was_random && (self.has_rival() || queue > self.long_aim() * 2) {
+            self.losses.congested();
+            return None;
+        }
+        let is_spared = self.losses.spare(
+            &Loss { window, mss, proven, slow_start, base, queue, noise },
+            now >= self.probing.distrust_until || was_random,
+        );
+        if is_spared {
+            let fitting = self.rate.get() * (self.delay.base() + self.aim()).as_secs_f64();
+            return Some(if slow_start { window } else { fitting.clamp(0.7 * window, window) });
+        }
+        if was_random {
+            // Too much was lost for the window before.
+            self.distrust(now);
+            self.rate.limit(self.probing.rate);
+        }
+        None
+    }
+
+    /// Handles a reduction for a loss to this share of the window.
+    pub(crate) fn on_reduced(&mut self, now: Time, share: f64) {
+        (self.rivalry.test, self.rivalry.catches_up) = (None, 0.0);
+        if self.rivalry.until.is_some_and(|until| now >= until) {
+            self.watch(now, self.delay.now(), share, Kind::Loss);
+        }
+    }
+}
+
+impl Round {
+    fn begin(now: Time) -> Self {
+        Self { since: now, acked: 0.0, least: Span::MAX, limited: true }
+    }
+}

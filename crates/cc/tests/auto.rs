@@ -1,0 +1,95 @@
+//! `auto` on a modelled bottleneck: a short queue alone, a fair share next to `cubic`, and the full rate despite losses.
+
+mod bottleneck;
+
+use anabranch_cc::RuleKind::{self, Auto, Cubic};
+use bottleneck::{Bottleneck, Flow, Measured, run};
+
+const SEEDS: std::ops::Range<u64> = 1..5;
+
+/// A flow alone from its tenth to its fortieth second: rate in Mbit/s, round trip in ms, queue in BDP, share lost.
+fn alone(rule: RuleKind, (mbit, rtt, bdp, loss): (f64, u64, f64, f64), seed: u64) -> Measured {
+    run(&Bottleneck { mbit, bdp, loss, seed }, &[Flow::new(rule, rtt, 0.0)], 10.0, 40.0)[0]
+}
+
+#[test]
+fn alone_it_keeps_its_queue_short_at_the_full_rate() {
+    for network in [(50.0, 40, 4.0, 0.0), (5.0, 70, 8.0, 0.0), (20.0, 200, 20.0, 0.0), (200.0, 10, 10.0, 0.0)]
+    {
+        let aim = f64::max(25.0, network.1 as f64 / 4.0);
+        let Measured { mbit, queue_ms, lost } = alone(Auto, network, 1);
+        assert!(mbit >= 0.99 * network.0, "{network:?}: {mbit} Mbit/s");
+        assert!(queue_ms <= 1.3 * aim && lost == 0.0, "{network:?}: {queue_ms} ms, {lost} lost");
+    }
+}
+
+#[test]
+fn losses_on_the_wire_hardly_cost_rate() {
+    let networks = [
+        (20.0, 100, 0.6, 0.01),
+        (20.0, 600, 1.0, 0.01),
+        (20.0, 40, 0.25, 0.001),
+        (100.0, 5, 1.0, 0.001),
+        (30.0, 100, 20.0, 0.002),
+    ];
+    for network in networks {
+        for seed in SEEDS {
+            let Measured { mbit, queue_ms, .. } = alone(Auto, network, seed);
+            assert!(mbit >= 0.95 * network.0 * (1.0 - network.3), "{network:?} {seed}: {mbit} Mbit/s");
+            assert!(queue_ms <= f64::max(6.0, network.1 as f64 / 10.0), "{network:?} {seed}: {queue_ms} ms");
+        }
+    }
+}
+
+/// A queue of a few packets drops without delay, at random, but only what exceeds the rate.
+#[test]
+fn a_very_short_queue_is_not_taken_for_losses_on_the_wire() {
+    for network in [(20.0, 20, 0.1, 0.0), (20.0, 40, 0.05, 0.0), (20.0, 40, 0.25, 0.0)] {
+        for seed in SEEDS {
+            let (auto, cubic) = (alone(Auto, network, seed), alone(Cubic, network, seed));
+            assert!(auto.mbit >= 0.95 * cubic.mbit, "{network:?}: {auto:?} {cubic:?}");
+            assert!(auto.lost <= cubic.lost * 2.0, "{network:?}: {auto:?} {cubic:?}");
+        }
+    }
+}
+
+/// The mean rates of a flow of this rule that begins at `start`, and of a background TCP.
+fn next_to_cubic(rule: RuleKind, bdp: f64, start: f64) -> [f64; 2] {
+    let mut sums = [0.0; 2];
+    for seed in SEEDS {
+        let line = Bottleneck { mbit: 50.0, bdp, loss: 0.0, seed };
+        let flows = [Flow::new(rule, 40, start), Flow::tcp(Cubic, 40, 0.1 + seed as f64 * 0.2)];
+        let measured = run(&line, &flows, 10.0, 130.0);
+        (0..2).for_each(|flow| sums[flow] += measured[flow].mbit / SEEDS.count() as f64);
+    }
+    sums
+}
+
+#[test]
+fn next_to_cubic_it_is_as_fair_as_cubic() {
+    for bdp in [0.25, 0.5, 1.0, 4.0] {
+        let [auto, neighbour] = next_to_cubic(Auto, bdp, 5.0);
+        let [cubic, usual] = next_to_cubic(Cubic, bdp, 5.0);
+        assert!(neighbour >= 0.9 * usual, "{bdp} BDP: the neighbour has {neighbour}, next to cubic {usual}");
+        assert!(auto >= 0.9 * cubic, "{bdp} BDP: auto has {auto}, cubic {cubic}");
+    }
+}
+
+#[test]
+fn a_neighbour_that_comes_later_leaves_it_a_share() {
+    for bdp in [0.5, 1.0, 4.0] {
+        let [auto, neighbour] = next_to_cubic(Auto, bdp, 0.0);
+        let [_, usual] = next_to_cubic(Cubic, bdp, 0.0);
+        assert!(neighbour >= 0.9 * usual, "{bdp} BDP: the neighbour has {neighbour}, next to cubic {usual}");
+        // While the neighbour's slow start fills the queue, the flow loses three times.
+        assert!(auto >= 0.75 * 25.0, "{bdp} BDP: auto has {auto}");
+    }
+}
+
+#[test]
+fn the_queue_is_short_again_after_a_neighbour_has_left() {
+    let line = Bottleneck { mbit: 50.0, bdp: 4.0, loss: 0.0, seed: 1 };
+    let flows = [Flow::new(Auto, 40, 0.0), Flow::tcp(Cubic, 40, 0.0).until(30.0)];
+    let measured = run(&line, &flows, 80.0, 120.0)[0];
+    assert!(measured.mbit >= 49.0 && measured.queue_ms <= 35.0, "{measured:?}");
+}
