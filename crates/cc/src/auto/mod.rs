@@ -375,7 +375,13 @@ impl Auto {
         let had_rival = self.rivalry.until.is_some();
         match kind {
             Kind::Search if is_own && fell > noise => Some(self.search(now, least, view)),
-            Kind::Search => Some(Advice::TakeBack),
+            Kind::Search => {
+                if least > self.delay.base() + noise * 2 {
+                    // A queue is left that does not follow the window.
+                    self.rivalry.until = Some(now + self.rivalry.lasted);
+                }
+                Some(Advice::TakeBack)
+            }
             Kind::Test | Kind::Loss if is_own => {
                 self.rivalry.rival_at = if had_rival { Some(now) } else { self.rivalry.rival_at };
                 (self.rivalry.until, self.rivalry.own_at) = (None, Some(now));
@@ -402,9 +408,10 @@ impl Auto {
         (*until, *rival_at) = (Some(now + *lasted), Some(now));
     }
 
-    /// Expects a cut of the window to `share` to shorten the round trip by as much.
+    /// Expects a cut of the window to `share` to shorten the round trip by as much, as far as there is a queue.
     fn watch(&mut self, now: Time, before: Span, share: f64, kind: Kind) {
-        let expected = before.mul_f64(1.0 - share);
+        let queue = before.saturating_sub(self.delay.base());
+        let expected = before.mul_f64(1.0 - share).min(queue);
         self.rivalry.test = Some(Test { at: now, before, expected, is_measured: false, kind });
     }
 
@@ -448,7 +455,10 @@ impl Auto {
     /// Handles a reduction for a loss to this share of the window.
     pub(crate) fn on_reduced(&mut self, now: Time, share: f64) {
         (self.rivalry.test, self.rivalry.catches_up) = (None, 0.0);
-        if self.rivalry.until.is_some_and(|until| now >= until) {
+        if self.delay.queue() <= self.noise() {
+            // Nobody fills the queue.
+            self.rivalry.until = None;
+        } else if self.rivalry.until.is_some_and(|until| now >= until) {
             self.watch(now, self.delay.now(), share, Kind::Loss);
         }
     }

@@ -16,7 +16,7 @@ use super::outbox::Outbox;
 use super::unproven::Credit;
 use crate::config::Config;
 use crate::control::Control;
-use crate::event::{CloseReason, Event, PidSource, ProtocolError};
+use crate::event::{CloseReason, Event, PathChange, PidSource, ProtocolError};
 use crate::path::{AckOutcome, Content, Losses, PathState, Paths, SentPacket};
 use crate::state::State;
 use crate::stats::SessionStats;

@@ -6,14 +6,17 @@ pub(super) const GRID: &str = "grid";
 pub(super) const FAILURES: &str = "failures";
 /// Shared and separate bottlenecks with background TCPs.
 pub(super) const FAIRNESS: &str = "fairness";
+/// Losses, queues and neighbours under the window rule `auto`.
+pub(super) const LOSSES: &str = "losses";
 /// Sensing in overlays of any size.
 pub(super) const OVERLAY: &str = "overlay";
 
 /// Their names and descriptions.
-pub(super) const NAMED: [(&str, &str); 4] = [
+pub(super) const NAMED: [(&str, &str); 5] = [
     (GRID, "Never slower than one path: random networks against their best single path"),
     (FAILURES, "A path breaks in one of seven ways and is repaired: does the session continue?"),
     (FAIRNESS, "Fair if paths share a bottleneck, fast if they do not"),
+    (LOSSES, "The window rule auto against cubic and bbr, under losses and next to neighbours"),
     (OVERLAY, "Relays measure each other: traffic, time to notice, estimates, memory"),
 ];
 
