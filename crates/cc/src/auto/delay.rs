@@ -18,6 +18,8 @@ pub(super) struct Delay {
     /// The least of the latest samples: of the current few, and of those before.
     latest: [Span; 2],
     samples: u8,
+    /// The last two samples.
+    last: [Span; 2],
 }
 
 impl Delay {
@@ -30,6 +32,7 @@ impl Delay {
         if self.samples == SAMPLES {
             (self.latest, self.samples) = ([Span::MAX, self.latest[0]], 0);
         }
+        self.last = [sample, self.last[0]];
         self.latest[0] = self.latest[0].min(sample);
         self.samples += 1;
         if now.since(self.period_since) >= PERIOD {
@@ -51,6 +54,11 @@ impl Delay {
     /// The least of the last four to eight round trips.
     pub(super) fn now(&self) -> Span {
         self.latest[0].min(self.latest[1])
+    }
+
+    /// The queueing delay before a loss that was just found.
+    pub(super) fn queue_at_loss(&self) -> Span {
+        self.last[0].min(self.last[1]).saturating_sub(self.base)
     }
 
     /// The current queueing delay.

@@ -16,7 +16,7 @@ use super::recent::Largest;
 /// The balance at which losses are no congestion, and the most it reaches.
 const VERDICT: i32 = 3;
 const MOST: i32 = 6;
-/// What evidence for congestion takes away.
+/// The weight of evidence for congestion.
 const QUEUED: i32 = 2;
 /// The weight of the past in the usual share of losses, after each round trip.
 const FADING: f64 = 7.0 / 8.0;
@@ -37,7 +37,7 @@ const IN_SLOW_START: f64 = 0.03;
 pub(super) struct Loss {
     pub(super) window: f64,
     pub(super) mss: f64,
-    /// What the path delivers in its least round trip.
+    /// Bytes that the path delivers in its least round trip.
     pub(super) proven: f64,
     pub(super) slow_start: bool,
     /// The least round trip, the queueing delay before the loss, and the delay that counts as none.

@@ -36,8 +36,10 @@ const AIM_PART: u64 = 4;
 /// The same while losses are no congestion.
 const SHORT_AIM: Span = Span::from_millis(3);
 const SHORT_AIM_PART: u64 = 16;
+const AIM_PACKETS: f64 = 4.0;
 /// A delay of this part of the least round trip, within these bounds, counts as no queue.
 const NOISE_PART: u64 = 32;
+const NOISE_PACKETS: f64 = 2.0;
 const NOISE: (Span, Span) = (Span::from_micros(500), Span::from_millis(5));
 /// The part of the aim by which a queue must exceed it to be tested.
 const EXCESS: u64 = 4;
@@ -52,7 +54,7 @@ const CATCH_UP: f64 = 0.25;
 const CAUGHT_UP: f64 = 2.0;
 /// How long a path that found a rival is `cubic`, and the longest.
 const RIVALRY: (Span, Span) = (Span::from_secs(10), Span::from_secs(80));
-/// What a search for the least round trip leaves of the window.
+/// Share of the window that remains in a search for the least round trip.
 const SEARCH: f64 = 0.75;
 /// Growth per round trip while nothing is congested.
 const PROBE: f64 = 0.25;
@@ -70,7 +72,7 @@ const BREATH: Span = Span::from_secs(1);
 /// How long no evidence counts after something dropped what exceeded the rate, and the longest.
 const DISTRUST: (Span, Span) = (Span::from_secs(2), Span::from_secs(32));
 
-/// What an acknowledgement does to the window.
+/// The effect of an acknowledgement on the window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Advice {
     /// It grows as under `cubic`.
@@ -129,7 +131,7 @@ enum Kind {
     Loss,
 }
 
-/// Whose queue it is.
+/// Tests of the queue, and their results.
 #[derive(Clone, Copy, Debug)]
 struct Rivalry {
     test: Option<Test>,
@@ -167,6 +169,7 @@ struct Probing {
 /// The state of one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Auto {
+    mss: f64,
     delay: Delay,
     round: Round,
     /// The largest recent delivery rate, in bytes a second.
@@ -179,6 +182,7 @@ pub(crate) struct Auto {
 impl Auto {
     pub(crate) fn new(now: Time) -> Self {
         Self {
+            mss: 0.0,
             delay: Delay::new(),
             round: Round::begin(now),
             rate: Largest::default(),
@@ -204,7 +208,7 @@ impl Auto {
         }
     }
 
-    /// What losses on the path come from.
+    /// The cause of losses on the path.
     pub(crate) fn loss_cause(&self) -> LossCause {
         if self.losses.are_random() { LossCause::Wire } else { LossCause::Queues }
     }
@@ -219,6 +223,7 @@ impl Auto {
     /// Handles an acknowledgement.
     pub(crate) fn on_ack(&mut self, sample: &AckSample, view: &View) -> Advice {
         let now = sample.now;
+        self.mss = view.mss;
         let has_rival = self.has_rival();
         self.delay.on_sample(now, sample.rtt, !has_rival);
         let round = &mut self.round;
@@ -270,7 +275,7 @@ impl Auto {
     /// The longest queue that the path builds when it is alone.
     fn aim(&self) -> Span {
         if self.losses.are_random() {
-            SHORT_AIM.max(self.delay.base() / SHORT_AIM_PART)
+            SHORT_AIM.max(self.delay.base() / SHORT_AIM_PART).max(self.time_of(AIM_PACKETS))
         } else {
             self.long_aim()
         }
@@ -283,7 +288,13 @@ impl Auto {
 
     /// A delay that counts as no queue.
     fn noise(&self) -> Span {
-        (self.delay.base() / NOISE_PART).max(NOISE.0).min(NOISE.1)
+        (self.delay.base() / NOISE_PART).max(NOISE.0).min(NOISE.1).max(self.time_of(NOISE_PACKETS))
+    }
+
+    /// Time that so many packets take.
+    fn time_of(&self, packets: f64) -> Span {
+        let rate = self.rate.get();
+        if rate > 0.0 { Span::from_secs_f64(packets * self.mss / rate) } else { Span::ZERO }
     }
 
     fn end_round(&mut self, round: &Round, sample: &AckSample, view: &View) -> Option<Advice> {
@@ -308,12 +319,7 @@ impl Auto {
         if !self.is_overdue(now) || view.slow_start || !round.limited || queue <= aim + aim / EXCESS {
             return None;
         }
-        if queue <= self.long_aim() + self.long_aim() / EXCESS {
-            // Too much was sent for the short aim.
-            let fitting = rate * (self.delay.base() + aim / 2).as_secs_f64();
-            return Some(Advice::Shrink(fitting.clamp(view.window / 2.0, view.window)));
-        }
-        if self.rivalry.own_at.is_some_and(|own| now.since(own) < AGAIN) {
+        if !self.losses.are_random() && self.rivalry.own_at.is_some_and(|own| now.since(own) < AGAIN) {
             self.find_rival(now, view.window);
             return Some(Advice::Grow);
         }
@@ -428,7 +434,7 @@ impl Auto {
 
     /// Judges a recorded loss that would reduce the window; returns the window that it leaves if it is no congestion.
     pub(crate) fn spare(&mut self, now: Time, view: &View) -> Option<f64> {
-        let (base, queue, noise) = (self.delay.base(), self.delay.queue(), self.noise());
+        let (base, queue, noise) = (self.delay.base(), self.delay.queue_at_loss(), self.noise());
         let View { window, mss, slow_start } = *view;
         let proven = self.rate.get() * base.as_secs_f64();
         let was_random = self.losses.are_random();

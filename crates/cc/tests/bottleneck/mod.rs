@@ -52,7 +52,7 @@ impl Flow {
     }
 }
 
-/// What a flow reached.
+/// The results of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub mbit: f64,

@@ -27,11 +27,11 @@ pub const SHARE: f64 = 0.9;
 pub struct LossVerdict {
     /// The cell.
     pub cell: LossCell,
-    /// What each of [`RULES`] carried.
+    /// Rates, queues and losses with each of [`RULES`].
     pub carried: [Carried; 3],
     /// The rate of `auto` over the better of the others alone, or over `cubic`'s next to neighbours.
     pub rate: f64,
-    /// What neighbours have next to `auto`, over what they have next to `cubic`; `None` without neighbours.
+    /// The rate of neighbours next to `auto`, over their rate next to `cubic`; `None` without neighbours.
     pub neighbours: Option<f64>,
     /// The largest mean queue of a path alone, as a multiple of its bound; `None` with neighbours.
     pub queue: Option<f64>,

@@ -14,7 +14,7 @@ const LOOK: Span = Span::from_millis(250);
 const QUEUE_MS: f64 = 25.0;
 const QUEUE_PART: f64 = 0.25;
 
-/// What a session carried. Rates are in Mbit/s.
+/// The results of a session. Rates are in Mbit/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Carried {
     /// Its data that arrived.
