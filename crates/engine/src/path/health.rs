@@ -14,6 +14,7 @@
 use anabranch_cc::RttEstimator;
 use anabranch_wire::{Span, Time};
 
+use super::lull::Lull;
 use crate::config::Config;
 
 /// Largest factor by which repeated timeouts grow, as a power of two.
@@ -37,6 +38,7 @@ pub(crate) struct Health {
     failed_at: Option<Time>,
     /// When a closing path is forgotten.
     forget_at: Time,
+    lull: Lull,
 }
 
 /// The consequence of a path's silence.
@@ -64,6 +66,10 @@ impl Health {
         self.next_probe
     }
 
+    pub(crate) fn lull(&mut self) -> &mut Lull {
+        &mut self.lull
+    }
+
     /// Requests at least one probe.
     pub(crate) fn want_probe(&mut self) {
         self.probes_due = self.probes_due.max(1);
@@ -88,9 +94,9 @@ impl Health {
     pub(crate) fn on_ack(&mut self, now: Time, more_out: bool) {
         // Keep the times of the last alarms: an overdue packet that is neither acknowledged nor lost must not raise an
         // alarm at every acknowledgement of others.
-        let Self { last_probe_timeout, last_rto, forget_at, .. } = *self;
+        let Self { last_probe_timeout, last_rto, forget_at, lull, .. } = *self;
         let owed_since = more_out.then_some(now);
-        *self = Self { owed_since, last_probe_timeout, last_rto, forget_at, ..Self::default() };
+        *self = Self { owed_since, last_probe_timeout, last_rto, forget_at, lull, ..Self::default() };
     }
 
     /// No packet waits for an acknowledgement any more: all were lost.

@@ -108,7 +108,6 @@ pub(crate) struct Path {
     proof: Proof,
     trouble: Trouble,
     feedback: Feedback,
-    lull: Lull,
 }
 
 impl Path {
@@ -139,7 +138,6 @@ impl Path {
             proof: Proof::default(),
             trouble: Trouble::default(),
             feedback: Feedback::default(),
-            lull: Lull::default(),
         }
     }
 
@@ -283,13 +281,6 @@ impl Path {
     /// Stops sending on the path.
     pub(crate) fn drop_remote_pid(&mut self) {
         self.address.remote_pid = None;
-    }
-
-    /// Looks whether data stopped arriving; `None` before the first packet.
-    pub(crate) fn look_for_lull(&mut self, now: Time) -> Option<Look> {
-        let last = now - self.receipt.silence(now)?;
-        let patience = Lull::patience(self.returns.rtt().smoothed());
-        Some(self.lull.look(now, self.stats.data_received, last, patience))
     }
 
     pub(crate) fn set_route(&mut self, route: Route) {

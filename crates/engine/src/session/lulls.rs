@@ -46,12 +46,14 @@ impl Lulls {
             if !flight.paths[index].state().is_alive() {
                 continue;
             }
-            match flight.paths.edit(index).look_for_lull(now) {
-                Some(Look::Again(at)) => self.look_at = self.look_at.min(at),
+            let path = flight.paths.edit(index);
+            let Some(silence) = path.receipt().silence(now) else { continue };
+            let (received, last) = (path.stats().data_received, now - silence);
+            let patience = Lull::patience(path.rtt().smoothed());
+            match path.health_mut().lull().look(now, received, last, patience) {
+                Look::Again(at) => self.look_at = self.look_at.min(at),
                 // Packets in flight have a probe timeout.
-                Some(Look::Probe) if flight.paths[index].board().pipe() == 0 => {
-                    flight.paths.edit(index).health_mut().want_probe();
-                }
+                Look::Probe if path.board().pipe() == 0 => path.health_mut().want_probe(),
                 _ => {}
             }
         }
