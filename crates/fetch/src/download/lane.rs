@@ -181,7 +181,9 @@ impl Request<'_> {
         }
         if let Some(limit) = &shared.limit {
             let wait = limit.lock().unwrap_or_else(PoisonError::into_inner).spend(len, shared.now());
+            shared.planner().pause(self.lane, true, shared.now());
             sleep(Duration::from_nanos(wait.as_nanos())).await;
+            shared.planner().pause(self.lane, false, shared.now());
         }
         Ok(taken.more)
     }

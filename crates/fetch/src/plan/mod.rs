@@ -261,6 +261,13 @@ impl Planner {
         }
     }
 
+    /// Notes that a lane stops reading because of a limit, or reads again: its server is not silent meanwhile.
+    pub fn pause(&mut self, lane: LaneId, paused: bool, now: Time) {
+        if let Some(lane) = &mut self.lanes[lane.0] {
+            lane.pace.pause(paused, now);
+        }
+    }
+
     /// How long a lane with a request has been silent, and whether others have its bytes already.
     #[must_use]
     pub fn silence(&self, lane: LaneId, now: Time) -> (Span, bool) {

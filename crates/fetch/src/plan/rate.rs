@@ -21,11 +21,24 @@ pub(super) struct Pace {
     last: Time,
     /// When the current request was sent, until its first bytes come.
     asked: Option<Time>,
+    /// Whether it is not read from now, because of a limit.
+    paused: bool,
+    /// When it was last read from again.
+    resumed: Time,
 }
 
 impl Pace {
     pub(super) fn new(now: Time) -> Self {
-        Self { rate: None, delay: None, bytes: 0.0, seconds: 0.0, last: now, asked: None }
+        Self {
+            rate: None,
+            delay: None,
+            bytes: 0.0,
+            seconds: 0.0,
+            last: now,
+            asked: None,
+            paused: false,
+            resumed: now,
+        }
     }
 
     /// Starts with the values of another connection to the same source.
@@ -76,8 +89,13 @@ impl Pace {
         self.delay.unwrap_or(0.1)
     }
 
-    /// Time since the last bytes, or since the request.
+    /// Notes that the connection is not read from, or is again.
+    pub(super) fn pause(&mut self, paused: bool, now: Time) {
+        (self.paused, self.resumed) = (paused, now);
+    }
+
+    /// Time for which the server could have sent bytes and did not.
     pub(super) fn silent_for(&self, now: Time) -> Span {
-        now.since(self.last)
+        if self.paused { Span::ZERO } else { now.since(self.last.max(self.resumed)) }
     }
 }

@@ -231,3 +231,21 @@ fn a_source_that_only_fails_is_given_up_and_a_useless_one_at_once() {
     planner.on_end(lane, Some(Trouble::Useless("not found".to_owned())), now);
     assert!(planner.is_stuck());
 }
+
+#[test]
+fn a_lane_that_pauses_for_a_limit_keeps_its_bytes() {
+    let mut planner = planner(2 * FIRST_CHUNK, 2);
+    let at = |seconds| Time::ZERO + Span::from_secs(seconds);
+    let lanes: Vec<_> = (0..2).map(|source| planner.open_lane(SourceId(source), at(0)).unwrap()).collect();
+    for lane in &lanes {
+        assert!(matches!(planner.next(*lane, at(0)), Next::Fetch(_)));
+    }
+    planner.on_bytes(lanes[0], FIRST_CHUNK - 1000, at(1));
+    planner.pause(lanes[0], true, at(1));
+    planner.on_bytes(lanes[1], FIRST_CHUNK, at(2));
+    planner.on_end(lanes[1], None, at(2));
+    assert!(matches!(planner.next(lanes[1], at(30)), Next::Wait(_)), "a short rest is left to its lane");
+    assert_eq!(planner.silence(lanes[0], at(30)), (Span::ZERO, false));
+    planner.pause(lanes[0], false, at(31));
+    assert_eq!(planner.silence(lanes[0], at(33)).0, Span::from_secs(2));
+}
