@@ -156,10 +156,16 @@ fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
     if let Some(obstacle) = &tried.obstacle {
         return error.hint(obstacle.to_string());
     }
-    error.hint(
+    let relay = match &dial.guest {
+        Some((relays, _)) if relays.is_empty() => {
+            " If it is behind a router, a relay connects the two: `anabranch relay` on a third machine, and `--relay` there"
+        }
+        _ => "",
+    };
+    error.hint(format!(
         "is the program still running there, and is this its newest ticket (after a restart it may have another key, and does \
-         not answer to the old one)? Is the network up, and does the firewall there let the UDP port in?",
-    )
+         not answer to the old one)? Is the network up, and does the firewall there let the UDP port in?{relay}",
+    ))
 }
 
 /// Opens a session, and keeps paths through both ends' relays open in it.

@@ -1,5 +1,6 @@
 //! A share's list for one receiver: made by one walk, whose handles later open the files.
 
+use std::collections::HashSet;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,6 +20,7 @@ const CROWD: usize = 8;
 const FRESH: Duration = Duration::from_secs(5);
 
 /// A path that the user shares.
+#[derive(Clone)]
 pub(crate) struct Root {
     /// Its name in the share.
     pub name: RelPath,
@@ -58,15 +60,53 @@ impl Recent {
 pub(crate) struct Listing {
     pub entries: Vec<Entry>,
     pub left_out: Vec<LeftOut>,
+    /// How many entries are further names of a file in the list.
+    pub hard_links: u64,
+    follow: bool,
     roots: Vec<OpenRoot>,
     /// First entry of each root, to find an entry's root by number.
     starts: Vec<usize>,
     stream: Mutex<Option<Box<dyn Read + Send>>>,
 }
 
+/// Where a run of entries is opened: below a directory, or as one file in it.
+#[derive(Clone)]
 struct OpenRoot {
-    directory: Dir,
+    directory: Base,
     file: Option<PathBuf>,
+    /// How many names of an entry's path lead to the directory.
+    depth: usize,
+}
+
+/// A directory of the share.
+#[derive(Clone)]
+enum Base {
+    /// Held open: files are found even if it is moved.
+    Held(Arc<Dir>),
+    /// Reached by a link. A share may have many of these, so it is opened when a file is.
+    Linked(PathBuf),
+}
+
+impl Base {
+    fn open(&self, path: &Path) -> io::Result<cap_std::fs::File> {
+        match self {
+            Self::Held(directory) => directory.open_with(path, &reading()),
+            Self::Linked(directory) => {
+                Dir::open_ambient_dir(directory, ambient_authority())?.open_with(path, &reading())
+            }
+        }
+    }
+}
+
+/// The state of a walk through the user's paths.
+#[derive(Default)]
+struct Walk {
+    /// Where the entries of the current directory are opened.
+    root: Option<OpenRoot>,
+    /// Files with several names.
+    seen: HashSet<(u64, u64)>,
+    /// The directories above the current entry, without links in their paths.
+    above: Vec<PathBuf>,
 }
 
 /// A file of the share, open for reading.
@@ -119,9 +159,9 @@ impl Listing {
         else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        let inside = entry.path.as_str().split_once('/').map_or("", |(_, inside)| inside);
-        let path = root.file.as_deref().unwrap_or(Path::new(inside));
-        let file = root.directory.open_with(path, &reading())?;
+        let inside: PathBuf = entry.path.as_str().split('/').skip(root.depth).collect();
+        let path = root.file.as_deref().unwrap_or(&inside);
+        let file = root.directory.open(path)?;
         if file.metadata()?.is_file() { Ok(Opened::File(file)) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
@@ -132,40 +172,63 @@ impl Listing {
         Self { entries, stream: Mutex::new(Some(stream)), ..Self::default() }
     }
 
-    /// Lists the user's paths.
-    pub fn of_roots(roots: &[Root]) -> Self {
-        let mut listing = Self::default();
-        roots.iter().for_each(|root| listing.add_root(root));
+    /// Lists the user's paths; `follow` lists what links lead to in their place.
+    pub fn of_roots(roots: &[Root], follow: bool) -> Self {
+        let mut listing = Self { follow, ..Self::default() };
+        let mut walk = Walk::default();
+        roots.iter().for_each(|root| listing.add_root(root, &mut walk));
         listing
     }
 
     /// Adds a path of the user. One that no longer exists is reported as missed.
-    fn add_root(&mut self, root: &Root) {
-        if let Err(error) = self.try_add_root(root) {
+    fn add_root(&mut self, root: &Root, walk: &mut Walk) {
+        let opened = Dir::open_ambient_dir(&root.directory, ambient_authority()).map(Arc::new);
+        let added = opened.and_then(|held| self.add_base(root, (&held.clone(), Base::Held(held)), walk));
+        if let Err(error) = added {
             let reason = unreadable(&error);
             self.left_out.push(LeftOut { path: root.name.to_foreign(), reason: reason.into(), missed: true });
         }
     }
 
-    fn try_add_root(&mut self, root: &Root) -> io::Result<()> {
-        let directory = Dir::open_ambient_dir(&root.directory, ambient_authority())?;
-        let start = self.entries.len();
-        let path = root.name.clone();
+    /// Adds a directory, or a file in it, which is opened at `base`.
+    fn add_base(&mut self, root: &Root, (directory, base): (&Dir, Base), walk: &mut Walk) -> io::Result<()> {
+        let (path, depth) = (root.name.clone(), root.name.as_str().split('/').count());
+        let place = OpenRoot { directory: base, file: root.file.clone(), depth };
         match &root.file {
             Some(file) => {
-                let meta = file_meta(&directory.metadata(file)?);
-                let meta = with_true_size(meta, || directory.open_with(file, &reading()));
+                let found = directory.metadata(file)?;
+                self.note_names(&found, walk);
+                let meta = with_true_size(file_meta(&found), || directory.open_with(file, &reading()));
+                self.begin_root(place);
                 self.entries.push(Entry { path, kind: EntryKind::File(meta) });
             }
             None => {
                 let kind = EntryKind::Directory { mode: mode(&directory.dir_metadata()?) };
+                self.begin_root(place.clone());
                 self.entries.push(Entry { path, kind });
-                self.add_directory(&directory, &root.name);
+                walk.above.push(root.directory.clone());
+                let outer = walk.root.replace(place);
+                self.add_directory(directory, &root.name, walk);
+                walk.root = outer;
+                walk.above.pop();
             }
         }
-        self.starts.push(start);
-        self.roots.push(OpenRoot { directory, file: root.file.clone() });
         Ok(())
+    }
+
+    /// From the next entry on, files are opened at this place.
+    fn begin_root(&mut self, root: OpenRoot) {
+        self.starts.push(self.entries.len());
+        self.roots.push(root);
+    }
+
+    /// Counts a file that is in the list under another name already.
+    fn note_names(&mut self, meta: &Metadata, walk: &mut Walk) {
+        if let Some(id) = id_of_several_names(meta)
+            && !walk.seen.insert(id)
+        {
+            self.hard_links += 1;
+        }
     }
 
     /// The unreadable files, one line each.
@@ -177,7 +240,7 @@ impl Listing {
     }
 
     /// Adds the content of `directory`, sorted by name. Recursion is bounded, because the depth of a path is.
-    fn add_directory(&mut self, directory: &Dir, path: &RelPath) {
+    fn add_directory(&mut self, directory: &Dir, path: &RelPath, walk: &mut Walk) {
         let listed = directory.entries().and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut found = match listed {
             Ok(found) => found,
@@ -201,7 +264,7 @@ impl Listing {
                 }
                 Some(name) => RelPath::parse(&format!("{}/{name}", path.as_str()))
                     .map_err(|error| omission(&entry, error.to_string()))
-                    .and_then(|path| self.add_entry(directory, name, path)),
+                    .and_then(|path| self.add_entry(directory, (name, path), walk)),
             };
             if let Err(omission) = added {
                 let (reason, missed) = match omission {
@@ -213,14 +276,25 @@ impl Listing {
         }
     }
 
-    fn add_entry(&mut self, directory: &Dir, name: &str, path: RelPath) -> Result<(), Omission> {
+    fn add_entry(
+        &mut self,
+        directory: &Dir,
+        (name, path): (&str, RelPath),
+        walk: &mut Walk,
+    ) -> Result<(), Omission> {
         let meta = directory.symlink_metadata(name)?;
         if meta.is_dir() {
             let inner = directory.open_dir_nofollow(name)?;
             let kind = EntryKind::Directory { mode: mode(&meta) };
             self.entries.push(Entry { path: path.clone(), kind });
-            self.add_directory(&inner, &path);
+            let here = walk.above.last().map(|above| above.join(name)).unwrap_or_default();
+            walk.above.push(here);
+            self.add_directory(&inner, &path, walk);
+            walk.above.pop();
+        } else if meta.is_symlink() && self.follow {
+            self.add_followed((name, path), walk)?;
         } else if meta.is_file() {
+            self.note_names(&meta, walk);
             let meta = with_true_size(file_meta(&meta), || directory.open_with(name, &reading()));
             self.entries.push(Entry { path, kind: EntryKind::File(meta) });
         } else if meta.is_symlink() {
@@ -235,6 +309,42 @@ impl Listing {
         }
         Ok(())
     }
+}
+
+/// Following links.
+impl Listing {
+    /// Adds what a link leads to, under the link's name.
+    fn add_followed(&mut self, (name, path): (&str, RelPath), walk: &mut Walk) -> Result<(), Omission> {
+        let here = walk.above.last().cloned().unwrap_or_default();
+        let real = here.join(name).canonicalize()?;
+        if walk.above.contains(&real) {
+            return Err(Omission::Never("it is a link to a directory that it is in".into()));
+        }
+        let meta = real.metadata()?;
+        let (parent, file) = match (real.parent(), real.file_name()) {
+            (Some(parent), Some(file)) if meta.is_file() => (parent, Some(PathBuf::from(file))),
+            _ if meta.is_dir() => (real.as_path(), None),
+            _ => return Err(Omission::Never("it is a link to neither a file nor a directory".into())),
+        };
+        let root = Root { name: path, directory: parent.to_owned(), file };
+        let directory = Dir::open_ambient_dir(parent, ambient_authority())?;
+        self.add_base(&root, (&directory, Base::Linked(parent.to_owned())), walk)?;
+        // The entries after it are in the directory of the link again.
+        walk.root.clone().into_iter().for_each(|root| self.begin_root(root));
+        Ok(())
+    }
+}
+
+/// The identity of a file with several names; `None` for one with a single name, or on systems that do not report it.
+#[cfg(unix)]
+fn id_of_several_names(meta: &Metadata) -> Option<(u64, u64)> {
+    use cap_std::fs::MetadataExt;
+    (meta.nlink() > 1).then(|| (meta.dev(), meta.ino()))
+}
+
+#[cfg(not(unix))]
+fn id_of_several_names(_meta: &Metadata) -> Option<(u64, u64)> {
+    None
 }
 
 /// Why an entry is not listed.

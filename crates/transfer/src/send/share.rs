@@ -36,7 +36,7 @@ pub struct Share {
 }
 
 enum Origin {
-    Paths(Vec<Root>),
+    Paths { roots: Vec<Root>, follow: bool },
     Reader { name: RelPath, reader: Mutex<Option<Box<dyn Read + Send>>> },
 }
 
@@ -51,6 +51,8 @@ pub struct Contents {
     pub left_out: Vec<String>,
     /// Listed but unreadable files and the reasons, one line each.
     pub unreadable: Vec<String>,
+    /// Further names of files in the share, each of which is sent as a file of its own.
+    pub hard_links: u64,
     /// True when something cannot be sent, and there is no other file or link.
     pub all_missed: bool,
 }
@@ -73,7 +75,14 @@ impl Share {
                 return Err(share_error(path.as_ref(), why));
             }
         }
-        Ok(Self::new(Origin::Paths(roots)))
+        Ok(Self::new(Origin::Paths { roots, follow: false }))
+    }
+
+    /// Sends what links lead to in their place, even out of the share.
+    #[must_use]
+    pub fn following_links(self) -> Self {
+        let Origin::Paths { roots, .. } = &*self.origin else { return self };
+        Self::new(Origin::Paths { roots: roots.clone(), follow: true })
     }
 
     /// Shares the output of `reader` (such as standard input) once, as one file called `name`.
@@ -143,8 +152,10 @@ impl Share {
     /// Counts the share's present content. Walks the directories and opens the files, so it blocks.
     #[must_use]
     pub fn contents(&self) -> Contents {
-        let Origin::Paths(roots) = &*self.origin else { return Contents { files: 1, ..Contents::default() } };
-        let listing = Listing::of_roots(roots);
+        let Origin::Paths { roots, follow } = &*self.origin else {
+            return Contents { files: 1, ..Contents::default() };
+        };
+        let listing = Listing::of_roots(roots, *follow);
         let (files, bytes) = totals(&listing.entries);
         let (left_out, unreadable) =
             (listing.left_out.iter().map(ToString::to_string).collect(), listing.unreadable());
@@ -152,14 +163,15 @@ impl Share {
         let content = listing.entries.iter().filter(is_content).count();
         let missed = !unreadable.is_empty() || listing.left_out.iter().any(|what| what.missed);
         let all_missed = missed && content == unreadable.len();
-        Contents { files, bytes: Some(bytes), left_out, unreadable, all_missed }
+        let hard_links = listing.hard_links;
+        Contents { files, bytes: Some(bytes), left_out, unreadable, hard_links, all_missed }
     }
 
     /// True for a stream that a receiver has begun to read: no other receiver can get it.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         match &*self.origin {
-            Origin::Paths(_) => false,
+            Origin::Paths { .. } => false,
             Origin::Reader { reader, .. } => reader.lock().unwrap_or_else(PoisonError::into_inner).is_none(),
         }
     }
@@ -167,7 +179,7 @@ impl Share {
     /// The list for one receiver. A stream is then taken out of the share.
     pub(crate) fn list(&self) -> Result<Arc<Listing>, TransferError> {
         match &*self.origin {
-            Origin::Paths(roots) => Ok(self.recent.get(|| Listing::of_roots(roots))),
+            Origin::Paths { roots, follow } => Ok(self.recent.get(|| Listing::of_roots(roots, *follow))),
             Origin::Reader { name, reader } => {
                 let reader = reader.lock().unwrap_or_else(PoisonError::into_inner).take();
                 Ok(Arc::new(Listing::of_stream(name, reader.ok_or(TransferError::Consumed)?)))
@@ -179,7 +191,7 @@ impl Share {
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.origin {
-            Origin::Paths(roots) => {
+            Origin::Paths { roots, .. } => {
                 f.debug_list().entries(roots.iter().map(|root| root.name.as_str())).finish()
             }
             Origin::Reader { name, .. } => f.debug_tuple("Stream").field(&name.as_str()).finish(),

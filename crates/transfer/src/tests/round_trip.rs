@@ -131,6 +131,30 @@ async fn links_out_of_the_share_and_special_files_are_left_out_with_a_warning() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn links_are_followed_on_request_and_hard_links_are_counted() {
+    let files: [(&str, &[u8]); 4] =
+        [("tree/a", b"a"), ("tree/z", b"z"), ("out/deep/x", b"x"), ("out/y", b"y")];
+    let (_temp, from, to) = directories(&files);
+    symlink("../out", from.join("tree/dir")).unwrap();
+    symlink("../out/y", from.join("tree/file")).unwrap();
+    symlink("../../tree", from.join("out/deep/back")).unwrap();
+    fs::hard_link(from.join("tree/a"), from.join("tree/b")).unwrap();
+    let share = Share::from_paths(&[from.join("tree")]).unwrap().following_links();
+    let contents = share.contents();
+    assert_eq!((contents.files, contents.hard_links), (6, 1));
+    let told = "tree/dir/deep/back is left out: it is a link to a directory that it is in";
+    assert_eq!(contents.left_out, [told]);
+    transfer_into(&share, &to).await;
+    let read = |name: &str| fs::read(to.join("tree").join(name)).unwrap();
+    for (name, content) in
+        [("a", "a"), ("b", "a"), ("dir/deep/x", "x"), ("dir/y", "y"), ("file", "y"), ("z", "z")]
+    {
+        assert_eq!(read(name), content.as_bytes(), "{name}");
+    }
+    assert!(!fs::symlink_metadata(to.join("tree/file")).unwrap().is_symlink());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn special_mode_bits_are_dropped() {
     let (_temp, from, to) = directories(&[("file", b"#!/bin/sh")]);
     fs::set_permissions(from.join("file"), fs::Permissions::from_mode(0o6755)).unwrap();

@@ -5,6 +5,7 @@
 pub(crate) mod resources;
 mod serve;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use anabranch_node::{Access, Invitation, RelayRoute, Threads, TicketShare};
 use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
 use clap::Args;
+use zeroize::Zeroizing;
 
 use crate::capture::{Capture, CaptureOptions};
 use crate::commands::bench::Tuning;
@@ -52,7 +54,8 @@ Examples:
 /// A receiver that takes nothing for two minutes is dropped; it can continue with the same command.
 ///
 /// Sockets, pipes, devices, links out of the offer and unfinished transfers are not sent. A file that cannot be sent,
-/// because it may not be read or its name is not UTF-8, makes receivers end with exit code 6 after all others.
+/// because it may not be read or its name is not UTF-8, makes receivers end with exit code 6 after all others. Names,
+/// contents, modes and times of files are sent, but not owners, extended attributes and times of directories.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
@@ -62,6 +65,9 @@ pub struct SendArgs {
     /// Name for standard input [default: stdin]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Follow links: send what they lead to, even out of the offer
+    #[arg(short = 'L', long)]
+    pub follow: bool,
     /// Life of the ticket
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::span)]
     pub expires: Span,
@@ -171,6 +177,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
 /// The cause, and advice for the user.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let share = args.source()?.share()?;
+    let share = if args.follow { share.following_links() } else { share };
     let share = match args.rate {
         Some(rate) => share.at_most(rate),
         None => share,
@@ -248,7 +255,11 @@ fn warnings(contents: &Contents, ticket: &Ticket, relays: &[String]) -> Vec<Stri
     let unreadable = contents.unreadable.iter().map(|file| format!("this file cannot be sent: {file}"));
     let only_here =
         anabranch_node::only_here(&ticket.addresses).then(|| anabranch_node::ONLY_HERE.to_owned());
-    contents.left_out.iter().chain(relays).cloned().chain(unreadable).chain(only_here).collect()
+    let names = (contents.hard_links > 0).then(|| {
+        let names = human::count(contents.hard_links, "further name");
+        format!("{names} of files in the offer (hard links); each is sent as a file of its own")
+    });
+    contents.left_out.iter().chain(relays).cloned().chain(names).chain(unreadable).chain(only_here).collect()
 }
 
 /// Prints the ticket and how to use it.
@@ -270,9 +281,8 @@ fn announce(
             out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(&warning)));
         }
         out::error(&format!("offering {}; on the other machine run\n\n", described(contents)));
-        out::error("    anabranch receive TICKET\n\nwith this ticket:\n\n");
     }
-    out::print(&format!("{}\n", *text))?;
+    out::print(&line_to_paste(&text, std::io::stdout().is_terminal() && !context.quiet))?;
     if !context.quiet {
         let lasts = human::seconds(args.expires.as_secs_f64());
         out::error(&format!(
@@ -280,6 +290,11 @@ fn announce(
         ));
     }
     Ok(())
+}
+
+/// The whole command for a person; the ticket alone for a program.
+fn line_to_paste(ticket: &str, is_terminal: bool) -> Zeroizing<String> {
+    Zeroizing::new(if is_terminal { format!("anabranch receive {ticket}\n") } else { format!("{ticket}\n") })
 }
 
 fn described(contents: &Contents) -> String {
@@ -293,6 +308,12 @@ fn described(contents: &Contents) -> String {
 mod tests {
     use super::*;
     use crate::commands::test::parse;
+
+    #[test]
+    fn a_terminal_shows_the_whole_command_to_paste() {
+        assert_eq!(*line_to_paste("anabranch1x", true), "anabranch receive anabranch1x\n");
+        assert_eq!(*line_to_paste("anabranch1x", false), "anabranch1x\n");
+    }
 
     #[test]
     fn files_are_offered_under_their_own_names() {
