@@ -58,8 +58,14 @@ fn a_ticket_for_another_key_gets_no_answer_and_tells_what_was_tried() {
     let other = sender.ticket_with(|ticket| ticket.node = NodeKey::from_random([9; 32]).public());
     let start = Instant::now();
     let received = receive(&[&other, &scratch.text("to"), "--timeout", "1s"]);
-    let words =
-        ["no answer from ", " within 1 s", "tried   ", " → 127.0.0.1:", "newest ticket", "another key"];
+    let words = [
+        "no answer from ",
+        " within 1 s",
+        "tried   ",
+        " → 127.0.0.1:",
+        "another key",
+        "a relay connects the two",
+    ];
     assert_failed(&received, 3, &words);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
@@ -635,4 +641,19 @@ fn a_used_up_cap_is_named_keeps_what_arrived_and_lasts_over_commands() {
     assert!(third.status.success(), "{}", errors(&third));
     assert!(errors(&third).contains("had been received before"), "{}", errors(&third));
     assert_eq!(std::fs::read(scratch.path("to").join("big")).unwrap(), std::fs::read(&big).unwrap());
+}
+
+#[test]
+fn an_interrupted_test_prints_what_it_has_measured() {
+    let mut server = Running::start(program(&["bench", "server"]).stdin(Stdio::null()));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let mut client = program(&["bench", "client", &ticket, "--time", "1m", "--interval", "200ms", "--json"]);
+    let client = client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(Command::new("kill").args(["-INT", &client.id().to_string()]).status().unwrap().success());
+    let output = client.wait_with_output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    let report: serde_json::Value = serde_json::from_str(report.lines().next().unwrap()).unwrap();
+    assert!(report["intervals"].as_array().is_some_and(|intervals| intervals.len() > 1), "{report}");
+    assert_eq!(output.status.code(), Some(130));
 }

@@ -1,9 +1,11 @@
 //! `anabranch completions`: prints the script with which a shell completes this program's command line.
 
-use clap::{Args, CommandFactory};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::args::Cli;
+use crate::commands::sim;
 use crate::errors::Failure;
 use crate::ui::out;
 
@@ -32,8 +34,17 @@ pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
 
 fn script(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "anabranch", &mut script);
+    clap_complete::generate(shell, &mut with_scenarios(Cli::command()), "anabranch", &mut script);
     String::from_utf8_lossy(&script).into_owned()
+}
+
+/// The command line with the names of the built-in scenarios, which the program itself takes next to files.
+fn with_scenarios(command: Command) -> Command {
+    let names = || PossibleValuesParser::new(sim::scenario_names());
+    let named = |command: Command| command.mut_arg("scenario", |arg| arg.value_parser(names()));
+    command.mut_subcommand("sim", |sim| {
+        ["run", "sweep", "compare"].into_iter().fold(sim, |sim, name| sim.mut_subcommand(name, named))
+    })
 }
 
 #[cfg(test)]
@@ -47,6 +58,9 @@ mod tests {
         for shell in Shell::value_variants() {
             let script = script(*shell);
             assert!(script.contains("anabranch") && script.contains("completions"), "{shell}");
+            // The others offer files in place of an argument's values.
+            let has_scenarios = script.contains("two-links") && script.contains("fairness");
+            assert!(has_scenarios || !matches!(shell, Shell::Bash | Shell::Zsh), "{shell}");
         }
     }
 }

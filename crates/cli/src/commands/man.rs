@@ -1,7 +1,7 @@
 //! `anabranch man`: prints the manual, made from the same definitions as `--help`.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
@@ -37,14 +37,36 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
         return print(command.clone());
     }
     std::fs::create_dir_all(dir).map_err(|error| Failure::file("create the directory", dir, &error))?;
-    clap_mangen::generate_to(manual, dir).map_err(|error| Failure::file("write pages into", dir, &error))
+    write_pages(&manual, dir).map_err(|error| Failure::file("write pages into", dir, &error))
 }
 
 fn print(command: Command) -> Result<(), Failure> {
-    let mut page = Vec::new();
     let failed = |error: io::Error| Failure::local(format!("cannot render the manual: {error}"));
-    Man::new(command).render(&mut page).map_err(failed)?;
-    out::print(&String::from_utf8_lossy(&page))
+    out::print(&page(&Man::new(command)).map_err(failed)?)
+}
+
+/// Writes the pages of a command and of those below it.
+fn write_pages(command: &Command, dir: &Path) -> io::Result<()> {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        write_pages(below, dir)?;
+    }
+    let man = Man::new(command.clone());
+    std::fs::write(dir.join(man.get_filename()), page(&man)?)
+}
+
+fn page(man: &Man) -> io::Result<String> {
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    Ok(keep_lines(&String::from_utf8_lossy(&page)))
+}
+
+/// Keeps the lines of the examples, which would be filled and justified otherwise.
+fn keep_lines(page: &str) -> String {
+    const EXTRA: &str = ".SH EXTRA\n";
+    let Some((before, rest)) = page.split_once(EXTRA) else { return page.to_owned() };
+    let (lines, after) = rest.split_at(rest.find("\n.SH ").map_or(rest.len(), |end| end + 1));
+    let end = if lines.ends_with('\n') { ".fi\n" } else { "\n.fi\n" };
+    format!("{before}{EXTRA}.nf\n{lines}{end}{after}")
 }
 
 /// The definitions, each with a synopsis that names its options' values. The `help` subcommands are removed:
@@ -82,6 +104,10 @@ mod tests {
         let page = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
         assert!(page("anabranch.1").contains("Exit codes"));
         assert!(page("anabranch-keys.1").contains("Examples"));
+        let bench = page("anabranch-bench.1");
+        let examples = bench.split(".nf\n").nth(1).and_then(|rest| rest.split("\n.fi\n").next()).unwrap();
+        assert!(examples.starts_with("Examples:\n  anabranch bench server   "), "{examples}");
+        assert!(examples.lines().count() > 4 && !examples.contains(".SH"), "{examples}");
         let send = page("anabranch-send.1").replace('\\', "");
         for words in ["anabranch send", "[--expires <TIME>]", "<PATH>..."] {
             assert!(send.contains(words), "no {words} in {send}");

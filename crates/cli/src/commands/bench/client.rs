@@ -60,8 +60,11 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
     if tokio::time::timeout(GOODBYE, session.close()).await.is_err() {
         session.abort(0, "the test is over");
     }
-    outcome?;
-    view.finish(without_path)
+    match outcome {
+        Err(failure) if failure.kind != Kind::Interrupted || view.is_empty() => Err(failure),
+        // What was measured before an interruption is printed as well.
+        outcome => view.finish(without_path).and(outcome),
+    }
 }
 
 /// The relays that gave no path, each with the reason.
@@ -135,6 +138,11 @@ struct View<'a> {
 impl View<'_> {
     fn begin(&self) -> Result<(), Failure> {
         if self.args.json { Ok(()) } else { out::print(&text::heading()) }
+    }
+
+    /// True before the end of the first interval.
+    fn is_empty(&self) -> bool {
+        self.recorder.is_empty()
     }
 
     fn show(&mut self, sample: Sample) -> Result<(), Failure> {

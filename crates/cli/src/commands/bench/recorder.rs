@@ -59,6 +59,11 @@ impl Recorder {
         self.intervals.last()
     }
 
+    /// True before the first interval.
+    pub fn is_empty(&self) -> bool {
+        self.intervals.is_empty()
+    }
+
     /// Ends the test.
     #[must_use]
     pub fn finish(self) -> (Vec<Interval>, Measured) {

@@ -147,6 +147,11 @@ fn run_named(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
+/// The names of all built-in scenarios.
+pub fn scenario_names() -> impl Iterator<Item = &'static str> {
+    NAMED.iter().chain(BUILTIN).map(|(name, _)| *name)
+}
+
 fn list() -> Result<(), Failure> {
     let mut text = String::new();
     for (name, about) in NAMED {
