@@ -411,3 +411,42 @@ async fn a_dead_mirror_costs_no_more_than_its_share() {
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
+
+#[tokio::test]
+async fn a_backup_is_asked_only_when_it_is_needed() {
+    let content = noise(SIZE, 22);
+    let from_backup = |server: &Server| {
+        let backup = std::net::IpAddr::from([127, 0, 0, 3]);
+        server.requests().iter().filter(|request| request.from.ip() == backup).count()
+    };
+    let server = Server::right(&content);
+    let mut place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+    place.options.routes[1].rank = 1;
+    fetched(&place, &content).await;
+    assert_eq!(from_backup(&server), 0, "the first route works");
+    // The first route stops working after its first answers.
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        let is_first = request.from.ip() == std::net::IpAddr::from([127, 0, 0, 2]);
+        if is_first && request.number > 1 { Response::new(500, b"") } else { Response::right(request, &body) }
+    });
+    let mut place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+    place.options.routes[1].rank = 1;
+    fetched(&place, &content).await;
+    assert!(from_backup(&server) > 1, "it takes over");
+}
+
+#[tokio::test]
+async fn a_cap_that_is_used_up_ends_the_download_and_what_came_is_kept() {
+    let content = noise(SIZE, 23);
+    let server = Server::right(&content);
+    let mut place = Place::new(&[server.url("/a")]).over_addresses(&[2]);
+    place.options.caps = vec![Arc::new(1_000_000.into())];
+    place.options.routes[0].cap = Some(0);
+    let error = place.fetch().await.unwrap_err();
+    assert!(causes(error).contains("cap"));
+    place.options.caps = vec![Arc::new(10_000_000.into())];
+    let report = place.fetch().await.unwrap();
+    assert_eq!(report.resumed, 1_000_000);
+    assert!(place.content() == content);
+}

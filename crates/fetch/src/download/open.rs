@@ -22,6 +22,8 @@ const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 /// How long to wait for a source with ranges when one without has answered.
 const BETTER: Duration = Duration::from_secs(2);
+/// How long to wait for an answer before sources of higher rank are opened.
+const NEEDED: Duration = Duration::from_secs(3);
 /// How long the first bytes may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -53,6 +55,8 @@ pub(super) struct FirstPart {
 /// All sources that are being opened.
 pub(super) struct Opening {
     pending: JoinSet<(Opened, Result<First, Trouble>)>,
+    /// Sources of higher rank, which are opened only when they are needed.
+    waiting: Vec<Opened>,
     /// Sources that cannot be used.
     pub(super) failed: Vec<Tried>,
     /// Whether each of them refused, rather than failed.
@@ -72,23 +76,38 @@ impl Opening {
             };
             snapshot.sources = sources.iter().map(status).collect();
         });
-        let mut pending = JoinSet::new();
-        for (index, (source, route)) in sources.into_iter().enumerate() {
-            if context.options.left(route) < PROBE {
+        let all = sources.into_iter().enumerate();
+        let waiting = all.map(|(index, (source, route))| Opened { source, route, index }).collect();
+        let (pending, failed) = (JoinSet::new(), Vec::new());
+        let mut opening = Self { pending, waiting, failed, all_refused: true, whole: None };
+        opening.widen(context);
+        opening
+    }
+
+    /// Opens the waiting sources of the lowest rank; returns whether there are any.
+    pub(super) fn widen(&mut self, context: &Context) -> bool {
+        let rank = |opened: &Opened| context.options.routes[opened.route].rank;
+        let Some(lowest) = self.waiting.iter().map(rank).min() else { return false };
+        let (now, later) = std::mem::take(&mut self.waiting).into_iter().partition(|one| rank(one) == lowest);
+        self.waiting = later;
+        let now: Vec<Opened> = now;
+        for opened in now {
+            if context.options.left(opened.route) < PROBE {
+                self.all_refused = false;
+                self.refuse(context, &opened, "the cap is used up");
                 continue;
             }
-            let opened = Opened { source, route, index };
-            pending.spawn(async move {
+            self.pending.spawn(async move {
                 let first = open(&opened.source).await;
                 (opened, first)
             });
         }
-        Self { pending, failed: Vec::new(), all_refused: true, whole: None }
+        true
     }
 
     /// Whether every source has answered or failed.
     pub(super) fn is_over(&self) -> bool {
-        self.pending.is_empty()
+        self.pending.is_empty() && self.waiting.is_empty()
     }
 
     /// The next source that has answered; `None` when there is no more.
@@ -127,8 +146,15 @@ impl Opening {
     pub(super) async fn first(&mut self, context: &Context<'_>) -> Result<(Opened, First), FetchError> {
         let is_single = context.job.mirrors.len() == 1;
         loop {
-            let wait = if self.whole.is_none() { Duration::MAX } else { BETTER };
+            let wait = match (&self.whole, self.waiting.is_empty()) {
+                (Some(_), _) => BETTER,
+                (None, false) => NEEDED,
+                (None, true) => Duration::MAX,
+            };
             let Ok(Some((opened, first))) = timeout(wait, self.next(context)).await else {
+                if self.whole.is_none() && self.widen(context) {
+                    continue;
+                }
                 return self.whole.take().ok_or_else(|| self.failure());
             };
             let (size, is_whole) = match &first {

@@ -187,6 +187,9 @@ impl Run<'_> {
                 tracing::info!(?took, ?last, "all bytes came; `last` is the time of the last hundredth");
                 return Ok(());
             }
+            if !self.shared.planner().any_works() {
+                self.opening.widen(self.context);
+            }
             if self.shared.planner().is_stuck() && self.opening.is_over() {
                 return Err(self.failure().into());
             }
@@ -262,10 +265,11 @@ impl Run<'_> {
     fn failure(&mut self) -> FetchError {
         let planner = self.shared.planner();
         for active in &self.active {
-            if let Standing::Out(why) = planner.standing(active.id) {
-                let (label, why) = (active.source.label.clone(), why.clone());
-                self.opening.failed.push(Tried { label, why });
-            }
+            let why = match planner.standing(active.id) {
+                Standing::Out(why) => why.clone(),
+                Standing::Ready | Standing::Resting(_) => "the cap is used up".to_owned(),
+            };
+            self.opening.failed.push(Tried { label: active.source.label.clone(), why });
         }
         FetchError::Unreachable(std::mem::take(&mut self.opening.failed))
     }

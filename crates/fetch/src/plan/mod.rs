@@ -138,10 +138,17 @@ impl Planner {
         self.received.covers(&(0..self.size))
     }
 
-    /// Whether every source is given up.
+    /// Whether every source is given up, or its cap is used up.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        self.sources.iter().all(Source::is_out)
+        let has_work = self.lanes.iter().flatten().any(|lane| lane.work.is_some());
+        !has_work && self.sources.iter().all(|source| source.is_out() || !self.has_room(source))
+    }
+
+    /// Whether a source that may be used works.
+    #[must_use]
+    pub fn any_works(&self) -> bool {
+        self.sources.iter().any(|source| source.works() && self.has_room(source))
     }
 
     /// Whether a source is used.

@@ -249,3 +249,16 @@ fn a_lane_that_pauses_for_a_limit_keeps_its_bytes() {
     planner.pause(lanes[0], false, at(31));
     assert_eq!(planner.silence(lanes[0], at(33)).0, Span::from_secs(2));
 }
+
+#[test]
+fn a_download_whose_caps_are_used_up_is_stuck_and_not_before() {
+    let mut planner = Planner::new(10_000_000, RangeSet::default(), vec![500_000]);
+    let source = planner.add_source(SourceTerms { cap: Some(0), ..terms(0) }, Time::ZERO);
+    let lane = planner.open_lane(source, Time::ZERO).unwrap();
+    assert_eq!(planner.next(lane, Time::ZERO), Next::Fetch(0..500_000));
+    assert!(!planner.is_stuck() && !planner.any_works());
+    planner.on_bytes(lane, 500_000, Time::ZERO);
+    planner.on_end(lane, None, Time::ZERO);
+    assert_eq!(planner.next(lane, Time::ZERO), Next::Leave);
+    assert!(planner.is_stuck());
+}
