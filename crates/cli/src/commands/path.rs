@@ -166,11 +166,13 @@ fn lines(paths: &[SessionPath]) -> String {
             format!("; {} of {} left{until}", human::bytes(cap.left), human::bytes(cap.bytes))
         });
         format!(
-            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {} → {}  {through}{why}{cap}\n",
+            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {:>10} received  {}{} → {}  {through}{why}{cap}\n",
             path.id,
             path.state,
             path.rtt_ms,
             human::bytes(path.bytes[0]),
+            human::bytes(path.bytes[1]),
+            path.interface.as_ref().map_or_else(String::new, |name| format!("{name} ")),
             path.local.as_deref().unwrap_or("?"),
             path.remote,
         )
@@ -180,8 +182,34 @@ fn lines(paths: &[SessionPath]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_node::{CapStatus, PathStatus};
+
     use super::*;
     use crate::commands::test::parse;
+
+    #[test]
+    fn a_line_shows_interface_both_directions_and_the_rest_of_a_cap() {
+        let cap = CapStatus { bytes: 5_000_000_000, left: 1_000_000_000, resets_on: Some(15) };
+        let path = PathStatus {
+            id: 2,
+            interface: Some("wwan0".into()),
+            local: Some("192.0.2.1:9".into()),
+            remote: "203.0.113.9:4433".into(),
+            relays: Vec::new(),
+            state: "active".into(),
+            standing: "in-use".into(),
+            why: None,
+            cap: Some(cap),
+            rtt_ms: 31.25,
+            bytes: [2_000_000, 7_000],
+            lost: 0,
+        };
+        let text = lines(&[SessionPath { session: 1, path }]);
+        let words = ["2.00 MB sent", "7.00 kB received", "wwan0 192.0.2.1:9 → 203.0.113.9:4433"];
+        for word in words.into_iter().chain(["1.00 GB of 5.00 GB left until day 15 of the month"]) {
+            assert!(text.contains(word), "no {word:?} in {text}");
+        }
+    }
 
     #[test]
     fn a_session_has_to_be_named() {

@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct PathStatus {
     /// Its id, never used again in the session.
     pub id: u32,
+    /// The interface that its packets leave by, if it has a name.
+    pub interface: Option<String>,
     /// The address here.
     pub local: Option<String>,
     /// The remote address; for a path through relays the one of the first relay.
@@ -136,6 +138,7 @@ impl NodeSession {
         let session = &self.0.session;
         let status = |path: PathInfo| PathStatus {
             id: path.id.0,
+            interface: session.interface(&path.route).filter(|name| !name.is_empty()),
             local: session.local_address(&path.route).map(|address| address.to_string()),
             remote: path.route.remote.to_string(),
             relays: session.relays(&path.route).iter().map(ToString::to_string).collect(),
