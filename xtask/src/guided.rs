@@ -24,8 +24,8 @@ const COVERAGE: [&str; 6] = [
 const TARGET_DIRECTORY: &str = "target/guided";
 /// Longest input, in bytes.
 const LONGEST: u32 = 2048;
-/// Inputs kept for a target at most, the shortest first.
-const MOST_KEPT: usize = 400;
+/// Largest file of kept inputs, in bytes. The shortest come first.
+const MOST_KEPT: usize = 200_000;
 
 /// Options of the command.
 pub struct Options {
@@ -121,16 +121,18 @@ impl Target<'_> {
         }
         let mut inputs = files(&least)?;
         inputs.sort_by_key(|input| (input.len(), input.clone()));
-        inputs.truncate(MOST_KEPT);
         let mut text = String::new();
         for input in &inputs {
+            if text.len() + 2 * input.len() + 1 > MOST_KEPT {
+                break;
+            }
             for byte in input {
                 let _ = write!(text, "{byte:02x}");
             }
             text.push('\n');
         }
         write(&self.corpus.join("reached.hex"), text.as_bytes())?;
-        Ok(inputs.len())
+        Ok(text.lines().count())
     }
 
     /// The inputs of an earlier run.
