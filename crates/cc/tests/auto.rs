@@ -7,15 +7,24 @@ use bottleneck::{Bottleneck, Flow, Measured, run};
 
 const SEEDS: std::ops::Range<u64> = 1..5;
 
-/// A flow alone from its tenth to its fortieth second: rate in Mbit/s, round trip in ms, queue in BDP, share lost.
-fn alone(rule: RuleKind, (mbit, rtt, bdp, loss): (f64, u64, f64, f64), seed: u64) -> Measured {
+/// Rate in Mbit/s, round trip in ms, queue in BDP, share lost on the wire.
+#[derive(Clone, Copy, Debug)]
+struct Network(f64, u64, f64, f64);
+
+/// A flow alone from its tenth to its fortieth second.
+fn alone(rule: RuleKind, network: Network, seed: u64) -> Measured {
+    let Network(mbit, rtt, bdp, loss) = network;
     run(&Bottleneck { mbit, bdp, loss, seed }, &[Flow::new(rule, rtt, 0.0)], 10.0, 40.0)[0]
 }
 
 #[test]
 fn alone_it_keeps_its_queue_short_at_the_full_rate() {
-    for network in [(50.0, 40, 4.0, 0.0), (5.0, 70, 8.0, 0.0), (20.0, 200, 20.0, 0.0), (200.0, 10, 10.0, 0.0)]
-    {
+    for network in [
+        Network(50.0, 40, 4.0, 0.0),
+        Network(5.0, 70, 8.0, 0.0),
+        Network(20.0, 200, 20.0, 0.0),
+        Network(200.0, 10, 10.0, 0.0),
+    ] {
         let aim = f64::max(25.0, network.1 as f64 / 4.0);
         let Measured { mbit, queue_ms, lost } = alone(Auto, network, 1);
         assert!(mbit >= 0.99 * network.0, "{network:?}: {mbit} Mbit/s");
@@ -26,11 +35,11 @@ fn alone_it_keeps_its_queue_short_at_the_full_rate() {
 #[test]
 fn losses_on_the_wire_hardly_cost_rate() {
     let networks = [
-        (20.0, 100, 0.6, 0.01),
-        (20.0, 600, 1.0, 0.01),
-        (20.0, 40, 0.25, 0.001),
-        (100.0, 5, 1.0, 0.001),
-        (30.0, 100, 20.0, 0.002),
+        Network(20.0, 100, 0.6, 0.01),
+        Network(20.0, 600, 1.0, 0.01),
+        Network(20.0, 40, 0.25, 0.001),
+        Network(100.0, 5, 1.0, 0.001),
+        Network(30.0, 100, 20.0, 0.002),
     ];
     for network in networks {
         for seed in SEEDS {
@@ -44,7 +53,7 @@ fn losses_on_the_wire_hardly_cost_rate() {
 /// A queue of a few packets drops without delay, at random, but only what exceeds the rate.
 #[test]
 fn a_very_short_queue_is_not_taken_for_losses_on_the_wire() {
-    for network in [(20.0, 20, 0.1, 0.0), (20.0, 40, 0.05, 0.0), (20.0, 40, 0.25, 0.0)] {
+    for network in [Network(20.0, 20, 0.1, 0.0), Network(20.0, 40, 0.05, 0.0), Network(20.0, 40, 0.25, 0.0)] {
         for seed in SEEDS {
             let (auto, cubic) = (alone(Auto, network, seed), alone(Cubic, network, seed));
             assert!(auto.mbit >= 0.95 * cubic.mbit, "{network:?}: {auto:?} {cubic:?}");
