@@ -334,7 +334,7 @@ impl Controller {
         others.fold(bytes, |left, other| left.saturating_sub(other.in_flight))
     }
 
-    /// What the path's losses come from, as `auto` judges.
+    /// The cause of the path's losses, as `auto` judges.
     #[must_use]
     pub fn loss_cause(&self, path: PathId) -> LossCause {
         let auto = self.index(path).and_then(|index| self.paths[index].auto.as_ref());

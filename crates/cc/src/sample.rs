@@ -40,7 +40,7 @@ pub struct LossEvent {
     pub sent_at: Time,
 }
 
-/// What the losses of a path come from, as `auto` judges.
+/// The cause of a path's losses, as `auto` judges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LossCause {
     /// Full queues: each episode of losses reduces the window. Always so under other rules.

@@ -37,7 +37,7 @@ pub struct PathInfo {
     pub delivery_rate: Rate,
     /// Largest UDP payload in use.
     pub mtu: u16,
-    /// What its losses come from, as the window rule `auto` judges.
+    /// The cause of its losses, as the window rule `auto` judges.
     pub loss_cause: LossCause,
     /// Paths with the same number are coupled by congestion control.
     pub group: u32,

@@ -1,4 +1,4 @@
-//! What strangers and authenticated peers feed to a proxy, an exit and a tunnel.
+//! Bytes from strangers and authenticated peers for a proxy, an exit and a tunnel.
 
 use anabranch_proxy::message::{Answer, Head, Request};
 use anabranch_proxy::{http, socks4, socks5};
@@ -9,7 +9,7 @@ use anabranch_tunnel::packet::Header;
 use anabranch_tunnel::{icmp, message, rewrite};
 use bytes::{Bytes, BytesMut};
 
-/// What programs send to a proxy's port, and what the two ends of a proxy send to each other.
+/// Bytes that programs send to a proxy's port, and that the two ends of a proxy send to each other.
 pub fn proxy(input: &[u8]) {
     let read = [
         http::request(input).ok().flatten().map(|(_, len)| len),

@@ -11,7 +11,7 @@ pub(crate) struct Delivery {
     drain_rate: Rate,
     /// Packets of the latest loss episode that have not arrived since.
     unproved_losses: u64,
-    /// What losses come from, as last reported.
+    /// The cause of losses, as last reported.
     loss_cause: LossCause,
 }
 

@@ -134,7 +134,7 @@ impl<P: Payload> Flight<P> {
     pub(super) fn end(&mut self, now: Time, reason: CloseReason) {
         if self.life.end(now, &reason, &self.paths, &self.config) {
             self.out.events.push_back(Event::Closed(reason));
-            // What paths have reserved of a cap and not spent is free for other sessions.
+            // The unspent part of what paths reserved of a cap is free for other sessions.
             for index in 0..self.paths.len() {
                 self.paths.edit(index).set_meter(None);
             }

@@ -46,7 +46,7 @@ pub fn parse_terms(text: &str) -> Result<Terms, String> {
     Ok(Terms { priority, meter: Some(resetting(meter(priority, cap)?, day)?) })
 }
 
-/// What a reset day has to be.
+/// The error for a reset day that some months do not have.
 const NO_DAY: &str = "a cap starts anew on a day of the month from 1 to 28";
 
 fn resetting(meter: Meter, day: Option<u8>) -> Result<Meter, String> {

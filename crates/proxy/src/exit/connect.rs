@@ -79,7 +79,7 @@ impl Connector {
                 let asked = async {
                     let turn = lookups.clone().acquire_owned().await.map_err(|_| Outcome::Busy)?;
                     let resolving = (self.resolver)(name.as_str().to_owned(), *port);
-                    // The system's resolver holds a thread until it has an answer, also when nobody waits any more.
+                    // The system's resolver holds a thread until it has an answer, even if no one waits any more.
                     let looked_up = tokio::spawn(async move {
                         let _turn = turn;
                         resolving.await

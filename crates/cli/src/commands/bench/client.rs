@@ -62,7 +62,7 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
     }
     match outcome {
         Err(failure) if failure.kind != Kind::Interrupted || view.is_empty() => Err(failure),
-        // What was measured before an interruption is printed as well.
+        // Measurements before an interruption are printed as well.
         outcome => view.finish(without_path).and(outcome),
     }
 }

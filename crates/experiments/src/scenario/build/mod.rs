@@ -99,7 +99,7 @@ impl CableName {
     }
 }
 
-/// What a network is built from.
+/// The parts of a network.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub(crate) file: &'a File,
