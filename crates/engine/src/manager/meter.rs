@@ -33,6 +33,8 @@ struct Shares {
     left: AtomicU64,
     /// Of those, bytes that other programs use.
     elsewhere: AtomicU64,
+    /// How often the cap has started anew.
+    period: AtomicU64,
 }
 
 impl Meter {
@@ -43,7 +45,8 @@ impl Meter {
     #[must_use]
     pub fn new(cap: u64) -> Self {
         let cap = cap.max(Self::SMALLEST);
-        let shares = Shares { left: AtomicU64::new(cap - RESERVE), elsewhere: AtomicU64::new(0) };
+        let (left, elsewhere, period) = (AtomicU64::new(cap - RESERVE), AtomicU64::new(0), AtomicU64::new(0));
+        let shares = Shares { left, elsewhere, period };
         Self { cap, resets_on: None, shares: Arc::new(shares) }
     }
 
@@ -81,6 +84,17 @@ impl Meter {
     pub fn begin_anew(&self) {
         self.shares.left.store(self.cap - RESERVE, Ordering::Relaxed);
         self.set_elsewhere(0);
+        self.shares.period.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn period(&self) -> u64 {
+        self.shares.period.load(Ordering::Relaxed)
+    }
+
+    /// Counts what a path reserved before the cap started anew and has yet to spend.
+    fn carry_over(&self, bytes: u64) {
+        let rest = |left: u64| Some(left.saturating_sub(bytes));
+        let _ = self.shares.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
     }
 
     /// The cap in bytes.
@@ -92,7 +106,7 @@ impl Meter {
     /// Unreserved bytes.
     #[must_use]
     pub fn left(&self) -> u64 {
-        let Shares { left, elsewhere } = &*self.shares;
+        let Shares { left, elsewhere, .. } = &*self.shares;
         left.load(Ordering::Relaxed).saturating_sub(elsewhere.load(Ordering::Relaxed))
     }
 
@@ -177,6 +191,8 @@ pub(crate) struct PathMeter {
     meter: Meter,
     own: Spender,
     peer: Spender,
+    /// The period of the cap that its reservations count in.
+    period: u64,
     /// No slice was left for one of the spenders.
     used_up: bool,
 }
@@ -185,7 +201,8 @@ impl PathMeter {
     /// A path on which this end and the peer spent this much before counting started.
     pub(crate) fn new(meter: Meter, (own, peer): (u64, u64)) -> Self {
         let (own, peer) = (Spender::beginning_at(own), Spender::beginning_at(peer));
-        let mut path = Self { meter, own, peer, used_up: false };
+        let period = meter.period();
+        let mut path = Self { meter, own, peer, period, used_up: false };
         path.used_up = !path.own.extend(&path.meter) || !path.peer.extend(&path.meter);
         path
     }
@@ -206,21 +223,38 @@ impl PathMeter {
 
     /// Records this end's total spending; true if the limits changed or the cap is used up.
     pub(crate) fn on_sent(&mut self, spent: u64) -> bool {
+        self.follow_period();
         self.own.spent = spent;
         spend(&mut self.own, &self.meter, &mut self.used_up)
     }
 
     /// Records the peer's total spending; true if the limits changed or the cap is used up.
     pub(crate) fn on_received(&mut self, spent: u64) -> bool {
+        self.follow_period();
         self.peer.spent = spent;
         spend(&mut self.peer, &self.meter, &mut self.used_up)
+    }
+
+    fn unspent(&self) -> u64 {
+        let unspent = |spender: &Spender| spender.limit.saturating_sub(spender.spent);
+        unspent(&self.own) + unspent(&self.peer)
+    }
+
+    fn follow_period(&mut self) {
+        let period = self.meter.period();
+        if period != self.period {
+            self.period = period;
+            self.meter.carry_over(self.unspent());
+        }
     }
 }
 
 impl Drop for PathMeter {
     fn drop(&mut self) {
-        let unspent = |spender: &Spender| spender.limit.saturating_sub(spender.spent);
-        self.meter.give_back(unspent(&self.own) + unspent(&self.peer));
+        // What was reserved in an earlier period is free again already.
+        if self.period == self.meter.period() {
+            self.meter.give_back(self.unspent());
+        }
     }
 }
 
