@@ -31,6 +31,17 @@ impl Connection {
             connection.end().await;
         }
     }
+
+    /// Whether the server says that the transfer is complete, where the protocol has such a reply.
+    pub async fn confirms_end(&mut self) -> bool {
+        match self {
+            Self::Http(_) => true,
+            Self::Ftp(connection) => {
+                connection.end().await;
+                connection.is_open()
+            }
+        }
+    }
 }
 
 /// A body that is being received.

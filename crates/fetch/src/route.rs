@@ -54,10 +54,19 @@ impl Route {
     /// # Errors
     /// The last error, or the time limit.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Wire> {
+        Ok(self.connect_known(host, port).await?.0)
+    }
+
+    /// Opens a TCP connection; also returns the host by which the same machine can be reached again. A name may have
+    /// several machines.
+    ///
+    /// # Errors
+    /// As [`Route::connect`].
+    pub async fn connect_known(&self, host: &str, port: u16) -> io::Result<(Wire, String)> {
         match self {
             Self::System => connect(resolve(host, port, None).await?, None).await,
             Self::Outlet(outlet) => connect(resolve(host, port, Some(outlet)).await?, Some(outlet)).await,
-            Self::Exit(exit) => Ok(Box::new(exit.connect(host, port).await?)),
+            Self::Exit(exit) => Ok((Box::new(exit.connect(host, port).await?), host.to_owned())),
         }
     }
 }
@@ -67,7 +76,7 @@ fn silent(why: &str) -> io::Error {
 }
 
 /// Tries addresses one after the other with a head start each; the first connection wins.
-async fn connect(addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Result<Wire> {
+async fn connect(addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Result<(Wire, String)> {
     let reachable = |address: &SocketAddr| {
         outlet.is_none_or(|outlet| outlet.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4()))
     };
@@ -87,7 +96,10 @@ async fn connect(addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Res
             }
             tokio::select! {
                 Some(ended) = trying.join_next() => match ended {
-                    Ok(Ok(stream)) => return Ok(Box::new(stream) as Wire),
+                    Ok(Ok(stream)) => match stream.peer_addr() {
+                        Ok(peer) => return Ok((Box::new(stream) as Wire, peer.ip().to_string())),
+                        Err(error) => last = Some(error),
+                    },
                     Ok(Err(error)) => last = Some(error),
                     Err(error) => last = Some(io::Error::other(error)),
                 },

@@ -166,17 +166,28 @@ impl Options {
         let cap = self.routes[route].cap.map(|cap| self.caps[cap].load(Ordering::Relaxed));
         cap.unwrap_or(u64::MAX)
     }
+
+    /// Takes bytes from the cap of a route; false if there are not so many.
+    fn spend(&self, route: usize, bytes: u64) -> bool {
+        let rest = |left: u64| left.checked_sub(bytes);
+        self.routes[route]
+            .cap
+            .is_none_or(|cap| self.caps[cap].fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok())
+    }
 }
 
 impl Context<'_> {
     async fn attempt(&self, store: Store, journal: Option<Journal>) -> Result<Report, Ended> {
         let mut opening = Opening::start(self);
+        let held = journal.as_ref().map(|journal| journal.size);
         let first = tokio::select! {
-            first = opening.first(self) => first?,
+            first = opening.first(self, held) => first?,
             () = self.stop.notified() => return Err(FetchError::Stopped.into()),
         };
         match first {
-            (_, First::Whole(answer, _connection)) => self.whole(*answer, store).await,
+            (opened, First::Whole(answer, connection)) => {
+                self.whole((*answer, connection), opened.route, store).await
+            }
             (source, First::Part(part)) => self.parts((source, part), opening, (store, journal)).await,
         }
     }

@@ -20,12 +20,12 @@ use crate::source::{Answer, Refusal, Source, Wanted};
 const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
 /// The longest pause that a server may ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
-/// How long to wait for a source with ranges when one without has answered.
+/// How long to wait for a better source: one with ranges, and with the file of an earlier attempt.
 const BETTER: Duration = Duration::from_secs(2);
 /// How long to wait for an answer before sources of higher rank are opened.
 const NEEDED: Duration = Duration::from_secs(3);
 /// How long the first bytes may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A source that was opened: its number, and its number of route.
 #[derive(Clone, Debug)]
@@ -61,6 +61,7 @@ pub(super) struct Opening {
     pub(super) failed: Vec<Tried>,
     /// Whether each of them refused, rather than failed.
     all_refused: bool,
+    /// The source that is used unless a better one answers.
     whole: Option<(Opened, First)>,
 }
 
@@ -142,9 +143,13 @@ impl Opening {
         self.failed.push(Tried { label, why });
     }
 
-    /// The source that defines the file: the first that sends parts, else the first at all.
-    pub(super) async fn first(&mut self, context: &Context<'_>) -> Result<(Opened, First), FetchError> {
-        let is_single = context.job.mirrors.len() == 1;
+    /// The source that defines the file: the first that sends parts of the file that an earlier attempt `held`, else one
+    /// that sends parts, else the first at all.
+    pub(super) async fn first(
+        &mut self,
+        context: &Context<'_>,
+        held: Option<u64>,
+    ) -> Result<(Opened, First), FetchError> {
         loop {
             let wait = match (&self.whole, self.waiting.is_empty()) {
                 (Some(_), _) => BETTER,
@@ -167,10 +172,15 @@ impl Opening {
                 self.refuse(context, &opened, "its file has another size than announced");
                 continue;
             }
-            if !is_whole || is_single {
+            if !is_whole && held.is_none_or(|held| size == Some(held)) {
+                if let Some((other, _)) = self.whole.take() {
+                    self.refuse(context, &other, "another source has the file in parts");
+                }
                 return Ok((opened, first));
             }
-            self.whole.get_or_insert((opened, first));
+            if self.whole.is_none() || !is_whole {
+                self.whole = Some((opened, first));
+            }
         }
     }
 

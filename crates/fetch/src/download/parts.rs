@@ -5,20 +5,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle, JoinSet};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, interval, timeout};
 
 use super::lane::{self, Active, Halt, Shared};
-use super::open::{First, FirstPart, Opened, Opening, read};
+use super::open::{First, FirstPart, Opened, Opening, PATIENCE, read};
 use super::{Context, End, Ended, PROBE, Report, TICK};
 use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::limit::Limit;
 use crate::plan::{Planner, SourceTerms, Standing};
-use crate::source::Wanted;
+use crate::source::{Refusal, Wanted};
 use crate::store::{Journal, Store};
 
 /// How often the journal is written.
 const CHECKPOINT: Duration = Duration::from_secs(1);
+
+/// How often the bytes of an earlier attempt are asked for.
+const COMPARISONS: usize = 3;
 
 /// The file that all sources must have.
 struct Reference {
@@ -37,7 +40,10 @@ impl Context<'_> {
         let disk = |error| Ended::from(FetchError::file("write", &self.job.target, error));
         let mut part = part;
         let fits = match &journal {
-            Some(journal) => self.fits_journal(&opened, &mut part, (&store, journal)).await,
+            Some(journal) => tokio::select! {
+                fits = self.fits_journal(&opened, &mut part, (&store, journal)) => fits?,
+                () = self.stop.notified() => return Err(FetchError::Stopped.into()),
+            },
             None => true,
         };
         if !fits {
@@ -78,15 +84,15 @@ impl Context<'_> {
         run.end(ended, digest).await
     }
 
-    /// Whether the file is still that of an earlier attempt.
+    /// Whether the file is still that of an earlier attempt; fails when the source does not say.
     async fn fits_journal(
         &self,
         opened: &Opened,
         part: &mut FirstPart,
         (store, journal): (&Store, &Journal),
-    ) -> bool {
+    ) -> Result<bool, FetchError> {
         if journal.size != part.size {
-            return false;
+            return Ok(false);
         }
         let known = |range: std::ops::Range<u64>, bytes: &[u8]| {
             store.read(range).is_ok_and(|on_disk| on_disk == bytes)
@@ -94,21 +100,35 @@ impl Context<'_> {
         let held = journal.ranges();
         let head = 0..part.bytes.len() as u64;
         if held.covers(&head) && !known(head, &part.bytes) {
-            return false;
+            return Ok(false);
         }
         let mirror = opened.source.mirror.to_string();
         let version = journal.versions.iter().find(|(url, _)| *url == mirror).map(|(_, version)| version);
         match version.map_or(Same::Unknown, |version| version.compare(&part.version)) {
-            Same::Yes => return true,
-            Same::No => return false,
+            Same::Yes => return Ok(true),
+            Same::No => return Ok(false),
             Same::Unknown => {}
         }
         // The server does not say which version it is: the last bytes that are there are compared.
-        let Some(range) = held.iter().last() else { return true };
+        let Some(range) = held.iter().last() else { return Ok(true) };
         let range = range.end.saturating_sub(PROBE).max(range.start)..range.end;
         let wanted = Wanted { range: Some(range.clone()), size: Some(part.size) };
-        let Ok(mut answer) = opened.source.ask(&mut part.connection, &wanted).await else { return false };
-        read(&mut answer, range.clone()).await.is_ok_and(|bytes| known(range, &bytes))
+        for _ in 0..COMPARISONS {
+            let asking = async {
+                let mut answer = opened.source.ask(&mut part.connection, &wanted).await?;
+                read(&mut answer, range.clone()).await
+            };
+            match timeout(PATIENCE, asking).await {
+                Ok(Ok(bytes)) if bytes.len() as u64 == range.end - range.start => {
+                    part.connection.end().await;
+                    return Ok(known(range, &bytes));
+                }
+                Ok(Err(Refusal::Changed | Refusal::NoSuchBytes(_))) => return Ok(false),
+                _ => part.connection.close(),
+            }
+        }
+        let why = "the bytes that are there cannot be compared".to_owned();
+        Err(FetchError::Unreachable(vec![Tried { label: opened.source.label.clone(), why }]))
     }
 }
 
@@ -246,6 +266,9 @@ impl Run<'_> {
     fn show(&self) {
         let now = self.context.now();
         let planner = self.shared.planner();
+        for (cap, left) in self.context.options.caps.iter().zip(planner.caps()) {
+            cap.store(*left, Ordering::Relaxed);
+        }
         self.context.progress.update(|snapshot| {
             (snapshot.bytes, snapshot.resumed) = (planner.received(), self.resumed);
             snapshot.size = Some(self.reference.size);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Context, End, Ended, Report, TICK};
+use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
 use crate::limit::Limit;
 use crate::source::Answer;
@@ -15,8 +16,16 @@ const SILENT: Duration = Duration::from_secs(30);
 
 impl Context<'_> {
     /// Fetches a file by an answer that holds all of it. It cannot be resumed.
-    pub(super) async fn whole(&self, answer: Answer, store: Store) -> Result<Report, Ended> {
+    pub(super) async fn whole(
+        &self,
+        (answer, mut connection): (Answer, Connection),
+        route: usize,
+        store: Store,
+    ) -> Result<Report, Ended> {
         let disk = |error| Ended::from(FetchError::file("write", &self.job.target, error));
+        if answer.size.is_some_and(|size| size > self.options.left(route)) {
+            return Err(self.capped(route));
+        }
         store.reset().map_err(disk)?;
         let (size, digest) = (answer.size, answer.digest.clone());
         if let Some(size) = size {
@@ -25,13 +34,18 @@ impl Context<'_> {
         self.progress
             .note("the server sends no parts: one connection fetches the file, and it cannot be resumed");
         let came = tokio::select! {
-            came = self.receive(answer, &store) => came,
+            came = self.receive(answer, route, &store) => came,
             () = self.stop.notified() => Err(FetchError::Stopped.into()),
         };
         let checked = came.and_then(|came| match size.or(self.job.size) {
             Some(size) if size != came => Err(Ended::Again(FetchError::Short { came, announced: size })),
             _ => Ok(came),
         });
+        // Without a size, a transfer that breaks off looks like one that is over.
+        let has_size = size.or(self.job.size).is_some();
+        let is_sure = checked.is_err() || has_size || connection.confirms_end().await;
+        let doubtful = || self.lost("the server does not say that it sent everything".to_owned());
+        let checked = if is_sure { checked } else { Err(doubtful()) };
         match checked {
             Ok(came) => {
                 let journal = Journal::new(came, Vec::new());
@@ -45,7 +59,7 @@ impl Context<'_> {
         }
     }
 
-    async fn receive(&self, mut answer: Answer, store: &Store) -> Result<u64, Ended> {
+    async fn receive(&self, mut answer: Answer, route: usize, store: &Store) -> Result<u64, Ended> {
         let mut limit = self.options.limit.map(Limit::new);
         let (mut came, mut shown) = (0, Instant::now());
         let most = answer.size.or(self.job.size).unwrap_or(u64::MAX);
@@ -57,6 +71,9 @@ impl Context<'_> {
                 Err(why) => return Err(self.lost(why)),
             };
             let len = bytes.len() as u64;
+            if !self.options.spend(route, len) {
+                return Err(self.capped(route));
+            }
             if len > most - came {
                 return Err(self.lost("the server sends more than it announced".to_owned()));
             }
@@ -74,6 +91,11 @@ impl Context<'_> {
                 sleep(Duration::from_nanos(wait.as_nanos())).await;
             }
         }
+    }
+
+    fn capped(&self, route: usize) -> Ended {
+        let (label, why) = (self.options.routes[route].name.clone(), "the cap is used up".to_owned());
+        FetchError::Unreachable(vec![Tried { label, why }]).into()
     }
 
     fn lost(&self, why: String) -> Ended {

@@ -64,6 +64,8 @@ struct Control {
     wire: Wire,
     buffer: BytesMut,
     server: Url,
+    /// The host of data connections: this machine, where the server's name has several.
+    host: String,
     /// Whether data connections are encrypted.
     is_private: bool,
     /// EPSV was refused or does not work.
@@ -193,9 +195,15 @@ impl FtpConnection {
         }
     }
 
+    /// Whether the control connection is open, with no reply outstanding.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     async fn log_in(&mut self, url: &Url) -> Result<Control, Trouble> {
         let failed = |error: io::Error| trouble(&error);
-        let mut wire = self.route.connect(url.host(), url.port()).await.map_err(failed)?;
+        let (mut wire, host) = self.route.connect_known(url.host(), url.port()).await.map_err(failed)?;
         let is_private = url.scheme() == Scheme::Ftps;
         // At the usual port of FTP, encryption begins after a command (RFC 4217).
         let asks_for_tls = is_private && url.port() == 21;
@@ -204,7 +212,7 @@ impl FtpConnection {
         }
         let (buffer, server) = (BytesMut::new(), url.clone());
         let mut control =
-            Control { wire, buffer, server, is_private, lacks_extended: false, begins_anywhere: None };
+            Control { wire, buffer, server, host, is_private, lacks_extended: false, begins_anywhere: None };
         let greeting = control.read().await?;
         if !greeting.is_done() {
             return Err(busy_or(greeting.code, "the server does not let anyone in"));
@@ -291,7 +299,7 @@ impl Control {
 
     /// Opens a data connection: by EPSV, or by PASV where that is refused.
     async fn open_data(&mut self, route: &Route) -> Result<Wire, Trouble> {
-        let host = self.server.host().to_owned();
+        let host = self.host.clone();
         if !self.lacks_extended {
             if let Some(port) = self.ask("EPSV").await?.extended_port()
                 && let Ok(data) = route.connect(&host, port).await

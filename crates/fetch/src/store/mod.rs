@@ -41,6 +41,8 @@ pub struct Store {
 struct State {
     written: RangeSet,
     failed: Option<io::Error>,
+    /// A sync failed. The system reports that once and forgets the bytes, so no later sync proves them.
+    is_doubtful: bool,
 }
 
 /// The outcome of opening a file.
@@ -76,10 +78,12 @@ impl Store {
         let len = file.metadata()?.len();
         let journal = journal.filter(|journal| journal.size == len && journal.is_sound());
         if journal.is_none() {
+            // It is of another unfinished file, and must not be taken for this one's after a crash.
+            part::remove_if_there(&names.journal)?;
             file.set_len(0)?;
         }
         let written = journal.as_ref().map(Journal::ranges).unwrap_or_default();
-        let state = Arc::new(Mutex::new(State { written, failed: None }));
+        let state = Arc::new(Mutex::new(State { written, ..State::default() }));
         let (sender, pieces) = mpsc::channel(WAITING);
         let file = Arc::new(file);
         let writer = std::thread::Builder::new().name("fetch-write".to_owned()).spawn({
@@ -223,8 +227,17 @@ impl Drop for Store {
 }
 
 fn checkpoint(file: &File, state: &Mutex<State>, (names, like): (&Names, &Journal)) -> io::Result<()> {
-    let ranges = state.lock().unwrap_or_else(PoisonError::into_inner).written.clone();
-    file.sync_data()?;
+    let ranges = {
+        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_doubtful {
+            return Err(io::Error::other("bytes were lost by an earlier failure of the disk"));
+        }
+        state.written.clone()
+    };
+    if let Err(error) = file.sync_data() {
+        state.lock().unwrap_or_else(PoisonError::into_inner).is_doubtful = true;
+        return Err(error);
+    }
     like.with(&ranges).write(&names.journal)
 }
 

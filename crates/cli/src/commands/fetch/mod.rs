@@ -5,6 +5,7 @@ mod list;
 mod routes;
 mod show;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,14 @@ pub fn run(args: &FetchArgs, context: &Context) -> Result<(), Failure> {
         }
     };
     let jobs = entries.into_iter().map(|entry| job(args, entry)).collect::<Result<Vec<_>, _>>()?;
+    let mut targets = HashSet::new();
+    if let Some(twice) = jobs.iter().find(|job| !targets.insert(&job.target)) {
+        return Err(Failure::usage(format!(
+            "two files of the list would be named {}",
+            twice.target.display()
+        ))
+        .hint("fetch one of them alone, with `-o FILE`"));
+    }
     Threads::start()?.block_on(fetch_all(args, &jobs, context))
 }
 
@@ -93,7 +102,9 @@ async fn fetch_all(args: &FetchArgs, jobs: &[Job], context: &Context) -> Result<
                 fetching.await
             }
             lost = routes.lost() => return Err(lost),
+            never = routes.keep_counting() => match never {},
         };
+        routes.count();
         display.finish(&progress).map_err(|error| Failure::unheard(&error))?;
         match outcome {
             Ok(report) => done.push(report),

@@ -1,8 +1,10 @@
 //! The routes of a download: interfaces of this machine, and exits.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anabranch_fetch::{Job, Outlet, Route, RouteUse};
 use anabranch_net::interfaces::{InterfaceAddress, local_addresses};
@@ -15,10 +17,16 @@ use tokio::sync::mpsc;
 use super::FetchArgs;
 use crate::errors::{Failure, Kind};
 
+/// A cap counts headers and both directions: of so many bytes on the wire, so many are content.
+const ON_WIRE: u64 = 16;
+const CONTENT: u64 = 15;
+
 /// Routes, and what they need to stay open.
 pub(super) struct Routes {
     pub(super) routes: Vec<RouteUse>,
     pub(super) caps: Vec<Arc<AtomicU64>>,
+    /// For each cap, its meter, and its rest as the meter knows it.
+    counted: Vec<(Meter, AtomicU64)>,
     node: Option<Node>,
     /// Why an exit is not dialed any more.
     lost: tokio::sync::Mutex<mpsc::Receiver<Failure>>,
@@ -41,6 +49,7 @@ impl Routes {
         let mut found = Self {
             routes: Vec::new(),
             caps: Vec::new(),
+            counted: Vec::new(),
             node: None,
             lost: lost.into(),
             _lost_sender: sender,
@@ -49,7 +58,11 @@ impl Routes {
             let mut outlets =
                 Outlets { rules: rules.clone(), meters: Vec::new(), remote: servers(jobs).await };
             found.routes = outlets.find(&args.via).await?;
-            found.caps = outlets.meters.iter().map(|meter| Arc::new(meter.cap().into())).collect();
+            for meter in outlets.meters {
+                let left = meter.left() / ON_WIRE * CONTENT;
+                found.caps.push(Arc::new(left.into()));
+                found.counted.push((meter, left.into()));
+            }
         }
         if !args.exits.is_empty() {
             found.add_exits(args, rules).await?;
@@ -91,6 +104,29 @@ impl Routes {
         }
         self.node = Some(node);
         Ok(())
+    }
+
+    /// Counts what was fetched toward the meters, which other sessions and programs see.
+    pub(super) fn count(&self) {
+        for (cap, (meter, told)) in self.caps.iter().zip(&self.counted) {
+            let left = cap.load(Ordering::Relaxed);
+            // What a request has reserved and not used returns with a later one.
+            let used = told.load(Ordering::Relaxed).saturating_sub(left);
+            if used > 0 {
+                told.store(left, Ordering::Relaxed);
+                if !meter.charge(used.div_ceil(CONTENT) * ON_WIRE) {
+                    let _ = meter.charge(meter.left());
+                }
+            }
+        }
+    }
+
+    /// Counts twice a second.
+    pub(super) async fn keep_counting(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            self.count();
+        }
     }
 
     /// Waits until an exit cannot be used although there is no other route.
@@ -180,14 +216,17 @@ impl Outlets {
     }
 
     /// Applies the user's rules.
-    fn with_rules(&mut self, name: String, outlet: Outlet) -> Option<RouteUse> {
-        let place = PathOrigin {
-            interface: outlet.interface.as_deref().unwrap_or_default().to_owned(),
-            local: outlet.addresses.first().copied(),
-            relays: Vec::new(),
-        };
+    fn with_rules(&mut self, name: String, mut outlet: Outlet) -> Option<RouteUse> {
+        let interface = outlet.interface.as_deref().unwrap_or_default().to_owned();
         let remote = self.remote.first().copied().unwrap_or_else(|| ([0, 0, 0, 0], 0).into());
-        let terms = self.rules.terms(&place, remote);
+        let terms_of = |local: &IpAddr| {
+            let place = PathOrigin { interface: interface.clone(), local: Some(*local), relays: Vec::new() };
+            self.rules.terms(&place, remote)
+        };
+        // A rule may be for one address of the interface; of those that are left, the strictest terms count.
+        outlet.addresses.retain(|local| terms_of(local).priority != Priority::Never);
+        let terms = outlet.addresses.iter().map(terms_of);
+        let terms = terms.max_by_key(|terms| (terms.priority, terms.meter.is_some()))?;
         let rank = match terms.priority {
             Priority::Primary => 0,
             Priority::Backup => 1,
