@@ -71,7 +71,7 @@ fn each_kind_of_mistake_has_its_line_its_key_and_the_remedy() {
             "rule = \"reno\"",
             "rule = \"renno\"",
             "small.toml:26: flow.T.rule: there is no window rule \"renno\"\n  \
-             hint    did you mean \"reno\"? There are reno, combined, cubic, lia, mptcp, ewtcp, ewtcp-printed, coupled, semi-coupled, csd, \
+             hint    did you mean \"reno\"? There are reno, combined, cubic, auto, lia, mptcp, ewtcp, ewtcp-printed, coupled, semi-coupled, csd, \
              residual, olia, balia, bbr",
         ),
         (
