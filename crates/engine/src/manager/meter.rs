@@ -251,7 +251,7 @@ impl PathMeter {
 
 impl Drop for PathMeter {
     fn drop(&mut self) {
-        // What was reserved in an earlier period is free again already.
+        // A new period has freed the reservations of earlier ones already.
         if self.period == self.meter.period() {
             self.meter.give_back(self.unspent());
         }

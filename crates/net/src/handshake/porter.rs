@@ -52,8 +52,25 @@ mod tests {
 
     use super::*;
     use crate::authorize::Verdict;
+    use crate::door::Knock;
     use crate::door::tests::knock;
     use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
+
+    fn forged(number: u8) -> Knock {
+        let mut knock = knock("192.0.2.1", number);
+        knock.body[1..100].fill(number + 3);
+        knock
+    }
+
+    /// The fastest of several runs, since the machine may be busy.
+    fn cost_of_one(endpoint: &Arc<EndpointInner>) -> Duration {
+        let cost = |number| {
+            let begin = Instant::now();
+            open(endpoint, forged(number));
+            begin.elapsed()
+        };
+        (0..20).map(cost).min().expect("there are some")
+    }
 
     /// The clock stands still during work, so that only pauses are counted.
     #[tokio::test(start_paused = true)]
@@ -61,18 +78,7 @@ mod tests {
         let endpoint =
             Endpoint::bind(EndpointConfig::new(NodeKey::from_random([1; 32]))).await.expect("it binds");
         let endpoint = &endpoint.inner;
-        let forged = |number: u8| {
-            let mut knock = knock("192.0.2.1", number);
-            knock.body[1..100].fill(number + 3);
-            knock
-        };
-        // Compare the fastest of several runs, since the machine may be busy.
-        let cost = |number| {
-            let begin = Instant::now();
-            open(endpoint, forged(number));
-            begin.elapsed()
-        };
-        let cost = (0..20).map(cost).min().expect("there are some");
+        let cost = cost_of_one(endpoint);
         let begin = tokio::time::Instant::now();
         let batches = 8;
         for number in 0..batches * AT_ONCE {
@@ -94,17 +100,7 @@ mod tests {
         let endpoint =
             Endpoint::bind(EndpointConfig::new(NodeKey::from_random([1; 32]))).await.expect("it binds");
         let endpoint = &endpoint.inner;
-        let forged = |number: u8| {
-            let mut knock = knock("192.0.2.1", number);
-            knock.body[1..100].fill(number + 3);
-            knock
-        };
-        let cost = |number| {
-            let begin = Instant::now();
-            open(endpoint, forged(number));
-            begin.elapsed()
-        };
-        let cost = (0..20).map(cost).min().expect("there are some");
+        let cost = cost_of_one(endpoint);
         let begin = tokio::time::Instant::now();
         for number in 0..64 {
             assert!(endpoint.door.knock(forged(number)).is_none());

@@ -110,7 +110,7 @@ impl Routes {
     pub(super) fn count(&self) {
         for (cap, (meter, told)) in self.caps.iter().zip(&self.counted) {
             let left = cap.load(Ordering::Relaxed);
-            // What a request has reserved and not used returns with a later one.
+            // A request reserves bytes before it uses them, and gives unused ones back.
             let used = told.load(Ordering::Relaxed).saturating_sub(left);
             if used > 0 {
                 told.store(left, Ordering::Relaxed);

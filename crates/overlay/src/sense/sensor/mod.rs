@@ -109,7 +109,7 @@ struct Served {
     received: u32,
     answers: Bucket,
     calls: Calls,
-    /// It has no session. What it has used up still counts when it comes again.
+    /// It has no session. Its next one goes on with the same bucket.
     is_gone: bool,
 }
 
