@@ -366,10 +366,15 @@ impl SessionInner {
     }
 
     /// The task of one session: sleeps until the engine's next deadline or until woken, and pumps.
-    pub(crate) async fn drive(self: Arc<Self>) {
+    pub(crate) fn drive(self: Arc<Self>) -> impl Future<Output = ()> + Send {
+        // A runtime that shuts down may drop the task before its first poll.
+        let leave = Leave(self);
+        async move { leave.0.run().await }
+    }
+
+    async fn run(self: &Arc<Self>) {
         let sleep = tokio::time::sleep_until(tokio::time::Instant::now());
         tokio::pin!(sleep);
-        let _leave = Leave(&self);
         loop {
             let deadline = self.arm();
             sleep.as_mut().reset(self.endpoint.clock.instant(Time::from_nanos(deadline)).into());
@@ -470,9 +475,9 @@ impl Opening<'_> {
 }
 
 /// Removes a session from all tables when its task ends, also when the runtime shuts down.
-struct Leave<'a>(&'a Arc<SessionInner>);
+struct Leave(Arc<SessionInner>);
 
-impl Drop for Leave<'_> {
+impl Drop for Leave {
     fn drop(&mut self) {
         self.0.leave();
     }
