@@ -33,7 +33,7 @@ const CLEAN: u32 = 3;
 const PACKETS: u64 = 48;
 /// Episodes closer together than this make the path wait longer.
 const MEMORY: Span = Span::from_secs(10);
-/// Answers in a row that the first episode asks for, and how many more each further one does.
+/// Answers in a row that end a hold: the first value, and the second for each recent episode.
 const ANSWERS: (u32, u32) = (6, 2);
 /// How long answers must arrive in time after a second episode. It doubles with each one, up to the second value.
 const WHILE: (Span, Span) = (Span::from_millis(60), Span::from_secs(1));
