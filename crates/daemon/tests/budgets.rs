@@ -2,8 +2,10 @@
 
 mod common;
 
+use anabranch_daemon::controller::ControllerService;
+use anabranch_daemon::controller::config::{ControllerSettings, StoreSettings};
 use anabranch_net::{Config, ConnectError, Endpoint, Refusal, Session, Target};
-use anabranch_node::{Entry, Peer, RelayConnection, RelayPaths};
+use anabranch_node::{ControllerHint, Entry, Peer, RelayConnection, RelayPaths};
 use anabranch_overlay::admission::SESSIONS_PER_KEY;
 use anabranch_wire::close_code;
 use common::controllers::controller;
@@ -95,4 +97,42 @@ async fn a_client_removed_from_a_controller_loses_session_grants_and_paths() {
     let reason = format!("{:?}", closed.expect("its session ends"));
     assert!(reason.contains("no longer lists this key"), "{reason} {}", close_code::NOT_ALLOWED);
     until("the granted path is over", || through_relays(&here).is_empty() && relay.status().flows == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_taken_off_the_list_of_a_stopped_controller_loses_its_grants_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut controllers = controller(184, (&[185], 186), 600).await;
+    controllers.running.pop().unwrap().close().await;
+    controllers.settings.store = StoreSettings::File(dir.path().join("controller.redb"));
+    // The tasks of the one before may hold its store for a moment.
+    let start = |settings: ControllerSettings| async move {
+        for _ in 0..200 {
+            if let Ok(service) = ControllerService::start(common::key(184), &settings).await {
+                return service;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        panic!("it does not start");
+    };
+    let first = start(controllers.settings.clone()).await;
+    controllers.hints = vec![ControllerHint::new(first.node(), &first.addresses())];
+    controllers.running.push(first);
+    let _relay = controllers.relay(185).await;
+    let client = node(186).await;
+    controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    let first = controllers.running.pop().unwrap();
+    assert_eq!(first.watch().grants(client.node()).await.unwrap().len(), 1);
+    first.close().await;
+    let same = start(controllers.settings.clone()).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert_eq!(same.watch().grants(client.node()).await.unwrap().len(), 1, "the client is still listed");
+    same.close().await;
+    controllers.settings.policy.clients.clear();
+    let other = start(controllers.settings.clone()).await;
+    let end = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !other.watch().grants(client.node()).await.unwrap().is_empty() {
+        assert!(tokio::time::Instant::now() < end, "its grants stay");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }

@@ -29,7 +29,8 @@ use anabranch_net::{
     Verdict,
 };
 use anabranch_overlay::controller::{
-    ControlError, Denied, Directory, MAX_SKEW, Policy, Store, held_by, lead, load_relays, revoke, sweep,
+    ControlError, Denied, Directory, MAX_SKEW, Policy, Store, StoreError, held_by, lead, load_relays, revoke,
+    sweep, unlisted,
 };
 use anabranch_overlay::grant::{ControllerKey, GrantId, GrantSigner, UnixTime, WallClock};
 use anabranch_secure::{ResetKey, secret};
@@ -177,7 +178,7 @@ impl ControllerService {
         });
         let tasks = vec![
             tokio::spawn(serve::accept(shared.clone(), endpoint.clone())),
-            tokio::spawn(tend(shared.clone(), node)),
+            tokio::spawn(tend(Watch { endpoint: endpoint.clone(), shared: shared.clone() }, node)),
             tokio::spawn(give_back_after_floods({
                 let peers = shared.peers.clone();
                 move || peers.len()
@@ -362,12 +363,17 @@ fn admit_peer(
 }
 
 /// Reloads the relays' records, and does the leader's work while this controller leads.
-async fn tend(shared: Arc<Shared>, node: PublicKey) {
-    let mut failing = false;
+async fn tend(watch: Watch, node: PublicKey) {
+    let shared = watch.shared.clone();
+    let (mut failing, mut is_new) = (false, true);
     let mut clock = WallClock::new(shared.clock.now(), wall());
     for turn in 0_u32.. {
         watch_clock(&mut clock, (shared.clock.now(), wall()), shared.store.is_shared());
-        let result = tend_once(&shared, &node, turn % SWEEP_EVERY == 1).await;
+        let mut result = tend_once(&shared, &node, turn % SWEEP_EVERY == 1).await;
+        if is_new && result.is_ok() {
+            result = revoke_unlisted(&watch).await;
+            is_new = result.is_err();
+        }
         match &result {
             Err(error) if !failing => tracing::warn!("{error}; trying again"),
             Ok(()) if failing => tracing::info!("the store answers again"),
@@ -376,6 +382,15 @@ async fn tend(shared: Arc<Shared>, node: PublicKey) {
         failing = result.is_err();
         tokio::time::sleep(if failing { AGAIN } else { RENEW }).await;
     }
+}
+
+/// Revokes the grants of clients that were taken off the list while this controller did not run.
+async fn revoke_unlisted(watch: &Watch) -> Result<(), StoreError> {
+    let policy = watch.shared.policy.read().expect("no panic while held").clone();
+    for client in unlisted(&watch.shared.store, |client| policy.quota(client).is_ok()).await? {
+        revoke_all(watch.clone(), client).await;
+    }
+    Ok(())
 }
 
 /// Logs when the machine's clock was set, not merely adjusted, while the controller runs.
@@ -402,11 +417,7 @@ fn watch_clock(clock: &mut WallClock, (now, wall): (Time, UnixTime), is_shared: 
     }
 }
 
-async fn tend_once(
-    shared: &Shared,
-    node: &PublicKey,
-    sweeps: bool,
-) -> Result<(), anabranch_overlay::controller::StoreError> {
+async fn tend_once(shared: &Shared, node: &PublicKey, sweeps: bool) -> Result<(), StoreError> {
     load_relays(&shared.store, &shared.directory).await?;
     shared.senses().forget_silent(shared.clock.now(), &shared.directory());
     if let Ok(term) = lead(&shared.store, wall(), (node, TERM)).await?

@@ -66,7 +66,7 @@ pub use policy::{Policy, Quota};
 pub use record::{ClientRecord, Location, Offer, RelayRecord};
 pub use register::{load_relays, register};
 pub use store::{Commit, Entry, MemoryStore, PAGE, Revision, Store, StoreError, Transaction};
-pub use sweep::{Leader, Swept, lead, sweep};
+pub use sweep::{Leader, Swept, lead, sweep, unlisted};
 
 /// How far the clocks of two machines may differ, in seconds.
 pub const MAX_SKEW: u64 = 30;

@@ -17,6 +17,7 @@ use super::store::{Commit, Entry, PAGE, Revision, Store, StoreError, Transaction
 use crate::grant::UnixTime;
 
 const LEADER: &str = "leader";
+const CLIENTS: &str = "client/";
 
 /// The current leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +77,7 @@ pub async fn lead<S: Store>(
 /// When the store fails.
 pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Result<Swept, StoreError> {
     let mut swept = Swept::default();
-    for (prefix, clean) in [("client/", client as Clean), ("relay/", relay)] {
+    for (prefix, clean) in [(CLIENTS, client as Clean), ("relay/", relay)] {
         let mut after = String::new();
         loop {
             let page = store.range(prefix, &after).await?;
@@ -96,6 +97,26 @@ pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Resu
         }
     }
     Ok(swept)
+}
+
+/// The clients with a record that a controller would not serve now.
+///
+/// # Errors
+/// When the store fails.
+pub async fn unlisted<S: Store>(
+    store: &S,
+    is_listed: impl Fn(&PublicKey) -> bool,
+) -> Result<Vec<PublicKey>, StoreError> {
+    let (mut unlisted, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = store.range(CLIENTS, &after).await?;
+        let keys = page.iter().filter_map(|(key, _)| key.strip_prefix(CLIENTS)?.parse().ok());
+        unlisted.extend(keys.filter(|client| !is_listed(client)));
+        match page.last() {
+            Some((last, _)) if page.len() == PAGE => after.clone_from(last),
+            _ => return Ok(unlisted),
+        }
+    }
 }
 
 /// The record to write instead, if anything is left of it; `None` if nothing was dropped.
