@@ -4,7 +4,7 @@ use anabranch_engine::SchedulerKind;
 use anabranch_engine::cc::RuleKind;
 use serde_json::Value;
 
-use crate::scenario::{BUILTIN, Scenario, schema};
+use crate::scenario::schema;
 
 const PAGE: &str = include_str!("../../../../../docs/reference/scenarios.md");
 
@@ -66,18 +66,4 @@ fn every_rule_scheduler_key_and_choice_is_named_on_the_page() {
     words.dedup();
     let missing: Vec<&String> = words.iter().filter(|word| !is_named(word)).collect();
     assert!(words.len() > 120 && missing.is_empty(), "{} words, not on the page: {missing:?}", words.len());
-}
-
-#[test]
-fn the_first_scenario_on_the_page_is_the_one_that_comes_along() {
-    let example =
-        PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
-    let (_, text) = BUILTIN.iter().find(|(name, _)| *name == "two-links").expect("it comes along");
-    let read = |text: &str| {
-        let mut table: toml::Table = text.parse().expect("TOML");
-        table.remove("about");
-        table
-    };
-    assert_eq!(read(example), read(text));
-    assert!(Scenario::parse(example, "page").is_ok());
 }
