@@ -20,8 +20,8 @@ const SHARED: usize = 2;
 const HEAD: &str = "\
 # Commands
 
-The options of every command, made from the program's definitions by `cargo xtask reference`. `anabranch COMMAND --help`
-and `anabranch man` say more about each command, with examples. [Exit codes](exit-codes.md) have a page of their own.
+Made from the program's definitions by `cargo xtask reference`. `anabranch COMMAND --help` has examples. See also the
+[exit codes](exit-codes.md).
 
 ";
 
