@@ -27,7 +27,7 @@ pub fn is_counted() -> bool {
     std::env::var_os(COUNTED).is_some()
 }
 
-/// Ends a part, with numbers for the reader of the count.
+/// Ends a part. [`run`] returns the numbers with its count.
 #[inline(never)]
 pub fn end_of_part(numbers: &[u64]) {
     let words: Vec<String> = numbers.iter().map(u64::to_string).collect();

@@ -1,15 +1,14 @@
-//! A fair queue over flows, short by CoDel: FQ-CoDel (RFC 8290) for one tunnel.
+//! A fair queue over flows, kept short by CoDel: FQ-CoDel (RFC 8290) for one tunnel.
 //!
 //! Each flow has its own queue. Flows take turns by deficit round robin with [`QUANTUM`] bytes per turn. A flow that
-//! was empty comes before those that always have packets, so a ping does not wait behind a download. Within a flow,
+//! was empty comes before flows that always have packets, so a ping does not wait behind a download. Within a flow,
 //! CoDel (RFC 8289) checks how long packets waited. After [`INTERVAL`] above [`TARGET`] it marks (ECN) or drops packets
 //! ever more often until the wait is short again. When all queues together reach their limit, the longest one loses
 //! packets at its head.
 //!
-//! Unlike a network card's queue, this one is asked for flows that may leave over given paths: [`FairQueue::next`]
-//! passes over a flow whose packets have to wait for a path of their own, without costing it its turn. Flows that wait
-//! for the same thing ([`Want`]) share a list. A blocked path then costs one look, however many flows wait for it.
-//! Turns are numbered, so the lists together keep one order.
+//! Unlike a network card's queue, this one feeds several paths. [`FairQueue::next`] passes over a flow whose path has
+//! no room, and that flow keeps its turn. Flows that wait for the same thing ([`Want`]) share a list, so a blocked path
+//! costs one look, however many flows wait for it. Turns are numbered, so the lists together keep one order.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -77,10 +76,10 @@ pub struct QueueCounts {
 #[derive(Debug)]
 pub struct FairQueue<T> {
     flows: BTreeMap<u32, FlowQueue<T>>,
-    /// Each flow is in one of them. The first has flows that were not looked at yet.
+    /// Each flow is in one list. The first list holds flows that were not looked at yet.
     lists: Vec<List>,
-    /// The next number.
-    next_turn: u64,
+    /// The number of the latest turn.
+    latest_turn: u64,
     /// Counts calls of [`Self::next`].
     call: u64,
     bytes: usize,
@@ -92,10 +91,11 @@ pub struct FairQueue<T> {
 #[derive(Debug, Default)]
 struct List {
     want: Want,
-    /// Flows that were empty before, then those that were not; each in turn.
+    /// Flows that were empty before, by turn.
     fresh: VecDeque<Turn>,
+    /// All others, by turn.
     steady: VecDeque<Turn>,
-    /// The call of [`FairQueue::next`] that found out that what they wait for has not come.
+    /// The latest call of [`FairQueue::next`] that found them still waiting.
     blocked_in: u64,
 }
 
@@ -137,7 +137,7 @@ struct Codel {
     count: u32,
 }
 
-/// A flow's head, as a chooser sees it.
+/// The head of a flow's queue, as `choose` sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a, T> {
     /// The flow.
@@ -155,7 +155,7 @@ impl<T: Queueable> FairQueue<T> {
         Self {
             flows: BTreeMap::new(),
             lists: vec![List::default()],
-            next_turn: 0,
+            latest_turn: 0,
             call: 0,
             bytes: 0,
             limits,
@@ -232,7 +232,7 @@ impl<T: Queueable> FairQueue<T> {
     ) -> Option<(u32, T, R)> {
         self.call += 1;
         if self.lists.len() > USUAL_LISTS {
-            // Those of paths that are gone.
+            // Lists of paths that are gone.
             self.lists.retain(|list| list.want == Want::Unknown || !list.is_empty());
         }
         while let Some((place, flow)) = self.first() {
@@ -252,7 +252,7 @@ impl<T: Queueable> FairQueue<T> {
         self.look_behind(now, choose)
     }
 
-    /// Looks at one more flow of each list: what its first flow waits for may be behind it.
+    /// Looks at one more flow of each list: it may no longer wait for the same thing as the first.
     fn look_behind<R>(
         &mut self,
         now: Time,
@@ -275,7 +275,7 @@ impl<T: Queueable> FairQueue<T> {
         None
     }
 
-    /// Another flow of a list with each call.
+    /// A flow of a list, another one in each call.
     fn some_flow_of(&self, list: usize) -> Option<(Place, u32)> {
         let fresh = self.lists[list].fresh.len();
         let all = fresh + self.lists[list].steady.len();
@@ -298,7 +298,7 @@ impl<T: Queueable> FairQueue<T> {
         Some((Place { list, is_fresh: !is_steady, at: 0 }, turn.flow))
     }
 
-    /// Gives the flow a later turn, when it has sent its share or has no packets.
+    /// Gives the flow a later turn if it has sent its share or has no packets. Returns whether it did.
     fn ends_turn(&mut self, place: Place, flow: u32) -> bool {
         let queue = self.flows.get_mut(&flow);
         if queue.as_ref().is_some_and(|queue| !queue.packets.is_empty() && queue.deficit > 0) {
@@ -320,11 +320,11 @@ impl<T: Queueable> FairQueue<T> {
     }
 
     fn number(&mut self) -> u64 {
-        self.next_turn += 1;
-        self.next_turn
+        self.latest_turn += 1;
+        self.latest_turn
     }
 
-    /// The list of flows that wait for this.
+    /// The list of flows that wait for this, added if missing.
     fn list_for(&mut self, want: Want) -> usize {
         if let Some(list) = self.lists.iter().position(|list| list.want == want) {
             return list;

@@ -67,7 +67,7 @@ pub fn mark_congestion(packet: &mut [u8]) -> bool {
 
 impl InnerPacket for Bytes {
     fn mark_congestion(&mut self) -> bool {
-        // Rare: only then is the packet copied.
+        // Packets are copied only to be marked, which is rare.
         if Header::read(self).is_none_or(|header| header.ecn() == 0) {
             return false;
         }

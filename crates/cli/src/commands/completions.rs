@@ -38,7 +38,7 @@ fn script(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// The command line with the names of the built-in scenarios, which the program itself takes next to files.
+/// The command line with the names of the built-in scenarios as values. The program itself also accepts files.
 fn with_scenarios(command: Command) -> Command {
     let names = || PossibleValuesParser::new(sim::scenario_names());
     let named = |command: Command| command.mut_arg("scenario", |arg| arg.value_parser(names()));

@@ -30,7 +30,7 @@ pub type Distributions = BTreeMap<String, Vec<(String, Vec<f64>)>>;
 pub struct Drawing {
     /// The scenario.
     pub scenario: String,
-    /// The quantity; with the scenario, a name for its file.
+    /// The quantity. Scenario and quantity together name the file.
     pub what: String,
     /// The chart as SVG, or why it cannot be drawn.
     pub svg: Result<String, String>,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_make_a_line_for_each_variant_beside_the_axis() {
+    fn a_metric_has_a_line_for_each_variant_of_the_other_settings() {
         let run = |delay: &str, rule: &str, jain: f64| RunRecord {
             scenario: "x".into(),
             seed: 1,

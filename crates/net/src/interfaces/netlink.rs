@@ -1,4 +1,4 @@
-//! Interfaces, addresses and routes from the Linux kernel.
+//! Interfaces, addresses and routes from the Linux kernel: by netlink or, where its sockets are forbidden, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::io;

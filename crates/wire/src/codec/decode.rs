@@ -11,8 +11,8 @@ use crate::{
     PathUse, Ranges, Report, Span, StreamFrame, StreamId,
 };
 
-/// Decodes the frames of one packet. Their data share the packet's memory, which lives as long as any of them. Copy the
-/// data to keep them for long when the peer sends little in each packet.
+/// Decodes the frames of one packet. Their data shares the packet's memory, which lives as long as any frame. Copy small
+/// data that is kept for long.
 ///
 /// # Errors
 /// A [`DecodeError`] for the first field that breaks the rules of `docs/reference/protocol.md`. The whole packet is ignored, and
