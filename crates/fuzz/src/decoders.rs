@@ -1,4 +1,4 @@
-//! Decoders: encoding what was decoded gives the same thing again.
+//! Targets for decoders: what was decoded stays the same when it is encoded and decoded again.
 
 use anabranch_overlay::controller::message as control;
 use anabranch_overlay::sense::SenseMessage;

@@ -33,10 +33,10 @@ impl NextHopPolicy {
         self.check(address).is_ok()
     }
 
-    /// As [`Self::allows`].
+    /// Checks whether packets may be forwarded to this address.
     ///
     /// # Errors
-    /// The reason if not, which the client may act on.
+    /// The reason why they may not, for the client.
     pub(super) fn check(&self, address: SocketAddr) -> Result<(), Refused> {
         let ip = address.ip().to_canonical();
         let canonical = SocketAddr::new(ip, address.port());
@@ -62,7 +62,7 @@ impl NextHopPolicy {
     }
 }
 
-/// Not the address of one machine.
+/// True unless it is the address of a single machine.
 fn is_never(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified(),
@@ -96,14 +96,14 @@ const SPECIAL_V4: [Ipv4Net; 14] = [
     v4(224, 0, 0, 0, 3),
 ];
 
-/// Where public addresses of IPv6 are: global unicast, and IPv4 behind a translator (RFC 6052).
+/// The ranges of public IPv6 addresses: global unicast, and IPv4 behind a translator (RFC 6052).
 const UNICAST_V6: [Ipv6Net; 2] = [v6(0x2000, 0, 3), NAT64];
 /// The well-known prefix of translators.
 const NAT64: Ipv6Net = v6(0x64, 0xff9b, 96);
 /// Tunnels over IPv4.
 const TEREDO: Ipv6Net = v6(0x2001, 0, 32);
 const SIX_TO_FOUR: Ipv6Net = v6(0x2002, 0, 16);
-/// Special within those: protocols' own addresses, Teredo among them, two blocks for documentation, and 6to4.
+/// Special ranges within [`UNICAST_V6`]: protocols' own addresses with Teredo, two blocks for documentation, 6to4.
 const SPECIAL_V6: [Ipv6Net; 4] = [v6(0x2001, 0, 23), v6(0x2001, 0xdb8, 32), SIX_TO_FOUR, v6(0x3fff, 0, 20)];
 
 fn is_public(ip: IpAddr) -> bool {

@@ -37,7 +37,7 @@ pub struct TraceArgs {
     /// A relay that could be used: an address, a host name or the line it printed; `+` joins relays to a chain
     #[arg(long = "relay", value_name = "RELAY")]
     pub named: Vec<Named>,
-    /// The same by their addresses, once these are known.
+    /// The relays of `--relay` by their addresses, once these are resolved.
     #[arg(skip)]
     pub relays: Vec<Chain>,
     /// The relays that a controller grants.

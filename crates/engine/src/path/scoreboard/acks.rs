@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{AckOutcome, Arrived, MAX_REORDER_PACKETS, Sample, Scoreboard, Slot, State};
 use crate::event::ProtocolError;
 
-/// The newest packet that an acknowledgement is the first for: its number, and the state when it was sent.
+/// The newest packet that an acknowledgement is the first to report: its number, and the state when it was sent.
 type Newest = (u64, Sample);
 
 impl Scoreboard {
