@@ -54,11 +54,9 @@ impl StreamId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fsn(pub u64);
 
-impl Fsn {}
-
 /// A path identity, chosen at random by the node that receives packets carrying it (MPMTP-AR [R1]).
 ///
-/// [`Pid::HANDSHAKE`] carries only first handshake messages.
+/// [`Pid::HANDSHAKE`] is that of first handshake messages, and of a relay's question whether they may come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub u64);
 
