@@ -54,7 +54,7 @@ impl Checksum {
         self.algorithm != &digest::SHA1_FOR_LEGACY_USE_ONLY
     }
 
-    /// Hashes everything in `from`; returns whether it fits.
+    /// Hashes everything in `from`; returns whether the hash is this one.
     ///
     /// # Errors
     /// When it cannot be read.

@@ -30,7 +30,7 @@ const FAR: Duration = Duration::from_secs(60);
 /// Longest message, in bytes.
 const LONGEST: u16 = 64;
 
-/// See the module's documentation.
+/// Measures relays, and answers nodes that measure this one.
 pub struct Sensing {
     endpoint: Arc<Endpoint>,
     sensor: Mutex<Sensor>,
@@ -90,7 +90,7 @@ impl Sensing {
         Self { gate: Box::new(gate), ..self }
     }
 
-    /// Tells the sensor this node's rate limit, which bounds what a train can measure.
+    /// Sets this node's rate limit, which bounds what a train can measure.
     pub fn limit(&self, rate: Option<Rate>) {
         self.sensor().limit(rate);
     }

@@ -13,10 +13,10 @@ const TRAIN: u32 = 10;
 /// A train that arrives at less than this part of the usual rate is slow.
 const LEAST: f64 = 0.25;
 
-/// A train that was begun.
+/// A train under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
-    /// Packets that left from then on belong to it.
+    /// Packets sent from then on belong to it.
     began: Time,
     /// The usual rate, in bytes a second.
     usual_rate: f64,

@@ -50,8 +50,9 @@ impl Scheduler for RoundRobin {
     }
 }
 
-/// Sends streams on every path: the lowest latency and no pause when a path dies, at the price of the sum of the rates. The
-/// fastest open path carries the original. Datagrams are sent everywhere, too, if the peer recognises copies by number.
+/// Sends streams on every path. Latency is the lowest and a dying path causes no pause, but the rate is that of one
+/// path. The fastest open path carries the original. Datagrams are also sent everywhere, if the peer recognises copies
+/// by number.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Redundant;
 

@@ -1,6 +1,4 @@
-//! Records of runs, as they are written and read again, and tables of them.
-//!
-//! A JSON file of results has a [`RunRecord`] on each line.
+//! Records of runs, and tables of them. A JSON file of results has a [`RunRecord`] on each line.
 
 mod columns;
 pub mod merge;
@@ -13,7 +11,7 @@ use std::fmt::Write as _;
 use crate::scenario::{Metrics, Outcome, Report, Spread, Summary};
 use serde::{Deserialize, Serialize};
 
-/// A run, as it is written and read again.
+/// A run, as a file of results has it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RunRecord {
     /// The scenario's name.
@@ -158,7 +156,7 @@ fn places(value: f64, digits: i32) -> usize {
     (digits - 1 - value.abs().log10().floor() as i32).clamp(0, 15) as usize
 }
 
-/// A line a run, with a head.
+/// Comma-separated values: a head, then a line for each run.
 #[must_use]
 pub fn csv(runs: &[RunRecord]) -> String {
     let settings: BTreeSet<&String> = runs.iter().flat_map(|run| run.set.keys()).collect();
@@ -225,8 +223,8 @@ mod tests {
 
     #[test]
     fn a_table_shows_the_mean_and_the_interval() {
-        let text = table("What it shows.", &[run(1, 0.5), run(2, 0.7)]);
-        assert!(text.starts_with("What it shows.\nx a.b=1, 2 (2 runs)\n  jain "), "{text}");
+        let text = table("Two runs.", &[run(1, 0.5), run(2, 0.7)]);
+        assert!(text.starts_with("Two runs.\nx a.b=1, 2 (2 runs)\n  jain "), "{text}");
         assert!(text.contains(" 0.6 ± 1.3\n"), "{text}");
     }
 

@@ -4,8 +4,7 @@
 //! text -> model (serde: unknown keys and units are errors) -> build (names, defaults, checks) -> Plan
 //!      -> Network -> measure -> Report, compared with [expect]
 //! ```
-//! An error names the file, the line, the key and the remedy. A network that outgrows its [`Limits`] stops with an error, so
-//! nothing has to predict how much work a scenario is.
+//! An error names the file, the line, the key and the remedy. A network that outgrows its [`Limits`] stops with an error.
 //!
 //! [`Limits`]: anabranch_sim::network::Limits
 
@@ -44,7 +43,7 @@ use model::File;
 /// A scenario that has been checked.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Its name: as in the file, or the file's own.
+    /// The name that the file gives, or else the file's name.
     pub name: String,
     file: File,
     text: String,
@@ -80,7 +79,7 @@ impl Scenario {
         if file.expect.is_empty() || report::check(&file.expect, &measure::names(sketch)).is_ok() {
             return Ok(file);
         }
-        // Some metrics only the whole network has.
+        // Some metrics exist only for the whole network.
         let whole = build::build(Source { file: &file, text, traces }, file.seed)?;
         report::check(&file.expect, &measure::names(whole)).map_err(|error| Self::in_expect(error, text))?;
         Ok(file)

@@ -94,7 +94,7 @@ pub(super) fn write_at(mut file: &File, at: u64, bytes: &[u8]) -> io::Result<()>
     io::Write::write_all(&mut file, bytes)
 }
 
-/// Reads a range by a handle of its own.
+/// Reads a range through a separate handle.
 pub(super) fn read_at(path: &Path, range: Range<u64>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(range.start))?;
@@ -104,7 +104,7 @@ pub(super) fn read_at(path: &Path, range: Range<u64>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Gives the unfinished file its final name; only with `replace` over another file.
+/// Gives the unfinished file its final name. Only with `replace` may it replace another file.
 pub(super) fn rename(names: &Names, replace: bool) -> io::Result<()> {
     if replace {
         return std::fs::rename(&names.part, &names.target);
