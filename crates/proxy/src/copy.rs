@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::ready;
 use std::time::Duration;
@@ -29,13 +30,16 @@ const SMALL: usize = CHUNK / 4;
 /// Bytes and pieces of one write.
 const MOST_WRITTEN: usize = 256 << 10;
 const MOST_PIECES: usize = 128;
+/// Bytes out of sessions that may wait for sockets, over all connections. Beyond them, each takes [`SMALL`] at once:
+/// thousands of connections whose destinations do not read would hold a gigabyte otherwise.
+const PLENTY: usize = 64 << 20;
 /// Code of a stream whose TCP connection was reset.
 pub(crate) const RESET: u64 = 1;
 
 /// A connection without progress is ended after this long (RFC 5382 asks for at least that of address translators) ...
 const IDLE: Duration = Duration::from_secs(7440);
-/// ... and one of which a direction has ended after this long.
-const HALF_CLOSED_IDLE: Duration = Duration::from_secs(60);
+/// ... and one of which a direction has ended after this long (at least four minutes, RFC 5382 §5).
+const HALF_CLOSED_IDLE: Duration = Duration::from_secs(240);
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_secs(15);
 /// After this long without a packet the kernel asks whether the other end is still there.
@@ -75,16 +79,33 @@ impl Direction {
     }
 }
 
-/// Carries bytes both ways until both directions have ended, one broke, or there is no progress.
+/// The halves of a stream. Dropped before both have ended, they reset it: the destination would take a part for the
+/// whole otherwise.
+struct Halves {
+    from: Stream,
+    to: Stream,
+    is_complete: bool,
+}
+
+impl Drop for Halves {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.to.reset(RESET);
+            self.from.stop(RESET);
+        }
+    }
+}
+
+/// Carries bytes both ways until both directions have ended, one broke, or there is no progress. When this future is
+/// dropped, both ends get a reset.
 pub async fn carry(mut connection: TcpStream, stream: Stream, meter: &Meter) -> End {
     prepare(&connection);
-    let (mut from_stream, mut to_stream) = stream.into_halves();
-    let end = both(&mut connection, (&mut from_stream, &mut to_stream), meter).await;
-    if end == End::Complete {
+    let (from, to) = stream.into_halves();
+    let mut halves = Halves { from, to, is_complete: false };
+    let end = both(&mut connection, (&mut halves.from, &mut halves.to), meter).await;
+    halves.is_complete = end == End::Complete;
+    if halves.is_complete {
         let _ = SockRef::from(&connection).set_linger(None);
-    } else {
-        to_stream.reset(RESET);
-        from_stream.stop(RESET);
     }
     end
 }
@@ -179,7 +200,8 @@ async fn down(from: &mut Stream, to: &mut WriteHalf<'_>, meter: &Meter) -> Direc
     let mut pieces = Vec::with_capacity(MOST_PIECES);
     loop {
         pieces.clear();
-        match from.read_chunks(MOST_WRITTEN, &mut pieces).await {
+        let most = if TAKEN.load(Ordering::Relaxed) < PLENTY { MOST_WRITTEN } else { SMALL };
+        match from.read_chunks(most, &mut pieces).await {
             Ok(true) => {}
             Ok(false) => {
                 return if to.shutdown().await.is_ok() { Direction::Complete } else { Direction::Stopped };
@@ -187,7 +209,10 @@ async fn down(from: &mut Stream, to: &mut WriteHalf<'_>, meter: &Meter) -> Direc
             Err(_) => return Direction::Reset,
         }
         let length = pieces.iter().map(Bytes::len).sum();
-        if write_all(to, &mut pieces).await.is_err() {
+        let taken = Taken::note(length);
+        let written = write_all(to, &mut pieces).await;
+        drop(taken);
+        if written.is_err() {
             // Bytes from before the other end closed are still read. If it has reset the connection, the other direction fails, too.
             from.stop(RESET);
             return Direction::Stopped;
@@ -195,6 +220,25 @@ async fn down(from: &mut Stream, to: &mut WriteHalf<'_>, meter: &Meter) -> Direc
         if !meter.down(length).await {
             return Direction::UsedUp;
         }
+    }
+}
+
+/// Bytes out of sessions that wait for sockets.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// So many of them, until this is dropped.
+struct Taken(usize);
+
+impl Taken {
+    fn note(bytes: usize) -> Self {
+        TAKEN.fetch_add(bytes, Ordering::Relaxed);
+        Self(bytes)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(self.0, Ordering::Relaxed);
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_net::{Datagram, Session, SessionError, Stream, StreamId};
@@ -20,6 +21,8 @@ use crate::target::Target;
 pub(crate) const CLASS: u8 = 2;
 /// Datagrams of one association that wait to be written to its socket; later ones are dropped.
 const MOST_WAITING: usize = 256;
+/// Bytes of datagrams that wait in all associations of a session; later ones are dropped.
+const MOST_BYTES: usize = 8 << 20;
 /// Datagrams taken from the session at once.
 const BATCH: usize = 64;
 /// Bytes before destination or source.
@@ -29,12 +32,36 @@ const NUMBER: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Associations {
     session: Session,
-    inboxes: Mutex<BTreeMap<u64, mpsc::Sender<Bytes>>>,
+    inboxes: Mutex<BTreeMap<u64, mpsc::Sender<Waiting>>>,
+    /// Bytes of all datagrams that wait.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A datagram that waits, counted until it is taken or dropped.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Bytes,
+    all: Arc<AtomicUsize>,
+}
+
+impl Waiting {
+    /// `None` if too many bytes wait.
+    fn new(bytes: Bytes, all: &Arc<AtomicUsize>) -> Option<Self> {
+        let before = all.fetch_add(bytes.len(), Ordering::Relaxed);
+        let waiting = Self { bytes, all: all.clone() };
+        (before < MOST_BYTES).then_some(waiting)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
 }
 
 impl Associations {
     pub(crate) fn new(session: &Session) -> Arc<Self> {
-        Arc::new(Self { session: session.clone(), inboxes: Mutex::default() })
+        Arc::new(Self { session: session.clone(), inboxes: Mutex::default(), waiting: Arc::default() })
     }
 
     /// Hands arriving datagrams to their associations until the session ends.
@@ -44,9 +71,11 @@ impl Associations {
             let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
             for datagram in arrived.drain(..) {
                 let Some((number, _)) = datagram.data.split_first_chunk::<NUMBER>() else { continue };
-                if let Some(inbox) = inboxes.get(&u64::from_be_bytes(*number)) {
+                if let Some(inbox) = inboxes.get(&u64::from_be_bytes(*number))
+                    && let Some(waiting) = Waiting::new(datagram.data.slice(NUMBER..), &self.waiting)
+                {
                     // One that does not keep up loses datagrams, as a socket does.
-                    let _ = inbox.try_send(datagram.data.slice(NUMBER..));
+                    let _ = inbox.try_send(waiting);
                 }
             }
         }
@@ -83,7 +112,7 @@ impl Drop for Joined {
 /// Datagrams that arrive for an association.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    waiting: mpsc::Receiver<Bytes>,
+    waiting: mpsc::Receiver<Waiting>,
     stream: Stream,
     _joined: Joined,
 }
@@ -96,7 +125,9 @@ impl Inbox {
     ) -> io::Result<()> {
         let Self { mut waiting, mut stream, _joined } = self;
         let datagrams = async {
-            while let Some(bytes) = waiting.recv().await {
+            while let Some(taken) = waiting.recv().await {
+                let bytes = taken.bytes.clone();
+                drop(taken);
                 if let Some((peer, payload)) = read(&bytes)
                     && !take(peer, payload).await
                 {
@@ -169,4 +200,21 @@ fn flow(id: StreamId, peer: &Target) -> u32 {
     let mut hasher = DefaultHasher::new();
     (id.0, peer).hash(&mut hasher);
     (hasher.finish() as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_that_wait_have_a_bound_over_all_associations() {
+        let all = Arc::default();
+        let one = || Waiting::new(Bytes::from(vec![0; 1000]), &all);
+        let mut held: Vec<Waiting> = std::iter::from_fn(one).collect();
+        assert!((MOST_BYTES..MOST_BYTES + 1000).contains(&(held.len() * 1000)), "{}", held.len());
+        held.pop();
+        assert!(one().is_some());
+        drop(held);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
 }

@@ -93,12 +93,18 @@ impl Policy {
         Self { rules }
     }
 
-    /// Judges a destination. An IPv4 address inside an IPv6 one is judged as IPv4.
+    /// Judges a destination. An IPv4 address inside an IPv6 one is judged as IPv4; behind a translator, the IPv6 address must
+    /// not be denied either.
     #[must_use]
     pub fn judge(&self, to: SocketAddr) -> Verdict {
-        let address = embedded(to.ip());
-        let holds =
-            |rule: &&Rule| rule.range.network.contains(&address) && rule.range.ports.contains(&to.port());
+        match self.verdict(to.ip().to_canonical(), to.port()) {
+            Verdict::Denied => Verdict::Denied,
+            _ => self.verdict(embedded(to.ip()), to.port()),
+        }
+    }
+
+    fn verdict(&self, address: IpAddr, port: u16) -> Verdict {
+        let holds = |rule: &&Rule| rule.range.network.contains(&address) && rule.range.ports.contains(&port);
         self.rules.iter().find(holds).map_or(Verdict::Allowed, |rule| rule.verdict)
     }
 }
@@ -154,5 +160,9 @@ mod tests {
         assert_eq!((judge("203.0.113.1:80"), judge("203.0.113.1:22")), (Verdict::Allowed, Verdict::Denied));
         assert_eq!((judge("10.1.0.1:1"), judge("10.9.0.1:1")), (Verdict::Allowed, Verdict::Denied));
         assert_eq!(judge("[::ffff:10.9.0.1]:1"), Verdict::Denied);
+        assert_eq!(judge("[64:ff9b::1.1.1.1]:443"), Verdict::Allowed);
+        let no_v6 = Policy::new(&[], &ranges(&["::/0"]));
+        assert_eq!(no_v6.judge("[64:ff9b::1.1.1.1]:443".parse().unwrap()), Verdict::Denied);
+        assert_eq!(no_v6.judge("[::ffff:1.1.1.1]:443".parse().unwrap()), Verdict::Allowed);
     }
 }

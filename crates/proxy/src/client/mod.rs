@@ -82,7 +82,8 @@ impl Proxy {
             advertise: options.advertise,
             upstream: Upstream::new(),
             connections,
-            room: Arc::new(Semaphore::new(options.most_connections)),
+            // Each port holds room for one while it waits.
+            room: Arc::new(Semaphore::new(options.most_connections + options.forwards.len())),
         }))
     }
 

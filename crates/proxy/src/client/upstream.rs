@@ -132,6 +132,13 @@ impl Upstream {
                     Ok(Err(ProxyError::Io(_))) if session.session().close_reason().is_some() => {
                         held.changed().await
                     }
+                    // The paths to an exit that served before are silent. If they stay so, the session ends, and another
+                    // one follows.
+                    failed if was_up && matches!(failed, Err(_) | Ok(Err(ProxyError::Io(_)))) => {
+                        notice(Notice::Lost("the exit does not answer".to_owned()));
+                        sleep(HELLO / 10).await;
+                        Holding::Open(session)
+                    }
                     Ok(Err(error)) => return self.end(error),
                     Err(_) => return self.end(ProxyError::NotAnExit("it does not answer".to_owned())),
                 },

@@ -9,6 +9,7 @@ mod listen;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_net::{PublicKey, ShareId, Stream};
@@ -129,6 +130,7 @@ impl Exit {
                 account: self.account(&session),
                 exit: self.clone(),
                 associations: Associations::new(session.session()),
+                listeners: AtomicUsize::new(0),
                 session,
                 notice: notice.clone(),
             });
@@ -169,6 +171,8 @@ struct Client<N> {
     exit: Arc<Exit>,
     session: NodeSession,
     associations: Arc<Associations>,
+    /// Listeners that the node has asked for, over all its control streams.
+    listeners: AtomicUsize,
     account: Arc<Account>,
     node: String,
     notice: N,
@@ -251,15 +255,14 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
 
     /// Answers on the control stream until it ends.
     async fn control(self: &Arc<Self>, mut control: Control) {
-        let mut listeners = 0;
+        let may_listen = || self.listeners.fetch_add(1, Ordering::Relaxed) < MOST_LISTENERS;
         loop {
             let answer = match control.receive::<Request>().await {
                 Ok(Some(Request::Hello { version: VERSION })) => Answer::Welcome { version: VERSION },
                 Ok(Some(Request::Hello { version })) => Answer::Refused {
                     reason: format!("this exit speaks version {VERSION}, the proxy version {version}"),
                 },
-                Ok(Some(Request::Listen { listener, address })) if listeners < MOST_LISTENERS => {
-                    listeners += 1;
+                Ok(Some(Request::Listen { listener, address })) if may_listen() => {
                     self.listen(listener, address).await
                 }
                 Ok(Some(Request::Listen { listener, .. })) => {
