@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anabranch_net::{Clock, Config, DatagramMode, Session, Span};
@@ -43,6 +43,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 /// How often the paths' MTU and the system's rules are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// After how many looks the firewall is looked at, too.
+pub(crate) const FIREWALL_LOOKS: u32 = 5;
 
 /// Destinations that go through the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +129,8 @@ pub struct Client {
     open: Connections,
     /// Changes of the policy, for the server and the firewall.
     policy: watch::Sender<Policy>,
+    /// The device while the tunnel is up.
+    device: Mutex<Weak<Device>>,
 }
 
 /// State that stays from one session to the next.
@@ -151,7 +155,8 @@ impl Client {
         let link = Link::new(clock, (seed, MTU));
         link.set_policy(options.policy.clone());
         let policy = watch::Sender::new(options.policy.clone());
-        Arc::new(Self { options, link, clock, open: Connections::default(), policy })
+        let (open, device) = (Connections::default(), Mutex::default());
+        Arc::new(Self { options, link, clock, open, policy, device })
     }
 
     /// The current session.
@@ -176,11 +181,12 @@ impl Client {
     #[must_use]
     pub fn status(&self) -> Status {
         let node = self.link.session().map(|session| session.peer().to_string()).unwrap_or_default();
+        let device = self.device.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         Status {
             interface: self.options.interface.clone(),
             peers: vec![self.link.status(self.clock.now(), node, Vec::new())],
             streams: self.open.count(),
-            device_dropped: 0,
+            device_dropped: device.map_or(0, |device| device.dropped()),
         }
     }
 
@@ -198,7 +204,7 @@ impl Client {
             // An earlier one lets only the packets of its own port out.
             kill_switch::close(&self.options.interface, self.options.udp_port)?;
         }
-        let session = dial().await.map_err(TunnelError::Refused)?;
+        let session = dial().await.map_err(TunnelError::Unreachable)?;
         let (mut control, mut welcome) = self.open(&session).await?;
         let standing = self.set_up(&welcome, guard.slot())?;
         let reader = from_device(&standing.device, |_| Some(self.link.clone()));
@@ -295,6 +301,7 @@ impl Client {
         }
         check_addresses(&welcome.addresses, &own_addresses()?)?;
         let device = Arc::new(Device::create(&options.interface, welcome.mtu)?);
+        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&device);
         let taker = (options.streams && welcome.streams).then(Taker::bind).transpose()?.map(Arc::new);
         let routes = match &options.scope {
             Scope::All => welcome.routes.clone(),
@@ -328,6 +335,8 @@ impl Client {
         let accepted = Accepted::new(&standing.system, &self.options.networks);
         let packets = to_device((&standing.device, &self.link), session, |header| accepted.allow(header));
         let mut changes = self.policy.subscribe();
+        // A change since the greeting, or while there was no session, counts for the server and the firewall, too.
+        changes.mark_changed();
         let messages = async {
             loop {
                 let policy = tokio::select! {
@@ -365,16 +374,8 @@ impl Client {
                 self.link.mtu.store(mtu, Ordering::Relaxed);
             }
             let wanted = system.clone();
-            let restored = tokio::task::spawn_blocking(move || {
-                let is_missing = !wanted.rules_are_there();
-                if is_missing {
-                    for rule in wanted.rules() {
-                        // Several may be left.
-                        let _ = rule.run();
-                    }
-                }
-                is_missing
-            });
+            let policy = looks.is_multiple_of(FIREWALL_LOOKS).then(|| self.policy());
+            let restored = tokio::task::spawn_blocking(move || wanted.restore(policy.as_ref()));
             if restored.await.unwrap_or(false) {
                 notice(Notice::RulesRestored);
             }

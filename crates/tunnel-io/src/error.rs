@@ -35,6 +35,9 @@ pub enum TunnelError {
     /// There are as many tunnels as this machine can have.
     #[error("this machine has as many tunnels as it can have")]
     TooMany,
+    /// There is no session with the server.
+    #[error("cannot open a session with the server: {0}")]
+    Unreachable(String),
     /// The server does not open the tunnel.
     #[error("the server refused the tunnel: {0}")]
     Refused(String),

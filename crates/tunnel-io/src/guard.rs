@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read as _};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, parent_id};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,7 @@ impl Drop for Guard {
 /// # Errors
 /// When standard input cannot be read.
 pub fn watch(interface: &str) -> io::Result<()> {
+    let tunnel = parent_id();
     let mut ignored = [0; 64];
     while io::stdin().read(&mut ignored)? > 0 {}
     let closed = Instant::now();
@@ -74,6 +75,8 @@ pub fn watch(interface: &str) -> io::Result<()> {
     while system::is_running(interface) && closed.elapsed() < ENDING {
         std::thread::sleep(Duration::from_millis(10));
     }
-    system::clean(interface);
+    // A tunnel that has closed its pipe and not taken back its settings could not, without descriptors for instance. It
+    // may wait for this process.
+    system::clean_after(interface, tunnel);
     Ok(())
 }

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anabranch_net::{Clock, Session, SessionError};
 use anabranch_tunnel::coalesce::Coalescer;
-use anabranch_tunnel::entry::{DATAGRAM_OVERHEAD, Lane, Parcel, SharedEntry};
+use anabranch_tunnel::entry::{DATAGRAM_OVERHEAD, Entry, Lane, Parcel, SharedEntry};
 use anabranch_tunnel::flow::FlowKey;
 use anabranch_tunnel::icmp;
 use anabranch_tunnel::offload::{VirtioHeader, split};
 use anabranch_tunnel::packet::Header;
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel::queue::QueueLimits;
-use anabranch_tunnel::rewrite::clamp_segment_size;
+use anabranch_tunnel::rewrite::{clamp_segment_size, fragmented};
 use bytes::{Bytes, BytesMut};
 
 use crate::device::Device;
@@ -92,6 +92,19 @@ impl Link {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// Bytes that wait for the other end.
+    pub(crate) fn waiting(&self) -> usize {
+        let mut waiting = 0;
+        self.entry.look(|entry| waiting = entry.bytes());
+        waiting
+    }
+
+    /// Drops all packets that wait, and forgets all flows.
+    pub(crate) fn clear(&self) {
+        self.entry.with(Entry::clear);
+        *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = FlowBook::default();
+    }
+
     pub(crate) fn session(&self) -> Option<Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -100,10 +113,16 @@ impl Link {
     fn push(&self, header: &Header, packets: &[Bytes], lane: Lane) -> Option<Vec<u8>> {
         let (first, now) = (packets.first()?, self.clock.now());
         let mtu = self.mtu.load(Ordering::Relaxed);
-        if first.len() > usize::from(mtu) {
+        let parts;
+        let packets = if first.len() <= usize::from(mtu) {
+            packets
+        } else if let Some(all) = in_parts(packets, mtu) {
+            parts = all;
+            &parts[..]
+        } else {
             self.sent.refused.fetch_add(packets.len() as u64, Ordering::Relaxed);
             return icmp::too_big(first, mtu);
-        }
+        };
         let key = FlowKey::of(header, first);
         let flow = key.hash(self.seed);
         let bytes = packets.iter().map(Bytes::len).sum();
@@ -200,7 +219,18 @@ pub(crate) async fn to_device(
             coalescer.push(packet);
         }
         coalescer.drain().for_each(|group| device.write(&group));
+        // While packets always wait, the session's other work gets its turn, too.
+        tokio::task::coop::consume_budget().await;
     }
+}
+
+/// Packets of at most `mtu` bytes; `None` if one must not be fragmented.
+fn in_parts(packets: &[Bytes], mtu: u16) -> Option<Vec<Bytes>> {
+    let each = packets.iter().map(|packet| match packet.len() <= usize::from(mtu) {
+        true => Some(vec![packet.clone()]),
+        false => fragmented(packet, mtu),
+    });
+    each.collect::<Option<Vec<_>>>().map(|parts| parts.concat())
 }
 
 fn is_syn(header: &Header, packet: &[u8]) -> bool {
@@ -213,10 +243,12 @@ fn clamped(packet: &[u8], mtu: u16) -> Bytes {
     copy.freeze()
 }
 
-/// The largest inner packet that the paths carry. The widest path counts: packets too large for a narrow path take the
-/// others.
+/// The largest inner packet that the paths carry now. The widest path counts: packets too large for a narrow path take the
+/// others. A path that has failed, or is kept for later, carries none: packets that only fit there would wait in vain.
 pub(crate) fn inner_mtu(session: &Session, most: u16) -> Option<u16> {
-    let widest = session.paths().iter().map(|path| path.mtu).max()?;
+    let paths = session.paths();
+    let in_use = paths.iter().filter(|path| !matches!(path.standing, anabranch_net::Standing::Idle(_)));
+    let widest = in_use.map(|path| path.mtu).max()?;
     let inner = widest.saturating_sub(DATAGRAM_OVERHEAD as u16).min(most);
     Some(inner.max(576))
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use anabranch_net::{Clock, PublicKey, Session};
+use anabranch_net::{Clock, PublicKey, Session, Span, Time};
 use anabranch_proxy::message::Head;
 use anabranch_proxy::{Connections, Control, Target, read_head};
 use anabranch_tunnel::access::{Destinations, PrefixTable, Reach};
@@ -23,7 +23,7 @@ use ipnet::IpNet;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::client::MTU;
+use crate::client::{FIREWALL_LOOKS, MTU};
 use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
@@ -37,6 +37,12 @@ use crate::system::ServerSystem;
 const HELLO: Duration = Duration::from_secs(10);
 /// How often the paths' MTU is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// Packets wait for a client's next session for this long.
+const PATIENCE: Span = Span::from_secs(60);
+/// A client that is listed by its key keeps its place; another one keeps it for this long after its session.
+const KEPT: Span = Span::from_secs(300);
+/// Most bytes that wait for all clients together. Beyond them, the client with most of them loses its own.
+const MOST_WAITING: usize = 512 << 20;
 
 /// Settings of the server.
 #[derive(Clone, Debug)]
@@ -91,8 +97,10 @@ pub enum Notice {
 struct Client {
     link: Arc<Link>,
     networks: Vec<IpNet>,
-    /// Counts its sessions: only the last one may detach the link.
+    /// Counts its sessions: only the last one may attach or detach the link.
     sessions: u64,
+    /// When it came or left last.
+    seen: Time,
 }
 
 #[derive(Default)]
@@ -168,7 +176,7 @@ impl Server {
         tokio::select! {
             Some(ended) = reader.join_next() => ended.map_err(std::io::Error::other)?.map_err(TunnelError::from),
             () = sessions => Ok(()),
-            () = self.keep_following() => Ok(()),
+            () = self.keep_following(&system) => Ok(()),
         }
     }
 
@@ -185,7 +193,13 @@ impl Server {
         let allowed = self.allowed().into_iter().chain(name_servers.map(|server| IpNet::from(*server)));
         let clients =
             options.addresses.iter().map(IpNet::trunc).chain(options.behind.values().flatten().copied());
-        let reach = Reach { allowed: allowed.collect(), gateways, own, clients: clients.collect() };
+        let reach = Reach {
+            allowed: allowed.collect(),
+            gateways,
+            own,
+            clients: clients.collect(),
+            inside_only: !options.exit,
+        };
         if self.destinations().0 != reach {
             let destinations = Destinations::new(&reach);
             *self.destinations.write().unwrap_or_else(PoisonError::into_inner) = (reach, destinations);
@@ -195,12 +209,41 @@ impl Server {
     }
 
     /// Clients' connections may have used up the descriptors that the question takes: the last list counts until then.
-    async fn keep_following(&self) {
+    async fn keep_following(&self, system: &ServerSystem) {
+        let mut looks = 0_u32;
         loop {
             sleep(LOOK).await;
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(FIREWALL_LOOKS) {
+                let wanted = system.clone();
+                if tokio::task::spawn_blocking(move || wanted.restore()).await.unwrap_or(false) {
+                    tracing::warn!("another program deleted the tunnel's firewall table; it is there again");
+                }
+            }
             if let Err(error) = self.follow_own_addresses() {
                 tracing::warn!(%error, "cannot list this machine's addresses; trying again");
             }
+            self.bound_waiting();
+        }
+    }
+
+    /// Drops packets for clients that have been away for long, and those beyond what may wait for all clients together.
+    fn bound_waiting(&self) {
+        let now = self.clock.now();
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        for client in table.clients.values().filter(|client| client.is_away(now, PATIENCE)) {
+            client.link.clear();
+        }
+        let links = table.clients.values().map(|client| (client.link.waiting(), &client.link));
+        let mut links: Vec<_> = links.filter(|(waiting, _)| *waiting > 0).collect();
+        links.sort_by_key(|(waiting, _)| std::cmp::Reverse(*waiting));
+        let mut all: usize = links.iter().map(|(waiting, _)| waiting).sum();
+        for (waiting, link) in links {
+            if all <= MOST_WAITING {
+                return;
+            }
+            link.clear();
+            all -= waiting;
         }
     }
 
@@ -280,8 +323,10 @@ impl Server {
                 return session.abort(0, "no tunnel was opened");
             }
         };
+        if !self.attach(node, &joined, &session) {
+            return session.abort(0, "a newer session of this client takes over");
+        }
         notice(Notice::Joined { node, networks: joined.networks.clone() });
-        joined.link.attach(&session);
         let reason = tokio::select! {
             error = to_device((device, &joined.link), &session, self.gate(&joined.networks)) => error.to_string(),
             why = follow_requests(&mut control, &joined.link) => why,
@@ -369,8 +414,10 @@ impl Server {
         }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let table = &mut *table;
-        if !table.clients.contains_key(&node) && table.clients.len() >= self.options.most_clients {
-            table.forget_one()?;
+        let listed = &self.options.behind;
+        let is_new = !table.clients.contains_key(&node) && !listed.contains_key(&node);
+        if is_new && table.clients.len() >= self.options.most_clients {
+            table.forget_one(self.clock.now(), listed)?;
         }
         let addresses = table.hosts.addresses_of(node, &self.options.addresses)?;
         let own = addresses.iter().map(|address| IpNet::from(address.addr()));
@@ -379,11 +426,13 @@ impl Server {
             link: Link::new(self.clock, (self.seed, MTU)),
             networks: all.clone(),
             sessions: 0,
+            seen: self.clock.now(),
         });
         if let Some(old) = client.link.session() {
             old.abort(0, "a newer session of this client takes over");
         }
         client.sessions += 1;
+        client.seen = self.clock.now();
         let joined = Joined { link: client.link.clone(), addresses, networks: all, number: client.sessions };
         for network in &joined.networks {
             table.routes.insert(*network, joined.link.clone());
@@ -391,11 +440,23 @@ impl Server {
         Ok(joined)
     }
 
+    /// Sends to the client through this session, unless it has a newer one.
+    fn attach(&self, node: PublicKey, joined: &Joined, session: &Session) -> bool {
+        // While this is locked, no other session of the client joins.
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let is_last = table.clients.get(&node).is_some_and(|client| client.sessions == joined.number);
+        if is_last {
+            joined.link.attach(session);
+        }
+        is_last
+    }
+
     /// The client keeps its addresses; its packets wait for its next session.
     fn leave(&self, node: PublicKey, number: u64) {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = table.clients.get(&node).filter(|client| client.sessions == number) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = table.clients.get_mut(&node).filter(|client| client.sessions == number) {
             client.link.detach();
+            client.seen = self.clock.now();
         }
     }
 
@@ -425,12 +486,23 @@ struct Joined {
     number: u64,
 }
 
+impl Client {
+    /// Without a session for longer than this.
+    fn is_away(&self, now: Time, span: Span) -> bool {
+        self.link.session().is_none() && now.since(self.seen) > span
+    }
+}
+
 impl Table {
-    /// Forgets a client without a session, so that another gets its place.
-    fn forget_one(&mut self) -> Result<(), String> {
-        let idle =
-            self.clients.iter().find(|(_, client)| client.link.session().is_none()).map(|(node, _)| *node);
-        let node = idle.ok_or("this server has as many clients as it takes; try again later")?;
+    /// Forgets the client that has been away for longest, so that another gets its place and perhaps its addresses: not
+    /// one that may soon be back, whose connections the other would take over, and none of those listed by their keys.
+    fn forget_one(&mut self, now: Time, listed: &BTreeMap<PublicKey, Vec<IpNet>>) -> Result<(), String> {
+        let away = self
+            .clients
+            .iter()
+            .filter(|(node, client)| !listed.contains_key(*node) && client.is_away(now, KEPT));
+        let node = away.min_by_key(|(_, client)| client.seen).map(|(node, _)| *node);
+        let node = node.ok_or("this server has as many clients as it takes; try again later")?;
         if let Some(client) = self.clients.remove(&node) {
             client.networks.iter().for_each(|network| drop(self.routes.remove(network)));
         }

@@ -18,6 +18,9 @@ const LISTED: Span = Span::from_secs(30);
 const MEASURED: Span = Span::from_secs(1);
 /// Most flows that are remembered.
 const MOST: usize = 4096;
+/// How often old flows make room for new ones: a look at all of them for each packet of a flood would hold up the packets
+/// of all other clients.
+const SWEEP: Span = Span::from_secs(1);
 
 /// A running tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -140,6 +143,8 @@ pub struct Flow {
 #[derive(Debug, Default)]
 pub(crate) struct FlowBook {
     flows: BTreeMap<u32, Noted>,
+    /// When old flows were looked for.
+    swept: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -167,7 +172,10 @@ impl FlowBook {
     pub(crate) fn note(&mut self, now: Time, flow: u32, key: &FlowKey, sent: Sent) {
         let Sent { lane, packets, bytes } = sent;
         if self.flows.len() >= MOST && !self.flows.contains_key(&flow) {
-            self.flows.retain(|_, noted| now.since(noted.last) <= LISTED);
+            if self.swept.is_none_or(|swept| now.since(swept) >= SWEEP) {
+                self.swept = Some(now);
+                self.flows.retain(|_, noted| now.since(noted.last) <= LISTED);
+            }
             if self.flows.len() >= MOST {
                 return;
             }

@@ -87,6 +87,8 @@ pub struct Reach {
     pub own: BTreeSet<IpAddr>,
     /// Networks of other clients, which may be public.
     pub clients: Vec<IpNet>,
+    /// The machine is no exit: public addresses are not reached either.
+    pub inside_only: bool,
 }
 
 /// Which destinations clients may reach through an exit.
@@ -107,12 +109,13 @@ enum Verdict {
 }
 
 impl Destinations {
-    /// Everything public but the exit's own addresses and its clients', and what is allowed besides. An own address has to
-    /// be allowed by itself, not by a network that holds it.
+    /// Everything public but the exit's own addresses and its clients', and what is allowed besides; without an exit, only
+    /// what is allowed. An own address has to be allowed by itself, not by a network that holds it.
     #[must_use]
     pub fn new(reach: &Reach) -> Self {
         let mut rules = PrefixTable::default();
-        for denied in DENIED {
+        let everything: &[&str] = if reach.inside_only { &["0.0.0.0/0", "::/0"] } else { &[] };
+        for denied in everything.iter().chain(&DENIED) {
             if let Ok(prefix) = denied.parse() {
                 rules.insert(prefix, Verdict::Denied);
             }
@@ -277,6 +280,20 @@ mod tests {
         assert!(usual.allow(address("9.9.9.1")) && usual.allow(address("2606:4700:2::2")));
         assert!(reach(&["9.9.9.0/24"]).allow(address("9.9.9.2")));
         assert!(reach(&["9.9.9.7/32"]).allow(address("9.9.9.7")));
+    }
+
+    #[test]
+    fn without_an_exit_only_what_is_allowed_is_reached() {
+        let inside = Destinations::new(&Reach {
+            allowed: vec!["10.20.0.0/16".parse().unwrap()],
+            gateways: vec![address("10.77.0.1")],
+            inside_only: true,
+            ..Reach::default()
+        });
+        for denied in ["1.1.1.1", "2606:4700::1111", "64:ff9b::1.1.1.1", "::ffff:1.1.1.1", "10.21.0.1"] {
+            assert!(!inside.allow(address(denied)) && !inside.allow_stream(address(denied)), "{denied}");
+        }
+        assert!(inside.allow_stream(address("10.20.1.1")) && inside.allow(address("10.77.0.1")));
     }
 
     #[test]

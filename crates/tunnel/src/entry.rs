@@ -135,6 +135,12 @@ impl<P: InnerPacket> Entry<P> {
         self.queue.push(now, flow, parcel);
     }
 
+    /// Drops all packets and forgets all flows.
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.choice = Choice::default();
+    }
+
     /// True without packets.
     #[must_use]
     pub fn is_empty(&self) -> bool {

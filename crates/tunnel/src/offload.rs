@@ -95,28 +95,34 @@ impl VirtioHeader {
     }
 }
 
+/// Super-packets of at least so many bytes share the arena's allocation.
+const LARGE: usize = 32 << 10;
+
 /// The packets of one read.
 pub type Packets = SmallVec<[Bytes; 1]>;
 
-/// Splits a read from the device into packets with complete checksums. They share one allocation, taken from `arena`.
+/// Splits a read from the device into packets with complete checksums. Those of a large super-packet share one
+/// allocation, taken from `arena`. All others have one of their own size: a small packet that waits must not keep the
+/// allocation of a large one alive.
 ///
 /// `None` when the header and the packet contradict each other.
 #[must_use]
 pub fn split(header: &VirtioHeader, packet: &[u8], arena: &mut BytesMut) -> Option<Packets> {
     if header.segmentation == Segmentation::None {
-        let length = Header::read(packet)?.length;
-        let start = arena.len();
-        arena.extend_from_slice(&packet[..length]);
+        let mut single = packet[..Header::read(packet)?.length].to_vec();
         if header.needs_checksum {
-            finish(&mut arena[start..], header)?;
+            finish(&mut single, header)?;
         }
-        return Some(SmallVec::from_iter([arena.split_to(start + length).freeze()]));
+        return Some(SmallVec::from_iter([Bytes::from(single)]));
     }
     let plan = Plan::new(header, packet)?;
+    let count = plan.payload(packet).len().div_ceil(plan.segment).max(1);
+    let needed = packet.len() + count * plan.headers;
+    let mut own = BytesMut::new();
+    let arena = if needed >= LARGE { arena } else { &mut own };
     let start = arena.len();
     let mut places: SmallVec<[Range<usize>; 64]> = SmallVec::new();
-    let count = plan.payload(packet).len().div_ceil(plan.segment).max(1);
-    arena.reserve(packet.len() + count * plan.headers);
+    arena.reserve(needed);
     for index in 0..count {
         let begin = arena.len() - start;
         plan.write(packet, index, index + 1 == count, arena);
@@ -304,6 +310,17 @@ mod tests {
         };
         let packets = split(&header, &packet, &mut BytesMut::new()).unwrap();
         assert_eq!(packets[0], whole);
+    }
+
+    #[test]
+    fn a_small_packet_keeps_no_large_allocation_alive() {
+        let mut arena = BytesMut::new();
+        let large = samples::tcp_v4(1, &[7; 60_000]);
+        drop(split(&tcp_header(Segmentation::TcpV4, 1400), &large, &mut arena).unwrap());
+        let small = samples::udp_v4(b"x");
+        let mut packets = split(&VirtioHeader::default(), &small, &mut arena).unwrap();
+        let capacity = packets.pop().unwrap().try_into_mut().unwrap().capacity();
+        assert!(capacity <= 2 * small.len(), "{capacity} bytes for {}", small.len());
     }
 
     proptest! {

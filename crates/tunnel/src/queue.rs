@@ -16,12 +16,18 @@ use anabranch_wire::{PathId, Span, Time};
 
 /// Bytes that a flow may send in one turn.
 const QUANTUM: i64 = 1514;
+/// A packet that is larger than any path carries waits for this long: the search for larger packets may still go on.
+const TOO_LARGE: Span = Span::from_secs(3);
 /// Wait that CoDel accepts.
 pub const TARGET: Span = Span::from_millis(5);
 /// How long the wait must exceed [`TARGET`] before CoDel acts.
 pub const INTERVAL: Span = Span::from_millis(100);
 /// Lists kept before empty ones are dropped.
 const USUAL_LISTS: usize = 16;
+/// How often empty flows make room for new ones. A look at all flows for each packet of a flood would take too long.
+const SWEEP: Span = Span::from_millis(20);
+/// Most packets that a flow loses at once when the queue is full.
+const MOST_LOST: usize = 16;
 
 /// A packet in the queue.
 pub trait Queueable {
@@ -82,6 +88,8 @@ pub struct FairQueue<T> {
     latest_turn: u64,
     /// Counts calls of [`Self::next`].
     call: u64,
+    /// When empty flows were removed.
+    swept: Option<Time>,
     bytes: usize,
     limits: QueueLimits,
     counts: QueueCounts,
@@ -157,6 +165,7 @@ impl<T: Queueable> FairQueue<T> {
             lists: vec![List::default()],
             latest_turn: 0,
             call: 0,
+            swept: None,
             bytes: 0,
             limits,
             counts: QueueCounts::default(),
@@ -181,11 +190,21 @@ impl<T: Queueable> FairQueue<T> {
         self.counts
     }
 
+    /// Drops all packets.
+    pub fn clear(&mut self) {
+        self.counts.overflowed += self.flows.values().map(|queue| queue.packets.len() as u64).sum::<u64>();
+        self.flows.clear();
+        self.lists = vec![List::default()];
+        self.bytes = 0;
+    }
+
     /// Adds a packet of a flow.
     pub fn push(&mut self, now: Time, flow: u32, packet: T) {
         let size = packet.size();
         if !self.flows.contains_key(&flow) {
-            if self.flows.len() >= self.limits.flows {
+            let is_time = self.swept.is_none_or(|swept| now.since(swept) >= SWEEP);
+            if self.flows.len() >= self.limits.flows && is_time {
+                self.swept = Some(now);
                 self.flows.retain(|_, queue| !queue.packets.is_empty());
                 let flows = &self.flows;
                 for list in &mut self.lists {
@@ -211,16 +230,21 @@ impl<T: Queueable> FairQueue<T> {
         }
     }
 
+    /// Drops the oldest packets of the longest flows, of those at least half as long too: a flood of flows that are alike
+    /// would cost a look at all of them for each packet.
     fn drop_from_longest(&mut self) {
-        let Some((flow, _)) = self.flows.iter().max_by_key(|(_, queue)| queue.bytes) else { return };
-        let flow = *flow;
-        // Several at once, so that a flood does not search the longest queue for every packet.
-        for _ in 0..16 {
-            let Some(queue) = self.flows.get_mut(&flow) else { return };
-            let Some((_, packet)) = queue.packets.pop_front() else { return };
-            queue.bytes -= packet.size();
-            self.bytes -= packet.size();
-            self.counts.overflowed += 1;
+        let longest = self.flows.values().map(|queue| queue.bytes).max().unwrap_or(0);
+        let enough = self.limits.bytes - self.limits.bytes / 8;
+        for queue in self.flows.values_mut() {
+            for _ in 0..MOST_LOST {
+                if self.bytes <= enough || queue.bytes * 2 <= longest {
+                    break;
+                }
+                let Some((_, packet)) = queue.packets.pop_front() else { break };
+                queue.bytes -= packet.size();
+                self.bytes -= packet.size();
+                self.counts.overflowed += 1;
+            }
         }
     }
 
@@ -353,16 +377,21 @@ impl<T: Queueable> FairQueue<T> {
     ) -> Look<T, R> {
         let Some(queue) = self.flows.get_mut(&flow) else { return Look::Empty };
         self.bytes -= queue.control_delay(now, &mut self.counts);
-        let Some((_, packet)) = queue.packets.front() else { return Look::Empty };
+        let Some((came, packet)) = queue.packets.front() else { return Look::Empty };
         let head = Head { flow, packet, bytes: queue.bytes };
         let choice = match choose(&head) {
-            Ok(choice) => choice,
+            Ok(choice) => Some(choice),
+            Err(Want::WiderPath) if now.since(*came) >= TOO_LARGE => None,
             Err(want) => return Look::Waits(want),
         };
         let Some((_, packet)) = queue.packets.pop_front() else { return Look::Empty };
         queue.bytes -= packet.size();
-        queue.deficit -= packet.size() as i64;
         self.bytes -= packet.size();
+        let Some(choice) = choice else {
+            self.counts.dropped += 1;
+            return Look::Empty;
+        };
+        queue.deficit -= packet.size() as i64;
         Look::Found(packet, choice)
     }
 }
@@ -506,6 +535,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cleared_queue_holds_nothing_and_works() {
+        let mut queue = FairQueue::new(QueueLimits::default());
+        (0..10).for_each(|flow| queue.push(at(0), flow, packet(flow, 1000)));
+        assert!(queue.next(at(0), |_| Err::<(), _>(Want::AnyPath)).is_none());
+        queue.clear();
+        assert_eq!((queue.bytes(), queue.counts().overflowed), (0, 10));
+        assert!(queue.next(at(0), |_| Ok(())).is_none());
+        queue.push(at(1), 7, packet(70, 1000));
+        assert_eq!(drain(&mut queue, at(1)), [70]);
+    }
+
+    #[test]
     fn a_queue_that_stays_long_loses_or_marks_packets_and_a_short_one_does_not() {
         for can_mark in [false, true] {
             let mut queue = FairQueue::new(QueueLimits::default());
@@ -548,6 +589,18 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_of_flows_that_are_alike_leaves_short_ones_alone() {
+        let mut queue = FairQueue::new(QueueLimits { bytes: 100_000, flows: 1000 });
+        queue.push(at(0), 5000, packet(5000, 100));
+        for round in 0..10 {
+            (0..500).for_each(|flow| queue.push(at(round), flow, packet(flow, 100)));
+            assert!(queue.bytes() <= 100_000);
+        }
+        assert!(queue.bytes() >= 80_000, "{}", queue.bytes());
+        assert!(drain(&mut queue, at(10)).contains(&5000));
+    }
+
+    #[test]
     fn a_thousand_flows_that_wait_for_one_path_block_no_other_and_cost_little() {
         let mut queue = FairQueue::new(QueueLimits::default());
         (0..1000).for_each(|flow| queue.push(at(0), flow, packet(flow, 1000)));
@@ -571,6 +624,16 @@ mod tests {
         let order: Vec<u32> = std::iter::from_fn(|| queue.next(at(0), open)).map(|(flow, ..)| flow).collect();
         assert_eq!(order, (0..1000).filter(|flow| flow % 2 == 1).collect::<Vec<_>>());
         assert_eq!(drain(&mut queue, at(0)).len(), 500);
+    }
+
+    #[test]
+    fn a_packet_that_no_path_carries_is_dropped_in_the_end() {
+        let mut queue = FairQueue::new(QueueLimits::default());
+        queue.push(at(0), 1, packet(0, 1500));
+        let narrow = |_: &Head<'_, Sample>| Err::<(), _>(Want::WiderPath);
+        assert!(queue.next(at(2999), narrow).is_none() && !queue.is_empty());
+        assert!(queue.next(at(3000), narrow).is_none() && queue.is_empty());
+        assert_eq!(queue.counts().dropped, 1);
     }
 
     #[test]

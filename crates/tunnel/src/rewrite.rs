@@ -1,4 +1,4 @@
-//! Changes that a tunnel makes to packets: the segment size that TCP announces, and congestion marks.
+//! Changes that a tunnel makes to packets: the segment size that TCP announces, congestion marks, and fragments.
 
 use bytes::{Bytes, BytesMut};
 
@@ -7,6 +7,10 @@ use crate::entry::InnerPacket;
 use crate::packet::{Header, IPV4_HEADER, IPV6_HEADER, be16, protocol};
 
 const SYN: u8 = 0x02;
+/// More fragments follow (RFC 791 §3.1).
+const MORE: u16 = 0x2000;
+/// The place of a fragment, in units of 8 bytes.
+const PLACE: u16 = 0x1fff;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 
@@ -63,6 +67,37 @@ pub fn mark_congestion(packet: &mut [u8]) -> bool {
         packet[1] |= 0x30;
     }
     true
+}
+
+/// Splits an IPv4 packet that is larger than `mtu` into fragments (RFC 791 §3.2). `None` for packets that must not be
+/// fragmented, and for those with options.
+#[must_use]
+pub fn fragmented(packet: &[u8], mtu: u16) -> Option<Vec<Bytes>> {
+    let header = Header::read(packet)?;
+    let room = usize::from(mtu).saturating_sub(IPV4_HEADER) / 8 * 8;
+    let is_plain = header.source.is_ipv4() && header.payload == IPV4_HEADER;
+    let data = packet.get(IPV4_HEADER..header.length)?;
+    let flags = be16(packet, 6)?;
+    // A last fragment beyond the largest packet would have a place that does not fit its field.
+    let fits = usize::from(flags & PLACE) + data.len() / 8 <= usize::from(PLACE);
+    if header.dont_fragment || !is_plain || !fits || room == 0 {
+        return None;
+    }
+    let count = data.len().div_ceil(room);
+    let each = data.chunks(room).enumerate().map(|(index, part)| {
+        let more = if index + 1 == count { flags & MORE } else { MORE };
+        let place = (flags & PLACE) + (index * room / 8) as u16;
+        let mut fragment = BytesMut::with_capacity(IPV4_HEADER + part.len());
+        fragment.extend_from_slice(&packet[..IPV4_HEADER]);
+        fragment[2..4].copy_from_slice(&((IPV4_HEADER + part.len()) as u16).to_be_bytes());
+        fragment[6..8].copy_from_slice(&(more | place).to_be_bytes());
+        fragment[10..12].fill(0);
+        let sum = !checksum::sum(&fragment[..], 0);
+        fragment[10..12].copy_from_slice(&sum.to_be_bytes());
+        fragment.extend_from_slice(part);
+        fragment.freeze()
+    });
+    Some(each.collect())
 }
 
 impl InnerPacket for Bytes {
@@ -138,6 +173,29 @@ mod tests {
         assert_eq!(Header::read(&six).unwrap().ecn(), 3);
     }
 
+    #[test]
+    fn a_large_packet_becomes_fragments_that_give_it_again() {
+        let mut packet = samples::udp_v4(&(0..=255).cycle().take(3001).collect::<Vec<u8>>());
+        assert_eq!(fragmented(&packet, 1300), None, "it must not be fragmented");
+        packet[6] = 0;
+        let fragments = fragmented(&packet, 1300).unwrap();
+        let mut data = Vec::new();
+        for (index, fragment) in fragments.iter().enumerate() {
+            let header = Header::read(fragment).unwrap();
+            assert!(fragment.len() <= 1300 && header.length == fragment.len());
+            assert_eq!(checksum::sum(&fragment[..20], 0), 0xffff);
+            assert_eq!(usize::from(be16(fragment, 6).unwrap() & PLACE) * 8, data.len());
+            assert_eq!(be16(fragment, 6).unwrap() & MORE != 0, index + 1 < fragments.len());
+            data.extend_from_slice(&fragment[20..]);
+        }
+        assert_eq!((fragments.len(), &data[..]), (3, &packet[20..]));
+        // A fragment in the middle stays in the middle.
+        let again = fragmented(&fragments[1], 700).unwrap();
+        let flags: Vec<u16> = again.iter().map(|fragment| be16(fragment, 6).unwrap()).collect();
+        assert_eq!(flags, [MORE | 160, MORE | 245]);
+        assert_eq!(fragmented(&samples::udp_v6(&[0; 1400]), 1300), None);
+    }
+
     proptest! {
         #[test]
         fn hostile_packets_never_panic(mut packet in proptest::collection::vec(any::<u8>(), 0..100), mtu: u16, first: bool) {
@@ -150,6 +208,7 @@ mod tests {
                 packet[9] = protocol::TCP;
                 packet[33] |= SYN;
             }
+            let _ = fragmented(&packet, mtu);
             clamp_segment_size(&mut packet, mtu);
             mark_congestion(&mut packet);
         }

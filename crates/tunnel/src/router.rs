@@ -24,6 +24,8 @@ const STAY: Span = Span::from_secs(3);
 const BETTER: f64 = 1.5;
 /// Most flows in the table.
 const MOST_FLOWS: usize = 4096;
+/// How many flows make room at once: each time all are looked at.
+const FORGOTTEN: usize = MOST_FLOWS / 16;
 /// How long a flow's rate is measured.
 const MEASURE: Span = Span::from_millis(200);
 /// A flow is bulk from so many bytes in [`MEASURE`] on, which is 5 Mbit/s,
@@ -145,10 +147,7 @@ impl FlowRouter {
 
     fn note(&mut self, now: Time, flow: u32, path: PathId) {
         if !self.flows.contains_key(&flow) && self.flows.len() >= MOST_FLOWS {
-            let oldest = self.flows.iter().min_by_key(|(_, assigned)| assigned.last).map(|(flow, _)| *flow);
-            if let Some(oldest) = oldest.and_then(|oldest| self.flows.remove(&oldest)) {
-                self.leave(oldest);
-            }
+            self.forget_oldest();
         }
         let mut assigned =
             Assigned { path, last: now, is_active: true, came: now, bytes: 0, since: now, is_bulk: false };
@@ -159,6 +158,17 @@ impl FlowRouter {
             }
         }
         self.enter(flow, assigned);
+    }
+
+    fn forget_oldest(&mut self) {
+        let mut flows: Vec<(Time, u32)> =
+            self.flows.iter().map(|(flow, assigned)| (assigned.last, *flow)).collect();
+        flows.select_nth_unstable(FORGOTTEN);
+        for (_, flow) in &flows[..FORGOTTEN] {
+            if let Some(oldest) = self.flows.remove(flow) {
+                self.leave(oldest);
+            }
+        }
     }
 
     fn enter(&mut self, flow: u32, assigned: Assigned) {

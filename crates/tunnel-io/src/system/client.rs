@@ -9,7 +9,7 @@ use anabranch_tunnel::policy::{Class, Policy};
 use anabranch_wire::Reach;
 use ipnet::IpNet;
 
-use super::{RULE_PROTOCOL, Slot, Step, address_steps, dns, has, ip, table_name};
+use super::{RULE_PROTOCOL, Slot, Step, address_steps, dns, has, has_table, ip, registry, table_name};
 use crate::error::TunnelError;
 
 /// System settings of the client.
@@ -87,14 +87,34 @@ impl ClientSystem {
             .collect()
     }
 
-    /// Whether all rules of each family are there.
+    /// Whether all rules of each family are there, or cannot be looked for.
     #[must_use]
     pub fn rules_are_there(&self) -> bool {
         self.families().all(|family| {
-            let listed =
-                Step::new(&format!("{family} rule show protocol {RULE_PROTOCOL}")).run().unwrap_or_default();
+            let listed = Step::new(&format!("{family} rule show protocol {RULE_PROTOCOL}")).run();
+            let Ok(listed) = listed else { return true };
             let has = |priority| listed.lines().any(|line| line.starts_with(&format!("{priority}:")));
             self.slot.priorities().into_iter().all(has)
+        })
+    }
+
+    /// Puts back rules that another program deleted, and with a policy the firewall table too. True if something was
+    /// missing.
+    #[must_use]
+    pub fn restore(&self, policy: Option<&Policy>) -> bool {
+        let port = self.stream_port.filter(|_| policy.is_some() && !has_table(&self.interface));
+        if port.is_none() && self.rules_are_there() {
+            return false;
+        }
+        registry::while_running(&self.interface, || {
+            for rule in self.rules() {
+                // Several may be left.
+                let _ = rule.run();
+            }
+            if let (Some(port), Some(policy)) = (port, policy) {
+                // Tried again at a later look.
+                let _ = self.redirect(port, policy);
+            }
         })
     }
 

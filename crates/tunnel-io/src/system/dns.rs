@@ -21,15 +21,21 @@ pub(super) struct Overwritten {
 }
 
 impl Overwritten {
-    /// Takes back what this tunnel wrote. True when nothing is left to take back.
-    pub(super) fn restore(&mut self, interface: &str) -> bool {
-        self.by.retain(|(name, _)| name != interface);
-        // Another program's file stays.
-        let is_ours = fs::read_to_string(FILE).is_ok_and(|now| now.starts_with(MANAGED));
-        if is_ours {
+    /// Takes back what all but these tunnels wrote. True when nothing is left to take back.
+    pub(super) fn keep(&mut self, is_kept: impl Fn(&str) -> bool) -> bool {
+        // Another program's file stays. A process that was killed while it wrote leaves an empty one.
+        let is_ours = || fs::read_to_string(FILE).is_ok_and(|now| now.is_empty() || now.starts_with(MANAGED));
+        if self.forget(is_kept) && is_ours() {
             let _ = fs::write(FILE, self.text());
         }
         self.by.is_empty()
+    }
+
+    /// Forgets all but these tunnels. True if there were others.
+    fn forget(&mut self, is_kept: impl Fn(&str) -> bool) -> bool {
+        let before = self.by.len();
+        self.by.retain(|(name, _)| is_kept(name));
+        self.by.len() < before
     }
 
     fn text(&self) -> String {
@@ -81,5 +87,14 @@ mod tests {
         assert!(file.text().starts_with(MANAGED) && file.text().ends_with("nameserver 10.0.0.1\n"));
         file.by.pop();
         assert_eq!(file.text(), "nameserver 192.0.2.1\n");
+    }
+
+    #[test]
+    fn tunnels_without_an_entry_are_forgotten() {
+        let servers = |last| vec![IpAddr::from([10, 0, 0, last])];
+        let by = vec![("a".into(), servers(1)), ("b".into(), servers(2))];
+        let mut file = Overwritten { before: String::new(), by };
+        assert!(file.forget(|name| name == "a") && !file.forget(|name| name == "a"));
+        assert_eq!(file.by, [("a".to_owned(), servers(1))]);
     }
 }

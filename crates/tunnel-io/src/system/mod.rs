@@ -73,6 +73,14 @@ pub fn clean(interface: &str) {
     }
 }
 
+/// Like [`clean`], even for a running tunnel if this process runs it.
+pub fn clean_after(interface: &str, process: u32) {
+    let is_its = registry::runs_in(interface, process);
+    if is_its || !is_running(interface) {
+        take_back(interface, is_its);
+    }
+}
+
 /// Like [`clean`], even for a running tunnel.
 pub fn force_clean(interface: &str) {
     take_back(interface, true);
@@ -119,6 +127,12 @@ fn has(addresses: &[IpNet], v6: bool) -> bool {
     addresses.iter().any(|address| address.addr().is_ipv6() == v6)
 }
 
+/// Whether the device's firewall table is there, or cannot be looked for.
+fn has_table(interface: &str) -> bool {
+    let line = format!("table inet {}", table_name(interface));
+    Step::new("nft list tables inet").run().map_or(true, |listed| listed.lines().any(|other| other == line))
+}
+
 /// `ip` for the address family of a prefix.
 fn ip(prefix: &IpNet) -> &'static str {
     if prefix.addr().is_ipv6() { "ip -6" } else { "ip -4" }
@@ -132,10 +146,16 @@ fn address_steps(interface: &str, addresses: &[IpNet]) -> Vec<Step> {
     each.chain([Step::new(&format!("ip link set dev {interface} up"))]).collect()
 }
 
-/// The name of a device's firewall table.
+/// The name of a device's firewall table. No two devices share one.
 fn table_name(interface: &str) -> String {
-    let plain = interface.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' });
-    format!("{FIREWALL_TABLE}{}", plain.collect::<String>())
+    let mut name = FIREWALL_TABLE.to_owned();
+    for byte in interface.bytes() {
+        match byte.is_ascii_alphanumeric() {
+            true => name.push(char::from(byte)),
+            false => name.push_str(&format!("_{byte:02x}")),
+        }
+    }
+    name
 }
 
 /// One change of the system.
@@ -188,6 +208,13 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_with_similar_names_have_tables_of_their_own() {
+        let names = ["a-b", "a_b", "a.b", "ab", "a_2db"].map(table_name);
+        let different: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!((names[0].as_str(), different.len()), ("anabranch_tunnel_a_2db", 5));
+    }
 
     #[test]
     fn a_command_that_fails_is_shown_with_its_output() {

@@ -140,12 +140,17 @@ impl Registry {
         for name in &ended {
             self.tunnels.remove(name);
             self.restore_settings(name);
-            if let Some(resolver) = &mut self.resolver
-                && resolver.restore(name)
-            {
-                self.resolver = None;
-            }
         }
+        // Also for tunnels of an earlier boot: the resolver's file outlives it, their entries do not.
+        let tunnels = &self.tunnels;
+        if self.resolver.as_mut().is_some_and(|file| file.keep(|name| tunnels.contains_key(name))) {
+            self.resolver = None;
+        }
+    }
+
+    /// Whether this process runs a tunnel of this name.
+    fn is_own(&self, interface: &str) -> bool {
+        self.tunnels.get(interface).is_some_and(|claim| claim.process == Process::current())
     }
 
     /// Whether another process runs a tunnel of this name.
@@ -244,10 +249,28 @@ pub(super) fn update<T>(
     result
 }
 
+/// Does `work` while this process's tunnel of this name has not ended: nothing is set up once it was taken back. False if
+/// it has ended.
+pub(super) fn while_running(interface: &str, work: impl FnOnce()) -> bool {
+    let done = update(|registry| {
+        let is_own = registry.is_own(interface);
+        if is_own {
+            work();
+        }
+        Ok(is_own)
+    });
+    done.unwrap_or(false)
+}
+
 /// Whether another process runs a tunnel of this name.
 #[must_use]
 pub fn is_running(interface: &str) -> bool {
     Registry::load().is_running(interface)
+}
+
+/// Whether the process with this number runs a tunnel of this name.
+pub(super) fn runs_in(interface: &str, process: u32) -> bool {
+    Registry::load().tunnels.get(interface).is_some_and(|claim| claim.process.id == process)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fs;
 
 use ipnet::IpNet;
 
-use super::{RULE_PROTOCOL, Step, address_steps, has, ip, registry, table_name};
+use super::{RULE_PROTOCOL, Step, address_steps, has, has_table, ip, registry, table_name};
 use crate::error::TunnelError;
 
 /// System settings of the server.
@@ -76,6 +76,17 @@ impl ServerSystem {
             })?;
         }
         self.steps().iter().try_for_each(|step| step.run().map(drop))
+    }
+
+    /// Puts the firewall table back if another program deleted it, as `nft flush ruleset` does. True if it was missing.
+    #[must_use]
+    pub fn restore(&self) -> bool {
+        self.exit
+            && !has_table(&self.interface)
+            && registry::while_running(&self.interface, || {
+                // Tried again at the next look.
+                let _ = Step::nft(self.masquerade_script()).run();
+            })
     }
 }
 

@@ -56,6 +56,9 @@ pub(super) fn failure(error: &TunnelError) -> Failure {
         ),
         TunnelError::Command { .. } => failure.hint("the packages iproute2 and nftables have these commands"),
         TunnelError::Running(_) => failure.hint("end it, or give this one another name with `--interface NAME`"),
+        TunnelError::Unreachable(_) => failure.hint(
+            "is `anabranch tunnel serve` running there with this ticket, and is its UDP port open in every firewall?",
+        ),
         TunnelError::Refused(_) => failure.hint("ask the server's operator"),
         _ => failure,
     }
