@@ -30,8 +30,9 @@ const FIRST_PAUSE: Span = Span::from_secs(1);
 const LONGEST_PAUSE: Span = Span::from_secs(60);
 /// How long a server leaves the opening of paths to its client.
 const HELP_PATIENCE: Span = Span::from_secs(3);
-/// How long to wait for the next path id from the peer.
-const NOT_READY_PAUSE: Span = Span::from_millis(25);
+/// How long to wait for the next path id from the peer: the first time, and at most. It doubles each time, since a peer
+/// may never provide one.
+const NOT_READY_PAUSE: [Span; 2] = [Span::from_millis(25), Span::from_secs(2)];
 /// Shortest and longest wait for the peer's addresses: a plan without them would soon be replaced.
 const ADDRESS_PATIENCE: [Span; 2] = [Span::from_millis(20), Span::from_millis(250)];
 
@@ -82,6 +83,8 @@ pub struct Direct {
     is_over: bool,
     /// When to plan the next paths.
     plan_at: Time,
+    /// How often in a row the peer had not made a path ready.
+    not_ready: u32,
     /// When a server starts to open paths that the client could not open.
     help_at: Time,
 }
@@ -127,6 +130,7 @@ impl Direct {
             is_established: false,
             is_over: false,
             plan_at: Time::NEVER,
+            not_ready: 0,
             help_at: Time::NEVER,
         }
     }
@@ -207,9 +211,10 @@ impl Direct {
         self.plan_at = self.plan_at.min(now);
     }
 
-    /// Addresses, rules or another input of plans changed.
+    /// Addresses, rules or another input of plans changed. Routes that failed before may work now.
     pub fn on_change(&mut self, now: Time) {
         if self.is_established && !self.is_over {
+            self.failures.clear();
             self.plan_at = now;
         }
     }
@@ -251,6 +256,7 @@ impl Direct {
         let was_probe = self.probing.take() == Some(route);
         match result {
             Ok(path) => {
+                self.not_ready = 0;
                 self.take_opened(path);
                 self.opened.push((path, route));
                 if was_probe {
@@ -258,11 +264,16 @@ impl Direct {
                     probes.spend(now);
                 }
             }
+            // These concern this route only.
+            Err(PathError::Exists | PathError::RuledOut) => {}
             Err(error) => {
                 // No further path can be opened now. A closing path causes a new plan anyway.
                 self.actions.retain(|action| !matches!(action, Action::Open(_)));
                 if error == PathError::NotReady {
-                    self.plan_at = self.plan_at.min(now + NOT_READY_PAUSE);
+                    let [first, longest] = NOT_READY_PAUSE;
+                    let pause = (first * (1 << self.not_ready.min(10))).min(longest);
+                    self.not_ready = self.not_ready.saturating_add(1);
+                    self.plan_at = self.plan_at.min(now + pause);
                 }
             }
         }
@@ -473,6 +484,40 @@ mod tests {
             tried += opened(&mut agent, Time::ZERO, &[local(1)]).len();
         }
         assert_eq!(tried, 32);
+    }
+
+    #[test]
+    fn a_peer_that_never_makes_a_path_ready_is_asked_ever_more_rarely() {
+        let address = SocketAddr::from(([8, 8, 8, 8], 4433));
+        let mut agent = Direct::client(vec![address]);
+        agent.on_established(Time::ZERO, None, Span::ZERO);
+        let (route, mut probes) = (Route { socket: 1, remote: address }, ProbeBudget::of_endpoint());
+        let [may_try, is_proven] = [true, false].map(|answer| move |_: SocketAddr| answer);
+        let locals = [local(1)];
+        let view =
+            View { locals: &locals, paths: &[], may_try: &may_try, allows: &|_| true, is_proven: &is_proven };
+        let mut asked = Vec::new();
+        while asked.len() < 9 {
+            let now = agent.next_at();
+            assert_eq!(agent.poll(now, &view, &mut probes), Some(Action::Open(route)));
+            agent.on_open(now, route, Err(PathError::NotReady), &mut probes);
+            asked.push(agent.next_at().since(now).as_secs_f64());
+        }
+        assert_eq!(asked, [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn a_change_of_this_machine_ends_the_pauses_of_routes_that_failed() {
+        let address = SocketAddr::from(([8, 8, 8, 8], 4433));
+        let mut agent = Direct::client(vec![address]);
+        agent.on_established(Time::ZERO, None, Span::ZERO);
+        let later = Time::ZERO + Span::from_secs(1);
+        for _ in 0..9 {
+            agent.note_failure(Time::ZERO, Route { socket: 1, remote: address });
+        }
+        assert_eq!(opened(&mut agent, later, &[local(1)]), []);
+        agent.on_change(later);
+        assert_eq!(opened(&mut agent, later, &[local(1)]), [Route { socket: 1, remote: address }]);
     }
 
     #[test]

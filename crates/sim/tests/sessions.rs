@@ -187,6 +187,27 @@ fn a_download_survives_the_nat_forgetting_the_client() {
     }
 }
 
+/// A pair over two cables of 10 Mbit/s, the second with the longer round trip.
+fn near_and_far() -> Pair<Length> {
+    let cables = [20, 100].map(|rtt| CableConfig::new(10.0, ms(rtt), 1.0));
+    let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, 1);
+    pair.establish(&mut [&mut Idle, &mut Idle]);
+    idle(&mut pair, at(2_000));
+    pair
+}
+
+#[test]
+fn a_path_that_a_nat_forgot_while_it_was_idle_carries_a_download_again() {
+    let mut pair = near_and_far();
+    pair.rebind(1);
+    let (mut sink, mut sender) = (Sink::default(), Sender::new(u64::MAX));
+    pair.run(at(8_000), &mut [&mut sink, &mut sender]);
+    let paths = pair.session(CLIENT).paths();
+    let over: u64 =
+        paths.iter().filter(|path| path.route.socket == 1).map(|path| path.stats.data_received).sum();
+    assert!(over > 2_000_000, "{over} bytes");
+}
+
 /// Seconds in which a download of 14 MB at 10 Mbit/s arrives while the client's NAT forgets it at these times.
 fn download(rebound_at: &[u64]) -> f64 {
     let cable = CableConfig::new(10.0, ms(60), 1.0);
@@ -207,6 +228,22 @@ fn download(rebound_at: &[u64]) -> f64 {
 fn three_rebindings_in_twelve_seconds_cost_less_than_one_second() {
     let (without, with) = (download(&[]), download(&[3, 6, 9]));
     assert!(without > 11.5 && with < without + 1.0, "{with:.2} s instead of {without:.2} s");
+}
+
+#[test]
+fn a_path_for_probes_only_does_not_let_the_other_be_suspected() {
+    let mut pair = pair(&Config::default(), 2);
+    pair.establish(&mut [&mut Idle, &mut Idle]);
+    let paths = pair.session(CLIENT).paths();
+    let standby = paths.iter().find(|path| path.route.socket == 1).map(|path| path.id).unwrap();
+    pair.session(CLIENT).set_path_use(standby, PathUse::Standby).unwrap();
+    let (mut sink, mut sender) = (Sink::default(), Sender::new(u64::MAX));
+    pair.run(at(3_000), &mut [&mut sink, &mut sender]);
+    pair.set_down(0, true);
+    pair.run(at(3_200), &mut [&mut sink, &mut sender]);
+    let paths = pair.session(SERVER).paths();
+    let cut = paths.iter().find(|path| path.route.socket == 0).unwrap();
+    assert!(cut.stats.probe_timeouts > 0 && cut.state == PathState::Active, "{cut:?}");
 }
 
 #[test]

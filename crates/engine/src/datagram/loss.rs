@@ -56,6 +56,11 @@ impl Losses {
         self.meters.iter().find(|meter| meter.path == path).map_or(0.0, Meter::share)
     }
 
+    /// How many paths are known.
+    pub(super) fn count(&self) -> usize {
+        self.meters.len()
+    }
+
     /// Removes all paths except these.
     pub(super) fn retain(&mut self, is_there: impl Fn(PathId) -> bool) {
         self.meters.retain(|meter| is_there(meter.path));

@@ -16,6 +16,8 @@ use crate::schedule::PathView;
 
 /// Most copies and pieces of parity that wait at the same time; the oldest make room.
 const MAX_SPARES: usize = 256;
+/// Paths whose loss is remembered before those that are gone are forgotten.
+const MANY_PATHS: usize = 64;
 /// Longest wait of a copy or a piece of parity; later it is useless.
 const SPARE_LIFE: Span = Span::from_millis(250);
 
@@ -249,10 +251,13 @@ impl<P: Payload> Sending<P> {
 
     /// Closes the blocks that are due. `totals` lists all current paths.
     pub(crate) fn handle_timeout(&mut self, now: Time, totals: impl Iterator<Item = Carrier> + Clone) {
-        if self.next_timeout() > now {
+        let has_due = self.next_timeout() <= now;
+        if has_due || self.losses.count() > MANY_PATHS {
+            self.losses.retain(|path| totals.clone().any(|carrier| carrier.path == path));
+        }
+        if !has_due {
             return;
         }
-        self.losses.retain(|path| totals.clone().any(|carrier| carrier.path == path));
         for carrier in totals {
             self.losses.update(carrier.path, carrier.totals);
         }

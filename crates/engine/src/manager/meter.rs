@@ -235,6 +235,19 @@ impl PathMeter {
         spend(&mut self.peer, &self.meter, &mut self.used_up)
     }
 
+    /// Reserves again if the cap was used up and has started anew since; true if it did.
+    pub(crate) fn renew(&mut self) -> bool {
+        if !self.used_up || self.period == self.meter.period() {
+            return false;
+        }
+        self.follow_period();
+        for spender in [&mut self.own, &mut self.peer] {
+            spender.limit = spender.limit.max(spender.spent);
+        }
+        self.used_up = !self.own.extend(&self.meter) || !self.peer.extend(&self.meter);
+        !self.used_up
+    }
+
     fn unspent(&self) -> u64 {
         let unspent = |spender: &Spender| spender.limit.saturating_sub(spender.spent);
         unspent(&self.own) + unspent(&self.peer)
@@ -332,6 +345,20 @@ mod tests {
         first.on_sent(1_000);
         drop(first);
         assert_eq!(meter.left(), before - 1_000);
+    }
+
+    #[test]
+    fn a_path_that_used_its_cap_up_reserves_again_once_the_cap_starts_anew() {
+        let meter = Meter::new(Meter::SMALLEST);
+        let mut path = PathMeter::new(meter.clone(), (0, 0));
+        while !path.is_used_up() {
+            path.on_sent(path.limits().0);
+        }
+        let (own, peer) = path.limits();
+        assert!(!path.renew());
+        meter.begin_anew();
+        assert!(path.renew() && !path.is_used_up() && !path.renew());
+        assert!(path.limits().0 > own && path.limits().1 > peer);
     }
 
     #[test]

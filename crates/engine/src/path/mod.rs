@@ -373,9 +373,19 @@ impl Path {
         self.returns.sample(now, via, sample, ack_delay)
     }
 
-    /// Forgets the round-trip samples, for example after a change of address.
+    /// Forgets the round-trip samples.
     pub(crate) fn forget_rtt(&mut self) {
         self.returns.forget(self.id);
+    }
+
+    /// Forgets all measurements after a change of address: what was usual there is none here. A probe gives the first
+    /// sample, and readmits a path that was held.
+    pub(crate) fn forget_measurements(&mut self) {
+        self.forget_rtt();
+        self.delivery.set_rate(Rate::ZERO);
+        self.trouble = Trouble::default();
+        self.health.on_nothing_out();
+        self.health.want_probe();
     }
 
     /// When the first data is overdue, while only a handshake or a challenge was answered.
@@ -427,6 +437,11 @@ impl Path {
     #[inline]
     pub(crate) fn is_reachable(&self) -> bool {
         self.address.remote_pid.is_some()
+    }
+
+    /// True if the path may carry data once better ones do not work.
+    pub(crate) fn can_stand_in(&self) -> bool {
+        self.is_reachable() && self.effective_use() < PathUse::Standby
     }
 
     /// The use of the path: the more restrictive of both ends' wishes.
@@ -494,5 +509,23 @@ impl Path {
             Some(_) if is_usable => Standing::StandsIn,
             Some(reason) => Standing::Idle(reason),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manager::Fault;
+
+    #[test]
+    fn a_held_path_is_probed_without_a_hold_after_a_change_of_address() {
+        let route = Route { socket: 0, remote: "192.0.2.1:443".parse().unwrap() };
+        let mut path = Path::new(PathId(2), route, &Config::default(), Time::ZERO);
+        path.trouble_mut().hold(Time::ZERO, Fault::Stalls);
+        path.health_mut().on_sent(Time::ZERO);
+        path.forget_measurements();
+        assert!(!path.trouble().is_held() && path.health().wants_probe());
+        let sample = Some(Span::from_secs(1));
+        assert!(path.trouble_mut().is_well(Time::ZERO, sample, Span::ZERO), "any round trip is usual");
     }
 }

@@ -28,6 +28,8 @@ const SEARCH_AGAIN: Span = Span::from_secs(600);
 #[repr(C)]
 pub(crate) struct MtuSearch {
     base: u16,
+    /// The largest size that configuration and peer admit, and the local interface as well.
+    most: u16,
     max: u16,
     current: u16,
     /// Smallest size known to be lost, or one more than the largest to try.
@@ -60,6 +62,7 @@ impl MtuSearch {
     pub(crate) fn new(base: u16, max: u16) -> Self {
         Self {
             base,
+            most: max.max(base),
             max: max.max(base),
             current: base,
             too_large: max.max(base).saturating_add(1),
@@ -80,11 +83,22 @@ impl MtuSearch {
         self.current
     }
 
-    /// Never larger than this from now on: the peer or the interface cannot take it.
+    /// Never larger than this from now on: the peer cannot take it.
     pub(crate) fn limit(&mut self, max: u16) {
-        self.max = self.max.min(max.max(self.base));
+        self.most = self.most.min(max.max(self.base));
+        self.limit_here(self.max);
+    }
+
+    /// No larger than this while the local interface cannot take it. If it takes more than before, the search is
+    /// repeated.
+    pub(crate) fn limit_here(&mut self, max: u16) {
+        let before = std::mem::replace(&mut self.max, self.most.min(max.max(self.base)));
+        if self.max > before {
+            return self.search_again();
+        }
         self.too_large = self.too_large.min(self.max.saturating_add(1));
         self.current = self.current.min(self.too_large - 1);
+        self.probe = self.probe.filter(|probe| probe.size < self.too_large);
     }
 
     /// The size of the probe to send now.
@@ -313,5 +327,27 @@ mod tests {
             mtu.on_probe_lost(at(5), size);
         }
         assert_eq!(mtu.next_probe(at(5) + SEARCH_AGAIN), Some(1472));
+    }
+
+    #[test]
+    fn the_size_follows_the_interface_down_and_up_but_never_beyond_the_peer() {
+        let mut mtu = found(1472);
+        mtu.limit(1460);
+        mtu.limit_here(1300);
+        assert_eq!((mtu.current(), mtu.next_probe(at(2))), (1300, None));
+        mtu.limit_here(1500);
+        assert_eq!((mtu.current(), mtu.next_probe(at(2))), (1300, Some(1380)));
+        mtu.limit_here(1500);
+        assert_eq!(mtu.next_probe(at(2)), Some(1380), "nothing has changed");
+    }
+
+    #[test]
+    fn a_probe_beyond_the_interface_is_not_repeated_when_it_is_lost() {
+        let mut mtu = MtuSearch::new(1200, 1472);
+        assert_eq!(mtu.next_probe(at(1)), Some(1472));
+        mtu.on_probe_sent();
+        mtu.limit_here(1300);
+        mtu.on_probe_lost(at(2), 1472);
+        assert_eq!(mtu.next_probe(at(2)), Some(1300));
     }
 }

@@ -97,6 +97,11 @@ impl Usage {
         self.meter.as_mut().is_some_and(|meter| meter.on_received(spent))
     }
 
+    /// Reserves again from a used-up cap that has started anew; true if it did.
+    pub(super) fn renew_cap(&mut self) -> bool {
+        self.meter.as_mut().is_some_and(|meter| meter.renew())
+    }
+
     pub(crate) fn set_wanted(&mut self, wanted: PathUse) {
         self.wanted = wanted;
     }

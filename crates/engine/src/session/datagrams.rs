@@ -206,7 +206,7 @@ impl<P: Payload> Datagrams<P> {
             Decision::Send { path, .. } => self.build(now, flight, outlet, path, false),
             Decision::Duplicate(paths) => self.build(now, flight, outlet, *paths.first()?, true),
             Decision::Wait(until) => {
-                flight.clock.wake_at = until;
+                flight.clock.wake_at = flight.clock.wake_at.min(until);
                 None
             }
         }

@@ -412,12 +412,16 @@ impl<P: Payload> Flight<P> {
         live.map(|path| path.rtt().smoothed()).max().unwrap_or(self.config.initial_rtt)
     }
 
-    /// Records this end's address on a path, as the peer sees it.
+    /// Records this end's address on a path, as the peer sees it. The peer repeats it when the path falls silent, and
+    /// sends it for path 0 only then or after a move: an idle path is then probed, because a NAT may have forgotten it.
     pub(super) fn observe(&mut self, path: PathId, address: SocketAddr) {
         let Some(index) = self.paths.place_of(path) else { return };
-        if self.paths[index].feedback().observed() != Some(address)
-            && self.out.tell_if_read(Event::ObservedAddress { path, address })
-        {
+        let known = &self.paths[index];
+        let is_known = known.feedback().observed() == Some(address);
+        if (is_known || path == PathId::FIRST) && known.is_active() && known.board().pipe() == 0 {
+            self.paths.edit(index).health_mut().want_probe();
+        }
+        if !is_known && self.out.tell_if_read(Event::ObservedAddress { path, address }) {
             self.paths.edit(index).feedback_mut().set_observed(address);
         }
     }

@@ -10,6 +10,7 @@ use super::coupling::Coupling;
 use super::flight::Flight;
 use super::rules::Rules;
 use crate::config::{AckPolicy, Config};
+use crate::control::Control;
 use crate::event::PathChange;
 use crate::manager::Fault;
 use crate::path::{AckOutcome, Alarm, Answer, Bloat, Others, Path, PathEvent, PathState, Paths};
@@ -89,9 +90,13 @@ impl Liveness {
 
     fn suspect_silent<P: Payload>(&mut self, flight: &mut Flight<P>, index: usize) {
         let path = flight.paths.edit(index);
-        let received = path.stats().data_received;
+        let (id, received) = (path.id(), path.stats().data_received);
         path.trouble_mut().heard(received);
         self.suspect(flight, index);
+        // If a NAT has forgotten the path, only a packet from behind it shows the new address. So the peer, which may
+        // have nothing to send there, learns of the silence, and idle paths that may take over are probed from here.
+        flight.out.want(Control::ObservedAddress(id));
+        probe_idle_others(flight, index);
     }
 
     /// Suspects a path: it gets no new data until it recovers, and its data in flight leaves on others as well.
@@ -325,6 +330,16 @@ fn begin_again<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize, samp
     }
 }
 
+/// Probes the working paths besides one that have nothing in flight.
+fn probe_idle_others<P: Payload>(flight: &mut Flight<P>, index: usize) {
+    for other in (0..flight.paths.len()).filter(|other| *other != index) {
+        let path = &flight.paths[other];
+        if path.is_active() && path.board().pipe() == 0 {
+            flight.paths.edit(other).health_mut().want_probe();
+        }
+    }
+}
+
 /// Nothing was acknowledged for a retransmission timeout, and suspicion is switched off.
 fn on_retransmission_timeout<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) {
     let path = flight.paths.edit(index);
@@ -346,7 +361,9 @@ fn is_bloated(now: Time, paths: &mut Paths, index: usize, sample: Option<Span>) 
     let path = &paths[index];
     let mut others = Others::default();
     if Bloat::may_stand(sample, path.returns().least()) {
-        for other in paths.iter().filter(|other| other.id() != path.id() && other.is_active()) {
+        // A queue delays no data of a path that carries none, such as a backup.
+        let in_use = |other: &&Path| other.id() != path.id() && other.is_active() && paths.may_carry(other);
+        for other in paths.iter().filter(in_use) {
             others.longest = others.longest.max(other.rtt().smoothed());
             others.fastest = others.fastest.max(other.delivery().rate());
         }

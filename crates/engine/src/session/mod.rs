@@ -395,14 +395,14 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Limits the UDP payload on a path to that of its local interface.
+    /// Limits the UDP payload on a path to that of its local interface, which may change.
     ///
     /// # Errors
     /// [`PathError::Unknown`] when there is no such path.
     pub fn set_path_mtu_limit(&mut self, path: PathId, most: u16) -> Result<(), PathError> {
         let flight = &mut self.flight;
         let index = flight.paths.place_of(path).ok_or(PathError::Unknown)?;
-        flight.paths.edit(index).mtu_mut().limit(most);
+        flight.paths.edit(index).mtu_mut().limit_here(most);
         flight.cc.set_mss(path, flight.paths[index].size() as u64);
         Ok(())
     }

@@ -30,6 +30,9 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Changes come in bursts (an interface, its address, its routes). The list is read this long after the first.
 #[cfg(target_os = "linux")]
 const SETTLE: Duration = Duration::from_millis(50);
+/// The list is read this long after the first change at the latest, as routes may change all the time.
+#[cfg(target_os = "linux")]
+const LONGEST_SETTLE: Duration = Duration::from_secs(2);
 
 /// Interfaces with this prefix are our own tunnels. A path through one would lead back into itself.
 const OWN_TUNNEL: &str = "anabranch";

@@ -17,7 +17,7 @@ use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage,
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_connection, new_multicast_connection};
 use tokio::task::JoinHandle;
 
-use super::{InterfaceAddress, Link, SETTLE, is_unicast, is_usable, proc};
+use super::{InterfaceAddress, LONGEST_SETTLE, Link, SETTLE, is_unicast, is_usable, proc};
 
 /// Most routes kept for one interface, so that a router's full table does not fill our memory.
 const MAX_ROUTES: usize = 64;
@@ -69,7 +69,10 @@ impl Changes {
             // The connection is gone: no further changes are reported.
             return tokio::time::sleep(super::POLL_INTERVAL).await;
         }
-        while let Ok(Some(_)) = tokio::time::timeout(SETTLE, messages.next()).await {}
+        let latest = tokio::time::Instant::now() + LONGEST_SETTLE;
+        while tokio::time::Instant::now() < latest
+            && let Ok(Some(_)) = tokio::time::timeout(SETTLE, messages.next()).await
+        {}
     }
 }
 
@@ -205,7 +208,8 @@ fn note_route(message: &RouteMessage, routes: &mut BTreeMap<u32, Vec<Prefix>>) {
     let prefix = Prefix { address, bits: message.header.destination_prefix_length };
     for index in interfaces {
         let list = routes.entry(index).or_default();
-        if list.len() < MAX_ROUTES && !list.contains(&prefix) {
+        // The default route of IPv6 comes last.
+        if (list.len() < MAX_ROUTES || prefix.bits == 0) && !list.contains(&prefix) {
             list.push(prefix);
         }
     }

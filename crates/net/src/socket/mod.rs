@@ -305,25 +305,37 @@ impl UdpSocket {
         }
     }
 
-    /// The system cannot cut a batch for this destination. This is remembered, and the batch is cut here. Datagrams that do not
-    /// fit into the socket's buffer are lost, once for each destination.
+    /// Sends the datagrams of a refused batch one by one. Those that do not fit into the socket's buffer are lost. If
+    /// the system takes them like this, it cannot cut batches for this destination, which is remembered. Otherwise the
+    /// cause was another: Linux refuses a batch too when the interface became too small or lost its address.
     fn send_singly(&self, batch: &Batch<'_>) -> io::Result<()> {
-        tracing::debug!(remote = %batch.remote, "no segmentation offload");
+        let (mut is_taken, mut is_too_long) = (false, false);
+        for datagram in batch.contents.chunks(batch.segment) {
+            let result = self.try_send(batch, datagram);
+            match &result {
+                Ok(()) => {
+                    is_taken = true;
+                    self.show_sent(batch, datagram);
+                }
+                Err(error) => is_too_long |= quinn_udp::is_msg_size_err(error),
+            }
+            self.note(1, result);
+        }
+        if is_taken && !is_too_long {
+            self.give_up_offload(batch.remote);
+        }
+        Ok(())
+    }
+
+    fn give_up_offload(&self, remote: SocketAddr) {
+        tracing::debug!(%remote, "no segmentation offload");
         let mut refused = self.no_offload.lock().expect("no panic while held");
         if refused.len() >= MAX_REFUSALS {
             refused.clear();
         }
-        refused.insert(batch.remote);
+        refused.insert(remote);
         drop(refused);
         self.any_refused.store(true, Ordering::Relaxed);
-        for datagram in batch.contents.chunks(batch.segment) {
-            let result = self.try_send(batch, datagram);
-            if result.is_ok() {
-                self.show_sent(batch, datagram);
-            }
-            self.note(1, result);
-        }
-        Ok(())
     }
 
     fn note(&self, datagrams: u64, result: io::Result<()>) {

@@ -63,6 +63,14 @@ async fn a_destination_that_refuses_offload_does_not_spoil_the_others() {
     assert_eq!(sender.stats().sent, 303);
 }
 
+/// No socket can have port 0.
+#[tokio::test]
+async fn a_batch_of_datagrams_that_are_refused_singly_too_does_not_end_offload() {
+    let (sender, nobody) = (loopback(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    sender.send(&Batch { remote: nobody, contents: &[7; 300], segment: 100, ecn: Ecn::NotEct }).unwrap();
+    assert_eq!((sender.stats().failed, sender.max_segments(nobody)), (3, MAX_SEGMENTS));
+}
+
 /// After a refusal of a batch, and of a single datagram: no socket can have port 0.
 #[tokio::test]
 async fn marks_are_kept_after_something_was_refused() {

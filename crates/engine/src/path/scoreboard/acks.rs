@@ -111,11 +111,13 @@ impl Scoreboard {
         late.into_iter().for_each(|number| self.on_spurious(number, outcome));
     }
 
-    /// Handles a packet that counted as lost but arrived: from now on, loss detection allows more reordering.
+    /// Handles a packet that counted as lost but arrived. If others had overtaken it, loss detection allows more
+    /// reordering from now on; the end of a silence shows none.
     fn on_spurious(&mut self, number: u64, outcome: &mut AckOutcome) {
         outcome.spurious += 1;
         self.past.lost -= 1;
-        let gap = self.largest_acked.unwrap_or(0).saturating_sub(number) + 1;
+        let Some(largest) = self.largest_acked.filter(|largest| *largest > number) else { return };
+        let gap = largest - number + 1;
         self.reordering.packets = self.reordering.packets.max(gap).min(MAX_REORDER_PACKETS);
         self.reordering.eighths = (self.reordering.eighths + 1).min(16);
     }

@@ -54,6 +54,19 @@ fn a_loss_that_arrives_after_all_widens_the_reordering_window() {
     assert_eq!(board.reorder_packets(), 10);
 }
 
+#[test]
+fn what_arrives_after_a_silence_does_not_widen_the_reordering_window() {
+    let mut board = sent(20);
+    ack(&mut board, &[0..4]);
+    assert_eq!(board.give_up(&mut Vec::new()).packets, 16);
+    assert_eq!(ack(&mut board, &[0..20]).spurious, 16);
+    board.on_sent(Time::ZERO, 1000, true, Contents::Nothing);
+    board.on_sent(Time::ZERO, 1000, true, Contents::Nothing);
+    ack(&mut board, &[21..22, 0..20]);
+    board.detect_losses(Time::ZERO, RTT, &mut Vec::new());
+    assert_eq!(board.loss_at(), Some(Time::ZERO + Span::from_micros(11_250)));
+}
+
 /// A peer could acknowledge one number very late, so that this end waits as long before each loss.
 #[test]
 fn reordering_is_waited_for_within_bounds_however_late_a_packet_is() {

@@ -79,14 +79,15 @@ impl Paths {
         self.list.iter().filter(|path| !path.is_closing()).count() as u32
     }
 
-    /// True when a path other than `id` is active.
+    /// True when a path other than `id` is active and may carry data instead of it.
     pub(crate) fn has_active_besides(&self, id: PathId) -> bool {
-        self.list.iter().any(|path| path.id != id && path.is_active())
+        self.list.iter().any(|path| path.id != id && path.is_active() && path.can_stand_in())
     }
 
-    /// True if a path other than `id` is active with nothing in flight.
+    /// True if a path other than `id` is in use with nothing in flight.
     pub(crate) fn has_idle_besides(&self, id: PathId) -> bool {
-        self.list.iter().any(|path| path.id != id && path.is_active() && path.board.pipe() == 0)
+        let is_idle = |path: &Path| path.is_active() && path.board.pipe() == 0 && self.may_carry(path);
+        self.list.iter().any(|path| path.id != id && is_idle(path))
     }
 
     /// True when a silent path need not be waited for: another carries data or, held back, answers.
@@ -96,7 +97,7 @@ impl Paths {
             PathState::Suspect => path.trouble.is_held() && path.health.timeouts() == 0,
             _ => false,
         };
-        self.list.iter().any(|path| path.id != id && stands_in(path))
+        self.list.iter().any(|path| path.id != id && path.can_stand_in() && stands_in(path))
     }
 
     /// True if an open path other than the one at `place` has this route.
@@ -277,6 +278,11 @@ impl Paths {
         let path = &mut self.list[place];
         let spent = path.spent_by_peer();
         path.usage.on_received(spent)
+    }
+
+    /// Reserves again from a path's used-up cap that has started anew; true if it did.
+    pub(crate) fn renew_cap(&mut self, place: usize) -> bool {
+        self.list[place].usage.renew_cap()
     }
 
     /// Sets a path's standing; true if it changed.

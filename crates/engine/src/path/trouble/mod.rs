@@ -144,6 +144,11 @@ impl Trouble {
         self.bloat = Bloat::default();
     }
 
+    /// Ends the hold of a path that was proven at another address, where its fault says nothing.
+    pub(crate) fn forget_hold(&mut self) {
+        self.hold = None;
+    }
+
     pub(crate) fn is_held(&self) -> bool {
         self.hold.is_some()
     }

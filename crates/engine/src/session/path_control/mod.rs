@@ -327,6 +327,8 @@ impl PathControl {
             flight.out.control.remove(control);
         }
         self.live.rules.forget(id);
+        // Acknowledgements that came after the path was left are evidence again.
+        self.live.coupling.forget(id);
         self.ids.issue(flight);
     }
 
@@ -345,6 +347,11 @@ impl PathControl {
     }
 
     fn check<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize) {
+        let path = &flight.paths[index];
+        // A path that used up its cap sends nothing, so no packet shows that the cap has started anew.
+        if path.usage().is_metered() && !path.is_closing() && flight.paths.renew_cap(index) {
+            self.live.rules.on_slice(flight, index);
+        }
         self.live.check_losses(now, flight, index);
         self.check_validation(now, flight, index);
         self.leave_silent_route(now, flight);

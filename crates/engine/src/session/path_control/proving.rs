@@ -127,6 +127,7 @@ impl PathControl {
         }
         if moves && path.state() == PathState::Failed {
             path.health_mut().on_ack(now, false);
+            path.trouble_mut().forget_hold();
             self.live.restore(now, flight, index, challenge.rtt(now));
         }
         if flight.paths.edit(index).transition(PathEvent::Answered) {
@@ -193,9 +194,9 @@ impl PathControl {
             self.race.on_left(left);
         }
         if left.remote.ip() != route.remote.ip() {
-            path.forget_rtt();
             // Packets in flight to the old address say nothing about the new one.
             flight.give_up_flight(now, index);
+            flight.paths.edit(index).forget_measurements();
             flight.cc.add_path(id, flight.paths[index].size() as u64, now);
             self.live.coupling.forget(id);
             self.live.coupling.review(now, flight);

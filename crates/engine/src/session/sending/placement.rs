@@ -63,7 +63,7 @@ impl Placement {
         let views = self.take_views(now, flight);
         let next = if views.iter().all(|view| view.budget == 0) {
             let ready = views.iter().map(|view| view.ready_at).filter(|at| *at > now).min();
-            flight.clock.wake_at = ready.unwrap_or(Time::NEVER);
+            flight.clock.wake_at = flight.clock.wake_at.min(ready.unwrap_or(Time::NEVER));
             Next::Nothing
         } else if !streams || datagrams_wait {
             Next::Nothing
@@ -93,7 +93,8 @@ impl Placement {
                 if paths.is_empty() { Next::Nothing } else { Next::Everywhere(paths) }
             }
             Decision::Wait(until) => {
-                flight.clock.wake_at = until;
+                // Datagrams may wait for another time.
+                flight.clock.wake_at = flight.clock.wake_at.min(until);
                 if turn.resend { self.place_new(now, flight, views) } else { Next::Nothing }
             }
         }
