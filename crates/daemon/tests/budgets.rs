@@ -100,6 +100,26 @@ async fn a_client_removed_from_a_controller_loses_session_grants_and_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_others_covered_loses_its_grants_when_others_are_denied() {
+    let controllers = controller(187, (&[188], 189), 600).await;
+    let service = &controllers.running[0];
+    let mut settings = controllers.settings.clone();
+    settings.policy.others = settings.policy.clients.remove(&common::key(189).public());
+    service.reload(&settings);
+    let _relay = controllers.relay(188).await;
+    let (client, dir) = (node(189).await, tempfile::tempdir().unwrap());
+    controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    assert_eq!(service.watch().grants(client.node()).await.unwrap().len(), 1);
+    settings.policy.others = None;
+    service.reload(&settings);
+    let end = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !service.watch().grants(client.node()).await.unwrap().is_empty() {
+        assert!(tokio::time::Instant::now() < end, "its grants stay");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_taken_off_the_list_of_a_stopped_controller_loses_its_grants_at_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let mut controllers = controller(184, (&[185], 186), 600).await;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use anabranch_net::ConnectError;
+use anabranch_net::{ConnectError, Refusal};
 use anabranch_settings::SettingsError;
 
 /// The cause of an error.
@@ -119,7 +119,9 @@ impl From<ConnectError> for Error {
             }
             ConnectError::CapUsedUp { .. } => Self::new(ErrorKind::Unreachable, error.to_string())
                 .hint("raise the cap, connect another network, or wait for the cap's day of the month"),
-            ConnectError::NoRoute { .. } | ConnectError::Closed(_) => advised(ErrorKind::Unreachable, &error),
+            ConnectError::NoRoute { .. } | ConnectError::Closed(_) | ConnectError::Refused(Refusal::Busy) => {
+                advised(ErrorKind::Unreachable, &error)
+            }
             ConnectError::NoSuchLocal { .. } | ConnectError::RuledOut { .. } | ConnectError::NotTried(_) => {
                 advised(ErrorKind::Local, &error)
             }
@@ -174,6 +176,9 @@ mod tests {
     fn a_wrong_ticket_is_a_refusal_with_advice() {
         let error = Error::from(ConnectError::WrongTicket);
         assert_eq!((error.kind, error.hint.as_deref()), (ErrorKind::Refused, Some("ask for a new ticket")));
+        let kind = |refusal| Error::from(ConnectError::Refused(refusal)).kind;
+        assert_eq!(kind(Refusal::NotAuthorised), ErrorKind::Refused);
+        assert_eq!(kind(Refusal::Busy), ErrorKind::Unreachable, "it passes");
     }
 
     #[test]

@@ -82,13 +82,14 @@ impl Drop for Held {
 }
 
 impl Node {
-    /// Dials repeatedly, with growing pauses, until a session is established or `patience` runs out.
+    /// Dials again after a loss: repeatedly, with growing pauses, until a session is established or `patience` runs out.
+    /// A network of this machine that is gone now may come back.
     ///
     /// # Errors
     /// Why the last attempt failed; immediately if another attempt does not help.
     pub async fn redial(&self, dial: &Dial, patience: Option<Duration>) -> Result<NodeSession, Error> {
         let mut pause = FIRST_PAUSE;
-        self.dial_until(dial, patience, &mut pause, |_| {}).await
+        self.dial_until((dial, true), patience, &mut pause, |_| {}).await
     }
 
     /// Holds a session open until the result is dropped. After each loss it is dialed for at most `patience`, or
@@ -105,15 +106,16 @@ impl Node {
 
     /// Runs until the session is not dialed any more; returns the reason.
     async fn keep(&self, dial: &Dial, patience: Option<Duration>, state: &watch::Sender<Holding>) -> Error {
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut was_open) = (FIRST_PAUSE, false);
         loop {
             let report = |error: &Error| {
                 state.send_replace(Holding::Dialing(Some(error.clone())));
             };
-            let session = match self.dial_until(dial, patience, &mut pause, report).await {
+            let session = match self.dial_until((dial, was_open), patience, &mut pause, report).await {
                 Ok(session) => session,
                 Err(error) => return error,
             };
+            was_open = true;
             let begin = Instant::now();
             state.send_replace(Holding::Open(session.clone()));
             let reason = session.session().closed().await;
@@ -133,7 +135,7 @@ impl Node {
 
     async fn dial_until(
         &self,
-        dial: &Dial,
+        (dial, was_open): (&Dial, bool),
         patience: Option<Duration>,
         pause: &mut Duration,
         report: impl Fn(&Error),
@@ -152,7 +154,10 @@ impl Node {
                 Err(error) => error,
             };
             let is_over = deadline.is_some_and(|deadline| Instant::now() + *pause >= deadline);
-            if error.kind != ErrorKind::Unreachable || is_over {
+            // The machine had a network that led there; without it, rules may exclude what is left.
+            let is_passing =
+                error.kind == ErrorKind::Unreachable || (was_open && error.kind == ErrorKind::Local);
+            if !is_passing || is_over {
                 return Err(error);
             }
             report(&error);

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use anabranch_net::{Addresses, NodeKey, Span};
+use anabranch_net::{Addresses, NodeKey, PathRules, Span};
 use anabranch_node::{Access, Dial, ErrorKind, Holding, Node, NodeBuilder, NodeSession, TicketShare};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -78,6 +78,19 @@ async fn a_node_that_does_not_answer_is_reported_with_what_was_tried_and_a_hint(
     let begin = std::time::Instant::now();
     assert!(client.redial(&dial, Some(Duration::from_millis(300))).await.is_err());
     assert!(begin.elapsed() < Duration::from_millis(1_900), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_loss_a_network_that_rules_allow_is_waited_for() {
+    let rules = PathRules::new(vec![anabranch_node::parse_rule("*=never").unwrap()]);
+    let client = builder(11).path_rules(rules).start().await.unwrap();
+    let dial = Dial::node(key(12).public(), vec!["127.0.2.12:4433".parse().unwrap()]);
+    let error = client.dial(&dial).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Local, "{error}");
+    let begin = std::time::Instant::now();
+    let error = client.redial(&dial, Some(Duration::from_millis(1_200))).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Local, "{error}");
+    assert!(begin.elapsed() >= Duration::from_millis(400), "{:?}", begin.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

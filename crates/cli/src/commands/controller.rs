@@ -150,8 +150,11 @@ fn read(path: &Path) -> Result<ControllerSettings, Failure> {
     let mut settings = service::read(path, "controller", ControllerSettings::parse)?;
     settings.key = service::beside(path, &settings.key);
     settings.control = settings.control.map(|control| service::beside(path, &control));
-    if let Some(token) = settings.http.as_mut().and_then(|http| http.token.as_mut()) {
-        *token = service::beside(path, token);
+    if let Some(http) = &mut settings.http {
+        let tls = http.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.private_key]);
+        for file in http.token.iter_mut().chain(tls) {
+            *file = service::beside(path, file);
+        }
     }
     if let StoreSettings::File(file) = &mut settings.store {
         *file = service::beside(path, file);

@@ -21,6 +21,7 @@ pub mod status;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -86,6 +87,8 @@ struct Shared {
     senses: Mutex<Senses>,
     signer: GrantSigner,
     clock: Clock,
+    /// True while clients that the policy does not list may hold grants: at the start, and after a change.
+    unchecked: AtomicBool,
     /// True once the controller is closing.
     closing: watch::Sender<bool>,
 }
@@ -174,6 +177,7 @@ impl ControllerService {
             senses,
             signer,
             clock,
+            unchecked: AtomicBool::new(true),
             closing,
         });
         let tasks = vec![
@@ -212,6 +216,8 @@ impl ControllerService {
         let old =
             std::mem::replace(&mut *self.shared.policy.write().expect("no panic while held"), policy.clone());
         self.shared.peers.keep_only(|key| policy.admits(key));
+        // Clients that only `others` covered are not in the old list, and a store that fails now answers later.
+        self.shared.unchecked.store(true, Ordering::Relaxed);
         let removed = old.clients.into_keys().filter(|key| policy.quota(key).is_err());
         for client in removed {
             tokio::spawn(revoke_all(self.watch(), client));
@@ -301,7 +307,11 @@ impl Watch {
             }
         }
         for grant in &held {
-            revoke(&self.shared.store, wall(), client, grant.id).await?;
+            match revoke(&self.shared.store, wall(), client, grant.id).await {
+                // It was given back or revoked meanwhile; the others are still to be revoked.
+                Err(ControlError::Denied(Denied::NoSuchGrant)) => {}
+                done => done?,
+            }
         }
         Ok(held.iter().map(GrantStatus::new).collect())
     }
@@ -365,14 +375,16 @@ fn admit_peer(
 /// Reloads the relays' records, and does the leader's work while this controller leads.
 async fn tend(watch: Watch, node: PublicKey) {
     let shared = watch.shared.clone();
-    let (mut failing, mut is_new) = (false, true);
+    let mut failing = false;
     let mut clock = WallClock::new(shared.clock.now(), wall());
     for turn in 0_u32.. {
         watch_clock(&mut clock, (shared.clock.now(), wall()), shared.store.is_shared());
         let mut result = tend_once(&shared, &node, turn % SWEEP_EVERY == 1).await;
-        if is_new && result.is_ok() {
+        if result.is_ok() && shared.unchecked.swap(false, Ordering::Relaxed) {
             result = revoke_unlisted(&watch).await;
-            is_new = result.is_err();
+            if result.is_err() {
+                shared.unchecked.store(true, Ordering::Relaxed);
+            }
         }
         match &result {
             Err(error) if !failing => tracing::warn!("{error}; trying again"),
@@ -384,7 +396,8 @@ async fn tend(watch: Watch, node: PublicKey) {
     }
 }
 
-/// Revokes the grants of clients that were taken off the list while this controller did not run.
+/// Revokes the grants of clients that the policy does not list, also those that were taken off the list while this
+/// controller did not run.
 async fn revoke_unlisted(watch: &Watch) -> Result<(), StoreError> {
     let policy = watch.shared.policy.read().expect("no panic while held").clone();
     for client in unlisted(&watch.shared.store, |client| policy.quota(client).is_ok()).await? {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, PublicKey, Session, Stream};
+use anabranch_net::{Endpoint, PublicKey, Session, Stream, Time};
 use anabranch_overlay::controller::message::{
     Again, CONTROL_VERSION, GrantedRelay, MAX_BODY, Neighbours, Reply, Request,
 };
@@ -22,6 +22,9 @@ use super::Shared;
 use super::peers::end_unlisted;
 use anabranch_node::wall;
 
+/// Most revoked grants in one answer: with more, it would be longer than a message may be, and the relay would end the
+/// session.
+const MOST_REVOKED: usize = 1_024;
 /// How long a peer may leave an answer unread.
 const READ_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -38,10 +41,10 @@ pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
             if !shared.policy().admits(&session.peer()) {
                 return end_unlisted(&session);
             }
-            let mut peer = Peer { key: session.peer(), greeted: false, instance: None, told: None };
+            let mut peer = Peer { key: session.peer(), greeted: false, relay: None, told: None };
             peer.serve(&shared, &session).await;
-            if let Some(instance) = peer.instance {
-                shared.directory().forget(&peer.key, instance);
+            if let Some(relay) = peer.relay {
+                shared.directory().forget(&peer.key, relay);
             }
         });
     }
@@ -50,8 +53,8 @@ pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
 struct Peer {
     key: PublicKey,
     greeted: bool,
-    /// The instance of the program, if it registered as a relay.
-    instance: Option<u64>,
+    /// If it registered as a relay: the instance of the program, and when it was last heard.
+    relay: Option<(u64, Time)>,
     /// Its neighbours, as last sent to it.
     told: Option<Neighbours>,
 }
@@ -133,8 +136,9 @@ impl Peer {
         match request {
             Request::Register { instance, offer } => {
                 policy.may_relay(&self.key)?;
-                shared.directory().begin(shared.clock.now(), (self.key, instance), &offer.addresses)?;
-                self.instance = Some(instance);
+                let now = shared.clock.now();
+                shared.directory().begin(now, (self.key, instance), &offer.addresses)?;
+                self.relay = Some((instance, now));
                 register(&controller, wall(), self.key, &offer).await?;
                 Ok(Reply::Registered { signs: shared.signer.public().to_string() })
             }
@@ -187,11 +191,13 @@ impl Peer {
         load: Load,
         (confirmed, links): (&[GrantId], Option<&Changes>),
     ) -> Result<Reply, ControlError> {
-        let Some(instance) = self.instance else {
+        let Some((instance, last)) = &mut self.relay else {
             let why = "register first".to_owned();
             return Ok(Reply::Denied { why, again: Again::Never });
         };
-        shared.directory().hear(shared.clock.now(), (self.key, instance), load)?;
+        let now = shared.clock.now();
+        shared.directory().hear(now, (self.key, *instance), load)?;
+        *last = now;
         let fresh = async {
             confirm(&shared.store, wall(), self.key, confirmed).await?;
             taken_back(&shared.store, self.key).await.map_err(ControlError::from)
@@ -205,6 +211,8 @@ impl Peer {
                 known.map(|(_, view)| view.record.revoked()).unwrap_or_default()
             }
         };
+        // There is a heartbeat every two seconds.
+        let revoked = some_of(revoked, wall().0 as usize / 2);
         let mut senses = shared.senses();
         let known = senses.hear(shared.clock.now(), &self.key, links);
         let neighbours = Some(senses.neighbours(shared.clock.now(), &self.key, &shared.directory()));
@@ -213,6 +221,18 @@ impl Peer {
         let neighbours = neighbours.filter(|_| is_new);
         Ok(Reply::Heartbeat { time: wall().0, revoked, known, neighbours })
     }
+}
+
+/// As many revoked grants as fit a message: the first ones, and of the others some in each turn.
+fn some_of(mut revoked: Vec<GrantId>, turn: usize) -> Vec<GrantId> {
+    const HALF: usize = MOST_REVOKED / 2;
+    if revoked.len() > MOST_REVOKED {
+        let others = &mut revoked[HALF..];
+        let shift = turn.wrapping_mul(HALF) % others.len();
+        others.rotate_left(shift);
+        revoked.truncate(MOST_REVOKED);
+    }
+    revoked
 }
 
 /// A type of service is four bits.
@@ -236,4 +256,28 @@ fn granted(shared: &Shared, approved: &Approved) -> Reply {
     };
     let relays = approved.grant().relays.iter().map(address).collect();
     Reply::Granted { grant: BASE64.encode(&signed), relays }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn however_many_grants_are_revoked_a_heartbeats_answer_fits_and_all_of_them_get_their_turn() {
+        let all: Vec<GrantId> = (0..3_000_u128).map(|id| GrantId(id.to_be_bytes())).collect();
+        let mut told = BTreeSet::new();
+        for turn in 0..20 {
+            let revoked = some_of(all.clone(), turn);
+            assert_eq!(revoked[..MOST_REVOKED / 2], all[..MOST_REVOKED / 2]);
+            told.extend(revoked.iter().copied());
+            let mut bytes = Vec::new();
+            Reply::Heartbeat { time: u64::MAX, revoked, known: u64::MAX, neighbours: None }
+                .encode(&mut bytes);
+            assert!(bytes.len() < MAX_BODY / 3 * 2, "{}", bytes.len());
+        }
+        assert_eq!(told.len(), all.len());
+        assert_eq!(some_of(all[..9].to_vec(), 7), all[..9]);
+    }
 }

@@ -139,8 +139,9 @@ impl Ledger {
 
     /// Writes changes.
     pub(super) fn write(&self) -> io::Result<()> {
-        let usage = self.state.change(|relay| Usage { grants: relay.usage(), listed: relay.listed_usage() });
+        // Locked before the usage is read: of two writes at once, the one that ends last has the newer usage.
         let mut written = self.written.lock().expect("no panic while held");
+        let usage = self.state.change(|relay| Usage { grants: relay.usage(), listed: relay.listed_usage() });
         if written.as_ref() == Some(&usage) {
             return Ok(());
         }

@@ -15,8 +15,9 @@ use tokio::time::timeout;
 
 use crate::address::{NodeAt, Unresolved};
 
-/// Longest time for opening a session, and for the answer to a request.
-const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Longest time for opening a session, and for the answer to a request. Opening takes three round trips, each of 0.6 s
+/// over a satellite; an answer takes one, and up to 1.3 s if the controller's store does not answer.
+const PATIENCE: Duration = Duration::from_millis(2_500);
 
 /// A controller's key and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Caps that last: what paths have used since a day of the month, over all runs and programs of a user.
 //!
 //! A rule such as `wwan*=metered:5GB/15` starts anew on the 15th. Its use is in `$XDG_STATE_HOME/anabranch/caps`, one line
-//! each: pattern, first day of the period, bytes. Every program adds its own use and learns that of others twice a
+//! for each period: pattern, first day, bytes. A machine without a battery may begin in 1970 and learn the date later, so
+//! the lines of other periods stay for a while. Every program adds its own use and learns that of others twice a
 //! second, under the lock of the file. Bytes that a path has reserved count as used until it closes, so a program that
 //! crashes uses too much of a cap rather than too little.
 
@@ -19,6 +20,8 @@ use crate::error::Error;
 const PERIOD: Duration = Duration::from_millis(500);
 /// Largest file that is read, in bytes.
 const MOST: u64 = 1 << 20;
+/// Most periods that are kept of a pattern, the ones that were begun last.
+const MOST_PERIODS: usize = 12;
 
 /// The caps of this process.
 static STORE: LazyLock<Mutex<Store>> = LazyLock::new(Mutex::default);
@@ -161,26 +164,33 @@ fn exchange(file: &mut File, kept: &mut [Kept], today: u64) -> std::io::Result<(
     let mut records: Vec<Record> = text.lines().filter_map(read_record).collect();
     for cap in kept {
         let since = period_start(today, cap.day);
-        let at = records.iter().position(|record| record.pattern == cap.pattern).unwrap_or_else(|| {
-            records.push(Record { pattern: cap.pattern.clone(), since, used: 0 });
-            records.len() - 1
-        });
-        let record = &mut records[at];
-        if record.since != since {
-            (record.since, record.used) = (since, 0);
-        }
+        let found = records.iter().position(|record| record.pattern == cap.pattern && record.since == since);
+        let new = Record { pattern: cap.pattern.clone(), since, used: 0 };
+        let at = found.unwrap_or_else(|| begin(&mut records, new));
         if cap.since != since {
             if cap.since != 0 {
                 cap.meter.begin_anew();
             }
             (cap.since, cap.told) = (since, 0);
         }
-        cap.exchange(&mut record.used);
+        cap.exchange(&mut records[at].used);
     }
     let text: String = records.iter().map(Record::line).collect();
     file.seek(SeekFrom::Start(0))?;
     file.write_all(text.as_bytes())?;
     file.set_len(text.len() as u64)
+}
+
+/// Adds the record of a period that begins, and returns its index.
+fn begin(records: &mut Vec<Record>, new: Record) -> usize {
+    let alike = |record: &Record| record.pattern == new.pattern;
+    if records.iter().filter(|record| alike(record)).count() >= MOST_PERIODS
+        && let Some(first) = records.iter().position(alike)
+    {
+        records.remove(first);
+    }
+    records.push(new);
+    records.len() - 1
 }
 
 impl Kept {
@@ -213,15 +223,15 @@ fn today() -> u64 {
     since.as_secs() / 86_400
 }
 
-/// The last day that is the `day`-th of a month, up to `today`; both in days since 1970.
+/// The last day that is the `day`-th of a month, up to `today`; both in days since 1970. Before the first such day it is 0.
 fn period_start(today: u64, day: u8) -> u64 {
     let of_month = day_of_month(today);
     let day = u64::from(day);
     if of_month >= day {
         return today - (of_month - day);
     }
-    let last_of_previous = today - of_month;
-    last_of_previous - (day_of_month(last_of_previous) - day)
+    let last_of_previous = today.saturating_sub(of_month);
+    last_of_previous.saturating_sub(day_of_month(last_of_previous).saturating_sub(day))
 }
 
 /// Day of the month, from 1 (Hinnant, chrono-compatible low-level date algorithms, `civil_from_days`).
@@ -267,6 +277,28 @@ mod tests {
         // On 2026-03-03 the period of the 28th began in February.
         assert_eq!((day_of_month(20_515), day_of_month(period_start(20_515, 28))), (3, 28));
         assert_eq!(20_515 - period_start(20_515, 28), 3);
+        assert_eq!([0, 13, 14, 30, 31].map(|today| period_start(today, 15)), [0, 0, 14, 14, 14]);
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_for_a_while_forgets_no_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("caps");
+        let mut first = program(&path);
+        first.sync(TODAY).unwrap();
+        spend(&first, 30 * MB);
+        first.sync(TODAY).unwrap();
+        drop(first);
+        let mut second = program(&path);
+        for (today, expected) in [(0, 100), (TODAY, 70), (TODAY + 400, 100), (TODAY, 70)] {
+            second.sync(today).unwrap();
+            assert_eq!(left(&second), expected, "on day {today}");
+        }
+        for month in 1..=40 {
+            second.sync(TODAY + 31 * month).unwrap();
+        }
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert_eq!(lines, MOST_PERIODS);
     }
 
     #[test]

@@ -35,6 +35,7 @@ impl Hosting {
         let (endpoint, grants) = (endpoint.clone(), grants.clone());
         let task = tokio::spawn(async move {
             let (mut pause, mut was_lost) = (FIRST_PAUSE, false);
+            let mut trouble = None;
             let entry = Entry::Member(grants.clone());
             loop {
                 let known_as = was_lost;
@@ -52,12 +53,20 @@ impl Hosting {
                         let [hint] = relays.clone();
                         sender.send_replace(Some(Ok(hint)));
                         pause = FIRST_PAUSE;
+                        if trouble.take().is_some() {
+                            tracing::info!(relay = %relay.node, "reachable through the relay");
+                        }
                         connection.closed().await;
                         was_lost = true;
                     }
                     Err(error) => {
                         was_lost = error.is_lost();
-                        tracing::warn!(relay = %relay.node, %error, "not reachable through the relay");
+                        if trouble.as_ref() == Some(&error) {
+                            tracing::debug!(relay = %relay.node, %error, "still not reachable through the relay");
+                        } else {
+                            tracing::warn!(relay = %relay.node, %error, "not reachable through the relay");
+                            trouble = Some(error.clone());
+                        }
                         sender.send_if_modified(|first| {
                             first.is_none().then(|| *first = Some(Err(error))).is_some()
                         });

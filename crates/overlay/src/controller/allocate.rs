@@ -13,7 +13,7 @@ use super::record::{
 };
 use super::register::load_relays;
 use super::store::{Commit, Entry, Revision, Store, StoreError, Transaction};
-use super::{ATTEMPTS, MAX_SKEW, REQUEST_AGE};
+use super::{ATTEMPTS, HOLD, MAX_SKEW, REQUEST_AGE};
 use crate::MessageError;
 use crate::grant::{Grant, GrantId, GrantSigner, Limits, MAX_VALIDITY, UnixTime};
 
@@ -236,13 +236,15 @@ fn check_age(now: UnixTime, made: UnixTime) -> Result<(), Denied> {
     if too_old || too_new { Err(Denied::RequestTime(now.0.abs_diff(made.0))) } else { Ok(()) }
 }
 
-/// Checks whether a client's grants, and one more with these limits, are within its quota.
+/// Checks whether a client's grants, and one more with these limits, are within its quota. For a further grant, those that
+/// are over count for as long as relays may accept them: otherwise many short grants would add up.
 fn check_quota(
     (client, record): (&PublicKey, &ClientRecord),
     quota: &Quota,
     (now, more): (UnixTime, Option<&Limits>),
 ) -> Result<(), Denied> {
-    let mut good: Vec<&Held> = record.grants.values().filter(|held| held.until >= now.0).collect();
+    let after = if more.is_some() { HOLD } else { 0 };
+    let mut good: Vec<&Held> = record.grants.values().filter(|held| held.until + after >= now.0).collect();
     good.sort_by_key(|held| held.until);
     let check = |what, allowed: u64, of: fn(&Held) -> u64, more: u64| {
         let used = good.iter().map(|held| of(held)).fold(0, u64::saturating_add);
@@ -255,8 +257,8 @@ fn check_quota(
             left.saturating_add(more) <= allowed
         });
         // A grant is valid through the second of its end.
-        let room =
-            last.map_or(Room::Never, |held| Room::In { seconds: held.until - now.0 + 1, client: *client });
+        let seconds = |held: &Held| held.until + after - now.0 + 1;
+        let room = last.map_or(Room::Never, |held| Room::In { seconds: seconds(held), client: *client });
         Err(Denied::Quota { what, allowed, used, room })
     };
     let (pids, rate) = more.map_or((0, 0), |more| (more.pids.into(), more.rate.as_bits()));

@@ -88,10 +88,11 @@ impl Directory {
         Ok(())
     }
 
-    /// Removes an instance of a relay that stops or whose session has ended.
-    pub fn forget(&mut self, relay: &PublicKey, instance: u64) {
+    /// Removes an instance of a relay that stops, or whose session has ended and was last heard at `last`. A relay that
+    /// was heard later has another session.
+    pub fn forget(&mut self, relay: &PublicKey, (instance, last): (u64, Time)) {
         if let Some(view) = self.0.get_mut(relay)
-            && view.heard.is_some_and(|(_, known, _)| known == instance)
+            && view.heard.is_some_and(|(at, known, _)| known == instance && at <= last)
         {
             view.heard = None;
         }

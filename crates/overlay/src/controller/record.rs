@@ -229,10 +229,12 @@ impl RelayRecord {
         changed
     }
 
-    /// The grants that the relay must not accept.
+    /// The grants that the relay must not accept, those first that it has not confirmed.
     #[must_use]
     pub fn revoked(&self) -> Vec<GrantId> {
-        self.taken_back.keys().filter_map(|id| id.parse().ok()).collect()
+        let is_new = |(_, grant): &(&String, &TakenBack)| grant.step.is_some();
+        let (new, known): (Vec<_>, Vec<_>) = self.taken_back.iter().partition(is_new);
+        new.into_iter().chain(known).filter_map(|(id, _)| id.parse().ok()).collect()
     }
 }
 

@@ -213,12 +213,24 @@ impl fmt::Debug for GrantSigner {
 /// # Errors
 /// [`GrantError::Malformed`] and [`GrantError::Signature`].
 pub fn open(bytes: &[u8], controllers: &[ControllerKey]) -> Result<Grant, GrantError> {
+    open_signed(bytes, controllers).map(|(grant, _)| grant)
+}
+
+/// As [`open`]; also returns the controller that has signed it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_signed(
+    bytes: &[u8],
+    controllers: &[ControllerKey],
+) -> Result<(Grant, ControllerKey), GrantError> {
     let grant = decode(bytes)?;
     let (body, signature) = bytes.split_at(bytes.len() - SIGNATURE_LEN);
     let message = signed_message(body);
     let signed =
-        |key: &ControllerKey| UnparsedPublicKey::new(&ED25519, key.0).verify(&message, signature).is_ok();
-    if controllers.iter().any(signed) { Ok(grant) } else { Err(GrantError::Signature) }
+        |key: &&ControllerKey| UnparsedPublicKey::new(&ED25519, key.0).verify(&message, signature).is_ok();
+    let signer = controllers.iter().find(signed).ok_or(GrantError::Signature)?;
+    Ok((grant, *signer))
 }
 
 /// Decodes a grant without checking its signature, for its holder; a relay [opens](open) it.

@@ -14,7 +14,7 @@ use super::egress::Egress;
 use super::message::{FlowState, Refused};
 use super::stats::KeyStats;
 use super::types::{GrantUse, ListedUse};
-use crate::grant::{Grant, GrantId, Leap, Limits, MAX_VALIDITY, UnixTime, WallClock};
+use crate::grant::{ControllerKey, Grant, GrantId, Leap, Limits, MAX_VALIDITY, UnixTime, WallClock};
 
 /// Most grants that one key may use at a time.
 const MAX_HELD: usize = 8;
@@ -102,12 +102,17 @@ pub enum Ended {
     /// Its last grant was revoked.
     #[error("the grant was revoked")]
     Revoked,
+    /// The configuration does not name the controller of its last grant any more.
+    #[error("the relay no longer accepts grants of the controller that signed this one")]
+    Distrusted,
 }
 
 struct Usage {
     bytes: u64,
     until: UnixTime,
     revoked: bool,
+    /// The controller that signed it, once it was shown.
+    signer: Option<ControllerKey>,
     /// Since when its end lies further back than [`REMEMBERED`].
     over: Option<Time>,
 }
@@ -209,7 +214,12 @@ impl Accounts {
     }
 
     /// Adds a valid grant to an account.
-    pub(super) fn show(&mut self, number: u32, grant: Grant, egress: &mut Egress) -> Result<(), Refused> {
+    pub(super) fn show(
+        &mut self,
+        number: u32,
+        (grant, signer): (Grant, ControllerKey),
+        egress: &mut Egress,
+    ) -> Result<(), Refused> {
         if self.usage.get(&grant.id).is_some_and(|usage| usage.revoked) {
             return Err(Refused::GrantRevoked);
         }
@@ -219,7 +229,7 @@ impl Accounts {
             if held.not_after < grant.not_after
                 && let Some(usage) = self.usage.get_mut(&grant.id)
             {
-                usage.until = grant.not_after;
+                (usage.until, usage.signer) = (grant.not_after, Some(signer));
                 *held = grant;
                 account.held.sort_by_key(|held| (held.not_after, held.id));
                 self.settle(number, egress);
@@ -231,10 +241,11 @@ impl Accounts {
             return Err(Refused::TooManyGrants);
         }
         self.settle(number, egress);
-        let new = Usage { bytes: 0, until: grant.not_after, revoked: false, over: None };
+        let new = Usage { bytes: 0, until: grant.not_after, revoked: false, signer: None, over: None };
         let usage = self.usage.entry(grant.id).or_insert(new);
         // It may have been renewed since it was shown in another session.
         usage.until = usage.until.max(grant.not_after);
+        usage.signer = Some(signer);
         let account = &mut self.slots[number as usize];
         account.held.push(grant);
         account.ended = None;
@@ -254,13 +265,35 @@ impl Accounts {
             match known {
                 Some(usage) => usage.revoked = true,
                 None if has_room => {
-                    self.usage.insert(*id, Usage { bytes: 0, until, revoked: true, over: None });
+                    let new = Usage { bytes: 0, until, revoked: true, signer: None, over: None };
+                    self.usage.insert(*id, new);
                 }
                 None => {}
             }
             is_kept
         };
         revoked.iter().copied().filter(|id| remember(id)).collect()
+    }
+
+    /// Drops the grants of controllers other than these.
+    pub(super) fn distrust(&mut self, controllers: &[ControllerKey], egress: &mut Egress) {
+        for number in 0..self.slots.len() as u32 {
+            if self.slots[number as usize].held.is_empty() {
+                continue;
+            }
+            self.settle(number, egress);
+            let usage = &self.usage;
+            let account = &mut self.slots[number as usize];
+            let before = account.held.len();
+            account.held.retain(|grant| {
+                let signer = usage.get(&grant.id).and_then(|usage| usage.signer);
+                signer.is_none_or(|signer| controllers.contains(&signer))
+            });
+            if account.held.len() < before {
+                account.ended = Some(Ended::Distrusted);
+            }
+            self.settle(number, egress);
+        }
     }
 
     /// Handles a leap of the controllers' time: grants in use keep their remaining time.
@@ -339,7 +372,8 @@ impl Accounts {
 
     pub(super) fn restore(&mut self, known: impl IntoIterator<Item = GrantUse>) {
         for GrantUse { grant, bytes, until, revoked } in known.into_iter().take(MAX_KNOWN + MAX_REVOKED) {
-            let usage = self.usage.entry(grant).or_insert(Usage { bytes: 0, until, revoked, over: None });
+            let new = Usage { bytes: 0, until, revoked, signer: None, over: None };
+            let usage = self.usage.entry(grant).or_insert(new);
             usage.bytes = usage.bytes.saturating_add(bytes);
             usage.until = usage.until.max(until);
             usage.revoked |= revoked;

@@ -34,6 +34,21 @@ pub(super) struct Share {
     pub hash: TicketSecret,
     /// Most flows of all its guests together.
     pub most: u32,
+    /// Sessions of the same key that hosted it before and are still open, the latest last.
+    pub earlier: Vec<SessionId>,
+}
+
+impl Share {
+    /// Removes a session that does not host it any more; the one before hosts it again. False if there is none.
+    pub(super) fn leave(&mut self, session: SessionId) -> bool {
+        self.earlier.retain(|earlier| *earlier != session);
+        if self.session != session {
+            return true;
+        }
+        let before = self.earlier.pop();
+        self.session = before.unwrap_or(session);
+        before.is_some()
+    }
 }
 
 impl Client {

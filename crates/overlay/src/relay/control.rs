@@ -78,13 +78,13 @@ impl Relay {
             return Err(Refused::NotGranted);
         }
         let number = client.account;
-        let grant = grant::open(bytes, &self.config.controllers).map_err(refused)?;
+        let (grant, signer) = grant::open_signed(bytes, &self.config.controllers).map_err(refused)?;
         self.clock.on_signature(now, grant.issued);
         let key = self.accounts.key(number).ok_or(Refused::NotGranted)?;
         let time = (self.clock.at(now), self.clock.tolerance());
         grant::judge(&grant, (&key, &self.config.key), time).map_err(refused)?;
         let id = grant.id;
-        self.accounts.show(number, grant, &mut self.egress)?;
+        self.accounts.show(number, (grant, signer), &mut self.egress)?;
         let limits = self.accounts.at(number).limits().ok_or(Refused::NotGranted)?;
         if let Some(client) = self.clients.get_mut(&session) {
             client.was_entitled = true;
@@ -278,30 +278,36 @@ impl Relay {
         }
         match self.shares.get_mut(&share) {
             Some(known) if known.session == session => known.most = most,
-            // A host that returns under the same key takes over its share.
+            // A host that returns under the same key takes over its share. If it ends first, the one before has it again.
             Some(known)
                 if self.clients.get(&known.session).is_none_or(|other| other.account == client.account) =>
             {
-                self.shares.insert(share, Share { session, hash, most });
+                known.earlier.retain(|earlier| *earlier != session);
+                known.earlier.push(known.session);
+                (known.session, known.hash, known.most) = (session, hash, most);
             }
             Some(_) => return Err(Refused::ShareTaken),
             None => {
                 if self.shares.values().filter(|known| known.session == session).count() >= MAX_SHARES {
                     return Err(Refused::TooManyShares);
                 }
-                self.shares.insert(share, Share { session, hash, most });
+                self.shares.insert(share, Share { session, hash, most, earlier: Vec::new() });
             }
         }
         self.replies.push_back((session, Reply::Hosting { share }));
         Ok(())
     }
 
-    /// Ends a share and the flows of its guests.
+    /// Ends a session's part in a share, and the flows of its guests.
     fn unhost(&mut self, session: SessionId, share: ShareId) {
-        if self.shares.get(&share).is_none_or(|known| known.session != session) {
+        let Some(known) = self.shares.get_mut(&share) else { return };
+        let was_host = known.session == session;
+        if !known.leave(session) {
+            self.shares.remove(&share);
+        }
+        if !was_host {
             return;
         }
-        self.shares.remove(&share);
         let guests = self.clients.values().filter(|client| client.guest_of == Some(share));
         let flows: Vec<u32> = guests.flat_map(|guest| guest.flows.iter().copied()).collect();
         for slot in flows {

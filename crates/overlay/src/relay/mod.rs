@@ -252,7 +252,7 @@ impl Relay {
         }
         self.clients.remove(&session);
         self.sessions.remove(session);
-        self.shares.retain(|_, share| share.session != session);
+        self.shares.retain(|_, share| share.leave(session));
         self.accounts.at(account).sessions -= 1;
         self.accounts.close_if_idle(account, &mut self.egress);
     }
@@ -273,6 +273,7 @@ impl Relay {
     pub fn reconfigure(&mut self, now: Time, config: RelayConfig) {
         self.egress.set_link_rate(config.rate);
         self.accounts.relist(&config.listed, &mut self.egress);
+        self.accounts.distrust(&config.controllers, &mut self.egress);
         self.sessions.set_limits(config.sessions);
         self.config = RelayConfig { key: self.config.key, ..config };
         for slot in 0..self.table.slot_count() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Memory that this process may use, in bytes; `None` if the system does not report it.
 #[must_use]
 pub fn limit() -> Option<u64> {
-    let sources = [machine(), control_groups(Path::new("/")), address_space()];
+    let sources = [machine(), installed(), control_groups(Path::new("/")), address_space()];
     sources.into_iter().flatten().min()
 }
 
@@ -28,6 +28,16 @@ fn machine() -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     kib.checked_mul(1_024)
+}
+
+/// The machine's memory as the kernel tells it without a file: a unit with `ProcSubset=pid` hides `/proc/meminfo`.
+fn installed() -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        Some(nix::sys::sysinfo::sysinfo().ok()?.ram_total())
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
 }
 
 /// The lowest limit of the process's control groups and their parents. `root` is `/`, except in tests.
@@ -111,6 +121,7 @@ mod tests {
     #[test]
     fn a_machine_has_memory_and_giving_some_back_does_no_harm() {
         assert!(limit().is_some_and(|bytes| bytes > 16 << 20));
+        assert!(installed().is_some_and(|bytes| bytes > 16 << 20));
         give_back();
     }
 }

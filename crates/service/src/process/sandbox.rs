@@ -1,4 +1,4 @@
-//! Restricts which files the process can reach, by Landlock, where the kernel supports it.
+//! Restricts which files the process can reach, by Landlock, where the kernel supports its second version (Linux 5.19).
 //!
 //! A fault in the program can then change nothing outside the directories that its job needs. The restriction holds for the
 //! calling thread and the threads that it starts later, so it has to be set before the runtime is built, and can never be
@@ -44,8 +44,8 @@ impl Sandbox {
 #[cfg(target_os = "linux")]
 fn enter(sandbox: &Sandbox) -> Restriction {
     use landlock::{
-        ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr,
-        RulesetCreatedAttr, RulesetError, RulesetStatus,
+        ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, RestrictionStatus,
+        Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
     };
 
     const VERSION: ABI = ABI::V5;
@@ -58,7 +58,13 @@ fn enter(sandbox: &Sandbox) -> Restriction {
         Some(PathBeneath::new(file, access))
     };
     let entered: Result<RestrictionStatus, RulesetError> = (|| {
-        let mut rules = Ruleset::default().handle_access(AccessFs::from_all(VERSION))?.create()?;
+        // Landlock's first version forbids every link between directories, by which a control socket gets its name. Then
+        // nothing is restricted.
+        let needed = Ruleset::default()
+            .set_compatibility(CompatLevel::SoftRequirement)
+            .handle_access(AccessFs::Refer)?
+            .set_compatibility(CompatLevel::BestEffort);
+        let mut rules = needed.handle_access(AccessFs::from_all(VERSION))?.create()?;
         let everywhere = rule(Path::new("/"), reading);
         // Programs write to /dev/null, and terminals are devices. Below /dev are files of others, too, in /dev/shm.
         let devices = ["/dev/null", "/dev/tty", "/dev/pts"]

@@ -46,19 +46,37 @@ fn an_unlisted_key_gets_no_grant() {
 }
 
 #[test]
-fn a_quota_counts_all_grants_of_a_key_until_they_are_over() {
+fn a_quota_counts_all_grants_of_a_key_until_no_relay_accepts_them() {
     let mut world = World::new(2);
     world.allocate(1, ask(START, 1, 1, limits(8, 40))).unwrap();
     world.allocate(1, ask(START, 2, 1, limits(8, 40))).unwrap();
     let over = denied(world.allocate(1, ask(START, 3, 1, limits(1, 1))));
-    let room = Room::In { seconds: 601, client: key(1) };
+    let room = Room::In { seconds: 601 + HOLD, client: key(1) };
     assert_eq!(over, Denied::Quota { what: "PIDs", allowed: 16, used: 16, room });
     assert!(matches!(
         denied(world.allocate(1, ask(START, 4, 4, limits(1, 1)))),
         Denied::Quota { what: "relays in a grant", room: Room::Never, .. }
     ));
     world.pass(601);
-    world.allocate(1, ask(START + 601, 5, 1, limits(8, 40))).unwrap();
+    assert!(matches!(
+        denied(world.allocate(1, ask(world.wall.0, 5, 1, limits(8, 40)))),
+        Denied::Quota { what: "PIDs", room: Room::In { seconds: HOLD, .. }, .. }
+    ));
+    world.pass(HOLD);
+    world.allocate(1, ask(world.wall.0, 6, 1, limits(8, 40))).unwrap();
+}
+
+#[test]
+fn short_grants_that_follow_each_other_do_not_add_up_at_a_relay() {
+    let mut world = World::new(1);
+    world.register(100, offer("fra", 1_000, 10_000)).unwrap();
+    let short = |made, number| Ask { lifetime: 1, ..ask(made, number, 1, limits(16, 80)) };
+    world.allocate(1, short(START, 1)).unwrap();
+    for number in 2..12 {
+        world.pass(2);
+        let refused = denied(world.allocate(1, short(world.wall.0, number)));
+        assert!(matches!(refused, Denied::Quota { .. }), "{refused:?}");
+    }
 }
 
 #[test]
@@ -68,13 +86,13 @@ fn a_client_that_used_up_its_quota_learns_when_there_is_room_and_how_to_get_it_s
     world.pass(100);
     world.allocate(1, ask(START + 100, 2, 1, limits(8, 10))).unwrap();
     // The grant that ends first makes room for few PIDs; for more, both have to end.
-    for (number, pids, time) in [(3, 6, "8 min 21 s"), (4, 10, "10 min 1 s")] {
+    for (number, pids, time) in [(3, 6, "9 min 21 s"), (4, 10, "11 min 1 s")] {
         let told = denied(world.allocate(1, ask(START + 100, number, 1, limits(pids, 10)))).to_string();
         let revoke = format!("`anabranch controller revoke {}`", key(1));
         assert!(told.contains(&format!("there is room in {time}, ")) && told.contains(&revoke), "{told}");
     }
-    world.pass(501);
-    world.allocate(1, ask(START + 601, 5, 1, limits(6, 10))).unwrap();
+    world.pass(501 + HOLD);
+    world.allocate(1, ask(world.wall.0, 5, 1, limits(6, 10))).unwrap();
 }
 
 #[test]
@@ -265,12 +283,26 @@ fn a_second_machine_with_a_relays_key_is_refused_with_the_reason() {
     assert_eq!(why, Denied::KeyInUse("203.0.113.7:4600".into()));
     assert!(why.to_string().contains("anabranch keys new"), "{why}");
     // The first relay leaves, or falls silent.
-    world.directory.lock().unwrap().forget(&key(100), 8);
+    world.directory.lock().unwrap().forget(&key(100), (8, world.now));
     hear(&world, 8).unwrap_err();
-    world.directory.lock().unwrap().forget(&key(100), 7);
+    world.directory.lock().unwrap().forget(&key(100), (7, world.now));
     hear(&world, 8).unwrap();
     world.now += SILENT;
     hear(&world, 9).unwrap();
+}
+
+#[test]
+fn a_session_that_ends_late_does_not_take_a_relay_away_that_has_another() {
+    let mut world = World::new(1);
+    let before = world.now;
+    world.pass(5);
+    world.directory.lock().unwrap().forget(&key(100), (7, before));
+    world.allocate(1, ask(world.wall.0, 1, 1, limits(1, 1))).unwrap();
+    world.directory.lock().unwrap().forget(&key(100), (7, world.now));
+    assert!(matches!(
+        denied(world.allocate(1, ask(world.wall.0, 2, 1, limits(1, 1)))),
+        Denied::NoCapacity { .. }
+    ));
 }
 
 #[test]

@@ -311,6 +311,28 @@ fn a_host_that_registers_anothers_share_later_gets_no_guests_of_the_first() {
 }
 
 #[test]
+fn when_the_later_of_two_sessions_that_host_a_share_ends_the_earlier_one_hosts_it_again() {
+    let mut world = World::new();
+    let (share, hash) = (ShareId(5), TicketSecret::from_random([1; 16]));
+    let first = world.open(1, 1, "203.0.113.5:1000");
+    let second = world.open(2, 1, "203.0.113.6:1000");
+    for session in [first, second] {
+        let register = Request::Host { share, hash: hash.clone(), flows: 2 };
+        assert_eq!(world.ask(session, register), [Reply::Hosting { share }]);
+    }
+    world.relay.handle_session_closed(second);
+    let guest = SessionId(3);
+    world.relay.handle_session_opened(world.now, guest, as_guest(60, share));
+    world.relay.handle_session_path(guest, PathId(0), Some(hop("192.88.1.1:5")));
+    world.ask(guest, Request::Hello { version: 1 });
+    let request =
+        Request::Allocate { request: 1, via: PathId(0), target: Target::Host, out: Pid(0), back: BACK };
+    assert_eq!(world.ask(guest, request).len(), 2);
+    world.relay.handle_session_closed(first);
+    assert_eq!(world.relay.authorize(&key(60), Some(share)), Admission::Refused);
+}
+
+#[test]
 fn a_drained_relay_takes_nothing_new_tells_everybody_and_is_empty_in_the_end() {
     let mut world = World::new();
     let session = world.open(1, 1, "203.0.113.5:1000");
@@ -451,6 +473,22 @@ fn bytes_used_stay_used_of_a_grant_that_is_shown_renewed_in_another_session() {
 
 fn closed(world: &mut World) -> Vec<(SessionId, Dismissal)> {
     std::iter::from_fn(|| world.relay.poll_close()).collect()
+}
+
+#[test]
+fn grants_of_a_controller_that_the_configuration_no_longer_names_end_with_their_paths() {
+    let mut world = World::new();
+    let session = world.open(1, 5, "203.0.113.5:1000");
+    let bytes = signer().sign(&grant(1, 5)).unwrap();
+    world.ask(session, Request::Show { grant: bytes.clone() });
+    let (flow, ..) = world.ready(session, "198.51.99.7:1", Pid(1));
+    let same = world.relay.config().clone();
+    world.relay.reconfigure(world.now, same.clone());
+    assert_eq!(world.replies(session), []);
+    world.relay.reconfigure(world.now, RelayConfig { controllers: Vec::new(), ..same });
+    assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::GrantEnded }]);
+    let refused = Reply::Refused { request: 0, why: Refused::GrantSignature };
+    assert_eq!(world.ask(session, Request::Show { grant: bytes }), [refused]);
 }
 
 #[test]
