@@ -8,7 +8,7 @@ mod common;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use common::netns::{CEILING, RATES, START_S, Side, three_links};
+use common::netns::{CEILING, RATES, START_S, Side, three_links, three_links_shared};
 use common::programs::{PROGRAM, Running, Scratch, Sender, errors, wait_for_part};
 use common::within_three_attempts;
 use serde_json::Value;
@@ -86,7 +86,8 @@ fn a_directory_crosses_three_links_at_the_sum_of_their_rates() {
 
 #[test]
 fn it_works_without_root_and_with_two_default_routes_as_well() {
-    let Some((machines, _turn)) = three_links("it_works_without_root_and_with_two_default_routes") else {
+    let Some((machines, _turn)) = three_links_shared("it_works_without_root_and_with_two_default_routes")
+    else {
         return;
     };
     machines.add_two_default_routes().unwrap();
@@ -107,7 +108,9 @@ fn it_works_without_root_and_with_two_default_routes_as_well() {
 
 #[test]
 fn a_transfer_goes_on_when_a_link_falls_silent_and_uses_it_again_when_it_is_back() {
-    let Some((machines, _turn)) = three_links("a_transfer_goes_on_when_a_link_falls_silent") else { return };
+    let Some((machines, _turn)) = three_links_shared("a_transfer_goes_on_when_a_link_falls_silent") else {
+        return;
+    };
     let scratch = Scratch::new();
     let file = scratch.file("from/film.mkv", 30_000_000, 4);
     let file = file.to_str().unwrap();
@@ -128,7 +131,9 @@ fn a_transfer_goes_on_when_a_link_falls_silent_and_uses_it_again_when_it_is_back
 
 #[test]
 fn a_transfer_goes_on_by_itself_after_all_links_were_silent_for_longer_than_its_session_lives() {
-    let Some((machines, _turn)) = three_links("a_transfer_goes_on_by_itself_after_all_links") else { return };
+    let Some((machines, _turn)) = three_links_shared("a_transfer_goes_on_by_itself_after_all_links") else {
+        return;
+    };
     let scratch = Scratch::new();
     let file = scratch.file("from/film.mkv", 30_000_000, 4);
     let file = file.to_str().unwrap();

@@ -12,11 +12,11 @@ mod speed;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use common::netns::{CEILING, Machines, Namespace, Side, run, three_links};
+use common::netns::{CEILING, Machines, Namespace, Side, run, three_links, three_links_shared};
 use common::programs::{PROGRAM, Running, Scratch, comes, wait_for};
 use common::{skip, within_three_attempts};
 
@@ -48,17 +48,22 @@ struct Plan {
     more: &'static [&'static str],
 }
 
-/// Names of devices with the number of this process: other test programs may run on this machine.
-static NAMES: LazyLock<[String; 4]> =
-    LazyLock::new(|| ["n", "f", "n2", "f2"].map(|end| format!("ab{}{end}", std::process::id())));
+thread_local! {
+    /// Names of devices of this test: others may run on this machine.
+    static NAMES: [&'static str; 4] = {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (process, test) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        ["n", "f", "m", "g"].map(|end| &*format!("ab{process}{end}{test}").leak())
+    };
+}
 
 fn first() -> Plan {
-    let [near, far, ..] = &*NAMES;
+    let [near, far, ..] = NAMES.with(|names| *names);
     Plan { near, far, port: "4434", network: "10.177.0.1/16", inside: INSIDE, more: &[] }
 }
 
 fn second() -> Plan {
-    let [.., near, far] = &*NAMES;
+    let [.., near, far] = NAMES.with(|names| *names);
     Plan { near, far, port: "4435", network: "10.178.0.1/16", inside: "10.178.0.1", more: &[] }
 }
 
@@ -258,7 +263,7 @@ fn packets_of_one_udp_flow_take_all_paths_and_arrive_in_order() {
 #[test]
 fn a_client_reaches_public_addresses_only() {
     let test = "a_client_reaches_public_addresses_only";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     let tunnel = Tunnel::up(&machines, &["--no-streams"]);
     assert!(tunnel.ping(3) >= 2);
     // A network of the far machine that the tunnel's settings do not list.
@@ -273,7 +278,7 @@ fn a_client_reaches_public_addresses_only() {
 #[test]
 fn a_killed_tunnel_leaves_nothing_behind_and_the_next_one_works() {
     let test = "a_killed_tunnel_leaves_nothing_behind";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
     let mut tunnel = Tunnel::up(&machines, &[]);
     assert_ne!(state(&machines, Side::Near), before[0]);
@@ -287,7 +292,7 @@ fn a_killed_tunnel_leaves_nothing_behind_and_the_next_one_works() {
 #[test]
 fn programs_go_on_when_the_server_was_restarted() {
     let test = "programs_go_on_when_the_server_was_restarted";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     let mut tunnel = Tunnel::up(&machines, &["--no-streams"]);
     tunnel.server.take().unwrap().kill();
     let ticket = tunnel.ticket.clone();
@@ -299,7 +304,7 @@ fn programs_go_on_when_the_server_was_restarted() {
 #[test]
 fn clients_do_not_reach_the_servers_own_services() {
     let test = "clients_do_not_reach_the_servers_own_services";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     if Command::new("python3").arg("--version").output().is_err() {
         return skip(test, "python3 is not installed");
     }
@@ -323,7 +328,7 @@ fn clients_do_not_reach_the_servers_own_services() {
 #[test]
 fn a_client_that_sends_from_anothers_address_is_not_heard() {
     let test = "a_client_that_sends_from_anothers_address_is_not_heard";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     let tunnel = Tunnel::up(&machines, &[]);
     let refused = |side| {
         let status = tunnel.status(side);
@@ -346,7 +351,7 @@ fn a_client_that_sends_from_anothers_address_is_not_heard() {
 #[test]
 fn two_tunnels_of_one_machine_leave_each_other_alone() {
     let test = "two_tunnels_of_one_machine_leave_each_other_alone";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
     let first = Tunnel::planned(&machines, first(), &[]);
     let with_first = [Side::Near, Side::Far].map(|side| state(&machines, side));
@@ -371,7 +376,7 @@ fn two_tunnels_of_one_machine_leave_each_other_alone() {
 #[test]
 fn a_server_still_learns_its_default_route_from_router_advertisements() {
     let test = "a_server_still_learns_its_default_route";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     if Command::new("python3").arg("--version").output().is_err() {
         return skip(test, "python3 is not installed");
     }
@@ -422,7 +427,7 @@ fn ask(tunnel: &Tunnel<'_>, side: Side, words: &[&str]) -> (bool, String) {
 #[test]
 fn a_running_tunnel_is_shown_changed_and_ended() {
     let test = "a_running_tunnel_is_shown_changed_and_ended";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
     let scratch = Scratch::new();
     let write = |lane: &str| {

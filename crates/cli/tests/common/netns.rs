@@ -12,7 +12,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -23,13 +23,23 @@ pub const CEILING: f64 = 94.4;
 /// Start-up time that measurements leave out.
 pub const START_S: f64 = 2.0;
 
-/// Machines joined by three links. The guard lets one test run at a time, so that measurements do not disturb each other.
-/// Reports a skipped test where namespaces are unavailable.
-pub fn three_links(test: &str) -> Option<(Machines, MutexGuard<'static, ()>)> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let machines = Machines::new(&RATES).map_err(|why| super::skip(test, &why)).ok()?;
-    Some((machines, turn))
+/// Tests that measure rates or gaps run alone, the others beside each other.
+static TURN: RwLock<()> = RwLock::new(());
+
+/// Machines joined by three links, for a measurement. Reports a skipped test where namespaces are unavailable.
+pub fn three_links(test: &str) -> Option<(Machines, RwLockWriteGuard<'static, ()>)> {
+    let turn = TURN.write().unwrap_or_else(PoisonError::into_inner);
+    machines(test).map(|machines| (machines, turn))
+}
+
+/// As [`three_links`], for tests that measure nothing.
+pub fn three_links_shared(test: &str) -> Option<(Machines, RwLockReadGuard<'static, ()>)> {
+    let turn = TURN.read().unwrap_or_else(PoisonError::into_inner);
+    machines(test).map(|machines| (machines, turn))
+}
+
+fn machines(test: &str) -> Option<Machines> {
+    Machines::new(&RATES).map_err(|why| super::skip(test, &why)).ok()
 }
 
 /// A user without any privilege, for [`Machines::command_as_nobody`].

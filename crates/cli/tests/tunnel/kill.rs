@@ -74,7 +74,8 @@ fn put_under(tunnel: &Tunnel<'_>, load: Load) -> Vec<Running> {
 #[test]
 fn kill_in_twenty_states_leaves_nothing_behind() {
     let test = "kill_in_twenty_states_leaves_nothing_behind";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
+    else {
         return;
     };
     let _resolver = Resolver::new(&machines);
@@ -143,7 +144,7 @@ fn kill_in_twenty_states_leaves_nothing_behind() {
 #[test]
 fn the_next_start_cleans_up_when_the_guard_was_killed_too() {
     let test = "the_next_start_cleans_up_when_the_guard_was_killed_too";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
     sleep(Duration::from_secs(3));
     let before = everything(&machines, Side::Near);
     let mut tunnel = Tunnel::up(&machines, &[]);

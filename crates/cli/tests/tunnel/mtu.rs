@@ -58,7 +58,8 @@ fn check(tunnel: &Tunnel<'_>, what: &str) {
 #[test]
 fn paths_of_different_widths_carry_everything() {
     let test = "paths_of_different_widths_carry_everything";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
+    else {
         return;
     };
     set_widths(&machines, [1500, 1420, 1280]);
@@ -70,7 +71,8 @@ fn paths_of_different_widths_carry_everything() {
 #[test]
 fn packets_too_large_for_every_path_are_answered() {
     let test = "packets_too_large_for_every_path_are_answered";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
+    else {
         return;
     };
     set_widths(&machines, [1420, 1350, 1300]);
@@ -91,7 +93,8 @@ fn packets_too_large_for_every_path_are_answered() {
 #[test]
 fn a_path_that_swallows_large_packets_stalls_nothing() {
     let test = "a_path_that_swallows_large_packets_stalls_nothing";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
+    else {
         return;
     };
     // The widest path delivers small packets only: the system's own tables promise more.
@@ -104,7 +107,8 @@ fn a_path_that_swallows_large_packets_stalls_nothing() {
 #[test]
 fn a_network_behind_the_client_gets_segments_that_fit() {
     let test = "a_network_behind_the_client_gets_segments_that_fit";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
+    else {
         return;
     };
     let lan = Namespace::new().unwrap();

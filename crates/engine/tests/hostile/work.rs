@@ -15,10 +15,12 @@ use bytes::Bytes;
 
 use crate::attacker::{Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
 
-/// Packets before counting starts, packets of each count, and packets between the two counts.
+/// Packets before counting starts, packets of each count, and most packets between the two counts.
 const SETTLING: usize = 10;
 const COUNT: usize = 200;
 const BETWEEN: usize = 2_000;
+/// Most instructions between the two counts: the dearest attack would take longer than all others together.
+const WORK_BETWEEN: u64 = 1_000_000_000;
 
 /// Sends its next packet, to a session of its own.
 type Attack = Box<dyn FnMut() -> Said>;
@@ -352,7 +354,8 @@ fn attacks_for_the_count() {
     }
     for attack in ATTACKS {
         let mut say = (attack.begin)();
-        for packets in [SETTLING, COUNT, BETWEEN, COUNT] {
+        let between = BETWEEN.min((WORK_BETWEEN / attack.most) as usize);
+        for packets in [SETTLING, COUNT, between, COUNT] {
             let said = (0..packets).map(|_| say()).last().unwrap_or_default();
             end_of_part(&[said.packets, said.bytes]);
         }
