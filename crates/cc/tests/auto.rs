@@ -84,6 +84,18 @@ fn next_to_cubic_it_is_as_fair_as_cubic() {
     }
 }
 
+/// After ten seconds the neighbour's queue once counted as a part of the least round trip, so the path held back.
+#[test]
+fn in_a_deep_queue_that_is_never_empty_it_keeps_its_share_for_minutes() {
+    let shares = SEEDS.map(|seed| {
+        let line = Bottleneck { mbit: 20.0, bdp: 4.0, loss: 0.0, seed };
+        let flows = [Flow::new(Auto, 40, 0.0), Flow::tcp(Cubic, 40, 0.1 + seed as f64 * 0.2)];
+        run(&line, &flows, 60.0, 310.0)[0].mbit / 20.0
+    });
+    let mean = shares.sum::<f64>() / SEEDS.count() as f64;
+    assert!(mean >= 0.45, "{mean}");
+}
+
 #[test]
 fn a_neighbour_that_comes_later_leaves_it_a_share() {
     for bdp in [0.5, 1.0, 4.0] {

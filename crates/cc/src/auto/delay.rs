@@ -5,7 +5,7 @@ use anabranch_wire::{Span, Time};
 /// Samples in one half of the recent minimum: single late acknowledgements are no queue.
 const SAMPLES: u8 = 4;
 /// The least round trip is forgotten after one to two of these, if it is to be forgotten.
-const PERIOD: Span = Span::from_secs(10);
+const PERIOD: Span = Span::from_secs(60);
 
 /// Round trips of a path. Zero stands for no sample.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ impl Delay {
         Self { base: Span::MAX, latest: [Span::MAX; 2], ..Self::default() }
     }
 
-    /// Handles a round-trip sample. A least round trip older than ten seconds counts unless `keeps`.
+    /// Handles a round-trip sample. A least round trip older than [`PERIOD`] is forgotten unless `keeps`.
     pub(super) fn on_sample(&mut self, now: Time, sample: Span, keeps: bool) {
         if self.samples == SAMPLES {
             (self.latest, self.samples) = ([Span::MAX, self.latest[0]], 0);

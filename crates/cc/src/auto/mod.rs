@@ -10,14 +10,19 @@
 //! that finds a rival again. A loss-based neighbour therefore sees a CUBIC flow. A queue shorter than the aim
 //! never starts a test: there the path is CUBIC as well.
 //!
+//! The short queue left the path a smaller window than CUBIC would have. So after the first test that finds a rival, it
+//! *catches up*: it grows by half per round trip until the next loss. If the delivery rate no longer follows, nearly
+//! all of the queue is the path's own, and there is no rival after all.
+//!
 //! **Losses.** [`losses`] judges by evidence whether losses are congestion. If they are not, a loss leaves the window
 //! that the measured delivery rate needs, as in Westwood+. Without a queue the window grows by a quarter per round trip,
 //! as long as the delivery rate follows. The aim is much shorter then: neighbours are slowed by losses, not by queues, and
 //! each millisecond would cost them.
 //!
-//! **The least round trip.** The path keeps it while it knows that the queue is its own. With a rival it is forgotten after ten
-//! seconds. After a rival has left, it may include a queue; then the path cuts its window further until the round trip no
-//! longer falls.
+//! **The least round trip.** The path keeps it while it knows that the queue is its own. With a rival it is forgotten after
+//! one to two minutes. If it were forgotten sooner, a path whose rival keeps the queue full would take the full queue for
+//! its least round trip, and believe that it is alone. After a rival has left, the least round trip may include a queue.
+//! Then the path cuts its window further until the round trip no longer falls.
 
 mod delay;
 mod losses;
@@ -45,13 +50,15 @@ const NOISE: (Span, Span) = (Span::from_micros(500), Span::from_millis(5));
 const EXCESS: u64 = 4;
 /// The least share of the expected decrease of a queue that is the path's own.
 const OWN: f64 = 0.75;
-/// A queue that grows again so soon after a test is not the path's own: such a queue stays at the aim.
+/// A queue that exceeds the aim by half so soon after it was the path's own belongs to a rival: its own stays at the aim.
 const AGAIN: Span = Span::from_secs(5);
-/// A path that was alone has a smaller window than CUBIC would have by then. When it finds a rival after so long, it grows
-/// by this share per round trip, up to this multiple or to the next loss.
+/// A path that was alone for so long has a smaller window than CUBIC would have. When it finds a rival, it grows by this
+/// share per round trip.
 const ALONE: Span = Span::from_secs(30);
-const CATCH_UP: f64 = 0.25;
-const CAUGHT_UP: f64 = 2.0;
+const CATCH_UP: f64 = 0.5;
+/// While the path catches up: where the window grew by the first factor, the delivery rate must have grown by the second.
+/// Otherwise most of the queue is the path's own.
+const CAUGHT_UP: (f64, f64) = (1.3, 1.1);
 /// How long a path that found a rival is `cubic`, and the longest.
 const RIVALRY: (Span, Span) = (Span::from_secs(10), Span::from_secs(80));
 /// Share of the window that remains in a search for the least round trip.
@@ -143,10 +150,8 @@ struct Rivalry {
     own_at: Option<Time>,
     /// When the path last had a rival.
     rival_at: Option<Time>,
-    /// The window before the test.
-    window: f64,
-    /// The window up to which it catches up with a rival that was just found.
-    catches_up: f64,
+    /// It catches up with a rival that was just found.
+    catches_up: bool,
     /// The window stays as it is, and `cubic`'s curve goes on.
     holds: bool,
 }
@@ -193,8 +198,7 @@ impl Auto {
                 lasted: Span::ZERO,
                 own_at: None,
                 rival_at: None,
-                window: 0.0,
-                catches_up: 0.0,
+                catches_up: false,
                 holds: false,
             },
             probing: Probing {
@@ -237,13 +241,13 @@ impl Auto {
         }
         self.round.least = self.round.least.min(sample.rtt);
         if has_rival {
-            let catches_up = view.window < self.rivalry.catches_up;
-            return if catches_up { Advice::Probe(CATCH_UP) } else { Advice::Grow };
+            return if self.rivalry.catches_up { Advice::Probe(CATCH_UP) } else { Advice::Grow };
         }
         let (queue, aim) = (self.delay.queue(), self.aim());
         if view.slow_start && queue > aim {
             let latest = sample.delivery_rate.map_or(0.0, Rate::as_bytes_f64);
-            let fitting = self.rate.get().max(latest) * (self.delay.base() + aim / 2).as_secs_f64();
+            let fitting = self.fitting(self.rate.get().max(latest));
+            self.rivalry.own_at = Some(now);
             return Advice::Shrink(fitting.clamp(view.window / 2.0, view.window));
         }
         let holds = queue > aim || self.rivalry.test.is_some();
@@ -286,6 +290,11 @@ impl Auto {
         AIM.max(self.delay.base() / AIM_PART)
     }
 
+    /// The window that leaves a queue of half the aim at this delivery rate.
+    fn fitting(&self, rate: f64) -> f64 {
+        rate * (self.delay.base() + self.aim() / 2).as_secs_f64()
+    }
+
     /// A delay that counts as no queue.
     fn noise(&self) -> Span {
         (self.delay.base() / NOISE_PART).max(NOISE.0).min(NOISE.1).max(self.time_of(NOISE_PACKETS))
@@ -319,8 +328,9 @@ impl Auto {
         if !self.is_overdue(now) || view.slow_start || !round.limited || queue <= aim + aim / EXCESS {
             return None;
         }
-        if !self.losses.are_random() && self.rivalry.own_at.is_some_and(|own| now.since(own) < AGAIN) {
-            self.find_rival(now, view.window);
+        let was_own = self.rivalry.own_at.is_some_and(|own| now.since(own) < AGAIN);
+        if was_own && !self.losses.are_random() && queue > aim + aim / 2 {
+            self.find_rival(now);
             return Some(Advice::Grow);
         }
         Some(self.begin_test(now, (round.least, rate), view))
@@ -331,6 +341,11 @@ impl Auto {
         let before = std::mem::replace(&mut self.probing.rate, rate);
         let [last, older] = self.probing.windows;
         self.probing.windows = [view.window, last];
+        if self.rivalry.catches_up && last >= older * CAUGHT_UP.0 && rate < before * CAUGHT_UP.1 {
+            // Most of the queue is the path's own.
+            (self.rivalry.catches_up, self.rivalry.until, self.rivalry.own_at) = (false, None, None);
+            return Some(Advice::Shrink(self.fitting(rate).clamp(view.window / 4.0, view.window)));
+        }
         let is_on = !view.slow_start && self.losses.are_random();
         if !is_on || self.delay.queue() > self.noise() || rate >= before * PAID {
             self.probing.unpaid = 0;
@@ -358,11 +373,9 @@ impl Auto {
     /// Cuts the window so that half of the aim should be left of the queue, if it is the path's own. The last round trip
     /// took `before` and delivered `rate`.
     fn begin_test(&mut self, now: Time, (before, rate): (Span, f64), view: &View) -> Advice {
-        let fitting = rate * (self.delay.base() + self.aim() / 2).as_secs_f64();
-        let left = fitting.clamp(view.window / 2.0, view.window);
+        let left = self.fitting(rate).clamp(view.window / 2.0, view.window);
         let share = (left / (rate * before.as_secs_f64())).clamp(0.5, 1.0);
-        self.rivalry.window = view.window;
-        self.watch(now, before, share, Kind::Test);
+        self.watch(now, before, before.mul_f64(1.0 - share), Kind::Test);
         Advice::Shrink(left)
     }
 
@@ -398,33 +411,34 @@ impl Auto {
                 None
             }
             Kind::Test => {
-                self.find_rival(now, self.rivalry.window);
+                self.find_rival(now);
                 Some(Advice::TakeBack)
             }
         }
     }
 
-    /// Finds a rival at a window of `window`.
-    fn find_rival(&mut self, now: Time, window: f64) {
+    fn find_rival(&mut self, now: Time) {
+        let had_rival = self.has_rival();
         let Rivalry { until, lasted, catches_up, rival_at, .. } = &mut self.rivalry;
-        let had_rival = until.is_some();
         let was_alone = rival_at.is_none_or(|rival| now.since(rival) >= ALONE);
-        *catches_up = if was_alone && !self.losses.are_random() { window * CAUGHT_UP } else { 0.0 };
+        *catches_up = was_alone && !self.losses.are_random();
         *lasted = if had_rival { (*lasted * 2).min(RIVALRY.1) } else { RIVALRY.0 };
         (*until, *rival_at) = (Some(now + *lasted), Some(now));
     }
 
-    /// Expects a cut of the window to `share` to shorten the round trip by as much, as far as there is a queue.
-    fn watch(&mut self, now: Time, before: Span, share: f64, kind: Kind) {
-        let queue = before.saturating_sub(self.delay.base());
-        let expected = before.mul_f64(1.0 - share).min(queue);
+    /// Expects a cut of the window to shorten the round trip by `decrease`, as far as there is a queue.
+    fn watch(&mut self, now: Time, before: Span, decrease: Span, kind: Kind) {
+        let expected = decrease.min(before.saturating_sub(self.delay.base()));
         self.rivalry.test = Some(Test { at: now, before, expected, is_measured: false, kind });
     }
 
     /// Looks for a lower round trip than `least`.
     fn search(&mut self, now: Time, least: Span, view: &View) -> Advice {
-        self.watch(now, least, SEARCH, Kind::Search);
-        Advice::Shrink(view.window * SEARCH)
+        let left = view.window * SEARCH;
+        // The last cut may have shortened the queue by more than the window needs, for a moment.
+        let after = Span::from_secs_f64(left / self.probing.rate.max(1.0));
+        self.watch(now, least, least.saturating_sub(after), Kind::Search);
+        Advice::Shrink(left)
     }
 
     /// Records lost bytes.
@@ -460,12 +474,13 @@ impl Auto {
 
     /// Handles a reduction for a loss to this share of the window.
     pub(crate) fn on_reduced(&mut self, now: Time, share: f64) {
-        (self.rivalry.test, self.rivalry.catches_up) = (None, 0.0);
+        (self.rivalry.test, self.rivalry.catches_up) = (None, false);
         if self.delay.queue() <= self.noise() {
             // Nobody fills the queue.
             self.rivalry.until = None;
         } else if self.rivalry.until.is_some_and(|until| now >= until) {
-            self.watch(now, self.delay.now(), share, Kind::Loss);
+            let before = self.delay.now();
+            self.watch(now, before, before.mul_f64(1.0 - share), Kind::Loss);
         }
     }
 }
