@@ -4,8 +4,8 @@ use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, capture, completions, controller, demo, exit, fetch, keys, man, path, proxy, receive, relay, send,
-    sim, status, trace, tunnel,
+    bench, capture, completions, controller, demo, exit, fetch, get, keys, ls, man, path, proxy, put,
+    receive, relay, send, serve, sim, status, sync, ticket, trace, tunnel,
 };
 use crate::context::Global;
 use crate::errors::EXIT_CODES;
@@ -39,6 +39,12 @@ pub struct Cli {
 pub enum Command {
     Send(send::SendArgs),
     Receive(receive::ReceiveArgs),
+    Serve(serve::ServeArgs),
+    Ls(ls::LsArgs),
+    Get(get::GetArgs),
+    Put(put::PutArgs),
+    Sync(sync::SyncArgs),
+    Ticket(ticket::TicketArgs),
     Demo(demo::DemoArgs),
     Relay(relay::RelayArgs),
     Controller(controller::ControllerArgs),
@@ -69,6 +75,10 @@ impl Command {
     pub fn ticket_word(&self) -> Option<&str> {
         match self {
             Self::Receive(args) => args.ticket_word(),
+            Self::Ls(args) => args.server.ticket_word(),
+            Self::Get(args) => args.server.ticket_word(),
+            Self::Put(args) => args.server.ticket_word(),
+            Self::Sync(args) => args.server.ticket_word(),
             Self::Proxy(args) => args.ticket_word(),
             _ => None,
         }
@@ -80,6 +90,12 @@ impl Command {
         let json = match self {
             Self::Send(args) => args.json,
             Self::Receive(args) => return args.events(),
+            Self::Serve(args) => args.json,
+            Self::Ls(args) => args.json,
+            Self::Get(args) => return args.events(),
+            Self::Put(args) => args.json,
+            Self::Sync(args) => args.json,
+            Self::Ticket(args) => args.json(),
             Self::Demo(args) => args.json,
             Self::Relay(args) => args.json(),
             Self::Tunnel(args) => args.json(),

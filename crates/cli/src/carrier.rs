@@ -6,9 +6,10 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use anabranch_net::{CloseReason, Session, Stream};
+use anabranch_net::{CloseReason, Datagram, Session, Stream};
 use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
 use anabranch_wire::{Span, close_code};
+use bytes::Bytes;
 
 use crate::errors::{Failure, Kind};
 use crate::ui::paths::{Direction, PathMeter, PathNames};
@@ -16,6 +17,12 @@ use crate::ui::snapshot::{PathLine, ProgressSnapshot};
 
 /// Close code for a session that its user ended; the protocol uses 0x100 and above.
 const INTERRUPTED: u64 = 1;
+/// Close code for a session whose ticket was revoked.
+const REVOKED: u64 = 2;
+/// Close code for a session whose client came again.
+const REPLACED: u64 = 3;
+/// How long an answer may take, with three round-trip times in addition.
+const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two updates of the display.
 pub const REDRAW: Duration = Duration::from_millis(100);
 /// How long to wait for the reason of a session's end after its streams end: it may come in a later packet.
@@ -103,7 +110,28 @@ impl Carrier {
 
     /// Ends the session because there are too many others.
     pub fn refuse(&self) {
-        self.0.abort(close_code::BUSY, "this sender has no room for more receivers now: try again later");
+        self.0.abort(close_code::BUSY, "there is no room for more receivers here now: try again later");
+    }
+
+    /// Ends the session because its ticket or key opens nothing any more.
+    pub fn revoke(&self) {
+        self.0.abort(REVOKED, "the ticket or key opens nothing here any more");
+    }
+
+    /// True if the other end still answers: it acknowledges a datagram, which it need not read.
+    pub async fn is_answering(&self) -> bool {
+        let received = || self.0.paths().iter().map(|path| path.stats.packets_received).sum::<u64>();
+        let slowest = self.0.paths().iter().map(|path| path.rtt).max().unwrap_or_default();
+        let before = received();
+        // If it cannot be sent, the session is over.
+        let _ = self.0.send_datagram(Datagram::from(Bytes::from_static(b"?")));
+        tokio::time::sleep(ANSWER + Duration::from_nanos(slowest.as_nanos()) * 3).await;
+        received() != before
+    }
+
+    /// Ends the session of a client that opened another one and does not answer over this one.
+    pub fn replace(&self) {
+        self.0.abort(REPLACED, "the same client opened another session, and did not answer over this one");
     }
 
     /// Closes the session in agreement with the other end, or alone if that takes too long.

@@ -10,13 +10,17 @@ pub mod carrier;
 pub mod commands;
 pub mod context;
 pub mod control;
+pub mod courier;
 pub mod errors;
 mod hide_ticket;
 pub mod interrupt;
 mod large_pages;
+pub mod node_word;
 pub mod path_rules;
+pub mod reach;
 pub mod relays;
 pub mod report;
+pub mod ticket_store;
 pub mod ui;
 pub mod values;
 

@@ -110,6 +110,8 @@ pub struct TransferReport {
     pub bytes_resumed: u64,
     /// Entries of the share that are never sent: sockets, links that lead out of it.
     pub left_out: u64,
+    /// Entries removed here because the sender does not have them.
+    pub removed: u64,
     /// Files that the sender cannot read.
     pub missed: u64,
     /// How long this attempt took.
@@ -130,6 +132,7 @@ impl TransferReport {
             bytes: summary.bytes,
             bytes_resumed: summary.resumed,
             left_out: summary.left_out,
+            removed: summary.removed,
             missed: summary.missed,
             seconds,
             goodput_mbit_s: mbit_s(

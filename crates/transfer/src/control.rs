@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
+use crate::ask::Ask;
 use crate::codec::{FRAME_HEADER, parse_header};
 use crate::error::TransferError;
 use crate::message::{Control, LONGEST_CONTROL, VERSION};
@@ -15,8 +16,23 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// How long to wait for the other end's reason after a stream broke.
 const REASON: Duration = Duration::from_millis(500);
 
+/// The reason for a client that asks something of a program that cannot be asked.
+const NOTHING_TO_ASK: &str =
+    "this is the ticket of `anabranch send`; fetch its files with `anabranch receive`";
+
+/// The part of the greetings that is still to come.
+enum Opening {
+    /// Both ends greet.
+    Greet,
+    /// Both ends greet, and this one asks.
+    Ask(Ask),
+    /// None.
+    Done,
+}
+
 /// One end of the control stream.
 pub(crate) struct ControlLink<S> {
+    opening: Opening,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
     /// Bytes read; those from `taken` on are not decoded yet. They survive a cancelled `recv`.
@@ -31,19 +47,53 @@ const LARGEST_READ: usize = 64 << 10;
 impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     pub fn new(stream: S) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Self { reader, writer, buffer: Vec::new(), taken: 0 }
+        Self { opening: Opening::Greet, reader, writer, buffer: Vec::new(), taken: 0 }
     }
 
-    /// Sends this end's version.
-    pub async fn greet(&mut self) -> Result<(), TransferError> {
-        self.send(&Control::Hello { version: VERSION }).await
+    /// A link on which this end asks.
+    pub fn asking(self, ask: Ask) -> Self {
+        Self { opening: Opening::Ask(ask), ..self }
     }
 
-    /// Reads the other end's greeting.
-    pub async fn expect_greeting(&mut self) -> Result<(), TransferError> {
+    /// Exchanges greetings, unless that was done.
+    ///
+    /// # Errors
+    /// [`TransferError::Refused`] if the other end asks where nothing can be asked.
+    pub async fn begin(&mut self) -> Result<(), TransferError> {
+        let ask = match std::mem::replace(&mut self.opening, Opening::Done) {
+            Opening::Done => return Ok(()),
+            Opening::Greet => None,
+            Opening::Ask(ask) => Some(ask),
+        };
+        match (self.greet(ask.as_ref()).await?, ask) {
+            (true, None) => Err(TransferError::Refused(NOTHING_TO_ASK.into())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Exchanges greetings; returns what the other end asks, if it asks.
+    pub async fn expect_ask(&mut self) -> Result<Option<Ask>, TransferError> {
+        self.opening = Opening::Done;
+        if !self.greet(None).await? {
+            return Ok(None);
+        }
         match self.recv().await? {
-            Control::Hello { version: VERSION } => Ok(()),
-            Control::Hello { version } => Err(TransferError::Version { ours: VERSION, theirs: version }),
+            Control::Ask(ask) => Ok(Some(ask)),
+            _ => Err(TransferError::protocol("it did not say what it asks for")),
+        }
+    }
+
+    /// Exchanges greetings; true if the other end asks something.
+    async fn greet(&mut self, ask: Option<&Ask>) -> Result<bool, TransferError> {
+        let mut bytes = Vec::new();
+        Control::Hello { version: VERSION, asks: ask.is_some() }.encode(&mut bytes);
+        if let Some(ask) = ask {
+            Control::Ask(ask.clone()).encode(&mut bytes);
+        }
+        self.send_bytes(&bytes).await?;
+        match self.recv().await? {
+            Control::Hello { version: VERSION, asks } => Ok(asks),
+            Control::Hello { version, .. } => Err(TransferError::Version { ours: VERSION, theirs: version }),
             Control::Abort(reason) => Err(TransferError::Peer(reason)),
             _ => Err(TransferError::protocol("it did not greet first")),
         }

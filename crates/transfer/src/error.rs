@@ -82,8 +82,8 @@ pub enum TransferError {
     /// The other end sent something that the protocol does not allow.
     #[error("the other end broke the transfer protocol: {0}; nothing more is taken from it")]
     Protocol(String),
-    /// The sender named a path that could leave the target directory.
-    #[error("refused the path \"{path}\" from the sender: {why}; nothing was written")]
+    /// The other end named a path that could leave the directory, or the user one that no share can have.
+    #[error("refused the path \"{path}\": {why}; nothing was written")]
     UnsafePath {
         /// The path.
         path: ForeignText,
@@ -106,6 +106,14 @@ pub enum TransferError {
         /// Bytes that the share still needs.
         needed: u64,
         /// Bytes free.
+        free: u64,
+    },
+    /// The target may not hold so much.
+    #[error("the quota leaves {free} bytes, and {needed} are needed; nothing was written")]
+    Quota {
+        /// Bytes that the share needs; each name counts as 4 KiB at least.
+        needed: u64,
+        /// Bytes that the quota leaves.
         free: u64,
     },
     /// The disk filled up during the transfer.
@@ -177,6 +185,9 @@ pub enum TransferError {
     /// The other end gave up for this reason.
     #[error("the other end stopped, saying \"{0}\"")]
     Peer(ForeignText),
+    /// This end does not do what the other asks.
+    #[error("{0}")]
+    Refused(String),
     /// The share was closed.
     #[error("{0}")]
     Closed(String),

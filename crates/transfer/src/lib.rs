@@ -28,6 +28,8 @@
 //! has one thread that plans, one that writes and a few that sync and rename. A sender has a few threads, which its
 //! receivers share. Dropping a future closes the channels, and the threads end.
 
+mod ask;
+mod client;
 mod codec;
 mod connection;
 mod control;
@@ -36,20 +38,25 @@ mod hash;
 mod manifest;
 mod message;
 mod path;
+mod policy;
 mod progress;
 mod receive;
 mod report;
 mod send;
+mod serve;
 
+pub use client::{Listed, ListedKind, Place, Wanted, get, list, put};
 pub use connection::Connection;
 pub use error::{Failure, Reason, TransferError};
 pub use manifest::Limits;
 #[doc(hidden)]
 pub use message::check_message;
+pub use policy::{Conflict, Mirror};
 pub use progress::{Progress, Snapshot};
-pub use receive::{Conflict, Consent, Offer, OfferedName, ReceiveOptions, Target, receive};
+pub use receive::{Consent, Offer, OfferedName, Quota, ReceiveOptions, Target, receive};
 pub use report::Summary;
 pub use send::{Contents, Share, send};
+pub use serve::{Folders, Rights, Served, Task, Visitor};
 
 #[cfg(all(test, unix))]
 mod tests;

@@ -80,14 +80,14 @@ impl fmt::Display for LeftOut {
 pub(crate) struct ManifestBuilder<'a> {
     limits: &'a Limits,
     names: u64,
-    left_out: u64,
+    left_out: Vec<String>,
     seen: HashMap<RelPath, bool>,
     entries: Vec<Entry>,
 }
 
 impl<'a> ManifestBuilder<'a> {
     pub fn new(limits: &'a Limits) -> Self {
-        Self { limits, names: 0, left_out: 0, seen: HashMap::new(), entries: Vec::new() }
+        Self { limits, names: 0, left_out: Vec::new(), seen: HashMap::new(), entries: Vec::new() }
     }
 
     /// Adds the next entry.
@@ -102,9 +102,7 @@ impl<'a> ManifestBuilder<'a> {
             self.names += text.len() as u64;
             check_link(&entry.path, text)?;
         }
-        if self.names > self.limits.names {
-            return Err(TransferError::TooMuch { what: "bytes of names", most: self.limits.names });
-        }
+        self.check_names()?;
         let (parent, _) = entry.path.split();
         if !parent.is_empty() && self.seen.get(&RelPath::parse(parent)?) != Some(&true) {
             return Err(unsafe_path(&entry.path, "it is in something that is not a directory of the share"));
@@ -121,21 +119,30 @@ impl<'a> ManifestBuilder<'a> {
     ///
     /// # Errors
     /// [`TransferError::TooMuch`] over the limit of entries.
-    pub fn leave_out(&mut self) -> Result<(), TransferError> {
+    pub fn leave_out(&mut self, path: &ForeignText) -> Result<(), TransferError> {
         self.check_count()?;
-        self.left_out += 1;
+        self.names += path.raw().len() as u64;
+        self.left_out.push(path.raw().to_owned());
+        self.check_names()
+    }
+
+    fn check_names(&self) -> Result<(), TransferError> {
+        if self.names > self.limits.names {
+            return Err(TransferError::TooMuch { what: "bytes of names", most: self.limits.names });
+        }
         Ok(())
     }
 
     fn check_count(&self) -> Result<(), TransferError> {
-        if self.entries.len() as u64 + self.left_out >= self.limits.entries {
+        if (self.entries.len() + self.left_out.len()) as u64 >= self.limits.entries {
             return Err(TransferError::TooMuch { what: "entries", most: self.limits.entries });
         }
         Ok(())
     }
 
-    pub fn finish(self) -> Vec<Entry> {
-        self.entries
+    /// The entries, and the paths that are not sent.
+    pub fn finish(self) -> (Vec<Entry>, Vec<String>) {
+        (self.entries, self.left_out)
     }
 }
 
@@ -162,7 +169,7 @@ mod tests {
     fn collect(entries: &[Entry], limits: &Limits) -> Result<Vec<Entry>, TransferError> {
         let mut builder = ManifestBuilder::new(limits);
         entries.iter().try_for_each(|entry| builder.push(entry.clone()))?;
-        Ok(builder.finish())
+        Ok(builder.finish().0)
     }
 
     fn link(text: &str) -> EntryKind {
@@ -200,7 +207,7 @@ mod tests {
         let limits = Limits { entries: 2, names: 50 };
         let mut builder = ManifestBuilder::new(&limits);
         builder.push(entries[0].clone()).unwrap();
-        builder.leave_out().unwrap();
-        assert!(builder.leave_out().is_err() && builder.push(entries[1].clone()).is_err());
+        builder.leave_out(&"s".into()).unwrap();
+        assert!(builder.leave_out(&"t".into()).is_err() && builder.push(entries[1].clone()).is_err());
     }
 }

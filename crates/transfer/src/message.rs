@@ -6,6 +6,7 @@
 use anabranch_wire::{ForeignText, Reader};
 use blake3::hazmat::ChainingValue;
 
+use crate::ask::Ask;
 use crate::codec::{FRAME_HEADER, put_frame, put_text, read_text};
 use crate::error::{LONGEST_MESSAGE, TransferError, cut};
 use crate::hash::BLOCK;
@@ -30,6 +31,7 @@ const DONE: u8 = 0x04;
 const ABORT: u8 = 0x05;
 const LEFT_OUT: u8 = 0x06;
 const INCOMPLETE: u8 = 0x07;
+const ASK: u8 = 0x08;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 /// Kind of a reply with a block; the sender builds this frame in place.
@@ -47,8 +49,10 @@ const HAS_TIME: u8 = 2;
 /// A message on the control stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// First message in each direction.
-    Hello { version: u16 },
+    /// First message in each direction. With `asks`, an [`Ask`] follows.
+    Hello { version: u16, asks: bool },
+    /// What a client wants of a server.
+    Ask(Ask),
     /// One entry of the share's list.
     Entry(Entry),
     /// An entry of the share that is not sent, and why; sent among the entries.
@@ -93,10 +97,12 @@ pub(crate) enum Reply {
 impl Control {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello { version } => put_frame(out, HELLO, |out| {
+            Self::Hello { version, asks } => put_frame(out, HELLO, |out| {
                 out.extend_from_slice(&MAGIC);
                 out.extend_from_slice(&version.to_be_bytes());
+                out.extend_from_slice(if *asks { &[1] } else { &[] });
             }),
+            Self::Ask(ask) => put_frame(out, ASK, |out| ask.encode(out)),
             Self::Entry(entry) => put_frame(out, ENTRY, |out| put_entry(out, entry)),
             Self::LeftOut(what) => put_frame(out, LEFT_OUT, |out| {
                 out.push(u8::from(what.missed));
@@ -121,9 +127,11 @@ impl Control {
                 if reader.array("greeting")? != MAGIC {
                     return Err(TransferError::protocol("it does not greet like a transfer"));
                 }
+                let version = reader.u16("version")?;
                 // Later versions may append fields.
-                return Ok(Self::Hello { version: reader.u16("version")? });
+                return Ok(Self::Hello { version, asks: reader.rest().first() == Some(&1) });
             }
+            ASK => Self::Ask(Ask::decode(&mut reader)?),
             ENTRY => Self::Entry(read_entry(&mut reader)?),
             LEFT_OUT => Self::LeftOut(LeftOut {
                 missed: reader.u8("reason")? != 0,
@@ -319,6 +327,7 @@ fn unknown(kind: u8) -> TransferError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{Conflict, Mirror, Placing};
 
     fn path(text: &str) -> RelPath {
         RelPath::parse(text).unwrap()
@@ -327,7 +336,7 @@ mod tests {
     fn controls() -> Vec<Control> {
         let modified = Some(ModifiedTime { seconds: -5, nanoseconds: 7 });
         vec![
-            Control::Hello { version: 2 },
+            Control::Hello { version: 2, asks: false },
             Control::Entry(Entry {
                 path: path("a/é"),
                 kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified }),
@@ -343,6 +352,16 @@ mod tests {
             Control::Done,
             Control::Abort("disk full".into()),
             Control::Incomplete { count: 2, failed_here: 1, files: "a: no".into() },
+            Control::Ask(Ask::List { path: Some(path("a/b")), deep: true }),
+            Control::Ask(Ask::Get { paths: vec![path("a"), path("b/c")], contents: false }),
+            Control::Ask(Ask::Put { to: None, placing: Placing { conflict: Conflict::Skip, mirror: None } }),
+            Control::Ask(Ask::Put {
+                to: Some(path("a")),
+                placing: Placing {
+                    conflict: Conflict::Overwrite,
+                    mirror: Some(Mirror { delete: true, by_content: false }),
+                },
+            }),
         ]
     }
 
@@ -418,10 +437,17 @@ mod tests {
             "done",
             "abort",
             "incomplete",
+            "ls",
+            "get",
+            "put",
+            "sync",
         ];
         for (name, message) in names.into_iter().zip(controls()) {
             assert_eq!(encoded(&|out| message.encode(out)), vector(name), "{name}");
         }
+        let hello = Control::Hello { version: 2, asks: true };
+        assert_eq!(encoded(&|out| hello.encode(out)), vector("hello of a client"));
+        assert_eq!(Control::decode(HELLO, &vector("hello of a client")[FRAME_HEADER..]).unwrap(), hello);
         let fetch = Request::Fetch { file: 1, first: 64, count: 2, last: true, held: vec![[0xaa; 32]] };
         assert_eq!(encoded(&|out| fetch.encode(out)), vector("fetch"));
         assert_eq!(encoded(&|out| Request::Hash { file: 3 }.encode(out)), vector("hash"));

@@ -24,6 +24,8 @@ pub struct Summary {
     pub resumed: u64,
     /// Entries of the share that are never sent (sockets, links that lead out of it).
     pub left_out: u64,
+    /// Entries that were removed here because the sender does not have them.
+    pub removed: u64,
     /// Files that the sender could not send, if the receiver has all others.
     pub missed: u64,
     /// Warnings, one printable line each; the first hundred.
@@ -88,6 +90,11 @@ impl Report {
     /// Records that a file changed while it was sent: another attempt may succeed.
     pub fn note_changed(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).changed = true;
+    }
+
+    /// True if a file failed, at either end.
+    pub fn has_failed(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).failed > 0
     }
 
     /// True after [`Self::note_changed`].

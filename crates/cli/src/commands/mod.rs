@@ -8,17 +8,24 @@ pub mod controller;
 pub mod demo;
 pub mod exit;
 pub mod fetch;
+pub mod get;
 pub mod keys;
+pub mod ls;
 pub mod man;
 pub mod path;
 pub mod proxy;
+pub mod put;
 pub mod receive;
 pub mod relay;
 pub mod send;
+pub mod serve;
+mod server;
 pub mod service;
 pub mod sim;
 mod standing_ticket;
 pub mod status;
+pub mod sync;
+pub mod ticket;
 pub mod trace;
 pub mod tunnel;
 
@@ -34,6 +41,12 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Send(args) => send::run(&args, context),
         Command::Receive(args) => receive::run(&args, context),
+        Command::Serve(args) => serve::run(&args, context),
+        Command::Ls(args) => ls::run(&args, context),
+        Command::Get(args) => get::run(&args, context),
+        Command::Put(args) => put::run(&args, context),
+        Command::Sync(args) => sync::run(&args, context),
+        Command::Ticket(args) => ticket::run(&args, context),
         Command::Demo(args) => demo::run(&args, context),
         Command::Relay(args) => relay::run(&args, context),
         Command::Controller(args) => controller::run(&args, context),
@@ -75,6 +88,12 @@ mod tests {
         vec![
             of::<super::send::SendArgs>("send"),
             of::<super::receive::ReceiveArgs>("receive"),
+            of::<super::serve::ServeArgs>("serve"),
+            of::<super::ls::LsArgs>("ls"),
+            of::<super::get::GetArgs>("get"),
+            of::<super::put::PutArgs>("put"),
+            of::<super::sync::SyncArgs>("sync"),
+            of::<super::ticket::TicketArgs>("ticket"),
             of::<super::demo::DemoArgs>("demo"),
             of::<super::relay::RelayArgs>("relay"),
             of::<super::controller::ControllerArgs>("controller"),

@@ -1,29 +1,8 @@
-//! One file to receive, as passed between the receiver's threads, and the policy for taken names.
+//! One file to receive, as passed between the receiver's threads.
 
 use crate::error::TransferError;
 use crate::manifest::FileMeta;
 use crate::path::RelPath;
-
-/// The policy for a file whose name is taken. An identical file is always kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Conflict {
-    /// Keep the existing file, receive the rest, and fail in the end.
-    #[default]
-    Error,
-    /// Replace the existing file atomically when the new one is complete.
-    Overwrite,
-    /// Use a free name: "a (1).txt".
-    Rename,
-    /// Keep the existing file, even if it differs.
-    Skip,
-}
-
-impl Conflict {
-    /// True when the existing file stays and nothing is received.
-    pub(crate) fn keeps(self) -> bool {
-        matches!(self, Self::Error | Self::Skip)
-    }
-}
 
 /// One file to receive, and its destination.
 #[derive(Debug)]

@@ -2,21 +2,23 @@
 
 mod commit;
 mod job;
+mod mirror;
 mod offer;
 mod part;
 mod place;
 mod plan;
+mod quota;
 mod target;
 mod write;
 
-pub use job::Conflict;
 pub use offer::{Consent, Offer, OfferedName};
+pub use quota::Quota;
 pub use target::Target;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -32,6 +34,7 @@ use crate::hash::block_count;
 use crate::manifest::{Entry, EntryKind, FileMeta, Limits, ManifestBuilder, totals};
 use crate::message::{Control, LONGEST_REPLY, Reply, Request};
 use crate::path::RelPath;
+use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
 use crate::report::{Report, Summary, Watch};
 use commit::Committer;
@@ -51,6 +54,10 @@ const DRAIN: Duration = Duration::from_secs(10);
 pub struct ReceiveOptions {
     /// The policy for taken names.
     pub conflict: Conflict,
+    /// Makes the target a copy of the share; then taken names are overwritten.
+    pub mirror: Option<Mirror>,
+    /// Most bytes that the target may hold.
+    pub quota: Option<Quota>,
     /// Limits for the sender's list.
     pub limits: Limits,
     /// Whether the user accepts the offer.
@@ -77,9 +84,42 @@ pub async fn receive<C: Connection>(
     progress: &Progress,
 ) -> Result<Summary, TransferError> {
     let stream = connection.open().await.map_err(TransferError::Connection)?;
-    let mut control = ControlLink::new(stream);
+    receive_over(connection, ControlLink::new(stream), Intake { target, options }, progress).await
+}
+
+/// The target of a transfer, and the user's choices.
+pub(crate) struct Intake<'a> {
+    pub target: Target,
+    pub options: &'a ReceiveOptions,
+}
+
+/// Receives over this control stream.
+pub(crate) async fn receive_over<C: Connection>(
+    connection: &C,
+    control: ControlLink<C::Stream>,
+    intake: Intake<'_>,
+    progress: &Progress,
+) -> Result<Summary, TransferError> {
+    receive_until(connection, control, intake, progress, std::future::pending()).await
+}
+
+/// Receives until `stop` completes.
+pub(crate) async fn receive_until<C: Connection>(
+    connection: &C,
+    mut control: ControlLink<C::Stream>,
+    intake: Intake<'_>,
+    progress: &Progress,
+    stop: impl Future<Output = TransferError>,
+) -> Result<Summary, TransferError> {
     let watch = Watch { report: Report::default(), progress: progress.clone() };
-    let outcome = run(connection, &mut control, (target, options), &watch).await;
+    let received = async {
+        control.begin().await?;
+        run(connection, &mut control, intake, &watch).await
+    };
+    let outcome = tokio::select! {
+        outcome = received => outcome,
+        error = stop => Err(error),
+    };
     let outcome = match outcome {
         Ok(()) => watch.report.finish(),
         Err(error) => Err(control.explain(error).await),
@@ -92,15 +132,14 @@ pub async fn receive<C: Connection>(
 async fn run<C: Connection>(
     connection: &C,
     control: &mut ControlLink<C::Stream>,
-    (target, options): (Target, &ReceiveOptions),
+    Intake { target, options }: Intake<'_>,
     watch: &Watch,
 ) -> Result<(), TransferError> {
-    control.greet().await?;
-    control.expect_greeting().await?;
-    let entries = read_list(control, &options.limits, &watch.report).await?;
+    let List { entries, left_out } = read_list(control, &options.limits, &watch.report).await?;
     watch.progress.set_totals(totals(&entries));
     watch.progress.set_stream(is_stream(&entries));
-    if entries.is_empty() {
+    let removes = options.mirror.is_some_and(|mirror| mirror.delete);
+    if entries.is_empty() && (!removes || watch.report.has_failed()) {
         // The sender can send nothing, and has reported why.
         return Ok(());
     }
@@ -121,27 +160,49 @@ async fn run<C: Connection>(
         consents = options.consent.ask(offer) => if !consents { return Err(TransferError::Declined) },
     }
     let stream = connection.open().await.map_err(TransferError::Connection)?;
-    work(stream, Order { place, entries, options }, watch.clone(), stop).await
+    let entries = Arc::new(entries);
+    work(stream, Order { place: place.clone(), entries: Arc::clone(&entries), options }, watch.clone(), stop)
+        .await?;
+    match (place, removes) {
+        (Destination::Directory(spot), true) => {
+            let watch = watch.clone();
+            let removed = spawn_blocking(move || {
+                mirror::remove_others(&mut spot.open(false)?, (&entries, &left_out), &watch.report)
+            });
+            removed.await.map_err(panicked)?
+        }
+        _ => Ok(()),
+    }
 }
 
-async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
+/// The sender's list.
+pub(crate) struct List {
+    pub entries: Vec<Entry>,
+    /// Paths that the sender has and does not send.
+    pub left_out: Vec<String>,
+}
+
+pub(crate) async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
     control: &mut ControlLink<S>,
     limits: &Limits,
     report: &Report,
-) -> Result<Vec<Entry>, TransferError> {
+) -> Result<List, TransferError> {
     let mut builder = ManifestBuilder::new(limits);
     loop {
         match control.recv().await? {
             Control::Entry(entry) => builder.push(entry)?,
             Control::LeftOut(what) => {
-                builder.leave_out()?;
+                builder.leave_out(&what.path)?;
                 if what.missed {
                     report.fail_there(what.path, what.reason);
                 } else {
                     report.leave_out(&what);
                 }
             }
-            Control::ListEnd => return Ok(builder.finish()),
+            Control::ListEnd => {
+                let (entries, left_out) = builder.finish();
+                return Ok(List { entries, left_out });
+            }
             Control::Abort(reason) => return Err(TransferError::Peer(reason)),
             _ => return Err(TransferError::protocol("a control message in the middle of the list")),
         }
@@ -155,17 +216,37 @@ fn is_stream(entries: &[Entry]) -> bool {
 }
 
 /// A target that fits the share.
+#[derive(Clone)]
 enum Destination {
-    Directory(PathBuf),
-    Stream(Box<dyn io::Write + Send>),
+    Directory(Spot),
+    Stream(Outlet),
+}
+
+/// An output stream, which one writer takes.
+type Outlet = Arc<Mutex<Option<Box<dyn io::Write + Send>>>>;
+
+/// A target directory.
+#[derive(Clone)]
+enum Spot {
+    At(PathBuf),
+    Below { root: PathBuf, path: String },
+}
+
+impl Spot {
+    fn open(&self, all_modes: bool) -> Result<TargetTree, TransferError> {
+        match self {
+            Self::At(path) => TargetTree::open(path, all_modes),
+            Self::Below { root, path } => TargetTree::open_below(root, path),
+        }
+    }
 }
 
 impl Destination {
-    /// The target directory, if there is one.
+    /// The path of the target directory that the user named.
     fn directory(&self) -> Option<&Path> {
         match self {
-            Self::Directory(path) => Some(path),
-            Self::Stream(_) => None,
+            Self::Directory(Spot::At(path)) => Some(path),
+            _ => None,
         }
     }
 }
@@ -182,16 +263,18 @@ fn settle_target(
         }
     };
     match target {
-        Target::Directory(path) => Ok((Destination::Directory(path), entries)),
+        Target::Directory(path) => Ok((Destination::Directory(Spot::At(path)), entries)),
+        Target::Below { root, path } => Ok((Destination::Directory(Spot::Below { root, path }), entries)),
         Target::Writer(writer) => {
             only_file("an output stream")?;
-            Ok((Destination::Stream(writer), entries))
+            Ok((Destination::Stream(Arc::new(Mutex::new(Some(writer)))), entries))
         }
         Target::File(path) => {
             only_file(&path.to_string_lossy())?;
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             entries[0].path = RelPath::parse(name)?;
-            Ok((Destination::Directory(path.parent().unwrap_or(Path::new("")).to_owned()), entries))
+            let parent = path.parent().unwrap_or(Path::new("")).to_owned();
+            Ok((Destination::Directory(Spot::At(parent)), entries))
         }
     }
 }
@@ -199,7 +282,7 @@ fn settle_target(
 /// The entries to receive, their destination, and the options.
 struct Order<'a> {
     place: Destination,
-    entries: Vec<Entry>,
+    entries: Arc<Vec<Entry>>,
     options: &'a ReceiveOptions,
 }
 
@@ -218,26 +301,37 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (spare_sender, spare) = channel();
     let plan_ports = PlanPorts { requests: request_sender, in_flight: in_flight_sender, compared };
     let write_ports = WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender };
-    let most = (options.max_size.unwrap_or(u64::MAX), totals(&entries).1);
-    let (conflict, all_modes) = (options.conflict, options.all_modes);
+    let (most, listed) = (options.max_size.unwrap_or(u64::MAX), totals(&entries).1);
+    let placing = Placing { conflict: options.conflict, mirror: options.mirror };
+    let (all_modes, quota) = (options.all_modes, options.quota.clone());
 
     let threads = async move {
         match place {
-            Destination::Directory(path) => {
-                let opened = spawn_blocking(move || TargetTree::open(&path, all_modes)).await;
+            Destination::Directory(spot) => {
+                let opened = spawn_blocking(move || spot.open(all_modes)).await;
                 let mut tree = opened.map_err(panicked)??;
+                let (reserved, entries_of, progress) =
+                    (tree.another(), Arc::clone(&entries), watch.progress.clone());
+                let reserved = spawn_blocking(move || {
+                    quota.map(|quota| quota.reserve(reserved, &entries_of, progress)).transpose()
+                });
+                let reserved = reserved.await.map_err(panicked)??;
+                let most = reserved.as_ref().map_or(most, |reserved| most.min(reserved.most(listed)));
                 let committer = Committer::start(watch.clone(), tree.mode_mask())?;
                 let output = Output::Tree(tree.another(), committer);
-                let writer = Writer::new(output, write_ports, watch.clone(), most);
-                let planner = Planner::new(tree.another(), conflict, watch.clone(), plan_ports);
+                let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
+                let planner = Planner::new(tree.another(), placing, watch.clone(), plan_ports);
                 let plan = spawn_blocking(move || planner.run(&entries));
                 let renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
                 let modes = plan.await.map_err(panicked)?;
                 let finished = spawn_blocking(move || tree.finish(&renamed, &modes, &watch.report)).await;
+                drop(reserved);
                 finished.map_err(panicked)?
             }
             Destination::Stream(stream) => {
-                let writer = Writer::new(Output::Stream(stream), write_ports, watch, most);
+                let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let output = Output::Stream(stream.unwrap_or_else(|| Box::new(io::sink())));
+                let writer = Writer::new(output, write_ports, watch, (most, listed));
                 ask_for_only_file(plan_ports, &entries[0]).await;
                 spawn_blocking(move || writer.run()).await.map_err(panicked)?.map(|_| ())
             }
@@ -245,7 +339,7 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     };
     let (reader, writer) = tokio::io::split(stream);
     let pump = async {
-        let (read, written) = (read_replies(reader, reply_sender, &spare), write_requests(writer, requests));
+        let (read, written) = (read_replies(reader, reply_sender, spare), write_requests(writer, requests));
         match tokio::try_join!(read, written) {
             // The stream is done; the threads' outcome decides.
             Ok(_) => std::future::pending().await,
@@ -293,7 +387,7 @@ async fn write_requests<W: AsyncWrite + Unpin>(
 async fn read_replies<R: AsyncRead + Unpin>(
     reader: R,
     replies: mpsc::Sender<Reply>,
-    spare: &std::sync::mpsc::Receiver<Vec<u8>>,
+    spare: std::sync::mpsc::Receiver<Vec<u8>>,
 ) -> Result<(), TransferError> {
     let mut reader = BufReader::with_capacity(POOLED, reader);
     while let Some((kind, len)) = read_header(&mut reader, LONGEST_REPLY).await? {

@@ -208,7 +208,7 @@ fn owner_only(options: &mut OpenOptions) {
 }
 
 #[cfg(unix)]
-fn set_mode(file: &File, mode: u16) -> io::Result<()> {
+pub(super) fn set_mode(file: &File, mode: u16) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     file.set_permissions(std::fs::Permissions::from_mode(mode.into()))
 }
@@ -271,7 +271,7 @@ fn rename_checked(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
 fn owner_only(_options: &mut OpenOptions) {}
 
 #[cfg(not(unix))]
-fn set_mode(file: &File, mode: u16) -> io::Result<()> {
+pub(super) fn set_mode(file: &File, mode: u16) -> io::Result<()> {
     let mut permissions = file.metadata()?.permissions();
     permissions.set_readonly(mode & 0o222 == 0);
     file.set_permissions(permissions)

@@ -5,11 +5,11 @@ use std::io;
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
-use super::job::Conflict;
 use super::plan::{DirectoryModes, Planner, cannot_enter, exists, no_name};
 use super::target::set_directory_mode;
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::path::RelPath;
+use crate::policy::Conflict;
 use crate::send::read_full;
 
 impl Planner {
@@ -17,6 +17,13 @@ impl Planner {
     pub fn make_directory(&mut self, path: &RelPath, mode: u16, modes: &mut DirectoryModes) {
         let mode = mode & self.tree.mode_mask();
         let (parent, name) = path.split();
+        if self.mirror.is_some()
+            && let Ok(parent) = self.tree.directory(parent)
+            && let Ok(found) = parent.symlink_metadata(name)
+            && !found.is_dir()
+        {
+            self.clear_way(&parent, name, &found);
+        }
         let made =
             self.tree.directory(parent).and_then(|parent| match parent.create_dir_with(name, &private()) {
                 Ok(()) => {
@@ -47,7 +54,10 @@ impl Planner {
             Err(error) => return self.report.fail(path, cannot_enter(&error)),
         };
         let mut name = name.to_owned();
-        if directory.symlink_metadata(&name).is_ok() {
+        if let Ok(found) = directory.symlink_metadata(&name) {
+            if found.is_dir() {
+                self.clear_way(&directory, &name, &found);
+            }
             if directory.read_link_contents(&name).is_ok_and(|held| held.as_os_str() == text) {
                 return;
             }
@@ -55,7 +65,9 @@ impl Planner {
                 Conflict::Error => return self.report.fail(path, exists()),
                 Conflict::Skip => return self.report.add(|summary| summary.skipped += 1),
                 Conflict::Overwrite => {
-                    if let Err(error) = directory.remove_file(&name) {
+                    if let Err(error) = directory.remove_file(&name)
+                        && error.kind() != io::ErrorKind::NotFound
+                    {
                         return self.report.fail(path, format!("it cannot be replaced: {error}"));
                     }
                 }

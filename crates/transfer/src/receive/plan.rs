@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use cap_std::fs::{Dir, Metadata};
 use tokio::sync::mpsc;
 
-use super::job::{Conflict, FileJob};
+use super::job::FileJob;
 use super::part::PartFile;
 use super::place::hash_file;
 use super::target::TargetTree;
@@ -24,6 +24,7 @@ use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
 use crate::manifest::{Entry, EntryKind, FileMeta};
 use crate::message::{MOST_HASHES, Request};
 use crate::path::{RelPath, alternative_name};
+use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
 use crate::report::{Report, Watch};
 use crate::send::read_full;
@@ -70,6 +71,7 @@ pub(crate) struct PlanPorts {
 pub(crate) struct Planner {
     pub tree: TargetTree,
     pub conflict: Conflict,
+    pub mirror: Option<Mirror>,
     pub report: Report,
     progress: Progress,
     ports: PlanPorts,
@@ -88,9 +90,10 @@ enum Halt {
 }
 
 impl Planner {
-    pub fn new(tree: TargetTree, conflict: Conflict, watch: Watch, ports: PlanPorts) -> Self {
-        let Watch { report, progress } = watch;
-        Self { tree, conflict, report, progress, ports, listed: HashSet::new() }
+    pub fn new(tree: TargetTree, placing: Placing, watch: Watch, ports: PlanPorts) -> Self {
+        let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
+        let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
+        Self { tree, conflict, mirror, report, progress, ports, listed: HashSet::new() }
     }
 
     /// Plans all `entries`, then handles all comparisons; blocks.
@@ -173,6 +176,10 @@ impl Planner {
                 self.skip(&job);
                 return Ok(false);
             }
+            if self.is_unchanged(&job, &found) {
+                self.keep(&job);
+                return Ok(false);
+            }
             if found.is_file()
                 && Some(found.len()) == job.meta.size
                 && let Some(ours) = hash_file(&directory, &job.name, || !self.ports.requests.is_closed())
@@ -190,7 +197,11 @@ impl Planner {
                     }
                 }
             }
-            match self.resolve(job, Some(&found)) {
+            if !found.is_file() {
+                self.clear_way(&directory, &job.name, &found);
+            }
+            let found = directory.symlink_metadata(&job.name).ok();
+            match self.resolve(job, found.as_ref()) {
                 Some(decided) if decided.replace => return self.fetch(decided, &directory).map(|()| false),
                 Some(decided) => job = decided,
                 None => return Ok(false),
@@ -225,6 +236,7 @@ impl Planner {
     fn keep(&mut self, job: &FileJob) {
         self.skip(job);
         if let Ok(directory) = self.tree.directory(&job.parent) {
+            self.renew(&directory, job);
             // The unfinished file of an earlier attempt is not needed any more.
             let _ = PartFile::discard(&directory, &job.name);
         }

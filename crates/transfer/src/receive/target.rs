@@ -21,6 +21,13 @@ use crate::report::Report;
 pub enum Target {
     /// This directory, with the names in the share; created if necessary.
     Directory(PathBuf),
+    /// The directory at `path` below `root`, which no link leads to; created if necessary.
+    Below {
+        /// A directory that exists.
+        root: PathBuf,
+        /// The path below it, "" for none, as in a share.
+        path: String,
+    },
     /// The share's only file, to this path.
     File(PathBuf),
     /// The share's only file, to this writer (such as standard output), block by verified block.
@@ -34,7 +41,7 @@ impl Target {
     /// [`TransferError::NotADirectory`], or [`TransferError::Io`] when the directory is not writable.
     pub fn check(&self) -> Result<(), TransferError> {
         let directory = match self {
-            Self::Directory(path) => path.as_path(),
+            Self::Directory(path) | Self::Below { root: path, .. } => path.as_path(),
             Self::File(path) => path.parent().unwrap_or(Path::new("")),
             Self::Writer(_) => return Ok(()),
         };
@@ -57,6 +64,9 @@ impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => f.debug_tuple("Directory").field(path).finish(),
+            Self::Below { root, path } => {
+                f.debug_struct("Below").field("root", root).field("path", path).finish()
+            }
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
             Self::Writer(_) => f.write_str("Writer"),
         }
@@ -84,6 +94,25 @@ impl TargetTree {
         let root = opened.map_err(|error| TransferError::io("open the target directory", path, error))?;
         let mode_mask = if all_modes { 0o777 } else { 0o777 & !umask() };
         Ok(Self { path: path.to_owned(), root: Arc::new(root), mode_mask, last: None })
+    }
+
+    /// Opens the directory at `path` below `root`, creating it if necessary. Errors name it without the root's path,
+    /// which is no business of the other end.
+    pub fn open_below(root: &Path, path: &str) -> Result<Self, TransferError> {
+        let named = Path::new(path);
+        let failed = |error| TransferError::io("open the directory", named, error);
+        if !path.is_empty() {
+            RelPath::parse(path)?;
+        }
+        let mut directory = Dir::open_ambient_dir(root, ambient_authority()).map_err(failed)?;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            match directory.create_dir(name) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+                _ => directory = directory.open_dir_nofollow(name).map_err(failed)?,
+            }
+        }
+        let (path, root, mode_mask) = (named.to_owned(), Arc::new(directory), 0o777 & !umask());
+        Ok(Self { path, root, mode_mask, last: None })
     }
 
     /// The permission bits that new files and directories may have.
@@ -197,7 +226,7 @@ fn free_bytes(directory: &Dir) -> Option<u64> {
 }
 
 #[cfg(unix)]
-fn sync_directory(directory: &Dir) -> io::Result<()> {
+pub(crate) fn sync_directory(directory: &Dir) -> io::Result<()> {
     match readable(directory).and_then(|directory| directory.sync_all()) {
         // Some file systems cannot sync directories, and some directories are not readable.
         Err(error)
@@ -227,7 +256,7 @@ fn free_bytes(_directory: &Dir) -> Option<u64> {
 }
 
 #[cfg(not(unix))]
-fn sync_directory(_directory: &Dir) -> io::Result<()> {
+pub(crate) fn sync_directory(_directory: &Dir) -> io::Result<()> {
     Ok(())
 }
 

@@ -19,7 +19,7 @@ const CROWD: usize = 8;
 /// The greatest age of a shared list.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// A path that the user shares.
+/// A path that the user shares, or a part of it.
 #[derive(Clone)]
 pub(crate) struct Root {
     /// Its name in the share.
@@ -28,6 +28,36 @@ pub(crate) struct Root {
     pub directory: PathBuf,
     /// The file's name in that directory; `None` for a directory.
     pub file: Option<PathBuf>,
+    /// The part of the directory that is meant; no link leads there.
+    pub below: Option<RelPath>,
+    /// Lists what is in the directory instead of the directory.
+    pub contents: bool,
+}
+
+impl Root {
+    /// Opens the directory; the name is of the file in it, if a file is meant.
+    pub fn open(&self) -> io::Result<(Arc<Dir>, Option<PathBuf>)> {
+        let mut directory = Arc::new(Dir::open_ambient_dir(&self.directory, ambient_authority())?);
+        let Some(below) = &self.below else { return Ok((directory, self.file.clone())) };
+        let (parent, name) = below.split();
+        for name in parent.split('/').filter(|name| !name.is_empty()) {
+            directory = Arc::new(directory.open_dir_nofollow(name)?);
+        }
+        let meta = directory.symlink_metadata(name)?;
+        if meta.is_file() {
+            return Ok((directory, Some(PathBuf::from(name))));
+        }
+        Ok((Arc::new(directory.open_dir_nofollow(name)?), None))
+    }
+}
+
+/// Which entries of a share's paths are listed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scope {
+    /// What links lead to, in their place.
+    pub follow: bool,
+    /// No entries of listed directories.
+    pub shallow: bool,
 }
 
 /// The lists in use, so that many receivers do not each cost a walk and a list.
@@ -35,6 +65,12 @@ pub(crate) struct Root {
 pub(crate) struct Recent(Mutex<(Vec<Weak<Listing>>, Option<Instant>)>);
 
 impl Recent {
+    /// The entries of all lists in use; none while one is being made.
+    pub fn entries(&self) -> usize {
+        let Ok(recent) = self.0.try_lock() else { return 0 };
+        recent.0.iter().filter_map(Weak::upgrade).map(|listing| listing.entries.len()).sum()
+    }
+
     /// A new list, or the newest one if there are many receivers and it is recent.
     pub fn get(&self, list: impl FnOnce() -> Listing) -> Arc<Listing> {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +98,7 @@ pub(crate) struct Listing {
     pub left_out: Vec<LeftOut>,
     /// How many entries are further names of a file in the list.
     pub hard_links: u64,
-    follow: bool,
+    scope: Scope,
     roots: Vec<OpenRoot>,
     /// First entry of each root, to find an entry's root by number.
     starts: Vec<usize>,
@@ -172,9 +208,9 @@ impl Listing {
         Self { entries, stream: Mutex::new(Some(stream)), ..Self::default() }
     }
 
-    /// Lists the user's paths; `follow` lists what links lead to in their place.
-    pub fn of_roots(roots: &[Root], follow: bool) -> Self {
-        let mut listing = Self { follow, ..Self::default() };
+    /// Lists the user's paths.
+    pub fn of_roots(roots: &[Root], scope: Scope) -> Self {
+        let mut listing = Self { scope, ..Self::default() };
         let mut walk = Walk::default();
         roots.iter().for_each(|root| listing.add_root(root, &mut walk));
         listing
@@ -182,8 +218,10 @@ impl Listing {
 
     /// Adds a path of the user. One that no longer exists is reported as missed.
     fn add_root(&mut self, root: &Root, walk: &mut Walk) {
-        let opened = Dir::open_ambient_dir(&root.directory, ambient_authority()).map(Arc::new);
-        let added = opened.and_then(|held| self.add_base(root, (&held.clone(), Base::Held(held)), walk));
+        let added = root.open().and_then(|(held, file)| {
+            let root = Root { file, ..root.clone() };
+            self.add_base(&root, (&held.clone(), Base::Held(held)), walk)
+        });
         if let Err(error) = added {
             let reason = unreadable(&error);
             self.left_out.push(LeftOut { path: root.name.to_foreign(), reason: reason.into(), missed: true });
@@ -192,7 +230,9 @@ impl Listing {
 
     /// Adds a directory, or a file in it, which is opened at `base`.
     fn add_base(&mut self, root: &Root, (directory, base): (&Dir, Base), walk: &mut Walk) -> io::Result<()> {
-        let (path, depth) = (root.name.clone(), root.name.as_str().split('/').count());
+        let is_named = root.file.is_some() || !root.contents;
+        let path = root.name.clone();
+        let depth = if is_named { path.as_str().split('/').count() } else { 0 };
         let place = OpenRoot { directory: base, file: root.file.clone(), depth };
         match &root.file {
             Some(file) => {
@@ -205,10 +245,16 @@ impl Listing {
             None => {
                 let kind = EntryKind::Directory { mode: mode(&directory.dir_metadata()?) };
                 self.begin_root(place.clone());
-                self.entries.push(Entry { path, kind });
+                let within = if is_named { root.name.as_str() } else { "" };
+                if is_named {
+                    self.entries.push(Entry { path, kind });
+                    if self.scope.shallow {
+                        return Ok(());
+                    }
+                }
                 walk.above.push(root.directory.clone());
                 let outer = walk.root.replace(place);
-                self.add_directory(directory, &root.name, walk);
+                self.add_directory(directory, within, walk);
                 walk.root = outer;
                 walk.above.pop();
             }
@@ -240,14 +286,14 @@ impl Listing {
     }
 
     /// Adds the content of `directory`, sorted by name. Recursion is bounded, because the depth of a path is.
-    fn add_directory(&mut self, directory: &Dir, path: &RelPath, walk: &mut Walk) {
+    fn add_directory(&mut self, directory: &Dir, path: &str, walk: &mut Walk) {
         let listed = directory.entries().and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut found = match listed {
             Ok(found) => found,
             Err(error) => {
                 let reason = unreadable(&error);
                 return self.left_out.push(LeftOut {
-                    path: path.to_foreign(),
+                    path: path.into(),
                     reason: reason.into(),
                     missed: true,
                 });
@@ -256,13 +302,13 @@ impl Listing {
         found.sort_by_key(DirEntry::file_name);
         for entry in found {
             let name = entry.file_name();
-            let shown = format!("{}/{}", path.as_str(), name.to_string_lossy());
+            let shown = join(path, &name.to_string_lossy());
             let added = match name.to_str() {
                 None => Err(omission(&entry, "its name is not UTF-8; rename it and offer it again".into())),
                 Some(name) if is_part_name(name) => {
                     Err(Omission::Never("it is an unfinished transfer".into()))
                 }
-                Some(name) => RelPath::parse(&format!("{}/{name}", path.as_str()))
+                Some(name) => RelPath::parse(&join(path, name))
                     .map_err(|error| omission(&entry, error.to_string()))
                     .and_then(|path| self.add_entry(directory, (name, path), walk)),
             };
@@ -287,11 +333,14 @@ impl Listing {
             let inner = directory.open_dir_nofollow(name)?;
             let kind = EntryKind::Directory { mode: mode(&meta) };
             self.entries.push(Entry { path: path.clone(), kind });
+            if self.scope.shallow {
+                return Ok(());
+            }
             let here = walk.above.last().map(|above| above.join(name)).unwrap_or_default();
             walk.above.push(here);
-            self.add_directory(&inner, &path, walk);
+            self.add_directory(&inner, path.as_str(), walk);
             walk.above.pop();
-        } else if meta.is_symlink() && self.follow {
+        } else if meta.is_symlink() && self.scope.follow {
             self.add_followed((name, path), walk)?;
         } else if meta.is_file() {
             self.note_names(&meta, walk);
@@ -326,13 +375,18 @@ impl Listing {
             _ if meta.is_dir() => (real.as_path(), None),
             _ => return Err(Omission::Never("it is a link to neither a file nor a directory".into())),
         };
-        let root = Root { name: path, directory: parent.to_owned(), file };
+        let root = Root { name: path, directory: parent.to_owned(), file, below: None, contents: false };
         let directory = Dir::open_ambient_dir(parent, ambient_authority())?;
         self.add_base(&root, (&directory, Base::Linked(parent.to_owned())), walk)?;
         // The entries after it are in the directory of the link again.
         walk.root.clone().into_iter().for_each(|root| self.begin_root(root));
         Ok(())
     }
+}
+
+/// The path of `name` in the directory at `path`; "" is the top level.
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
 }
 
 /// The identity of a file with several names; `None` for one with a single name, or on systems that do not report it.

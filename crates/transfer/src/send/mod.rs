@@ -10,6 +10,7 @@ mod share;
 mod source;
 mod turns;
 
+pub(crate) use share::Selection;
 pub use share::{Contents, Share};
 pub(crate) use source::read_full;
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::connection::Connection;
 use crate::control::ControlLink;
@@ -33,8 +34,13 @@ use memory::SILENCE;
 
 /// How long the first stream, the greeting and each part of the list may take.
 const GREETING: Duration = Duration::from_secs(120);
+/// How long the receiver may take to say how the transfer ended after it closed the data stream: longer than it takes to
+/// write received data.
+const VERDICT: Duration = Duration::from_secs(12);
 /// Bytes of the list in one write.
 const LIST_PIECE: usize = 16 << 10;
+/// Bytes of the list that a receiver has to take in a second, after [`GREETING`].
+const LIST_RATE: u64 = 16 << 10;
 
 /// Sends `share` to the receiver at the other end of `connection`, until it has everything on disk.
 ///
@@ -50,7 +56,16 @@ pub async fn send<C: Connection>(
 ) -> Result<Summary, TransferError> {
     let accepted = timeout(GREETING, connection.accept()).await;
     let stream = accepted.map_err(|_| stalled(GREETING))?.map_err(TransferError::Connection)?;
-    let mut control = ControlLink::new(stream);
+    send_over(connection, ControlLink::new(stream), share, progress).await
+}
+
+/// Sends over this control stream.
+pub(crate) async fn send_over<C: Connection>(
+    connection: &C,
+    mut control: ControlLink<C::Stream>,
+    share: &Share,
+    progress: &Progress,
+) -> Result<Summary, TransferError> {
     let report = Report::default();
     let outcome = tokio::select! {
         outcome = serve(connection, &mut control, share, (progress, &report)) => outcome,
@@ -77,7 +92,11 @@ async fn serve<C: Connection>(
     share: &Share,
     (progress, report): (&Progress, &Report),
 ) -> Result<(), TransferError> {
-    let listing = greet(control, share, (progress, report)).await?;
+    timeout(GREETING, control.begin()).await.map_err(|_| stalled(GREETING))??;
+    let listing = list(share).await?;
+    progress.set_totals(totals(&listing.entries));
+    listing.left_out.iter().for_each(|what| report.leave_out(what));
+    show_list(control, &listing).await?;
     let service =
         Service { listing, share: share.clone(), progress: progress.clone(), report: report.clone() };
     let work = async {
@@ -92,7 +111,12 @@ async fn serve<C: Connection>(
                 sleep(SILENCE).await;
                 stalled(SILENCE)
             }
-            Err(error) => error,
+            Err(error) => {
+                if matches!(error, TransferError::Connection(_)) {
+                    sleep(VERDICT).await;
+                }
+                error
+            }
         }
     };
     tokio::select! {
@@ -112,40 +136,33 @@ async fn serve<C: Connection>(
     }
 }
 
-/// Greets the receiver and sends it the list.
-async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
-    control: &mut ControlLink<S>,
-    share: &Share,
-    (progress, report): (&Progress, &Report),
-) -> Result<Arc<Listing>, TransferError> {
-    control.greet().await?;
-    timeout(GREETING, control.expect_greeting()).await.map_err(|_| stalled(GREETING))??;
-    let listing = {
-        let _turn = share.turns().next(false).await;
-        let share = share.clone();
-        let listed = spawn_blocking(move || share.list()).await;
-        listed.map_err(|error| TransferError::Connection(error.into()))??
-    };
-    progress.set_totals(totals(&listing.entries));
-    listing.left_out.iter().for_each(|what| report.leave_out(what));
-    show_list(control, &listing).await?;
-    Ok(listing)
+/// The share's list for one receiver.
+pub(crate) async fn list(share: &Share) -> Result<Arc<Listing>, TransferError> {
+    let _turn = share.turns().next(false).await;
+    let share = share.clone();
+    let listed = spawn_blocking(move || share.list()).await;
+    listed.map_err(|error| TransferError::Connection(error.into()))?
 }
 
-async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
+/// Sends a list.
+pub(crate) async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
     control: &mut ControlLink<S>,
     listing: &Listing,
 ) -> Result<(), TransferError> {
     let entries = listing.entries.iter().cloned().map(Control::Entry);
     let left_out = listing.left_out.iter().cloned().map(Control::LeftOut);
+    let (begin, mut sent) = (Instant::now(), 0);
     let mut bytes = Vec::new();
-    for line in entries.chain(left_out) {
+    for line in entries.chain(left_out).chain([Control::ListEnd]) {
+        let is_last = line == Control::ListEnd;
         line.encode(&mut bytes);
-        if bytes.len() >= LIST_PIECE {
-            timeout(GREETING, control.send_bytes(&bytes)).await.map_err(|_| stalled(GREETING))??;
+        if bytes.len() >= LIST_PIECE || is_last {
+            let deadline = begin + GREETING + Duration::from_secs(sent / LIST_RATE);
+            let written = timeout_at(deadline, control.send_bytes(&bytes)).await;
+            written.map_err(|_| stalled(GREETING))??;
+            sent += bytes.len() as u64;
             bytes.clear();
         }
     }
-    Control::ListEnd.encode(&mut bytes);
-    timeout(GREETING, control.send_bytes(&bytes)).await.map_err(|_| stalled(GREETING))?
+    Ok(())
 }

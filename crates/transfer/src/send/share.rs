@@ -6,7 +6,7 @@
 //!
 //! All receivers of a share have common limits of memory, of places at the disk and of rate.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{self, Read};
 use std::num::NonZeroU64;
@@ -15,13 +15,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::listing::{Listing, Recent, Root};
+use super::listing::{Listing, Recent, Root, Scope};
 use super::memory::{LIMIT, Memory};
 use super::rate::RateLimit;
 use super::turns::Turns;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, totals};
 use crate::path::RelPath;
+
+/// Entries in lists for clients at which no further list begins: one may be as long as the share.
+const MOST_LISTED: usize = 1 << 20;
 
 /// Something to send; clones are the same share.
 #[derive(Clone)]
@@ -31,13 +34,45 @@ pub struct Share {
     memory: Arc<Memory>,
     turns: Arc<Turns>,
     recent: Arc<Recent>,
+    /// The lists of its parts in use.
+    parts: Arc<Parts>,
     /// The reason, once the share is closed.
     closed: watch::Sender<Option<String>>,
 }
 
 enum Origin {
-    Paths { roots: Vec<Root>, follow: bool },
+    Paths { roots: Vec<Root>, scope: Scope },
     Reader { name: RelPath, reader: Mutex<Option<Box<dyn Read + Send>>> },
+}
+
+/// A part of a share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Selection<'a> {
+    /// Paths in the share; none for all.
+    pub paths: &'a [RelPath],
+    /// What is in the directory, without the directory.
+    pub contents: bool,
+    /// No entries of listed directories.
+    pub shallow: bool,
+}
+
+/// The lists of the parts of a share, by selection: clients that ask for the same may get one list.
+#[derive(Default)]
+struct Parts(Mutex<HashMap<String, Arc<Recent>>>);
+
+impl Parts {
+    /// The lists of this part.
+    fn recent(&self, selection: &Selection<'_>) -> Result<Arc<Recent>, TransferError> {
+        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.retain(|_, recent| Arc::strong_count(recent) > 1 || recent.entries() > 0);
+        let listed: usize = parts.values().map(|recent| recent.entries()).sum();
+        if listed > MOST_LISTED {
+            return Err(TransferError::Refused("too much is listed for others now; try again later".into()));
+        }
+        let paths: Vec<&str> = selection.paths.iter().map(RelPath::as_str).collect();
+        let key = format!("{}{}{}", selection.contents, selection.shallow, paths.join("\0"));
+        Ok(Arc::clone(parts.entry(key).or_default()))
+    }
 }
 
 /// The current content of a share.
@@ -75,14 +110,54 @@ impl Share {
                 return Err(share_error(path.as_ref(), why));
             }
         }
-        Ok(Self::new(Origin::Paths { roots, follow: false }))
+        Ok(Self::new(Origin::Paths { roots, scope: Scope::default() }))
     }
 
     /// Sends what links lead to in their place, even out of the share.
     #[must_use]
     pub fn following_links(self) -> Self {
-        let Origin::Paths { roots, .. } = &*self.origin else { return self };
-        Self::new(Origin::Paths { roots: roots.clone(), follow: true })
+        let Origin::Paths { roots, scope } = &*self.origin else { return self };
+        Self::new(Origin::Paths { roots: roots.clone(), scope: Scope { follow: true, ..*scope } })
+    }
+
+    /// Sends what is in the directories, without the directories.
+    #[must_use]
+    pub fn contents_only(self) -> Self {
+        let Origin::Paths { roots, scope } = &*self.origin else { return self };
+        let roots = roots.iter().map(|root| Root { contents: true, ..root.clone() }).collect();
+        Self::new(Origin::Paths { roots, scope: *scope })
+    }
+
+    /// A part of the share, within the same limits.
+    ///
+    /// # Errors
+    /// [`TransferError::Refused`] when a path is not in the share, two have one name, the contents of several are wanted, or
+    /// too many entries are listed for others.
+    pub(crate) fn select(&self, selection: &Selection<'_>) -> Result<Self, TransferError> {
+        let Origin::Paths { roots, scope } = &*self.origin else { return Ok(self.clone()) };
+        let roots = match selection.paths {
+            [] => roots.clone(),
+            paths => paths.iter().map(|path| part(roots, path)).collect::<Result<Vec<_>, _>>()?,
+        };
+        if selection.contents && roots.len() > 1 {
+            return Err(TransferError::Refused("name one directory, whose contents are wanted".into()));
+        }
+        let mut names = BTreeSet::new();
+        if let Some(twice) = roots.iter().find(|root| !names.insert(root.name.as_str())) {
+            let why = format!("two of the paths are named {}; ask for one at a time", twice.name.shown());
+            return Err(TransferError::Refused(why));
+        }
+        let roots = roots.into_iter().map(|root| Root { contents: selection.contents, ..root }).collect();
+        let scope = Scope { shallow: selection.shallow, ..*scope };
+        let (origin, recent) = (Arc::new(Origin::Paths { roots, scope }), self.parts.recent(selection)?);
+        Ok(Self { origin, recent, ..self.clone() })
+    }
+
+    /// The shared directories: names and paths.
+    pub(crate) fn directories(&self) -> Vec<(&RelPath, &Path)> {
+        let Origin::Paths { roots, .. } = &*self.origin else { return Vec::new() };
+        let directories = roots.iter().filter(|root| root.file.is_none());
+        directories.map(|root| (&root.name, root.directory.as_path())).collect()
     }
 
     /// Shares the output of `reader` (such as standard input) once, as one file called `name`.
@@ -107,6 +182,7 @@ impl Share {
             memory: Arc::new(Memory::new(LIMIT)),
             turns: Arc::default(),
             recent: Arc::default(),
+            parts: Arc::default(),
             closed: watch::Sender::new(None),
         }
     }
@@ -152,10 +228,10 @@ impl Share {
     /// Counts the share's present content. Walks the directories and opens the files, so it blocks.
     #[must_use]
     pub fn contents(&self) -> Contents {
-        let Origin::Paths { roots, follow } = &*self.origin else {
+        let Origin::Paths { roots, scope } = &*self.origin else {
             return Contents { files: 1, ..Contents::default() };
         };
-        let listing = Listing::of_roots(roots, *follow);
+        let listing = Listing::of_roots(roots, *scope);
         let (files, bytes) = totals(&listing.entries);
         let (left_out, unreadable) =
             (listing.left_out.iter().map(ToString::to_string).collect(), listing.unreadable());
@@ -179,7 +255,7 @@ impl Share {
     /// The list for one receiver. A stream is then taken out of the share.
     pub(crate) fn list(&self) -> Result<Arc<Listing>, TransferError> {
         match &*self.origin {
-            Origin::Paths { roots, follow } => Ok(self.recent.get(|| Listing::of_roots(roots, *follow))),
+            Origin::Paths { roots, scope } => Ok(self.recent.get(|| Listing::of_roots(roots, *scope))),
             Origin::Reader { name, reader } => {
                 let reader = reader.lock().unwrap_or_else(PoisonError::into_inner).take();
                 Ok(Arc::new(Listing::of_stream(name, reader.ok_or(TransferError::Consumed)?)))
@@ -199,6 +275,26 @@ impl fmt::Debug for Share {
     }
 }
 
+/// The part of the roots at `path`, which must exist.
+fn part(roots: &[Root], path: &RelPath) -> Result<Root, TransferError> {
+    let missing = || TransferError::Refused(format!("there is no {} here", path.shown()));
+    let (first, rest) = path.as_str().split_once('/').unwrap_or((path.as_str(), ""));
+    let root = roots.iter().find(|root| root.name.as_str() == first).ok_or_else(missing)?;
+    if rest.is_empty() {
+        return Ok(root.clone());
+    }
+    if root.file.is_some() {
+        return Err(missing());
+    }
+    let (name, below) = (RelPath::parse(path.split().1)?, Some(RelPath::parse(rest)?));
+    let part = Root { name, below, ..root.clone() };
+    match part.open() {
+        Ok(_) => Ok(part),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing()),
+        Err(_) => Err(TransferError::Refused(format!("{} cannot be opened here", path.shown()))),
+    }
+}
+
 fn root(path: &Path) -> Result<Root, TransferError> {
     let real = path.canonicalize().map_err(|error| not_found(path, &error))?;
     let meta = real.metadata().map_err(|error| not_found(path, &error))?;
@@ -208,11 +304,12 @@ fn root(path: &Path) -> Result<Root, TransferError> {
         .ok_or_else(|| share_error(path, "it has no name that can be sent; give a path below it".into()))?;
     let name = RelPath::parse(name).map_err(|error| share_error(path, error.to_string()))?;
     if meta.is_dir() {
-        return Ok(Root { name, directory: real, file: None });
+        return Ok(Root { name, directory: real, file: None, below: None, contents: false });
     }
     match (meta.is_file(), real.parent(), real.file_name()) {
         (true, Some(parent), Some(file)) => {
-            Ok(Root { name, directory: parent.to_owned(), file: Some(PathBuf::from(file)) })
+            let (directory, file) = (parent.to_owned(), Some(PathBuf::from(file)));
+            Ok(Root { name, directory, file, below: None, contents: false })
         }
         _ => Err(share_error(path, "it is neither a file nor a directory; `-` shares standard input".into())),
     }

@@ -17,7 +17,7 @@ use crate::{Connection, Progress, Share, TransferError, send};
 async fn ask(receiver: &Memory, requests: &[Request]) -> (Gated, Gated) {
     let mut control = receiver.open().await.unwrap();
     let mut hello = Vec::new();
-    Control::Hello { version: 2 }.encode(&mut hello);
+    Control::Hello { version: 2, asks: false }.encode(&mut hello);
     control.write_all(&hello).await.unwrap();
     let mut data = receiver.open().await.unwrap();
     let mut bytes = Vec::new();
@@ -150,7 +150,7 @@ async fn a_receiver_sends_no_hash_of_a_file_that_is_there() {
     let (options, progress) = (crate::ReceiveOptions::default(), Progress::new());
     let hostile = async {
         let mut control = crate::control::ControlLink::new(sender.accept().await.unwrap());
-        control.greet().await.unwrap();
+        control.begin().await.unwrap();
         let meta = crate::manifest::FileMeta { size: Some(4), mode: 0o600, modified: None };
         let path = crate::path::RelPath::parse("secret").unwrap();
         let kind = crate::manifest::EntryKind::File(meta);

@@ -46,7 +46,7 @@ async fn face(
 
 fn hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    Control::Hello { version: 2 }.encode(&mut bytes);
+    Control::Hello { version: 2, asks: false }.encode(&mut bytes);
     bytes
 }
 
@@ -238,7 +238,7 @@ async fn a_reply_longer_than_a_block_is_refused() {
 async fn another_version_is_named_as_such() {
     let (_temp, _, to) = directories(&[]);
     let mut control = Vec::new();
-    Control::Hello { version: 7 }.encode(&mut control);
+    Control::Hello { version: 7, asks: false }.encode(&mut control);
     let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
     assert!(matches!(outcome, Err(TransferError::Version { ours: 2, theirs: 7 })), "{outcome:?}");
     let outcome =

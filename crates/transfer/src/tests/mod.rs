@@ -7,6 +7,7 @@ mod hostile;
 mod killed;
 mod resume;
 mod round_trip;
+mod serve;
 mod trouble;
 
 use std::collections::BTreeMap;

@@ -81,8 +81,7 @@ async fn small_files_are_asked_for_without_waiting_for_each_other() {
     let (sender, receiver) = super::plain();
     let sending = async {
         let mut control = ControlLink::new(sender.accept().await.unwrap());
-        control.greet().await.unwrap();
-        control.expect_greeting().await.unwrap();
+        control.begin().await.unwrap();
         for at in 0..FILES {
             let meta = FileMeta { size: Some(0), mode: 0o644, modified: None };
             let path = RelPath::parse(&format!("{at}")).unwrap();

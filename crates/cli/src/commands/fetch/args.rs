@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anabranch_fetch::{Checksum, Url};
 use clap::Args;
 
-use crate::commands::proxy::ExitWord;
 use crate::context::OUTPUT;
+use crate::node_word::NodeWord;
 use crate::path_rules::PathOptions;
 use crate::values;
 
@@ -55,7 +55,7 @@ pub struct FetchArgs {
     pub via: Vec<String>,
     /// An exit to fetch through instead: its ticket or KEY@ADDRESS:PORT; may be repeated; with `--via` both are used
     #[arg(long = "exit", value_name = "EXIT", help_heading = "Network")]
-    pub exits: Vec<ExitWord>,
+    pub exits: Vec<NodeWord>,
     /// Key file for exits [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]

@@ -133,6 +133,7 @@ fn summary(
             bytes,
             bytes_resumed: resumed,
             left_out: 0,
+            removed: 0,
             missed: 0,
             seconds,
             goodput_mbit_s: moved as f64 * 8.0 / seconds.max(1e-9) / 1e6,

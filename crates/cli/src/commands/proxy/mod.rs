@@ -4,12 +4,10 @@ pub(super) mod text;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anabranch_net::Ticket;
-use anabranch_node::{Dial, NodeAt, RelayRoute, Threads, keyfile};
+use anabranch_node::{RelayRoute, Threads, keyfile};
 use anabranch_proxy::status::ProxyStatus;
 use anabranch_proxy::{
     Forward, MOST_CONNECTIONS, Proxy, ProxyError, ProxyNotice, ProxyOptions, session_config,
@@ -21,6 +19,7 @@ use crate::commands::service;
 use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, printable};
+use crate::node_word::NodeWord;
 use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;
 use crate::ui::out::{self, Stream};
@@ -77,7 +76,7 @@ pub struct StatusArgs {
 pub struct ServeArgs {
     /// The exit: its ticket or KEY@ADDRESS:PORT; `-` for standard input, `@FILE` for a file
     #[arg(value_name = "EXIT", required = true, env = values::TICKET_VARIABLE, hide_env_values = true)]
-    pub exit: Option<ExitWord>,
+    pub exit: Option<NodeWord>,
     /// Where programs connect; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDRESS:PORT", default_value = LISTEN, value_parser = listen)]
     pub listen: SocketAddr,
@@ -114,48 +113,6 @@ pub struct ServeArgs {
     pub json: bool,
 }
 
-/// An exit as the user writes it.
-#[derive(Clone, Debug)]
-pub struct ExitWord {
-    text: String,
-    at: ExitAt,
-}
-
-#[derive(Clone, Debug)]
-enum ExitAt {
-    Ticket(Box<Ticket>),
-    Key(NodeAt),
-}
-
-impl FromStr for ExitWord {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let is_key = text.find('@').is_some_and(|at| at > 0);
-        let at = match is_key {
-            true => ExitAt::Key(text.parse().map_err(|()| {
-                format!(
-                    "`{text}` is no exit; write KEY@ADDRESS:PORT, or the ticket that `anabranch exit` printed"
-                )
-            })?),
-            false => ExitAt::Ticket(Box::new(values::ticket(text)?)),
-        };
-        Ok(Self { text: text.to_owned(), at })
-    }
-}
-
-impl ExitWord {
-    pub(super) async fn dial(&self) -> Result<Dial, Failure> {
-        match &self.at {
-            ExitAt::Ticket(ticket) => Ok(Dial::ticket(ticket)),
-            ExitAt::Key(at) => {
-                let found = at.resolve().await.map_err(|error| Failure::local(error.to_string()))?;
-                Ok(Dial::node(found.node, found.addresses))
-            }
-        }
-    }
-}
-
 fn listen(text: &str) -> Result<SocketAddr, String> {
     let port = text.parse::<u16>().map(|port| ([127, 0, 0, 1], port).into());
     port.or_else(|_| text.parse())
@@ -175,8 +132,7 @@ impl ProxyArgs {
     /// The ticket that was given as a word.
     #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
-        let word = self.serve.exit.as_ref().filter(|word| matches!(word.at, ExitAt::Ticket(_)));
-        word.map(|word| &*word.text).filter(|text| *text != "-" && !text.starts_with('@'))
+        self.serve.exit.as_ref().and_then(NodeWord::ticket_word)
     }
 }
 
@@ -214,7 +170,7 @@ async fn status(args: &StatusArgs) -> Result<(), Failure> {
     if args.json { Stream::Stdout.json(&status) } else { out::print(&text::status(&status)) }
 }
 
-async fn serve(args: &ServeArgs, exit: &ExitWord, context: Context) -> Result<(), Failure> {
+async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<(), Failure> {
     let stop = interrupt::requested();
     let options = ProxyOptions {
         listen: args.listen,
@@ -350,7 +306,7 @@ mod tests {
     fn an_exit_is_a_ticket_or_a_key_with_addresses() {
         let key = anabranch_net::NodeKey::from_random([1; 32]).public();
         let args: ProxyArgs = parse(&[&format!("{key}@exit.example:4435"), "--listen", "1081"]).unwrap();
-        assert!(matches!(&args.serve.exit.as_ref().unwrap().at, ExitAt::Key(at) if at.node == key));
+        assert!(args.serve.exit.as_ref().unwrap().is_of(&key));
         assert_eq!(args.serve.listen, "127.0.0.1:1081".parse().unwrap());
         assert_eq!(args.ticket_word(), None);
         assert!(parse::<ProxyArgs>(&["x@exit.example:4435"]).is_err());

@@ -4,22 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anabranch_net::Ticket;
 use anabranch_transfer::{Conflict, Target};
-use anabranch_wire::Span;
 use clap::Args;
 
-use crate::capture::CaptureOptions;
-use crate::commands::bench::Tuning;
 use crate::context::OUTPUT;
-use crate::control::ControlOption;
 use crate::errors::Failure;
-use crate::path_rules::PathOptions;
+use crate::node_word::TICKET_PREFIX;
+use crate::reach::Reach;
 use crate::ui::out::Stream;
-use crate::values::{self, HostPort};
-
-/// How every ticket begins.
-const TICKET_PREFIX: &str = "anabranch1";
-/// Shortest silence that may end a session; shorter ones are common.
-const SHORTEST_SILENCE: Span = Span::from_millis(500);
+use crate::values;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,38 +59,12 @@ pub struct ReceiveArgs {
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
-    /// A further address of the sender; may be repeated
-    ///
-    /// Such as its address behind a router that forwards a port, or [fe80::1%eth0] over a direct cable [default port: that
-    /// of the ticket].
-    #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
-    pub addresses: Vec<HostPort>,
-    /// Give up when the other end is silent on every path for this long; at first, 10 s at most
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = silence, help_heading = "Network")]
-    pub timeout: Span,
-    /// When all paths are lost, look for the sender for this long and continue; 0 to give up
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
-    pub retry: Span,
-    /// Scheduler and congestion control.
+    /// The network.
     #[command(flatten)]
-    pub tuning: Tuning,
-    /// Rules for paths.
-    #[command(flatten)]
-    pub paths_wanted: PathOptions,
-    /// The socket for changes of paths.
-    #[command(flatten)]
-    pub running: ControlOption,
-    /// Captures.
-    #[command(flatten)]
-    pub capture: CaptureOptions,
+    pub reach: Reach,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
-}
-
-fn silence(text: &str) -> Result<Span, String> {
-    let span = values::span(text)?;
-    if span < SHORTEST_SILENCE { Err("must be at least 500ms".into()) } else { Ok(span) }
 }
 
 /// True for a word that looks like a ticket rather than a target.
@@ -120,6 +86,19 @@ pub struct Taken {
     /// Keep the file that exists
     #[arg(long, help_heading = "Where another file has the name [default: leave it and fail in the end]")]
     pub skip: bool,
+}
+
+impl Taken {
+    /// The choice for a file whose name is taken.
+    #[must_use]
+    pub fn conflict(&self) -> Conflict {
+        match self {
+            Self { overwrite: true, .. } => Conflict::Overwrite,
+            Self { rename: true, .. } => Conflict::Rename,
+            Self { skip: true, .. } => Conflict::Skip,
+            Self { .. } => Conflict::Error,
+        }
+    }
 }
 
 impl ReceiveArgs {
@@ -161,17 +140,6 @@ impl ReceiveArgs {
         self.words().1
     }
 
-    /// The choice for a file whose name is taken.
-    #[must_use]
-    pub fn conflict(&self) -> Conflict {
-        match &self.taken {
-            Taken { overwrite: true, .. } => Conflict::Overwrite,
-            Taken { rename: true, .. } => Conflict::Rename,
-            Taken { skip: true, .. } => Conflict::Skip,
-            Taken { .. } => Conflict::Error,
-        }
-    }
-
     /// The target as the transfer takes it.
     #[must_use]
     pub fn target(&self) -> Target {
@@ -198,13 +166,15 @@ impl ReceiveArgs {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_wire::Span;
+
     use super::*;
     use crate::commands::test::parse;
 
     #[test]
     fn a_ticket_is_fetched_into_the_current_directory() {
         let args: ReceiveArgs = parse(&["ticket"]).unwrap();
-        assert_eq!((args.target_path().to_str(), args.conflict()), (Some("."), Conflict::Error));
+        assert_eq!((args.target_path().to_str(), args.taken.conflict()), (Some("."), Conflict::Error));
         assert_eq!(args.events(), None);
     }
 
@@ -230,14 +200,14 @@ mod tests {
         for (option, answer) in
             [("--overwrite", Conflict::Overwrite), ("--rename", Conflict::Rename), ("--skip", Conflict::Skip)]
         {
-            assert_eq!(parse::<ReceiveArgs>(&["ticket", option]).unwrap().conflict(), answer);
+            assert_eq!(parse::<ReceiveArgs>(&["ticket", option]).unwrap().taken.conflict(), answer);
         }
         assert!(parse::<ReceiveArgs>(&["ticket", "--skip", "--rename"]).is_err());
     }
 
     #[test]
     fn a_lost_sender_is_looked_for_a_minute_or_as_long_as_is_said() {
-        let retry = |words: &[&str]| parse::<ReceiveArgs>(words).map(|args| args.retry).ok();
+        let retry = |words: &[&str]| parse::<ReceiveArgs>(words).map(|args| args.reach.retry).ok();
         assert_eq!(retry(&["ticket"]), Some(Span::from_secs(60)));
         assert_eq!(retry(&["ticket", "--retry", "0"]), Some(Span::ZERO));
         assert_eq!(retry(&["ticket", "--retry", "1h"]), Some(Span::from_secs(3_600)));

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use anabranch_service::process::sandbox::Sandbox;
 
-use super::args::ReceiveArgs;
 use crate::commands::service;
 use crate::errors::Failure;
 
@@ -40,17 +39,15 @@ impl Drop for Target {
     }
 }
 
-/// Makes the target, and restricts this thread and those that it starts to changing what is below, and the control socket.
+/// Makes the target, if there is one, and restricts this thread and those that it starts to changing what is below it and
+/// below the `other` directories.
 ///
 /// # Errors
 /// When the target cannot be made.
-pub fn confine(args: &ReceiveArgs) -> Result<Target, Failure> {
-    let made = if args.to_stdout() { Target(Vec::new()) } else { Target::make(args.target_path())? };
-    let target = (!args.to_stdout()).then(|| args.target_path().to_owned());
-    let control = args.running.control.as_deref().map(service::directory_of);
+pub fn to(target: Option<&Path>, other: Vec<PathBuf>) -> Result<Target, Failure> {
+    let made = target.map_or_else(|| Ok(Target(Vec::new())), Target::make)?;
     let tidy = made.0.first().map(|directory| service::directory_of(directory));
-    let caps = args.paths_wanted.caps_directory()?;
-    let sandbox = Sandbox::writing(target.into_iter().chain(control).chain(caps));
+    let sandbox = Sandbox::writing(target.map(Path::to_owned).into_iter().chain(other));
     service::enter(&Sandbox { tidy: tidy.into_iter().collect(), ..sandbox });
     Ok(made)
 }
@@ -58,13 +55,12 @@ pub fn confine(args: &ReceiveArgs) -> Result<Target, Failure> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::commands::test::parse;
 
     /// Runs `work` in a thread that is confined as `receive` with this target.
     fn confined(target: &Path, work: impl FnOnce() + Send + 'static) {
-        let args: ReceiveArgs = parse(&["ticket", target.to_str().unwrap()]).unwrap();
+        let target = target.to_owned();
         let thread = std::thread::spawn(move || {
-            let made = confine(&args).unwrap();
+            let made = to(Some(&target), Vec::new()).unwrap();
             work();
             drop(made);
         });

@@ -1,29 +1,30 @@
 //! `anabranch receive`: fetches what a ticket offers.
 //!
-//! [`confine`] restricts the process. [`consent`] asks the user. [`fetch`] transfers the data, over several sessions if
-//! necessary.
+//! [`confine`] restricts the process. [`consent`] asks the user. [`courier`](crate::courier) transfers the data, over
+//! several sessions if necessary.
 
 mod args;
-mod confine;
+pub(super) mod confine;
 mod consent;
-mod fetch;
 
 use std::time::Duration;
 
 use anabranch_net::Ticket;
 use anabranch_node::{Dial, Node, Threads};
-use anabranch_transfer::Summary;
+use anabranch_transfer::{Progress, ReceiveOptions, Summary, TransferError};
 
 use crate::capture::Capture;
+use crate::carrier::Carrier;
 use crate::context::Context;
+use crate::courier::{Courier, Errand};
 use crate::errors::{Failure, printable};
 use crate::interrupt;
 use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
+use crate::ui::paths::Direction;
 use crate::ui::render;
 pub use args::{ReceiveArgs, Taken};
 use consent::Question;
-use fetch::Fetcher;
 
 /// Fetches what the ticket offers.
 ///
@@ -32,8 +33,9 @@ use fetch::Fetcher;
 pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     let ticket = args.ticket()?;
     args.target().check()?;
-    let capture = args.capture.start()?;
-    let target = confine::confine(args)?;
+    let capture = args.reach.capture.start()?;
+    let directory = Some(args.target_path()).filter(|_| !args.to_stdout());
+    let target = confine::to(directory, args.reach.writes()?)?;
     let runtime = Threads::start()?;
     let outcome = runtime.block_on(fetch(args, &capture, &ticket, context));
     // A thread may still wait for a disk or a pipe, but all results are in.
@@ -48,34 +50,60 @@ async fn fetch(
     ticket: &Ticket,
     context: &Context,
 ) -> Result<(), Failure> {
-    let node = Node::builder()
-        .session(args.tuning.config())
-        .silence(args.timeout)
-        .path_rules(args.paths_wanted.rules()?);
-    let node = node.control(args.running.control.clone()).tap(capture.tap()).start().await?;
+    let node = args.reach.node(Node::builder(), capture)?.start().await?;
     interrupt::survive_file_size_limit();
-    let dial = Dial::ticket(ticket);
-    let more = super::send::outside(&args.addresses, dial.port()).await?;
-    let dial = dial.addresses(more);
-    let session = tokio::select! {
-        biased;
-        () = interrupt::requested() => return Err(fetch::stopped()),
-        session = node.dial(&dial) => session?,
-    };
+    let (session, dial) = args.reach.dial(&node, Dial::ticket(ticket)).await?;
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
-    let question = Question::new(args, context.quiet);
-    let fetcher = Fetcher::new(args, question, (&node, &dial), display);
-    let (summary, took) = fetcher.run(session.session().clone()).await?;
-    report(&summary, took, (args, context))
+    let errand = Receiving { args, question: Question::new(args, context.quiet) };
+    let courier = Courier::new(&errand, args.reach.retry, (&node, &dial), display);
+    let (summary, took) = courier.run(session.session().clone()).await?;
+    report("received", &summary, took, (args.events(), context))
 }
 
-/// Reports the finished transfer.
-fn report(
+/// The errand of `receive`.
+struct Receiving<'a> {
+    args: &'a ReceiveArgs,
+    question: Question,
+}
+
+impl Errand for Receiving<'_> {
+    const COMMAND: &'static str = "receive";
+    const PEER: &'static str = "the sender";
+    const DIRECTION: Direction = Direction::In;
+
+    async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
+        let options = ReceiveOptions {
+            conflict: self.args.taken.conflict(),
+            consent: self.question.consent(),
+            max_size: self.args.max_size,
+            allow_hidden: self.args.hidden,
+            all_modes: self.args.modes,
+            ..ReceiveOptions::default()
+        };
+        anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await
+    }
+
+    fn to_stdout(&self) -> bool {
+        self.args.to_stdout()
+    }
+
+    fn is_asking(&self) -> bool {
+        self.question.is_open()
+    }
+
+    fn declined(&self) -> Failure {
+        self.question.declined()
+    }
+}
+
+/// Reports the finished transfer: what was `done`, such as "received".
+pub(super) fn report(
+    done: &str,
     summary: &Summary,
     elapsed: Duration,
-    (args, context): (&ReceiveArgs, &Context),
+    (events, context): (Option<Stream>, &Context),
 ) -> Result<(), Failure> {
-    if let Some(stream) = args.events() {
+    if let Some(stream) = events {
         for message in &summary.warnings {
             stream.json(&Event::Note { message })?;
         }
@@ -85,7 +113,7 @@ fn report(
         for warning in &summary.warnings {
             out::error(&format!("{}\n", printable(warning)));
         }
-        out::error(&format!("received {}\n", render::summary(summary, elapsed)));
+        out::error(&format!("{done} {}\n", render::summary(summary, elapsed)));
     }
     Ok(())
 }

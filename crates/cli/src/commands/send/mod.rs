@@ -129,15 +129,15 @@ pub enum Source {
     Paths(Vec<PathBuf>),
 }
 
-impl SendArgs {
-    /// The source of the offer.
+impl Source {
+    /// The source that these paths name.
     ///
     /// # Errors
     /// When `-` comes with other paths, `--name` without `-`, or the name is not a plain file name.
-    pub fn source(&self) -> Result<Source, Failure> {
-        let stdin = self.paths.iter().any(|path| path.as_os_str() == "-");
-        match &self.name {
-            _ if stdin && self.paths.len() > 1 => {
+    pub fn of(paths: &[PathBuf], name: Option<&str>) -> Result<Self, Failure> {
+        let stdin = paths.iter().any(|path| path.as_os_str() == "-");
+        match name {
+            _ if stdin && paths.len() > 1 => {
                 Err(Failure::usage("standard input cannot be offered together with files")
                     .hint("send `-` alone; a file that is called so is `./-`"))
             }
@@ -145,14 +145,12 @@ impl SendArgs {
                 Err(Failure::usage("files keep their own names: `--name` is for standard input")
                     .hint("leave `--name` out"))
             }
-            Some(name) => check_name(name).map(|()| Source::Stdin { name: name.clone() }),
-            None if stdin => Ok(Source::Stdin { name: "stdin".into() }),
-            None => Ok(Source::Paths(self.paths.clone())),
+            Some(name) => check_name(name).map(|()| Self::Stdin { name: name.to_owned() }),
+            None if stdin => Ok(Self::Stdin { name: "stdin".into() }),
+            None => Ok(Self::Paths(paths.to_owned())),
         }
     }
-}
 
-impl Source {
     /// The share to offer.
     ///
     /// # Errors
@@ -176,7 +174,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
 /// # Errors
 /// The cause, and advice for the user.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
-    let share = args.source()?.share()?;
+    let share = Source::of(&args.paths, args.name.as_deref())?.share()?;
     let share = if args.follow { share.following_links() } else { share };
     let share = match args.rate {
         Some(rate) => share.at_most(rate),
@@ -315,23 +313,27 @@ mod tests {
         assert_eq!(*line_to_paste("anabranch1x", false), "anabranch1x\n");
     }
 
+    fn source(args: &SendArgs) -> Result<Source, Failure> {
+        Source::of(&args.paths, args.name.as_deref())
+    }
+
     #[test]
     fn files_are_offered_under_their_own_names() {
         let args: SendArgs = parse(&["photos/"]).unwrap();
-        assert_eq!(args.source(), Ok(Source::Paths(vec!["photos/".into()])));
+        assert_eq!(source(&args), Ok(Source::Paths(vec!["photos/".into()])));
         assert_eq!(args.expires, Span::from_secs(86_400));
         let args: SendArgs = parse(&["a", "b", "--expires", "10m", "--once"]).unwrap();
-        assert_eq!(args.source(), Ok(Source::Paths(vec!["a".into(), "b".into()])));
+        assert_eq!(source(&args), Ok(Source::Paths(vec!["a".into(), "b".into()])));
         assert!(args.once);
-        assert!(parse::<SendArgs>(&["a", "--name", "b"]).unwrap().source().is_err());
+        assert!(source(&parse(&["a", "--name", "b"]).unwrap()).is_err());
     }
 
     #[test]
     fn standard_input_stands_alone_and_may_be_named() {
         let args: SendArgs = parse(&["-", "--name", "src.tar"]).unwrap();
-        assert_eq!(args.source(), Ok(Source::Stdin { name: "src.tar".into() }));
-        assert_eq!(parse::<SendArgs>(&["-"]).unwrap().source(), Ok(Source::Stdin { name: "stdin".into() }));
-        assert!(parse::<SendArgs>(&["-", "a"]).unwrap().source().is_err());
+        assert_eq!(source(&args), Ok(Source::Stdin { name: "src.tar".into() }));
+        assert_eq!(source(&parse(&["-"]).unwrap()), Ok(Source::Stdin { name: "stdin".into() }));
+        assert!(source(&parse(&["-", "a"]).unwrap()).is_err());
     }
 
     #[test]
@@ -344,7 +346,7 @@ mod tests {
     #[test]
     fn a_name_has_no_directories_in_it() {
         for name in ["", "..", "a/b", "/etc/passwd"] {
-            assert!(parse::<SendArgs>(&["-", "--name", name]).unwrap().source().is_err(), "{name}");
+            assert!(source(&parse(&["-", "--name", name]).unwrap()).is_err(), "{name}");
         }
     }
 

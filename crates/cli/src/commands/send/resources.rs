@@ -1,5 +1,7 @@
 //! The limits of this process: memory and open files.
 
+use std::time::{Duration, Instant};
+
 use anabranch_service::process::memory;
 
 /// Memory for receivers where the system sets no limit.
@@ -7,6 +9,8 @@ const MEMORY: usize = 64 << 20;
 /// Least memory, even below a lower limit.
 const LEAST_MEMORY: usize = 1 << 20;
 
+/// A receiver keeps its place for this long, however little it takes.
+const GRACE: Duration = Duration::from_secs(10);
 /// Memory of this process for each receiver that it admits. One that stalls holds about 160 KiB.
 const FOR_EACH_RECEIVER: u64 = 512 << 10;
 /// Bounds of the number of receivers at the same time.
@@ -15,6 +19,13 @@ const RECEIVERS: (u64, u64) = (16, 8_192);
 /// Most receivers at the same time: as many as this process has memory for.
 pub fn most_receivers() -> usize {
     receivers_within(memory::limit().unwrap_or(u64::MAX))
+}
+
+/// The receiver that gives its place to another: of those that came [`GRACE`] ago or earlier, the one with the fewest
+/// bytes. Each has a number, the time when it came, and its bytes.
+pub fn gives_way(receivers: impl Iterator<Item = (u64, Instant, u64)>) -> Option<u64> {
+    let old = receivers.filter(|(_, since, _)| since.elapsed() >= GRACE);
+    old.min_by_key(|(_, _, bytes)| *bytes).map(|(number, ..)| number)
 }
 
 fn receivers_within(allowed: u64) -> usize {

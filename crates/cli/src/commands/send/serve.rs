@@ -8,6 +8,7 @@ use anabranch_node::{Node, TicketShare};
 use anabranch_transfer::{Share, Summary};
 use tokio::task::JoinSet;
 
+use super::resources;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind};
 use crate::report::{Event, TransferReport};
@@ -20,8 +21,6 @@ use crate::ui::snapshot::{PathLine, ProgressSnapshot};
 
 /// The user is warned this long before the ticket expires, but not before three quarters of its life.
 const NOTICE: Duration = Duration::from_secs(60);
-/// A receiver keeps its place for this long, however little it takes.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// A share and the rules for serving it.
 pub struct Offer {
@@ -145,12 +144,9 @@ impl<'a> Server<'a> {
         if self.receivers.len() < self.offer.most {
             return Ok(true);
         }
-        let old = self.receivers.iter().filter(|(_, receiver)| receiver.since.elapsed() >= GRACE);
-        let Some(least) =
-            old.min_by_key(|(_, one)| one.gauge.counters().bytes_done).map(|(number, _)| *number)
-        else {
-            return Ok(false);
-        };
+        let all = self.receivers.iter();
+        let all = all.map(|(number, one)| (*number, one.since, one.gauge.counters().bytes_done));
+        let Some(least) = resources::gives_way(all) else { return Ok(false) };
         if let Some(receiver) = self.receivers.remove(&least) {
             receiver.carrier.refuse();
             self.note(&format!("{} took the least and makes room for another", receiver.name))?;

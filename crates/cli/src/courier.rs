@@ -1,4 +1,4 @@
-//! Fetches a share, over another session when the current one loses all its paths.
+//! Runs a transfer, over another session when the current one loses all its paths.
 //!
 //! Received data is on the disk, so a new session continues where the last one ended. Standard output, or a
 //! sender that reads its standard input, cannot repeat data: then the first loss ends the transfer.
@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use anabranch_net::Session;
 use anabranch_node::{Dial, Node};
-use anabranch_transfer::{ReceiveOptions, Snapshot, Summary, TransferError};
+use anabranch_transfer::{Snapshot, Summary, TransferError};
+use anabranch_wire::Span;
 
-use super::args::ReceiveArgs;
-use super::consent::Question;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind};
 use crate::interrupt;
@@ -19,10 +18,48 @@ use crate::ui::paths::Direction;
 use crate::ui::progress::Progress;
 use crate::ui::snapshot::ProgressSnapshot;
 
-/// One run of `anabranch receive`.
-pub struct Fetcher<'a> {
-    args: &'a ReceiveArgs,
-    question: Question,
+/// A transfer, which can be tried again.
+pub trait Errand {
+    /// The command that continues it.
+    const COMMAND: &'static str;
+    /// The other end.
+    const PEER: &'static str;
+    /// Which way the data go.
+    const DIRECTION: Direction;
+
+    /// Transfers over this session.
+    fn run(
+        &self,
+        carrier: &Carrier,
+        counters: &anabranch_transfer::Progress,
+    ) -> impl Future<Output = Result<Summary, TransferError>>;
+
+    /// True for data that go to standard output.
+    fn to_stdout(&self) -> bool {
+        false
+    }
+
+    /// True if the data are a stream that was read, so that no later attempt can send them.
+    fn is_spent(&self) -> bool {
+        false
+    }
+
+    /// True while the user is being asked, and nothing else should be drawn.
+    fn is_asking(&self) -> bool {
+        false
+    }
+
+    /// The failure when the user declined.
+    fn declined(&self) -> Failure {
+        stopped()
+    }
+}
+
+/// Runs one errand.
+pub struct Courier<'a, E> {
+    errand: &'a E,
+    /// How long to look for the other end after a loss.
+    retry: Span,
     node: &'a Node,
     dial: &'a Dial,
     display: Progress,
@@ -31,19 +68,14 @@ pub struct Fetcher<'a> {
     moved: u64,
 }
 
-impl<'a> Fetcher<'a> {
-    /// Prepares to fetch from the sender as `args` request.
+impl<'a, E: Errand> Courier<'a, E> {
+    /// Prepares to transfer with the node that is dialled.
     #[must_use]
-    pub fn new(
-        args: &'a ReceiveArgs,
-        question: Question,
-        (node, dial): (&'a Node, &'a Dial),
-        display: Progress,
-    ) -> Self {
-        Self { args, question, node, dial, display, start: Instant::now(), moved: 0 }
+    pub fn new(errand: &'a E, retry: Span, (node, dial): (&'a Node, &'a Dial), display: Progress) -> Self {
+        Self { errand, retry, node, dial, display, start: Instant::now(), moved: 0 }
     }
 
-    /// Fetches over `session`, and over further sessions after losses.
+    /// Transfers over `session`, and over further sessions after losses.
     ///
     /// # Errors
     /// The cause, and advice for the user.
@@ -51,7 +83,7 @@ impl<'a> Fetcher<'a> {
         let mut carrier = Carrier::new(session);
         loop {
             let counters = anabranch_transfer::Progress::new();
-            let outcome = self.fetch_over(&carrier, &counters).await;
+            let outcome = self.transfer_over(&carrier, &counters).await;
             let counters = counters.snapshot();
             match outcome {
                 Ok(summary) => {
@@ -73,38 +105,31 @@ impl<'a> Fetcher<'a> {
     }
 
     fn may_go_on(&self, failure: &Failure, counters: &Snapshot) -> bool {
-        let repeatable = !self.args.to_stdout() && !counters.is_stream;
-        failure.kind == Kind::Unreachable && repeatable && !self.args.retry.is_zero()
+        let repeatable = !self.errand.to_stdout() && !self.errand.is_spent() && !counters.is_stream;
+        failure.kind == Kind::Unreachable && repeatable && !self.retry.is_zero()
     }
 
-    async fn fetch_over(
+    async fn transfer_over(
         &mut self,
         carrier: &Carrier,
         counters: &anabranch_transfer::Progress,
     ) -> Result<Summary, Failure> {
-        let options = ReceiveOptions {
-            conflict: self.args.conflict(),
-            consent: self.question.consent(),
-            max_size: self.args.max_size,
-            allow_hidden: self.args.hidden,
-            all_modes: self.args.modes,
-            ..ReceiveOptions::default()
-        };
-        let mut gauge = carrier.gauge(Direction::In, counters);
-        let (to_stdout, moved) = (self.args.to_stdout(), self.moved);
-        let so_far = || SoFar { counters: counters.snapshot(), to_stdout, moved };
+        let errand = self.errand;
+        let mut gauge = carrier.gauge(E::DIRECTION, counters);
+        let moved = self.moved;
+        let so_far = || SoFar { counters: counters.snapshot(), moved, ..SoFar::of(errand) };
         let outcome = tokio::select! {
             biased;
             () = interrupt::requested() => {
                 carrier.interrupt();
                 Err(so_far().stopped())
             }
-            outcome = anabranch_transfer::receive(carrier, self.args.target(), &options, counters) => match outcome {
+            outcome = errand.run(carrier, counters) => match outcome {
                 Ok(summary) => Ok(summary),
-                Err(TransferError::Declined) => Err(self.question.declined()),
+                Err(TransferError::Declined) => Err(errand.declined()),
                 Err(error) => Err(explain(carrier, error, &so_far()).await),
             },
-            gone = show(&mut gauge, &mut self.display, (self.start, &self.question)) => Err(gone),
+            gone = show(&mut gauge, &mut self.display, self.start, || errand.is_asking()) => Err(gone),
         };
         let last = gauge.snapshot(carrier::since(self.start));
         if outcome.is_ok() || last.bytes_done > 0 {
@@ -113,16 +138,17 @@ impl<'a> Fetcher<'a> {
         outcome
     }
 
-    /// Reports the loss and dials the sender again.
+    /// Reports the loss and dials the other end again.
     async fn reach_again(&mut self, lost: Failure, counters: &Snapshot) -> Result<Session, Failure> {
-        let patience = human::seconds(self.args.retry.as_secs_f64());
-        let note = format!("{}; looking for the sender again for {patience}", lost.message);
+        let patience = human::seconds(self.retry.as_secs_f64());
+        let peer = E::PEER;
+        let note = format!("{}; looking for {peer} again for {patience}", lost.message);
         self.display.note(&note).map_err(|error| Failure::unheard(&error))?;
-        let limit = Duration::from_nanos(self.args.retry.as_nanos());
+        let limit = Duration::from_nanos(self.retry.as_nanos());
         let reached = tokio::select! {
             biased;
             () = interrupt::requested() => {
-                let so_far = SoFar { counters: counters.clone(), to_stdout: false, moved: self.moved };
+                let so_far = SoFar { counters: counters.clone(), moved: self.moved, ..SoFar::of(self.errand) };
                 return Err(so_far.stopped());
             }
             reached = self.node.redial(self.dial, Some(limit)) => reached.map_err(Failure::from),
@@ -130,21 +156,26 @@ impl<'a> Fetcher<'a> {
         };
         let reached = reached.map_err(|failure| match failure.kind {
             Kind::Unreachable => {
-                lost.detail(format!("the sender was not found again within {patience}: {}", failure.message))
+                lost.detail(format!("{peer} was not found again within {patience}: {}", failure.message))
             }
             _ => failure,
         })?;
-        self.display.note("the sender is there again").map_err(|error| Failure::unheard(&error))?;
+        self.display.note(&format!("{peer} is there again")).map_err(|error| Failure::unheard(&error))?;
         Ok(reached.session().clone())
     }
 }
 
 /// Redraws until the display cannot be written any more.
-async fn show(gauge: &mut Gauge, display: &mut Progress, (start, question): (Instant, &Question)) -> Failure {
-    redraw(display, || (!question.is_open()).then(|| gauge.snapshot(carrier::since(start)))).await
+async fn show(
+    gauge: &mut Gauge,
+    display: &mut Progress,
+    start: Instant,
+    is_asking: impl Fn() -> bool,
+) -> Failure {
+    redraw(display, || (!is_asking()).then(|| gauge.snapshot(carrier::since(start)))).await
 }
 
-/// Shows the state of the transfer while the sender is dialled.
+/// Shows the state of the transfer while the other end is dialled.
 async fn show_waiting(counters: &Snapshot, display: &mut Progress, start: Instant) -> Failure {
     let snapshot = || ProgressSnapshot {
         elapsed: carrier::since(start),
@@ -182,6 +213,8 @@ async fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Fai
 
 /// The progress of a transfer that failed.
 struct SoFar {
+    command: &'static str,
+    direction: Direction,
     counters: Snapshot,
     to_stdout: bool,
     /// Bytes that earlier sessions moved.
@@ -189,37 +222,50 @@ struct SoFar {
 }
 
 impl SoFar {
+    /// Nothing of this errand yet.
+    fn of<E: Errand>(errand: &E) -> Self {
+        let (counters, to_stdout) = (Snapshot::default(), errand.to_stdout());
+        Self { command: E::COMMAND, direction: E::DIRECTION, counters, to_stdout, moved: 0 }
+    }
+
     /// The failure when the user stops the command.
     fn stopped(&self) -> Failure {
         let done = human::bytes(self.counters.bytes_done);
-        let here = match carrier::bytes_total(&self.counters) {
-            Some(total) => format!("{done} of {} are here", human::bytes(total)),
-            None => format!("{done} are here"),
+        let place = if self.direction == Direction::In { "here" } else { "sent" };
+        let so_far = match carrier::bytes_total(&self.counters) {
+            Some(total) => format!("{done} of {} are {place}", human::bytes(total)),
+            None => format!("{done} are {place}"),
         };
-        Failure::new(Kind::Interrupted, here).hint(self.what_now())
+        Failure::new(Kind::Interrupted, so_far).hint(self.what_now())
     }
 
     /// Advice after a transfer that broke off.
-    fn what_now(&self) -> &'static str {
+    fn what_now(&self) -> String {
+        let command = self.command;
         match (self.counters.is_stream, self.to_stdout) {
-            (true, _) => {
-                "nothing is kept, and the sender's standard input can be received only once: \
-                 start `anabranch send` again there, with all of it"
+            (true, _) if self.direction == Direction::Out => {
+                "nothing is kept of standard input: start again, with all of it".into()
             }
+            (true, _) => "nothing is kept, and the sender's standard input can be received only once: \
+                 start `anabranch send` again there, with all of it"
+                .into(),
             (false, true) => {
                 "standard output may have got a part of it: run the same command again to get all of it"
+                    .into()
             }
             (false, false) if self.counters.bytes_done + self.moved == 0 => {
-                "nothing arrived this time: run `anabranch receive` again"
+                format!("nothing was moved this time: run `anabranch {command}` again")
             }
-            (false, false) => "what has arrived is kept: run `anabranch receive` again to go on from there",
+            (false, false) => {
+                format!("what has arrived is kept: run `anabranch {command}` again to go on from there")
+            }
         }
     }
 }
 
 /// The failure when the user stops the command before data arrives.
 pub fn stopped() -> Failure {
-    Failure::new(Kind::Interrupted, "nothing was received")
+    Failure::new(Kind::Interrupted, "nothing was transferred")
 }
 
 #[cfg(test)]
@@ -230,9 +276,12 @@ mod tests {
     fn data_are_said_to_be_kept_only_where_some_arrived_and_stay() {
         let hint = |bytes_done, moved, (is_stream, to_stdout)| {
             let counters = Snapshot { bytes_done, is_stream, ..Snapshot::default() };
-            SoFar { counters, to_stdout, moved }.what_now()
+            let (command, direction) = ("receive", Direction::In);
+            SoFar { command, direction, counters, to_stdout, moved }.what_now()
         };
-        assert!(hint(0, 0, (false, false)).starts_with("nothing arrived this time: run `anabranch receive`"));
+        assert!(
+            hint(0, 0, (false, false)).starts_with("nothing was moved this time: run `anabranch receive`")
+        );
         assert!(hint(1, 0, (false, false)).starts_with("what has arrived is kept"));
         assert!(hint(0, 1, (false, false)).starts_with("what has arrived is kept"));
         assert!(hint(1, 1, (true, false)).starts_with("nothing is kept"));

@@ -1,0 +1,247 @@
+//! The tickets and keys of a server, and their rights.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anabranch_net::{PublicKey, Session};
+use anabranch_node::{Access, TicketShare};
+use anabranch_transfer::{Rights, Visitor};
+
+use super::ServeArgs;
+use crate::commands::ticket;
+use crate::errors::Failure;
+use crate::ticket_store::TicketStore;
+
+/// The ticket's name by default, if the name of the first folder does not fit.
+const TICKET: &str = "serve";
+
+/// The rights, as users write them.
+pub const NAMES: [&str; 3] = ["read", "write", "drop"];
+
+/// The rights of a ticket or a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RightsWord {
+    /// List and get.
+    Read,
+    /// List, get, put and remove.
+    Write,
+    /// Put, and nothing else.
+    Drop,
+}
+
+impl RightsWord {
+    /// The word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        NAMES[self as usize]
+    }
+}
+
+/// A word that names no rights.
+#[derive(Clone, Debug)]
+pub struct UnknownRights(String);
+
+impl fmt::Display for UnknownRights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` names no rights; write read, write or drop", self.0)
+    }
+}
+
+impl std::error::Error for UnknownRights {}
+
+impl FromStr for RightsWord {
+    type Err = UnknownRights;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRights> {
+        match text {
+            "read" => Ok(Self::Read),
+            "write" => Ok(Self::Write),
+            "drop" => Ok(Self::Drop),
+            _ => Err(UnknownRights(text.to_owned())),
+        }
+    }
+}
+
+impl From<RightsWord> for Rights {
+    fn from(word: RightsWord) -> Self {
+        match word {
+            RightsWord::Read => Self::Read,
+            RightsWord::Write => Self::Write,
+            RightsWord::Drop => Self::Drop,
+        }
+    }
+}
+
+/// A ticket as users write it: NAME or NAME=RIGHTS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketWord {
+    name: String,
+    rights: Option<RightsWord>,
+}
+
+impl FromStr for TicketWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, rights) = split(text)?;
+        Ok(Self { name: ticket::name(name)?, rights })
+    }
+}
+
+/// A client as users write it: KEY or KEY=RIGHTS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientWord {
+    key: PublicKey,
+    rights: Option<RightsWord>,
+}
+
+impl FromStr for ClientWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, rights) = split(text)?;
+        let key =
+            key.parse().map_err(|_| format!("`{key}` is not a key; `anabranch keys show` prints one"))?;
+        Ok(Self { key, rights })
+    }
+}
+
+fn split(text: &str) -> Result<(&str, Option<RightsWord>), String> {
+    match text.split_once('=') {
+        None => Ok((text, None)),
+        Some((word, rights)) => {
+            let rights = rights.parse().map_err(|error: UnknownRights| error.to_string())?;
+            Ok((word, Some(rights)))
+        }
+    }
+}
+
+/// A ticket of the server.
+#[derive(Clone, Debug)]
+pub struct Door {
+    pub name: String,
+    pub rights: RightsWord,
+    pub share: TicketShare,
+}
+
+/// All tickets and keys.
+#[derive(Clone, Debug)]
+pub struct Doors {
+    access: Access,
+    tickets: Vec<Door>,
+    keys: BTreeMap<PublicKey, RightsWord>,
+    store: TicketStore,
+}
+
+impl Doors {
+    /// The tickets and keys that the user named, for these folders.
+    ///
+    /// # Errors
+    /// When a ticket cannot be kept in the store.
+    pub fn open(args: &ServeArgs, folders: &[PathBuf], store: TicketStore) -> Result<Self, Failure> {
+        let usual = folders.first().and_then(|folder| ticket::name(folder.file_name()?.to_str()?).ok());
+        let usual = TicketWord { name: usual.unwrap_or_else(|| TICKET.into()), rights: None };
+        let named = match (&args.tickets[..], args.no_ticket) {
+            (_, true) => &[][..],
+            ([], false) => std::slice::from_ref(&usual),
+            (named, false) => named,
+        };
+        let ticket = |word: &TicketWord| {
+            let rights = word.rights.unwrap_or(args.rights);
+            let share = store.open(&word.name, rights.name(), folders)?;
+            Ok(Door { name: word.name.clone(), rights, share })
+        };
+        let tickets = named.iter().map(ticket).collect::<Result<Vec<Door>, Failure>>()?;
+        let keys = args.clients.iter().map(|client| (client.key, client.rights.unwrap_or(args.rights)));
+        let keys: BTreeMap<_, _> = keys.collect();
+        let access = Access::by_keys(keys.keys().copied());
+        tickets.iter().for_each(|ticket| access.allow_share(ticket.share.clone()));
+        Ok(Self { access, tickets, keys, store })
+    }
+
+    /// The access control of the node.
+    pub fn access(&self) -> Access {
+        self.access.clone()
+    }
+
+    /// The tickets.
+    pub fn tickets(&self) -> &[Door] {
+        &self.tickets
+    }
+
+    /// True if any client may change something in the folders.
+    pub fn let_write(&self) -> bool {
+        let all = self.tickets.iter().map(|ticket| ticket.rights).chain(self.keys.values().copied());
+        all.into_iter().any(|rights| rights != RightsWord::Read)
+    }
+
+    /// Closes the doors of tickets that were revoked, and returns those tickets.
+    pub fn close_revoked(&mut self) -> Vec<Door> {
+        let store = &self.store;
+        let (open, revoked): (Vec<_>, Vec<_>) =
+            self.tickets.drain(..).partition(|ticket| store.has(&ticket.name, ticket.share.id));
+        self.tickets = open;
+        revoked.iter().for_each(|ticket| self.access.remove_share(ticket.share.id));
+        revoked
+    }
+
+    /// The client at the other end of a session; `None` if its ticket or key opens nothing.
+    pub fn visitor(&self, session: &Session) -> Option<Visitor> {
+        let rights = match session.share() {
+            Some(share) => self.tickets.iter().find(|ticket| ticket.share.id == share)?.rights,
+            None => *self.keys.get(&session.peer())?,
+        };
+        Some(Visitor { rights: rights.into(), name: session.peer().to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::NodeKey;
+
+    use super::*;
+    use crate::commands::test::parse;
+
+    fn open(words: &[&str], directory: &std::path::Path) -> Doors {
+        let args: ServeArgs = parse(words).unwrap();
+        Doors::open(&args, &["/srv/my pub".into()], TicketStore::at(directory)).unwrap()
+    }
+
+    #[test]
+    fn tickets_and_keys_have_the_rights_that_they_are_given_or_the_usual_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let client = NodeKey::from_random([1; 32]).public();
+        let listed = format!("{client}=write");
+        let words = ["a", "--rights", "drop", "--ticket", "x", "--ticket", "y=read", "--client", &listed];
+        let doors = open(&words, directory.path());
+        let rights: Vec<_> = doors.tickets().iter().map(|door| (&*door.name, door.rights)).collect();
+        assert_eq!(rights, [("x", RightsWord::Drop), ("y", RightsWord::Read)]);
+        assert!(doors.keys[&client] == RightsWord::Write && doors.let_write());
+        assert_ne!(doors.tickets[0].share.id, doors.tickets[1].share.id);
+        for words in [["a", "--ticket", "../x"], ["a", "--ticket", "x=all"], ["a", "--client", "ab1x"]] {
+            assert!(parse::<ServeArgs>(&words).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_ticket_only_listed_keys_come_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let client = NodeKey::from_random([1; 32]).public().to_string();
+        let doors = open(&["a", "--no-ticket", "--client", &client], directory.path());
+        assert!(doors.tickets().is_empty() && !doors.let_write());
+        assert!(parse::<ServeArgs>(&["a", "--no-ticket"]).is_err(), "no one could come");
+    }
+
+    #[test]
+    fn a_revoked_ticket_opens_nothing_and_the_others_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut doors = open(&["a", "--ticket", "x", "--ticket", "y"], directory.path());
+        assert!(doors.close_revoked().is_empty());
+        TicketStore::at(directory.path()).revoke("x").unwrap();
+        assert_eq!(doors.close_revoked()[0].name, "x");
+        assert_eq!(doors.tickets()[0].name, "y");
+        assert_eq!(open(&["a"], directory.path()).tickets()[0].name, TICKET, "the folder's name has a space");
+    }
+}

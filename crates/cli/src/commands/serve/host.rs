@@ -1,0 +1,216 @@
+//! Serves all clients, each in its own task, and reports what they did.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anabranch_net::{PublicKey, Session, ShareId};
+use anabranch_node::Node;
+use anabranch_transfer::{Folders, Progress, Served, Task, Visitor};
+use tokio::task::JoinSet;
+
+use super::access::Doors;
+use crate::carrier::Carrier;
+use crate::commands::send::resources;
+use crate::errors::{Failure, printable};
+use crate::report::TransferReport;
+use crate::ui::out::{self, Stream};
+use crate::ui::render;
+
+/// Most sessions of one key at the same time.
+const MOST_OF_A_KEY: usize = 16;
+
+/// How often the server looks for revoked tickets.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How events are reported.
+#[derive(Clone, Copy, Debug)]
+pub struct Telling {
+    pub json: bool,
+    pub quiet: bool,
+}
+
+/// The bytes that a client has moved: in finished requests, and in the current one.
+#[derive(Clone, Debug, Default)]
+struct Moved(Arc<Mutex<(u64, Progress)>>);
+
+impl Moved {
+    /// Counters for the next request.
+    fn next(&self) -> Progress {
+        let mut moved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.0 += moved.1.snapshot().bytes_done;
+        moved.1 = Progress::new();
+        moved.1.clone()
+    }
+
+    fn bytes(&self) -> u64 {
+        let moved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.0 + moved.1.snapshot().bytes_done
+    }
+}
+
+/// A client with a session.
+struct Client {
+    key: PublicKey,
+    /// The ticket that opened the session.
+    share: Option<ShareId>,
+    since: Instant,
+    moved: Moved,
+    carrier: Carrier,
+}
+
+/// Serves folders on one node.
+pub struct Host<'a> {
+    node: &'a Node,
+    folders: Folders,
+    doors: Doors,
+    how: Telling,
+    tasks: JoinSet<u64>,
+    /// The clients by order of arrival.
+    clients: BTreeMap<u64, Client>,
+    arrived: u64,
+}
+
+impl<'a> Host<'a> {
+    /// Prepares to serve the folders to those that the doors let in.
+    pub fn new(node: &'a Node, (folders, doors): (Folders, Doors), how: Telling) -> Self {
+        let (tasks, clients) = (JoinSet::new(), BTreeMap::new());
+        Self { node, folders, doors, how, tasks, clients, arrived: 0 }
+    }
+
+    /// Serves until `stop` completes.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        tokio::pin!(stop);
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                Some(done) = self.tasks.join_next() => {
+                    if let Ok(number) = done {
+                        self.clients.remove(&number);
+                    }
+                }
+                Some(session) = self.node.accept() => self.start(session.session().clone()),
+                _ = look.tick() => self.close_revoked(),
+            }
+        }
+        self.clients.values().for_each(|client| client.carrier.interrupt());
+    }
+
+    /// Ends the sessions of tickets that were revoked.
+    fn close_revoked(&mut self) {
+        for door in self.doors.close_revoked() {
+            let opened = self.clients.values().filter(|client| client.share == Some(door.share.id));
+            opened.for_each(|client| client.carrier.revoke());
+            if !self.how.quiet && !self.how.json {
+                out::error(&format!("the ticket `{}` was revoked\n", door.name));
+            }
+        }
+    }
+
+    /// Looks whether the earlier sessions of a key are alive. A client that was killed would otherwise keep the files that
+    /// it was putting from the same client when it starts again.
+    fn check_earlier(&self, key: PublicKey) {
+        for client in self.clients.values().filter(|client| client.key == key) {
+            let carrier = client.carrier.clone();
+            tokio::spawn(async move {
+                if !carrier.is_answering().await {
+                    carrier.replace();
+                }
+            });
+        }
+    }
+
+    /// True when there is a place for another session of this key. With many of them, the oldest makes room.
+    fn has_room(&mut self, key: PublicKey) -> bool {
+        let of_the_key: Vec<u64> =
+            self.clients.iter().filter(|(_, client)| client.key == key).map(|(number, _)| *number).collect();
+        if of_the_key.len() >= MOST_OF_A_KEY
+            && let Some(client) = self.clients.remove(&of_the_key[0])
+        {
+            client.carrier.refuse();
+        }
+        if self.clients.len() < resources::most_receivers() {
+            return true;
+        }
+        let all = self.clients.iter();
+        let all = all.map(|(number, client)| (*number, client.since, client.moved.bytes()));
+        let Some(least) = resources::gives_way(all) else { return false };
+        if let Some(client) = self.clients.remove(&least) {
+            client.carrier.refuse();
+        }
+        true
+    }
+
+    fn start(&mut self, session: Session) {
+        let (key, share, visitor) = (session.peer(), session.share(), self.doors.visitor(&session));
+        let carrier = Carrier::new(session);
+        let Some(visitor) = visitor else { return carrier.revoke() };
+        if !self.has_room(key) {
+            return carrier.refuse();
+        }
+        self.check_earlier(key);
+        let (number, moved) = (self.arrived, Moved::default());
+        self.arrived += 1;
+        let (since, held) = (Instant::now(), carrier.clone());
+        let client = Client { key, share, since, moved: moved.clone(), carrier: held };
+        self.clients.insert(number, client);
+        let (folders, how) = (self.folders.clone(), self.how);
+        self.tasks.spawn(async move {
+            attend(&folders, &carrier, &visitor, (&moved, how)).await;
+            // The farewell goes on in the background.
+            tokio::spawn(async move { carrier.close().await });
+            number
+        });
+    }
+}
+
+/// Answers a client's requests, one after the other.
+async fn attend(folders: &Folders, carrier: &Carrier, visitor: &Visitor, (moved, how): (&Moved, Telling)) {
+    let name = carrier.peer_name();
+    loop {
+        let (start, counters) = (Instant::now(), moved.next());
+        let Some(served) = folders.serve(carrier, visitor, &counters).await else { return };
+        let failed = served.outcome.is_err();
+        tell(&name, visitor, (served, start.elapsed()), how);
+        if failed && counters.snapshot().bytes_done == 0 {
+            // A refused client needs another session.
+            return;
+        }
+    }
+}
+
+fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: Telling) {
+    let (verb, paths) = match served.task {
+        Task::List(path) => ("ls", path),
+        Task::Get(paths) => ("get", paths.join(" ")),
+        Task::Put(to) => ("put", to),
+    };
+    let outcome = served.outcome.map_err(Failure::from);
+    if how.json {
+        let mut event = serde_json::json!({
+            "event": "served", "client": name, "key": visitor.name, "request": verb, "paths": paths,
+        });
+        match &outcome {
+            Ok(summary) => event["done"] = serde_json::json!(TransferReport::new(summary, took)),
+            Err(failure) => event["error"] = serde_json::json!(failure),
+        }
+        // The reader of the events may be gone; the server goes on.
+        let _ = Stream::Stdout.json(&event);
+        return;
+    }
+    if how.quiet {
+        return;
+    }
+    let what = format!("{verb} {}", printable(&paths));
+    let line = match outcome {
+        Ok(_) if verb == "ls" => format!("{name}: {what}"),
+        Ok(summary) => format!("{name}: {what}: {}", render::summary(&summary, took)),
+        Err(failure) => {
+            let said = failure.said.map_or_else(String::new, |said| format!(", saying \"{said}\""));
+            format!("{name}: {what} failed: {}{said}", failure.message)
+        }
+    };
+    out::error(&format!("{line}\n"));
+}

@@ -1,0 +1,206 @@
+//! `anabranch serve`: a standing server of folders.
+//!
+//! [`host`] serves the clients, [`access`] tells what each may do.
+
+mod access;
+mod host;
+
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+use anabranch_node::{RelayRoute, Threads, keyfile};
+use anabranch_service::process::sandbox::Sandbox;
+use anabranch_transfer::Folders;
+use anabranch_wire::Span;
+use clap::Args;
+
+use super::send::{outside, resources};
+use crate::capture::{Capture, CaptureOptions};
+use crate::commands::bench::Tuning;
+use crate::commands::service;
+use crate::context::{Context, OUTPUT};
+use crate::control::ControlOption;
+use crate::errors::Failure;
+use crate::path_rules::PathOptions;
+use crate::relays::ControllerOptions;
+use crate::ticket_store::TicketStore;
+use crate::ui::out::{self, Stream};
+use crate::values::{self, HostPort};
+use access::{ClientWord, Doors, RightsWord, TicketWord};
+use host::Host;
+
+/// UDP port of a server.
+const PORT: u16 = 4437;
+/// A client that is silent on every path for this long is dropped, unless it asks for less.
+const PATIENCE: Span = Span::from_secs(60);
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch serve ~/pub                       prints a ticket; `anabranch get TICKET` fetches
+  anabranch serve ~/pub --client ab1...=write
+                                              also for this key, without a ticket
+  anabranch serve ~/inbox --rights drop --quota 10GB
+                                              a drop box
+  anabranch serve ~/pub --address home.example.org:4437
+                                              behind a router that forwards UDP port 4437 to this machine";
+
+/// Serve folders to keys and tickets
+///
+/// It prints a ticket for `anabranch ls`, `get`, `put` and `sync`, which stays good when the server is started again, until
+/// `anabranch ticket revoke` ends it. Everything is encrypted, and every byte is verified at the other end.
+///
+/// Rights are read (ls, get), write (also put, replace and remove) or drop: put into a directory of the client's own, and
+/// nothing else. No link leads out of a folder.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// Folders to serve, each under its own name
+    #[arg(required = true, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub folders: Vec<PathBuf>,
+    /// Rights of tickets and keys that are given without
+    #[arg(long, value_name = "RIGHTS", default_value = "read", value_parser = values::one_of::<RightsWord>(access::NAMES))]
+    pub rights: RightsWord,
+    /// Name of a ticket, and its rights; may be repeated [default: the name of the first folder]
+    #[arg(long = "ticket", value_name = "NAME[=RIGHTS]")]
+    pub tickets: Vec<TicketWord>,
+    /// A client that needs no ticket; may be repeated
+    #[arg(long = "client", value_name = "KEY[=RIGHTS]")]
+    pub clients: Vec<ClientWord>,
+    /// Let in only clients listed with `--client`
+    #[arg(long, requires = "clients", conflicts_with = "tickets")]
+    pub no_ticket: bool,
+    /// Most that the folders may hold together, such as `50GB`; each name counts as 4 KiB at least [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Bounds")]
+    pub quota: Option<u64>,
+    /// Highest rate to all clients together, such as `20Mbit/s` [default: no limit]
+    #[arg(long, value_name = "RATE", value_parser = values::rate, help_heading = "Bounds")]
+    pub rate: Option<NonZeroU64>,
+    /// Most memory for data that clients have yet to take [default: 64MB, or a quarter of this command's limit]
+    #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Bounds")]
+    pub memory: Option<u64>,
+    /// UDP port to listen on; 0 for any free one
+    #[arg(long, value_name = "PORT", default_value_t = PORT, help_heading = "Network")]
+    #[arg(value_parser = values::whole(0..=u16::MAX))]
+    pub port: u16,
+    /// Where clients reach this machine from outside, named first in the ticket; may be repeated
+    #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
+    pub addresses: Vec<HostPort>,
+    /// Key file [default: the usual one, created if missing]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
+    #[arg(help_heading = "Network")]
+    pub key: Option<PathBuf>,
+    /// A relay through which others reach this machine, whose key it lists; may be repeated
+    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
+    pub relays: Vec<RelayRoute>,
+    /// Controllers that grant the use of more relays.
+    #[command(flatten)]
+    pub granted: ControllerOptions,
+    /// Scheduler and congestion control.
+    #[command(flatten)]
+    pub tuning: Tuning,
+    /// Rules for paths.
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
+    /// The socket for changes of paths.
+    #[command(flatten)]
+    pub running: ControlOption,
+    /// Captures.
+    #[command(flatten)]
+    pub capture: CaptureOptions,
+    /// One JSON event a line instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+/// Serves until the user stops the command.
+///
+/// # Errors
+/// The cause, and advice for the user.
+pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
+    let folders = Folders::open(&args.folders)?;
+    let memory = args
+        .memory
+        .map_or_else(resources::memory_for_receivers, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let folders = folders.with(|share| {
+        let share = share.within_memory(memory);
+        match args.rate {
+            Some(rate) => share.at_most(rate),
+            None => share,
+        }
+    });
+    let folders = match args.quota {
+        Some(most) => folders.hold_at_most(most),
+        None => folders,
+    };
+    resources::allow_many_files();
+    let capture = args.capture.start()?;
+    let file = args.key.clone().map_or_else(keyfile::default_path, Ok)?;
+    let key = keyfile::load_or_create(&file)?;
+    let doors = Doors::open(args, &folders.directories(), TicketStore::of_user()?)?;
+    // Grants are kept next to the key.
+    let writes = [service::directory_of(&file)].into_iter().chain(args.paths_wanted.caps_directory()?);
+    let control = args.running.control.as_deref().map(service::directory_of);
+    let served = if doors.let_write() { folders.directories() } else { Vec::new() };
+    service::enter(&Sandbox::writing(writes.chain(control).chain(served)));
+    let runtime = Threads::start()?;
+    let outcome = runtime.block_on(serve(args, key, (&capture, folders, doors), *context));
+    runtime.shutdown_background();
+    outcome.and(capture.finish())
+}
+
+async fn serve(
+    args: &ServeArgs,
+    key: anabranch_net::NodeKey,
+    (capture, folders, doors): (&Capture, Folders, Doors),
+    context: Context,
+) -> Result<(), Failure> {
+    let stop = crate::interrupt::requested();
+    let node = args.granted.node().key(key).relays(args.relays.clone()).port(args.port);
+    let node = node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.paths_wanted.rules()?);
+    let node = node.access(doors.access()).control(args.running.control.clone());
+    let node = node.tap(capture.tap()).start().await?;
+    let port = node.addresses().first().map_or(0, SocketAddr::port);
+    let outside = outside(&args.addresses, port).await?;
+    // They keep the node at its relays.
+    let mut invitations = Vec::new();
+    for ticket in doors.tickets() {
+        invitations.push(node.invite(&ticket.share, &outside).await?);
+        let text = invitations.last().map(|invitation| invitation.ticket.to_text());
+        announce(&ticket.name, ticket.rights, (&text.unwrap_or_default(), args.json), context);
+    }
+    if args.no_ticket
+        && let Some(address) = outside.iter().copied().chain(node.addresses()).next()
+    {
+        announce("", args.rights, (&format!("{}@{address}", node.id()), args.json), context);
+    }
+    let how = host::Telling { json: args.json, quiet: context.quiet };
+    Host::new(&node, (folders, doors), how).run(stop).await;
+    node.close().await;
+    Ok(())
+}
+
+/// Prints the line for clients.
+fn announce(name: &str, rights: RightsWord, (word, json): (&str, bool), context: Context) {
+    if json {
+        let event = serde_json::json!({
+            "event": "ready", "ticket": name, "rights": rights.name(), "server": word,
+        });
+        // A reader that is gone has what it wanted.
+        let _ = Stream::Stdout.json(&event);
+        return;
+    }
+    let may = match rights {
+        RightsWord::Read => "ls, get",
+        RightsWord::Write => "ls, get, put, sync",
+        RightsWord::Drop => "put",
+    };
+    if !context.quiet {
+        let of = if name.is_empty() { String::new() } else { format!("ticket `{name}`: ") };
+        out::error(&format!("{of}{}; `anabranch {may}` on other machines with\n\n", rights.name()));
+    }
+    let _ = out::print(&format!("{word}\n"));
+    if !context.quiet {
+        out::error("\nkeep a ticket as you would a password; Ctrl-C ends the server\n");
+    }
+}

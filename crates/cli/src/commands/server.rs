@@ -1,0 +1,119 @@
+//! The part that `ls`, `get`, `put` and `sync` share: which server, and the session with it.
+
+use std::path::{Path, PathBuf};
+
+use anabranch_node::{Dial, Node, NodeSession, RelayRoute, keyfile};
+use clap::Args;
+
+use crate::capture::Capture;
+use crate::errors::Failure;
+use crate::node_word::{NodeWord, TICKET_PREFIX, looks_like_node};
+use crate::reach::Reach;
+use crate::relays::ControllerOptions;
+use crate::values;
+
+/// The server, and paths.
+#[derive(Args, Debug)]
+pub struct ServerArgs {
+    /// The server's ticket, or KEY@ADDRESS:PORT; `-` for standard input, `@FILE` for a file [env: ANABRANCH_TICKET]
+    #[arg(value_name = "SERVER", required_unless_present = "server_variable")]
+    pub first: Option<PathBuf>,
+    /// The ticket, from the environment.
+    #[arg(long = "ticket-variable", id = "server_variable", hide = true, env = values::TICKET_VARIABLE)]
+    #[arg(hide_env_values = true, help = "The ticket, from the environment")]
+    pub variable: Option<String>,
+    /// Key file [default: the usual one, created if missing]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
+    #[arg(help_heading = "Network")]
+    pub key: Option<PathBuf>,
+    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
+    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
+    pub relays: Vec<RelayRoute>,
+    /// Controllers that grant the use of more relays.
+    #[command(flatten)]
+    pub granted: ControllerOptions,
+    /// The network.
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+impl ServerArgs {
+    /// The server, and the first word if that is a path because the environment names the server.
+    ///
+    /// # Errors
+    /// When the word is neither a ticket nor a key with addresses.
+    pub fn server(&self) -> Result<(NodeWord, Option<&Path>), Failure> {
+        let (word, path) = self.words();
+        let server = word.parse().map_err(|error: String| {
+            Failure::usage(error).hint("copy the ticket that `anabranch serve` printed on the other machine")
+        })?;
+        Ok((server, path))
+    }
+
+    /// The word for the server, and the first word if that is a path.
+    #[must_use]
+    pub fn words(&self) -> (&str, Option<&Path>) {
+        let first = self.first.as_deref();
+        let is_node = first.and_then(Path::to_str).is_some_and(looks_like_node);
+        match (&self.variable, first) {
+            (Some(variable), first) if !is_node => (variable, first),
+            (_, first) => (first.and_then(Path::to_str).unwrap_or_default(), None),
+        }
+    }
+
+    /// The ticket in the first word, which the program then hides from the list of processes.
+    #[must_use]
+    pub fn ticket_word(&self) -> Option<&str> {
+        self.first.as_deref().and_then(Path::to_str).filter(|word| word.starts_with(TICKET_PREFIX))
+    }
+
+    /// A node with this machine's key, by which servers tell their clients apart, and the session with the server.
+    ///
+    /// # Errors
+    /// When the key cannot be used, or the server is not reached.
+    pub async fn connect(&self, capture: &Capture, server: &NodeWord) -> Result<Connected, Failure> {
+        let key = match &self.key {
+            Some(file) => keyfile::load(file)?,
+            None => keyfile::load_or_create(&keyfile::default_path()?)?,
+        };
+        let node = self.reach.node(self.granted.node(), capture)?;
+        let node = node.key(key).relays(self.relays.clone()).start().await?;
+        let (session, dial) = self.reach.dial(&node, server.dial().await?).await?;
+        Ok(Connected { node, session, dial })
+    }
+
+    /// The directories that the command writes to for these options.
+    ///
+    /// # Errors
+    /// When a directory cannot be made.
+    pub fn writes(&self) -> Result<Vec<PathBuf>, Failure> {
+        let mut all = self.reach.writes()?;
+        if self.key.is_none() {
+            let key = keyfile::default_path()?;
+            // Made before the process is confined to it.
+            keyfile::load_or_create(&key)?;
+        }
+        // Grants are kept next to the key.
+        let key = self.key.clone().map_or_else(keyfile::default_path, Ok)?;
+        all.extend(key.parent().map(Path::to_owned));
+        Ok(all)
+    }
+}
+
+/// A session with a server.
+pub struct Connected {
+    /// This node.
+    pub node: Node,
+    /// The first session.
+    pub session: NodeSession,
+    /// How to open further ones.
+    pub dial: Dial,
+}
+
+/// A path on the server as text.
+///
+/// # Errors
+/// When it is not UTF-8.
+pub fn remote(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| Failure::usage(format!("`{}` is not UTF-8", path.display())))
+}

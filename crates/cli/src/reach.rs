@@ -1,0 +1,89 @@
+//! How clients reach the other end: the options of commands that open one session and transfer files over it.
+
+use std::path::PathBuf;
+
+use anabranch_node::{Dial, Node, NodeBuilder, NodeSession};
+use anabranch_wire::Span;
+use clap::Args;
+
+use crate::capture::{Capture, CaptureOptions};
+use crate::commands::bench::Tuning;
+use crate::commands::send::outside;
+use crate::commands::service;
+use crate::control::ControlOption;
+use crate::errors::Failure;
+use crate::path_rules::PathOptions;
+use crate::values::{self, HostPort};
+use crate::{courier, interrupt};
+
+/// Shortest silence that may end a session; shorter ones are common.
+const SHORTEST_SILENCE: Span = Span::from_millis(500);
+
+/// The options.
+#[derive(Args, Debug)]
+pub struct Reach {
+    /// A further address of the other end; may be repeated
+    ///
+    /// Such as its address behind a router that forwards a port, or [fe80::1%eth0] over a direct cable [default port: that
+    /// of the ticket].
+    #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
+    pub addresses: Vec<HostPort>,
+    /// Give up when the other end is silent on every path for this long; at first, 10 s at most
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = silence, help_heading = "Network")]
+    pub timeout: Span,
+    /// When all paths are lost, look for the other end for this long and continue; 0 to give up
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
+    pub retry: Span,
+    /// Scheduler and congestion control.
+    #[command(flatten)]
+    pub tuning: Tuning,
+    /// Rules for paths.
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
+    /// The socket for changes of paths.
+    #[command(flatten)]
+    pub running: ControlOption,
+    /// Captures.
+    #[command(flatten)]
+    pub capture: CaptureOptions,
+}
+
+fn silence(text: &str) -> Result<Span, String> {
+    let span = values::span(text)?;
+    if span < SHORTEST_SILENCE { Err("must be at least 500ms".into()) } else { Ok(span) }
+}
+
+impl Reach {
+    /// Adds these options to the description of a node.
+    ///
+    /// # Errors
+    /// When the file of path rules has a mistake.
+    pub fn node(&self, node: NodeBuilder, capture: &Capture) -> Result<NodeBuilder, Failure> {
+        let node = node.session(self.tuning.config()).silence(self.timeout);
+        let node = node.path_rules(self.paths_wanted.rules()?);
+        Ok(node.control(self.running.control.clone()).tap(capture.tap()))
+    }
+
+    /// Opens the first session. Returns how to open further ones as well.
+    ///
+    /// # Errors
+    /// When the other end is not reached, or the user stops the command.
+    pub async fn dial(&self, node: &Node, dial: Dial) -> Result<(NodeSession, Dial), Failure> {
+        let more = outside(&self.addresses, dial.port()).await?;
+        let dial = dial.addresses(more);
+        tokio::select! {
+            biased;
+            () = interrupt::requested() => Err(courier::stopped()),
+            session = node.dial(&dial) => Ok((session?, dial)),
+        }
+    }
+
+    /// The directories that these options make a command write to.
+    ///
+    /// # Errors
+    /// As [`Self::node`].
+    pub fn writes(&self) -> Result<Vec<PathBuf>, Failure> {
+        let control = self.running.control.as_deref().map(service::directory_of);
+        Ok(control.into_iter().chain(self.paths_wanted.caps_directory()?).collect())
+    }
+}

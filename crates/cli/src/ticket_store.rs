@@ -1,0 +1,226 @@
+//! The standing tickets of `anabranch serve`: one file each in the state directory, readable by their owner only.
+//!
+//! A ticket lives as long as its file: a server that starts again reads it, and a running one notices when it is gone.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use anabranch_net::{ShareId, TicketSecret};
+use anabranch_node::{TicketShare, caps_directory, file};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::errors::Failure;
+
+/// Longer files are not tickets.
+const LONGEST: u64 = 1 << 20;
+
+/// The directory of all tickets.
+#[derive(Clone, Debug)]
+pub struct TicketStore(PathBuf);
+
+/// A stored ticket.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stored {
+    share: String,
+    secret: String,
+    /// Its rights.
+    pub rights: String,
+    /// The folders that it opens.
+    pub folders: Vec<PathBuf>,
+    /// When it was made, in seconds since 1970.
+    pub made_s: u64,
+}
+
+/// All tickets of a store.
+#[derive(Debug, Default)]
+pub struct TicketList {
+    /// By name.
+    pub tickets: Vec<(String, Stored)>,
+    /// Names of files that are not tickets.
+    pub damaged: Vec<String>,
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stored")
+            .field("share", &self.share)
+            .field("rights", &self.rights)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stored {
+    /// The share that the ticket opens; `None` if the file was damaged.
+    #[must_use]
+    pub fn share(&self) -> Option<TicketShare> {
+        let id = u64::from_str_radix(&self.share, 16).ok()?;
+        let secret = self.secret.as_bytes().chunks(2).map(|pair| {
+            let digits = std::str::from_utf8(pair).ok()?;
+            u8::from_str_radix(digits, 16).ok()
+        });
+        let secret: Option<Zeroizing<Vec<u8>>> = secret.collect::<Option<Vec<u8>>>().map(Zeroizing::new);
+        let secret = TicketSecret::from_random(secret?.as_slice().try_into().ok()?);
+        Some(TicketShare::stored(ShareId(id), secret))
+    }
+}
+
+impl TicketStore {
+    /// The store of this user.
+    ///
+    /// # Errors
+    /// When the environment names no home directory.
+    pub fn of_user() -> Result<Self, Failure> {
+        let state = caps_directory().ok_or_else(|| {
+            Failure::local("cannot tell where tickets are kept: HOME is not set").hint("set XDG_STATE_HOME")
+        })?;
+        Ok(Self(state.join("tickets")))
+    }
+
+    /// A store in this directory.
+    #[must_use]
+    pub fn at(directory: &Path) -> Self {
+        Self(directory.to_owned())
+    }
+
+    /// The ticket of this name, with these rights and folders. A missing one is made.
+    ///
+    /// # Errors
+    /// When the ticket is for other folders, or its file cannot be used.
+    pub fn open(&self, name: &str, rights: &str, folders: &[PathBuf]) -> Result<TicketShare, Failure> {
+        let path = self.0.join(name);
+        let failed = |error: &io::Error| Failure::file("use the ticket", &path, error);
+        let stored = match self.read(name) {
+            Ok(stored) => Some(stored),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(&error)),
+        };
+        if let Some(stored) = &stored
+            && !stored.folders.iter().any(|folder| folders.contains(folder))
+        {
+            let for_others = stored.folders.first().map(|folder| folder.display().to_string());
+            let message = format!("the ticket `{name}` is for {}", for_others.unwrap_or_default());
+            return Err(Failure::local(message).hint(format!(
+                "name another with `--ticket NAME`, or end that one with `anabranch ticket revoke {name}`"
+            )));
+        }
+        let share = match &stored {
+            Some(stored) => stored.share().ok_or_else(|| failed(&io::ErrorKind::InvalidData.into()))?,
+            None => TicketShare::new(None)?,
+        };
+        let secret: String = share.secret.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+        let now = Stored {
+            share: format!("{:016x}", share.id.0),
+            secret,
+            rights: rights.to_owned(),
+            folders: folders.to_owned(),
+            made_s: stored.map_or_else(|| anabranch_node::wall().0, |stored| stored.made_s),
+        };
+        let text = Zeroizing::new(toml::to_string(&now).map_err(|error| Failure::local(error.to_string()))?);
+        make_private(&self.0).and_then(|()| file::replace(&path, text.as_bytes())).map_err(|e| failed(&e))?;
+        Ok(share)
+    }
+
+    /// True while the ticket of this name opens this share. A file that cannot be read counts as gone.
+    #[must_use]
+    pub fn has(&self, name: &str, share: ShareId) -> bool {
+        let stored = self.read(name).ok();
+        stored.and_then(|stored| stored.share()).is_some_and(|stored| stored.id == share)
+    }
+
+    /// All tickets.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn list(&self) -> Result<TicketList, Failure> {
+        let mut list = TicketList::default();
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(list),
+            Err(error) => return Err(Failure::file("read", &self.0, &error)),
+        };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        for name in names {
+            match self.read(&name) {
+                Ok(stored) => list.tickets.push((name, stored)),
+                Err(_) => list.damaged.push(name),
+            }
+        }
+        list.tickets.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(list)
+    }
+
+    /// Ends a ticket for good.
+    ///
+    /// # Errors
+    /// When no ticket has this name, or its file cannot be removed.
+    pub fn revoke(&self, name: &str) -> Result<(), Failure> {
+        let path = self.0.join(name);
+        fs::remove_file(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Failure::local(format!("there is no ticket `{name}`"))
+                .hint("`anabranch ticket list` shows all"),
+            _ => Failure::file("remove", &path, &error),
+        })
+    }
+
+    fn read(&self, name: &str) -> io::Result<Stored> {
+        let mut text = Zeroizing::new(String::new());
+        fs::File::open(self.0.join(name))?.take(LONGEST).read_to_string(&mut text)?;
+        toml::from_str(&text).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Makes the directory for its owner only.
+fn make_private(directory: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_stays_the_same_until_it_is_revoked_and_belongs_to_its_folders() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = TicketStore(directory.path().join("state/tickets"));
+        let [here, there] = ["/here", "/there"].map(PathBuf::from);
+        let first = store.open("pub", "read", std::slice::from_ref(&here)).unwrap();
+        let again = store.open("pub", "write", &[there.clone(), here.clone()]).unwrap();
+        assert!(first.id == again.id && first.secret == again.secret);
+        assert!(store.has("pub", first.id) && !store.has("pub", ShareId(1)) && !store.has("none", first.id));
+        let TicketList { tickets: all, damaged: bad } = store.list().unwrap();
+        assert_eq!((all[0].0.as_str(), all[0].1.rights.as_str(), bad.len()), ("pub", "write", 0));
+        let other = store.open("pub", "read", &["/elsewhere".into()]).unwrap_err();
+        assert!(other.message.contains("is for /there"), "{other}");
+        store.revoke("pub").unwrap();
+        assert!(!store.has("pub", first.id) && store.revoke("pub").is_err());
+        assert_ne!(store.open("pub", "read", &[here]).unwrap().id, first.id);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_may_read_a_ticket_and_a_damaged_one_is_reported() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let store = TicketStore(directory.path().join("tickets"));
+        store.open("pub", "read", &["/here".into()]).unwrap();
+        let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(store.0.clone()), mode(store.0.join("pub"))), (0o700, 0o600));
+        fs::write(store.0.join("pub"), "share = 7").unwrap();
+        assert!(store.open("pub", "read", &["/here".into()]).is_err());
+        assert_eq!(store.list().unwrap().damaged, ["pub"]);
+    }
+}

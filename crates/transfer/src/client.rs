@@ -1,0 +1,182 @@
+//! The clients of a server of folders: list, get and put.
+
+use anabranch_wire::ForeignText;
+
+use crate::ask::Ask;
+use crate::connection::Connection;
+use crate::control::ControlLink;
+use crate::error::TransferError;
+use crate::manifest::{Entry, EntryKind, FileMeta};
+use crate::path::RelPath;
+use crate::policy::{Conflict, Mirror, Placing};
+use crate::progress::Progress;
+use crate::receive::{Intake, ReceiveOptions, Target, read_list, receive_over};
+use crate::report::{Report, Summary};
+use crate::send::{Share, send_over};
+
+/// The files to get from a server.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    paths: Vec<RelPath>,
+    contents: bool,
+}
+
+impl Wanted {
+    /// These paths, each of which arrives under its last name; none for everything.
+    ///
+    /// # Errors
+    /// [`TransferError::UnsafePath`] for a path that no server can have.
+    pub fn paths<P: AsRef<str>>(paths: &[P]) -> Result<Self, TransferError> {
+        let paths = paths.iter().filter_map(|path| parse(path.as_ref()).transpose());
+        Ok(Self { paths: paths.collect::<Result<_, _>>()?, contents: false })
+    }
+
+    /// The contents of this directory, without its own name.
+    ///
+    /// # Errors
+    /// As [`Self::paths`].
+    pub fn contents_of(directory: &str) -> Result<Self, TransferError> {
+        Ok(Self { contents: true, ..Self::paths(&[directory])? })
+    }
+}
+
+/// Where a server puts files, and what it does with names that are taken.
+#[derive(Clone, Debug)]
+pub struct Place {
+    to: Option<RelPath>,
+    placing: Placing,
+}
+
+impl Place {
+    /// In this directory; "" leaves it to a server with one folder.
+    ///
+    /// # Errors
+    /// [`TransferError::UnsafePath`] for a path that no server can have.
+    pub fn in_directory(to: &str, conflict: Conflict) -> Result<Self, TransferError> {
+        Ok(Self { to: parse(to)?, placing: Placing { conflict, mirror: None } })
+    }
+
+    /// The directory becomes a copy of the share.
+    ///
+    /// # Errors
+    /// As [`Self::in_directory`].
+    pub fn mirror(to: &str, mirror: Mirror) -> Result<Self, TransferError> {
+        let placing = Placing { conflict: Conflict::Overwrite, mirror: Some(mirror) };
+        Ok(Self { to: parse(to)?, placing })
+    }
+}
+
+/// A path as users write it: with any slashes at its ends, and `.` for the top.
+fn parse(path: &str) -> Result<Option<RelPath>, TransferError> {
+    let path = path.trim_matches('/');
+    let path = path.strip_prefix("./").unwrap_or(path);
+    if path.is_empty() || path == "." { Ok(None) } else { RelPath::parse(path).map(Some) }
+}
+
+/// An entry of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its path below the listed directory.
+    pub path: ForeignText,
+    /// Its kind.
+    pub kind: ListedKind,
+    /// Permission bits; `None` for links.
+    pub mode: Option<u16>,
+}
+
+/// The kind of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListedKind {
+    /// A file.
+    File {
+        /// Length in bytes, if known.
+        size: Option<u64>,
+        /// Seconds since 1970 of its last change, if known.
+        modified: Option<i64>,
+    },
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link {
+        /// Its text.
+        text: ForeignText,
+    },
+}
+
+impl From<Entry> for Listed {
+    fn from(entry: Entry) -> Self {
+        let path = entry.path.to_foreign();
+        let (kind, mode) = match entry.kind {
+            EntryKind::File(FileMeta { size, mode, modified }) => {
+                (ListedKind::File { size, modified: modified.map(|time| time.seconds) }, Some(mode))
+            }
+            EntryKind::Directory { mode } => (ListedKind::Directory, Some(mode)),
+            EntryKind::Link { text } => (ListedKind::Link { text: text.as_str().into() }, None),
+        };
+        Self { path, kind, mode }
+    }
+}
+
+/// Lists the directory at `path` of the server at the other end of `connection`; "" is the top. `deep` lists everything
+/// below, too.
+///
+/// # Errors
+/// [`TransferError`]; [`TransferError::Incomplete`] names entries that the server cannot read.
+pub async fn list<C: Connection>(
+    connection: &C,
+    path: &str,
+    deep: bool,
+) -> Result<(Vec<Listed>, Summary), TransferError> {
+    let ask = Ask::List { path: parse(path)?, deep };
+    let mut control = open(connection, ask).await?;
+    let report = Report::default();
+    let outcome = async {
+        control.begin().await?;
+        let list = read_list(&mut control, &ReceiveOptions::default().limits, &report).await?;
+        Ok(list.entries.into_iter().map(Listed::from).collect())
+    };
+    let outcome = match outcome.await {
+        Ok(entries) => report.finish().map(|summary| (entries, summary)),
+        Err(error) => Err(control.explain(error).await),
+    };
+    control.part(&outcome).await;
+    outcome
+}
+
+/// Gets files and directories from the server at the other end of `connection`, as [`receive`](crate::receive) does.
+///
+/// # Errors
+/// [`TransferError`]; the server gets a reason that concerns it.
+pub async fn get<C: Connection>(
+    connection: &C,
+    wanted: &Wanted,
+    target: Target,
+    options: &ReceiveOptions,
+    progress: &Progress,
+) -> Result<Summary, TransferError> {
+    let ask = Ask::Get { paths: wanted.paths.clone(), contents: wanted.contents };
+    let control = open(connection, ask).await?;
+    receive_over(connection, control, Intake { target, options }, progress).await
+}
+
+/// Sends a share to the server at the other end of `connection`, until the server has everything on disk.
+///
+/// # Errors
+/// [`TransferError`]; the server gets a reason that concerns it.
+pub async fn put<C: Connection>(
+    connection: &C,
+    place: &Place,
+    share: &Share,
+    progress: &Progress,
+) -> Result<Summary, TransferError> {
+    let ask = Ask::Put { to: place.to.clone(), placing: place.placing };
+    let control = open(connection, ask).await?;
+    send_over(connection, control, share, progress).await
+}
+
+/// Opens a control stream on which this end asks.
+async fn open<C: Connection>(connection: &C, ask: Ask) -> Result<ControlLink<C::Stream>, TransferError> {
+    ask.check()?;
+    let stream = connection.open().await.map_err(TransferError::Connection)?;
+    Ok(ControlLink::new(stream).asking(ask))
+}

@@ -1,0 +1,152 @@
+//! Keeps the target a copy of the share: what is unchanged stays, and what the share does not have is removed on request.
+//!
+//! A file of the same length and time counts as unchanged, as with rsync; its content is compared on request. Removal comes
+//! last, and only when everything else has arrived: an unreadable directory at the sender must not empty its copy.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+
+use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
+use cap_std::fs::{Dir, Metadata, OpenOptions};
+
+use super::job::FileJob;
+use super::part::{set_mode, system_time};
+use super::plan::Planner;
+use super::target::{TargetTree, sync_directory};
+use crate::error::TransferError;
+use crate::manifest::Entry;
+use crate::path::{RelPath, is_part_name};
+use crate::report::Report;
+
+impl Planner {
+    /// True for a file that a mirror keeps without a look at its content.
+    pub(super) fn is_unchanged(&self, job: &FileJob, found: &Metadata) -> bool {
+        self.mirror.is_some_and(|mirror| !mirror.by_content)
+            && found.is_file()
+            && Some(found.len()) == job.meta.size
+            && has_time(job, found)
+    }
+
+    /// Gives a kept file the time and mode of the source's, in a mirror.
+    pub(super) fn renew(&self, directory: &Dir, job: &FileJob) {
+        let Some(found) = self.mirror.and_then(|_| directory.symlink_metadata(&job.name).ok()) else {
+            return;
+        };
+        let mode = job.meta.mode & self.tree.mode_mask();
+        if has_time(job, &found) && has_mode(&found, mode) {
+            return;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).follow(FollowSymlinks::No);
+        let renewed = directory.open_with(&job.name, &options).and_then(|file| {
+            let file = file.into_std();
+            if let Some(time) = job.meta.modified.and_then(system_time) {
+                file.set_modified(time)?;
+            }
+            set_mode(&file, mode)
+        });
+        if let Err(error) = renewed {
+            self.report.note("store the time and mode", &job.path, &error);
+        }
+    }
+
+    /// Removes an entry of another kind that has the name of one of the share, if the mirror may remove.
+    pub(super) fn clear_way(&self, directory: &Dir, name: &str, found: &Metadata) {
+        if self.mirror.is_some_and(|mirror| mirror.delete) {
+            // If this fails, what comes in its place reports the obstacle.
+            let removed = remove(directory, name, found);
+            self.report.add(|summary| summary.removed += removed.unwrap_or(0));
+        }
+    }
+}
+
+/// Removes what is in the tree and not in the list, if everything of the list has arrived. `left_out` are paths that the
+/// sender has and cannot send.
+pub(super) fn remove_others(
+    tree: &mut TargetTree,
+    (entries, left_out): (&[Entry], &[String]),
+    report: &Report,
+) -> Result<(), TransferError> {
+    if report.has_failed() {
+        report.warn("nothing was removed, because not everything has arrived");
+        return Ok(());
+    }
+    let known: HashSet<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();
+    let known: HashSet<&str> = known.into_iter().chain(left_out.iter().map(String::as_str)).collect();
+    let top = tree.directory("").map_err(|error| TransferError::io("open", tree.path(), error))?;
+    let mut pending = vec![(top, String::new())];
+    while let Some((directory, path)) = pending.pop() {
+        let mut changed = false;
+        for name in names(&directory).map_err(|error| TransferError::io("read", path.clone(), error))? {
+            let Some(text) = name.to_str() else { continue };
+            let inner = if path.is_empty() { text.to_owned() } else { format!("{path}/{text}") };
+            // Unfinished files may be at work.
+            let Ok(found) = directory.symlink_metadata(text) else { continue };
+            if is_part_name(text) {
+                continue;
+            }
+            if known.contains(inner.as_str()) {
+                if found.is_dir()
+                    && !left_out.contains(&inner)
+                    && let Ok(next) = tree.directory(&inner)
+                {
+                    pending.push((next, inner));
+                }
+                continue;
+            }
+            match remove(&directory, text, &found) {
+                Ok(removed) => report.add(|summary| summary.removed += removed),
+                Err(error) => match RelPath::parse(&inner) {
+                    Ok(path) => report.fail(&path, format!("it cannot be removed: {error}")),
+                    Err(_) => report.warn(&format!("{inner} cannot be removed: {error}")),
+                },
+            }
+            changed = true;
+        }
+        if changed {
+            sync_directory(&directory).map_err(|error| TransferError::io("sync", path.clone(), error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a file or a whole directory, without following links; returns how many entries.
+fn remove(directory: &Dir, name: &str, found: &Metadata) -> io::Result<u64> {
+    if !found.is_dir() {
+        directory.remove_file(name)?;
+        return Ok(1);
+    }
+    let mut count = 1;
+    let inner = directory.open_dir_nofollow(name)?;
+    for name in names(&inner)? {
+        let name = name.to_str().ok_or_else(|| io::Error::other("a name in it is not UTF-8"))?.to_owned();
+        let found = inner.symlink_metadata(&name)?;
+        count += remove(&inner, &name, &found)?;
+    }
+    directory.remove_dir(name)?;
+    Ok(count)
+}
+
+/// The names in a directory, read before any of them is removed.
+fn names(directory: &Dir) -> io::Result<BTreeSet<std::ffi::OsString>> {
+    directory.entries()?.map(|entry| entry.map(|entry| entry.file_name())).collect()
+}
+
+/// True if the file has the listed time; on file systems without fractions of seconds, the same second.
+fn has_time(job: &FileJob, found: &Metadata) -> bool {
+    let Some(listed) = job.meta.modified else { return false };
+    let Some(found) = found.modified().ok().map(cap_std::time::SystemTime::into_std) else { return false };
+    let whole = system_time(crate::manifest::ModifiedTime { nanoseconds: 0, ..listed });
+    system_time(listed) == Some(found) || whole == Some(found)
+}
+
+#[cfg(unix)]
+fn has_mode(found: &Metadata, mode: u16) -> bool {
+    use cap_std::fs::MetadataExt as _;
+    found.mode() & 0o777 == u32::from(mode)
+}
+
+#[cfg(not(unix))]
+fn has_mode(_found: &Metadata, _mode: u16) -> bool {
+    true
+}

@@ -1,0 +1,377 @@
+//! A server of folders and its clients.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::{Memory, directories, directory, names, noise, plain, share, tree};
+use crate::ask::Ask;
+use crate::control::ControlLink;
+use crate::hash::BLOCK;
+use crate::{
+    Conflict, Connection, Folders, ListedKind, Mirror, Place, Progress, ReceiveOptions, Rights, Share,
+    Summary, TransferError, Visitor, Wanted, get, list, put,
+};
+
+type Outcome = Result<Summary, TransferError>;
+
+fn visitor(rights: Rights) -> Visitor {
+    Visitor { rights, name: "ab1client".into() }
+}
+
+/// Runs a client against a server; returns the client's outcome and those of its requests at the server.
+async fn visit<T>(
+    folders: &Folders,
+    rights: Rights,
+    client: impl AsyncFnOnce(Memory) -> T,
+) -> (T, Vec<Outcome>) {
+    let (server, near) = plain();
+    let serving = async {
+        let mut outcomes = Vec::new();
+        while let Some(served) = folders.serve(&server, &visitor(rights), &Progress::new()).await {
+            outcomes.push(served.outcome);
+        }
+        outcomes
+    };
+    tokio::join!(client(near), serving)
+}
+
+async fn fetch(folders: &Folders, rights: Rights, paths: &[&str], to: &Path) -> Outcome {
+    let wanted = Wanted::paths(paths)?;
+    let options = ReceiveOptions::default();
+    let run = async |near: Memory| get(&near, &wanted, directory(to), &options, &Progress::new()).await;
+    visit(folders, rights, run).await.0
+}
+
+async fn store(folders: &Folders, rights: Rights, place: &Place, share: &Share) -> Outcome {
+    visit(folders, rights, async |near: Memory| put(&near, place, share, &Progress::new()).await).await.0
+}
+
+fn to(path: &str) -> Place {
+    Place::in_directory(path, Conflict::Error).unwrap()
+}
+
+/// A directory "pub" with these files, and one for the client.
+fn served(files: &[(&str, &[u8])]) -> (TempDir, Folders, std::path::PathBuf, std::path::PathBuf) {
+    let (temp, from, here) = directories(files);
+    let folder = temp.path().join("pub");
+    fs::rename(from, &folder).unwrap();
+    let folders = Folders::open(&[&folder]).unwrap();
+    (temp, folders, folder, here)
+}
+
+fn refused(outcome: &Outcome) -> String {
+    match outcome {
+        Err(TransferError::Peer(why)) => why.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_a_folder_are_listed_and_fetched_in_one_session() {
+    let (_temp, folders, folder, here) =
+        served(&[("a/b/x", &noise(1, 3 * BLOCK)), ("a/y", b"y"), ("z", b"")]);
+    let client = async |near: Memory| {
+        let paths = |entries: Vec<crate::Listed>| -> Vec<String> {
+            entries.iter().map(|entry| entry.path.to_string()).collect()
+        };
+        assert_eq!(paths(list(&near, "", false).await.unwrap().0), ["pub"]);
+        assert_eq!(paths(list(&near, "pub/a", false).await.unwrap().0), ["b", "y"]);
+        assert_eq!(paths(list(&near, "/pub/", true).await.unwrap().0), ["a", "a/b", "a/b/x", "a/y", "z"]);
+        let (file, _) = list(&near, "pub/a/y", false).await.unwrap();
+        assert!(matches!(&file[..], [one] if matches!(one.kind, ListedKind::File { size: Some(1), .. })));
+        let wanted = Wanted::paths(&["pub/a/b", "pub/z"]).unwrap();
+        let options = ReceiveOptions::default();
+        get(&near, &wanted, directory(&here), &options, &Progress::new()).await.unwrap();
+        let wanted = Wanted::contents_of("pub/a").unwrap();
+        get(&near, &wanted, directory(&here.join("copy")), &options, &Progress::new()).await.unwrap();
+    };
+    let ((), outcomes) = visit(&folders, Rights::Read, client).await;
+    assert!(outcomes.len() == 6 && outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    assert_eq!(fs::read(here.join("b/x")).unwrap(), fs::read(folder.join("a/b/x")).unwrap());
+    assert_eq!(names(&here), ["b", "copy", "z"]);
+    assert_eq!(tree(&here.join("copy")), tree(&folder.join("a")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_path_leads_out_of_the_folders_whatever_a_client_sends() {
+    let (temp, folders, folder, here) = served(&[("a", b"a"), ("d/x", b"x")]);
+    fs::write(temp.path().join("secret"), "secret").unwrap();
+    symlink(temp.path(), folder.join("up")).unwrap();
+    symlink("d", folder.join("within")).unwrap();
+    for path in ["secret", "pub/up/secret", "pub/up", "pub/within/x", "pub/a/x"] {
+        assert!(fetch(&folders, Rights::Read, &[path], &here).await.is_err(), "{path}");
+        assert!(store(&folders, Rights::Write, &to(path), &share(&here)).await.is_err());
+        let listed =
+            visit(&folders, Rights::Read, async |near: Memory| list(&near, path, true).await).await.0;
+        assert!(listed.is_err(), "{path}");
+    }
+    for path in ["../secret", "pub/../../secret", "pub/./../x", "pub//a", "pub/\0"] {
+        assert!(matches!(Wanted::paths(&[path]), Err(TransferError::UnsafePath { .. })), "{path}");
+    }
+    assert!(names(&here).is_empty());
+    assert_eq!(names(temp.path()), ["pub", "secret", "to"]);
+    // The same from a client that checks nothing.
+    let raw = [&[0x08, 0, 0, 0, 16, 2, 0, 0, 1, 0, 10][..], b"pub/../../"].concat();
+    let hello = [&[1, 0, 0, 0, 7][..], b"ANBT", &[0, 2, 1]].concat();
+    let client = async |near: Memory| {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let mut stream = near.open().await.unwrap();
+        stream.write_all(&[hello, raw].concat()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let (answer, outcomes) = visit(&folders, Rights::Write, client).await;
+    assert!(answer.contains("refused the path"), "{answer:?}");
+    assert!(matches!(outcomes[..], [Err(TransferError::UnsafePath { .. })]), "{outcomes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_client_may_do_what_its_rights_say_and_nothing_else() {
+    let (_temp, folders, folder, here) = served(&[("a", b"a")]);
+    fs::write(here.join("new"), "new").unwrap();
+    let new = share(&here.join("new"));
+    let reason = refused(&store(&folders, Rights::Read, &to("pub"), &new).await);
+    assert!(reason.contains("may list and get, but not put"), "{reason}");
+    let reason = refused(&fetch(&folders, Rights::Drop, &["pub"], &here.join("x")).await);
+    assert!(reason.contains("drop box"), "{reason}");
+    let listed = visit(&folders, Rights::Drop, async |near: Memory| list(&near, "", false).await).await.0;
+    assert!(matches!(listed, Err(TransferError::Peer(_))), "{listed:?}");
+    for place in [
+        Place::in_directory("", Conflict::Overwrite).unwrap(),
+        Place::mirror("", Mirror { delete: true, by_content: false }).unwrap(),
+    ] {
+        assert!(refused(&store(&folders, Rights::Drop, &place, &new).await).contains("cannot be changed"));
+    }
+    store(&folders, Rights::Drop, &to(""), &new).await.unwrap();
+    store(&folders, Rights::Write, &to("pub/b/c"), &new).await.unwrap();
+    assert_eq!(fs::read(folder.join("ab1client/new")).unwrap(), b"new");
+    assert_eq!(fs::read(folder.join("b/c/new")).unwrap(), b"new");
+    assert_eq!(names(&folder), ["a", "ab1client", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn put_files_that_are_there_are_kept_and_others_in_their_place_only_replaced_on_request() {
+    let (_temp, folders, folder, here) = served(&[("a", b"old"), ("same", b"same")]);
+    fs::write(here.join("a"), "new").unwrap();
+    fs::write(here.join("same"), "same").unwrap();
+    let both = Share::from_paths(&[here.join("a"), here.join("same")]).unwrap();
+    let outcome = store(&folders, Rights::Write, &to("pub"), &both).await;
+    assert!(matches!(outcome, Err(TransferError::PeerIncomplete { count: 1, .. })), "{outcome:?}");
+    assert_eq!(fs::read(folder.join("a")).unwrap(), b"old");
+    let over = Place::in_directory("pub", Conflict::Overwrite).unwrap();
+    store(&folders, Rights::Write, &over, &both).await.unwrap();
+    assert_eq!(fs::read(folder.join("a")).unwrap(), b"new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_checked_before_anything_is_written_and_counts_names() {
+    let (_temp, folders, folder, here) = served(&[("held", &[1; 50_000])]);
+    let folders = folders.hold_at_most(200_000);
+    fs::create_dir(here.join("many")).unwrap();
+    (0..40).for_each(|at| fs::write(here.join(format!("many/{at}")), "").unwrap());
+    fs::write(here.join("large"), noise(1, 160_000)).unwrap();
+    fs::write(here.join("small"), noise(2, 90_000)).unwrap();
+    for name in ["large", "many"] {
+        let reason = refused(&store(&folders, Rights::Write, &to(""), &share(&here.join(name))).await);
+        assert!(reason.contains("the quota leaves"), "{reason}");
+        assert_eq!(names(&folder), ["held"], "nothing was written");
+    }
+    store(&folders, Rights::Write, &to(""), &share(&here.join("small"))).await.unwrap();
+    // It is counted although the folder is not walked again for ten seconds.
+    let reason = refused(&store(&folders, Rights::Write, &to("pub/x"), &share(&here.join("small"))).await);
+    assert!(reason.contains("the quota leaves"), "{reason}");
+    let endless = Share::from_reader("stream", std::io::repeat(7)).unwrap();
+    let reason = refused(&store(&folders, Rights::Write, &to(""), &endless).await);
+    assert!(reason.contains("more than the"), "{reason}");
+    assert!(!folder.join("stream").exists());
+}
+
+fn mirror(delete: bool) -> Mirror {
+    Mirror { delete, by_content: false }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_moves_only_what_changed_and_removes_on_request() {
+    let (_temp, folders, folder, here) =
+        served(&[("a", b"a"), ("d/x", &noise(1, 5000)), ("e/y", b"y"), ("k/v", b"")]);
+    symlink("a", folder.join("link")).unwrap();
+    let copy = here.join("copy");
+    let pull = async |delete| {
+        let options =
+            ReceiveOptions { mirror: Some(mirror(delete)), allow_hidden: true, ..Default::default() };
+        let wanted = Wanted::contents_of("pub").unwrap();
+        let progress = Progress::new();
+        let run = async |near: Memory| get(&near, &wanted, directory(&copy), &options, &progress).await;
+        let (outcome, _) = visit(&folders, Rights::Read, run).await;
+        (outcome, progress.snapshot())
+    };
+    pull(false).await.0.unwrap();
+    assert_eq!(tree(&copy), tree(&folder));
+    // Nothing changed: nothing moves.
+    let (outcome, counters) = pull(true).await;
+    assert_eq!((outcome.unwrap().files, counters.bytes_done - counters.bytes_resumed), (0, 0));
+
+    // A changed file, one of another kind each way, and entries only here.
+    fs::write(folder.join("a"), "other").unwrap();
+    fs::remove_dir_all(folder.join("e")).unwrap();
+    fs::write(folder.join("e"), "now a file").unwrap();
+    fs::remove_dir_all(folder.join("k")).unwrap();
+    symlink("a", folder.join("k")).unwrap();
+    fs::remove_file(folder.join("link")).unwrap();
+    fs::create_dir(folder.join("link")).unwrap();
+    fs::create_dir_all(copy.join("old/deep")).unwrap();
+    fs::write(copy.join("old/deep/.f"), "f").unwrap();
+    symlink("/", copy.join("old/root")).unwrap();
+    let outcome = pull(false).await.0;
+    assert!(matches!(outcome, Err(TransferError::Incomplete { .. })), "kinds differ: {outcome:?}");
+    assert!(copy.join("old/deep/.f").exists(), "nothing is removed without being asked");
+    let summary = pull(true).await.0.unwrap();
+    assert_eq!(tree(&copy), tree(&folder));
+    assert_eq!(summary.removed, 2 + 2 + 1 + 4, "{summary:?}");
+    assert!(Path::new("/bin").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_is_kept_at_the_server_too_and_times_and_modes_follow() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_temp, folders, folder, here) = served(&[("copy/old", b"old"), ("beside", b"stays")]);
+    fs::create_dir(here.join("src")).unwrap();
+    fs::write(here.join("src/a"), "a").unwrap();
+    fs::create_dir(here.join("src/.hidden")).unwrap();
+    let push = async || {
+        let place = Place::mirror("pub/copy", mirror(true)).unwrap();
+        store(&folders, Rights::Write, &place, &share(&here.join("src")).contents_only()).await
+    };
+    push().await.unwrap();
+    assert_eq!(tree(&folder.join("copy")), tree(&here.join("src")));
+    let file = fs::File::options().write(true).open(here.join("src/a")).unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
+    fs::set_permissions(here.join("src/a"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(push().await.unwrap().files, 0, "the content is the same");
+    assert_eq!(tree(&folder.join("copy")), tree(&here.join("src")));
+    assert_eq!(names(&folder), ["beside", "copy"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_source_cannot_read_is_not_removed_from_the_copy() {
+    use std::os::unix::fs::PermissionsExt as _;
+    if rustix::process::geteuid().is_root() {
+        // Root reads every directory; a name that cannot be sent takes its place.
+        return unsendable_names_keep_the_copy().await;
+    }
+    let (_temp, folders, folder, here) = served(&[("closed/x", b"x")]);
+    let copy = here.join("copy");
+    let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
+    let wanted = Wanted::contents_of("pub").unwrap();
+    let pull = async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
+    visit(&folders, Rights::Read, pull).await.0.unwrap();
+    fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
+    let outcome = visit(&folders, Rights::Read, pull).await.0;
+    fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(matches!(outcome, Err(TransferError::Incomplete { .. })), "{outcome:?}");
+    assert!(copy.join("closed/x").exists());
+}
+
+async fn unsendable_names_keep_the_copy() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (_temp, folders, folder, here) = served(&[("x", b"x")]);
+    let copy = here.join("copy");
+    fs::create_dir(&copy).unwrap();
+    fs::write(copy.join("only here"), "kept").unwrap();
+    fs::write(folder.join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
+    let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
+    let wanted = Wanted::contents_of("pub").unwrap();
+    let pull = async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
+    let outcome = visit(&folders, Rights::Read, pull).await.0;
+    assert!(matches!(outcome, Err(TransferError::Incomplete { .. })), "{outcome:?}");
+    assert_eq!(names(&copy), ["only here", "x"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_a_sender_for_a_part_learns_the_right_command() {
+    let (_temp, from, here) = directories(&[("a", b"a")]);
+    let (sender, near) = plain();
+    let (share, wanted) = (share(&from), Wanted::paths(&["from/a"]).unwrap());
+    let options = ReceiveOptions::default();
+    let asking = async {
+        let outcome = get(&near, &wanted, directory(&here), &options, &Progress::new()).await;
+        drop(near);
+        outcome
+    };
+    let progress = Progress::new();
+    let (sent, asked) = tokio::join!(crate::send(&sender, &share, &progress), asking);
+    assert!(matches!(sent, Err(TransferError::Refused(_))), "{sent:?}");
+    assert!(refused(&asked).contains("anabranch receive"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_asks_for_nothing_is_let_go() {
+    let (_temp, folders, _, _) = served(&[]);
+    let (server, near) = plain();
+    let (visitor, progress) = (visitor(Rights::Read), Progress::new());
+    assert!(folders.serve(&server, &visitor, &progress).await.is_none());
+    let asked = Ask::List { path: None, deep: false };
+    let mut control = ControlLink::new(near.open().await.unwrap()).asking(asked);
+    let served = folders.serve(&server, &visitor, &progress);
+    // It greets, and then does not say what it wants.
+    let half = async {
+        use tokio::io::AsyncWriteExt as _;
+        let mut stream = near.open().await.unwrap();
+        stream.write_all(&[&[1, 0, 0, 0, 7][..], b"ANBT", &[0, 2, 1]].concat()).await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    let begin = control.begin();
+    let (served, begun) = tokio::join!(served, begin);
+    assert!(begun.is_ok() && served.is_some());
+    let served = folders.serve(&server, &visitor, &progress);
+    tokio::select! {
+        () = half => {}
+        served = served => assert!(matches!(served.unwrap().outcome, Err(TransferError::Stalled { .. }))),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_clients_that_take_no_list_and_send_no_files_leave_room_for_an_honest_one() {
+    let files: Vec<(String, Vec<u8>)> = (0..500).map(|at| (format!("d/{at}"), vec![1; 100])).collect();
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, content)| (&**name, &**content)).collect();
+    let (_temp, folders, folder, here) = served(&files);
+    let mut held = Vec::new();
+    for at in 0..1000 {
+        let (server, near) = plain();
+        let (folders, visitor) = (folders.clone(), visitor(Rights::Write));
+        tokio::spawn(async move { folders.serve(&server, &visitor, &Progress::new()).await });
+        let control = ControlLink::new(near.open().await.unwrap());
+        let path = (at % 2 == 0).then(|| crate::path::RelPath::parse("pub").unwrap());
+        let placing = crate::policy::Placing { conflict: Conflict::Error, mirror: None };
+        let ask = if at % 50 == 49 { Ask::Put { to: None, placing } } else { Ask::List { path, deep: true } };
+        let mut control = control.asking(ask);
+        control.begin().await.unwrap();
+        held.push((near, control));
+    }
+    let outcome =
+        tokio::time::timeout(Duration::from_secs(30), fetch(&folders, Rights::Write, &["pub"], &here));
+    outcome.await.expect("in time").unwrap();
+    assert_eq!(tree(&here.join("pub")), tree(&folder));
+    // Of the twenty that put, sixteen have a place. They lose it in ten seconds, because they send nothing.
+    fs::write(here.join("new"), "new").unwrap();
+    let place = to("pub");
+    let new = share(&here.join("new"));
+    let outcome =
+        tokio::time::timeout(Duration::from_secs(100), store(&folders, Rights::Write, &place, &new));
+    outcome.await.expect("in time").unwrap();
+    drop(held);
+}
+
+#[test]
+fn a_server_answers_in_a_task_of_its_own() {
+    fn is_send<T: Send>(_: T) {}
+    let (server, _near) = plain();
+    let (_temp, folders, _, _) = served(&[]);
+    is_send(folders.serve(&server, &visitor(Rights::Write), &Progress::new()));
+}
