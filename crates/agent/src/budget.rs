@@ -16,25 +16,21 @@ pub struct ProbeBudget {
 
 impl ProbeBudget {
     /// For one session: 32 attempts, then one in two seconds.
-    #[must_use]
     pub fn of_session() -> Self {
         Self { at_once: 32, pause: Span::from_secs(2), spent_until: Time::ZERO }
     }
 
     /// For all sessions of an endpoint: 512 attempts, then sixteen a second.
-    #[must_use]
     pub fn of_endpoint() -> Self {
         Self { at_once: 512, pause: Span::from_micros(62_500), spent_until: Time::ZERO }
     }
 
     /// True if an attempt is allowed now.
-    #[must_use]
     pub fn has_room(&self, now: Time) -> bool {
         self.spent_until.since(now) + self.pause <= self.pause * self.at_once
     }
 
     /// When the next attempt is allowed.
-    #[must_use]
     pub fn next_at(&self, now: Time) -> Time {
         let excess = (self.spent_until.since(now) + self.pause).as_nanos();
         now + Span::from_nanos(excess.saturating_sub((self.pause * self.at_once).as_nanos()))

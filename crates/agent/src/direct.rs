@@ -98,19 +98,16 @@ struct Failures {
 
 impl Direct {
     /// An agent for the end that accepts a session.
-    #[must_use]
     pub fn server() -> Self {
         Self::new(Side::Server)
     }
 
     /// An agent for the end that opens a session with a peer at these addresses.
-    #[must_use]
     pub fn client(given: Vec<SocketAddr>) -> Self {
         Self { given, ..Self::new(Side::Client) }
     }
 
     /// An agent for the end that opens a session over exactly these routes.
-    #[must_use]
     pub fn pinned(pins: Vec<Route>, given: Vec<SocketAddr>) -> Self {
         Self { pins: Some(pins), ..Self::client(given) }
     }
@@ -136,25 +133,21 @@ impl Direct {
     }
 
     /// The routes that the user pinned, if any.
-    #[must_use]
     pub fn pins(&self) -> Option<&[Route]> {
         self.pins.as_deref()
     }
 
     /// True without an address of the peer to start with.
-    #[must_use]
     pub fn has_no_address(&self) -> bool {
         self.given.is_empty() && self.pins.is_none()
     }
 
     /// The reaches of addresses at which the peer has answered.
-    #[must_use]
     pub fn reached(&self) -> Reaches {
         self.reached
     }
 
     /// The routes that race at the start of a session, before the peer has announced anything.
-    #[must_use]
     pub fn first_routes(&self, locals: &[LocalAddress]) -> Vec<Route> {
         self.wanted(locals, |_| false)
     }
@@ -220,13 +213,11 @@ impl Direct {
     }
 
     /// The latest time of the next [`Self::poll`].
-    #[must_use]
     pub fn next_at(&self) -> Time {
         if self.actions.is_empty() { self.plan_at } else { Time::ZERO }
     }
 
     /// True when [`Self::poll`] has work; otherwise a driver need not collect a [`View`].
-    #[must_use]
     pub fn is_due(&self, now: Time) -> bool {
         self.next_at() <= now
     }

@@ -24,7 +24,6 @@ pub struct Reaches(u8);
 
 impl Reaches {
     /// True if the set contains this reach.
-    #[must_use]
     pub fn contains(self, reach: Reach) -> bool {
         self.0 & Self::bit(reach) != 0
     }
@@ -77,7 +76,6 @@ pub enum Permission {
 }
 
 /// True if packets may be sent to an address that has not answered. `locals` are the reaches of this machine's sockets.
-#[must_use]
 pub fn may_try(address: SocketAddr, named: Named, locals: Reaches) -> bool {
     let reach = Reach::of(address.ip());
     if reach == Reach::Nowhere || address.port() == 0 {

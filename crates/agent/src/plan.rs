@@ -72,7 +72,6 @@ impl LocalAddress {
 ///
 /// The result depends only on the arguments, so the driver opens those routes that it does not have yet. Duplicate
 /// remotes count once.
-#[must_use]
 pub fn plan_routes(locals: &[LocalAddress], remotes: &[SocketAddr]) -> Vec<Route> {
     let mut plan = Plan::new(locals, remotes);
     plan.take_fresh_pairs();

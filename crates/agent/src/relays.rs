@@ -143,7 +143,6 @@ impl Reserve {
 
 impl RelayChoice {
     /// Keeps `at_once` of `candidates` in use, starting with the first ones.
-    #[must_use]
     pub fn new(candidates: usize, at_once: usize) -> Self {
         let reserve = |number| Reserve { candidate: Candidate(number), given_up: None };
         Self {
@@ -158,7 +157,6 @@ impl RelayChoice {
     }
 
     /// When to call [`Self::look`] next.
-    #[must_use]
     pub fn next_look(&self) -> Time {
         self.next_look
     }

@@ -20,7 +20,6 @@ pub struct EmulatedPath {
 
 impl EmulatedPath {
     /// A path on 127.0.0.1 with equal links in both directions, except for their seeds.
-    #[must_use]
     pub fn symmetric(server: SocketAddr, link: LinkConfig) -> Self {
         let reverse = LinkConfig { seed: link.seed.wrapping_add(1), ..link.clone() };
         Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), server, forward: link, reverse }

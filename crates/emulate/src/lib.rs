@@ -75,7 +75,6 @@ impl Emulation {
     }
 
     /// Where clients send to reach the server over each path, in the order of the configurations.
-    #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -107,7 +106,6 @@ impl Emulation {
     }
 
     /// The counts of each path so far.
-    #[must_use]
     pub fn stats(&self) -> Vec<PathStats> {
         self.state.links().iter().map(Links::stats).collect()
     }

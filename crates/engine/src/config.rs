@@ -255,7 +255,6 @@ impl Config {
     /// The profile of a background TCP and of the papers. It has no pacing and no HyStart, acknowledges every second
     /// packet, and has timeouts from 200 ms with window 1 after one. Only the failure timer of mTCP [M12] acts, with χ
     /// = 2.
-    #[must_use]
     pub fn tcp() -> Self {
         let mut config = Self::default();
         config.cc.rule = cc::RuleKind::Reno;

@@ -112,7 +112,6 @@ pub enum AbandonReason {
 
 impl AbandonReason {
     /// The code on the wire.
-    #[must_use]
     pub fn code(self) -> u64 {
         match self {
             Self::Requested => 0,
@@ -125,7 +124,6 @@ impl AbandonReason {
     }
 
     /// The reason for a code from the wire.
-    #[must_use]
     pub fn from_code(code: u64) -> Self {
         match code {
             0 => Self::Requested,

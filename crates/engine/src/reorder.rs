@@ -40,7 +40,6 @@ pub enum BufferSize {
 
 /// The lower limit of the size in packets: `max(B1, B2)` with `B1 = Σ((OWD_max − OWD_i)·BW_i + 1)` and `B2 =
 /// Σ(BW_i/BW_min + 1)`, with rates in packets of `packet` bytes per second.
-#[must_use]
 pub fn least_size(lanes: &[Lane], packet: u32) -> usize {
     let rate = |lane: &Lane| lane.rate.as_bits() as f64 / 8.0 / f64::from(packet.max(1));
     let latest = lanes.iter().map(|lane| lane.delay).max().unwrap_or(Span::ZERO);
@@ -77,7 +76,6 @@ pub struct DoubleBuffer<T> {
 
 impl<T> DoubleBuffer<T> {
     /// A buffer for these routes and a flow whose acknowledgements take `back` to return.
-    #[must_use]
     pub fn new(size: BufferSize, lanes: &[Lane], back: Span) -> Self {
         let slowest = lanes.iter().map(|lane| lane.delay).max().unwrap_or(Span::ZERO);
         let least = match size {
@@ -169,25 +167,21 @@ impl<T> DoubleBuffer<T> {
     }
 
     /// When to call [`Self::handle_timeout`].
-    #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.arrivals.first().map(|(came, _)| *came + self.patience)
     }
 
     /// Packets that wait now.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// n, the number of packets that may wait now.
-    #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
     }
 
     /// Gaps given up so far, and the most packets that waited at one time.
-    #[must_use]
     pub fn counts(&self) -> (u64, usize) {
         (self.given_up, self.most)
     }

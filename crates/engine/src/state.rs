@@ -69,7 +69,6 @@ impl State {
     }
 
     /// True once both ends have each other's parameters.
-    #[must_use]
     pub fn carries_data(self) -> bool {
         !matches!(self, Self::Closed | Self::InitSent | Self::InitRecv)
     }

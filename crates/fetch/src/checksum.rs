@@ -29,7 +29,6 @@ fn algorithm(name: &str) -> Option<&'static Algorithm> {
 
 impl Checksum {
     /// A hash by the name of its function and its hexadecimal digits; `None` if either is unknown or wrong.
-    #[must_use]
     pub fn from_hex(name: &str, hex: &str) -> Option<Self> {
         let algorithm = algorithm(name.trim())?;
         let hash = HEXLOWER_PERMISSIVE.decode(hex.trim().as_bytes()).ok()?;
@@ -37,7 +36,6 @@ impl Checksum {
     }
 
     /// Reads `Repr-Digest` (RFC 9530) or `Digest` (RFC 3230); the strongest known hash of several.
-    #[must_use]
     pub fn from_digest_header(text: &str) -> Option<Self> {
         let parts = text.split(',').filter_map(|part| part.trim().split_once('='));
         let known = parts.filter_map(|(name, value)| {
@@ -49,7 +47,6 @@ impl Checksum {
     }
 
     /// Whether no one can make another file with this hash.
-    #[must_use]
     pub fn is_strong(&self) -> bool {
         self.algorithm != &digest::SHA1_FOR_LEGACY_USE_ONLY
     }

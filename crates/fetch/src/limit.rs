@@ -17,7 +17,6 @@ pub struct Limit {
 
 impl Limit {
     /// A limit of so many bits a second.
-    #[must_use]
     pub fn new(bits: NonZeroU64) -> Self {
         Self { rate: bits.get() as f64 / 8.0, paid: 0.0 }
     }

@@ -38,7 +38,6 @@ pub struct Progress(Mutex<Snapshot>);
 
 impl Progress {
     /// The current state; takes the notes.
-    #[must_use]
     pub fn take(&self) -> Snapshot {
         let mut snapshot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let notes = std::mem::take(&mut snapshot.notes);

@@ -22,14 +22,12 @@ impl RangeSet {
     }
 
     /// Whether every byte of a range is in the set.
-    #[must_use]
     pub fn covers(&self, range: &Range<u64>) -> bool {
         range.is_empty()
             || self.0.range(..=range.start).next_back().is_some_and(|(_, high)| *high >= range.end)
     }
 
     /// Bytes in the set.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().map(|(low, high)| high - low).sum()
     }
@@ -40,7 +38,6 @@ impl RangeSet {
     }
 
     /// The ranges below `size` that are not in the set.
-    #[must_use]
     pub fn gaps(&self, size: u64) -> Vec<Range<u64>> {
         let (mut gaps, mut from) = (Vec::new(), 0);
         for range in self.iter() {

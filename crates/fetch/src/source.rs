@@ -103,13 +103,11 @@ enum Step {
 
 impl Source {
     /// A source that was not asked yet.
-    #[must_use]
     pub fn new(mirror: Url, route: Route, label: String, tls: Tls) -> Self {
         Self { mirror, route, label, tls, memory: Mutex::default() }
     }
 
     /// A new connection to it, opened when it is needed.
-    #[must_use]
     pub fn connection(&self) -> Connection {
         let (route, tls) = (self.route.clone(), self.tls.clone());
         if self.mirror.scheme().is_http() {
@@ -129,7 +127,6 @@ impl Source {
     }
 
     /// The version of the file there.
-    #[must_use]
     pub fn version(&self) -> Validator {
         self.memory().version.clone()
     }

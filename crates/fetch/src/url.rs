@@ -27,7 +27,6 @@ impl Scheme {
     ];
 
     /// Its name.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].1
     }
@@ -37,13 +36,11 @@ impl Scheme {
     }
 
     /// True for HTTP and HTTPS.
-    #[must_use]
     pub fn is_http(self) -> bool {
         matches!(self, Self::Http | Self::Https)
     }
 
     /// True when the connection begins with TLS.
-    #[must_use]
     pub fn is_encrypted(self) -> bool {
         matches!(self, Self::Https | Self::Ftps)
     }
@@ -63,31 +60,26 @@ pub struct Url {
 
 impl Url {
     /// The protocol.
-    #[must_use]
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
     /// The host: a name, or an address without brackets.
-    #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
     /// The port.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Path and query.
-    #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
     /// The path of a file on an FTP server, decoded (RFC 1738 §3.2.2); `None` if it names no file.
-    #[must_use]
     pub fn file_path(&self) -> Option<String> {
         let path = self.path.trim_start_matches('/').split(";type=").next().unwrap_or_default();
         let path = percent_decode_str(path).decode_utf8().ok()?.into_owned();
@@ -95,14 +87,12 @@ impl Url {
     }
 
     /// The host, with the port unless it is the usual one.
-    #[must_use]
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         if self.port == self.scheme.port() { host } else { format!("{host}:{}", self.port) }
     }
 
     /// User name and password, decoded.
-    #[must_use]
     pub fn user(&self) -> Option<(String, String)> {
         let (name, password) = self.user.as_ref()?.split_once(':').unwrap_or((self.user.as_ref()?, ""));
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
@@ -110,14 +100,12 @@ impl Url {
     }
 
     /// Whether both lead to the same server.
-    #[must_use]
     pub fn same_server(&self, other: &Self) -> bool {
         (self.scheme, &self.host, self.port) == (other.scheme, &other.host, other.port)
     }
 
     /// The name for a file from there: the last part of the path, decoded, without anything a file system or a terminal
     /// could misread.
-    #[must_use]
     pub fn file_name(&self) -> Option<String> {
         let path = self.path.split('?').next().unwrap_or_default();
         let last =
@@ -156,7 +144,6 @@ impl Url {
 }
 
 /// A name that is safe to create: no folder, nothing hidden, no control characters.
-#[must_use]
 pub fn safe_name(name: &str) -> Option<String> {
     let plain: String =
         name.chars().map(|c| if c == '/' || c == '\\' || c.is_control() { '_' } else { c }).collect();

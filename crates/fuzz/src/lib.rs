@@ -47,13 +47,11 @@ pub const TARGETS: [Target; 18] = [
 pub const REACHED: &str = "reached.hex";
 
 /// The folder with a target's inputs.
-#[must_use]
 pub fn corpus(target: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)
 }
 
 /// A target's inputs: the files in the order of their names, then those in [`REACHED`].
-#[must_use]
 pub fn inputs(target: &str) -> Vec<Vec<u8>> {
     let files = fs::read_dir(corpus(target)).into_iter().flatten().flatten();
     let mut paths: Vec<_> = files.map(|file| file.path()).filter(|path| !path.ends_with(REACHED)).collect();

@@ -11,7 +11,6 @@ pub struct Mutator(u64);
 
 impl Mutator {
     /// The same inputs for the same seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

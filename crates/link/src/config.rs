@@ -42,7 +42,6 @@ pub struct LinkConfig {
 
 impl LinkConfig {
     /// A link of fixed rate and delay with a drop-tail queue of this many bytes, perfect otherwise.
-    #[must_use]
     pub fn fixed(rate: Rate, delay: Span, queue_bytes: u64) -> Self {
         let queue = QueueModel { limit: Limit::Bytes(queue_bytes), ..QueueModel::default() };
         Self { rate: RateModel::Fixed(rate), delay, queue, ..Self::default() }

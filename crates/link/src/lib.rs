@@ -35,7 +35,6 @@ pub use trace::{MAX_TRACE_LINES, OPPORTUNITY_BYTES, Trace, TraceError};
 use anabranch_wire::{Rate, Span};
 
 /// The bandwidth–delay product: bytes in flight that keep a link busy over a round trip.
-#[must_use]
 pub fn bdp_bytes(rate: Rate, rtt: Span) -> u64 {
     rate.bytes_in(rtt)
 }

@@ -32,7 +32,6 @@ pub enum LossModel {
 impl LossModel {
     /// A chain that loses the share `loss` of all packets, in bursts of `burst` packets on average:
     /// nothing is lost in the good state and everything in the bad one.
-    #[must_use]
     pub fn bursts(loss: f64, burst: f64) -> Self {
         let loss = loss.clamp(0.0, 1.0);
         let to_good = 1.0 / burst.max(1.0);

@@ -67,7 +67,6 @@ struct Rare {
 
 impl PlainLink {
     /// An empty link; `None` unless its configuration [is plain](Link::is_plain).
-    #[must_use]
     pub fn new(config: LinkConfig) -> Option<Self> {
         let (queue, delay) = (config.queue, config.delay);
         let link = Link::<()>::new(config);
@@ -197,14 +196,12 @@ impl PlainLink {
 
     /// The total time in which a packet was being sent, by `now`: as [`Link::busy`], except for rounding where a packet takes
     /// no whole number of nanoseconds.
-    #[must_use]
     pub fn busy(&self, now: Time) -> Span {
         let bytes = self.taken.bytes + self.taken.packets * u64::from(self.overhead);
         self.rare.transmitter.time_for(bytes).saturating_sub(self.last_departure.since(now))
     }
 
     /// The link's counts; `underway` are accepted packets that have not arrived yet.
-    #[must_use]
     pub fn stats(&self, underway: Tally) -> LinkStats {
         let (taken, refused) = (self.taken, self.rare.refused);
         LinkStats {

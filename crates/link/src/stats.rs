@@ -99,7 +99,6 @@ pub struct DropCounts {
 
 impl DropCounts {
     /// All drops together.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.queue_full + self.random_drop + self.codel + self.loss + self.outage + self.too_large
     }

@@ -86,19 +86,16 @@ impl Trace {
     }
 
     /// The same trace, played once instead of again and again.
-    #[must_use]
     pub fn once(&self) -> Self {
         Self { repeats: false, ..self.clone() }
     }
 
     /// How many opportunities a period has.
-    #[must_use]
     pub fn lines(&self) -> usize {
         self.opportunities.len()
     }
 
     /// Bits a second on average over one period.
-    #[must_use]
     pub fn mean_rate(&self) -> anabranch_wire::Rate {
         let bytes = self.opportunities.len() as u64 * OPPORTUNITY_BYTES;
         let period = anabranch_wire::Span::from_millis(u64::from(self.period()));

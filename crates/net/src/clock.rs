@@ -12,19 +12,16 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that shows [`Time::ZERO`] now.
-    #[must_use]
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
 
     /// The time now.
-    #[must_use]
     pub fn now(&self) -> Time {
         Time::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// The instant at which the clock will show `time`; far in the future for [`Time::NEVER`].
-    #[must_use]
     pub fn instant(&self, time: Time) -> Instant {
         const FAR: Duration = Duration::from_secs(86_400 * 365);
         self.start + Duration::from_nanos(time.as_nanos()).min(self.start.elapsed() + FAR)

@@ -64,7 +64,6 @@ impl Stream {
     }
 
     /// A handle to the reading half and one to the writing half, for two tasks that use [`Stream::read_chunk`] and [`Stream::write_chunk`].
-    #[must_use]
     pub fn into_halves(mut self) -> (Self, Self) {
         let (handle, id) = (self.handle.clone(), self.id);
         let (read_ended, write_ended) = (self.read_ended, self.write_ended);
@@ -76,7 +75,6 @@ impl Stream {
     }
 
     /// Its number in the session.
-    #[must_use]
     pub fn id(&self) -> StreamId {
         self.id
     }

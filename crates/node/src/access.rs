@@ -37,25 +37,21 @@ impl TicketShare {
     }
 
     /// A share with a stored name and secret, so that its tickets stay valid after a restart.
-    #[must_use]
     pub fn stored(id: ShareId, secret: TicketSecret) -> Self {
         Self { id, secret, lifetime: Duration::MAX, end: Deadline::NEVER }
     }
 
     /// True until the share expires.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         !self.end.is_over((Instant::now(), SystemTime::now()))
     }
 
     /// The time left until it expires, and its whole lifetime; [`Duration::MAX`] for never.
-    #[must_use]
     pub fn time_left(&self) -> (Duration, Duration) {
         (self.end.left((Instant::now(), SystemTime::now())), self.lifetime)
     }
 
     /// When it expires, in seconds since 1970, as in tickets; `None` for never.
-    #[must_use]
     pub fn expires(&self) -> Option<u64> {
         self.end.wall?.duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs())
     }
@@ -105,7 +101,6 @@ struct Lists {
 
 impl Access {
     /// Access with one ticket.
-    #[must_use]
     pub fn by_ticket(share: TicketShare) -> Self {
         let access = Self::default();
         access.allow_share(share);
@@ -113,7 +108,6 @@ impl Access {
     }
 
     /// Access for the owners of these keys.
-    #[must_use]
     pub fn by_keys(keys: impl IntoIterator<Item = PublicKey>) -> Self {
         let access = Self::default();
         access.lists().keys.extend(keys);

@@ -104,7 +104,6 @@ pub struct NodeAt {
 
 impl NodeAt {
     /// A node at these addresses.
-    #[must_use]
     pub fn new(node: PublicKey, addresses: &[SocketAddr]) -> Self {
         Self { node, places: addresses.iter().copied().map(Place::Address).collect() }
     }

@@ -55,13 +55,11 @@ impl From<&Ticket> for Dial {
 
 impl Dial {
     /// The maker of a ticket.
-    #[must_use]
     pub fn ticket(ticket: &Ticket) -> Self {
         ticket.into()
     }
 
     /// A node that admits this one by its key.
-    #[must_use]
     pub fn node(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
         Self { target: Target::new(node, addresses), guest: None, expires: None, at_once: None }
     }
@@ -95,7 +93,6 @@ impl Dial {
     }
 
     /// The port of the node's first address.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.target.typed.iter().chain(&self.target.addresses).next().map_or(USUAL_PORT, SocketAddr::port)
     }

@@ -35,19 +35,16 @@ pub struct Error {
 
 impl Error {
     /// An error with nothing tried and no hint.
-    #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), tried: Vec::new(), hint: None }
     }
 
     /// A failure on this machine.
-    #[must_use]
     pub fn local(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Local, message)
     }
 
     /// A request that is not possible.
-    #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Usage, message)
     }
@@ -55,7 +52,6 @@ impl Error {
     /// A failed operation on a file, with a hint for the errors that have an obvious cause.
     ///
     /// `action` completes "cannot …": `read`, `create`.
-    #[must_use]
     pub fn file(action: &str, path: &Path, error: &io::Error) -> Self {
         let failure = Self::local(format!("cannot {action} {}: {}", path.display(), describe(error)));
         match error.kind() {
@@ -71,7 +67,6 @@ impl Error {
     }
 
     /// The error when an endpoint cannot be set up; the advice follows a colon in the message of `error`.
-    #[must_use]
     pub fn bind(error: &io::Error) -> Self {
         let text = error.to_string();
         match text.split_once(": ") {
@@ -148,7 +143,6 @@ fn advised(kind: ErrorKind, error: &ConnectError) -> Error {
 }
 
 /// The operating system's text for an error, without Rust's "(os error 13)".
-#[must_use]
 pub fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());

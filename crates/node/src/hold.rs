@@ -46,7 +46,6 @@ pub struct Held {
 
 impl Held {
     /// The current state.
-    #[must_use]
     pub fn state(&self) -> Holding {
         self.state.borrow().clone()
     }
@@ -94,7 +93,6 @@ impl Node {
 
     /// Holds a session open until the result is dropped. After each loss it is dialed for at most `patience`, or
     /// without end.
-    #[must_use]
     pub fn hold(&self, dial: Dial, patience: Option<Duration>) -> Held {
         let (node, (sender, state)) = (self.clone(), watch::channel(Holding::Dialing(None)));
         let task = tokio::spawn(async move {

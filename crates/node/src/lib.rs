@@ -57,7 +57,6 @@ pub use threads::Threads;
 pub use trace::trace;
 
 /// The addresses at which other machines may reach this one; loopback addresses only if there are no others.
-#[must_use]
 pub fn reachable(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     if addresses.iter().any(|address| !address.ip().is_loopback()) {
         addresses.retain(|address| !address.ip().is_loopback());
@@ -66,7 +65,6 @@ pub fn reachable(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 /// The time of day by the operating system's clock.
-#[must_use]
 pub fn wall() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }

@@ -283,14 +283,12 @@ struct Inner {
 
 impl Node {
     /// Starts the description of a node.
-    #[must_use]
     pub fn builder() -> NodeBuilder {
         NodeBuilder::default()
     }
 
     /// A node over an existing endpoint, without relays and control socket. `session` configures the sessions that it
     /// opens.
-    #[must_use]
     pub fn over(endpoint: Arc<Endpoint>, session: Config) -> Self {
         Self(Arc::new(Inner {
             endpoint,
@@ -304,25 +302,21 @@ impl Node {
     }
 
     /// The public key that identifies this node.
-    #[must_use]
     pub fn id(&self) -> PublicKey {
         self.0.endpoint.node()
     }
 
     /// The endpoint, for functions that this type does not have.
-    #[must_use]
     pub fn endpoint(&self) -> &Arc<Endpoint> {
         &self.0.endpoint
     }
 
     /// The relays that this node was started with.
-    #[must_use]
     pub fn relays(&self) -> &[RelayRoute] {
         &self.0.relays
     }
 
     /// The grants of this node.
-    #[must_use]
     pub fn grants(&self) -> &Grants {
         &self.0.grants
     }
@@ -357,7 +351,6 @@ impl Node {
 
     /// The addresses for other nodes, best first: those with a default route, then the others. Loopback addresses are
     /// included only without others, because local programs find the node anyway.
-    #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         addresses_to_tell(&self.0.endpoint)
     }
@@ -431,7 +424,6 @@ fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules) {
 }
 
 /// True if these addresses lead only to this machine.
-#[must_use]
 pub fn only_here(addresses: &[SocketAddr]) -> bool {
     addresses.iter().all(|address| address.ip().is_loopback())
 }
@@ -440,7 +432,6 @@ pub fn only_here(addresses: &[SocketAddr]) -> bool {
 pub const ONLY_HERE: &str = "no network is up: only programs on this very machine can use the ticket; connect to a network and start again";
 
 /// The local end of a path for users: its interface, or its address if the interface has no name.
-#[must_use]
 pub fn local_name(session: &Session, route: &Route) -> Option<String> {
     let interface = session.interface(route).filter(|name| !name.is_empty());
     interface.or_else(|| Some(session.local_address(route)?.ip().to_string()))

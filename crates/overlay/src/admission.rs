@@ -69,19 +69,16 @@ pub struct Sessions<Id> {
 
 impl<Id: Copy + Ord> Sessions<Id> {
     /// No session yet.
-    #[must_use]
     pub fn new(limits: SessionLimits) -> Self {
         Self { limits, owners: BTreeMap::new(), by_key: BTreeMap::new(), by_source: BTreeMap::new() }
     }
 
     /// Number of sessions.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.owners.len()
     }
 
     /// True without any session.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }

@@ -38,7 +38,6 @@ pub struct Account {
 
 impl Account {
     /// An account that has used nothing.
-    #[must_use]
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -61,13 +60,11 @@ impl Account {
     }
 
     /// Connections that are open now.
-    #[must_use]
     pub fn connections(&self) -> usize {
         self.limits.connections - self.room.available_permits()
     }
 
     /// Bytes used.
-    #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }

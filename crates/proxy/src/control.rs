@@ -17,7 +17,6 @@ pub struct Control {
 
 impl Control {
     /// Messages over this stream.
-    #[must_use]
     pub fn new(stream: Stream) -> Self {
         Self { stream, read: Vec::new() }
     }

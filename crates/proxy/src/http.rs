@@ -139,7 +139,6 @@ fn forwarded(
 }
 
 /// The response to a request that failed; `None` when the exit is not reached.
-#[must_use]
 pub fn failure(outcome: Option<Outcome>) -> Vec<u8> {
     let status = match outcome {
         None | Some(Outcome::Busy) => "503 Service Unavailable",
@@ -155,7 +154,6 @@ pub fn failure(outcome: Option<Outcome>) -> Vec<u8> {
 }
 
 /// The response to a malformed request.
-#[must_use]
 pub fn rejection(malformed: Malformed) -> Vec<u8> {
     let status = match malformed {
         Malformed::TooLong => "431 Request Header Fields Too Large",
@@ -166,13 +164,11 @@ pub fn rejection(malformed: Malformed) -> Vec<u8> {
 }
 
 /// The response to a client that takes too long.
-#[must_use]
 pub fn too_slow() -> Vec<u8> {
     response("408 Request Timeout", "text/plain", "the request was not complete in time")
 }
 
 /// The response with a browser's settings: names without a dot and this machine are reached directly, all else through the proxy.
-#[must_use]
 pub fn pac(proxy: SocketAddr) -> Vec<u8> {
     let script = format!(
         "function FindProxyForURL(url, host) {{\n  \

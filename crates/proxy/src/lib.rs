@@ -51,7 +51,6 @@ pub use target::{HostName, NotATarget, Target};
 pub const MOST_CONNECTIONS: usize = 16_384;
 
 /// Settings of sessions that carry a proxy's connections, both ends alike.
-#[must_use]
 pub fn session_config() -> Config {
     let mut config = Config {
         // A laptop may lose all its networks for a while.

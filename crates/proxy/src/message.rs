@@ -37,7 +37,6 @@ pub enum Head {
 
 impl Head {
     /// The head's bytes.
-    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
@@ -121,19 +120,16 @@ impl Outcome {
     ];
 
     /// The answer's byte.
-    #[must_use]
     pub fn to_byte(self) -> u8 {
         self as u8
     }
 
     /// Reads the answer.
-    #[must_use]
     pub fn read(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte)).copied()
     }
 
     /// The result for people.
-    #[must_use]
     pub fn text(self) -> &'static str {
         match self {
             Self::Open => "connected",
@@ -200,7 +196,6 @@ pub enum Answer {
 pub const FRAME_HEAD: usize = 2;
 
 /// Appends a datagram with its destination or source as a frame; false and unchanged if it is too long for one.
-#[must_use]
 pub fn write_frame(peer: &Target, payload: &[u8], out: &mut Vec<u8>) -> bool {
     let start = out.len();
     out.extend([0; FRAME_HEAD]);

@@ -51,13 +51,11 @@ impl Meter {
     }
 
     /// Bytes from the TCP connection and to it.
-    #[must_use]
     pub fn bytes(&self) -> [u64; 2] {
         [self.up.load(Ordering::Relaxed), self.down.load(Ordering::Relaxed)]
     }
 
     /// The current status of the connection.
-    #[must_use]
     pub fn status(&self) -> ConnectionStatus {
         ConnectionStatus {
             name: self.name.clone(),
@@ -102,7 +100,6 @@ pub struct Totals {
 
 impl Connections {
     /// Adds a connection until the result is dropped.
-    #[must_use]
     pub fn enter(&self, name: ConnectionName, account: Option<Arc<Account>>) -> Entered {
         let counters = (AtomicU64::new(0), AtomicU64::new(0));
         let meter =
@@ -116,13 +113,11 @@ impl Connections {
     }
 
     /// How many are open.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.table().open.len()
     }
 
     /// Those that are open, with most bytes first, at most `most`; and the counters of all there have been.
-    #[must_use]
     pub fn status(&self, most: usize) -> (Vec<ConnectionStatus>, Totals) {
         let table = self.table();
         let mut totals = table.ended;

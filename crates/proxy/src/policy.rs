@@ -77,7 +77,6 @@ fn ports(text: &str) -> Option<RangeInclusive<u16>> {
 
 impl Policy {
     /// Everything public, and what is allowed besides, but nothing that is denied.
-    #[must_use]
     pub fn new(allowed: &[AddressRange], denied: &[AddressRange]) -> Self {
         let rule = |verdict| move |range: &AddressRange| Rule { range: range.clone(), verdict };
         let usual = DENIED.iter().filter_map(|prefix| prefix.parse::<AddressRange>().ok());
@@ -95,7 +94,6 @@ impl Policy {
 
     /// Judges a destination. An IPv4 address inside an IPv6 one is judged as IPv4; behind a translator, the IPv6 address must
     /// not be denied either.
-    #[must_use]
     pub fn judge(&self, to: SocketAddr) -> Verdict {
         match self.verdict(to.ip().to_canonical(), to.port()) {
             Verdict::Denied => Verdict::Denied,

@@ -65,7 +65,6 @@ fn until_null(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, Malformed> 
 }
 
 /// The reply for an outcome. SOCKS4 has one code for all failures.
-#[must_use]
 pub fn reply(outcome: Option<Outcome>) -> [u8; FIXED] {
     let code = if outcome == Some(Outcome::Open) { GRANTED } else { REJECTED };
     [0, code, 0, 0, 0, 0, 0, 0]

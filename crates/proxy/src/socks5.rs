@@ -155,7 +155,6 @@ impl From<Malformed> for Reply {
 }
 
 /// A reply. `bound` is where to send the datagrams of an association; nothing depends on it for a connection.
-#[must_use]
 pub fn reply(code: Reply, bound: Option<SocketAddr>) -> Vec<u8> {
     let mut bytes = vec![VERSION, code as u8, 0];
     write_address(bound.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into()), &mut bytes);

@@ -30,7 +30,6 @@ pub struct HostName(String);
 
 impl HostName {
     /// The name as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -48,7 +47,6 @@ impl FromStr for HostName {
 
 impl Target {
     /// A host that is an address, with or without brackets, or a name.
-    #[must_use]
     pub fn from_host(host: &str, port: u16) -> Option<Self> {
         let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         match bare.unwrap_or(host).parse::<IpAddr>() {
@@ -59,7 +57,6 @@ impl Target {
     }
 
     /// The port.
-    #[must_use]
     pub fn port(&self) -> u16 {
         match self {
             Self::Address(address) => address.port(),

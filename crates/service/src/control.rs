@@ -36,13 +36,11 @@ struct Refused {
 }
 
 /// The answer that refuses a request.
-#[must_use]
 pub fn refusal(why: &str) -> String {
     serde_json::to_string(&Refused { error: why.to_owned() }).unwrap_or_default()
 }
 
 /// A value as the answer.
-#[must_use]
 pub fn reply(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|error| refusal(&error.to_string()))
 }

@@ -7,7 +7,6 @@ use super::line_at;
 
 /// The line of `key` in the `index`-th table named `table`, or of that table if it lacks the key. Both may be written below
 /// a header, with dots, or within braces. `table` may be empty, for the top of the file, or nested: `a.b`.
-#[must_use]
 pub fn line_of(text: &str, table: &str, index: usize, key: &str) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let mut found = None;

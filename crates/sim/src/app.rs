@@ -31,7 +31,6 @@ pub struct Sender {
 
 impl Sender {
     /// Sends `bytes`; `u64::MAX` for an endless stream.
-    #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { left: bytes, redundant: false, stream: None, written: 0, finished_at: None }
     }
@@ -104,7 +103,6 @@ pub struct Ticker {
 
 impl Ticker {
     /// Writes `chunk` bytes every `pause`.
-    #[must_use]
     pub fn new(chunk: usize, pause: Span) -> Self {
         Self { chunk, pause, next: Time::ZERO, stream: None, written: 0 }
     }
@@ -150,7 +148,6 @@ pub struct Sink {
 
 impl Sink {
     /// Mean delivery rate between two times, in Mbit/s.
-    #[must_use]
     pub fn mbit_s(&self, from: Time, to: Time) -> f64 {
         let within = self.deliveries.iter().filter(|delivery| delivery.at >= from && delivery.at < to);
         let bytes: u64 = within.map(|delivery| delivery.bytes).sum();
@@ -158,7 +155,6 @@ impl Sink {
     }
 
     /// The longest time between two deliveries, from `from` to `to`.
-    #[must_use]
     pub fn longest_gap(&self, from: Time, to: Time) -> Span {
         let times = self.deliveries.iter().map(|delivery| delivery.at).filter(|at| *at >= from && *at <= to);
         let (mut last, mut longest) = (from, Span::ZERO);

@@ -11,7 +11,6 @@ use crate::network::plan::{Duration, Sizes};
 const MAX_SIZE: f64 = 1e12;
 
 /// The seed of party `index` of this kind (SplitMix64 over all three numbers).
-#[must_use]
 pub fn seed_of(seed: u64, kind: u64, index: u64) -> u64 {
     mix(mix(mix(seed) ^ kind) ^ index)
 }

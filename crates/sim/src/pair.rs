@@ -41,7 +41,6 @@ pub struct CableConfig {
 
 impl CableConfig {
     /// The same rate both ways, half the round-trip time each way, and queues of `bdp` bandwidth-delay products.
-    #[must_use]
     pub fn new(mbit: f64, rtt: Span, bdp: f64) -> Self {
         let rate = Rate::from_mbit(mbit);
         let queue = (rate.bytes_in(rtt) as f64 * bdp) as u64;
@@ -95,7 +94,6 @@ fn address(cable: usize, end: usize, port: u16) -> SocketAddr {
 
 impl<P: Payload> Pair<P> {
     /// Two ends before their session; `seed` seeds the links.
-    #[must_use]
     pub fn new(configs: [Config; 2], cables: &[CableConfig], seed: u64) -> Self {
         let cables = cables.iter().enumerate().map(|(index, cable)| {
             let link = |direction: usize| {
@@ -109,14 +107,12 @@ impl<P: Payload> Pair<P> {
     }
 
     /// The route of an end over a cable.
-    #[must_use]
     pub fn route(&self, end: usize, cable: usize) -> Route {
         let port = if end == SERVER { self.cables[cable].client_port } else { 443 };
         Route { socket: cable as u32, remote: address(cable, 1 - end, port) }
     }
 
     /// An end's socket on a cable, for path rules: its interface is `cable0` and so on.
-    #[must_use]
     pub fn place(&self, end: usize, cable: usize) -> PathOrigin {
         let local = Some(address(cable, end, 0).ip());
         PathOrigin { interface: format!("cable{cable}"), local, relays: Vec::new() }
@@ -338,13 +334,11 @@ impl<P: Payload> LinkHandle<'_, P> {
     }
 
     /// Packets in the queue, including the one being sent, and their bytes on the wire.
-    #[must_use]
     pub fn backlog(&mut self) -> (usize, u64) {
         self.link.backlog(self.now)
     }
 
     /// Its counters.
-    #[must_use]
     pub fn stats(&self) -> &anabranch_link::LinkStats {
         self.link.stats()
     }

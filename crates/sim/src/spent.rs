@@ -19,7 +19,6 @@ pub struct Spent {
 
 impl Spent {
     /// The sender's bytes so far, over paths that both ends still have.
-    #[must_use]
     pub fn of((stats, sending): (SessionStats, &[PathInfo]), receiving: &[PathInfo]) -> Self {
         Self {
             sent: sending.iter().map(|path| path.stats.data_sent).sum(),
@@ -30,7 +29,6 @@ impl Spent {
     }
 
     /// The share that was not needed: copies plus early retransmissions, or duplicates if they are more.
-    #[must_use]
     pub fn share(&self) -> f64 {
         self.twice.max(self.copied + self.early) as f64 / self.sent.max(1) as f64
     }

@@ -104,7 +104,6 @@ pub enum Notice {
 pub type Dial = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Session, String>> + Send>> + Send + Sync>;
 
 /// Settings of sessions that carry a tunnel, both ends alike.
-#[must_use]
 pub fn session_config() -> Config {
     let mut config = Config {
         // Paths may be silent for long: a closed laptop, a train in a tunnel.
@@ -150,7 +149,6 @@ impl Standing {
 
 impl Client {
     /// A tunnel that is not up yet. `seed` keeps others from choosing flows that collide.
-    #[must_use]
     pub fn new(options: ClientOptions, clock: Clock, seed: u64) -> Arc<Self> {
         let link = Link::new(clock, (seed, MTU));
         link.set_policy(options.policy.clone());
@@ -160,13 +158,11 @@ impl Client {
     }
 
     /// The current session.
-    #[must_use]
     pub fn session(&self) -> Option<Session> {
         self.link.session()
     }
 
     /// How packets travel.
-    #[must_use]
     pub fn policy(&self) -> Policy {
         self.link.policy()
     }
@@ -178,7 +174,6 @@ impl Client {
     }
 
     /// The current status.
-    #[must_use]
     pub fn status(&self) -> Status {
         let node = self.link.session().map(|session| session.peer().to_string()).unwrap_or_default();
         let device = self.device.lock().unwrap_or_else(PoisonError::into_inner).upgrade();

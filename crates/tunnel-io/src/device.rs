@@ -51,19 +51,16 @@ impl Device {
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Packets that the kernel did not take.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
     /// A coalescer for the super-packets that this device can split.
-    #[must_use]
     pub fn coalescer(&self) -> Coalescer {
         Coalescer::new(self.joins_udp)
     }

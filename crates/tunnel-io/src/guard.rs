@@ -47,7 +47,6 @@ impl Guard {
     }
 
     /// The tunnel's slot.
-    #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
     }

@@ -9,7 +9,6 @@ type Metric<T, V> = (&'static str, fn(&T) -> V);
 
 impl Status {
     /// All metrics.
-    #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
         let whole = [

@@ -127,7 +127,6 @@ pub struct Server {
 
 impl Server {
     /// A server that does not serve yet. `seed` keeps others from choosing flows that collide.
-    #[must_use]
     pub fn new(options: ServerOptions, clock: Clock, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             allowed: RwLock::new(options.allow.clone()),
@@ -271,7 +270,6 @@ impl Server {
     }
 
     /// The current status of all tunnels.
-    #[must_use]
     pub fn status(&self) -> Status {
         let (now, table) = (self.clock.now(), self.table.read().unwrap_or_else(PoisonError::into_inner));
         let peers = table.clients.iter().map(|(node, client)| {
@@ -288,7 +286,6 @@ impl Server {
     }
 
     /// The current sessions of all clients.
-    #[must_use]
     pub fn sessions(&self) -> Vec<Session> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         table.clients.values().filter_map(|client| client.link.session()).collect()

@@ -192,19 +192,16 @@ impl ControllerService {
     }
 
     /// Its public key.
-    #[must_use]
     pub fn node(&self) -> PublicKey {
         self.endpoint.node()
     }
 
     /// The key that relays pin.
-    #[must_use]
     pub fn signing_key(&self) -> ControllerKey {
         self.shared.signer.public()
     }
 
     /// The addresses that it listens on.
-    #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.endpoint.local_addresses()
     }
@@ -232,7 +229,6 @@ impl ControllerService {
     }
 
     /// A handle for other tasks; it does not keep the service running.
-    #[must_use]
     pub fn watch(&self) -> Watch {
         Watch { endpoint: self.endpoint.clone(), shared: self.shared.clone() }
     }
@@ -270,7 +266,6 @@ impl Watch {
     }
 
     /// The relays that it knows.
-    #[must_use]
     pub fn status(&self) -> Status {
         let times = (self.shared.clock.now(), wall());
         Status {
@@ -443,7 +438,6 @@ async fn tend_once(shared: &Shared, node: &PublicKey, sweeps: bool) -> Result<()
 }
 
 /// The key that a controller signs grants with. It is derived from the node key, so that there is one secret to protect.
-#[must_use]
 pub fn signer(key: &NodeKey) -> GrantSigner {
     GrantSigner::from_random(*derive("anabranch 2026 controller signing key", key))
 }

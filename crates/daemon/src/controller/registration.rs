@@ -70,7 +70,6 @@ pub enum Standing {
 
 impl Standing {
     /// Whether the relay is registered.
-    #[must_use]
     pub fn is_registered(&self) -> bool {
         matches!(self, Self::Registered | Self::Untrusted(_))
     }
@@ -128,13 +127,11 @@ impl Registration {
     }
 
     /// True once a task has ended, which only an internal error causes.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.tasks.iter().any(JoinHandle::is_finished)
     }
 
     /// The state of each registration.
-    #[must_use]
     pub fn standings(&self) -> Vec<(PublicKey, Standing)> {
         self.standings.iter().map(|(node, standing)| (*node, standing.borrow().clone())).collect()
     }

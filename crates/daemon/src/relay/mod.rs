@@ -120,13 +120,11 @@ impl RelayService {
     }
 
     /// Its public key.
-    #[must_use]
     pub fn node(&self) -> PublicKey {
         self.endpoint.node()
     }
 
     /// The addresses that it listens on.
-    #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.endpoint.local_addresses()
     }
@@ -170,13 +168,11 @@ impl RelayService {
     }
 
     /// Counters and current state.
-    #[must_use]
     pub fn status(&self) -> Status {
         self.watch().status()
     }
 
     /// A handle for other tasks; it does not keep the service running.
-    #[must_use]
     pub fn watch(&self) -> Watch {
         let (endpoint, state) = (self.endpoint.clone(), self.state.clone());
         Watch { endpoint, state, membership: self.membership.clone() }
@@ -213,7 +209,6 @@ pub struct Watch {
 
 impl Watch {
     /// Counters and current state.
-    #[must_use]
     pub fn status(&self) -> Status {
         self.state.status(&self.endpoint, &self.membership.standings(), &self.membership.links())
     }

@@ -169,7 +169,6 @@ impl Status {
     }
 
     /// The status in Prometheus' text format 0.0.4.
-    #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
         let mut put = |kind: &str, name: &str, help: &str, samples: &[(String, f64)]| {

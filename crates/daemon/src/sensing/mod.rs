@@ -71,7 +71,6 @@ impl Drop for Neighbour {
 
 impl Sensing {
     /// Without neighbours yet. [`pump`] must run. The seed spreads the probes in time.
-    #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, config: SensorConfig, seed: [u8; 32]) -> Self {
         let sensor = Sensor::new(config, seed, endpoint.clock().now());
         Self {
@@ -104,7 +103,6 @@ impl Sensing {
     }
 
     /// True once an internal error may have left the state half changed.
-    #[must_use]
     pub fn is_torn(&self) -> bool {
         self.sensor.is_poisoned() || self.peers.is_poisoned()
     }
@@ -120,7 +118,6 @@ impl Sensing {
     }
 
     /// Every link, and counters of the probes.
-    #[must_use]
     pub fn status(&self) -> (Vec<LinkTold>, SensorStats) {
         let sensor = self.sensor();
         (sensor.links(self.endpoint.clock().now()), sensor.stats())

@@ -75,13 +75,11 @@ impl Groups {
     }
 
     /// The accepted verdict on two paths, `a` below `b`.
-    #[must_use]
     pub fn believed(&self, a: PathId, b: PathId) -> Verdict {
         self.pairs.iter().find(|pair| pair.paths == (a, b)).map_or(Verdict::Undecided, |pair| pair.accepted)
     }
 
     /// The group of each path, in order, and the reason. `paths` are ids and local sockets, sorted by id.
-    #[must_use]
     pub fn of(&self, paths: &[(PathId, u32)]) -> SmallVec<[(u32, GroupReason); 8]> {
         let mut group: SmallVec<[usize; 8]> = (0..paths.len()).collect();
         let mut reasons: SmallVec<[GroupReason; 8]> = smallvec![GroupReason::OwnInterface; paths.len()];

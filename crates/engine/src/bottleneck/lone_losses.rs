@@ -92,7 +92,6 @@ impl LoneLosses {
     }
 
     /// True when two paths, `a` below `b`, were found to be separate.
-    #[must_use]
     pub fn are_apart(&self, now: Time, a: PathId, b: PathId) -> bool {
         self.apart.iter().any(|(pair, at)| *pair == (a, b) && now.since(*at) < MEMORY)
     }

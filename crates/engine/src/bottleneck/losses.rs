@@ -105,7 +105,6 @@ impl FastRetransmits {
     }
 
     /// The evidence on two paths; `None` until both have had an event.
-    #[must_use]
     pub fn correlation(&self, now: Time, a: PathId, b: PathId) -> Option<Correlation> {
         let find = |path| self.paths.iter().find(|known| known.path == path);
         let (a, b) = (find(a)?, find(b)?);

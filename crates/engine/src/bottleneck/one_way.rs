@@ -157,13 +157,11 @@ impl OneWayDelays {
     }
 
     /// True when packets of the path were measured.
-    #[must_use]
     pub fn knows(&self, path: PathId) -> bool {
         self.paths.iter().any(|known| known.path == path)
     }
 
     /// The estimated gain of the receiver's clock on the sender's, in seconds a second.
-    #[must_use]
     pub fn skew(&self) -> f64 {
         self.skew
     }

@@ -101,7 +101,6 @@ impl FullQueues {
     }
 
     /// Judges two paths, `a` below `b`.
-    #[must_use]
     pub fn verdict(&self, now: Time, a: PathId, b: PathId) -> Verdict {
         match self.apart.iter().find(|(pair, _)| *pair == (a, b)) {
             Some((_, at)) if now.since(*at) < MEMORY => Verdict::Separate,

@@ -64,7 +64,6 @@ impl Wave {
 impl DelayWaves {
     /// The correlation of two paths' delays over the last intervals that both have; `None` while there are too few, or if a
     /// path has no queue.
-    #[must_use]
     pub fn correlation(&self, now: Time, a: PathId, b: PathId) -> Option<f64> {
         let find = |path| self.waves.iter().find(|wave| wave.path == path);
         let (a, b) = (find(a)?, find(b)?);

@@ -42,7 +42,6 @@ impl Meter {
     pub const SMALLEST: u64 = 256 << 10;
 
     /// A cap of this many bytes, at least [`Meter::SMALLEST`].
-    #[must_use]
     pub fn new(cap: u64) -> Self {
         let cap = cap.max(Self::SMALLEST);
         let (left, elsewhere, period) = (AtomicU64::new(cap - RESERVE), AtomicU64::new(0), AtomicU64::new(0));
@@ -57,19 +56,16 @@ impl Meter {
     }
 
     /// The day of the month on which it starts anew.
-    #[must_use]
     pub fn resets_on(&self) -> Option<u8> {
         self.resets_on
     }
 
     /// Bytes that paths here have used or reserved.
-    #[must_use]
     pub fn taken(&self) -> u64 {
         (self.cap - RESERVE).saturating_sub(self.shares.left.load(Ordering::Relaxed))
     }
 
     /// Takes bytes that no path reserves; false if there are not so many.
-    #[must_use]
     pub fn charge(&self, bytes: u64) -> bool {
         let rest = |left: u64| left.checked_sub(bytes);
         self.shares.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
@@ -98,26 +94,22 @@ impl Meter {
     }
 
     /// The cap in bytes.
-    #[must_use]
     pub fn cap(&self) -> u64 {
         self.cap
     }
 
     /// Unreserved bytes.
-    #[must_use]
     pub fn left(&self) -> u64 {
         let Shares { left, elsewhere, .. } = &*self.shares;
         left.load(Ordering::Relaxed).saturating_sub(elsewhere.load(Ordering::Relaxed))
     }
 
     /// True when no further path can be opened under the cap.
-    #[must_use]
     pub fn is_used_up(&self) -> bool {
         self.left() < LEAST * 2
     }
 
     /// True when both are the same cap.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shares, &other.shares)
     }

@@ -53,7 +53,6 @@ pub enum Pattern {
 
 impl Pattern {
     /// True if a path from `place` to `remote` fits.
-    #[must_use]
     pub fn fits(&self, place: &PathOrigin, remote: SocketAddr) -> bool {
         let from = |prefix: &Prefix| place.local.is_some_and(|local| prefix.contains(local));
         match self {

@@ -13,7 +13,6 @@ pub struct Prefix {
 
 impl Prefix {
     /// True when `address` lies in it.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {

@@ -33,7 +33,6 @@ impl Priority {
     ];
 
     /// Its name.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].1
     }
@@ -78,7 +77,6 @@ pub struct Terms {
 
 impl Terms {
     /// True when such a path may be opened.
-    #[must_use]
     pub fn allow(&self) -> bool {
         self.priority != Priority::Never && !self.meter.as_ref().is_some_and(Meter::is_used_up)
     }
@@ -103,7 +101,6 @@ pub struct PathRules {
 
 impl PathRules {
     /// Makes a set of rules, tried in this order.
-    #[must_use]
     pub fn new(rules: Vec<PathRule>) -> Self {
         Self { rules: rules.into(), suppression: None }
     }
@@ -116,13 +113,11 @@ impl PathRules {
     }
 
     /// True when there are no rules and no suppression.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.suppression.is_none()
     }
 
     /// True when paths that share a bottleneck are left out.
-    #[must_use]
     pub fn leave_out_sharers(&self) -> bool {
         self.suppression.is_some_and(|limits| limits.d < usize::MAX)
     }
@@ -133,7 +128,6 @@ impl PathRules {
     }
 
     /// Adds a rule, tried before all others. It replaces a rule with the same pattern.
-    #[must_use]
     pub fn with(&self, rule: &PathRule) -> Self {
         let others = self.rules.iter().filter(|known| known.pattern != rule.pattern).cloned();
         let rules: Vec<PathRule> = std::iter::once(rule.clone()).chain(others).collect();
@@ -141,13 +135,11 @@ impl PathRules {
     }
 
     /// The terms for a path from `place` to `remote`; primary without a cap if no rule fits.
-    #[must_use]
     pub fn terms(&self, place: &PathOrigin, remote: SocketAddr) -> Terms {
         self.rule_for(place, remote).map(|rule| rule.terms.clone()).unwrap_or_default()
     }
 
     /// The rule that decides on a path from `place` to `remote`.
-    #[must_use]
     pub fn rule_for(&self, place: &PathOrigin, remote: SocketAddr) -> Option<&PathRule> {
         self.rules.iter().find(|rule| rule.pattern.fits(place, remote))
     }

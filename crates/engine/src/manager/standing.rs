@@ -64,7 +64,6 @@ impl Standing {
     pub(crate) const CLOSING: Self = Self::Idle(IdleReason::Closing);
 
     /// A word for JSON.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InUse => "in-use",
@@ -74,7 +73,6 @@ impl Standing {
     }
 
     /// True when it may carry data.
-    #[must_use]
     pub fn is_used(self) -> bool {
         !matches!(self, Self::Idle(_))
     }

@@ -62,7 +62,6 @@ pub enum Suppression {
 
 /// Chooses the paths to drop (mTCP §3.4.1 [M10]), slowest first, but never the best working one. If two paths share
 /// congestion and carry the same, the one with the higher id goes. A path that is being dropped is no reason to drop another.
-#[must_use]
 pub fn suppress(paths: &[PathReport], limits: &SuppressionLimits) -> Vec<(PathId, Suppression)> {
     let mut dropped: Vec<(PathId, Suppression)> =
         paths.iter().filter(|path| path.failed).map(|path| (path.path, Suppression::Failed)).collect();

@@ -45,7 +45,6 @@ pub(crate) enum PathEvent {
 
 impl PathState {
     /// The state's name, for people and for JSON.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Validating => "validating",

@@ -72,7 +72,6 @@ impl SchedulerKind {
     ];
 
     /// A scheduler of this kind.
-    #[must_use]
     pub fn build(self) -> Box<dyn Scheduler> {
         match self {
             Self::EarliestArrival => Box::new(EarliestArrival),

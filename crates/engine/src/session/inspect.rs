@@ -11,7 +11,6 @@ use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
 
 impl<P: Payload> Session<P> {
     /// The peer's PID for a path, once it is known.
-    #[must_use]
     pub fn remote_pid(&self, path: PathId) -> Option<Pid> {
         let place = self.flight.paths.place_of(path)?;
         self.flight.paths[place].remote_pid()
@@ -19,7 +18,6 @@ impl<P: Payload> Session<P> {
 
     /// Whether two paths share a bottleneck, by the evidence of [`Config::detector`]. Undecided when no one
     /// needs to know.
-    #[must_use]
     pub fn shared_bottleneck(&self, a: PathId, b: PathId) -> Verdict {
         self.control.live.coupling.shared_bottleneck(a, b)
     }
@@ -30,7 +28,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// All current paths, those that are being opened included.
-    #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
         self.flight.paths.iter().map(|path| self.info(path)).collect()
     }
@@ -79,13 +76,11 @@ impl<P: Payload> Session<P> {
     }
 
     /// Stream bytes that wait for earlier ones: as [`SessionStats::bytes_reassembling`].
-    #[must_use]
     pub fn bytes_reassembling(&self) -> u64 {
         self.flight.streams.waiting_bytes()
     }
 
     /// Counters of the session.
-    #[must_use]
     pub fn stats(&self) -> SessionStats {
         SessionStats {
             bytes_read: self.flight.streams.bytes_read(),

@@ -133,7 +133,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// Opens a session by sending INIT over every route.
-    #[must_use]
     pub fn connect(
         config: impl Into<Arc<Config>>,
         routes: &[Route],
@@ -174,7 +173,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// Whether INIT is sent over this route.
-    #[must_use]
     pub fn is_candidate(&self, route: Route) -> bool {
         self.handshake.is_candidate(route)
     }
@@ -192,19 +190,16 @@ impl<P: Payload> Session<P> {
     }
 
     /// Which end this is.
-    #[must_use]
     pub fn side(&self) -> Side {
         self.flight.life.side()
     }
 
     /// The state of the session.
-    #[must_use]
     pub fn state(&self) -> State {
         self.flight.state()
     }
 
     /// The parameters that this end announces in INIT or INIT-ACK.
-    #[must_use]
     pub fn local_params(&self) -> &Params {
         self.handshake.local()
     }
@@ -237,7 +232,6 @@ impl<P: Payload> Session<P> {
 
     /// Bytes of a range of a stream that have not arrived yet. Drivers use this to decide whether to copy
     /// bytes or keep the buffer that they arrived in.
-    #[must_use]
     pub fn not_arrived(&self, stream: StreamId, range: Range<u64>) -> u64 {
         self.flight.streams.not_arrived(stream, range)
     }
@@ -346,7 +340,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// True if the peer has answered at this address, in the handshake or on a path.
-    #[must_use]
     pub fn is_proven(&self, address: SocketAddr) -> bool {
         self.control.is_proven(&self.flight, address)
     }
@@ -414,19 +407,16 @@ impl<P: Payload> Session<P> {
     }
 
     /// True when the rules let a path over `route` be opened.
-    #[must_use]
     pub fn allows(&self, route: Route) -> bool {
         self.control.live.rules.allow(route)
     }
 
     /// True when this session has path rules.
-    #[must_use]
     pub fn has_path_rules(&self) -> bool {
         self.control.live.rules.are_there()
     }
 
     /// The rules for this session's paths.
-    #[must_use]
     pub fn path_rules(&self) -> PathRules {
         self.control.live.rules.get()
     }
@@ -481,7 +471,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// True if nothing is left to do for a closed session.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         self.flight.life.is_over()
     }

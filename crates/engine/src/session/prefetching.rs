@@ -14,7 +14,6 @@ use crate::stream::Streams;
 impl<P: Payload> Session<P> {
     /// The bytes of a session that a packet needs, in up to two ranges: a packet that may acknowledge
     /// something, or one that does not.
-    #[must_use]
     pub fn bytes_needed(acknowledges: bool) -> [Range<usize>; 2] {
         let flight = offset_of!(Self, flight);
         let choice = flight + offset_of!(Flight<P>, choice);

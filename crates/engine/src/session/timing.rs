@@ -8,7 +8,6 @@ use crate::state::State;
 
 impl<P: Payload> Session<P> {
     /// When to call [`Self::handle_timeout`], if nothing happens before.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let clock = &self.flight.clock;
         if let Some(known) = clock.next_timeout.get() {
@@ -55,7 +54,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// True if the session has been quiet for a while, apart from keep-alives. Then a driver may free memory as well.
-    #[must_use]
     pub fn is_at_rest(&self) -> bool {
         let flight = &self.flight;
         flight.state() == State::Established && flight.clock.is_at_rest(|| flight.packets())

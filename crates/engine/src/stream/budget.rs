@@ -30,13 +30,11 @@ pub struct MemoryBudget {
 
 impl MemoryBudget {
     /// A budget of `bytes`.
-    #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { left: Arc::new(AtomicU64::new(bytes)), whole: bytes, next_repair: Arc::default() }
     }
 
     /// True when another session may be accepted.
-    #[must_use]
     pub fn has_room(&self) -> bool {
         self.left() >= MIN_WINDOW
     }
@@ -52,7 +50,6 @@ impl MemoryBudget {
     }
 
     /// Bytes not reserved.
-    #[must_use]
     pub fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
@@ -72,7 +69,6 @@ pub struct Reservation {
 
 impl Reservation {
     /// An empty reservation.
-    #[must_use]
     pub fn new(budget: MemoryBudget) -> Self {
         Self { budget, held: 0 }
     }
@@ -140,7 +136,6 @@ impl Reservation {
     }
 
     /// Bytes reserved.
-    #[must_use]
     pub fn held(&self) -> u64 {
         self.held
     }

@@ -48,7 +48,6 @@ impl Break {
         [Self::Silence, Self::OneWay, Self::OneWayBack, Self::Loss, Self::Rate, Self::Delay, Self::Flapping];
 
     /// Its name in metrics.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Silence => "silence",
@@ -122,13 +121,11 @@ pub struct Outcome {
 impl Case {
     /// Draws the case with this number: rates of 5 to 60 Mbit/s, round-trip times of 5 to 200 ms, queues of 0.5 to 2
     /// bandwidth–delay products, and a break within [`MOMENTS`].
-    #[must_use]
     pub fn draw(number: u64) -> Self {
         Self::draw_within(number, MOMENTS)
     }
 
     /// The same with a break between these moments, in seconds after the start.
-    #[must_use]
     pub fn draw_within(number: u64, (from, to): (f64, f64)) -> Self {
         let mut chance = Chance::new(seed_of(number, KIND, 0));
         let mut path = |_| CasePath {
@@ -159,7 +156,6 @@ impl fmt::Display for Case {
 ///
 /// `cases`; `clean`, the cases without a violation; the violations `gaps`, `slow` and `unrestored`, in all and for each kind
 /// of break; `redundancy`, the share of bytes that were sent without need.
-#[must_use]
 pub fn metrics(runs: &[(Case, Outcome)]) -> Metrics {
     let mut metrics = Metrics::new();
     for (_, outcome) in runs {
@@ -182,7 +178,6 @@ pub fn metrics(runs: &[(Case, Outcome)]) -> Metrics {
 
 impl Outcome {
     /// Whether it violates no bound.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         !(self.paused() || self.slow() || self.unrestored())
     }
@@ -200,7 +195,6 @@ impl Outcome {
     }
 
     /// The violated bounds, a sentence each.
-    #[must_use]
     pub fn breaches(&self, case: &Case) -> Vec<String> {
         let mut found = Vec::new();
         let mut tell = |what: String| found.push(format!("case {}, {}: {what}", case.number, case.how));

@@ -174,7 +174,6 @@ impl Case {
     }
 
     /// Runs the case.
-    #[must_use]
     pub fn run(&self) -> Outcome {
         let mut world = World::new(self, Sender::new(u64::MAX), LOOKED_AT);
         let break_at = Time::ZERO + self.after;
@@ -201,7 +200,6 @@ impl Case {
     /// The allowed gap is the difference of one-way delays between the fastest working path that can hold the stream and the
     /// broken one, plus the pause between two writes and their time on that path behind a full packet. If no path can hold
     /// it yet, the gap without redundancy is allowed.
-    #[must_use]
     pub fn run_redundant(&self) -> Outcome {
         let slowest = self.paths.iter().map(|path| path.mbit).fold(f64::MAX, f64::min);
         let chunk = slowest * TICKED * 1e6 / 8.0 * TICK.as_secs_f64();

@@ -60,7 +60,6 @@ impl FairCell {
     /// In turn, all paths share one bottleneck, two of three do, or none do. Bottlenecks have 10 to 50 Mbit/s, queues of
     /// 0.5 to 2 bandwidth–delay products of 60 ms, and one to four TCPs, all reno or all cubic. Round-trip times are 20 to
     /// 120 ms.
-    #[must_use]
     pub fn draw(number: u64) -> Self {
         let mut chance = Chance::new(seed_of(number, KIND, 0));
         let some = 2 + chance.below(2);
@@ -85,7 +84,6 @@ impl FairCell {
     }
 
     /// Whether these two paths cross the same bottleneck.
-    #[must_use]
     pub fn shares(&self, a: usize, b: usize) -> bool {
         self.paths[a].bottleneck == self.paths[b].bottleneck
     }

@@ -42,7 +42,6 @@ pub struct FairVerdict {
 
 impl FairVerdict {
     /// Judges a cell by its runs; there is at least one.
-    #[must_use]
     pub fn of(cell: FairCell, runs: &[FairRun]) -> Self {
         let crossed: Vec<Vec<usize>> =
             (0..cell.bottlenecks.len()).map(|index| cell.crossing(index).collect()).collect();
@@ -57,7 +56,6 @@ impl FairVerdict {
     }
 
     /// Whether a whole interval lies beyond its bound.
-    #[must_use]
     pub fn fails(&self) -> bool {
         let greedy = self.shared.is_some_and(|[_, late]| late.mean - late.ci95 > MOST);
         greedy || self.apart.is_some_and(|[_, late]| late.mean + late.ci95 < LEAST)
@@ -86,7 +84,6 @@ fn ratio(runs: &[FairRun], bottlenecks: &[&Vec<usize>], when: usize) -> Spread {
 /// `cells`, `failing`; the ratios `shared_mean`, `shared_worst` (highest), `apart_mean`, `apart_worst` (lowest), and the same
 /// with `early_` for the time before a detector decides; `found_in_30_s` and `false_positives` as shares of the pairs;
 /// `redundancy`, the share of bytes that were sent without need.
-#[must_use]
 pub fn metrics(verdicts: &[FairVerdict]) -> Metrics {
     let mut metrics = Metrics::new();
     let mut put = |name: String, value: f64| {

@@ -77,7 +77,6 @@ fn carry(
 
 impl FairCell {
     /// Runs the cell with a seed, which decides when neighbours begin and what queues drop.
-    #[must_use]
     pub fn run(&self, seed: u64) -> FairRun {
         let count = self.paths.len();
         let alone = |path: usize| carry(self, &[path], seed, &mut |_, _| {}).0[0];

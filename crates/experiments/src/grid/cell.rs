@@ -45,7 +45,6 @@ impl Cell {
     /// Draws the cell with this number. Rates are 10 to 100 Mbit/s, and down to a tenth of the highest; round-trip
     /// times 5 to 50 ms, and up to 300 ms more. Half of the cells have loss up to 5 %. Queues have 0.5 to 4
     /// bandwidth–delay products. Rates, losses and queues are uniform on a logarithmic scale.
-    #[must_use]
     pub fn draw(number: u64) -> Self {
         let mut chance = Chance::new(seed_of(number, KIND, 0));
         let count = 2 + chance.below(3);
@@ -71,7 +70,6 @@ impl Cell {
     }
 
     /// The settings of both ends, the same for one path and for all.
-    #[must_use]
     pub fn config(&self, scheduler: SchedulerKind) -> Config {
         let mut config = Config { scheduler, ..Config::default() };
         let best = self.paths.iter().max_by(|a, b| a.mbit.total_cmp(&b.mbit));
@@ -85,7 +83,6 @@ impl Cell {
     }
 
     /// One cable for each path.
-    #[must_use]
     pub fn cables(&self) -> Vec<CableConfig> {
         self.paths.iter().map(CellPath::cable).collect()
     }

@@ -31,7 +31,6 @@ pub struct Verdict {
 
 impl Verdict {
     /// Judges a cell by its runs; there is at least one.
-    #[must_use]
     pub fn of(cell: Cell, runs: &[CellRun]) -> Self {
         let single = |path: usize| Spread::of(&runs.iter().map(|run| run.singles[path]).collect::<Vec<_>>());
         let singles: Vec<Spread> = (0..cell.paths.len()).map(single).collect();
@@ -44,13 +43,11 @@ impl Verdict {
     }
 
     /// Whether the whole interval lies on one side of the floor, so that more seeds would hardly change the verdict.
-    #[must_use]
     pub fn is_decided(&self) -> bool {
         self.fails() || self.vs_best.mean - self.vs_best.ci95 >= FLOOR
     }
 
     /// Whether the whole interval lies below the floor.
-    #[must_use]
     pub fn fails(&self) -> bool {
         self.vs_best.mean + self.vs_best.ci95 < FLOOR
     }
@@ -65,7 +62,6 @@ fn ratio(above: &Spread, below: &Spread) -> Spread {
 
 /// The metrics of the grid: `cells`, `failing`, `worst_vs_best_single`, `median_vs_sum` (cells with ample receive
 /// buffers), `redundancy` (of the bytes of all cells) and `redundancy_worst` (of those of a cell).
-#[must_use]
 pub fn metrics(verdicts: &[Verdict]) -> Metrics {
     let mut metrics = Metrics::new();
     let mut put = |name: &str, value: f64| {

@@ -26,7 +26,6 @@ pub struct CellRun {
 
 impl Cell {
     /// Runs the cell with a seed, which decides which packets the links lose.
-    #[must_use]
     pub fn run(&self, scheduler: SchedulerKind, seed: u64) -> CellRun {
         let (config, cables) = (self.config(scheduler), self.cables());
         let singles = cables.iter().map(|cable| self.carry(&config, std::slice::from_ref(cable), seed).0);

@@ -51,7 +51,6 @@ impl LossCell {
     /// Rates are 2 to 50 Mbit/s, round-trip times 5 to 600 ms, queues 0.25 to 20 bandwidth–delay products, all uniform on a
     /// logarithmic scale. One bottleneck in eight is a policer. A third of the paths loses nothing on the wire, a third
     /// 0.01 to 5 % of single packets, and a third as much in bursts of two to eight. Every second cell has neighbours.
-    #[must_use]
     pub fn draw(number: u64) -> Self {
         let mut chance = Chance::new(seed_of(number, KIND, 0));
         let count = 1 + chance.below(3);

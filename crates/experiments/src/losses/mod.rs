@@ -39,7 +39,6 @@ pub struct LossVerdict {
 
 impl LossVerdict {
     /// Judges a cell by its runs; there is at least one.
-    #[must_use]
     pub fn of(cell: LossCell, runs: &[LossRun]) -> Self {
         let carried: [Carried; 3] = std::array::from_fn(|rule| Carried::mean(runs, rule));
         let [auto, cubic, bbr] = &carried;
@@ -51,7 +50,6 @@ impl LossVerdict {
     }
 
     /// Whether a rate lies below its bound.
-    #[must_use]
     pub fn fails(&self) -> bool {
         let least = if self.neighbours.is_some() { SHARE } else { LEAST };
         self.rate < least || self.neighbours.is_some_and(|neighbours| neighbours < SHARE)
@@ -61,7 +59,6 @@ impl LossVerdict {
 /// The metrics of the grid: `cells`, `failing`, `alone_median` and `alone_worst` (over the better of the others),
 /// `queue_median` (as a multiple of the bound), `share_median`, `share_worst`, `neighbours_median` and
 /// `neighbours_worst` (over those with `cubic`).
-#[must_use]
 pub fn metrics(verdicts: &[LossVerdict]) -> Metrics {
     let mut metrics = Metrics::new();
     let mut put = |name: &str, value: f64| {

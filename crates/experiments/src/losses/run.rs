@@ -48,7 +48,6 @@ pub struct LossRun(pub [Carried; 3]);
 
 impl LossCell {
     /// Runs the cell with a seed, which decides which packets are lost and when neighbours begin.
-    #[must_use]
     pub fn run(&self, seed: u64) -> LossRun {
         LossRun(RULES.map(|rule| self.carry(rule, seed)))
     }

@@ -36,7 +36,6 @@ pub struct OverlayConfig {
 
 impl OverlayConfig {
     /// Eight neighbours, and thirty links that fail.
-    #[must_use]
     pub fn of(relays: usize) -> Self {
         Self { relays, neighbours: 8, failures: 30 }
     }
@@ -54,7 +53,6 @@ pub struct OverlayRun {
 
 impl OverlayRun {
     /// Builds an overlay and runs it.
-    #[must_use]
     pub fn new(config: OverlayConfig, seed: u64) -> Self {
         let world = World::new(config.relays, seed);
         let mut run = run::Runner::new(world, config, seed);
@@ -66,7 +64,6 @@ impl OverlayRun {
 
     /// Chooses routes for a hundred pairs, as a controller does on request; returns how many routes it compared. The caller
     /// measures the time.
-    #[must_use]
     pub fn choose_ways(&self) -> (usize, u64) {
         let looked = self.pairs.iter().map(|&pair| ways(&self.map, self.now, pair).1);
         (self.pairs.len(), looked.sum())

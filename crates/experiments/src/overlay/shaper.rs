@@ -25,7 +25,6 @@ pub struct Shaper {
 
 impl Shaper {
     /// A line of 1 Gbit/s with a bucket of `depth` bytes that fills at `rate`. Other traffic has used it before `now`.
-    #[must_use]
     pub fn new(now: Time, rate: Rate, depth: u32, others: Rate) -> Self {
         let (line, depth) = (Rate::from_mbit(1_000.0), f64::from(depth));
         let at = now.as_nanos() as f64 / 1e9 - USED_FOR;

@@ -48,7 +48,6 @@ impl World {
     /// Places relays: half in a dozen large towns, half elsewhere.
     ///
     /// Access links have 0.2 to 20 ms, 0.01 to 0.5 % loss, 10 to 500 Mbit/s each way, and shapers with bursts up to 100 kB.
-    #[must_use]
     pub fn new(relays: usize, seed: u64) -> Self {
         let mut chance = Chance::new(seed_of(seed, KIND, 0));
         let towns: Vec<[f64; 3]> = (0..12 + relays / 20).map(|_| anywhere(&mut chance)).collect();
@@ -70,13 +69,11 @@ impl World {
     }
 
     /// How many relays there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.relays.len()
     }
 
     /// True without relays.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.relays.is_empty()
     }
@@ -85,7 +82,6 @@ impl World {
     ///
     /// Light in fibre takes 1.1 to 2.5 times the great circle. Three pairs in a hundred lose 1 to 5 %. Other traffic takes
     /// up to 0.6 of the slower access link.
-    #[must_use]
     pub fn between(&self, from: usize, to: usize) -> Between {
         let (a, b) = (&self.relays[from], &self.relays[to]);
         let pair = (from.min(to) as u64) << 32 | from.max(to) as u64;

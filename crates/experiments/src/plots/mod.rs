@@ -63,7 +63,6 @@ impl Album {
     }
 
     /// Draws everything.
-    #[must_use]
     pub fn draw(&self) -> Vec<Drawing> {
         let Some(scenario) = self.runs.first().map(|run| run.scenario.clone()) else { return Vec::new() };
         let mut drawings = Vec::new();
@@ -101,7 +100,6 @@ impl Album {
 }
 
 /// Draws distributions: a chart for each quantity, a line for each variant.
-#[must_use]
 pub fn draw_distributions(scenario: &str, distributions: &Distributions) -> Vec<Drawing> {
     let draw = |(of, variants): (&String, &Vec<(String, Vec<f64>)>)| {
         let all = || variants.iter().flat_map(|(_, values)| values.iter().copied());
@@ -155,7 +153,6 @@ fn cumulative(name: &str, values: &[f64], (first, end): (f64, f64)) -> Curve {
 }
 
 /// Draws the metrics that a pattern names, one chart for each scenario that has any.
-#[must_use]
 pub fn draw_metric(runs: &[RunRecord], pattern: &str) -> Vec<Drawing> {
     let mut scenarios: BTreeMap<&str, Vec<&RunRecord>> = BTreeMap::new();
     for run in runs {

@@ -35,7 +35,6 @@ pub const COSTS: [&str; 2] = ["run.cpu_s", "run.peak_rss_mb"];
 
 impl RunRecord {
     /// The record of a report: the run's number in its sweep, and what the sweep set.
-    #[must_use]
     pub fn new(report: Report, run: usize, set: &[(String, String)]) -> Self {
         Self {
             scenario: report.scenario,
@@ -69,7 +68,6 @@ impl RunRecord {
 /// Means over the seeds of each variant with 95 % intervals, then the bounds; `about` is printed above.
 ///
 /// Several variants are followed by a table that compares them.
-#[must_use]
 pub fn table(about: &str, runs: &[RunRecord]) -> String {
     let mut text =
         about.trim().lines().map(|line| line.replace(char::is_control, " ") + "\n").collect::<String>();
@@ -157,7 +155,6 @@ fn places(value: f64, digits: i32) -> usize {
 }
 
 /// Comma-separated values: a head, then a line for each run.
-#[must_use]
 pub fn csv(runs: &[RunRecord]) -> String {
     let settings: BTreeSet<&String> = runs.iter().flat_map(|run| run.set.keys()).collect();
     let metrics: BTreeSet<&String> = runs.iter().flat_map(|run| run.metrics.keys()).collect();

@@ -34,7 +34,6 @@ pub enum Quantity {
 
 impl Quantity {
     /// Its title and its unit.
-    #[must_use]
     pub fn title_and_unit(self) -> (&'static str, &'static str) {
         match self {
             Self::Goodput => ("goodput", "Mbit/s"),

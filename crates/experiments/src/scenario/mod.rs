@@ -92,13 +92,11 @@ impl Scenario {
     }
 
     /// The file's seed; 1 by default.
-    #[must_use]
     pub fn seed(&self) -> u64 {
         self.file.seed
     }
 
     /// Its description.
-    #[must_use]
     pub fn about(&self) -> &str {
         &self.file.about
     }

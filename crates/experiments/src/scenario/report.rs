@@ -23,7 +23,6 @@ pub struct Report {
 
 impl Report {
     /// Whether all bounds were kept.
-    #[must_use]
     pub fn ok(&self) -> bool {
         self.expect.iter().all(|outcome| outcome.ok)
     }
@@ -136,7 +135,6 @@ pub struct Summary {
 
 impl Summary {
     /// Summarises runs.
-    #[must_use]
     pub fn of(runs: &[&Metrics]) -> Self {
         let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.keys()).collect();
         let spread = |name: &String| {
@@ -149,7 +147,6 @@ impl Summary {
 
 impl Spread {
     /// Mean and interval of some values.
-    #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let runs = values.len();
         let mean = values.iter().sum::<f64>() / runs.max(1) as f64;

@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::model::File;
 
 /// The schema (draft 2020-12) of a scenario file.
-#[must_use]
 pub fn schema() -> Value {
     let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<File>();
     schema.insert("title".to_owned(), "Anabranch scenario".into());

@@ -28,7 +28,6 @@ pub struct Traces {
 
 impl Traces {
     /// Traces that `open` reads by the name in the scenario.
-    #[must_use]
     pub fn new(open: impl Fn(&str) -> Result<Vec<u8>, String> + Send + Sync + 'static) -> Self {
         Self { open: Arc::new(open), known: Arc::default() }
     }

@@ -114,7 +114,6 @@ impl std::fmt::Debug for Control {
 
 impl FtpConnection {
     /// A connection that is not open yet.
-    #[must_use]
     pub fn new(route: Route, tls: Tls) -> Self {
         Self { route, tls, open: None }
     }
@@ -196,7 +195,6 @@ impl FtpConnection {
     }
 
     /// Whether the control connection is open, with no reply outstanding.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }

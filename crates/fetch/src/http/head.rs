@@ -92,7 +92,6 @@ pub enum Verdict {
 
 impl Head {
     /// Reads the headers of a response; `now` is the time of day.
-    #[must_use]
     pub fn read(status: u16, headers: &HeaderMap, now: SystemTime) -> Self {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
         let date = text(header::DATE).and_then(|date| httpdate::parse_http_date(date).ok());
@@ -122,7 +121,6 @@ impl Head {
     }
 
     /// Judges the response to a request for bytes from `start` on. `path` is that of the file.
-    #[must_use]
     pub fn judge(&self, start: u64, path: &str) -> Verdict {
         match self.status {
             200..=299 => self.judge_success(start, path),

@@ -61,7 +61,6 @@ pub struct Ask {
 
 impl HttpConnection {
     /// A connection that is not open yet.
-    #[must_use]
     pub fn new(route: Route, tls: Tls) -> Self {
         Self { route, tls, open: None }
     }

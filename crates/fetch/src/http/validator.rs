@@ -31,7 +31,6 @@ impl Validator {
     const LONGEST: usize = 1024;
 
     /// Reads the headers of a response that was sent at `date`.
-    #[must_use]
     pub fn new(tag: Option<&str>, modified: Option<&str>, date: Option<SystemTime>) -> Self {
         let quoted = |tag: &&str| {
             let opaque = tag.strip_prefix("W/").unwrap_or(tag);
@@ -52,7 +51,6 @@ impl Validator {
     }
 
     /// The version of an FTP file, by its time of change.
-    #[must_use]
     pub fn of_time(modified: Option<String>) -> Self {
         Self { tag: None, modified, is_old: false }
     }
@@ -62,13 +60,11 @@ impl Validator {
     }
 
     /// The value for `If-Range`; weak tags must not be used there.
-    #[must_use]
     pub fn if_range(&self) -> Option<&str> {
         self.strong_tag().or_else(|| self.modified.as_deref().filter(|_| self.is_old))
     }
 
     /// Whether `other` is of the same version.
-    #[must_use]
     pub fn compare(&self, other: &Self) -> Same {
         if let Some((one, another)) = self.strong_tag().zip(other.strong_tag()) {
             return if one == another { Same::Yes } else { Same::No };

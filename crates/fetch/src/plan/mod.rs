@@ -101,7 +101,6 @@ pub struct Planner {
 
 impl Planner {
     /// A planner for a file of `size` bytes, of which `received` are there. `caps` are numbers of bytes.
-    #[must_use]
     pub fn new(size: u64, received: RangeSet, caps: Vec<u64>) -> Self {
         Self { size, received, sources: Vec::new(), lanes: Vec::new(), routes: Vec::new(), caps }
     }
@@ -121,44 +120,37 @@ impl Planner {
     }
 
     /// Bytes that may still be fetched under each cap.
-    #[must_use]
     pub fn caps(&self) -> &[u64] {
         &self.caps
     }
 
     /// Bytes that have come.
-    #[must_use]
     pub fn received(&self) -> u64 {
         self.received.total()
     }
 
     /// Whether every byte has come.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.received.covers(&(0..self.size))
     }
 
     /// Whether every source is given up, or its cap is used up.
-    #[must_use]
     pub fn is_stuck(&self) -> bool {
         let has_work = self.lanes.iter().flatten().any(|lane| lane.work.is_some());
         !has_work && self.sources.iter().all(|source| source.is_out() || !self.has_room(source))
     }
 
     /// Whether a source that may be used works.
-    #[must_use]
     pub fn any_works(&self) -> bool {
         self.sources.iter().any(|source| source.works() && self.has_room(source))
     }
 
     /// Whether a source is used.
-    #[must_use]
     pub fn standing(&self, source: SourceId) -> &Standing {
         &self.sources[source.0].standing
     }
 
     /// The measured rate of a source, in bytes a second.
-    #[must_use]
     pub fn rate(&self, source: SourceId, now: Time) -> f64 {
         let busy = self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
         busy.filter_map(|lane| lane.pace.rate_at(now)).sum()
@@ -276,7 +268,6 @@ impl Planner {
     }
 
     /// How long a lane with a request has been silent, and whether others have its bytes already.
-    #[must_use]
     pub fn silence(&self, lane: LaneId, now: Time) -> (Span, bool) {
         let Some(lane) = &self.lanes[lane.0] else { return (Span::ZERO, true) };
         let is_done = lane.work.as_ref().is_some_and(|work| self.received.covers(work));

@@ -26,13 +26,11 @@ pub struct Journal {
 
 impl Journal {
     /// A journal without ranges.
-    #[must_use]
     pub fn new(size: u64, versions: Vec<(String, Validator)>) -> Self {
         Self { size, versions, ranges: Vec::new() }
     }
 
     /// Reads a journal; `None` if it is missing or damaged.
-    #[must_use]
     pub fn read(path: &Path) -> Option<Self> {
         let mut text = Vec::new();
         File::open(path).ok()?.take(LARGEST).read_to_end(&mut text).ok()?;
@@ -40,25 +38,21 @@ impl Journal {
     }
 
     /// Whether its ranges fit the size.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         self.ranges.iter().all(|(start, end)| start < end && *end <= self.size)
     }
 
     /// Whether nothing is missing.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_sound() && self.ranges().covers(&(0..self.size))
     }
 
     /// The ranges that are there.
-    #[must_use]
     pub fn ranges(&self) -> RangeSet {
         self.ranges.iter().map(|(start, end)| *start..*end).collect()
     }
 
     /// The same file with these ranges.
-    #[must_use]
     pub fn with(&self, ranges: &RangeSet) -> Self {
         let ranges = ranges.iter().map(|range| (range.start, range.end)).collect();
         Self { ranges, ..self.clone() }

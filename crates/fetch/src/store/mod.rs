@@ -107,7 +107,6 @@ impl Store {
     }
 
     /// The ranges that are written.
-    #[must_use]
     pub fn written(&self) -> RangeSet {
         self.state().written.clone()
     }
@@ -182,7 +181,6 @@ impl Store {
     }
 
     /// The path of the unfinished file, to check its content.
-    #[must_use]
     pub fn part(&self) -> &Path {
         &self.names.part
     }

@@ -133,7 +133,6 @@ struct Held<T> {
 
 impl<T: Clone> Link<T> {
     /// An empty link.
-    #[must_use]
     pub fn new(mut config: LinkConfig) -> Self {
         let QueueModel { random_drop, codel, mark_above, .. } = config.queue;
         let rare = Rare {
@@ -190,7 +189,6 @@ impl<T: Clone> Link<T> {
 
     /// True when [`take_lost`](Self::take_lost) has a packet to return.
     #[inline]
-    #[must_use]
     pub fn has_lost(&self) -> bool {
         self.flags.has_lost
     }
@@ -244,7 +242,6 @@ impl<T: Clone> Link<T> {
     /// Nothing comes out earlier. At that time the packet may turn out to be lost or, where packets may overtake each
     /// other, to be on the wire still: then call this again.
     #[inline]
-    #[must_use]
     pub fn next_arrival(&self) -> Option<Time> {
         if self.flags.is_planned {
             return self.held.front().map(|packet| packet.time);
@@ -259,7 +256,6 @@ impl<T: Clone> Link<T> {
 
     /// True when enqueueing another packet leaves [`next_arrival`](Self::next_arrival) unchanged: a packet is held, and each
     /// packet's journey depends only on the packets before it.
-    #[must_use]
     pub fn is_steady(&self) -> bool {
         (self.flags.is_planned || self.flags.is_plain) && !self.held.is_empty()
     }
@@ -267,7 +263,6 @@ impl<T: Clone> Link<T> {
     /// True when a packet's journey depends only on the packets before it: the rate is fixed, nothing after the queue
     /// is random, and no outage is scheduled. While such a link is not changed, a driver may first take out all that
     /// arrives by some time and then offer packets with earlier times, if these cannot arrive by that time.
-    #[must_use]
     pub fn is_plain(&self) -> bool {
         self.flags.is_plain
     }
@@ -315,13 +310,11 @@ impl<T: Clone> Link<T> {
     }
 
     /// Bytes waiting or on the wire, as of the last call.
-    #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.queued_bytes + self.flying_bytes
     }
 
     /// The link's counts, as of the last call.
-    #[must_use]
     pub fn stats(&self) -> &LinkStats {
         &self.stats
     }

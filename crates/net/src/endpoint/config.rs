@@ -76,7 +76,6 @@ pub struct EndpointConfig {
 
 impl EndpointConfig {
     /// Any free port on all addresses; no one may open a session.
-    #[must_use]
     pub fn new(key: NodeKey) -> Self {
         Self {
             key,
@@ -170,7 +169,6 @@ pub struct Target {
 
 impl Target {
     /// A node by its key, without a secret; the addresses are from a ticket or a configuration.
-    #[must_use]
     pub fn new(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
         let named = Named::InList(Reaches::from_iter(addresses.iter().copied()));
         Self { node, addresses, typed: Vec::new(), named, credential: None, pins: Vec::new(), relayed: 0 }

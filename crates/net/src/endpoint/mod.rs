@@ -145,19 +145,16 @@ impl Endpoint {
     }
 
     /// This node's identity.
-    #[must_use]
     pub fn node(&self) -> PublicKey {
         self.inner.key.public()
     }
 
     /// The addresses that sockets are bound to now.
-    #[must_use]
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         self.inner.sockets.all().iter().map(|socket| socket.udp.local_addr()).collect()
     }
 
     /// The sockets, with their interfaces and counters.
-    #[must_use]
     pub fn sockets(&self) -> Vec<SocketInfo> {
         let describe = |socket: &Arc<BoundSocket>| SocketInfo {
             id: socket.id,
@@ -171,7 +168,6 @@ impl Endpoint {
     }
 
     /// Marked when [`Self::sockets`], or the routes of their interfaces, have changed.
-    #[must_use]
     pub fn sockets_changed(&self) -> watch::Receiver<()> {
         self.inner.sockets.moved.subscribe()
     }
@@ -200,7 +196,6 @@ impl Endpoint {
     }
 
     /// A PID without a session at this endpoint.
-    #[must_use]
     pub fn new_pid(&self) -> Pid {
         self.inner.new_pids().next_pid().0
     }
@@ -213,7 +208,6 @@ impl Endpoint {
     }
 
     /// Sends forwarded datagrams from this endpoint's sockets.
-    #[must_use]
     pub fn outlet(&self) -> Outlet<'_> {
         Outlet::new(&self.inner.sockets, Gathered::default())
     }
@@ -226,7 +220,6 @@ impl Endpoint {
     }
 
     /// The endpoint's clock.
-    #[must_use]
     pub fn clock(&self) -> Clock {
         self.inner.clock
     }
@@ -243,7 +236,6 @@ impl Endpoint {
     }
 
     /// Counters that belong to no single session.
-    #[must_use]
     pub fn stats(&self) -> EndpointStats {
         let counters = &self.inner.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

@@ -64,7 +64,6 @@ pub struct InterfaceAddress {
 
 impl InterfaceAddress {
     /// True if a default route of the address's family leads over the interface.
-    #[must_use]
     pub fn has_default_route(&self) -> bool {
         self.routes.iter().any(|route| route.bits == 0 && route.address.is_ipv4() == self.address.is_ipv4())
     }
@@ -152,13 +151,11 @@ impl InterfaceWatch {
     }
 
     /// The addresses as last seen.
-    #[must_use]
     pub fn current(&self) -> Arc<[InterfaceAddress]> {
         self.current.borrow().clone()
     }
 
     /// A receiver for new lists.
-    #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<[InterfaceAddress]>> {
         self.current.clone()
     }

@@ -84,19 +84,16 @@ impl Session {
     }
 
     /// The node at the other end, proven by its key.
-    #[must_use]
     pub fn peer(&self) -> PublicKey {
         self.handle.inner.peer
     }
 
     /// The share whose ticket opened the session, if any.
-    #[must_use]
     pub fn share(&self) -> Option<ShareId> {
         self.handle.inner.share
     }
 
     /// Whether this end connected (client) or accepted (server).
-    #[must_use]
     pub fn side(&self) -> Side {
         self.handle.inner.core().engine.side()
     }
@@ -230,19 +227,16 @@ impl Session {
     }
 
     /// All paths with their current state.
-    #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
         self.handle.inner.core().engine.paths()
     }
 
     /// The local address of a path, while its socket exists.
-    #[must_use]
     pub fn local_address(&self, route: &Route) -> Option<std::net::SocketAddr> {
         self.handle.inner.endpoint.sockets.get(route.socket).map(|socket| socket.udp.local_addr())
     }
 
     /// The name of a path's interface, while its socket exists.
-    #[must_use]
     pub fn interface(&self, route: &Route) -> Option<String> {
         let socket = self.handle.inner.endpoint.sockets.get(route.socket)?;
         Some(socket.place().interface.to_string())
@@ -259,7 +253,6 @@ impl Session {
     }
 
     /// This session's path rules.
-    #[must_use]
     pub fn path_rules(&self) -> PathRules {
         self.handle.inner.core().engine.path_rules()
     }
@@ -277,7 +270,6 @@ impl Session {
     }
 
     /// The pattern of a rule that fits exactly this path's route.
-    #[must_use]
     pub fn pattern_of(&self, route: &Route) -> Pattern {
         let place = self.handle.inner.endpoint.rule_place(route.socket);
         Pattern::Way { local: place.local, remote: route.remote, relays: place.relays }
@@ -338,7 +330,6 @@ impl Session {
     }
 
     /// The peer's PID for a path, which a relay may need.
-    #[must_use]
     pub fn remote_pid(&self, path: PathId) -> Option<Pid> {
         self.handle.inner.core().engine.remote_pid(path)
     }
@@ -357,7 +348,6 @@ impl Session {
     }
 
     /// Closes a path if another one works; false if it stays.
-    #[must_use]
     pub fn close_spare_path(&self, path: PathId) -> bool {
         let now = self.handle.inner.endpoint.clock.now();
         let closed = self.handle.inner.core().close_spare_path(now, path);
@@ -366,32 +356,27 @@ impl Session {
     }
 
     /// The keys of a path's relays in order; empty for a direct path.
-    #[must_use]
     pub fn relays(&self, route: &Route) -> Vec<PublicKey> {
         let via = self.handle.inner.endpoint.sockets.relayed.find(route.socket);
         via.map(|via| via.chain.relays.clone()).unwrap_or_default()
     }
 
     /// Counters of the session.
-    #[must_use]
     pub fn stats(&self) -> SessionStats {
         self.handle.inner.core().engine.stats()
     }
 
     /// A receiver of the session's events from now on.
-    #[must_use]
     pub fn events(&self) -> Events {
         Events { receiver: self.handle.inner.core().subscribe() }
     }
 
     /// The addresses at which the peer sees this end, by its own report.
-    #[must_use]
     pub fn observed_addresses(&self) -> Vec<std::net::SocketAddr> {
         self.handle.inner.core().engine.observed_addresses().collect()
     }
 
     /// Why the session ended; `None` while it lives.
-    #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.handle.inner.close_reason()
     }

@@ -160,19 +160,16 @@ impl UdpSocket {
     }
 
     /// The address it is bound to, with its port.
-    #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
     /// True if packets leave by its interface, whatever the routes are.
-    #[must_use]
     pub fn is_bound_to_interface(&self) -> bool {
         self.bound_to_interface
     }
 
     /// How many datagrams a [`Batch`] to `remote` may hold.
-    #[must_use]
     pub fn max_segments(&self, remote: SocketAddr) -> usize {
         // Read at the start, because after the first refusal quinn-udp does not know the system's limits any more.
         let refused = self.any_refused.load(Ordering::Relaxed)
@@ -252,7 +249,6 @@ impl UdpSocket {
     }
 
     /// Its counters.
-    #[must_use]
     pub fn stats(&self) -> SocketStats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let socket = socket2::SockRef::from(&self.io);

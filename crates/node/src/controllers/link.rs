@@ -25,13 +25,11 @@ pub struct ControllerHint(pub NodeAt);
 
 impl ControllerHint {
     /// A controller at these addresses.
-    #[must_use]
     pub fn new(node: PublicKey, addresses: &[SocketAddr]) -> Self {
         Self(NodeAt::new(node, addresses))
     }
 
     /// Its node key.
-    #[must_use]
     pub fn node(&self) -> PublicKey {
         self.0.node
     }
@@ -85,7 +83,6 @@ pub enum LinkError {
 
 impl LinkError {
     /// Whether another controller may answer differently.
-    #[must_use]
     pub fn is_worth_another(&self) -> bool {
         !matches!(self, Self::Denied { again: Again::Never, .. })
     }
@@ -168,7 +165,6 @@ impl Link {
     }
 
     /// The addresses at which the controller sees this node.
-    #[must_use]
     pub fn observed_addresses(&self) -> Vec<SocketAddr> {
         self.session.observed_addresses()
     }

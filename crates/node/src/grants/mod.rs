@@ -136,7 +136,6 @@ impl Grants {
     }
 
     /// The relays that may be used now.
-    #[must_use]
     pub fn relays(&self) -> Vec<RelayHint> {
         let Some(inner) = &self.0 else { return Vec::new() };
         let held = inner.held.borrow();
@@ -146,7 +145,6 @@ impl Grants {
     }
 
     /// The end of the grant, in seconds since 1970; `None` without one.
-    #[must_use]
     pub fn until(&self) -> Option<u64> {
         let inner = self.0.as_ref()?;
         inner.held.borrow().as_ref().map(|held| held.grant.not_after.0)
@@ -173,7 +171,6 @@ impl Grants {
     }
 
     /// The grant to show to a relay.
-    #[must_use]
     pub fn for_relay(&self, relay: &PublicKey) -> Option<(GrantId, Vec<u8>)> {
         let inner = self.0.as_ref()?;
         let held = inner.held.borrow();

@@ -52,7 +52,6 @@ struct Record {
 }
 
 /// The directory of the file: of a service's state, or the user's.
-#[must_use]
 pub fn caps_directory() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
@@ -60,7 +59,6 @@ pub fn caps_directory() -> Option<PathBuf> {
 }
 
 /// True if a rule has a cap that lasts.
-#[must_use]
 pub fn has_lasting_cap(rules: &[PathRule]) -> bool {
     rules.iter().any(|rule| rule.terms.meter.as_ref().is_some_and(|meter| meter.resets_on().is_some()))
 }

@@ -80,7 +80,6 @@ struct Inner {
 
 impl NodeSession {
     /// Begins to keep a path open through each of `routes`.
-    #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
         let (endpoint, session, peer) = (endpoint.clone(), session.clone(), peer.clone());
         let inner = Inner { endpoint, session, peer, kept: Mutex::default(), others: Mutex::default() };
@@ -98,7 +97,6 @@ impl NodeSession {
     }
 
     /// The session.
-    #[must_use]
     pub fn session(&self) -> &Session {
         &self.0.session
     }
@@ -133,7 +131,6 @@ impl NodeSession {
     }
 
     /// All paths, in the order in which they were opened.
-    #[must_use]
     pub fn list(&self) -> Vec<PathStatus> {
         let session = &self.0.session;
         let status = |path: PathInfo| PathStatus {
@@ -158,7 +155,6 @@ impl NodeSession {
     }
 
     /// Routes through relays that never gave a path, each with the reason.
-    #[must_use]
     pub fn without_path(&self) -> Vec<(String, String)> {
         let (kept, others) = (self.kept(), self.others());
         kept.iter().map(|(_, paths)| paths).chain(&*others).flat_map(RelayPaths::without_path).collect()

@@ -55,7 +55,6 @@ impl RelayChain {
     }
 
     /// Whether this node is a guest, so that the chain leads only to its host.
-    #[must_use]
     pub fn is_guest(&self) -> bool {
         self.is_guest
     }

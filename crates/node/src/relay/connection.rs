@@ -138,7 +138,6 @@ impl RelayConnection {
     }
 
     /// The relay's identity.
-    #[must_use]
     pub fn node(&self) -> PublicKey {
         self.session.peer()
     }

@@ -29,7 +29,6 @@ pub struct Hosting {
 
 impl Hosting {
     /// Registers a ticket's guest secret at a relay, and again after each lost session with the relay.
-    #[must_use]
     pub fn at(endpoint: &Arc<Endpoint>, relay: NodeAt, grants: &Grants, secret: TicketSecret) -> Self {
         let (sender, first) = watch::channel(None);
         let (endpoint, grants) = (endpoint.clone(), grants.clone());

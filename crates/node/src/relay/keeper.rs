@@ -53,7 +53,6 @@ struct Kept {
 
 impl RelayPaths {
     /// Starts to keep a path through each of `routes`.
-    #[must_use]
     pub fn keep(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
         Self::keep_noted((endpoint, session), routes, peer, &Tries::default())
     }
@@ -74,7 +73,6 @@ impl RelayPaths {
     }
 
     /// Continues to keep the path on which the session began.
-    #[must_use]
     pub(crate) fn go_on(
         endpoint: &Arc<Endpoint>,
         session: &Session,
@@ -89,7 +87,6 @@ impl RelayPaths {
     }
 
     /// Starts to keep a path through each granted relay, including later replacements.
-    #[must_use]
     pub fn keep_granted(
         endpoint: &Arc<Endpoint>,
         session: &Session,
@@ -122,7 +119,6 @@ impl RelayPaths {
     }
 
     /// Starts to keep paths through `at_once` of the candidates, beginning with the first ones; replaces bad ones.
-    #[must_use]
     pub fn choose(
         endpoint: &Arc<Endpoint>,
         session: &Session,

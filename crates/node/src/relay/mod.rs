@@ -167,7 +167,6 @@ impl RelayRoute {
     }
 
     /// Whether both lead through the same relays and start at the same address of the first one.
-    #[must_use]
     pub fn is_way_of(&self, other: &Self) -> bool {
         let entries = |route: &Self| route.0.first().map(|relay| relay.places.clone()).unwrap_or_default();
         let known = entries(self);

@@ -109,7 +109,6 @@ impl Directory {
     }
 
     /// One relay.
-    #[must_use]
     pub fn relay(&self, relay: &PublicKey) -> Option<&RelayView> {
         self.0.get(relay)
     }

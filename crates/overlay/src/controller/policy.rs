@@ -43,7 +43,6 @@ impl Policy {
     }
 
     /// Whether a key may open a session, as a client or as a relay.
-    #[must_use]
     pub fn admits(&self, key: &PublicKey) -> bool {
         self.may_relay(key).is_ok() || self.quota(key).is_ok()
     }

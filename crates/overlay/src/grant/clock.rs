@@ -54,7 +54,6 @@ pub struct Leap {
 
 impl Leap {
     /// The new time of a moment that was known by the old time.
-    #[must_use]
     pub fn moved(self, time: UnixTime) -> UnixTime {
         let Self { from, to } = self;
         UnixTime(if to >= from {
@@ -79,25 +78,21 @@ pub struct WallClock {
 
 impl WallClock {
     /// Starts with the operating system's clock.
-    #[must_use]
     pub fn new(now: Time, wall: UnixTime) -> Self {
         Self { anchor: (now, wall), confirmed: None, said: BTreeMap::new(), leap: None }
     }
 
     /// The time of day.
-    #[must_use]
     pub fn at(&self, now: Time) -> UnixTime {
         later(self.anchor, now)
     }
 
     /// Whether a controller has confirmed the time.
-    #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.confirmed.is_some()
     }
 
     /// Tolerance when grants are judged, in seconds.
-    #[must_use]
     pub fn tolerance(&self) -> u64 {
         if self.is_confirmed() { 30 } else { 300 }
     }

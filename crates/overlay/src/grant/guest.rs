@@ -14,19 +14,16 @@ pub struct GuestSecret(Zeroizing<[u8; 32]>);
 
 impl GuestSecret {
     /// Derives the secret from a ticket for a relay.
-    #[must_use]
     pub fn new(ticket: &TicketSecret, relay: &PublicKey) -> Self {
         Self(derive("anabranch 2026 guest secret", &[ticket.expose(), relay.as_bytes()]))
     }
 
     /// The share id that a guest names when it opens a session to the relay.
-    #[must_use]
     pub fn share(&self) -> ShareId {
         ShareId(u64::from_be_bytes(*derive("anabranch 2026 guest share", &[self.0.as_slice()])))
     }
 
     /// The hash that the ticket's maker registers, and that admits the guest.
-    #[must_use]
     pub fn hash(&self) -> TicketSecret {
         TicketSecret::from_random(*derive("anabranch 2026 guest hash", &[self.0.as_slice()]))
     }

@@ -37,7 +37,6 @@ pub struct RelayConfig {
 
 impl RelayConfig {
     /// A relay without users.
-    #[must_use]
     pub fn new(key: PublicKey) -> Self {
         Self {
             key,

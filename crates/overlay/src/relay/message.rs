@@ -202,13 +202,11 @@ codes! {
 
 impl Refused {
     /// Whether it concerns the next hop.
-    #[must_use]
     pub fn is_of_a_next_hop(self) -> bool {
         matches!(self, Self::NextHopDenied | Self::NoExit | Self::NextHopOwn | Self::NextHopExcluded)
     }
 
     /// Whether it refuses a grant that was shown.
-    #[must_use]
     pub fn is_of_a_grant(self) -> bool {
         matches!(
             self,

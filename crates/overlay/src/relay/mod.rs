@@ -116,7 +116,6 @@ const SWEEP: Span = Span::from_secs(1);
 
 impl Relay {
     /// A relay with 32 secret random bytes, at a time that the operating system calls `wall`.
-    #[must_use]
     pub fn new(config: RelayConfig, seed: [u8; 32], (now, wall): (Time, UnixTime)) -> Self {
         let mut egress = Egress::new(config.rate);
         let accounts = Accounts::new(&config.listed, &mut egress);
@@ -142,7 +141,6 @@ impl Relay {
     }
 
     /// Decides whether a peer may open a session. Guests may while their host has one.
-    #[must_use]
     pub fn authorize(&self, key: &PublicKey, share: Option<ShareId>) -> Admission {
         let is_known = share.is_some_and(|share| self.shares.contains_key(&share));
         let may_ask = share.is_none() && (self.accounts.lets_in(key) || !self.config.controllers.is_empty());
@@ -163,7 +161,6 @@ impl Relay {
 
     /// Whether the relay's own session with `key` may try an address that this key announced: only for a key that may use
     /// the relay, and only an address that the relay would forward to.
-    #[must_use]
     pub fn may_probe(&self, key: &PublicKey, address: SocketAddr) -> bool {
         self.accounts.lets_in(key) && self.config.next_hops.allows(address)
     }
@@ -292,7 +289,6 @@ impl Relay {
     }
 
     /// The current configuration.
-    #[must_use]
     pub fn config(&self) -> &RelayConfig {
         &self.config
     }
@@ -306,13 +302,11 @@ impl Relay {
     }
 
     /// True when the relay was drained and no flow is left.
-    #[must_use]
     pub fn is_drained(&self) -> bool {
         self.is_draining() && self.table.len() == 0
     }
 
     /// When to call [`Relay::handle_timeout`] and [`Relay::poll_transmit`].
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let asking = self.due.first().map(|(time, _)| *time);
         let sweep = (!self.clients.is_empty()).then_some(self.sweep_at);
@@ -361,19 +355,16 @@ impl Relay {
     }
 
     /// True once the relay accepts no new flows.
-    #[must_use]
     pub fn is_draining(&self) -> bool {
         self.drain != Drain::No
     }
 
     /// Whether this PID is in use.
-    #[must_use]
     pub fn knows(&self, pid: Pid) -> bool {
         self.table.knows(pid)
     }
 
     /// Totals since the start and current counts.
-    #[must_use]
     pub fn stats(&self) -> RelayStats {
         let flows = self.table.len();
         let sessions = self.clients.values().filter(|client| !client.measures).count();
@@ -386,7 +377,6 @@ impl Relay {
     }
 
     /// Every key with an account, in order.
-    #[must_use]
     pub fn keys(&self) -> Vec<KeyStats> {
         self.accounts.stats()
     }

@@ -28,7 +28,6 @@ pub struct NextHopPolicy {
 
 impl NextHopPolicy {
     /// Whether packets may be forwarded to this address.
-    #[must_use]
     pub fn allows(&self, address: SocketAddr) -> bool {
         self.check(address).is_ok()
     }

@@ -51,7 +51,6 @@ pub struct Newcomer {
 
 impl Newcomer {
     /// A peer that is neither a guest nor a measurer.
-    #[must_use]
     pub fn new(key: PublicKey, address: Option<IpAddr>) -> Self {
         Self { owner: Owner { key, address }, share: None, measures: false }
     }

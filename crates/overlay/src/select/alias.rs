@@ -56,13 +56,11 @@ pub struct Aliases {
 
 impl Aliases {
     /// The name of the router that has this address: its lowest known address.
-    #[must_use]
     pub fn router_of(&self, address: IpAddr) -> IpAddr {
         self.router.get(&address).copied().unwrap_or(address)
     }
 
     /// All known routers with their addresses.
-    #[must_use]
     pub fn routers(&self) -> BTreeMap<IpAddr, BTreeSet<IpAddr>> {
         let mut routers: BTreeMap<IpAddr, BTreeSet<IpAddr>> = BTreeMap::new();
         for (&address, &router) in &self.router {
@@ -73,7 +71,6 @@ impl Aliases {
 }
 
 /// Groups all addresses on the traces by router.
-#[must_use]
 pub fn resolve_aliases(traces: &[Traceroute]) -> Aliases {
     let mut seen: BTreeMap<IpAddr, BTreeSet<usize>> = BTreeMap::new();
     let mut crossed = seen.clone();

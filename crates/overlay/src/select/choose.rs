@@ -100,7 +100,6 @@ pub enum Verdict {
 }
 
 /// Delay of the links that two candidates share (mTCP §3.3 [M9]).
-#[must_use]
 pub fn overlap(a: &Candidate, b: &Candidate) -> Span {
     common(a, b).into_iter().fold(Span::ZERO, |sum, (_, latency)| sum + latency)
 }
@@ -108,7 +107,6 @@ pub fn overlap(a: &Candidate, b: &Candidate) -> Span {
 /// `1 − Overlap / min(latency)` (mTCP §3.3 [M9]), for the candidate that shares the larger part of itself. Each is
 /// weighed by its own measurements of the links' delays, which may differ by more than the delays themselves if these
 /// are short. Candidates with unknown links count as disjoint.
-#[must_use]
 pub fn disjoint(a: &Candidate, b: &Candidate) -> f64 {
     1.0 - shared_part(a, b).max(shared_part(b, a))
 }
@@ -137,7 +135,6 @@ fn common(a: &Candidate, b: &Candidate) -> Vec<(LinkId, Span)> {
 }
 
 /// Chooses among candidates. Ties go to the shorter round trip, then to the earlier one.
-#[must_use]
 pub fn choose(topology: &Topology, candidates: &[Candidate], limits: &ChoiceLimits) -> Choice {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|&at| (Reverse(candidates[at].score()), candidates[at].rtt, at));

@@ -30,7 +30,6 @@ pub struct FlowPath {
 }
 
 /// The maximum flow from `from` to `to`, in bits a second.
-#[must_use]
 pub fn max_flow(topology: &Topology, from: NodeId, to: NodeId) -> MaxFlow {
     let nodes = topology.node_count() as u32;
     if from == to || from.0 >= nodes || to.0 >= nodes {

@@ -25,7 +25,6 @@ pub struct Joint {
 type Cost = (i64, i64);
 
 /// Up to `k` paths from `from` to `to` of least jointness. Fewer when further ones would repeat those found.
-#[must_use]
 pub fn least_joint(topology: &Topology, from: NodeId, to: NodeId, k: usize) -> Joint {
     let nodes = topology.node_count();
     let links: Vec<Arc> = (0..topology.link_count() as u32)

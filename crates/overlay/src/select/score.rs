@@ -13,7 +13,6 @@ pub const SCORE_SEGMENT: u64 = 1_400;
 
 /// RON's throughput score, √1.5 / (rtt·√p), in segments a second (mTCP §3.3 [M9]). Loss is taken as at least
 /// [`MIN_LOSS`], rtt as at least 0.1 ms.
-#[must_use]
 pub fn ron_score(rtt: Span, loss: f64) -> f64 {
     let loss = if loss.is_nan() { 1.0 } else { loss.clamp(MIN_LOSS, 1.0) };
     1.5f64.sqrt() / (rtt.as_secs_f64().max(1e-4) * loss.sqrt())
@@ -38,14 +37,12 @@ pub struct Candidate {
 
 impl Candidate {
     /// The rate that RON's score predicts, at most the capacity if that is known (SAFIRE §II.B [S2]).
-    #[must_use]
     pub fn score(&self) -> Rate {
         let foretold = Rate::from_bits((ron_score(self.rtt, self.loss) * (SCORE_SEGMENT * 8) as f64) as u64);
         self.capacity.map_or(foretold, |capacity| foretold.min(capacity))
     }
 
     /// Sum of its links' delays.
-    #[must_use]
     pub fn latency(&self) -> Span {
         self.links.iter().fold(Span::ZERO, |sum, (_, latency)| sum + *latency)
     }

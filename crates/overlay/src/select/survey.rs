@@ -30,7 +30,6 @@ struct Route {
 
 impl Survey {
     /// Combines traceroutes into one graph.
-    #[must_use]
     pub fn new(traces: &[Traceroute]) -> Self {
         let aliases = resolve_aliases(traces);
         let mut survey = Self { topology: Topology::default(), aliases, routes: Vec::new() };
@@ -44,7 +43,6 @@ impl Survey {
     /// A candidate over these traceroutes (by index) in series: one for the direct path, otherwise one from each relay
     /// of a chain to the next. Round-trip time, loss and capacity are measured end to end. `None` if a traceroute does
     /// not exist.
-    #[must_use]
     pub fn candidate(
         &self,
         name: &str,

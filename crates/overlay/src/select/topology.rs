@@ -44,7 +44,6 @@ impl Topology {
     }
 
     /// The node of this name.
-    #[must_use]
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.by_name.get(name).copied()
     }
@@ -66,51 +65,43 @@ impl Topology {
     }
 
     /// The link between two nodes, in this direction.
-    #[must_use]
     pub fn between(&self, from: NodeId, to: NodeId) -> Option<LinkId> {
         self.graph.find_edge(index(from), index(to)).map(|edge| LinkId(edge.index() as u32))
     }
 
     /// The figures of a link.
-    #[must_use]
     pub fn get(&self, link: LinkId) -> Option<&Link> {
         self.graph.edge_weight(EdgeIndex::new(link.0 as usize))
     }
 
     /// The ends of a link.
-    #[must_use]
     pub fn ends(&self, link: LinkId) -> Option<(NodeId, NodeId)> {
         let (from, to) = self.graph.edge_endpoints(EdgeIndex::new(link.0 as usize))?;
         Some((NodeId(from.index() as u32), NodeId(to.index() as u32)))
     }
 
     /// A node's name; empty for a node of another topology.
-    #[must_use]
     pub fn name(&self, node: NodeId) -> &str {
         self.graph.node_weight(index(node)).map_or("", String::as_str)
     }
 
     /// `from → to`, for people.
-    #[must_use]
     pub fn link_name(&self, link: LinkId) -> String {
         let Some((from, to)) = self.ends(link) else { return String::new() };
         format!("{} → {}", self.name(from), self.name(to))
     }
 
     /// Number of nodes; their ids count from 0.
-    #[must_use]
     pub fn node_count(&self) -> usize {
         self.graph.node_count()
     }
 
     /// Number of links; their ids count from 0.
-    #[must_use]
     pub fn link_count(&self) -> usize {
         self.graph.edge_count()
     }
 
     /// Links that leave a node, in the order of their ids.
-    #[must_use]
     pub fn leaving(&self, node: NodeId) -> Vec<(LinkId, NodeId)> {
         if self.graph.node_weight(index(node)).is_none() {
             return Vec::new();

@@ -14,7 +14,6 @@ pub struct Bucket {
 
 impl Bucket {
     /// A full bucket whose depth is filled in the time `depth`.
-    #[must_use]
     pub fn new(rate: Rate, depth: Span, now: Time) -> Self {
         Self { rate, depth, level: rate.as_bytes_f64() * depth.as_secs_f64(), at: now }
     }
@@ -48,7 +47,6 @@ impl Bucket {
     }
 
     /// When it will hold `bytes`; never, if that is more than its depth.
-    #[must_use]
     pub fn ready_at(&self, bytes: u64) -> Time {
         let missing = bytes as f64 - self.level;
         if missing <= 0.0 {

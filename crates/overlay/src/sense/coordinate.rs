@@ -72,13 +72,11 @@ impl Coordinate {
     }
 
     /// The predicted round-trip time to another node.
-    #[must_use]
     pub fn rtt(&self, other: &Self) -> Span {
         Span::from_secs_f64(self.distance(other) / 1e3)
     }
 
     /// The likely relative error of [`Self::rtt`].
-    #[must_use]
     pub fn error_to(&self, other: &Self) -> f64 {
         f64::from(self.error.max(other.error))
     }
@@ -112,7 +110,6 @@ impl Coordinate {
     }
 
     /// Whether it differs enough from `told` to be sent again.
-    #[must_use]
     pub fn differs(&self, told: &Self) -> bool {
         let moved = length(self.from(told)) + f64::from((self.height - told.height).abs());
         moved > 3.0 || (self.error - told.error).abs() > 0.2

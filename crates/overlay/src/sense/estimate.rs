@@ -19,20 +19,17 @@ pub struct Figures {
 
 impl Figures {
     /// Measured figures.
-    #[must_use]
     pub fn measured(rtt: Span, loss: f64) -> Self {
         Self { rtt, loss, capacity: None, available: None, estimated: None }
     }
 
     /// The rate that a further flow can expect, if known: the unused part, or else the capacity.
-    #[must_use]
     pub fn rate(&self) -> Option<Rate> {
         self.available.or(self.capacity)
     }
 
     /// Two paths in series: delays add up, a packet must survive both, the narrower one limits the rate, and the larger
     /// error counts.
-    #[must_use]
     pub fn then(&self, next: &Self) -> Self {
         Self {
             rtt: self.rtt + next.rtt,

@@ -111,31 +111,26 @@ impl LinkMap {
     }
 
     /// The known version of a node's report.
-    #[must_use]
     pub fn known(&self, node: &PublicKey) -> u64 {
         self.find(node).map_or(0, |at| self.nodes[at].version)
     }
 
     /// Number of nodes; [`Self::figures`] counts them from 0.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// True without any node.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
     /// The index of a node.
-    #[must_use]
     pub fn find(&self, node: &PublicKey) -> Option<usize> {
         self.index.get(node).map(|at| *at as usize)
     }
 
     /// A node by its index.
-    #[must_use]
     pub fn node(&self, at: usize) -> Option<NodeView> {
         let node = self.nodes.get(at)?;
         let down = node.links.iter().filter(|link| !link.up).count();
@@ -144,7 +139,6 @@ impl LinkMap {
 
     /// Figures of the path from one node to another: measured by either end (down if either reports it), or
     /// estimated. `None` if one of them is not alive.
-    #[must_use]
     pub fn figures(&self, now: Time, from: usize, to: usize) -> Option<Figures> {
         let (a, b) = (self.nodes.get(from)?, self.nodes.get(to)?);
         if !a.is_alive(now) || !b.is_alive(now) || from == to {
@@ -168,7 +162,6 @@ impl LinkMap {
     }
 
     /// Approximate size in bytes: a tree's nodes are two thirds full.
-    #[must_use]
     pub fn memory(&self) -> usize {
         let links: usize = self.nodes.iter().map(|node| node.links.capacity()).sum();
         let tree = self.index.len() * size_of::<(PublicKey, u32)>() * 3 / 2;

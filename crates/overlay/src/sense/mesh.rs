@@ -34,7 +34,6 @@ struct Slot {
 
 impl Mesh {
     /// An empty mesh with `k` neighbours for each node.
-    #[must_use]
     pub fn new(k: usize, seed: u64) -> Self {
         let generator = ChaCha8Rng::seed_from_u64(seed);
         Self { k, nodes: BTreeMap::new(), slots: Vec::new(), free: Vec::new(), generator }
@@ -125,13 +124,11 @@ impl Mesh {
     }
 
     /// The nodes that a node measures.
-    #[must_use]
     pub fn measures(&self, key: &PublicKey) -> Vec<PublicKey> {
         self.nodes.get(key).map_or_else(Vec::new, |at| self.keys(&self.slots[*at as usize].measures))
     }
 
     /// The nodes that measure it.
-    #[must_use]
     pub fn measured_by(&self, key: &PublicKey) -> Vec<PublicKey> {
         self.nodes.get(key).map_or_else(Vec::new, |at| self.keys(&self.slots[*at as usize].measured_by))
     }
@@ -142,7 +139,6 @@ impl Mesh {
     }
 
     /// Approximate size in bytes.
-    #[must_use]
     pub fn memory(&self) -> usize {
         let lists = self.slots.iter().map(|slot| slot.measures.capacity() + slot.measured_by.capacity());
         let tree = self.nodes.len() * size_of::<(PublicKey, u32)>() * 3 / 2;

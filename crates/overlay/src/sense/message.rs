@@ -96,7 +96,6 @@ pub enum SenseMessage {
 
 impl SenseMessage {
     /// Encodes the message.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Probe(Probe { number }) => [&[PROBE][..], &number.to_be_bytes()].concat(),

@@ -37,7 +37,6 @@ pub struct RelayWay {
 }
 
 /// Figures between `end` and every node of the map; with `back`, towards `end`.
-#[must_use]
 pub fn stretches(map: &LinkMap, now: anabranch_wire::Time, end: usize, back: bool) -> Vec<Option<Figures>> {
     let ends = |at: usize| if back { (at, end) } else { (end, at) };
     (0..map.len()).map(|at| map.figures(now, ends(at).0, ends(at).1)).collect()
@@ -46,7 +45,6 @@ pub fn stretches(map: &LinkMap, now: anabranch_wire::Time, end: usize, back: boo
 /// The best routes by RON's score, best first, and the number of routes tried. `first` has the segments to every relay,
 /// `last` those from every relay on; relays without one of them are left out. `between` returns the segment from one
 /// relay to another.
-#[must_use]
 pub fn best_ways(
     first: &[Option<Figures>],
     last: &[Option<Figures>],
@@ -105,7 +103,6 @@ fn nearest(stretches: &[Option<Figures>], count: usize) -> Vec<usize> {
 
 impl RelayWay {
     /// The rate that its figures predict.
-    #[must_use]
     pub fn score(&self) -> Rate {
         let Figures { rtt, loss, .. } = self.figures;
         let (links, capacity) = (Vec::new(), self.figures.rate());

@@ -22,13 +22,11 @@ pub struct ExitDialer {
 
 impl ExitDialer {
     /// A dialer for the exit that is called `name`.
-    #[must_use]
     pub fn new(name: String) -> Arc<Self> {
         Arc::new(Self { name, upstream: Upstream::new() })
     }
 
     /// The exit's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -96,7 +96,6 @@ impl Proxy {
     }
 
     /// The current status.
-    #[must_use]
     pub fn status(&self) -> ProxyStatus {
         let session = self.upstream.session();
         let (connections, totals) = self.connections.status(MOST_LISTED);

@@ -40,7 +40,6 @@ pub struct Connector {
 
 impl Connector {
     /// A connector that asks the system's resolver.
-    #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self::with_resolver(
             policy,
@@ -51,7 +50,6 @@ impl Connector {
     }
 
     /// A connector that asks this resolver.
-    #[must_use]
     pub fn with_resolver(policy: Policy, resolver: Resolver) -> Self {
         Self { policy, resolver }
     }
@@ -98,7 +96,6 @@ impl Connector {
     }
 
     /// Whether the policy lets clients reach this address.
-    #[must_use]
     pub fn allows(&self, address: SocketAddr) -> bool {
         match self.policy.judge(address) {
             Verdict::Denied => false,

@@ -104,7 +104,6 @@ pub struct Exit {
 
 impl Exit {
     /// An exit without sessions.
-    #[must_use]
     pub fn new(options: &ExitOptions) -> Arc<Self> {
         Arc::new(Self {
             connector: Arc::new(Connector::new(Policy::new(&options.allow, &options.deny))),
@@ -139,7 +138,6 @@ impl Exit {
     }
 
     /// The current status.
-    #[must_use]
     pub fn status(&self) -> ExitStatus {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let clients = clients.values().map(|session| {

@@ -112,7 +112,6 @@ pub struct Problem {
 }
 
 /// An error as a response.
-#[must_use]
 pub fn problem(status: StatusCode, why: impl Into<String>) -> Response {
     (status, axum::Json(Problem { error: why.into() })).into_response()
 }

@@ -7,7 +7,6 @@
 use std::path::{Path, PathBuf};
 
 /// Memory that this process may use, in bytes; `None` if the system does not report it.
-#[must_use]
 pub fn limit() -> Option<u64> {
     let sources = [machine(), installed(), control_groups(Path::new("/")), address_space()];
     sources.into_iter().flatten().min()
@@ -70,7 +69,6 @@ fn lowest(base: &Path, group: &str, file: &str) -> Option<u64> {
 }
 
 /// The limit on the address space (`ulimit -v`) in bytes, if there is one.
-#[must_use]
 pub fn address_space() -> Option<u64> {
     #[cfg(target_os = "linux")]
     {

@@ -28,14 +28,12 @@ pub enum Restriction {
 
 impl Sandbox {
     /// A process that may change what is below these directories.
-    #[must_use]
     pub fn writing(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { write: paths.into_iter().collect(), tidy: Vec::new() }
     }
 
     /// Restricts this thread and those that it starts: files can be read everywhere, changed only below
     /// [`Self::write`], and executed nowhere.
-    #[must_use]
     pub fn enter(&self) -> Restriction {
         enter(self)
     }

@@ -58,31 +58,26 @@ pub struct BurstState {
 
 impl Network {
     /// The time.
-    #[must_use]
     pub fn now(&self) -> Time {
         self.now
     }
 
     /// Decisions of a flow's path agent, oldest first; empty without an agent.
-    #[must_use]
     pub fn decisions(&self, flow: usize) -> &[Decided] {
         self.flows[flow].decisions()
     }
 
     /// Packets that crossed a link so far.
-    #[must_use]
     pub fn packet_hops(&self) -> u64 {
         self.wires.packet_hops()
     }
 
     /// Events so far.
-    #[must_use]
     pub fn events(&self) -> u64 {
         self.events
     }
 
     /// Packets with data that reached any server so far, of flows and of arrived sessions.
-    #[must_use]
     pub fn data_packets(&self) -> u64 {
         self.flows.iter().map(|flow| flow.counts.data_packets).sum()
     }
@@ -91,7 +86,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such link.
-    #[must_use]
     pub fn link(&mut self, link: usize) -> LinkStats {
         self.wires.stats(self.now, link)
     }
@@ -100,7 +94,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such link.
-    #[must_use]
     pub fn link_busy(&mut self, link: usize) -> Span {
         self.wires.busy(self.now, link)
     }
@@ -109,7 +102,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such link.
-    #[must_use]
     pub fn backlog(&mut self, link: usize) -> usize {
         self.wires.backlog(self.now, link)
     }
@@ -118,7 +110,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such flow.
-    #[must_use]
     pub fn flow(&self, flow: usize) -> FlowState {
         let flow = &self.flows[flow];
         FlowState {
@@ -138,7 +129,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such flow.
-    #[must_use]
     pub fn reassembling(&self, flow: usize) -> u64 {
         self.flows[flow].sessions[SERVER].as_ref().map_or(0, Session::bytes_reassembling)
     }
@@ -153,7 +143,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such flow.
-    #[must_use]
     pub fn datagram_delays(&self, flow: usize) -> &[(u32, Span)] {
         &self.flows[flow].datagrams.delays
     }
@@ -162,7 +151,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such flow.
-    #[must_use]
     pub fn paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
         self.flows[flow].sessions[usize::from(server)].as_ref().map(Session::paths).unwrap_or_default()
     }
@@ -171,7 +159,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such flow.
-    #[must_use]
     pub fn counted_paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
         self.flows[flow].counted_paths(usize::from(server))
     }
@@ -188,7 +175,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such flow.
-    #[must_use]
     pub fn verdicts(&self, flow: usize) -> Vec<Verdict> {
         let Some(session) = &self.flows[flow].sessions[CLIENT] else { return Vec::new() };
         let paths: Vec<PathId> = session.paths().iter().map(|path| path.id).collect();
@@ -201,7 +187,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such source.
-    #[must_use]
     pub fn arrivals(&self, source: usize) -> ArrivalState<'_> {
         let arrivals = &self.arrivals[source].0;
         ArrivalState {
@@ -216,7 +201,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such source.
-    #[must_use]
     pub fn burst(&self, source: usize) -> BurstState {
         let Burst { sent, received, .. } = &self.bursts[source];
         BurstState { sent: *sent, received: *received, lost: self.wires.lost_of(source) }

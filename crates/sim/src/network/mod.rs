@@ -118,7 +118,6 @@ pub const MOST_CAPTURED: usize = 10_000;
 
 impl Network {
     /// A network at time zero.
-    #[must_use]
     pub fn new(mut plan: Plan) -> Self {
         lead_back(&mut plan);
         let mut table = Table::new(plan.links.len());
@@ -211,7 +210,6 @@ impl Network {
     }
 
     /// The limit that was exceeded, if any; the network then stands still.
-    #[must_use]
     pub fn exceeded(&self) -> Option<Exceeded> {
         if self.wires.count() > self.limits.packets {
             return Some(Exceeded::Packets);
@@ -220,7 +218,6 @@ impl Network {
     }
 
     /// The limits at which a run ends early.
-    #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }

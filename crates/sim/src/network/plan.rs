@@ -151,7 +151,6 @@ impl fmt::Display for Decision {
 
 impl FlowPlan {
     /// Number of paths that its sessions see.
-    #[must_use]
     pub fn sees_paths(&self) -> usize {
         if self.striping.is_some() { 1 } else { self.paths.len() }
     }

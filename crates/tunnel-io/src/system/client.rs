@@ -37,7 +37,6 @@ pub struct ClientSystem {
 
 impl ClientSystem {
     /// The steps, in order.
-    #[must_use]
     pub fn steps(&self) -> Vec<Step> {
         let (interface, table) = (&self.interface, self.slot.table());
         // The server chooses the addresses. Their networks go into the tunnel's table, where networks of this machine come
@@ -68,7 +67,6 @@ impl ClientSystem {
     /// The rules that lead into the tunnel. They come after rules for the tunnel's own packets, identified by their
     /// port, and for routes with longer prefixes than a default route: a local network stays local. A tunnel for some
     /// networks comes before another one for everything.
-    #[must_use]
     pub fn rules(&self) -> Vec<Step> {
         let lookups = [
             format!("ipproto udp sport {} lookup main", self.udp_port),
@@ -88,7 +86,6 @@ impl ClientSystem {
     }
 
     /// Whether all rules of each family are there, or cannot be looked for.
-    #[must_use]
     pub fn rules_are_there(&self) -> bool {
         self.families().all(|family| {
             let listed = Step::new(&format!("{family} rule show protocol {RULE_PROTOCOL}")).run();
@@ -100,7 +97,6 @@ impl ClientSystem {
 
     /// Puts back rules that another program deleted, and with a policy the firewall table too. True if something was
     /// missing.
-    #[must_use]
     pub fn restore(&self, policy: Option<&Policy>) -> bool {
         let port = self.stream_port.filter(|_| policy.is_some() && !has_table(&self.interface));
         if port.is_none() && self.rules_are_there() {

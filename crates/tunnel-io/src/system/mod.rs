@@ -52,14 +52,12 @@ impl Slot {
     }
 
     /// Its routing table.
-    #[must_use]
     pub fn table(self) -> u32 {
         TABLE + self.0
     }
 
     /// The priorities of its rules. No tunnel's rule that leads into a tunnel comes before another's that leads past
     /// it.
-    #[must_use]
     pub fn priorities(self) -> [u32; RULES as usize] {
         [0, 1, 2, 3].map(|rule| PRIORITY + rule * registry::MOST_TUNNELS + self.0)
     }

@@ -263,7 +263,6 @@ pub(super) fn while_running(interface: &str, work: impl FnOnce()) -> bool {
 }
 
 /// Whether another process runs a tunnel of this name.
-#[must_use]
 pub fn is_running(interface: &str) -> bool {
     Registry::load().is_running(interface)
 }

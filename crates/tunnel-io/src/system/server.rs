@@ -23,7 +23,6 @@ pub struct ServerSystem {
 
 impl ServerSystem {
     /// The steps, in order.
-    #[must_use]
     pub fn steps(&self) -> Vec<Step> {
         let interface = &self.interface;
         let mut steps = address_steps(interface, &self.addresses);
@@ -79,7 +78,6 @@ impl ServerSystem {
     }
 
     /// Puts the firewall table back if another program deleted it, as `nft flush ruleset` does. True if it was missing.
-    #[must_use]
     pub fn restore(&self) -> bool {
         self.exit
             && !has_table(&self.interface)

@@ -260,7 +260,6 @@ pub enum PathSpec {
 
 impl PathSpec {
     /// The names of the links.
-    #[must_use]
     pub fn links(&self) -> &[String] {
         match self {
             Self::One(name) => std::slice::from_ref(name),

@@ -124,7 +124,6 @@ struct Measured {
 
 impl Sensor {
     /// A sensor that measures nothing yet.
-    #[must_use]
     pub fn new(config: SensorConfig, seed: [u8; 32], now: Time) -> Self {
         let bucket =
             |share: f64, depth: u64| Bucket::new(config.budget.mul_f64(share), Span::from_secs(depth), now);
@@ -291,7 +290,6 @@ impl Sensor {
     }
 
     /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] again.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let deadlines = self.links.values().filter_map(|known| known.link.deadline());
         let probe = self.links.values().map(|known| known.link.next_probe).min();
@@ -300,19 +298,16 @@ impl Sensor {
     }
 
     /// This node's coordinate.
-    #[must_use]
     pub fn coordinate(&self) -> Coordinate {
         self.coordinate
     }
 
     /// Its counters.
-    #[must_use]
     pub fn stats(&self) -> SensorStats {
         self.stats
     }
 
     /// The current state of every link.
-    #[must_use]
     pub fn links(&self, now: Time) -> Vec<LinkTold> {
         self.links.iter().filter_map(|(node, known)| known.link.told(now, *node)).collect()
     }

@@ -133,7 +133,6 @@ impl Sensor {
     }
 
     /// When to call [`Self::poll_train`] again.
-    #[must_use]
     pub fn train_timeout(&self, now: Time) -> Option<Time> {
         let (at, _) = self.next_train(now)?;
         Some(self.train.map_or(at, |train| at.max(train.until)))

@@ -64,13 +64,11 @@ pub struct Train {
 
 impl Train {
     /// The packet with this index, leaving now.
-    #[must_use]
     pub fn car(&self, index: u16, now: Time) -> Car {
         Car { number: self.number, index, of: self.packets, at: micros(now) }
     }
 
     /// Time after the first packet at which the packet with this index leaves.
-    #[must_use]
     pub fn offset(&self, index: u16) -> Span {
         let behind = u64::from(index.saturating_sub(HEAD));
         let time = |rate: Option<Rate>, packets| rate.map_or(Span::ZERO, |rate| rate.time_for(packets * CAR));
@@ -79,14 +77,12 @@ impl Train {
     }
 
     /// Whether this packet has its own departure time, instead of being sent as soon as possible.
-    #[must_use]
     pub fn has_a_time(&self, index: u16) -> bool {
         self.rate.is_some() && index >= HEAD
     }
 
     /// Whether a train that took this long was delayed by this node's other traffic. Then it says nothing about the
     /// link.
-    #[must_use]
     pub fn is_held_up(&self, took: Span) -> bool {
         let wanted = self.offset(self.packets.saturating_sub(1));
         self.limit.is_some() && took > wanted + wanted / 4 + HELD_UP
