@@ -63,10 +63,10 @@ mod protect;
 mod replay;
 mod reset;
 pub mod secret;
+#[cfg(test)]
+mod tests;
 mod text;
 mod ticket;
-#[cfg(test)]
-mod vectors;
 
 pub use captured::{CapturedSession, Opened};
 pub use cookie::{Admission, Cookie, CookieError, CookieJar, DropReason};
