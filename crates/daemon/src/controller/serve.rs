@@ -163,14 +163,11 @@ impl Peer {
                 let silent = relays.iter().filter(is_silent).copied().collect();
                 Ok(Reply::Figures { figures, node, draining, silent })
             }
-            Request::Allocate { .. } => match request.ask() {
-                Some(ask) => {
-                    let now = Clocks { local: shared.clock.now(), wall: wall() };
-                    let approved = allocate(&controller, now, self.key, &checked(ask)).await?;
-                    Ok(granted(shared, &approved))
-                }
-                None => Ok(Reply::Denied { why: "nothing was asked for".into(), again: Again::Never }),
-            },
+            Request::Allocate(ask) => {
+                let now = Clocks { local: shared.clock.now(), wall: wall() };
+                let approved = allocate(&controller, now, self.key, &checked(ask)).await?;
+                Ok(granted(shared, &approved))
+            }
             Request::Renew { grant, lifetime } => {
                 let approved = renew(&controller, wall(), self.key, grant, lifetime).await?;
                 Ok(granted(shared, &approved))

@@ -47,7 +47,6 @@ type Answer = (usize, Option<Link>, Result<Reply, LinkError>);
 
 impl Controllers {
     /// Opens no session yet.
-    #[must_use]
     pub fn new(endpoint: Arc<Endpoint>, hints: Vec<ControllerHint>) -> Self {
         let links = hints.iter().map(|_| None).collect();
         Self { endpoint, hints, known: Mutex::new(Known { good: 0, links }) }
@@ -58,7 +57,7 @@ impl Controllers {
     /// # Errors
     /// The controllers' most informative error.
     pub async fn allocate(&self, ask: &Ask) -> Result<Granted, LinkError> {
-        self.granted(Request::allocate(ask)).await
+        self.granted(Request::Allocate(ask.clone())).await
     }
 
     /// Extends a grant to this many seconds from now.

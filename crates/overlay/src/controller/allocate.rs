@@ -23,7 +23,6 @@ pub struct Approved(Grant);
 
 impl Approved {
     /// The approved grant.
-    #[must_use]
     pub fn grant(&self) -> &Grant {
         &self.0
     }
@@ -263,8 +262,8 @@ fn check_quota(
     };
     let (pids, rate) = more.map_or((0, 0), |more| (more.pids.into(), more.rate.as_bits()));
     check("grants", quota.grants.into(), |_| 1, more.is_some().into())?;
-    check("PIDs", quota.limits.pids.into(), |held| held.pids.into(), pids)?;
-    check("bit/s", quota.limits.rate.as_bits(), |held| held.rate, rate)?;
+    check("PIDs", quota.limits.pids.into(), |held| held.limits.pids.into(), pids)?;
+    check("bit/s", quota.limits.rate.as_bits(), |held| held.limits.rate.as_bits(), rate)?;
     if more.is_some() && record.grants.len() + record.answered.len() >= MAX_MARKS {
         return Err(Denied::TooManyRequests);
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::MessageError;
 use crate::grant::{Limits, UnixTime};
 
@@ -35,15 +37,17 @@ impl FromStr for RequestId {
 }
 
 /// A request for a grant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     /// Its id; repeated requests have the same one.
+    #[serde(with = "super::message::text")]
     pub request: RequestId,
     /// Most relays.
     pub relays: u8,
     /// Fewest relays; with fewer the grant would be useless.
     pub least: u8,
     /// Limits at each relay, cut to the quota.
+    #[serde(flatten)]
     pub limits: Limits,
     /// Lifetime in seconds.
     pub lifetime: u64,

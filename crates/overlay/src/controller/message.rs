@@ -10,9 +10,9 @@ use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span};
 use serde::{Deserialize, Serialize};
 
-use super::{Ask, ControlError, Denied, Load, Offer, RequestId};
+use super::{Ask, ControlError, Denied, Load, Offer};
 use crate::MessageError;
-use crate::grant::{GrantId, Limits};
+use crate::grant::GrantId;
 use crate::sense::{Changes, Figures};
 
 /// Version of the control protocol.
@@ -50,25 +50,7 @@ pub enum Request {
         links: Option<Changes>,
     },
     /// A client asks for a grant.
-    Allocate {
-        /// The request's id; repeated requests have the same one.
-        #[serde(with = "text")]
-        request: RequestId,
-        /// Most relays.
-        relays: u8,
-        /// Fewest relays.
-        least: u8,
-        /// PIDs at each.
-        pids: u32,
-        /// Rate in bit/s at each.
-        rate: u64,
-        /// Bytes at each.
-        bytes: u64,
-        /// Highest type of service.
-        tos: u8,
-        /// Lifetime in seconds.
-        lifetime: u64,
-    },
+    Allocate(Ask),
     /// A client extends a grant.
     Renew {
         /// The grant's id.
@@ -217,7 +199,6 @@ pub struct FiguresTold {
 
 impl FiguresTold {
     /// Encodes figures.
-    #[must_use]
     pub fn new((from, to): (PublicKey, PublicKey), figures: &Figures) -> Self {
         let parts = |share: f64| (share.clamp(0.0, 1.0) * 1e4).round() as u16;
         let estimated = figures.estimated.map(parts);
@@ -227,7 +208,6 @@ impl FiguresTold {
     }
 
     /// Decodes figures.
-    #[must_use]
     pub fn figures(&self) -> Figures {
         // Round-trip times are at most a minute.
         let measured = Figures::measured(
@@ -242,33 +222,6 @@ impl FiguresTold {
 }
 
 impl Request {
-    /// The message for a request.
-    #[must_use]
-    pub fn allocate(ask: &Ask) -> Self {
-        let Limits { pids, rate, bytes, highest_tos } = ask.limits;
-        let Ask { request, relays, least, lifetime, .. } = *ask;
-        Self::Allocate {
-            request,
-            relays,
-            least,
-            pids,
-            rate: rate.as_bits(),
-            bytes,
-            tos: highest_tos,
-            lifetime,
-        }
-    }
-
-    /// The request in [`Request::Allocate`].
-    #[must_use]
-    pub fn ask(&self) -> Option<Ask> {
-        let Self::Allocate { request, relays, least, pids, rate, bytes, tos, lifetime } = *self else {
-            return None;
-        };
-        let limits = Limits { pids, rate: Rate::from_bits(rate), bytes, highest_tos: tos };
-        Some(Ask { request, relays, least, limits, lifetime })
-    }
-
     /// Appends the message.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put(out, self);
@@ -285,7 +238,6 @@ impl Request {
 
 impl Reply {
     /// The answer that refuses a request.
-    #[must_use]
     pub fn denied(error: &ControlError) -> Self {
         let again = match error {
             ControlError::Store(_) | ControlError::Denied(Denied::ClockBehind(_) | Denied::Busy) => {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::{ForeignText, Rate};
+use anabranch_wire::ForeignText;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ask::RequestId;
@@ -101,10 +101,8 @@ pub struct RelayRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Held {
     pub relays: Vec<String>,
-    pub pids: u32,
-    pub rate: u64,
-    pub bytes: u64,
-    pub tos: u8,
+    #[serde(flatten)]
+    pub limits: Limits,
     pub issued: u64,
     pub until: u64,
 }
@@ -176,13 +174,11 @@ impl RelayRecord {
     }
 
     /// Number of steps and of revoked grants.
-    #[must_use]
     pub fn len(&self) -> (usize, usize) {
         (self.steps.len(), self.taken_back.len())
     }
 
     /// Current reservations.
-    #[must_use]
     pub fn reserved(&self, now: UnixTime) -> Reserved {
         let counting = self.steps.range(now.0..);
         counting.fold(Reserved::default(), |sum, (_, step)| Reserved {
@@ -230,7 +226,6 @@ impl RelayRecord {
     }
 
     /// The grants that the relay must not accept, those first that it has not confirmed.
-    #[must_use]
     pub fn revoked(&self) -> Vec<GrantId> {
         let is_new = |(_, grant): &(&String, &TakenBack)| grant.step.is_some();
         let (new, known): (Vec<_>, Vec<_>) = self.taken_back.iter().partition(is_new);
@@ -240,25 +235,16 @@ impl RelayRecord {
 
 impl Held {
     pub fn new(grant: &Grant) -> Self {
-        let Limits { pids, rate, bytes, highest_tos } = grant.limits;
         Self {
             relays: grant.relays.iter().map(ToString::to_string).collect(),
-            pids,
-            rate: rate.as_bits(),
-            bytes,
-            tos: highest_tos,
+            limits: grant.limits,
             issued: grant.issued.0,
             until: grant.not_after.0,
         }
     }
 
     pub fn reserved(&self) -> Reserved {
-        Reserved::of(&self.limits())
-    }
-
-    fn limits(&self) -> Limits {
-        let (pids, bytes) = (self.pids, self.bytes);
-        Limits { pids, rate: Rate::from_bits(self.rate), bytes, highest_tos: self.tos }
+        Reserved::of(&self.limits)
     }
 
     /// The step of a relay's record that counts it.
@@ -277,7 +263,7 @@ impl Held {
             id,
             client,
             relays: self.relays()?,
-            limits: self.limits(),
+            limits: self.limits,
             issued: UnixTime(self.issued),
             not_before: UnixTime(self.issued),
             not_after: UnixTime(self.until),
@@ -332,7 +318,6 @@ impl ClientRecord {
     }
 
     /// Number of grants and of marks of requests.
-    #[must_use]
     pub fn len(&self) -> (usize, usize) {
         (self.grants.len(), self.answered.len())
     }

@@ -19,6 +19,7 @@ use std::str::FromStr;
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Header, Rate, Reader, Span};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
 pub use clock::{ClockVerdict, Leap, UnixTime, WallClock};
@@ -62,16 +63,32 @@ impl FromStr for GrantId {
 }
 
 /// Limits of a key at a relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Most PIDs at a time; a path takes two, one for each direction.
     pub pids: u32,
     /// Rate of forwarded bytes, both directions together.
+    #[serde(with = "bits")]
     pub rate: Rate,
     /// Bytes of UDP payload that may be forwarded in total.
     pub bytes: u64,
     /// The highest type of service that counts; higher ones are treated as this one.
+    #[serde(rename = "tos")]
     pub highest_tos: u8,
+}
+
+/// A rate as a number of bits a second.
+mod bits {
+    use anabranch_wire::Rate;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(rate: &Rate, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(rate.as_bits())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Rate, D::Error> {
+        u64::deserialize(from).map(Rate::from_bits)
+    }
 }
 
 /// A permission to use relays.
@@ -159,7 +176,6 @@ impl GrantSigner {
     ///
     /// # Panics
     /// Never: any 32 bytes are an Ed25519 seed (RFC 8032 §5.1.5).
-    #[must_use]
     pub fn from_random(mut seed: [u8; 32]) -> Self {
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).expect("any 32 bytes are a seed");
         seed.zeroize();
@@ -170,7 +186,6 @@ impl GrantSigner {
     ///
     /// # Panics
     /// Never: an Ed25519 public key has 32 bytes.
-    #[must_use]
     pub fn public(&self) -> ControllerKey {
         ControllerKey(self.0.public_key().as_ref().try_into().expect("32 bytes"))
     }
