@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use anabranch_net::PublicKey;
 use anabranch_overlay::grant::Limits;
-use anabranch_settings::SettingsError;
 pub(crate) use anabranch_settings::located;
+use anabranch_settings::{SettingsError, parsed};
 use anabranch_wire::{Header, Rate};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer};
 
 /// Default number of paths of one user at a relay.
 const USER_PATHS: u32 = 64;
@@ -56,11 +56,10 @@ fn with_example(error: SettingsError) -> SettingsError {
     }
 }
 
-pub(crate) fn node_key(text: &str) -> Result<PublicKey, SettingsError> {
-    text.parse().map_err(|error: anabranch_secure::TextError| {
-        let hint = "`anabranch keys show` on that machine prints it; it begins with ab1";
-        SettingsError::new("key", error.to_string()).hint(hint)
-    })
+/// Reads a node's key.
+pub(crate) fn node_key<'de, D: Deserializer<'de>>(from: D) -> Result<PublicKey, D::Error> {
+    let hint = "`anabranch keys show` on that machine prints it; it begins with ab1";
+    parsed(from, |text| text.parse().map_err(|error: anabranch_secure::TextError| format!("{error}\n{hint}")))
 }
 
 /// Keys with their names for people; each is listed once.
@@ -116,7 +115,6 @@ pub(crate) struct RateText(pub(crate) Rate);
 
 impl<'de> Deserialize<'de> for RateText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        anabranch_settings::rate(&text).map(|bits| Self(Rate::from_bits(bits))).map_err(de::Error::custom)
+        parsed(from, anabranch_settings::rate).map(|bits| Self(Rate::from_bits(bits)))
     }
 }

@@ -5,17 +5,18 @@ mod line;
 mod rate;
 mod size;
 
-use std::fmt;
+use std::fmt::{self, Display};
+use std::str::FromStr;
 
 use anabranch_wire::Escaped;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 
 pub use line::line_of;
 pub use rate::rate;
 pub use size::size;
 
 /// Splits `1.5 GB` into 1.5 and `GB`; `None` unless it starts with a finite number that is not negative.
-#[must_use]
 pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -43,7 +44,6 @@ pub struct SettingsError {
 
 impl SettingsError {
     /// A mistake at a key.
-    #[must_use]
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self { key: key.into(), message: message.into(), ..Self::default() }
     }
@@ -70,7 +70,6 @@ impl SettingsError {
     }
 
     /// Converts the parser's error for `text`, which should be an `F`.
-    #[must_use]
     pub fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> Self {
         let start = error.span().map(|span| span.start);
         let line = start.map(|start| line_at(text, start));
@@ -112,12 +111,32 @@ impl SettingsError {
                 ..found
             };
         }
-        Self { key: key().unwrap_or_default(), ..found }
+        let (message, hint) = message.split_once('\n').unwrap_or((message, ""));
+        Self { key: key().unwrap_or_default(), message: message.to_owned(), hint: hint.to_owned(), ..found }
     }
 }
 
+/// Reads a text of a file with `parse`. A second line of its error is the remedy.
+///
+/// # Errors
+/// When the value is not a text, or `parse` fails.
+pub fn parsed<'de, D: Deserializer<'de>, T, E: Display>(
+    from: D,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    parse(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
+/// Reads a list of texts, each with its type's parser.
+///
+/// # Errors
+/// As [`parsed`].
+pub fn each_parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<Vec<T>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    texts.iter().map(|text| text.parse()).collect::<Result<_, T::Err>>().map_err(D::Error::custom)
+}
+
 /// Adds to an error the line of its key in the `index`-th table called `table` of `text`.
-#[must_use]
 pub fn located(error: SettingsError, text: &str, (table, index): (&str, usize)) -> SettingsError {
     let line = line_of(text, table, index, &error.key);
     error.at(line)
@@ -179,7 +198,6 @@ fn key_before(text: &str) -> Option<String> {
 /// The known word most similar to `word`, if one is similar enough: by letters inserted, removed, changed or swapped with
 /// their neighbours. Among equally similar ones, prefers the same length, then the nearest letter in the alphabet: `n3`
 /// for `n4`.
-#[must_use]
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word = word.to_lowercase();
     let distance = |other: &str| strsim::damerau_levenshtein(&word, &other.to_lowercase());

@@ -30,7 +30,7 @@ use anabranch_net::PublicKey;
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::{MAX_GRANT_RELAYS, MAX_VALIDITY};
 use anabranch_settings::SettingsError;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::settings::{self, Names, RateText, located, node_key};
 use crate::store::{Etcd, EtcdSettings};
@@ -102,7 +102,8 @@ struct StoreEntry {
 struct RelayEntry {
     #[serde(default)]
     name: String,
-    key: String,
+    #[serde(deserialize_with = "node_key")]
+    key: PublicKey,
 }
 
 /// A client; without name and key, all others.
@@ -110,7 +111,8 @@ struct RelayEntry {
 #[serde(deny_unknown_fields)]
 struct QuotaEntry {
     name: Option<String>,
-    key: Option<String>,
+    #[serde(default, deserialize_with = "some_node_key")]
+    key: Option<PublicKey>,
     grants: Option<u32>,
     relays: Option<u8>,
     paths: Option<u32>,
@@ -124,6 +126,10 @@ fn default_port() -> u16 {
     DEFAULT_PORT
 }
 
+fn some_node_key<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PublicKey>, D::Error> {
+    node_key(from).map(Some)
+}
+
 impl ControllerSettings {
     /// Reads and checks a configuration; `origin` is the file's name, for errors.
     ///
@@ -134,7 +140,6 @@ impl ControllerSettings {
     }
 
     /// A controller on one address without a persistent store; for tests and demonstrations.
-    #[must_use]
     pub fn local(address: IpAddr, policy: Policy) -> Self {
         let store = StoreSettings::Memory;
         let (control, http) = (None, None);
@@ -175,7 +180,7 @@ fn checked_store(entry: StoreEntry) -> Result<StoreSettings, SettingsError> {
 fn checked_relays(entries: Vec<RelayEntry>, text: &str) -> Result<BTreeSet<PublicKey>, SettingsError> {
     let mut names = Names::default();
     for (index, entry) in entries.into_iter().enumerate() {
-        let known = node_key(&entry.key).and_then(|key| names.add(key, ("relay", index), &entry.name));
+        let known = names.add(entry.key, ("relay", index), &entry.name);
         known.map_err(|error| located(error, text, ("relay", index)))?;
     }
     Ok(names.into_keys().collect())
@@ -190,7 +195,7 @@ fn checked_clients(
         let read = || {
             let missing =
                 || SettingsError::new("key", "`key` is missing").hint("add `key = …` to this table");
-            let key = node_key(entry.key.as_deref().ok_or_else(missing)?)?;
+            let key = entry.key.ok_or_else(missing)?;
             names.add(key, ("client", index), entry.name.as_deref().unwrap_or_default())?;
             Ok((key, quota(entry)?))
         };

@@ -21,10 +21,10 @@ use std::path::PathBuf;
 use anabranch_net::PublicKey;
 use anabranch_overlay::grant::{ControllerKey, Limits};
 use anabranch_overlay::relay::{NextHopPolicy, RelayConfig};
-use anabranch_settings::{SettingsError, line_of};
+use anabranch_settings::{SettingsError, line_of, parsed};
 use anabranch_wire::Rate;
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::settings::{self, Names, RateText};
 use anabranch_node::ControllerHint;
@@ -67,11 +67,14 @@ pub struct RelaySettings {
 }
 
 /// A controller that a relay registers with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Controller {
     /// Its key and addresses.
+    #[serde(deserialize_with = "controller_at")]
     pub at: ControllerHint,
     /// The key that it signs grants with.
+    #[serde(deserialize_with = "controller_key")]
     pub signs: ControllerKey,
 }
 
@@ -98,9 +101,9 @@ struct File {
     #[serde(default = "default_paths")]
     max_paths: usize,
     #[serde(default)]
-    next_hops: Vec<String>,
+    next_hops: Vec<Networks>,
     #[serde(default)]
-    deny: Vec<String>,
+    deny: Vec<Networks>,
     control: Option<PathBuf>,
     metrics: Option<SocketAddr>,
     usage: Option<PathBuf>,
@@ -111,14 +114,7 @@ struct File {
     #[serde(default)]
     announce: Vec<SocketAddr>,
     #[serde(default, rename = "controller")]
-    controllers: Vec<ControllerEntry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ControllerEntry {
-    at: String,
-    signs: String,
+    controllers: Vec<Controller>,
 }
 
 #[derive(Deserialize)]
@@ -126,7 +122,8 @@ struct ControllerEntry {
 struct UserEntry {
     #[serde(default)]
     name: String,
-    key: String,
+    #[serde(deserialize_with = "settings::node_key")]
+    key: PublicKey,
     paths: Option<u32>,
     rate: Option<RateText>,
     bytes: Option<u64>,
@@ -158,7 +155,6 @@ impl RelaySettings {
     }
 
     /// A relay with a key of this file's, on one address, that lists these users; for tests and demonstrations.
-    #[must_use]
     pub fn local(address: IpAddr, users: Vec<User>) -> Self {
         Self {
             key: PathBuf::new(),
@@ -179,7 +175,6 @@ impl RelaySettings {
     }
 
     /// The core's part of the configuration.
-    #[must_use]
     pub fn core(&self, node: PublicKey) -> RelayConfig {
         RelayConfig {
             controllers: self.controllers.iter().map(|controller| controller.signs).collect(),
@@ -199,7 +194,6 @@ impl RelaySettings {
 
 impl RelaySettings {
     /// Settings that the operator probably did not intend, for the log.
-    #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.users.is_empty() && self.controllers.is_empty() {
@@ -221,7 +215,6 @@ impl User {
     ///
     /// # Panics
     /// Never: the default limits are valid.
-    #[must_use]
     pub fn new(name: &str, key: PublicKey) -> Self {
         let limits = settings::limits((None, None), (None, None)).expect("the default limits are valid");
         Self { name: name.to_owned(), key, limits }
@@ -230,11 +223,6 @@ impl User {
 
 fn check(file: File, text: &str) -> Result<RelaySettings, SettingsError> {
     let top = |key: &str| line_of(text, "", 0, key);
-    let nets = |key: &str, words: &[String]| -> Result<Vec<IpNet>, SettingsError> {
-        let read = words.iter().map(|word| networks(key, word).map_err(|error| error.at(top(key))));
-        Ok(read.collect::<Result<Vec<_>, _>>()?.concat())
-    };
-    let (allow, deny) = (nets("next_hops", &file.next_hops)?, nets("deny", &file.deny)?);
     if file.rate.as_ref().is_some_and(|rate| rate.0 == Rate::ZERO) {
         let error = SettingsError::new("rate", "the relay would forward nothing");
         return Err(error.hint("leave the key out for no limit").at(top("rate")));
@@ -249,24 +237,22 @@ fn check(file: File, text: &str) -> Result<RelaySettings, SettingsError> {
         let user = user(entry, (&mut names, index));
         users.push(user.map_err(|error| settings::located(error, text, ("user", index)))?);
     }
-    let read = file.controllers.iter().enumerate().map(|(index, entry)| {
-        controller(entry).map_err(|error| settings::located(error, text, ("controller", index)))
-    });
+    let all = |words: Vec<Networks>| words.into_iter().flat_map(|word| word.0).collect();
     Ok(RelaySettings {
         key: file.key,
         port: file.port,
         addresses: file.addresses,
         rate: file.rate.map(|rate| rate.0),
         most_flows: file.max_paths,
-        allow,
-        deny,
+        allow: all(file.next_hops),
+        deny: all(file.deny),
         control: file.control,
         metrics: file.metrics,
         usage: file.usage,
         users,
         place: file.place,
         announce: file.announce,
-        controllers: read.collect::<Result<_, _>>()?,
+        controllers: file.controllers,
     })
 }
 
@@ -293,32 +279,30 @@ fn check_announcement(file: &File) -> Result<(), SettingsError> {
 }
 
 fn user(entry: UserEntry, (names, index): (&mut Names, usize)) -> Result<User, SettingsError> {
-    let key = settings::node_key(&entry.key)?;
     let limits = settings::limits((entry.paths, entry.highest_tos), (entry.rate, entry.bytes))?;
-    let name = names.add(key, ("user", index), &entry.name)?;
-    Ok(User { name, key, limits })
+    let name = names.add(entry.key, ("user", index), &entry.name)?;
+    Ok(User { name, key: entry.key, limits })
 }
 
-fn controller(entry: &ControllerEntry) -> Result<Controller, SettingsError> {
-    let at = entry.at.parse().map_err(|why: String| SettingsError::new("at", why))?;
-    let signs = entry.signs.parse().map_err(|_| {
-        let error = SettingsError::new("signs", format!("\"{}\" is no signing key", entry.signs));
-        error.hint("it is the second line that `anabranch controller` prints; it begins with abs1")
-    })?;
-    Ok(Controller { at, signs })
+fn controller_at<'de, D: Deserializer<'de>>(from: D) -> Result<ControllerHint, D::Error> {
+    parsed(from, str::parse)
+}
+
+fn controller_key<'de, D: Deserializer<'de>>(from: D) -> Result<ControllerKey, D::Error> {
+    let hint = "it is the second line that `anabranch controller` prints; it begins with abs1";
+    parsed(from, |text| text.parse().map_err(|_| format!("\"{text}\" is no signing key\n{hint}")))
 }
 
 /// The networks that a word stands for.
-fn networks(key: &str, word: &str) -> Result<Vec<IpNet>, SettingsError> {
-    if let Some(nets) = class(word) {
-        return Ok(nets);
-    }
-    let address = || word.parse::<IpAddr>().map(IpNet::from);
-    let net = word.parse::<IpNet>().or_else(|_| address());
-    net.map(|net| vec![net]).map_err(|_| {
+struct Networks(Vec<IpNet>);
+
+impl<'de> Deserialize<'de> for Networks {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let hint = "write \"private\", \"loopback\", \"link-local\" or a network such as \"10.1.0.0/16\"";
-        SettingsError::new(key, format!("\"{word}\" is no network")).hint(hint)
-    })
+        let net = |word: &str| word.parse::<IpNet>().or_else(|_| word.parse::<IpAddr>().map(IpNet::from));
+        let all = |word: &str| class(word).or_else(|| Some(vec![net(word).ok()?])).map(Self);
+        parsed(from, |word| all(word).ok_or_else(|| format!("\"{word}\" is no network\n{hint}")))
+    }
 }
 
 /// Networks by name.
