@@ -10,6 +10,10 @@
 //!
 //! The probe timer starts when the oldest packet in flight was sent. The other two start at the last acknowledgement,
 //! or at the first packet sent after everything was acknowledged. Sending more packets restarts none of them.
+//!
+//! A suspicion is expensive: everything in flight leaves on other paths as well. Radio links often pause and lose
+//! nothing. So a path that answers soon after a probe timeout gets *patience*: its next probe timeouts are later by the
+//! delay of the answer, by one round trip at most, for ten seconds.
 
 use anabranch_cc::RttEstimator;
 use anabranch_wire::{Span, Time};
@@ -19,6 +23,10 @@ use crate::config::Config;
 
 /// Largest factor by which repeated timeouts grow, as a power of two.
 const MAX_BACKOFF: u32 = 6;
+/// How long a path stays patient after a pause.
+const PATIENT: Span = Span::from_secs(10);
+/// The next pause may be longer than those before by this factor.
+const LONGER: f64 = 1.25;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Health {
@@ -38,6 +46,9 @@ pub(crate) struct Health {
     failed_at: Option<Time>,
     /// When a closing path is forgotten.
     forget_at: Time,
+    /// Added to the probe timeout until [`Self::patient_until`].
+    patience: Span,
+    patient_until: Time,
     lull: Lull,
 }
 
@@ -94,9 +105,33 @@ impl Health {
     pub(crate) fn on_ack(&mut self, now: Time, more_out: bool) {
         // Keep the times of the last alarms: an overdue packet that is neither acknowledged nor lost must not raise an
         // alarm at every acknowledgement of others.
-        let Self { last_probe_timeout, last_rto, forget_at, lull, .. } = *self;
+        let Self { last_probe_timeout, last_rto, forget_at, patience, patient_until, lull, .. } = *self;
         let owed_since = more_out.then_some(now);
-        *self = Self { owed_since, last_probe_timeout, last_rto, forget_at, lull, ..Self::default() };
+        *self = Self {
+            owed_since,
+            last_probe_timeout,
+            last_rto,
+            forget_at,
+            patience,
+            patient_until,
+            lull,
+            ..Self::default()
+        };
+    }
+
+    /// Handles an answer from a path with this smoothed round trip. An answer within a round trip after a probe timeout is
+    /// not to the probe: the path only paused.
+    #[inline]
+    pub(crate) fn learn_patience(&mut self, now: Time, rtt: Span) {
+        let late = now.since(self.last_probe_timeout);
+        if self.timeouts == 1 && late < rtt {
+            self.patience = (self.patience_at(now) + late).mul_f64(LONGER).min(rtt);
+            self.patient_until = now + PATIENT;
+        }
+    }
+
+    fn patience_at(&self, now: Time) -> Span {
+        if now < self.patient_until { self.patience } else { Span::ZERO }
     }
 
     /// No packet waits for an acknowledgement any more: all were lost.
@@ -120,7 +155,7 @@ impl Health {
             let Some(oldest) = oldest() else { return Some(failure) };
             let pto = rtt.pto(config.acks.max_delay) * (1 << self.timeouts.min(MAX_BACKOFF));
             let from = oldest.max(self.last_probe_timeout);
-            (from + pto, Alarm::Probe)
+            (from + pto + self.patience_at(from), Alarm::Probe)
         } else if out {
             // Every acknowledgement restarts it (RFC 6298 §5.3): while acknowledgements arrive, a filling queue causes
             // no timeout.
@@ -172,5 +207,43 @@ impl Health {
     pub(crate) fn on_probe_sent(&mut self, now: Time, longest: Span) {
         self.probe_pause = (self.probe_pause * 2).min(longest);
         self.next_probe = Some(now + self.probe_pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Span = Span::from_millis(100);
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    /// The delay of the probe timeout of a packet sent at `sent`, after a timeout at 200 ms and an answer at `answer`.
+    fn timeout_after(answer: u64, sent: u64) -> Span {
+        let (mut health, mut rtt) = (Health::default(), RttEstimator::new(RTT));
+        (0..50).for_each(|sample| rtt.update(at(sample), RTT, Span::ZERO));
+        health.on_sent(at(0));
+        health.on_probe_timeout(at(200));
+        health.learn_patience(at(answer), RTT);
+        health.on_ack(at(answer), true);
+        health.on_ack(at(sent), true);
+        let alarm = health.next_alarm(true, || Some(at(sent)), &rtt, &Config::default());
+        let (due, kind) = alarm.expect("packets are out");
+        assert_eq!(kind, Alarm::Probe);
+        due.since(at(sent)).saturating_sub(rtt.pto(Config::default().acks.max_delay))
+    }
+
+    #[test]
+    fn a_path_that_only_paused_gets_its_pause_on_top_of_the_timeout_for_ten_seconds() {
+        assert_eq!(timeout_after(240, 300), Span::from_millis(50), "the pause and a quarter");
+        assert_eq!(timeout_after(295, 300), RTT, "a round trip at most");
+        assert_eq!(timeout_after(240, 10_300), Span::ZERO, "later");
+    }
+
+    #[test]
+    fn an_answer_a_round_trip_after_the_probe_gives_no_patience() {
+        assert_eq!(timeout_after(300, 310), Span::ZERO);
     }
 }

@@ -270,7 +270,8 @@ impl<P: Payload> Session<P> {
         let path = flight.paths.edit(index);
         // A failed path that has not recovered is still probed.
         if path.state() != PathState::Failed {
-            let more_out = path.board().pipe() > 0;
+            let (more_out, rtt) = (path.board().pipe() > 0, path.rtt().smoothed());
+            path.health_mut().learn_patience(now, rtt);
             path.health_mut().on_ack(now, more_out);
         }
         if ack.path == PathId::FIRST {
