@@ -72,7 +72,7 @@ pub(super) fn remove_others(
         return Ok(());
     }
     let known: HashSet<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();
-    let known: HashSet<&str> = known.into_iter().chain(left_out.iter().map(String::as_str)).collect();
+    let left_out: HashSet<&str> = left_out.iter().map(String::as_str).collect();
     let top = tree.directory("").map_err(|error| TransferError::io("open", tree.path(), error))?;
     let mut pending = vec![(top, String::new())];
     while let Some((directory, path)) = pending.pop() {
@@ -85,9 +85,11 @@ pub(super) fn remove_others(
             if is_part_name(text) {
                 continue;
             }
+            if left_out.contains(inner.as_str()) {
+                continue;
+            }
             if known.contains(inner.as_str()) {
                 if found.is_dir()
-                    && !left_out.contains(&inner)
                     && let Ok(next) = tree.directory(&inner)
                 {
                     pending.push((next, inner));

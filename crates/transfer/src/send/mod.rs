@@ -6,6 +6,7 @@ mod listing;
 mod memory;
 mod rate;
 mod requests;
+mod root;
 mod share;
 mod source;
 mod turns;

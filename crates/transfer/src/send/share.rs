@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::listing::{Listing, Recent, Root, Scope};
+use super::listing::{Listing, Recent};
 use super::memory::{LIMIT, Memory};
 use super::rate::RateLimit;
+use super::root::{Root, Scope};
 use super::turns::Turns;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, totals};

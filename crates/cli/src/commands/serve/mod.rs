@@ -144,17 +144,26 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let served = if doors.let_write() { folders.directories() } else { Vec::new() };
     service::enter(&Sandbox::writing(writes.chain(control).chain(served)));
     let runtime = Threads::start()?;
-    let outcome = runtime.block_on(serve(args, key, (&capture, folders, doors), *context));
+    let offering = Offering { capture: &capture, folders, doors };
+    let outcome = runtime.block_on(serve(args, key, offering, *context));
     runtime.shutdown_background();
     outcome.and(capture.finish())
+}
+
+/// The folders, and the tickets and keys that open them.
+struct Offering<'a> {
+    capture: &'a Capture,
+    folders: Folders,
+    doors: Doors,
 }
 
 async fn serve(
     args: &ServeArgs,
     key: anabranch_net::NodeKey,
-    (capture, folders, doors): (&Capture, Folders, Doors),
+    offering: Offering<'_>,
     context: Context,
 ) -> Result<(), Failure> {
+    let Offering { capture, folders, doors } = offering;
     let stop = crate::interrupt::requested();
     let node = args.granted.node().key(key).relays(args.relays.clone()).port(args.port);
     let node = node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.paths_wanted.rules()?);

@@ -1,0 +1,52 @@
+//! The paths that a user shares, and parts of them.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cap_fs_ext::DirExt;
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+
+use crate::path::RelPath;
+
+/// A path that the user shares, or a part of it.
+#[derive(Clone)]
+pub(crate) struct Root {
+    /// Its name in the share.
+    pub name: RelPath,
+    /// The shared directory, or the directory of the shared file.
+    pub directory: PathBuf,
+    /// The file's name in that directory; `None` for a directory.
+    pub file: Option<PathBuf>,
+    /// The part of the directory that is meant; no link leads there.
+    pub below: Option<RelPath>,
+    /// Lists what is in the directory instead of the directory.
+    pub contents: bool,
+}
+
+impl Root {
+    /// Opens the directory; the name is of the file in it, if a file is meant.
+    pub fn open(&self) -> io::Result<(Arc<Dir>, Option<PathBuf>)> {
+        let mut directory = Arc::new(Dir::open_ambient_dir(&self.directory, ambient_authority())?);
+        let Some(below) = &self.below else { return Ok((directory, self.file.clone())) };
+        let (parent, name) = below.split();
+        for name in parent.split('/').filter(|name| !name.is_empty()) {
+            directory = Arc::new(directory.open_dir_nofollow(name)?);
+        }
+        let meta = directory.symlink_metadata(name)?;
+        if meta.is_file() {
+            return Ok((directory, Some(PathBuf::from(name))));
+        }
+        Ok((Arc::new(directory.open_dir_nofollow(name)?), None))
+    }
+}
+
+/// Which entries of a share's paths are listed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scope {
+    /// What links lead to, in their place.
+    pub follow: bool,
+    /// No entries of listed directories.
+    pub shallow: bool,
+}
