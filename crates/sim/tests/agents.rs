@@ -29,7 +29,7 @@ fn plan(cables: &[LinkConfig], direct: usize, relays_at_once: usize) -> Plan {
         supply: Supply::Bulk,
         start: Time::ZERO,
         stop: Time::NEVER,
-        striping: None,
+        tunnel: None,
         redundant: false,
         agent: Some(Arc::new(agent)),
     };

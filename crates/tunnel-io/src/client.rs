@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use anabranch_net::{Clock, Config, DatagramMode, Session, Span};
+use anabranch_net::{Clock, Session};
 use anabranch_proxy::message::Head;
 use anabranch_proxy::{Connections, Control};
 use anabranch_tunnel::access::PrefixTable;
-use anabranch_tunnel::entry::class;
 use anabranch_tunnel::message::{Answer, Request, VERSION};
 use anabranch_tunnel::packet::Header;
 use anabranch_tunnel::policy::Policy;
+pub use anabranch_tunnel::session::{MTU, session_config};
 use anabranch_wire::Reach;
 use ipnet::IpNet;
 use tokio::io::AsyncWriteExt;
@@ -35,8 +35,6 @@ use crate::status::Status;
 use crate::streams::{self, Taker};
 use crate::system::{ClientSystem, Slot, kill_switch, tunnel_network};
 
-/// Inner MTU of a tunnel over ordinary paths.
-pub const MTU: u16 = 1380;
 /// How long the server may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Bounds of the pause between two attempts to dial.
@@ -102,23 +100,6 @@ pub enum Notice {
 
 /// Opens a session with the server.
 pub type Dial = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Session, String>> + Send>> + Send + Sync>;
-
-/// Settings of sessions that carry a tunnel, both ends alike.
-pub fn session_config() -> Config {
-    let mut config = Config {
-        // Paths may be silent for long: a closed laptop, a train in a tunnel.
-        idle_timeout: Span::from_secs(1800),
-        keep_alive: Some(Span::from_secs(15)),
-        max_streams: streams::MOST_CONNECTIONS as u64,
-        ..Config::default()
-    };
-    config.memory.datagrams = 4096;
-    config.memory.independent_streams = true;
-    config.datagrams.ordered_classes = class::ORDERED;
-    config.datagrams.modes[usize::from(class::REDUNDANT)] = DatagramMode::Redundant;
-    config.datagrams.modes[usize::from(class::PROTECTED)] = DatagramMode::Protected;
-    config
-}
 
 /// The tunnel of a client.
 pub struct Client {

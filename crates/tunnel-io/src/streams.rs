@@ -14,6 +14,7 @@ use std::time::Duration;
 use anabranch_net::{Session, Stream};
 use anabranch_proxy::message::{Head, Outcome};
 use anabranch_proxy::{ConnectionName, Connections, dial, read_outcome, reset};
+use anabranch_tunnel::session::MOST_CONNECTIONS;
 use nix::sys::socket::{getsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt;
@@ -21,8 +22,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Most connections of one session at the same time.
-pub const MOST_CONNECTIONS: usize = 4096;
 /// How long the far end may take to connect and to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -19,6 +19,7 @@
 //! | `policy` | classes of packets and their lanes |
 //! | `access` | prefixes: who may send from where to where |
 //! | `message` | what both ends agree on over the control stream |
+//! | `session` | settings of the session below |
 
 pub mod access;
 pub mod checksum;
@@ -35,3 +36,4 @@ pub mod rewrite;
 pub mod router;
 #[cfg(test)]
 mod samples;
+pub mod session;

@@ -151,7 +151,7 @@ impl<P: Payload> Ordering<P> {
         }
         let (gaps, waiting, before) = (buffer.counts().0, buffer.waiting(), ready.len());
         let waits = place > buffer.next();
-        let datagram = if waits {
+        let datagram = if waits && P::HAS_BYTES {
             // It may wait for long, so it must not keep its packet's memory alive.
             DatagramFrame { data: P::copied(datagram.data.bytes(), datagram.data.len()), ..datagram }
         } else {

@@ -130,7 +130,7 @@ fn flow(paths: Vec<PathPlan>, config: Config, (start, stop): (Time, Time)) -> Fl
         supply,
         start,
         stop,
-        striping: None,
+        tunnel: None,
         redundant: false,
         agent: None,
     }

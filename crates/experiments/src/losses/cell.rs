@@ -128,7 +128,7 @@ fn flow(paths: Vec<PathPlan>, config: Config, (start, stop): (Time, Time)) -> Fl
         supply: Supply::Bulk,
         start,
         stop,
-        striping: None,
+        tunnel: None,
         redundant: false,
         agent: None,
     }

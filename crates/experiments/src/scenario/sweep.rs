@@ -12,11 +12,11 @@ use super::build::Built;
 use super::error::{ScenarioError, from_toml, nearest, some_of};
 
 /// Keys whose values are tables.
-const WITHIN: [&str; 5] = ["back", "datagrams", "leave_out", "reports", "striping"];
+const WITHIN: [&str; 4] = ["back", "datagrams", "leave_out", "reports"];
 /// Tables that a file has once.
 const ONE: [&str; 4] = ["expect", "links", "topology", "transport"];
 /// Tables that a file may have several times.
-const SEVERAL: [&str; 7] = ["arrivals", "cbr", "detector", "event", "flow", "link", "traffic"];
+const SEVERAL: [&str; 8] = ["arrivals", "cbr", "detector", "event", "flow", "link", "traffic", "tunnel"];
 
 /// A key and the values that it takes in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]

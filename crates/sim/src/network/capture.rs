@@ -1,8 +1,9 @@
 //! Packets as sessions send and receive them, for traces.
 
 use anabranch_engine::{PathInfo, Session};
-use anabranch_wire::{Length, Message, Span, Time};
+use anabranch_wire::{Message, Span, Time};
 
+use super::load::Load;
 use super::packets::Destination;
 
 /// A packet when a session sent or received it.
@@ -23,7 +24,7 @@ pub struct Captured {
     /// UDP payload in bytes.
     pub size: u32,
     /// Its content.
-    pub message: Message<Length>,
+    pub message: Message<Load>,
     /// The sender's metrics of the path, if it was sent and the path has a window.
     pub metrics: Option<PathMetrics>,
 }
@@ -44,12 +45,7 @@ pub struct PathMetrics {
 }
 
 impl Captured {
-    pub(super) fn new(
-        at: Time,
-        (to, sent): (Destination, bool),
-        size: u32,
-        message: &Message<Length>,
-    ) -> Self {
+    pub(super) fn new(at: Time, (to, sent): (Destination, bool), size: u32, message: &Message<Load>) -> Self {
         Self {
             at,
             flow: to.flow as usize,
@@ -64,7 +60,7 @@ impl Captured {
     }
 
     /// Adds the sender's metrics of the path.
-    pub(super) fn with_metrics(mut self, session: &Session<Length>) -> Self {
+    pub(super) fn with_metrics(mut self, session: &Session<Load>) -> Self {
         if let Message::Packet(packet) = &self.message {
             self.metrics = session
                 .paths()

@@ -2,9 +2,10 @@
 
 use anabranch_engine::{PathInfo, PathWindow, Session, SessionStats, Verdict};
 use anabranch_link::LinkStats;
+use anabranch_tunnel::queue::QueueCounts;
 use anabranch_wire::{PathId, Span, Time};
 
-use super::flow::{CLIENT, SERVER};
+use super::flow::{CLIENT, Flow, SERVER};
 use super::source::Burst;
 use super::{Decided, Network};
 
@@ -111,6 +112,9 @@ impl Network {
     /// # Panics
     /// If the plan has no such flow.
     pub fn flow(&self, flow: usize) -> FlowState {
+        if let Some(carrier) = self.carrier_of(flow) {
+            return self.stream_state(&self.flows[carrier], flow);
+        }
         let flow = &self.flows[flow];
         FlowState {
             bytes: flow.bytes_read(),
@@ -123,6 +127,35 @@ impl Network {
             pause: flow.pause(self.now),
             reassembling_max: flow.counts.reassembling_max,
         }
+    }
+
+    /// Counters of a flow in the stream lane of this tunnel.
+    fn stream_state(&self, carrier: &Flow, flow: usize) -> FlowState {
+        let Some(stream) = carrier.stream_of(flow) else { return FlowState::default() };
+        FlowState {
+            bytes: stream.counts.bytes,
+            finished_at: stream.finished_at,
+            pause: carrier.pause_of(&stream.counts, self.now),
+            ..FlowState::default()
+        }
+    }
+
+    /// The number of a tunnel's session among the flows, for their counters.
+    ///
+    /// # Panics
+    /// If the plan has no such tunnel.
+    #[must_use]
+    pub fn tunnel_session(&self, tunnel: usize) -> usize {
+        self.tunnels[tunnel].carrier
+    }
+
+    /// What the entry queue of a tunnel's client dropped and marked.
+    ///
+    /// # Panics
+    /// If the plan has no such tunnel.
+    #[must_use]
+    pub fn tunnel_queue(&self, tunnel: usize) -> QueueCounts {
+        self.tunnels[tunnel].counts(CLIENT)
     }
 
     /// Stream bytes that wait for earlier ones at a flow's server.

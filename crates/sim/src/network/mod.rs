@@ -21,20 +21,22 @@ mod express;
 mod flights;
 mod flow;
 mod inspect;
+mod load;
 mod packets;
 pub(crate) mod plan;
 mod routes;
 mod slots;
 mod source;
 mod stepwise;
-mod striping;
+mod tunnel;
 mod wires;
 
 pub use capture::{Captured, PathMetrics};
 pub use inspect::{ArrivalState, BurstState, FlowState};
+pub use load::Load;
 pub use plan::{
-    AgentPlan, ArrivalPlan, BurstPlan, Change, Decided, Decision, Duration, Exceeded, FlowPlan,
-    InterfaceChange, Limits, LinkChange, PathPlan, Plan, Sizes, StripingPlan, Supply,
+    AgentPlan, ArrivalPlan, BurstPlan, Change, Decided, Decision, Duration, Exceeded, FlowPlan, InTunnel,
+    InterfaceChange, Limits, LinkChange, PathPlan, Plan, Sizes, Supply, TunnelPlan,
 };
 
 use std::sync::Arc;
@@ -45,10 +47,11 @@ use anabranch_wire::Time;
 use crate::chance::seed_of;
 use agenda::Agenda;
 use delivery::Batch;
-use flow::{Flow, Routes, Served};
+use flow::{CLIENT, Flow, Passage, Routes, Served};
 use packets::Destination;
 use routes::Table;
 use source::{Arrivals, Burst, MAX_OPEN};
+use tunnel::Tunnel;
 use wires::{Departure, Fetched, Landed, Leaving, Wires};
 
 /// Kinds of parties for [`seed_of`]; links are kind 1.
@@ -74,7 +77,8 @@ pub struct Network {
     leaving: Vec<Leaving>,
     batch: Batch,
     flows: Vec<Flow>,
-    /// Number of flows in the plan itself.
+    tunnels: Vec<Tunnel>,
+    /// Number of flows and tunnels in the plan itself.
     lasting: usize,
     /// For each further flow, its source of arrivals.
     owners: Vec<u32>,
@@ -143,7 +147,14 @@ impl Network {
         if let Some(first) = script.next() {
             agenda.call(SCRIPT_PARTY, first.at);
         }
-        let routes: Vec<_> = plan.flows.iter().map(|flow| add_paths(&mut table, &flow.paths)).collect();
+        let add_flow = |flow: &FlowPlan| match flow.tunnel {
+            // Its packets cross no link of their own.
+            Some(_) => Routes::from([[0; 2]]),
+            None => add_paths(&mut table, &flow.paths),
+        };
+        let routes: Vec<_> = plan.flows.iter().map(add_flow).collect();
+        let add_tunnel = |tunnel: &TunnelPlan| add_paths(&mut table, &tunnel.paths);
+        let tunnel_routes: Vec<_> = plan.tunnels.iter().map(add_tunnel).collect();
         let mut network = Self {
             now: Time::ZERO,
             wires: Wires::new(plan.links, plan.seed, table, script.next().is_some()),
@@ -153,7 +164,8 @@ impl Network {
             leaving: Vec::new(),
             batch: Batch::default(),
             flows: Vec::new(),
-            lasting: plan.flows.len(),
+            tunnels: (plan.flows.len()..).take(plan.tunnels.len()).map(Tunnel::new).collect(),
+            lasting: plan.flows.len() + plan.tunnels.len(),
             owners: Vec::new(),
             bursts,
             arrivals,
@@ -166,8 +178,18 @@ impl Network {
         for (flow, routes) in plan.flows.into_iter().zip(routes) {
             let start = flow.start;
             let made = Flow::new(routes, flow.config, flow.supply, (start, flow.stop));
-            let made = made.opening(flow.openings).striped(flow.striping).redundant(flow.redundant);
+            let passage = match flow.tunnel {
+                None => Passage::Links,
+                Some(InTunnel { tunnel, lane: Some(lane) }) => Passage::Packets(tunnel, lane),
+                Some(InTunnel { tunnel, lane: None }) => Passage::Stream(tunnel),
+            };
+            let made = made.opening(flow.openings).through(passage).redundant(flow.redundant);
             network.add_flow(made.guided(flow.agent));
+        }
+        for (number, (tunnel, routes)) in plan.tunnels.into_iter().zip(tunnel_routes).enumerate() {
+            let made = Flow::new(routes, tunnel.config, Supply::Tunnel, (Time::ZERO, Time::NEVER));
+            let made = made.carrying(number as u32, &network.tunnels[number].entries);
+            network.add_flow(made);
         }
         network
     }
@@ -265,6 +287,12 @@ impl Network {
     }
 
     fn call_end(&mut self, flow: usize, end: usize) {
+        if let Passage::Stream(tunnel) = self.flows[flow].passage {
+            if end == CLIENT {
+                self.begin_stream(flow, tunnel);
+            }
+            return;
+        }
         if self.flows[flow].handle_timeout(self.now, end) {
             self.serve(flow, end);
         }
@@ -272,21 +300,22 @@ impl Network {
 
     /// Calls an end's application, sends its packets, and schedules its next call.
     fn serve(&mut self, index: usize, end: usize) {
-        let flow = &mut self.flows[index];
-        let mut served = flow.serve(self.now, end);
+        let passage = self.flows[index].passage;
+        let mut served = self.flows[index].serve(self.now, end);
         loop {
             if served == Served::Over {
                 return self.on_finished(index);
             }
+            if let Passage::Carrier(tunnel) = passage {
+                self.hand_on(tunnel, end);
+            }
+            let flow = &mut self.flows[index];
             let Some(session) = &mut flow.sessions[end] else { return };
             let mut sends = false;
             // Not moved: it is large.
             while let Some(transmit) = &mut session.poll_transmit(self.now) {
                 sends = true;
-                let path = match &mut flow.thin {
-                    Some(thin) => thin.next_route(end),
-                    None => transmit.route.socket as usize,
-                };
+                let path = transmit.route.socket as usize;
                 let Some(routes) = flow.routes.get(path) else { continue };
                 let to = Destination {
                     flow: index as u32,
@@ -300,6 +329,10 @@ impl Network {
                     let packet = Captured::new(self.now, (to, true), size, &transmit.message);
                     list.push(packet.with_metrics(session));
                 }
+                if let Passage::Packets(tunnel, lane) = passage {
+                    self.tunnels[tunnel as usize].push(self.now, to, lane, transmit);
+                    continue;
+                }
                 let message = &mut transmit.message;
                 let packet = Departure { at: self.now, turn: self.batch.turn, start: routes[end], to, size };
                 self.leaving.push(self.wires.pack(packet, Some(message)));
@@ -307,10 +340,14 @@ impl Network {
             }
             // Sending makes room for more of the application's data.
             served = if sends { flow.serve(self.now, end) } else { Served::Nothing };
+            if let (true, Passage::Packets(tunnel, _)) = (sends, passage) {
+                self.wake_tunnel(tunnel, end);
+            }
             if served == Served::Nothing {
                 break;
             }
         }
+        let flow = &self.flows[index];
         // The probe timeout may have become shorter than the time already passed: then it is due now.
         let next = flow.next_call(end).max(self.now);
         self.agenda.call(self.parties.end + index * 2 + end, next);
@@ -388,6 +425,7 @@ impl Network {
 fn lead_back(plan: &mut Plan) {
     let at_once = plan.links.len() as u32;
     let flows = plan.flows.iter_mut().map(|flow| &mut flow.paths);
+    let flows = flows.chain(plan.tunnels.iter_mut().map(|tunnel| &mut tunnel.paths));
     let paths = flows.chain(plan.arrivals.iter_mut().map(|arrivals| &mut arrivals.paths)).flatten();
     let mut without: Vec<_> = paths.filter(|path| path.back.is_empty()).collect();
     if !without.is_empty() {

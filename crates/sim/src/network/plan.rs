@@ -6,8 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use anabranch_agent::GivenUp;
-use anabranch_engine::{BufferSize, Config, Lane};
+use anabranch_engine::Config;
 use anabranch_link::{LinkConfig, LossModel, RateModel};
+use anabranch_tunnel::entry::Lane;
 use anabranch_wire::{Rate, Span, Time};
 
 /// A network and its traffic.
@@ -19,6 +20,8 @@ pub struct Plan {
     pub links: Vec<LinkConfig>,
     /// Sessions that run once.
     pub flows: Vec<FlowPlan>,
+    /// Sessions that carry packets of flows, from the start to the end.
+    pub tunnels: Vec<TunnelPlan>,
     /// Sessions that come and go.
     pub arrivals: Vec<ArrivalPlan>,
     /// Packets without a session.
@@ -58,7 +61,7 @@ impl Default for Limits {
 /// One session and its data, from the client to the server.
 #[derive(Clone, Debug)]
 pub struct FlowPlan {
-    /// Its paths; it connects over the first, then opens the others.
+    /// Its paths; it connects over the first, then opens the others. None in a tunnel.
     pub paths: Vec<PathPlan>,
     /// Earliest times of opening the others, after its start; empty for no delay.
     pub openings: Vec<Span>,
@@ -70,8 +73,8 @@ pub struct FlowPlan {
     pub start: Time,
     /// When it ends.
     pub stop: Time,
-    /// Stripes its packets over its paths; the session then sees only one path.
-    pub striping: Option<StripingPlan>,
+    /// The tunnel that carries it, instead of paths.
+    pub tunnel: Option<InTunnel>,
     /// Whether its stream is sent on every path.
     pub redundant: bool,
     /// Lets the path agent open and close all its paths.
@@ -152,21 +155,26 @@ impl fmt::Display for Decision {
 impl FlowPlan {
     /// Number of paths that its sessions see.
     pub fn sees_paths(&self) -> usize {
-        if self.striping.is_some() { 1 } else { self.paths.len() }
+        if self.tunnel.is_some() { 1 } else { self.paths.len() }
     }
 }
 
-/// How packets are striped over routes, below a session.
+/// A session that carries packets of flows.
 #[derive(Clone, Debug)]
-pub struct StripingPlan {
-    /// The weight of each route in the round robin.
-    pub weights: Vec<i64>,
-    /// The reorder buffer at the receiver; `None` to deliver packets as they arrive.
-    pub buffer: Option<BufferSize>,
-    /// The routes, for the reorder buffer.
-    pub lanes: Vec<Lane>,
-    /// Delay of acknowledgements.
-    pub back: Span,
+pub struct TunnelPlan {
+    /// Its paths.
+    pub paths: Vec<PathPlan>,
+    /// Settings of both ends.
+    pub config: Arc<Config>,
+}
+
+/// How a tunnel carries a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InTunnel {
+    /// The tunnel, by number in the plan.
+    pub tunnel: u32,
+    /// The lane of its packets; `None` for the stream lane, for endless data and files.
+    pub lane: Option<Lane>,
 }
 
 /// The links of a path, in order, in both directions.
@@ -194,6 +202,8 @@ pub enum Supply {
     },
     /// Numbers of bytes with times after the start, in order; then the session ends.
     Script(Arc<[(Span, u64)]>),
+    /// The packets and streams of a tunnel's flows.
+    Tunnel,
     /// An endless series of datagrams.
     Datagrams {
         /// Time between two datagrams.

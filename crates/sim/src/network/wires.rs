@@ -5,10 +5,11 @@
 //! delay, slot by slot ([`Express`]). Otherwise links run one by one ([`Stepwise`]).
 
 use anabranch_link::{LinkConfig, LinkStats};
-use anabranch_wire::{Length, Message, PathId, Span, StreamId, Time};
+use anabranch_wire::{Message, PathId, Span, StreamId, Time};
 
 use super::express::Express;
 use super::flights::Flight;
+use super::load::Load;
 use super::packets::{Destination, PackedPacket, Packets};
 use super::plan::LinkChange;
 use super::routes::Table;
@@ -153,7 +154,7 @@ impl Wires {
     }
 
     /// Stores a packet; only the lists stay in `message`.
-    pub(crate) fn pack(&mut self, packet: Departure, message: Option<&mut Message<Length>>) -> Leaving {
+    pub(crate) fn pack(&mut self, packet: Departure, message: Option<&mut Message<Load>>) -> Leaving {
         let Departure { at, turn, start, to, size } = packet;
         let place = self.freight.packets.insert(to, size, message);
         Leaving { at, turn, ecn: to.ecn, flight: Flight { place, next: start, size } }
@@ -183,13 +184,13 @@ impl Wires {
 
     /// Opens a packet that was fetched.
     #[inline]
-    pub(crate) fn open(&mut self, fetched: &Fetched) -> Option<Message<Length>> {
+    pub(crate) fn open(&mut self, fetched: &Fetched) -> Option<Message<Load>> {
         self.freight.packets.open(&fetched.packed)
     }
 
     /// Returns the lists of an opened packet for reuse, before another packet leaves.
     #[inline]
-    pub(crate) fn close(&mut self, fetched: &Fetched, message: &mut Message<Length>) {
+    pub(crate) fn close(&mut self, fetched: &Fetched, message: &mut Message<Load>) {
         self.freight.packets.close(&fetched.packed, message);
     }
 

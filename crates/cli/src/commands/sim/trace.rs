@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anabranch_engine::Ecn;
 use anabranch_experiments::scenario::{Captured, Group, MAX_PATHS};
-use anabranch_wire::{Header, Kind, Length, Message, Pid, Time};
+use anabranch_wire::{Header, Kind, Message, Payload, Pid, Time};
 
 use crate::capture::file::{Packet, PacketFile};
 use crate::capture::headers::headers;
@@ -113,7 +113,7 @@ fn kept(packet: &Captured) -> Vec<u8> {
 }
 
 /// A description of a packet's content.
-fn told(message: &Message<Length>) -> String {
+fn told<P: Payload>(message: &Message<P>) -> String {
     match message {
         Message::Init(_) => "INIT".to_owned(),
         Message::InitAck(_) => "INIT-ACK".to_owned(),

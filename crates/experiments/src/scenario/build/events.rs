@@ -8,7 +8,7 @@ use super::links::{check_delay, link_rate, positive, spaced};
 use super::{Builder, Detector, HEADERS, MAX_DURATION, Times};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::graph::unknown;
-use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, FlowSpec, LagSpec, Way};
+use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, LagSpec, Way};
 use crate::scenario::units::PACKET;
 use anabranch_sim::network::{BurstPlan, Change, Duration, LinkChange};
 
@@ -117,8 +117,7 @@ impl Builder<'_> {
 
     /// Whether a flow's session sees all its paths.
     fn sees_paths(&self, name: &str) -> bool {
-        let below = |flow: &FlowSpec| flow.striping.is_some() || flow.flow_routing == Some(true);
-        !self.file.flow.iter().any(|flow| flow.name == name && below(flow))
+        !self.file.flow.iter().any(|flow| flow.name == name && flow.tunnel.is_some())
     }
 
     pub(super) fn detector(&mut self, spec: &DetectorSpec) -> Result<(), ScenarioError> {
@@ -133,8 +132,7 @@ impl Builder<'_> {
             Some((1, flow)) if self.sees_paths(&spec.flow) => flow,
             Some((1, _)) => {
                 let message = format!("\"{}\" sees one path", spec.flow);
-                return Err(ScenarioError::new(key("flow"), message)
-                    .hint("name a flow without `striping` and `flow_routing`"));
+                return Err(ScenarioError::new(key("flow"), message).hint("name a flow without `tunnel`"));
             }
             Some(_) => {
                 return Err(ScenarioError::new(key("flow"), format!("\"{}\" is several flows", spec.flow))

@@ -1,11 +1,11 @@
 //! From a scenario file to a [`Plan`]: names become numbers, defaults are filled in, values are checked.
 
-mod below;
 mod events;
 mod links;
 mod sessions;
 mod supply;
 mod traffic;
+mod tunnels;
 
 use std::collections::BTreeSet;
 
@@ -43,6 +43,8 @@ pub struct Built {
     pub plan: Plan,
     /// The flows of the plan, in consecutive groups.
     pub groups: Vec<Group>,
+    /// Names of the plan's tunnels.
+    pub tunnels: Vec<String>,
     /// Names of its cables: cable `n` is links `2n` and `2n + 1`.
     pub cables: Vec<CableName>,
     /// Names of its sources of sessions.
@@ -164,6 +166,7 @@ impl<'a> Builder<'a> {
         // [transport] is checked even if no flow uses it.
         self.config("transport", Settings::default(), 1).map_err(|error| self.locate(error, "flow", 0))?;
         self.ends()?;
+        self.each("tunnel", &file.tunnel, Self::tunnel)?;
         self.each("flow", &file.flow, Self::flow)?;
         self.each("traffic", &file.traffic, Self::traffic)?;
         self.each("arrivals", &file.arrivals, Self::arrivals)?;
@@ -247,6 +250,7 @@ impl<'a> Builder<'a> {
         };
         add("link", &mut file.link.iter().map(|link| &link.name));
         add("flow", &mut file.flow.iter().map(|flow| &flow.name));
+        add("tunnel", &mut file.tunnel.iter().map(|tunnel| &tunnel.name));
         add("traffic", &mut file.traffic.iter().map(|traffic| &traffic.name));
         add("arrivals", &mut file.arrivals.iter().map(|arrivals| &arrivals.name));
         add("detector", &mut file.detector.iter().map(|detector| &detector.name));

@@ -27,13 +27,8 @@ const MAX_PHASES: u64 = 1_000_000;
 fn agent_plan(
     key: &dyn Fn(&str) -> String,
     spec: &AgentSpec,
-    visible: usize,
     paths: usize,
 ) -> Result<AgentPlan, ScenarioError> {
-    if visible < paths {
-        let hint = "remove it, or `striping` and `flow_routing`";
-        return Err(ScenarioError::new(key("agent"), "its sessions see one path each").hint(hint));
-    }
     let direct = (paths as u64).checked_sub(spec.relays).ok_or_else(|| {
         ScenarioError::new(key("agent.relays"), "there are more relays than paths")
             .hint("the last paths lead through relays: give the flow more paths")
@@ -58,14 +53,11 @@ impl Builder<'_> {
         let key = |key: &str| format!("{name}.{key}");
         let count = spec.count.unwrap_or(1);
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
-        let paths = self.paths(&name, given)?;
-        let (sessions, striping) = self.below(spec, (&paths, count as usize))?;
-        let visible = if striping.is_some() || spec.flow_routing == Some(true) { 1 } else { paths.len() };
+        let paths = if spec.tunnel.is_some() { Vec::new() } else { self.paths(&name, given)? };
+        let visible = paths.len().max(1);
         let settings =
             Settings { profile: spec.profile, rule: spec.rule.as_ref(), scheduler: spec.scheduler.as_ref() };
         let mut config = self.config(&name, settings, visible)?;
-        // Below a striped session the packet numbers of its path count the packets of all routes.
-        config.skip_numbers &= striping.is_none();
         self.check_times(&key, Times { start: spec.start, within: spec.start_within, stop: spec.stop })?;
         let first = Time::ZERO + spec.start.map_or(Span::ZERO, |start| start.0);
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
@@ -73,7 +65,7 @@ impl Builder<'_> {
         let time = stop.min(self.built.end).since(first + within);
         check_openings(&key, spec.paths_within, time)?;
         let agent = match &spec.agent {
-            Some(agent) => Some(Arc::new(agent_plan(&key, agent, visible, paths.len())?)),
+            Some(agent) => Some(Arc::new(agent_plan(&key, agent, visible)?)),
             None => None,
         };
         if agent.is_some() && spec.paths_within.is_some() {
@@ -81,15 +73,16 @@ impl Builder<'_> {
                 .hint("remove it, or `agent`"));
         }
         let supply = supply(&key, spec, visible, &mut config)?;
+        let tunnel = self.in_tunnel(spec, &supply, &mut config)?;
         let config = Arc::new(config);
-        for paths in sessions {
+        for _ in 0..count {
             let start = first + within.mul_f64(self.chance.unit());
             if start >= stop {
                 return Err(ScenarioError::new(key("stop"), "it may stop before it starts")
                     .hint("stop has to be later than start and start_within together"));
             }
             let openings = self.openings(spec.paths_within, visible);
-            let (config, striping, supply) = (Arc::clone(&config), striping.clone(), supply.clone());
+            let (paths, config, supply) = (paths.clone(), Arc::clone(&config), supply.clone());
             let redundant = spec.redundant == Some(true);
             let flow = FlowPlan {
                 paths,
@@ -98,7 +91,7 @@ impl Builder<'_> {
                 supply,
                 start,
                 stop,
-                striping,
+                tunnel,
                 redundant,
                 agent: agent.clone(),
             };
@@ -163,7 +156,7 @@ impl Builder<'_> {
     }
 
     /// The paths of a flow or of arrivals.
-    fn paths(
+    pub(super) fn paths(
         &mut self,
         name: &str,
         (paths, from, to): (Option<&[PathSpec]>, Option<&String>, Option<&String>),
@@ -210,9 +203,7 @@ impl Builder<'_> {
         // A flow's own profile brings its own rule.
         let usual_rule = usual.rule.as_ref().filter(|_| profile.is_none());
         if let Some(rule) = rule.or(usual_rule) {
-            let known = RuleKind::ALL.map(RuleKind::name);
-            config.cc.rule =
-                rule.parse().map_err(|_| no_such(&key("rule"), ("window rule", rule), &known))?;
+            config.cc.rule = rule_named(&key("rule"), rule)?;
         }
         if let Some(scheduler) = scheduler.or(usual.scheduler.as_ref()) {
             let known = SchedulerKind::ALL.map(|(_, name)| name);
@@ -229,6 +220,12 @@ impl Builder<'_> {
         config.connect_timeout = MAX_DURATION;
         Ok(config)
     }
+}
+
+/// The window rule with this name.
+pub(super) fn rule_named(key: &str, name: &str) -> Result<RuleKind, ScenarioError> {
+    let known = RuleKind::ALL.map(RuleKind::name);
+    name.parse().map_err(|_| no_such(key, ("window rule", name), &known))
 }
 
 /// The error for an unknown rule or scheduler.

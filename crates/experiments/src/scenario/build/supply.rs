@@ -42,7 +42,7 @@ pub(super) fn supply(
     }
     if spec.redundant == Some(true) && visible == 1 {
         return Err(ScenarioError::new(key("redundant"), "the session sees one path only")
-            .hint("name two paths, without `striping` and `flow_routing`"));
+            .hint("name two paths, without `tunnel`"));
     }
     match spec.datagrams {
         Some(datagrams) => datagram_supply(key, datagrams, config),

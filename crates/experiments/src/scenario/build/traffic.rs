@@ -70,7 +70,7 @@ impl Builder<'_> {
                 supply: Supply::Bulk,
                 start,
                 stop: Time::NEVER,
-                striping: None,
+                tunnel: None,
                 redundant: false,
                 agent: None,
             };

@@ -20,7 +20,7 @@ use anabranch_wire::{Span, Time};
 use super::build::{Built, CableName, Detector};
 use super::course::{Course, MAX_POINTS, Recorder};
 use super::extras::Extras;
-use anabranch_sim::network::{self, Network};
+use anabranch_sim::network::{self, FlowPlan, Network};
 use results::{Measured, Planned};
 use shared::Observer;
 pub use sheet::Metrics;
@@ -84,11 +84,12 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course),
 
 fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Exceeded> {
     let mut watch = Watch::new(&built, extras);
-    let Built { plan, groups, cables, arrivals, bursts, detectors, warm_up, end, sample } = built;
+    let Built { plan, groups, tunnels, cables, arrivals, bursts, detectors, warm_up, end, sample } = built;
     let sees_two = |detector: &Detector| plan.flows[detector.flow].sees_paths() > 1;
     let detectors = detectors.into_iter().filter(sees_two);
     let mut observers: Vec<Observer> = detectors.map(|detector| Observer::new(detector, warm_up)).collect();
-    let flow_paths: Vec<usize> = plan.flows.iter().map(|flow| flow.paths.len()).collect();
+    let of_tunnels = plan.tunnels.iter().map(|tunnel| tunnel.paths.len());
+    let flow_paths: Vec<usize> = plan.flows.iter().map(FlowPlan::sees_paths).chain(of_tunnels).collect();
     let judges =
         plan.flows.iter().map(|flow| flow.config.coupling == Coupling::Adaptive && flow.paths.len() > 1);
     let judges: Vec<bool> = judges.collect();
@@ -132,6 +133,7 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Exceeded> {
         out.put("jain".to_owned(), jain(&rates));
         out.put("total.goodput_mbit_s".to_owned(), rates.iter().sum::<f64>());
     }
+    measured.tunnels(&mut out, &network, &tunnels);
     observers.iter().for_each(|observer| observer.tell(&mut out, end));
     measured.links(&mut out, &cables);
     measured.sources(&mut out, &network, &arrivals, &bursts);

@@ -8,7 +8,7 @@ use super::sheet::{Prefixed, jain, largest, mean, quantile, ratio};
 use super::snapshot::{Snapshot, Trouble};
 use super::{FlowSamples, Mean, Sheet, Together};
 use crate::scenario::build::Group;
-use anabranch_sim::network::{Decided, Decision, FlowPlan, FlowState, Supply};
+use anabranch_sim::network::{Decided, Decision, FlowPlan, FlowState, Network, Supply};
 
 /// Stream bytes in a packet of 1,500 bytes.
 const PAYLOAD: f64 = 1430.0;
@@ -124,6 +124,16 @@ impl Measured {
             place.put("per_host_wire_mbit_s", self.pkt_s(arrived) * 1500.0 * 8e-6 / group.senders as f64);
         }
         rates
+    }
+
+    /// The metrics of the tunnels' sessions.
+    pub(super) fn tunnels(&self, sheet: &mut Sheet, network: &Network, names: &[String]) {
+        for (tunnel, name) in names.iter().enumerate() {
+            let (session, mut place) = (network.tunnel_session(tunnel), sheet.of("tunnel", name));
+            self.trouble(&mut place, session..session + 1);
+            self.flow_paths(&mut place, session);
+            place.put("queue_dropped", network.tunnel_queue(tunnel).dropped as f64);
+        }
     }
 
     /// Metrics of the receive buffers.

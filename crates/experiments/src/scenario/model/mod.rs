@@ -51,6 +51,9 @@ pub struct File {
     /// Sessions.
     #[serde(default)]
     pub flow: Vec<FlowSpec>,
+    /// Sessions that carry the packets of flows.
+    #[serde(default)]
+    pub tunnel: Vec<TunnelSpec>,
     /// Sessions between the hosts of a generated network.
     #[serde(default)]
     pub traffic: Vec<TrafficSpec>,

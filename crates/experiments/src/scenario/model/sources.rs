@@ -50,10 +50,10 @@ pub struct FlowSpec {
     #[serde(default)]
     #[schemars(schema_with = "schedulers")]
     pub scheduler: Option<String>,
-    /// Packets are striped over its paths below the session, which sees one path, as a TCP does.
-    pub striping: Option<Striping>,
-    /// Each session uses one of the paths, the one with the highest promised rate (SAFIRE [S2]).
-    pub flow_routing: Option<bool>,
+    /// The tunnel that carries it, instead of paths.
+    pub tunnel: Option<String>,
+    /// The lane of its packets in the tunnel. Default: `auto`.
+    pub lane: Option<LaneSpec>,
 }
 
 /// The paths of the path agent.
@@ -113,40 +113,45 @@ pub enum DatagramModeSpec {
     Protected,
 }
 
-/// How packets are striped over routes below a session (PSMC [T3, T6], SAFIRE [S5]).
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+/// A session that carries the packets of flows through the tunnel's core, with the settings of a deployed one.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Striping {
-    /// How many packets each route gets.
-    pub scheme: StripingScheme,
-    /// The reorder buffer at the receiver.
+pub struct TunnelSpec {
+    /// Its name in results.
+    pub name: String,
+    /// Its paths, as for a flow.
+    pub paths: Option<Vec<PathSpec>>,
+    /// The node it starts from, instead of `paths`.
+    pub from: Option<String>,
+    /// The node it goes to.
+    pub to: Option<String>,
+    /// The window rule of its paths. Default: that of a deployed tunnel.
     #[serde(default)]
-    pub buffer: ReorderBuffer,
-    /// The size of a fixed buffer, in packets.
-    pub packets: Option<u64>,
+    #[schemars(schema_with = "rules")]
+    pub rule: Option<String>,
+    /// Striped packets are put in order at the far end (PSMC [T6]). Default: true.
+    pub reorder: Option<bool>,
+    /// Whether `auto` puts TCP flows into the stream lane. Default: true.
+    pub streams: Option<bool>,
 }
 
-/// How many packets each route gets.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum StripingScheme {
-    /// The same number.
-    RoundRobin,
-    /// In proportion to their rates.
-    Weighted,
-}
-
-/// The reorder buffer at the receiver.
+/// How the packets of a flow travel through a tunnel.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum ReorderBuffer {
-    /// None: packets are delivered as they arrive.
+pub enum LaneSpec {
+    /// The tunnel chooses.
     #[default]
-    None,
-    /// As large as the double buffer's rule (PSMC §III.C).
-    Adaptive,
-    /// Of `packets` packets.
-    Fixed,
+    Auto,
+    /// As a stream: the tunnel ends the TCP connection.
+    Stream,
+    /// On one path (SAFIRE [S2]).
+    Routed,
+    /// Over all paths (PSMC [T1]).
+    Striped,
+    /// On the path with the lowest round-trip time.
+    LowLatency,
+    /// A copy on every path.
+    Redundant,
 }
 
 /// Sessions that arrive at random.

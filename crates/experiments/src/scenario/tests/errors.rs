@@ -324,10 +324,6 @@ fn values_out_of_range_are_refused_with_their_bounds() {
     for (text, wanted) in [
         (datagrams("mode = \"protected\", patience = \"9 h\""), "8: flow.f.datagrams.patience"),
         (datagrams("mode = \"protected\", block = 99"), "8: flow.f.datagrams.block"),
-        (
-            format!("{flow}striping = {{ scheme = \"weighted\", buffer = \"fixed\", packets = 0 }}"),
-            "8: flow.f.striping.packets",
-        ),
         (format!("{flow}[links]\nrate = \"0 bit/s\""), "9: links.rate"),
         (format!("{flow}[links]\ndelay = \"2 h\""), "9: links.delay"),
         (format!("{flow}[transport.reports]\nalpha = 0.5\nb = -3.0"), "10: transport.reports.b"),
@@ -464,4 +460,24 @@ fn a_sweep_that_says_something_twice_is_refused() {
     let many = ["seed", "link.x.delay"].map(|key| format!("{key}={}", seeds.join(",")).parse().unwrap());
     let told = variants(&base, &many).unwrap_err().to_string();
     assert!(told.starts_with("--set: too many combinations\n  hint    at most 100000: "), "{told}");
+}
+
+#[test]
+fn a_flow_in_a_tunnel_has_a_lane_and_no_paths() {
+    let links = "duration = \"3 s\"\n[[link]]\nname = \"x\"\nrate = \"1 Mbit/s\"\n[[tunnel]]\nname = \"t\"\npaths = [\"x\"]\n";
+    for (keys, wanted) in [
+        ("tunnel = \"t\"\npaths = [\"x\"]", "11: flow.f.paths: a flow in a tunnel has no paths of its own"),
+        ("tunnel = \"t\"\nscheduler = \"min-rtt\"", "11: flow.f.scheduler: a flow in a tunnel has no paths"),
+        ("tunnel = \"u\"", "10: flow.f.tunnel: there is no tunnel \"u\""),
+        ("paths = [\"x\"]\nlane = \"routed\"", "11: flow.f.lane: the flow is in no tunnel"),
+        (
+            "tunnel = \"t\"\nrate = \"1 kbit/s\"",
+            "8: flow.f.lane: the stream lane carries endless data and files",
+        ),
+        ("tunnel = \"t\"\nredundant = true", "11: flow.f.redundant: the session sees one path only"),
+    ] {
+        let text = format!("{links}[[flow]]\nname = \"f\"\n{keys}\n");
+        let error = Scenario::parse(&text, "s").expect_err(keys).to_string();
+        assert!(error.starts_with(&format!("s:{wanted}")), "{error}");
+    }
 }

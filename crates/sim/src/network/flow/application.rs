@@ -1,8 +1,9 @@
 //! The applications at both ends of a flow: the client writes its supply, the server reads at once.
 
 use anabranch_engine::{Event, PathChange, PathError, Read, Session};
-use anabranch_wire::{DatagramFrame, Length, Span, StreamId, Time};
+use anabranch_wire::{DatagramFrame, Span, StreamId, Time};
 
+use super::super::load::Load;
 use super::{CLIENT, Flow, Served, Supply};
 
 impl Flow {
@@ -17,6 +18,12 @@ impl Flow {
                 guided.on_event(now, end, &event, session);
             }
             match event {
+                Event::StreamReadable(stream) if self.supply == Supply::Tunnel => {
+                    self.read_stream(now, stream)
+                }
+                Event::StreamFinished(stream) if self.supply == Supply::Tunnel => {
+                    self.finish_stream(now, stream)
+                }
                 Event::StreamReadable(stream) => self.read(now, end, stream),
                 Event::StreamWritable(_) => self.write(),
                 Event::DatagramReceived => self.take_datagrams(now, end),
@@ -32,6 +39,9 @@ impl Flow {
                 _ => {}
             }
         }
+        if end == CLIENT && !self.streams.is_empty() {
+            self.write_streams();
+        }
         if end == CLIENT && self.opening.unopened != 0 {
             self.open_paths(now);
         }
@@ -42,6 +52,9 @@ impl Flow {
     }
 
     fn on_established(&mut self, now: Time) {
+        if self.supply == Supply::Tunnel {
+            return;
+        }
         if let Supply::Datagrams { .. } = self.supply {
             (self.datagrams.first, self.writer.next_chunk) = (now, now);
             return self.add_chunk(now);
@@ -84,11 +97,11 @@ impl Flow {
                 self.writer.next_chunk = self.sent_at(self.counts.datagrams, pause);
                 // The datagram's bytes are not modelled, so its flow field carries its number.
                 let flow = self.counts.datagrams as u32;
-                let datagram = DatagramFrame { class: 0, flow, data: Length(size) };
+                let datagram = DatagramFrame { class: 0, flow, data: Load::of(size as u64) };
                 // A datagram that is too large or finds no room is lost.
                 let _ = self.sessions[CLIENT].as_mut().map(|session| session.send_datagram(datagram));
             }
-            Supply::Bulk | Supply::File(_) => {}
+            Supply::Bulk | Supply::File(_) | Supply::Tunnel => {}
         }
     }
 
@@ -112,7 +125,7 @@ impl Flow {
     fn write(&mut self) {
         let (Some(session), Some(stream)) = (&mut self.sessions[CLIENT], self.writer.stream) else { return };
         while self.writer.left > 0 {
-            let mut data = Length(usize::try_from(self.writer.left).unwrap_or(usize::MAX));
+            let mut data = Load::of(self.writer.left);
             match session.write(stream, &mut data) {
                 Ok(0) | Err(_) => return,
                 Ok(taken) if self.writer.left != u64::MAX => self.writer.left -= taken as u64,

@@ -11,8 +11,9 @@ use anabranch_agent::{
     Action, Candidate, Direct, HEAD_START, LocalAddress, ProbeBudget, RelayAction, RelayChoice, Retry, View,
 };
 use anabranch_engine::{AbandonReason, Event, PathChange, PathError, PathInfo, PathState, Route, Session};
-use anabranch_wire::{Length, PathId, Span, Time};
+use anabranch_wire::{PathId, Span, Time};
 
+use super::super::load::Load;
 use super::super::plan::{AgentPlan, Decided, Decision};
 use super::{CLIENT, REMOTE, SERVER};
 
@@ -106,7 +107,7 @@ impl Guided {
         (route.socket as usize) < self.plan.direct
     }
 
-    pub(super) fn on_event(&mut self, now: Time, end: usize, event: &Event, session: &Session<Length>) {
+    pub(super) fn on_event(&mut self, now: Time, end: usize, event: &Event, session: &Session<Load>) {
         match event {
             Event::Established => {
                 let first = session.paths().into_iter().next();
@@ -152,7 +153,7 @@ impl Guided {
     }
 
     /// Carries out the decisions that are due at an end.
-    pub(super) fn act(&mut self, now: Time, end: usize, session: &mut Session<Length>) {
+    pub(super) fn act(&mut self, now: Time, end: usize, session: &mut Session<Load>) {
         if end == CLIENT {
             self.change_interfaces(now, session);
             self.race_relays(now, session);
@@ -167,7 +168,7 @@ impl Guided {
     }
 
     /// Applies the interface changes that are due.
-    fn change_interfaces(&mut self, now: Time, session: &mut Session<Length>) {
+    fn change_interfaces(&mut self, now: Time, session: &mut Session<Load>) {
         let plan = Arc::clone(&self.plan);
         while let Some(change) = plan.interfaces.get(self.changed) {
             if self.started_at + change.after > now {
@@ -187,7 +188,7 @@ impl Guided {
     }
 
     /// Lets relays join the race after the direct paths' head start.
-    fn race_relays(&mut self, now: Time, session: &mut Session<Length>) {
+    fn race_relays(&mut self, now: Time, session: &mut Session<Load>) {
         if self.relays_race_at <= now {
             self.relays_race_at = Time::NEVER;
             for candidate in 0..self.relayed.len() {
@@ -196,7 +197,7 @@ impl Guided {
         }
     }
 
-    fn follow_direct(&mut self, now: Time, end: usize, session: &mut Session<Length>) {
+    fn follow_direct(&mut self, now: Time, end: usize, session: &mut Session<Load>) {
         if !self.agents[end].is_due(now) {
             return;
         }
@@ -232,7 +233,7 @@ impl Guided {
     }
 
     /// Checks the session's paths when that is due, and selects the candidates to use.
-    fn follow_choice(&mut self, now: Time, session: &Session<Length>) {
+    fn follow_choice(&mut self, now: Time, session: &Session<Load>) {
         if self.relayed.is_empty() || self.choice.next_look() > now {
             return;
         }
@@ -266,7 +267,7 @@ impl Guided {
     }
 
     /// Opens the path of a candidate that is due, or closes one that is not wanted any more.
-    fn carry_on(&mut self, now: Time, candidate: usize, session: &mut Session<Length>) {
+    fn carry_on(&mut self, now: Time, candidate: usize, session: &mut Session<Load>) {
         let route = self.route_of(candidate);
         let (relayed, retry) = &mut self.relayed[candidate];
         match relayed {

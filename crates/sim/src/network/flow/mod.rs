@@ -5,20 +5,22 @@
 
 mod application;
 mod guided;
+mod streams;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use anabranch_engine::{Arrival, Config, Ecn, Init, MemoryBudget, PathInfo, Route, Session, SessionStats};
 use anabranch_prefetch::prefetch;
-use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time};
+use anabranch_tunnel::entry::{Lane, SharedEntry};
+use anabranch_wire::{Frame, Message, Payload, Span, StreamId, Time};
 
-use super::packets::{Destination, NO_MESSAGE};
-use super::plan::{AgentPlan, Decided, StripingPlan, Supply};
-use super::striping::StripingLayer;
+use super::load::Load;
+use super::plan::{AgentPlan, Decided, Supply};
 use super::wires::Envelope;
 use crate::pair::CountedPids;
 use guided::Guided;
+use streams::TunnelStream;
 
 /// Bytes that the windows of one session may promise: more than any session needs.
 const BUDGET: u64 = 1 << 40;
@@ -40,6 +42,19 @@ pub(crate) enum Served {
     Something,
     /// The flow has ended.
     Over,
+}
+
+/// How a flow's data travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// As packets over links.
+    Links,
+    /// As packets through the tunnel with this number, in this lane.
+    Packets(u32, Lane),
+    /// As packets over links, with those of a tunnel's inner flows: it is the session of this tunnel.
+    Carrier(u32),
+    /// As a stream of this tunnel's session.
+    Stream(u32),
 }
 
 /// Index of each path's routes in the route table: to the server, and back.
@@ -70,6 +85,14 @@ impl FlowCounts {
         self.took_at = now;
     }
 
+    /// Forgets earlier times without data.
+    fn restart_pause(&mut self, now: Time) {
+        self.pause = Span::ZERO;
+        if self.took_at != Time::ZERO {
+            self.took_at = now;
+        }
+    }
+
     /// The longest time without data, if no data arrives until `now`.
     fn pause_until(&self, now: Time) -> Span {
         let waits = if self.took_at == Time::ZERO { Span::ZERO } else { now.since(self.took_at) };
@@ -84,7 +107,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    fn of(session: &Session<Length>) -> Box<Self> {
+    fn of(session: &Session<Load>) -> Box<Self> {
         // A closed session holds no data.
         let stats = SessionStats { bytes_reassembling: 0, ..session.stats() };
         Box::new(Self { paths: session.paths(), stats })
@@ -129,8 +152,7 @@ pub(crate) struct Flow {
     /// Number of the session in this slot.
     pub generation: u32,
     redundant: bool,
-    /// The striping of its only path.
-    pub thin: Option<Box<StripingLayer>>,
+    pub passage: Passage,
     pub stop: Time,
     // The client's end:
     writer: Writer,
@@ -151,9 +173,13 @@ pub(crate) struct Flow {
     /// When a file was completely acknowledged.
     pub finished_at: Option<Time>,
     pub datagrams: Datagrams,
+    /// The entry queues of both ends, if it is a tunnel's session.
+    entries: Option<Box<[SharedEntry<Load>; 2]>>,
+    /// The streams of a tunnel's session.
+    streams: Vec<TunnelStream>,
     /// The path agent of this flow, if it has one.
     guided: Option<Box<Guided>>,
-    pub sessions: [Option<Session<Length>>; 2],
+    pub sessions: [Option<Session<Load>>; 2],
 }
 
 impl Flow {
@@ -179,7 +205,9 @@ impl Flow {
             highest: 0,
             pids: 0,
             counts: FlowCounts::default(),
-            thin: None,
+            passage: Passage::Links,
+            entries: None,
+            streams: Vec::new(),
             finished_at: None,
             datagrams: Datagrams { first: Time::NEVER, delays: Vec::new() },
             guided: None,
@@ -197,10 +225,19 @@ impl Flow {
         self.guided.as_ref().map_or(&[], |guided| &guided.decisions)
     }
 
-    /// Stripes the packets of the session's only path over the routes.
-    pub(crate) fn striped(mut self, plan: Option<StripingPlan>) -> Self {
-        self.thin = plan.map(|plan| Box::new(StripingLayer::new(plan)));
-        self
+    /// Sends its data through a tunnel.
+    pub(crate) fn through(self, passage: Passage) -> Self {
+        Self { passage, ..self }
+    }
+
+    /// Carries the packets of these entry queues, of the tunnel with this number.
+    pub(crate) fn carrying(self, tunnel: u32, entries: &[SharedEntry<Load>; 2]) -> Self {
+        Self { passage: Passage::Carrier(tunnel), entries: Some(Box::new(entries.clone())), ..self }
+    }
+
+    /// Its data.
+    pub(crate) fn supply(&self) -> &Supply {
+        &self.supply
     }
 
     /// Prefetches this flow and an end's session for a packet that arrives soon.
@@ -212,7 +249,7 @@ impl Flow {
             if end == CLIENT { client..server } else { server..std::mem::offset_of!(Self, ended) },
         );
         let session = &self.sessions[end];
-        let [first, second] = Session::<Length>::bytes_needed(acknowledges);
+        let [first, second] = Session::<Load>::bytes_needed(acknowledges);
         prefetch(session, first);
         prefetch(session, second);
     }
@@ -234,7 +271,7 @@ impl Flow {
 
     /// All paths except the first, a bit each.
     fn further_paths(&self) -> u64 {
-        if self.thin.is_some() || self.guided.is_some() { 0 } else { (1_u64 << (self.routes.len() - 1)) - 1 }
+        if self.guided.is_some() { 0 } else { (1_u64 << (self.routes.len() - 1)) - 1 }
     }
 
     /// Starts another flow in this slot.
@@ -256,19 +293,24 @@ impl Flow {
         let pids = self.next_pids();
         let first = Self::route(CLIENT, 0);
         let routes = self.guided.as_mut().map_or_else(|| vec![first], |guided| guided.begin(now));
-        let session =
+        let mut session =
             Session::connect(Arc::clone(&self.config), &routes, pids, MemoryBudget::new(BUDGET), now);
+        self.attach(CLIENT, &mut session);
         self.sessions = [Some(session), None];
         self.writer.left = match self.supply {
             Supply::Bulk => u64::MAX,
             Supply::File(bytes) => bytes,
-            Supply::Steady { .. } | Supply::Script(_) | Supply::Datagrams { .. } => 0,
+            Supply::Steady { .. } | Supply::Script(_) | Supply::Datagrams { .. } | Supply::Tunnel => 0,
         };
         self.opening.unopened = self.further_paths();
-        if let Some(thin) = &mut self.thin {
-            thin.reset();
-        }
         (self.writer.stream, self.highest) = (None, 0);
+    }
+
+    /// Lets an end's session take packets from its entry queue.
+    fn attach(&self, end: usize, session: &mut Session<Load>) {
+        if let Some(entries) = &self.entries {
+            session.set_datagram_source(Box::new(entries[end].clone()));
+        }
     }
 
     /// Ends both sessions; packets in flight are lost.
@@ -305,16 +347,20 @@ impl Flow {
     /// Restarts the maxima at `now`.
     pub(crate) fn begin_measures(&mut self, now: Time) {
         let counts = &mut self.counts;
-        counts.pause = Span::ZERO;
         counts.reassembling_max = self.sessions[SERVER].as_ref().map_or(0, Session::bytes_reassembling);
-        if counts.took_at != Time::ZERO {
-            counts.took_at = now;
+        let streams = self.streams.iter_mut().map(|stream| &mut stream.counts);
+        for counts in std::iter::once(&mut self.counts).chain(streams) {
+            counts.restart_pause(now);
         }
     }
 
     /// The longest time without data for the server's application, after the first data; `None` without data.
     pub(crate) fn pause(&self, now: Time) -> Option<Span> {
-        let counts = &self.counts;
+        self.pause_of(&self.counts, now)
+    }
+
+    /// The same for these counts, of data that the server received.
+    pub(crate) fn pause_of(&self, counts: &FlowCounts, now: Time) -> Option<Span> {
         let longest = if self.sessions[SERVER].is_some() { counts.pause_until(now) } else { counts.pause };
         (counts.took_at != Time::ZERO).then_some(longest)
     }
@@ -332,11 +378,6 @@ impl Flow {
         if end == CLIENT && now >= self.writer.next_chunk {
             self.add_chunk(now);
         }
-        if self.thin.as_ref().is_some_and(|thin| thin.deadline(end) <= now) {
-            let mut ready = Vec::new();
-            self.thin.as_mut().into_iter().for_each(|thin| thin.handle_timeout(now, &mut ready));
-            self.hand_up_all(now, ready);
-        }
         let Some(session) = &mut self.sessions[end] else { return true };
         if session.poll_timeout().is_some_and(|at| at <= now) {
             session.handle_timeout(now);
@@ -344,25 +385,14 @@ impl Flow {
         true
     }
 
-    #[inline]
-    pub(crate) fn handle_packet(&mut self, now: Time, envelope: Envelope, message: &mut Message<Length>) {
-        let Some(thin) = &mut self.thin else { return self.hand_up(now, envelope, message) };
-        let mut ready = Vec::new();
-        thin.take_in(now, (envelope, std::mem::replace(message, NO_MESSAGE)), &mut ready);
-        self.hand_up_all(now, ready);
-    }
-
-    fn hand_up_all(&mut self, now: Time, packets: Vec<(Envelope, Message<Length>)>) {
-        for (Envelope { to, size, ce }, mut message) in packets {
-            // To the session, all routes are one path.
-            let to = Destination { path: 0, ..to };
-            self.hand_up(now, Envelope { to, size, ce }, &mut message);
-        }
-    }
-
     /// Hands a packet to its session.
     #[inline]
-    fn hand_up(&mut self, now: Time, Envelope { to, size, ce }: Envelope, message: &mut Message<Length>) {
+    pub(crate) fn handle_packet(
+        &mut self,
+        now: Time,
+        Envelope { to, size, ce }: Envelope,
+        message: &mut Message<Load>,
+    ) {
         let end = usize::from(to.end);
         if end == CLIENT && self.guided.as_ref().is_some_and(|guided| guided.is_cut(to.path.into())) {
             return;
@@ -387,24 +417,20 @@ impl Flow {
             let pids = self.next_pids();
             let budget = MemoryBudget::new(BUDGET);
             // The client's own parameters are in range.
-            self.sessions[SERVER] = Session::accept(
-                Arc::clone(&self.config),
-                Init { params: params.clone(), route },
-                pids,
-                budget,
-                now,
-            )
-            .ok();
+            let init = Init { params: params.clone(), route };
+            let mut session = Session::accept(Arc::clone(&self.config), init, pids, budget, now).ok();
+            session.iter_mut().for_each(|session| self.attach(SERVER, session));
+            self.sessions[SERVER] = session;
         }
     }
 
-    fn note_order(&mut self, message: &Message<Length>) {
+    fn note_order(&mut self, message: &Message<Load>) {
         let Some(packet) = message.packet() else { return };
         for frame in &packet.frames {
             if let Frame::Stream(frame) = frame {
                 self.counts.data_packets += 1;
                 self.counts.late_packets += u64::from(frame.offset < self.highest);
-                self.highest = self.highest.max(frame.offset + frame.data.0 as u64);
+                self.highest = self.highest.max(frame.offset + frame.data.len() as u64);
             }
         }
     }
@@ -412,7 +438,6 @@ impl Flow {
     /// The next timeout of an end.
     pub(crate) fn next_call(&self, end: usize) -> Time {
         let session = self.sessions[end].as_ref().and_then(Session::poll_timeout).unwrap_or(Time::NEVER);
-        let session = self.thin.as_ref().map_or(session, |thin| session.min(thin.deadline(end)));
         let guided = |guided: &Guided| guided.next_at(end).min(session);
         let session = match &self.guided {
             Some(agents) if self.sessions[end].is_some() => guided(agents),

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use anabranch_prefetch::prefetch_item;
-use anabranch_wire::{Ack, Frame, Fsn, Length, Message, Packet, PathId, Ranges, Span};
+use anabranch_wire::{Ack, Frame, Fsn, Message, Packet, PathId, Ranges, Span};
 use smallvec::{SmallVec, smallvec};
+
+use super::super::load::Load;
 
 /// Lengths in the packet's own line.
 const FIRST: usize = 7;
@@ -32,7 +34,7 @@ pub(super) struct AckPacket {
 
 impl AckPacket {
     /// Packs a message whose ranges fit into one line.
-    pub(super) fn of(message: &Message<Length>) -> Option<Self> {
+    pub(super) fn of(message: &Message<Load>) -> Option<Self> {
         let (mut told, ranges) = Self::head(message)?;
         if ranges.len() > FIRST.div_ceil(2) {
             return None;
@@ -47,7 +49,7 @@ impl AckPacket {
 
     /// Packs a message whose ranges need further lines.
     #[inline(never)]
-    pub(super) fn of_many(message: &Message<Length>, lines: &mut Lines) -> Option<Self> {
+    pub(super) fn of_many(message: &Message<Load>, lines: &mut Lines) -> Option<Self> {
         let (mut told, ranges) = Self::head(message)?;
         let mut lengths = Lengths::new();
         lengths_of(ranges, |length| {
@@ -61,7 +63,7 @@ impl AckPacket {
     }
 
     /// The packet without its lengths, and the ranges.
-    fn head(message: &Message<Length>) -> Option<(Self, &Ranges)> {
+    fn head(message: &Message<Load>) -> Option<(Self, &Ranges)> {
         let Message::Packet(Packet { path, fsn, frames }) = message else { return None };
         let [Frame::Ack(Ack { path: about, delay, ranges, arrived: None, ecn: None })] = frames.as_slice()
         else {
@@ -85,13 +87,13 @@ impl AckPacket {
     }
 
     /// Unpacks it; ranges that are not stored inline use the list `room`.
-    pub(super) fn into_message(self, room: &mut Vec<Range<u64>>) -> Message<Length> {
+    pub(super) fn into_message(self, room: &mut Vec<Range<u64>>) -> Message<Load> {
         self.with(&self.lengths, room)
     }
 
     /// Unpacks one with further lines, and frees these.
     #[inline(never)]
-    pub(super) fn into_long_message(self, lines: &mut Lines, room: &mut Vec<Range<u64>>) -> Message<Length> {
+    pub(super) fn into_long_message(self, lines: &mut Lines, room: &mut Vec<Range<u64>>) -> Message<Load> {
         let mut lengths = Lengths::from_slice(&self.lengths[..FIRST - 1]);
         lines.take(self.lengths[FIRST - 1], |further| lengths.extend_from_slice(further));
         self.with(&lengths, room)
@@ -107,7 +109,7 @@ impl AckPacket {
         lines.take(self.lengths[FIRST - 1], |_| {});
     }
 
-    fn with(&self, lengths: &[u32], room: &mut Vec<Range<u64>>) -> Message<Length> {
+    fn with(&self, lengths: &[u32], room: &mut Vec<Range<u64>>) -> Message<Load> {
         let [path, about] = self.paths.map(|path| PathId(u32::from(path)));
         let mut end = u64::from(self.largest) + 1;
         let mut ranges = Ranges::new();

@@ -9,16 +9,17 @@ mod ack;
 use std::ops::Range;
 
 use anabranch_prefetch::prefetch_item;
-use anabranch_wire::{Frame, Fsn, Length, Message, Packet, PathId, ResetToken, StreamFrame, StreamId};
+use anabranch_wire::{Frame, Fsn, Message, Packet, PathId, Payload, ResetToken, StreamFrame, StreamId};
 use smallvec::smallvec;
 
+use super::load::Load;
 use ack::{AckPacket, Lines};
 
 /// The end of a list of hops.
 pub(crate) const LAST_HOP: u32 = u32::MAX;
 
 /// A message without content.
-pub(crate) const NO_MESSAGE: Message<Length> = Message::Reset(ResetToken([0; 16]));
+pub(crate) const NO_MESSAGE: Message<Load> = Message::Reset(ResetToken([0; 16]));
 
 /// The receiver of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,17 +86,17 @@ struct StreamPacket {
 }
 
 impl StreamPacket {
-    fn of(message: &Message<Length>) -> Option<Self> {
+    fn of(message: &Message<Load>) -> Option<Self> {
         let Message::Packet(Packet { path, fsn, frames }) = message else { return None };
         let [Frame::Stream(frame)] = frames.as_slice() else { return None };
-        let len = u32::try_from(frame.data.0).ok()?;
+        let len = u32::try_from(frame.data.len()).ok()?;
         let (stream, offset, fin) = (frame.stream, frame.offset, frame.fin);
         Some(Self { path: *path, len, fsn: *fsn, stream, offset, fin })
     }
 
-    fn into_message(self) -> Message<Length> {
+    fn into_message(self) -> Message<Load> {
         let Self { path, len, fsn, stream, offset, fin } = self;
-        let frame = Frame::Stream(StreamFrame { stream, offset, fin, data: Length(len as usize) });
+        let frame = Frame::Stream(StreamFrame { stream, offset, fin, data: Load::of(len.into()) });
         Message::Packet(Packet { path, fsn, frames: smallvec![frame] })
     }
 }
@@ -107,7 +108,7 @@ pub(crate) struct Packets {
     free: Vec<u32>,
     lines: Lines,
     /// A free slot holds its last message with its lists.
-    messages: Vec<Message<Length>>,
+    messages: Vec<Message<Load>>,
     /// Free slots of messages with one frame and with several, because their lists differ.
     free_messages: [Vec<u32>; 2],
     /// A list for ranges, to be reused.
@@ -119,12 +120,7 @@ pub(crate) struct Packets {
 impl Packets {
     /// Stores a packet of `size` bytes of UDP payload; a plain packet has no message. Afterwards only the lists in `message` are
     /// of use.
-    pub(crate) fn insert(
-        &mut self,
-        to: Destination,
-        size: u32,
-        message: Option<&mut Message<Length>>,
-    ) -> u32 {
+    pub(crate) fn insert(&mut self, to: Destination, size: u32, message: Option<&mut Message<Load>>) -> u32 {
         let body = match message {
             None => Body::Empty,
             Some(message) => self.body(message),
@@ -133,7 +129,7 @@ impl Packets {
     }
 
     /// Packs a message. Nearly all become a few numbers, so the message is not moved.
-    fn body(&mut self, message: &mut Message<Length>) -> Body {
+    fn body(&mut self, message: &mut Message<Load>) -> Body {
         if let Some(run) = StreamPacket::of(message) {
             Body::Stream(run)
         } else if let Some(ack) = AckPacket::of(message) {
@@ -190,7 +186,7 @@ impl Packets {
     }
 
     /// The content of a fetched packet; `None` for a plain packet.
-    pub(crate) fn open(&mut self, packed: &PackedPacket) -> Option<Message<Length>> {
+    pub(crate) fn open(&mut self, packed: &PackedPacket) -> Option<Message<Load>> {
         match packed.body {
             Body::Empty => None,
             Body::Stream(run) => Some(run.into_message()),
@@ -205,7 +201,7 @@ impl Packets {
 
     /// Returns the lists of an opened packet for reuse.
     #[inline]
-    pub(crate) fn close(&mut self, packed: &PackedPacket, message: &mut Message<Length>) {
+    pub(crate) fn close(&mut self, packed: &PackedPacket, message: &mut Message<Load>) {
         let has_lists = match &packed.body {
             Body::Empty | Body::Stream(_) => false,
             Body::Ack(ack) => ack.has_list(),
@@ -217,7 +213,7 @@ impl Packets {
     }
 
     #[inline(never)]
-    fn keep_lists(&mut self, packed: &PackedPacket, message: &mut Message<Length>) {
+    fn keep_lists(&mut self, packed: &PackedPacket, message: &mut Message<Load>) {
         if let Body::Other(place, _) = packed.body {
             std::mem::swap(&mut self.messages[place as usize], message);
         } else if let Message::Packet(packet) = message
@@ -253,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    fn message(fsn: u64, frames: &[Frame<Length>]) -> Message<Length> {
+    fn message(fsn: u64, frames: &[Frame<Load>]) -> Message<Load> {
         Message::Packet(Packet { path: PathId(3), fsn: Fsn(fsn), frames: frames.into() })
     }
 
@@ -263,7 +259,7 @@ mod tests {
     }
 
     /// Inserts and removes each packet; returns how many messages were stored unpacked.
-    fn keep(cases: &[(u64, Vec<Frame<Length>>)]) -> usize {
+    fn keep(cases: &[(u64, Vec<Frame<Load>>)]) -> usize {
         let mut packets = Packets::default();
         let mut kept_whole = 0;
         let free = |packets: &Packets| packets.free_messages.iter().map(Vec::len).sum::<usize>();
@@ -289,7 +285,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_comes_back_as_it_was_and_leaves_its_place() {
-        let data = Length(1400);
+        let data = Load::of(1400);
         let run = Frame::Stream(StreamFrame { stream: StreamId(4), offset: 1 << 50, fin: true, data });
         assert_eq!(keep(&[(1 << 40, vec![run.clone()])]), 0);
         assert_eq!(keep(&[(5, vec![Frame::Ping]), (1 << 40, vec![Frame::Ping, run])]), 2);

@@ -6,6 +6,7 @@ use anabranch_wire::{Rate, Span};
 use super::*;
 
 mod ahead;
+mod tunnels;
 
 fn link(mbit: f64, millis: u64, packets: u64) -> LinkConfig {
     let link = LinkConfig::fixed(Rate::from_mbit(mbit), Span::from_millis(millis), packets * 1500);
@@ -35,7 +36,7 @@ fn flow(cables: &[u32], rule: RuleKind, supply: Supply) -> FlowPlan {
         supply,
         start,
         stop,
-        striping: None,
+        tunnel: None,
         redundant: false,
         agent: None,
     }
