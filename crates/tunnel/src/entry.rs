@@ -7,24 +7,22 @@
 //! - **striped**: each packet takes the path on which it arrives first, and the far end restores the flow's order.
 //! - **low-latency**: the path with the lowest round-trip time; a copy on every path if the class requires that.
 //!
-//! `auto`, the default, begins routed. It stripes a flow while all of these hold: the flow is bulk
-//! ([`FlowRouter::is_bulk`]), so one path may be too little for it; the paths together carry at least [`GAIN`] times as much as
-//! the best one; their delays differ by no more than [`MOST_SPREAD`]. The flow returns to routed at a pause, when no
-//! packet of it is in flight that could be overtaken.
+//! `auto`, the default, begins routed. It tries striping for each bulk flow ([`FlowRouter::is_bulk`]) and keeps what
+//! carries more ([`Trials`]), as long as there are fewer such flows than paths: more of them fill the paths by routing.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_engine::{
     DatagramSource, Decision, EarliestArrival, Item, PathView, Pulled, Scheduler, SessionView,
 };
-use anabranch_wire::{DatagramFrame, PathId, Payload, Rate, Span, Time};
+use anabranch_wire::{DatagramFrame, PathId, Payload, Span, Time};
 
 use smallvec::SmallVec;
 
 use crate::queue::{FairQueue, Head, QueueCounts, QueueLimits, Queueable, Want};
 use crate::router::FlowRouter;
+use crate::trial::{Trials, Verdict};
 
 /// Datagram classes of the tunnel: types of service for relays and for the far end.
 pub mod class {
@@ -45,16 +43,8 @@ pub mod class {
 /// Bytes of a datagram in a packet in addition to the inner packet: header, tag, frame, number and place.
 pub const DATAGRAM_OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD + 10 + anabranch_wire::LARGEST_MARKS;
 
-/// How many times the best path's rate all paths have to carry for striping to pay.
-const GAIN: f64 = 1.1;
-/// Striping across a larger difference of one-way delays costs a flow more than it gains.
-const MOST_SPREAD: Span = Span::from_millis(20);
-/// After a pause of this length, no packet of a flow is in flight.
-const PAUSE: Span = Span::from_millis(500);
 /// When to retry a packet that is larger than any path carries so far: the search for larger packets continues.
 const RETRY: Span = Span::from_millis(10);
-/// Striped flows remembered at most.
-const MOST_STRIPED: usize = 1024;
 
 /// How the packets of a class travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -118,8 +108,7 @@ pub struct Entry<P> {
 #[derive(Debug, Default)]
 struct Choice {
     router: FlowRouter,
-    /// Flows that `auto` stripes, with their last packet.
-    striped: BTreeMap<u32, Time>,
+    trials: Trials,
     scheduler: EarliestArrival,
 }
 
@@ -162,7 +151,7 @@ impl<P: InnerPacket> Entry<P> {
     /// The path and lane of a flow; `None` without a recent packet of it.
     #[must_use]
     pub fn place_of(&self, flow: u32) -> Option<FlowPlace> {
-        if self.choice.striped.contains_key(&flow) {
+        if self.choice.trials.is_striped(flow) {
             return Some(FlowPlace { path: None });
         }
         self.choice.router.assigned(flow).map(|path| FlowPlace { path: Some(path) })
@@ -208,16 +197,19 @@ impl Choice {
         if paths.is_empty() {
             return Err((Want::WiderPath, session.now + RETRY));
         }
-        let lane = match head.packet.lane {
-            Lane::Auto => self.automatic(session.now, paths, head),
-            lane => lane,
+        let lane = head.packet.lane;
+        let verdict = match lane {
+            Lane::Auto => self.automatic(session.now, paths, head.flow),
+            Lane::Striped | Lane::Protected => Verdict::Striped,
+            Lane::Routed | Lane::LowLatency | Lane::Redundant => Verdict::Routed,
         };
         match lane {
-            Lane::Routed | Lane::Auto => {
+            Lane::Routed | Lane::Auto if verdict != Verdict::Striped => {
                 let path = self.router.path_of(session.now, head.flow, paths);
                 let path = room_on(path, paths)?;
                 self.router.count(session.now, (head.flow, size), paths);
-                Ok((path, class::ROUTED))
+                self.trials.count(session.now, head.flow, size);
+                Ok((path, if verdict == Verdict::RoutedInOrder { class::STRIPED } else { class::ROUTED }))
             }
             Lane::LowLatency | Lane::Redundant => {
                 let fastest = paths.iter().min_by_key(|path| (path.min_rtt, path.id));
@@ -225,12 +217,15 @@ impl Choice {
                 let class = if lane == Lane::Redundant { class::REDUNDANT } else { class::LOW_LATENCY };
                 room_on(fastest.id, paths).map(|path| (path, class))
             }
-            Lane::Striped | Lane::Protected => {
+            Lane::Auto | Lane::Routed | Lane::Striped | Lane::Protected => {
                 let class = if lane == Lane::Protected { class::PROTECTED } else { class::STRIPED };
                 let bytes = size.max(head.bytes as u64);
                 let item = Item { bytes, resend: false, class, flow: head.flow };
                 match self.scheduler.pick(session, paths, &item) {
-                    Decision::Send { path, .. } => Ok((path, class)),
+                    Decision::Send { path, .. } => {
+                        self.trials.count(session.now, head.flow, size);
+                        Ok((path, class))
+                    }
                     Decision::Duplicate(_) => Err((Want::AnyPath, Time::NEVER)),
                     Decision::Wait(until) => Err((Want::AnyPath, until)),
                 }
@@ -238,42 +233,22 @@ impl Choice {
         }
     }
 
-    /// The lane that `auto` chooses for a flow now.
-    fn automatic<P>(&mut self, now: Time, paths: &[PathView], head: &Head<'_, P>) -> Lane {
-        if let Some(last) = self.striped.get_mut(&head.flow) {
-            if now.since(*last) <= PAUSE {
-                *last = now;
-                return Lane::Striped;
+    /// What `auto` does with a flow now.
+    fn automatic(&mut self, now: Time, paths: &[PathView], flow: u32) -> Verdict {
+        let is_striped = self.trials.is_striped(flow);
+        let is_bulk = is_striped || self.router.is_bulk(flow);
+        let all = self.router.bulk_flows() + self.trials.striped();
+        let may = is_bulk && all.max(1) < paths.len();
+        let slowest = paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO);
+        let verdict = self.trials.lane(now, flow, may, slowest);
+        if verdict == Verdict::Striped {
+            if !is_striped {
+                self.router.release(flow);
             }
-            self.striped.remove(&head.flow);
+            self.router.observe(now, paths);
         }
-        if !(self.router.is_bulk(head.flow) && self.pays(paths) && self.make_room(now)) {
-            return Lane::Routed;
-        }
-        self.striped.insert(head.flow, now);
-        Lane::Striped
+        verdict
     }
-
-    /// Whether striping over these paths carries enough more than the best of them.
-    fn pays(&self, paths: &[PathView]) -> bool {
-        let rates = paths.iter().map(|path| self.router.capacity(path).as_bits());
-        let (sum, best) = rates.fold((0, 0), |(sum, best), rate| (sum + rate, rate.max(best)));
-        sum as f64 >= best as f64 * GAIN && best > Rate::ZERO.as_bits() && base_spread(paths) <= MOST_SPREAD
-    }
-
-    /// Room for one more striped flow.
-    fn make_room(&mut self, now: Time) -> bool {
-        if self.striped.len() >= MOST_STRIPED {
-            self.striped.retain(|_, last| now.since(*last) <= PAUSE);
-        }
-        self.striped.len() < MOST_STRIPED
-    }
-}
-
-/// The difference of the paths' one-way delays without queues.
-fn base_spread(paths: &[PathView]) -> Span {
-    let delays = paths.iter().map(|path| path.min_rtt);
-    delays.clone().max().unwrap_or(Span::ZERO).saturating_sub(delays.min().unwrap_or(Span::ZERO)) / 2
 }
 
 /// The path, if it has room now; when to ask again otherwise.
@@ -338,7 +313,7 @@ impl<P: InnerPacket + Send> DatagramSource<P> for SharedEntry<P> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use anabranch_wire::Length;
+    use anabranch_wire::{Length, Rate};
 
     use super::*;
 
@@ -430,21 +405,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn auto_does_not_stripe_where_it_would_not_pay() {
-        let far_apart = |millis: u64| {
-            let mut paths = [view(0, 20.0), view(1, 10.0)];
-            (paths[1].rtt, paths[1].min_rtt) = (Span::from_millis(millis), Span::from_millis(millis));
-            paths
-        };
-        for (paths, class) in [
-            ([view(0, 20.0), view(1, 1.0)], class::ROUTED),
-            (far_apart(400), class::ROUTED),
-            (far_apart(100), class::ROUTED),
-            (far_apart(60), class::STRIPED),
-        ] {
-            let mut entry = Entry::new(QueueLimits::default());
-            assert_eq!(greedy(&mut entry, &paths), class);
+    fn auto_routes_flows_that_fill_the_paths_on_their_own() {
+        let mut entry = Entry::new(QueueLimits::default());
+        let paths = [view(0, 20.0), view(1, 10.0)];
+        let mut last = [class::STRIPED; 2];
+        for millis in 0..600 {
+            for flow in [1, 1, 2, 2] {
+                entry.push(at(millis).now, flow, Parcel { data: Length(1250), lane: Lane::Auto });
+            }
+            for _ in 0..4 {
+                let Pulled::Send { datagram, .. } = entry.next(&at(millis), &paths) else { continue };
+                last[datagram.flow as usize - 1] = datagram.class;
+            }
         }
+        assert_eq!(last, [class::ROUTED; 2]);
     }
 
     #[test]

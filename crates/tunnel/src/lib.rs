@@ -14,6 +14,7 @@
 //! | `coalesce` | joins packets of one flow into a super-packet |
 //! | `queue` | a fair queue over flows with CoDel |
 //! | `router` | flow routing (SAFIRE [S1, S2]): a path for each flow |
+//! | `trial` | whether striping pays for a flow |
 //! | `entry` | the entry queue and the choice of lane and path, asked by the session |
 //! | `rewrite`, `icmp` | what a tunnel changes in packets, or answers to them |
 //! | `policy` | classes of packets and their lanes |
@@ -37,3 +38,4 @@ pub mod router;
 #[cfg(test)]
 mod samples;
 pub mod session;
+mod trial;

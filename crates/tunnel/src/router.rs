@@ -40,6 +40,8 @@ const SWEEP: Span = Span::from_millis(500);
 pub struct FlowRouter {
     flows: BTreeMap<u32, Assigned>,
     loads: BTreeMap<PathId, Load>,
+    /// What paths carried when a flow last filled all of them.
+    seen: BTreeMap<PathId, (Rate, Time)>,
     swept_at: Time,
 }
 
@@ -103,6 +105,27 @@ impl FlowRouter {
     #[must_use]
     pub fn is_bulk(&self, flow: u32) -> bool {
         self.flows.get(&flow).is_some_and(|assigned| assigned.is_bulk)
+    }
+
+    /// How many bulk flows are routed.
+    pub(crate) fn bulk_flows(&self) -> usize {
+        self.loads.values().map(|load| load.bulk as usize).sum()
+    }
+
+    /// Forgets a flow that fills all paths from now on, and what paths carried before.
+    pub(crate) fn release(&mut self, flow: u32) {
+        if let Some(assigned) = self.flows.remove(&flow) {
+            self.leave(assigned);
+        }
+        self.seen.clear();
+    }
+
+    /// Notes what paths carry while a flow fills all of them.
+    pub(crate) fn observe(&mut self, now: Time, paths: &[PathView]) {
+        for path in paths {
+            let seen = self.seen.entry(path.id).or_default();
+            *seen = (path.rate.max(seen.0), now);
+        }
     }
 
     /// How many flows were active on a path recently.
@@ -186,13 +209,14 @@ impl FlowRouter {
         }
     }
 
-    /// α: the delivery rate of a path with bulk flows. Other paths deliver little, so a window per round trip counts
+    /// α: the delivery rate of a path with bulk flows, or what a striped flow found that it carries. Other paths deliver little, so a window per round trip counts
     /// if that is more. Under bulk flows it would be too much: their senders may limit themselves, and the window is
     /// then larger than what the path carries.
     #[must_use]
     pub fn capacity(&self, path: &PathView) -> Rate {
         match self.loads.get(&path.id) {
             Some(load) if load.bulk > 0 => path.rate,
+            _ if self.seen.contains_key(&path.id) => path.rate.max(self.seen[&path.id].0),
             _ => path.rate.max(Rate::from_bytes_in(path.window, path.min_rtt)),
         }
     }
@@ -214,6 +238,7 @@ impl FlowRouter {
             now.since(assigned.last) <= MEMORY
         });
         loads.retain(|_, load| load.flows > 0);
+        self.seen.retain(|_, (_, at)| now.since(*at) <= MEMORY);
     }
 }
 

@@ -1,0 +1,244 @@
+//! Whether striping pays for a flow: tried, because nothing else tells.
+//!
+//! The gain depends on the flow's sender, on queues, losses and delays, and the rate of an unused path is unknown. So
+//! `auto` stripes each bulk flow for a moment, then routes it, and keeps what carried more. Striping also shows what each
+//! path carries, so that the flow is then routed to the best one.
+//!
+//! ```text
+//! routed --bulk--> striped --PHASE--> routed --PHASE--> the better one for a while --> the other, ...
+//!                  \--too little to be worth it: ended early-------^
+//! ```
+//!
+//! The better one is kept [`LEAST_HOLD`] at first, then twice as long each time it wins again. An alternative that carried
+//! much less waits for [`MOST_HOLD`]. A flow that pauses starts anew.
+
+use std::collections::BTreeMap;
+
+use anabranch_wire::{Span, Time};
+
+/// Shortest phase of a trial.
+const PHASE: Span = Span::from_millis(1_500);
+/// A phase lasts at least so many round trips of the slowest path.
+const ROUND_TRIPS: u64 = 8;
+/// How long the better one is kept before the other is tried again.
+const LEAST_HOLD: Span = Span::from_secs(6);
+const MOST_HOLD: Span = Span::from_secs(60);
+/// Striping must carry so many times as much as one path.
+const GAIN: f64 = 1.05;
+/// A trial ends early below this share of what the other carried.
+const HOPELESS: f64 = 0.7;
+/// After a pause of this length, no packet of a flow is in flight.
+pub(crate) const PAUSE: Span = Span::from_millis(500);
+/// Flows remembered at most.
+const MOST_FLOWS: usize = 64;
+
+/// The trials of all bulk flows.
+#[derive(Debug, Default)]
+pub(crate) struct Trials {
+    flows: BTreeMap<u32, Trial>,
+    /// No trial begins before: a flow was striped while others wanted the paths.
+    begins_at: Time,
+}
+
+/// A flow's place in its trials.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// When its last packet left.
+    last: Time,
+    is_striped: bool,
+    /// When it last ceased to be striped.
+    left_at: Time,
+    began: Time,
+    ends: Time,
+    /// Bytes sent in this phase after its first third, in which the sender adapts.
+    bytes: u64,
+    /// Bytes a second when it was last routed and last striped.
+    routed: Option<f64>,
+    striped: Option<f64>,
+    /// How long the better one is kept.
+    hold: Span,
+    /// Whether this phase only finds out what it carries.
+    is_trial: bool,
+}
+
+/// The decision for a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// One path.
+    Routed,
+    /// One path, and packets of the time before, on other paths, may be on the way: the far end keeps the order.
+    RoutedInOrder,
+    /// All paths.
+    Striped,
+}
+
+impl Trials {
+    /// Whether a flow is striped.
+    pub(crate) fn is_striped(&self, flow: u32) -> bool {
+        self.flows.get(&flow).is_some_and(|trial| trial.is_striped)
+    }
+
+    /// How many flows are striped.
+    pub(crate) fn striped(&self) -> usize {
+        self.flows.values().filter(|trial| trial.is_striped).count()
+    }
+
+    /// The lane of a flow's next packet. `may` tells whether the flow may be striped; `slowest` is the longest round trip of a
+    /// path.
+    pub(crate) fn lane(&mut self, now: Time, flow: u32, may: bool, slowest: Span) -> Verdict {
+        let phase = PHASE.max(slowest * ROUND_TRIPS);
+        let is_over = |trial: &Trial| now.since(trial.last) > PAUSE;
+        if self.flows.get(&flow).is_some_and(is_over) {
+            self.flows.remove(&flow);
+        }
+        if let Some(trial) = self.flows.get_mut(&flow).filter(|trial| may || !trial.is_striped) {
+            return trial.lane(now, phase);
+        }
+        if self.flows.remove(&flow).is_some() {
+            self.begins_at = now + LEAST_HOLD;
+        }
+        if self.flows.len() >= MOST_FLOWS {
+            self.flows.retain(|_, trial| !is_over(trial));
+        }
+        if !may || now < self.begins_at || self.flows.len() >= MOST_FLOWS {
+            return Verdict::Routed;
+        }
+        self.flows.insert(flow, Trial::new(now, phase));
+        Verdict::Striped
+    }
+
+    /// Counts a packet that leaves.
+    pub(crate) fn count(&mut self, now: Time, flow: u32, bytes: u64) {
+        if let Some(trial) = self.flows.get_mut(&flow) {
+            trial.last = now;
+            if now >= trial.measured_from() {
+                trial.bytes += bytes;
+            }
+        }
+    }
+}
+
+impl Trial {
+    fn new(now: Time, phase: Span) -> Self {
+        Self {
+            last: now,
+            is_striped: true,
+            left_at: Time::ZERO,
+            began: now,
+            ends: now + phase,
+            bytes: 0,
+            routed: None,
+            striped: None,
+            hold: LEAST_HOLD,
+            is_trial: true,
+        }
+    }
+
+    fn measured_from(&self) -> Time {
+        self.began + (self.ends.since(self.began) / 3).min(PHASE)
+    }
+
+    /// Bytes a second in this phase, once it was measured for a while.
+    fn rate(&self, now: Time) -> Option<f64> {
+        let span = now.since(self.measured_from()).as_secs_f64();
+        (span > 0.2).then(|| self.bytes as f64 / span)
+    }
+
+    fn lane(&mut self, now: Time, phase: Span) -> Verdict {
+        let other = if self.is_striped { self.routed } else { self.striped };
+        let is_hopeless =
+            self.is_trial && self.rate(now).zip(other).is_some_and(|(rate, other)| rate < other * HOPELESS);
+        if now >= self.ends || is_hopeless {
+            self.end_phase(now, phase);
+        }
+        match self.is_striped {
+            true => Verdict::Striped,
+            false if now.since(self.left_at) <= PAUSE => Verdict::RoutedInOrder,
+            false => Verdict::Routed,
+        }
+    }
+
+    fn end_phase(&mut self, now: Time, phase: Span) {
+        let rate = self.rate(now).unwrap_or(0.0);
+        *(if self.is_striped { &mut self.striped } else { &mut self.routed }) = Some(rate);
+        let (Some(routed), Some(striped)) = (self.routed, self.striped) else {
+            return self.begin(now, phase, !self.is_striped);
+        };
+        if !self.is_trial {
+            self.is_trial = true;
+            return self.begin(now, phase, !self.is_striped);
+        }
+        let is_better = striped > routed * GAIN;
+        let (worse, better) = if is_better { (routed, striped) } else { (striped, routed) };
+        self.hold = match self.is_striped == is_better {
+            // The alternative won.
+            true => LEAST_HOLD,
+            false if worse < better * HOPELESS => MOST_HOLD,
+            false => (self.hold * 2).min(MOST_HOLD),
+        };
+        self.is_trial = false;
+        self.begin(now, self.hold, is_better);
+    }
+
+    fn begin(&mut self, now: Time, length: Span, is_striped: bool) {
+        if self.is_striped && !is_striped {
+            self.left_at = now;
+        }
+        (self.began, self.bytes, self.ends, self.is_striped) = (now, 0, now + length, is_striped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a flow for so many milliseconds that is striped or routed at these rates in bytes per 10 ms; returns its bytes of
+    /// each kind.
+    fn run(trials: &mut Trials, millis: std::ops::Range<u64>, [routed, striped]: [u64; 2]) -> [u64; 2] {
+        let mut sent = [0, 0];
+        for step in millis.step_by(10) {
+            let now = Time::ZERO + Span::from_millis(step);
+            let verdict = trials.lane(now, 7, true, Span::from_millis(50));
+            let is_striped = verdict == Verdict::Striped;
+            let bytes = if is_striped { striped } else { routed };
+            trials.count(now, 7, bytes);
+            sent[usize::from(is_striped)] += bytes;
+        }
+        sent
+    }
+
+    #[test]
+    fn a_flow_keeps_what_carries_more() {
+        let [routed, striped] = run(&mut Trials::default(), 0..30_000, [1_000, 1_500]);
+        assert!(striped > 8 * routed, "{striped} {routed}");
+        let [routed, striped] = run(&mut Trials::default(), 0..30_000, [1_000, 1_020]);
+        assert!(routed > 3 * striped, "{striped} {routed}: too little gain");
+    }
+
+    #[test]
+    fn a_hopeless_trial_ends_early_and_is_not_repeated_soon() {
+        let [routed, striped] = run(&mut Trials::default(), 0..60_000, [1_000, 300]);
+        assert!(striped <= 300 * 230 && routed > 1_000 * 5_700, "{striped} {routed}");
+    }
+
+    #[test]
+    fn a_flow_follows_when_the_other_lane_becomes_better() {
+        let mut trials = Trials::default();
+        run(&mut trials, 0..20_000, [1_000, 900]);
+        assert!(!trials.is_striped(7));
+        let [routed, striped] = run(&mut trials, 20_000..80_000, [1_000, 2_000]);
+        assert!(striped > routed, "{striped} {routed}");
+    }
+
+    #[test]
+    fn a_flow_that_pauses_starts_anew_and_the_table_is_bounded() {
+        let mut trials = Trials::default();
+        run(&mut trials, 0..2_000, [1_000, 1_500]);
+        let later = Time::ZERO + Span::from_secs(10);
+        assert_eq!(trials.lane(later, 7, false, Span::ZERO), Verdict::Routed);
+        for flow in 0..10_000 {
+            trials.lane(later, flow, true, Span::ZERO);
+        }
+        assert_eq!(trials.flows.len(), MOST_FLOWS);
+    }
+}
