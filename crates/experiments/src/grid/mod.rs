@@ -54,7 +54,7 @@ impl Verdict {
 }
 
 /// The ratio of two means that vary independently; its interval is first order in both.
-fn ratio(above: &Spread, below: &Spread) -> Spread {
+pub(crate) fn ratio(above: &Spread, below: &Spread) -> Spread {
     let mean = above.mean / below.mean;
     let relative = (above.ci95 / above.mean).hypot(below.ci95 / below.mean);
     Spread { runs: above.runs, mean, ci95: mean * relative }

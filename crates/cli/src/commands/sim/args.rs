@@ -30,7 +30,7 @@ pub struct RunArgs {
     /// Simultaneous runs, at most four for each processor [default: one]
     #[arg(long, value_name = "N", value_parser = whole(1..=u16::MAX))]
     pub threads: Option<u16>,
-    /// Networks of `grid`, `fairness` and `losses`, cases of `failures`, relays in `overlay`, written like seeds [default: all]
+    /// Networks of `grid`, `fairness`, `losses` and `tunnels`, cases of `failures`, relays in `overlay`, written like seeds [default: all]
     #[arg(long, value_name = "CELLS")]
     pub cells: Option<Seeds>,
     /// The scheduler of `grid`; a scenario file has its own
@@ -81,7 +81,9 @@ impl RunArgs {
     /// Refuses the options of grids.
     pub(super) fn without_grid(&self) -> Result<(), Failure> {
         let (option, whose) = match (&self.cells, self.scheduler) {
-            (Some(_), _) => ("--cells", "`sim run grid`, `fairness`, `losses`, `failures` and `overlay`"),
+            (Some(_), _) => {
+                ("--cells", "`sim run grid`, `fairness`, `losses`, `tunnels`, `failures` and `overlay`")
+            }
             (_, Some(_)) => ("--scheduler", "`sim run grid`"),
             _ => return self.without_failures(),
         };

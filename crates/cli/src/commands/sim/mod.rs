@@ -18,6 +18,7 @@ mod plots;
 mod qlog;
 mod stop;
 mod trace;
+mod tunnels;
 mod usage;
 
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SingleArg
 use folder::Folder;
 use jobs::{Crew, Job, Traced, Wanted, run_jobs};
 use load::{load, mistake, wrong_setting};
-use named::{FAILURES, FAIRNESS, GRID, LOSSES, NAMED, OVERLAY, is_named};
+use named::{FAILURES, FAIRNESS, GRID, LOSSES, NAMED, OVERLAY, TUNNELS, is_named};
 use stop::{stop_on_interrupt, unless_stopped};
 
 const EXAMPLES: &str = "\
@@ -60,7 +61,7 @@ Examples:
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done, all bounds kept
-  1    a bound of [expect], grid, fairness, losses, failures or overlay is violated, or the
+  1    a bound of [expect], grid, fairness, losses, tunnels, failures or overlay is violated, or the
        results of compare differ by more than --within; or the command failed: a
        mistake in a scenario, results that cannot be read, a file that cannot be
        written. Standard error has the reason
@@ -142,6 +143,7 @@ fn run_named(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         FAILURES => failures::run(args, context),
         FAIRNESS => fairness::run(args, context),
         LOSSES => losses::run(args, context),
+        TUNNELS => tunnels::run(args, context),
         OVERLAY => overlay::run(args, context),
         _ => run_all(args, &[], None, context),
     }
