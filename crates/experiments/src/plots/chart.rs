@@ -6,13 +6,17 @@ use plotters::coord::ranged1d::IntoSegmentedCoord;
 use plotters::prelude::*;
 
 use super::canvas::Canvas;
+use crate::scenario::Event;
 
-/// Lines with more points in a row have no circles: they are series over time.
+/// Lines with more points have no circles: they are series over time.
 const MARKED: usize = 40;
 /// Most lines of a chart.
 pub const MAX_LINES: usize = 12;
-/// Most events that a chart marks.
+/// Most events that a chart marks, and most that it names.
 const MAX_EVENTS: usize = 50;
+const MAX_NAMED: usize = 12;
+/// The colour of events, which no line has.
+const EVENT: RGBColor = RGBColor(200, 0, 0);
 
 /// Colours of lines and bars: Okabe and Ito's, which people with colour blindness tell apart, and four more.
 const COLORS: [RGBColor; MAX_LINES] = [
@@ -39,6 +43,9 @@ pub fn color(index: usize) -> RGBAColor {
 
 /// Adds dashes to the lines of a chart: plotters would draw each dash as an element of its own.
 fn dashed(mut svg: String) -> String {
+    let RGBColor(red, green, blue) = EVENT;
+    let event = format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"");
+    svg = svg.replace(&event, &format!("{event} stroke-dasharray=\"4 3\""));
     for (index, RGBColor(red, green, blue)) in COLORS.iter().enumerate() {
         let dash = DASHES[index % DASHES.len()];
         if !dash.is_empty() {
@@ -52,13 +59,14 @@ fn dashed(mut svg: String) -> String {
 /// A point of a line: where, how much, and how far it may be from that (0 for no error bar).
 pub type Point = (f64, f64, f64);
 
-/// Titles of a chart and of its axes, and its vertical lines.
+/// Titles of a chart and of its axes, and its marks.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     pub title: String,
     pub x: String,
     pub y: String,
-    pub marks: Marks,
+    /// Only with time as the x axis, which then begins at zero.
+    pub marks: Option<Marks>,
 }
 
 /// Times that a chart marks, in the unit of its x axis.
@@ -66,7 +74,43 @@ pub struct Labels {
 pub struct Marks {
     /// The end of the warm-up; 0 without one.
     pub warm_up: f64,
-    pub events: Vec<f64>,
+    pub events: Vec<Event>,
+}
+
+impl Marks {
+    /// The first events on an axis.
+    fn events_in(&self, x: &Range<f64>) -> impl Iterator<Item = &Event> {
+        self.events.iter().filter(|event| x.contains(&event.at)).take(MAX_EVENTS)
+    }
+
+    fn names_events(&self, x: &Range<f64>) -> bool {
+        (1..=MAX_NAMED).contains(&self.events_in(x).count())
+    }
+
+    /// A grey area until the end of the warm-up.
+    fn shade(&self, (x, y): (&Range<f64>, &Range<f64>)) -> Option<Rectangle<(f64, f64)>> {
+        let corners = [(x.start, y.start), (self.warm_up.min(x.end), y.end)];
+        (self.warm_up > x.start).then(|| Rectangle::new(corners, BLACK.mix(0.08).filled()))
+    }
+
+    /// The names of the warm-up and of each event, next to their lines. Many events have no names.
+    fn names(&self, (x, y): (&Range<f64>, &Range<f64>)) -> Vec<Text<'static, (f64, f64), String>> {
+        let font = ("sans-serif", 10).into_font().color(&BLACK.mix(0.7));
+        let upright = font.transform(FontTransform::Rotate90);
+        let gap = (x.end - x.start) * 0.004;
+        let mut names = Vec::new();
+        if self.warm_up > x.start {
+            names.push(Text::new("warm-up".to_owned(), (x.start + gap, y.end), font));
+        }
+        if self.names_events(x) {
+            let place = |at: f64| (at + gap * 4.0, y.end);
+            names.extend(
+                self.events_in(x)
+                    .map(|event| Text::new(event.what.clone(), place(event.at), upright.clone())),
+            );
+        }
+        names
+    }
 }
 
 /// A line and its name.
@@ -96,8 +140,15 @@ pub fn lines(labels: &Labels, curves: &[Curve]) -> Drawn {
         labels.title.push_str(&format!(" (the first {MAX_LINES} of {})", curves.len()));
     }
     let points = || shown.iter().flat_map(|curve| &curve.points).filter(|point| point.1.is_finite());
-    let x = span(points().map(|point| point.0), false);
-    let y = span(points().flat_map(|point| [point.1 - point.2, point.1 + point.2]), true);
+    let mut x = span(points().map(|point| point.0), false);
+    if labels.marks.is_some() {
+        x.start = 0.0;
+    }
+    let mut y = span(points().flat_map(|point| [point.1 - point.2, point.1 + point.2]), true);
+    if labels.marks.as_ref().is_some_and(|marks| marks.names_events(&x)) {
+        // Room for the names.
+        y.end += (y.end - y.start) * 0.15;
+    }
     let mut text = String::new();
     draw_lines(&mut text, &labels, shown, (x, y)).map_err(|error| error.to_string())?;
     Ok(dashed(text))
@@ -124,20 +175,23 @@ fn draw_lines(
         .x_label_formatter(&|value| tick(*value, &x))
         .y_label_formatter(&|value| tick(*value, &y))
         .draw()?;
-    let is_inside = |at: &&f64| x.contains(at) && **at > x.start;
-    let vertical = |at: &f64| [(*at, y.start), (*at, y.end)];
-    let warm_up = [labels.marks.warm_up];
-    chart.draw_series(
-        warm_up.iter().filter(is_inside).map(|at| PathElement::new(vertical(at), BLACK.mix(0.35))),
-    )?;
-    let events = labels.marks.events.iter().filter(is_inside).take(MAX_EVENTS);
-    chart.draw_series(events.map(|at| PathElement::new(vertical(at), RED.mix(0.35))))?;
+    if let Some(marks) = &labels.marks {
+        chart.draw_series(marks.shade((&x, &y)))?;
+        chart.draw_series(
+            marks
+                .events_in(&x)
+                .map(|event| PathElement::new([(event.at, y.start), (event.at, y.end)], EVENT.to_rgba())),
+        )?;
+        chart.draw_series(marks.names((&x, &y)))?;
+    }
     for (index, curve) in curves.iter().enumerate() {
         let color = color(index);
         let style = color.stroke_width(2);
         for stretch in stretches(&curve.points) {
             chart.draw_series(LineSeries::new(stretch.iter().map(|point| (point.0, point.1)), style))?;
-            if stretch.len() <= MARKED && !curve.are_corners {
+            // A point without neighbours has no line.
+            let is_marked = curve.points.len() <= MARKED || stretch.len() == 1;
+            if is_marked && !curve.are_corners {
                 let mark = |point: &Point| Circle::new((point.0, point.1), 3, color.filled());
                 chart.draw_series(stretch.iter().filter(|point| point.2 <= 0.0).map(mark))?;
             }
@@ -225,7 +279,8 @@ fn stretches(points: &[Point]) -> Vec<&[Point]> {
     points.split(|point| !point.1.is_finite()).filter(|stretch| !stretch.is_empty()).collect()
 }
 
-/// The range of some values with a little room; from zero on where `from_zero` and none is below.
+/// The range of some values with a little room; from zero on where `from_zero` and none is below. Values that hardly differ
+/// get an axis of a hundredth of their size.
 fn span(values: impl Iterator<Item = f64>, from_zero: bool) -> Range<f64> {
     let (mut least, mut most) = values
         .filter(|value| value.is_finite())
@@ -239,8 +294,11 @@ fn span(values: impl Iterator<Item = f64>, from_zero: bool) -> Range<f64> {
     }
     if least == most {
         room = least.abs().max(1.0) * 0.5;
+    } else if most - least < most.abs() * 0.01 {
+        room = room.max(most.abs() * 0.005);
     }
-    (if from_zero && least == 0.0 { 0.0 } else { least - room })..most + room
+    let start = if least >= 0.0 { (least - room).max(0.0) } else { least - room };
+    (if from_zero && least == 0.0 { 0.0 } else { start })..most + room
 }
 
 /// The label of a tick, with enough decimals to distinguish ten ticks of the axis.
@@ -345,9 +403,25 @@ mod tests {
         let plain = lines(&labels(), &[curve("a"), curve("b")]).unwrap();
         // The second line, and its sample in the legend.
         assert_eq!(plain.matches("stroke-dasharray=\"7 3\"").count(), 2, "{plain}");
-        let marks = Marks { warm_up: 2.0, events: vec![4.0, 5.0, 99.0] };
-        let marked = lines(&Labels { marks, ..labels() }, &[curve("a"), curve("b")]).unwrap();
-        assert_eq!(marked.matches("<polyline").count(), plain.matches("<polyline").count() + 3);
+        let event = |at: u32| Event { at: at.into(), what: format!("event {at}") };
+        let marked = |marks: Marks| {
+            let text = lines(&Labels { marks: Some(marks), ..labels() }, &[curve("a"), curve("b")]).unwrap();
+            let count = |part: &str| text.matches(part).count();
+            (count("stroke-dasharray=\"4 3\""), count(">\nwarm-up\n"), count(">\nevent "), count("<rect"))
+        };
+        let few = Marks { warm_up: 2.0, events: [4, 5, 99].map(event).to_vec() };
+        let (lines, warm_up, names, areas) = marked(few);
+        assert_eq!((lines, warm_up, names), (2, 1, 2));
+        let many = Marks { warm_up: 0.0, events: (0..30).map(|_| event(3)).collect() };
+        assert_eq!(marked(many), (30, 0, 0, areas - 1));
+    }
+
+    #[test]
+    fn a_long_line_with_gaps_has_circles_only_at_points_without_neighbours() {
+        let value = |x: u32| if [30, 50, 52].contains(&x) { f64::NAN } else { 1.0 };
+        let points = (0..60).map(|x| (x.into(), value(x), 0.0)).collect();
+        let text = lines(&labels(), &[Curve { points, ..Curve::default() }]).unwrap();
+        assert_eq!(text.matches("<circle").count(), 1);
     }
 
     #[test]
@@ -363,6 +437,9 @@ mod tests {
         assert_eq!(span([1.0, 4.0].into_iter(), true), 0.0..4.32);
         assert_eq!(span([2.0].into_iter(), false), 1.0..3.0);
         assert_eq!(span([0.0].into_iter(), true), 0.0..0.5);
+        assert_eq!(span([0.0].into_iter(), false), 0.0..0.5);
+        assert_eq!(span([-1.0, 4.0].into_iter(), false), -1.0..4.0);
+        assert_eq!(span([100.0, 100.01].into_iter(), false), 99.49995..100.51005);
         assert_eq!(span(std::iter::empty(), true), 0.0..1.08);
     }
 }

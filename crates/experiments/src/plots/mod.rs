@@ -1,7 +1,7 @@
 //! Charts of runs, as SVG.
 //!
-//! - Over time: a chart for each quantity, of the first seed of each variant. Vertical lines mark the end of the warm-up and
-//!   the events.
+//! - Over time: a chart for each quantity, of the first seed of each variant. The warm-up is grey, and dashed lines mark
+//!   events.
 //! - Distributions over all seeds, with a line for each variant.
 //! - Metrics over all seeds, with 95 % intervals: lines over the setting with the most numeric values, or else bars.
 
@@ -62,8 +62,8 @@ impl Album {
         self.runs.push(run.clone());
     }
 
-    /// Draws everything.
-    pub fn draw(&self) -> Vec<Drawing> {
+    /// Draws everything, with these metrics over all runs. Without patterns, those are the goodputs of the flows.
+    pub fn draw(&self, patterns: &[String]) -> Vec<Drawing> {
         let Some(scenario) = self.runs.first().map(|run| run.scenario.clone()) else { return Vec::new() };
         let mut drawings = Vec::new();
         let several = self.courses.len() > 1;
@@ -73,8 +73,11 @@ impl Album {
             let which = self.which(variant, *seed);
             for (quantity, curves) in over_time(course) {
                 let (title, unit) = quantity.title_and_unit();
-                let title = format!("{whose}: {title}, {which}");
-                let marks = Marks { warm_up: course.warm_up, events: course.events.clone() };
+                // A chart with one line has no legend.
+                let of =
+                    if let [curve] = &curves[..] { format!(" of {}", curve.name) } else { String::new() };
+                let title = format!("{whose}: {title}{of}, {which}");
+                let marks = Some(Marks { warm_up: course.warm_up, events: course.events.clone() });
                 let labels = Labels { title, x: "time, s".into(), y: unit.into(), marks };
                 drawings.push(Drawing {
                     scenario: scenario.clone(),
@@ -84,8 +87,10 @@ impl Album {
             }
         }
         drawings.extend(draw_distributions(&scenario, &self.distributions));
-        if self.runs.len() > 1 {
-            drawings.extend(draw_metric(&self.runs, USUAL));
+        if self.runs.len() > 1 || !patterns.is_empty() {
+            let usual = [USUAL.to_owned()];
+            let patterns = if patterns.is_empty() { &usual } else { patterns };
+            drawings.extend(patterns.iter().flat_map(|pattern| draw_metric(&self.runs, pattern)));
         }
         drawings
     }
@@ -103,11 +108,12 @@ impl Album {
 pub fn draw_distributions(scenario: &str, distributions: &Distributions) -> Vec<Drawing> {
     let draw = |(of, variants): (&String, &Vec<(String, Vec<f64>)>)| {
         let all = || variants.iter().flat_map(|(_, values)| values.iter().copied());
+        let counted = counted(variants.iter().map(|(_, values)| values.len()), "value");
         let ends = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
         let some = variants.iter().filter(|(_, values)| !values.is_empty());
         let curves: Vec<Curve> = some.map(|(name, values)| cumulative(name, values, ends)).collect();
         let labels = Labels {
-            title: format!("{scenario}: {of}"),
+            title: format!("{scenario}: {of}, {counted}"),
             x: of.clone(),
             y: "share with at most this".into(),
             ..Labels::default()
@@ -187,15 +193,18 @@ pub fn draw_metric(runs: &[RunRecord], pattern: &str) -> Vec<Drawing> {
 
 /// How many seeds each variant ran with.
 fn seeds_of(runs: &[&RunRecord]) -> String {
-    let counts: Vec<usize> = names_of(runs, RunRecord::variant)
-        .iter()
-        .map(|variant| runs.iter().filter(|run| run.variant() == *variant).count())
-        .collect();
-    match (counts.iter().min(), counts.iter().max()) {
-        (Some(1), Some(1)) => "1 seed".to_owned(),
-        (Some(least), Some(most)) if least == most => format!("{most} seeds"),
-        (Some(least), Some(most)) => format!("{least} to {most} seeds"),
-        _ => "no seeds".to_owned(),
+    let variants = names_of(runs, RunRecord::variant);
+    let count = |variant: &String| runs.iter().filter(|run| run.variant() == *variant).count();
+    counted(variants.iter().map(count), "seed")
+}
+
+/// The counts of several lines: `1 seed`, `3 seeds`, `2 to 4 seeds`.
+fn counted(counts: impl Iterator<Item = usize> + Clone, what: &str) -> String {
+    match (counts.clone().min(), counts.max()) {
+        (Some(1), Some(1)) => format!("1 {what}"),
+        (Some(least), Some(most)) if least == most => format!("{most} {what}s"),
+        (Some(least), Some(most)) => format!("{least} to {most} {what}s"),
+        _ => format!("no {what}s"),
     }
 }
 
@@ -252,6 +261,27 @@ mod tests {
     use super::*;
     use crate::scenario::{Extras, Scenario, variants};
 
+    #[test]
+    fn zz_draw() {
+        let Ok(args) = std::env::var("DRAW") else { return };
+        let args: Vec<String> = args.split('|').map(str::to_owned).collect();
+        let text = std::fs::read_to_string(&args[0]).unwrap();
+        let base = Scenario::parse(&text, &args[0]).unwrap();
+        let mut album = Album::default();
+        let set: Vec<crate::scenario::Setting> = args[2..].iter().map(|a| a.parse().unwrap()).collect();
+        for variant in variants(&base, &set).unwrap() {
+            for seed in 1..if set.is_empty() { 2 } else { 4 } {
+                let (report, course) =
+                    variant.scenario.run_with(seed, Extras { course: true, ..Extras::default() }).unwrap();
+                album.add(&RunRecord::new(report, 0, &variant.set), course);
+            }
+        }
+        std::fs::create_dir_all(&args[1]).unwrap();
+        for d in album.draw(&[]) {
+            std::fs::write(format!("{}/{}.svg", args[1], d.what.replace('/', "-")), d.svg.unwrap()).unwrap();
+        }
+    }
+
     fn album() -> Album {
         let text =
             include_str!("test.toml").replace("paths = [\"a\", \"b\"]", "paths = [\"a\", \"b\"]\ncount = 3");
@@ -269,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_album_has_charts_over_time_distributions_and_metrics_over_what_was_set() {
-        let mut drawings = album().draw();
+        let mut drawings = album().draw(&[]);
         drawings.sort_by(|a, b| a.what.cmp(&b.what));
         let names: Vec<&str> = drawings.iter().map(|drawing| drawing.what.as_str()).collect();
         let wanted = [
@@ -289,8 +319,13 @@ mod tests {
             // Charts of one seed name it.
             let is_of_one = !(what.contains("cdf") || what.contains("flow"));
             assert_eq!(text.contains(", seed 1 (the first of 2)"), is_of_one, "{what}");
+            // Others count their seeds or values: three flows with two seeds each.
+            assert_eq!(text.contains("6 values") || text.contains("2 seeds"), !is_of_one, "{what}");
             assert_eq!(scenario, "test");
         }
+        let drawings = album().draw(&["jain".to_owned()]);
+        assert_eq!(drawings.last().unwrap().what, "jain");
+        assert!(drawings.iter().all(|drawing| drawing.what != USUAL));
     }
 
     #[test]

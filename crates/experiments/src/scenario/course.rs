@@ -1,14 +1,15 @@
 //! A run over time: rates, windows, round-trip times and queues, and their distributions.
 //!
 //! Recorded on request, for plots: from time zero, warm-up included, with at most [`MAX_POINTS`] points a line. A group of
-//! several flows has one line, their mean; generated links have none. A path that is not active has no window and no
-//! round-trip time: the last ones would be stale.
+//! several flows has one line, their mean; generated links have none. A path that is not active has no window. A path
+//! without recent arrivals has no round-trip time: the last one would be stale.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use anabranch_engine::{PathInfo, PathState};
-use anabranch_sim::network::Network;
-use anabranch_wire::Time;
+use anabranch_sim::network::{LinkChange, Network};
+use anabranch_wire::{Span, Time};
 
 use super::build::Built;
 
@@ -51,7 +52,7 @@ impl Quantity {
 pub struct Line {
     /// The quantity.
     pub quantity: Quantity,
-    /// The flow, path or link: `M`, `M path 2`, `C1`.
+    /// The flow, path or link: `M`, `M path 2`, `C1`. A flow with one path is named without it.
     pub of: String,
     /// A value for each time of the course; NaN if there was none.
     pub values: Vec<f64>,
@@ -66,13 +67,22 @@ pub struct Distribution {
     pub values: Vec<f64>,
 }
 
+/// Changes of links at one time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The time in seconds.
+    pub at: f64,
+    /// The change: `wifi down`, `3 links rate, delay`.
+    pub what: String,
+}
+
 /// A run over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Course {
     /// When measuring began, in seconds.
     pub warm_up: f64,
-    /// When links changed, in seconds.
-    pub events: Vec<f64>,
+    /// When links changed, in order.
+    pub events: Vec<Event>,
     /// The ends of the intervals over which rates are averaged, in seconds.
     pub times: Vec<f64>,
     /// Lines in order of their quantity.
@@ -86,7 +96,7 @@ enum Probe {
     Flows(Range<usize>),
     Path { flow: usize, path: usize },
     Window { flow: usize, path: usize },
-    Rtt { flow: usize, path: usize },
+    Rtt { flow: usize, path: usize, arrival: Time },
     Files(usize),
     Queue(usize),
     Link(usize),
@@ -107,14 +117,7 @@ impl Recorder {
             let name = &group.name;
             found.push((Quantity::Goodput, name.clone(), Probe::Flows(first..first + group.count)));
             if group.count == 1 {
-                // Of several routes below a session, the session sees one path.
-                for path in 0..built.plan.flows[first].sees_paths() {
-                    let of = format!("{name} path {}", path + 1);
-                    let flow = first;
-                    found.push((Quantity::PathGoodput, of.clone(), Probe::Path { flow, path }));
-                    found.push((Quantity::Window, of.clone(), Probe::Window { flow, path }));
-                    found.push((Quantity::Rtt, of, Probe::Rtt { flow, path }));
-                }
+                found.extend(paths_of(built, first, name));
             }
             first += group.count;
         }
@@ -129,12 +132,8 @@ impl Recorder {
             }
         }
         found.sort_by_key(|(quantity, ..)| *quantity);
-        let mut events: Vec<f64> =
-            built.plan.script.iter().map(|change| change.at.since(Time::ZERO).as_secs_f64()).collect();
-        events.sort_by(f64::total_cmp);
-        events.dedup();
         let warm_up = built.warm_up.since(Time::ZERO).as_secs_f64();
-        let course = Course { warm_up, events, ..Course::default() };
+        let course = Course { warm_up, events: events(built), ..Course::default() };
         let mut recorder = Self { course, probes: Vec::new(), last: Time::ZERO };
         for (quantity, of, probe) in found {
             recorder.course.lines.push(Line { quantity, of, values: Vec::new() });
@@ -170,9 +169,20 @@ impl Recorder {
                     let info = active_path(network, *flow, *path);
                     info.map_or(f64::NAN, |info| info.window as f64 / f64::from(info.mtu))
                 }
-                Probe::Rtt { flow, path } => {
+                Probe::Rtt { flow, path, arrival } => {
                     let info = active_path(network, *flow, *path);
-                    info.filter(|info| !info.rtt.is_zero()).map_or(f64::NAN, |info| info.rtt.as_millis_f64())
+                    let of_it = |info: &&PathInfo| info.route.socket as usize == *path;
+                    let arrived = network
+                        .paths(*flow, true)
+                        .iter()
+                        .filter(of_it)
+                        .map(|info| info.stats.packets_received)
+                        .sum();
+                    if std::mem::replace(before, arrived) != arrived {
+                        *arrival = now;
+                    }
+                    let is_recent = |rtt: Span| !rtt.is_zero() && now.since(*arrival) <= rtt * 2;
+                    info.filter(|info| is_recent(info.rtt)).map_or(f64::NAN, |info| info.rtt.as_millis_f64())
                 }
                 Probe::Files(source) => per_second(network.arrivals(*source).bytes) * 8e-6,
                 Probe::Queue(link) => network.backlog(*link) as f64,
@@ -189,6 +199,47 @@ impl Recorder {
         self.course.distributions = distributions;
         self.course
     }
+}
+
+/// The lines of a flow's paths. Of several routes below a session, the session sees one path, which is the flow.
+fn paths_of(built: &Built, flow: usize, name: &str) -> Vec<(Quantity, String, Probe)> {
+    let plan = &built.plan.flows[flow];
+    let mut found = Vec::new();
+    for path in 0..plan.sees_paths() {
+        let of = if plan.sees_paths() == 1 { name.to_owned() } else { format!("{name} path {}", path + 1) };
+        if plan.sees_paths() > 1 {
+            found.push((Quantity::PathGoodput, of.clone(), Probe::Path { flow, path }));
+        }
+        found.push((Quantity::Window, of.clone(), Probe::Window { flow, path }));
+        found.push((Quantity::Rtt, of, Probe::Rtt { flow, path, arrival: Time::ZERO }));
+    }
+    found
+}
+
+/// The changes of links, in order of their times.
+fn events(built: &Built) -> Vec<Event> {
+    let mut times: BTreeMap<Time, (BTreeSet<&str>, BTreeSet<&str>)> = BTreeMap::new();
+    for change in &built.plan.script {
+        let (links, kinds) = times.entry(change.at).or_default();
+        // A cable has two links, one for each direction.
+        links.insert(&built.cables[change.link as usize / 2].name);
+        kinds.insert(match change.what {
+            LinkChange::Down(true) => "down",
+            LinkChange::Down(false) => "up",
+            LinkChange::Rate(_) => "rate",
+            LinkChange::Delay(_) => "delay",
+            LinkChange::Loss(_) => "loss",
+        });
+    }
+    let event = |(at, (links, kinds)): (Time, (BTreeSet<&str>, BTreeSet<&str>))| {
+        let whose = match links.first() {
+            Some(link) if links.len() == 1 => (*link).to_owned(),
+            _ => format!("{} links", links.len()),
+        };
+        let what = format!("{whose} {}", kinds.into_iter().collect::<Vec<_>>().join(", "));
+        Event { at: at.since(Time::ZERO).as_secs_f64(), what }
+    };
+    times.into_iter().map(event).collect()
 }
 
 /// A path of a flow's client, if it is active.

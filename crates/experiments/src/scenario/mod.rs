@@ -25,7 +25,7 @@ mod units;
 
 pub use build::{Built, CableName, Group, MAX_FLOWS, MAX_PATHS};
 pub use builtin::BUILTIN;
-pub use course::{Course, Distribution, Line, MAX_POINTS, Quantity};
+pub use course::{Course, Distribution, Event, Line, MAX_POINTS, Quantity};
 pub use error::ScenarioError;
 pub use extras::Extras;
 pub use measure::Metrics;
@@ -33,6 +33,8 @@ pub use report::{Outcome, Report, Spread, Summary};
 pub use schema::schema;
 pub use sweep::{Setting, Variant, variants};
 pub use traces::{MAX_TRACE_FILE, Traces};
+
+use std::collections::BTreeSet;
 
 pub use anabranch_sim::network::{Captured, PathMetrics};
 use anabranch_wire::Time;
@@ -107,6 +109,14 @@ impl Scenario {
     /// When the network of this seed has a mistake.
     pub fn build(&self, seed: u64) -> Result<Built, ScenarioError> {
         build::build(self.source(), seed).map_err(|error| error.of(&self.origin))
+    }
+
+    /// The names of all metrics that a run with the file's seed can have.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn metric_names(&self) -> Result<BTreeSet<String>, ScenarioError> {
+        self.build(self.seed()).map(measure::names)
     }
 
     /// The network with a few flows of each traffic pattern.

@@ -51,6 +51,9 @@ pub struct RunArgs {
     /// Write every packet of a single run to this file, as pcapng or, with the extension .sqlog, as qlog
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub trace: Option<PathBuf>,
+    /// Print and draw only these metrics, as a Markdown table; `*` stands for any part between dots
+    #[arg(long = "metric", value_name = "NAME", conflicts_with_all = ["json", "csv"], help_heading = OUTPUT)]
+    pub metrics: Vec<String>,
     /// How results are written
     #[command(flatten)]
     pub format: FormatArgs,
@@ -70,6 +73,10 @@ impl RunArgs {
         if self.time_limit.is_some() {
             return Err(Failure::usage(format!("`sim run {name}` has no --time-limit"))
                 .hint("its runs are short: `--cells` limits how many there are"));
+        }
+        if !self.metrics.is_empty() {
+            return Err(Failure::usage(format!("`sim run {name}` has no --metric"))
+                .hint("it prints a table of its own; --json and --csv have all figures"));
         }
         if self.trace.is_none() {
             return Ok(());

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
+use anabranch_experiments::results::RunRecord;
 use anabranch_experiments::results::merge::{Conflict, Found, merge};
-use anabranch_experiments::results::{RunRecord, columns};
 use serde::Deserialize;
 
 use super::args::{MAX_RUNS, MergeArgs};
 use super::load::text_in;
 use super::named::NAMED;
-use super::output::{Bounds, Writer};
+use super::output::Writer;
 use crate::context::Context;
 use crate::errors::{Failure, printable};
 use crate::ui::out;
@@ -19,13 +19,7 @@ use crate::ui::out;
 /// Reads all parts and writes the results as one sweep would have.
 pub(super) fn run(args: &MergeArgs, context: &Context) -> Result<(), Failure> {
     let runs = read(&args.files, context)?;
-    if !args.metrics.is_empty() {
-        out::print(&columns(&runs, &args.metrics).map_err(|pattern| {
-            no_metric(&pattern).hint("without --metric all are printed, with their names")
-        })?)?;
-        return Bounds::of(&runs).outcome();
-    }
-    let mut writer = Writer::new(args.format.format(), "");
+    let mut writer = Writer::new(args.format.format(), "").of_metrics(&args.metrics);
     runs.into_iter().try_for_each(|run| writer.add(run))?;
     writer.finish()
 }
@@ -37,11 +31,6 @@ pub(super) fn read(files: &[PathBuf], context: &Context) -> Result<Vec<RunRecord
         out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(warning)));
     }
     Ok(runs)
-}
-
-/// The failure for a pattern that names no metric.
-pub(super) fn no_metric(pattern: &str) -> Failure {
-    Failure::usage(format!("no run has a metric \"{pattern}\""))
 }
 
 /// The runs of all parts, and warnings.

@@ -24,7 +24,8 @@ mod usage;
 use std::sync::Arc;
 
 use anabranch_experiments::plots::Album;
-use anabranch_experiments::scenario::{self, BUILTIN, Scenario, Setting, variants};
+use anabranch_experiments::results::{COSTS, matches};
+use anabranch_experiments::scenario::{self, BUILTIN, Scenario, Setting, Variant, variants};
 use clap::{Args, Subcommand};
 
 use crate::context::Context;
@@ -37,6 +38,7 @@ use folder::Folder;
 use jobs::{Crew, Job, Traced, Wanted, run_jobs};
 use load::{load, mistake, wrong_setting};
 use named::{FAILURES, FAIRNESS, GRID, LOSSES, NAMED, OVERLAY, TUNNELS, is_named};
+use output::no_metric;
 use stop::{stop_on_interrupt, unless_stopped};
 
 const EXAMPLES: &str = "\
@@ -50,6 +52,7 @@ Examples:
   anabranch sim sweep mine.toml --set 'flow.M.rule=lia,olia' --seeds 1..20 --shard 1/4 --json > part1
   anabranch sim merge part1 part2 part3 part4
   anabranch sim merge part1 --metric 'flow.*.pkt_s'        a Markdown table of variants
+  anabranch sim run mine.toml --metric 'flow.*.pkt_s'      only these metrics
   anabranch sim run nsdi11-fig17 --plot drawings           rates, windows, queues over time, as SVG
   anabranch sim plot part1 part2 --metric jain             bars with error bars over seeds
   anabranch sim compare sockets                            the simulator against real sockets
@@ -179,6 +182,7 @@ fn run_all(
     if variants.len().saturating_mul(seeds.0.len()) > MAX_RUNS {
         return Err(Failure::usage(format!("more than {MAX_RUNS} runs")).hint("take fewer seeds or values"));
     }
+    check_metrics(&args.metrics, &variants)?;
     let mut jobs = Vec::new();
     for variant in variants {
         let variant = Arc::new(variant);
@@ -212,7 +216,7 @@ fn run_all(
     let trace = args.trace.as_deref().map(|path| Traced::to(path, &crew.stop));
     let time_limit = args.time_limit.map(std::time::Duration::from_secs);
     let wanted = Wanted { course: args.plot.is_some(), trace: trace.clone(), time_limit };
-    let mut writer = output::Writer::new(args.format.format(), base.about());
+    let mut writer = output::Writer::new(args.format.format(), base.about()).of_metrics(&args.metrics);
     let mut album = folder.as_ref().map(|_| Album::default());
     let all = jobs.len();
     let done = run_jobs(jobs, &crew, wanted, &mut |done| {
@@ -227,13 +231,30 @@ fn run_all(
     traced?;
     let outcome = writer.finish();
     if let (Some(album), Some(folder)) = (album, &mut folder) {
-        folder.save_all(album.draw())?;
+        folder.save_all(album.draw(&args.metrics))?;
     }
     unless_stopped(done, all).map_err(|failure| match args.trace {
         Some(_) => failure.hint("the trace has all packets until then"),
         None => failure,
     })?;
     outcome
+}
+
+/// Checks that each pattern names a metric of some variant, before anything runs.
+fn check_metrics(patterns: &[String], variants: &[Variant]) -> Result<(), Failure> {
+    let mut left: Vec<&String> = patterns.iter().collect();
+    left.retain(|pattern| !COSTS.iter().any(|name| matches(pattern, name)));
+    for variant in variants {
+        if left.is_empty() {
+            return Ok(());
+        }
+        let names = variant.scenario.metric_names().map_err(|error| mistake(&error))?;
+        left.retain(|pattern| !names.iter().any(|name| matches(pattern, name)));
+    }
+    let unknown = |pattern: &&String| {
+        Err(no_metric(pattern).hint("without --metric all are printed, with their names"))
+    };
+    left.first().map_or(Ok(()), unknown)
 }
 
 /// The warning for an empty shard. It is not an error: the size of a cluster's job array may be fixed.
@@ -358,6 +379,19 @@ mod tests {
         });
         let done = done.unwrap();
         assert!((1..100).contains(&done) && seeds.len() == done && seeds.is_sorted(), "{done} {seeds:?}");
+    }
+
+    #[test]
+    fn a_metric_that_no_variant_has_is_refused_before_anything_runs() {
+        let base = Scenario::parse(include_str!("test.toml"), "test").unwrap();
+        let variants = variants(&base, &["transport.rule=mptcp,reno".parse().unwrap()]).unwrap();
+        let check = |patterns: &[&str]| {
+            let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
+            check_metrics(&patterns, &variants).map_err(|failure| (failure.kind, failure.message))
+        };
+        assert_eq!(check(&["flow.*.goodput_mbit_s", "run.cpu_s", "jain"]), Ok(()));
+        let message = "no run has a metric \"flow.M.goodput\"".to_owned();
+        assert_eq!(check(&["jain", "flow.M.goodput"]), Err((Kind::Usage, message)));
     }
 
     #[test]

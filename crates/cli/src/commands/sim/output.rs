@@ -1,6 +1,6 @@
 //! Writes results as a table, as JSON (an object a line and run) or as CSV (a line a run).
 
-use anabranch_experiments::results::{RunRecord, csv, number, table};
+use anabranch_experiments::results::{RunRecord, columns, csv, number, table};
 
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
@@ -20,16 +20,15 @@ pub(super) struct Bounds {
     all: usize,
 }
 
+/// The failure for a pattern that names no metric.
+pub(super) fn no_metric(pattern: &str) -> Failure {
+    Failure::usage(format!("no run has a metric \"{pattern}\""))
+}
+
 /// How many violated bounds are listed.
 const LISTED: usize = 20;
 
 impl Bounds {
-    pub(super) fn of(runs: &[RunRecord]) -> Self {
-        let mut bounds = Self::default();
-        runs.iter().for_each(|run| bounds.add(run));
-        bounds
-    }
-
     fn add(&mut self, run: &RunRecord) {
         self.all += run.expect.len();
         for bound in run.expect.iter().filter(|bound| !bound.ok) {
@@ -55,13 +54,21 @@ pub(super) struct Writer {
     format: Format,
     /// The description above a table.
     about: String,
+    /// The metrics of the table; all when empty.
+    metrics: Vec<String>,
     runs: Vec<RunRecord>,
     bounds: Bounds,
 }
 
 impl Writer {
     pub(super) fn new(format: Format, about: &str) -> Self {
-        Self { format, about: about.to_owned(), runs: Vec::new(), bounds: Bounds::default() }
+        let (metrics, runs, bounds) = (Vec::new(), Vec::new(), Bounds::default());
+        Self { format, about: about.to_owned(), metrics, runs, bounds }
+    }
+
+    /// The same with a Markdown table of only these metrics, unless there are none.
+    pub(super) fn of_metrics(self, metrics: &[String]) -> Self {
+        Self { metrics: metrics.to_owned(), ..self }
     }
 
     /// Writes JSON at once, so that complete runs are there if the command is stopped.
@@ -77,7 +84,10 @@ impl Writer {
     /// Writes tables, which need all runs.
     pub(super) fn finish(self) -> Result<(), Failure> {
         match self.format {
-            Format::Table => out::print(&table(&self.about, &self.runs))?,
+            Format::Table if self.metrics.is_empty() => out::print(&table(&self.about, &self.runs))?,
+            Format::Table => out::print(&columns(&self.runs, &self.metrics).map_err(|pattern| {
+                no_metric(&pattern).hint("without --metric all are printed, with their names")
+            })?)?,
             Format::Csv => out::print(&csv(&self.runs))?,
             Format::Json => {}
         }
@@ -102,6 +112,13 @@ mod tests {
             metrics: Metrics::from([("jain".into(), value)]),
             expect: vec![],
         }
+    }
+
+    /// The outcome of all bounds of these runs.
+    fn outcome(runs: &[RunRecord]) -> Result<(), Failure> {
+        let mut bounds = Bounds::default();
+        runs.iter().for_each(|run| bounds.add(run));
+        bounds.outcome()
     }
 
     #[test]
@@ -137,13 +154,13 @@ mod tests {
             expect: vec![Outcome { ok: true, ..broken(3, 1.0).expect.remove(0) }],
             ..run(3, 1.0)
         };
-        let failure = Bounds::of(&[broken(2, 0.5), kept.clone()]).outcome().unwrap_err();
+        let failure = outcome(&[broken(2, 0.5), kept.clone()]).unwrap_err();
         assert_eq!(failure.message, "1 of 2 expectations were not met");
         assert_eq!(failure.details, ["x a.b=1, 2, seed 2: jain is 0.5000, not ≥ 0.9"]);
-        assert_eq!(Bounds::of(&[kept]).outcome(), Ok(()));
+        assert_eq!(outcome(&[kept]), Ok(()));
         let many: Vec<RunRecord> = (0..25).map(|seed| broken(seed, 0.5)).collect();
-        let details = Bounds::of(&many).outcome().unwrap_err().details;
+        let details = outcome(&many).unwrap_err().details;
         assert_eq!((details.len(), details[20].as_str()), (21, "and 5 more"));
-        assert_eq!(Bounds::of(&many[..20]).outcome().unwrap_err().details.len(), 20);
+        assert_eq!(outcome(&many[..20]).unwrap_err().details.len(), 20);
     }
 }

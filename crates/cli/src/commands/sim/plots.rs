@@ -5,6 +5,7 @@ use anabranch_experiments::plots::draw_metric;
 use super::args::PlotArgs;
 use super::folder::Folder;
 use super::merge;
+use super::output::no_metric;
 use crate::context::Context;
 use crate::errors::Failure;
 
@@ -18,7 +19,7 @@ pub(super) fn run(args: &PlotArgs, context: &Context) -> Result<(), Failure> {
         }
         let drawings = draw_metric(&runs, pattern);
         if drawings.is_empty() {
-            return Err(merge::no_metric(pattern).hint("`anabranch sim merge FILE…` prints the names of all"));
+            return Err(no_metric(pattern).hint("`anabranch sim merge FILE…` prints the names of all"));
         }
         folder.save_all(drawings)?;
     }

@@ -63,7 +63,7 @@ impl Trace {
         }
         let end = if at_server { "server" } else { "client" };
         let flow = flow_name(&self.names, packet);
-        let number = self.file.interface(format!("{flow} path {} {end}", packet.path + 1), KEPT as u32);
+        let number = self.file.interface(format!("{flow} path {} {end}", packet.path + 1));
         self.interfaces.insert(key, number);
         number
     }
@@ -126,11 +126,13 @@ fn told<P: Payload>(message: &Message<P>) -> String {
 mod tests {
     use std::fs::File;
 
+    use pcap_file::DataLink;
     use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
     use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;
+    use crate::capture::file::COOKED;
     use crate::capture::headers::internet_checksum;
     use anabranch_experiments::scenario::{Extras, Scenario};
 
@@ -149,6 +151,7 @@ mod tests {
         while let Some(block) = reader.next_block() {
             match block.unwrap() {
                 Block::InterfaceDescription(block) => {
+                    assert_eq!((block.linktype, block.snaplen), (DataLink::LINUX_SLL, 0));
                     let name = block.options.iter().find_map(|option| match option {
                         InterfaceDescriptionOption::IfName(name) => Some(name.to_string()),
                         _ => None,
@@ -156,8 +159,9 @@ mod tests {
                     interfaces.push(name.unwrap());
                 }
                 Block::EnhancedPacket(packet) => {
-                    assert_eq!((packet.data.len(), internet_checksum(&packet.data[..20])), (KEPT, 0));
-                    assert!(Header::decode(&packet.data[HEADERS..]).is_ok() && packet.timestamp >= last);
+                    let ip = &packet.data[COOKED..];
+                    assert_eq!((ip.len(), internet_checksum(&ip[..20])), (KEPT, 0));
+                    assert!(Header::decode(&ip[HEADERS..]).is_ok() && packet.timestamp >= last);
                     last = packet.timestamp;
                     let outbound = packet.options.contains(&EnhancedPacketOption::Flags(2));
                     *(if outbound { &mut sent } else { &mut received }) += 1;

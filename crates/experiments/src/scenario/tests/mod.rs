@@ -1,6 +1,7 @@
 //! Tests of whole scenarios.
 
 mod bottlenecks;
+mod course;
 mod documented;
 mod errors;
 mod traces;
