@@ -30,7 +30,12 @@ fn a_captured_transfer_is_sealed_until_its_keys_are_used() {
     assert_eq!(sealed.lines().count(), opened.lines().count());
     assert!(sealed.lines().count() > 1_400 && sealed.contains(" sealed, "), "{sealed}");
     assert!(!sealed.contains("STREAM") && sealed.contains(", Init\n") && sealed.contains(", InitAck\n"));
-    assert!(opened.contains("STREAM 0 ") && opened.contains("ACK path 0 ") && !opened.contains(" sealed, "));
+    assert!(
+        opened.contains("STREAM 0 ")
+            && opened.contains("ACK path 0 ")
+            && !opened.contains(" sealed, ")
+            && !opened.contains('{')
+    );
 
     let written = told(&[&capture, "--keys", &keys, "--qlog", &scratch.text("bad.sqlog")]);
     let all = records(&scratch);
@@ -54,6 +59,27 @@ fn a_captured_transfer_is_sealed_until_its_keys_are_used() {
         .map(|frame| frame["length"].as_u64().unwrap())
         .sum();
     assert!(came > 2_000_000 && !frames("transport:packet_sent", "ack").is_empty(), "{came}");
+}
+
+#[test]
+fn tcpdump_reads_captures_with_several_interfaces() {
+    if std::process::Command::new("tcpdump").arg("--version").output().is_err() {
+        return common::skip("tcpdump_reads_captures", "there is no tcpdump");
+    }
+    let scratch = Scratch::new();
+    let (scenario, trace) = (scratch.text("run.toml"), scratch.text("run.pcapng"));
+    let link = |name: &str| format!("[[link]]\nname = \"{name}\"\nrate = \"1 Mbit/s\"\ndelay = \"5 ms\"\n");
+    let flow = "[[flow]]\nname = \"f\"\npaths = [\"a\", \"b\"]\n";
+    std::fs::write(&scenario, format!("duration = \"1 s\"\n{}{}{flow}", link("a"), link("b"))).unwrap();
+    let run = program(&["sim", "run", &scenario, "--trace", &trace]).output().unwrap();
+    assert!(run.status.success(), "{}", errors(&run));
+    let read = std::process::Command::new("tcpdump").args(["-n", "-r", &trace]).output().unwrap();
+    let text = String::from_utf8_lossy(&read.stdout).into_owned();
+    assert!(read.status.success(), "{}", errors(&read));
+    for path in 0..2 {
+        let packet = format!("IP 10.0.0.{path}.1000 > 10.128.0.{path}.443: UDP");
+        assert!(text.matches(&packet).count() > 100, "too few of {packet}");
+    }
 }
 
 /// The qlog files of a folder, by name.

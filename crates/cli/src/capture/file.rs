@@ -1,4 +1,7 @@
-//! Writes pcapng files for Wireshark and similar tools: interfaces, and packets starting at their IP headers.
+//! Writes pcapng files for Wireshark and similar tools: interfaces, and packets with their IP headers.
+//!
+//! All interfaces have one link type, Linux's "cooked" header: libpcap, and so `tcpdump -r`, refuses a second interface with
+//! plain IP packets.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -17,6 +20,9 @@ use crate::errors::Failure;
 
 /// Size of the write buffer. Only whole blocks are written, so the file is readable at any time.
 const KEPT: usize = 64 << 10;
+
+/// Bytes before the IP header: direction, kind of device, no address, and protocol (LINKTYPE_LINUX_SLL).
+pub const COOKED: usize = 16;
 
 /// A writer of a pcapng file. After the first error it writes nothing more; [`PacketFile::finish`] returns that error.
 pub struct PacketFile {
@@ -56,11 +62,12 @@ impl PacketFile {
         Ok(Self { path: path.to_owned(), file, writer, interfaces: 0, error: None })
     }
 
-    /// Adds an interface and returns its number. Its packets are cut to `kept` bytes (0 for no limit).
-    pub fn interface(&mut self, name: String, kept: u32) -> u32 {
+    /// Adds an interface and returns its number.
+    pub fn interface(&mut self, name: String) -> u32 {
         let block = InterfaceDescriptionBlock {
-            linktype: DataLink::RAW,
-            snaplen: kept,
+            linktype: DataLink::LINUX_SLL,
+            // Packets may have any length: libpcap wants the same limit at all interfaces.
+            snaplen: 0,
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Owned(name)),
                 // Timestamps are in nanoseconds.
@@ -75,13 +82,14 @@ impl PacketFile {
     /// Adds a packet.
     pub fn packet(&mut self, packet: Packet<'_>) {
         let direction = if packet.sent { 2 } else { 1 };
+        let data = [&cooked(&packet)[..], packet.data].concat();
         let mut options = vec![EnhancedPacketOption::Flags(direction)];
         options.extend(packet.comment.map(|text| EnhancedPacketOption::Comment(Cow::Owned(text))));
         let block = EnhancedPacketBlock {
             interface_id: packet.interface,
             timestamp: packet.at,
-            original_len: packet.whole as u32,
-            data: Cow::Borrowed(packet.data),
+            original_len: (COOKED + packet.whole) as u32,
+            data: Cow::Owned(data),
             options,
         };
         self.write(block);
@@ -118,6 +126,19 @@ impl PacketFile {
         self.flush();
         self.error.take().map_or(Ok(()), |error| Err(fault(&self.path, error)))
     }
+}
+
+/// The header before a packet.
+fn cooked(packet: &Packet<'_>) -> [u8; COOKED] {
+    /// A device without addresses (`ARPHRD_NONE`).
+    const DEVICE: [u8; 2] = 0xfffe_u16.to_be_bytes();
+    let is_ipv6 = packet.data.first().is_some_and(|byte| byte >> 4 == 6);
+    let protocol: u16 = if is_ipv6 { 0x86dd } else { 0x0800 };
+    let mut header = [0; COOKED];
+    header[1] = if packet.sent { 4 } else { 0 };
+    header[2..4].copy_from_slice(&DEVICE);
+    header[14..].copy_from_slice(&protocol.to_be_bytes());
+    header
 }
 
 fn fault(path: &Path, error: PcapError) -> Failure {

@@ -117,7 +117,7 @@ impl Tap for Recorder {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let Written { packets, interfaces, flushed } = &mut *written;
         let interface =
-            *interfaces.entry(seen.local).or_insert_with(|| packets.interface(seen.local.to_string(), 0));
+            *interfaces.entry(seen.local).or_insert_with(|| packets.interface(seen.local.to_string()));
         let (from, to) = if seen.sent { (seen.local, seen.remote) } else { (seen.remote, seen.local) };
         for datagram in seen.contents.chunks(seen.stride.max(1)) {
             let mut data = headers(from, to, seen.ecn, datagram.len());

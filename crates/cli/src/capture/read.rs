@@ -15,6 +15,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
 
+use super::file::COOKED;
 use super::told;
 
 /// An Anabranch datagram in a capture.
@@ -60,7 +61,7 @@ impl Found {
     pub fn line(&self) -> String {
         let Self { at, from, to, size, header, .. } = self;
         let start = format!("{at:12.6} {from} > {to} {size} bytes, {:?}", header.kind);
-        let data = || format!("{start} to {:016x}", header.pid.0);
+        let data = || format!("{start} to {}", header.pid);
         match &self.inside {
             Inside::Plain => start,
             Inside::Sealed => format!("{}, sealed, number ends in {}", data(), header.fsn),
@@ -127,8 +128,8 @@ impl Interface {
         let skip = match block.linktype {
             DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => Some(0),
             DataLink::ETHERNET => Some(14),
-            // `tcpdump -i any`
-            DataLink::LINUX_SLL => Some(16),
+            // Our own, and `tcpdump -i any`.
+            DataLink::LINUX_SLL => Some(COOKED),
             DataLink::LINUX_SLL2 => Some(20),
             _ => None,
         };
