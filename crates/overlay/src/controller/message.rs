@@ -217,7 +217,7 @@ impl FiguresTold {
         let [capacity, available] =
             self.kbits.map(|kbits| (kbits > 0).then(|| Rate::from_bits(kbits.saturating_mul(1_000))));
         let estimated = self.estimated.map(|error| f64::from(error) / 1e4);
-        Figures { estimated, capacity, available, ..measured }
+        Figures { estimated, ..measured.with_rates(capacity, available) }
     }
 }
 

@@ -38,6 +38,9 @@ pub struct Choice {
     pub explanations: Vec<Explanation>,
 }
 
+/// Measured delays that differ by less say nothing: hosts and routers answer with this much delay of their own.
+pub const NOISE: Span = Span::from_millis(1);
+
 /// Why a candidate is used or not; plain data, for people and for `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
@@ -53,6 +56,8 @@ pub struct Explanation {
     pub capacity_mbit: Option<f64>,
     /// Number of hops that did not answer; sharing there is unknown.
     pub silent_hops: u32,
+    /// The candidate with the next better score, if only noise sets them apart.
+    pub like: Option<String>,
     /// Overlap with candidates of better or equal score, the largest first.
     pub shares: Vec<Shared>,
     /// The decision.
@@ -66,6 +71,8 @@ pub struct Shared {
     pub with: String,
     /// Delay of the shared links, in milliseconds.
     pub overlap_ms: f64,
+    /// Whether this delay is noise.
+    pub noise: bool,
     /// 1 if nothing is shared, 0 if all of the shorter path is.
     pub disjoint: f64,
     /// The shared links, as `from → to`.
@@ -105,8 +112,8 @@ pub fn overlap(a: &Candidate, b: &Candidate) -> Span {
 }
 
 /// `1 − Overlap / min(latency)` (mTCP §3.3 [M9]), for the candidate that shares the larger part of itself. Each is
-/// weighed by its own measurements of the links' delays, which may differ by more than the delays themselves if these
-/// are short. Candidates with unknown links count as disjoint.
+/// weighed by its own measurements of the links' delays; if all of them together are [noise](NOISE), the links are
+/// counted instead. Candidates with unknown links count as disjoint.
 pub fn disjoint(a: &Candidate, b: &Candidate) -> f64 {
     1.0 - shared_part(a, b).max(shared_part(b, a))
 }
@@ -119,7 +126,7 @@ fn shared_part(candidate: &Candidate, other: &Candidate) -> f64 {
         return 0.0;
     }
     let latency = candidate.latency();
-    if latency.is_zero() {
+    if latency < NOISE {
         // Without delays to weigh links by, count them.
         return shared.count() as f64 / candidate.links.len() as f64;
     }
@@ -146,8 +153,8 @@ pub fn choose(topology: &Topology, candidates: &[Candidate], limits: &ChoiceLimi
         if matches!(verdict, Verdict::Used { .. }) {
             used.push(at);
         }
-        let better = order[..place].iter().map(|&other| &candidates[other]);
-        explanations.push((at, explain(topology, candidate, better, verdict)));
+        let better: Vec<&Candidate> = order[..place].iter().map(|&other| &candidates[other]).collect();
+        explanations.push((at, explain(topology, candidate, &better, verdict)));
     }
     explanations.sort_by_key(|(at, _)| *at);
     Choice { used, explanations: explanations.into_iter().map(|(_, explanation)| explanation).collect() }
@@ -170,18 +177,27 @@ fn judge(candidate: &Candidate, used: &[usize], (all, limits): (&[Candidate], &C
     }
 }
 
-fn explain<'a>(
+/// Whether only noise sets two candidates apart.
+fn is_like(a: &Candidate, b: &Candidate) -> bool {
+    a.rtt.max(b.rtt).saturating_sub(a.rtt.min(b.rtt)) < NOISE && (a.loss, a.capacity) == (b.loss, b.capacity)
+}
+
+fn explain(
     topology: &Topology,
     candidate: &Candidate,
-    better: impl Iterator<Item = &'a Candidate>,
+    better: &[&Candidate],
     verdict: Verdict,
 ) -> Explanation {
+    let like = better.last().filter(|other| is_like(candidate, other)).map(|other| other.name.clone());
     let mut shares: Vec<Shared> = better
+        .iter()
         .filter_map(|other| {
             let links = common(candidate, other);
+            let overlap = overlap(candidate, other);
             (!links.is_empty()).then(|| Shared {
                 with: other.name.clone(),
-                overlap_ms: overlap(candidate, other).as_millis_f64(),
+                overlap_ms: overlap.as_millis_f64(),
+                noise: overlap < NOISE,
                 disjoint: disjoint(candidate, other),
                 links: links.iter().map(|(link, _)| topology.link_name(*link)).collect(),
             })
@@ -195,6 +211,7 @@ fn explain<'a>(
         loss: candidate.loss,
         capacity_mbit: candidate.capacity.map(|capacity| capacity.as_mbit()),
         silent_hops: candidate.silent_hops,
+        like,
         shares,
         verdict,
     }

@@ -23,7 +23,7 @@ mod tests;
 mod topology;
 
 pub use alias::{Aliases, Conflict, Traceroute, resolve_aliases};
-pub use choose::{Choice, ChoiceLimits, Explanation, Shared, Verdict, choose, disjoint, overlap};
+pub use choose::{Choice, ChoiceLimits, Explanation, NOISE, Shared, Verdict, choose, disjoint, overlap};
 pub use flow::{FlowPath, MaxFlow, max_flow};
 pub use joint::{Joint, least_joint};
 pub use score::{Candidate, MIN_LOSS, SCORE_SEGMENT, ron_score};

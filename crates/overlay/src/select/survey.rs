@@ -3,7 +3,12 @@
 //! Aliases are resolved first, so that two paths that enter a router by different interfaces still meet there. A
 //! link's delay is half the difference of the round-trip times at its ends. A stretch of silent hops becomes one link
 //! and is counted; two paths with the same silent stretch share it.
+//!
+//! A router answers with the interface that a probe came in by. So two interfaces of a router that answer after the same
+//! other router are the ends of two links. A destination answers with the address that was asked for, whichever link
+//! the probe took. Its link is taken for one that is known, so that sharing is not overlooked.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anabranch_wire::{Rate, Span};
@@ -20,6 +25,8 @@ pub struct Survey {
     /// Addresses grouped by router, and those that could not be resolved.
     pub aliases: Aliases,
     routes: Vec<Route>,
+    /// For each two routers in a row, the interfaces by which probes came in on the way to another destination.
+    entries: BTreeMap<(IpAddr, IpAddr), BTreeSet<IpAddr>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -32,7 +39,8 @@ impl Survey {
     /// Combines traceroutes into one graph.
     pub fn new(traces: &[Traceroute]) -> Self {
         let aliases = resolve_aliases(traces);
-        let mut survey = Self { topology: Topology::default(), aliases, routes: Vec::new() };
+        let entries = entries(traces, &aliases);
+        let mut survey = Self { topology: Topology::default(), aliases, routes: Vec::new(), entries };
         for trace in traces {
             let route = survey.add(trace);
             survey.routes.push(route);
@@ -77,15 +85,33 @@ impl Survey {
         route
     }
 
-    fn cross(&mut self, (from, to): (IpAddr, IpAddr), latency: Span, route: &mut Route) {
-        let [from, to] = [from, to].map(|address| self.aliases.router_of(address));
+    fn cross(&mut self, (from, address): (IpAddr, IpAddr), latency: Span, route: &mut Route) {
+        let [from, to] = [from, address].map(|address| self.aliases.router_of(address));
         if from == to {
             return;
         }
-        let [from, to] = [from, to].map(|router| self.topology.node(&router.to_string()));
-        let known = self.topology.between(from, to).and_then(|link| self.topology.get(link));
+        let known = self.entries.get(&(from, to));
+        let entry =
+            known.and_then(|known| known.get(&address).or_else(|| known.first())).map(IpAddr::to_string);
+        // All traces that end at a destination have one link to it, if none passes through.
+        let entry = entry.unwrap_or_default();
+        let ends = (self.topology.node(&from.to_string()), self.topology.node(&to.to_string()));
+        let known = self.topology.by_entry(ends, &entry).and_then(|link| self.topology.get(link));
         let least = known.map_or(latency, |known| known.latency.min(latency));
-        let link = self.topology.link(from, to, Link { latency: least, loss: 0.0, capacity: None });
+        let link = self.topology.link_by(ends, &entry, Link { latency: least, loss: 0.0, capacity: None });
         route.links.push((link, latency));
     }
+}
+
+/// The interfaces that answered after each router, those of destinations left out.
+fn entries(traces: &[Traceroute], aliases: &Aliases) -> BTreeMap<(IpAddr, IpAddr), BTreeSet<IpAddr>> {
+    let mut entries: BTreeMap<_, BTreeSet<IpAddr>> = BTreeMap::new();
+    for trace in traces {
+        let known: Vec<IpAddr> = trace.addresses().flatten().collect();
+        for pair in known.windows(2).filter(|pair| pair[1] != trace.to) {
+            let ends = (aliases.router_of(pair[0]), aliases.router_of(pair[1]));
+            entries.entry(ends).or_default().insert(pair[1]);
+        }
+    }
+    entries
 }

@@ -495,6 +495,58 @@ fn links_shared_in_truth_are_found_shared_on_the_graph() {
 }
 
 #[test]
+fn two_links_between_two_routers_are_told_apart_by_the_interfaces_that_answer() {
+    let ip = |last: u8| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));
+    let trace = |from: u8, hops: &[u8]| Traceroute {
+        from: ip(from),
+        to: ip(*hops.last().unwrap()),
+        hops: (1..).zip(hops).map(|(at, last)| Some((ip(*last), Span::from_millis(2 * at)))).collect(),
+    };
+    // One router has 2, 8 and 12, the next one 9, 13 and 17.
+    let traces = [
+        trace(1, &[2, 9, 104]),
+        trace(1, &[2, 13, 108]),
+        trace(104, &[17, 8, 1]),
+        trace(108, &[17, 12, 1]),
+        trace(1, &[2, 17]),
+    ];
+    let survey = Survey::new(&traces);
+    assert_eq!([8, 12, 13, 17].map(|last| survey.aliases.router_of(ip(last))), [2, 2, 9, 9].map(ip));
+    let candidate = |at: usize| survey.candidate("c", &[at], (Span::from_millis(9), 0.0, None)).unwrap();
+    let names = |at: usize| -> Vec<String> {
+        candidate(at).links.iter().map(|(link, _)| survey.topology.link_name(*link)).collect()
+    };
+    let [second, third] = ["192.0.2.9 by 192.0.2.9", "192.0.2.9 by 192.0.2.13"];
+    assert_eq!(names(0)[..2], ["192.0.2.1 → 192.0.2.2".to_owned(), format!("192.0.2.2 → {second}")]);
+    assert_eq!(names(1)[1], format!("192.0.2.2 → {third}"));
+    assert_eq!(overlap(&candidate(0), &candidate(1)), Span::from_millis(1), "only the first link");
+    // A router that is the destination answers with another address: it is not taken for a third link.
+    assert_eq!(names(4), names(0)[..2]);
+}
+
+#[test]
+fn differences_below_a_millisecond_are_marked_and_decide_nothing() {
+    let mut topology = Topology::default();
+    let links = [("a", "x"), ("x", "b"), ("x", "r"), ("r", "b")].map(|ends| link(&mut topology, ends, 1));
+    let candidate = |name, rtt, delays: &[(usize, u64)]| Candidate {
+        rtt: Span::from_micros(rtt),
+        links: delays.iter().map(|(at, micros)| (links[*at], Span::from_micros(*micros))).collect(),
+        ..along(&topology, name, &[])
+    };
+    // By its delays, the second shares nearly all of itself; by its links, a third.
+    let direct = candidate("direct", 900, &[(0, 400), (1, 50)]);
+    let relay = candidate("relay", 1_200, &[(0, 500), (2, 20), (3, 30)]);
+    let far = candidate("far", 3_000, &[(0, 1_400), (2, 20), (3, 30)]);
+    let choice = choose(&topology, &[direct, relay, far], &ChoiceLimits { beta: 0.45, k: 5 });
+    let [direct, relay, far] = &choice.explanations[..] else { panic!("three candidates") };
+    assert_eq!((&direct.like, relay.like.as_deref(), &far.like), (&None, Some("direct"), &None));
+    assert!(relay.shares[0].noise && relay.shares[0].disjoint == 0.5, "{relay:?}");
+    assert_eq!(relay.verdict, Verdict::Used { rank: 2 });
+    let with_relay = far.shares.iter().find(|shared| shared.with == "relay").unwrap();
+    assert!(with_relay.noise && with_relay.disjoint == 0.0, "{far:?}");
+}
+
+#[test]
 fn a_router_seen_from_one_end_only_is_listed_as_unresolved_and_silent_hops_are_counted() {
     let ip = |last: u8| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));
     let hop = |last: u8, millis| Some((ip(last), Span::from_millis(millis)));

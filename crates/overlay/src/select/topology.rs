@@ -25,11 +25,13 @@ pub struct Link {
     pub capacity: Option<Rate>,
 }
 
-/// Nodes and links; at most one link in each direction between two nodes.
+/// Nodes and links. Links between the same nodes differ in the interface by which they enter the second one.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     pub(super) graph: DiGraph<String, Link>,
     by_name: BTreeMap<String, NodeId>,
+    /// The interfaces by which links enter, where known.
+    entries: BTreeMap<LinkId, String>,
 }
 
 impl Topology {
@@ -48,12 +50,37 @@ impl Topology {
         self.by_name.get(name).copied()
     }
 
-    /// Adds a link, or updates an existing one.
+    /// Adds a link, or updates an existing one between these nodes.
     ///
     /// # Panics
     /// When a node is not of this topology.
     pub fn link(&mut self, from: NodeId, to: NodeId, link: Link) -> LinkId {
         LinkId(self.graph.update_edge(index(from), index(to), link).index() as u32)
+    }
+
+    /// Adds a link that enters its second node by an interface, or updates it.
+    ///
+    /// # Panics
+    /// When a node is not of this topology.
+    pub fn link_by(&mut self, (from, to): (NodeId, NodeId), entry: &str, link: Link) -> LinkId {
+        if let Some(known) = self.by_entry((from, to), entry) {
+            self.graph[EdgeIndex::new(known.0 as usize)] = link;
+            return known;
+        }
+        let new = LinkId(self.graph.add_edge(index(from), index(to), link).index() as u32);
+        self.entries.insert(new, entry.to_owned());
+        new
+    }
+
+    /// The link that enters its second node by this interface.
+    #[must_use]
+    pub fn by_entry(&self, (from, to): (NodeId, NodeId), entry: &str) -> Option<LinkId> {
+        self.parallel(from, to).find(|link| self.entries.get(link).is_some_and(|known| known == entry))
+    }
+
+    /// All links between two nodes, in this direction.
+    fn parallel(&self, from: NodeId, to: NodeId) -> impl Iterator<Item = LinkId> {
+        self.graph.edges_connecting(index(from), index(to)).map(|edge| LinkId(edge.id().index() as u32))
     }
 
     /// Adds the same link in both directions.
@@ -85,10 +112,25 @@ impl Topology {
         self.graph.node_weight(index(node)).map_or("", String::as_str)
     }
 
+    /// The interface by which a link enters its second node, if that distinguishes it from another link.
+    #[must_use]
+    pub fn entry(&self, link: LinkId) -> Option<&str> {
+        let (from, to) = self.ends(link)?;
+        let is_one_of_several = self.parallel(from, to).nth(1).is_some();
+        self.entries.get(&link).filter(|_| is_one_of_several).map(String::as_str)
+    }
+
+    /// The node that a link enters, for people: `b`, or `b by 192.0.2.6` if several links lead there.
+    #[must_use]
+    pub fn stop(&self, link: LinkId) -> String {
+        let to = self.ends(link).map_or("", |(_, to)| self.name(to));
+        self.entry(link).map_or_else(|| to.to_owned(), |entry| format!("{to} by {entry}"))
+    }
+
     /// `from → to`, for people.
     pub fn link_name(&self, link: LinkId) -> String {
-        let Some((from, to)) = self.ends(link) else { return String::new() };
-        format!("{} → {}", self.name(from), self.name(to))
+        let from = self.ends(link).map_or("", |(from, _)| self.name(from));
+        format!("{from} → {}", self.stop(link))
     }
 
     /// Number of nodes; their ids count from 0.

@@ -23,6 +23,13 @@ impl Figures {
         Self { rtt, loss, capacity: None, available: None, estimated: None }
     }
 
+    /// The same with a capacity and its unused part, which is never more than the whole.
+    #[must_use]
+    pub fn with_rates(self, capacity: Option<Rate>, available: Option<Rate>) -> Self {
+        let available = available.map(|available| capacity.map_or(available, |whole| available.min(whole)));
+        Self { capacity, available, ..self }
+    }
+
     /// The rate that a further flow can expect, if known: the unused part, or else the capacity.
     pub fn rate(&self) -> Option<Rate> {
         self.available.or(self.capacity)

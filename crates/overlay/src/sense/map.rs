@@ -231,7 +231,7 @@ impl Stored {
         // The smoothed round-trip time already includes queueing, a little later.
         let queued = Span::from_micros(u64::from(self.queue[0]) + u64::from(self.queue[1]));
         let rtt = Span::from_micros(u64::from(self.rtt)).max(queued);
-        Figures { capacity, available, ..Figures::measured(rtt, loss) }
+        Figures::measured(rtt, loss).with_rates(capacity, available)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anabranch_overlay::select::{Candidate, Choice, LinkId, NodeId, Survey, Topology, Verdict};
+use anabranch_wire::Span;
 use layout::backends::svg::SVGWriter;
 use layout::core::base::Orientation;
 use layout::core::color::Color;
@@ -95,11 +96,13 @@ impl Map {
         let users = || self.chosen.iter().filter(|(_, links)| links.contains(&link));
         let best = users().map(|(rank, _)| *rank).min();
         let colour = best.map_or(GREY, |rank| COLOURS[rank.saturating_sub(1).min(COLOURS.len() - 1)]);
-        let delay = self.topology.get(link).map_or(0.0, |link| link.latency.as_millis_f64());
+        let delay = self.topology.get(link).map_or(Span::ZERO, |link| link.latency);
+        let delay = super::text::difference(delay.as_millis_f64());
+        let delay = self.topology.entry(link).map_or(delay.clone(), |entry| format!("by {entry}, {delay}"));
         let ranks: Vec<String> = users().map(|(rank, _)| rank.to_string()).collect();
         let label = match &ranks[..] {
-            [] => format!("{delay:.1} ms"),
-            ranks => format!("{delay:.1} ms: {}", ranks.join(", ")),
+            [] => delay,
+            ranks => format!("{delay}: {}", ranks.join(", ")),
         };
         let line = if self.untraced.contains(&link) { LineStyleKind::Dashed } else { LineStyleKind::Normal };
         let width = if best.is_some() { 2 } else { 1 };

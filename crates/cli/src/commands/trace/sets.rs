@@ -92,9 +92,9 @@ fn link(rate: Rate) -> Link {
 
 /// The names of the routers along `links`.
 fn stops(topology: &Topology, links: &[LinkId]) -> Vec<String> {
-    let ends = links.iter().filter_map(|link| topology.ends(*link));
-    let first = links.first().and_then(|link| topology.ends(*link)).map(|(from, _)| from);
-    first.into_iter().chain(ends.map(|(_, to)| to)).map(|node| topology.name(node).to_owned()).collect()
+    let first = links.first().and_then(|link| topology.ends(*link));
+    let first = first.map(|(from, _)| topology.name(from).to_owned());
+    first.into_iter().chain(links.iter().map(|link| topology.stop(*link))).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use anabranch_overlay::select::Verdict;
+use anabranch_overlay::select::{NOISE, Verdict};
 
 use super::survey::{Report, Told, Way};
 
@@ -25,7 +25,7 @@ pub fn render(report: &Report) -> String {
     }
     let joint = &report.sets.least_joint;
     if joint.ways.len() > 1 {
-        let _ = writeln!(text, "least in common ({:.1} ms):", joint.jointness_ms);
+        let _ = writeln!(text, "least in common, {}:", difference(joint.jointness_ms));
         for way in &joint.ways {
             let _ = writeln!(text, "  {}", way.join(" "));
         }
@@ -46,14 +46,22 @@ pub fn render(report: &Report) -> String {
     text
 }
 
+/// A difference of two measured times, in milliseconds.
+pub(super) fn difference(ms: f64) -> String {
+    if ms < NOISE.as_millis_f64() { "under 1 ms (noise)".to_owned() } else { format!("{ms:.1} ms") }
+}
+
 fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
     let explanation = &way.explanation;
     let is_exact = way.unknown.is_empty() && way.told.iter().all(|told| told.estimated.is_none());
     let about = if is_exact { "" } else { "about " };
     let verdict = verdict(&explanation.verdict);
     write!(text, "{}: {verdict}; {about}{:.1} ms", explanation.name, explanation.rtt_ms)?;
-    match explanation.capacity_mbit {
-        Some(mbit) => writeln!(text, ", at most {mbit:.1} Mbit/s")?,
+    if let Some(mbit) = explanation.capacity_mbit {
+        write!(text, ", at most {mbit:.1} Mbit/s")?;
+    }
+    match &explanation.like {
+        Some(other) => writeln!(text, "; {other} differs by under 1 ms (noise)")?,
         None => writeln!(text)?,
     }
     let hops: Vec<String> =
@@ -65,8 +73,8 @@ fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
     )?;
     for shared in &explanation.shares {
         let links = shared.links.join(", ");
-        let (with, overlap) = (&shared.with, shared.overlap_ms);
-        writeln!(text, "  shares {overlap:.1} ms with {with} (disjoint {:.2}): {links}", shared.disjoint)?;
+        let (with, overlap) = (&shared.with, difference(shared.overlap_ms));
+        writeln!(text, "  shares {overlap} with {with} (disjoint {:.2}): {links}", shared.disjoint)?;
     }
     for Told { from, to, rtt_ms, loss, capacity_mbit, available_mbit, estimated } in &way.told {
         let lost = loss * 100.0;

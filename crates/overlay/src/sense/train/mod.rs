@@ -147,9 +147,10 @@ impl Capacity {
         self.capacity
     }
 
-    /// The unused part of the capacity.
+    /// The unused part of the capacity. It was measured after an earlier train, and the capacity may have fallen since.
     pub fn left(&self, now: Time) -> Option<Rate> {
-        self.left.filter(|(at, _)| now.since(*at) < LEFT_FOR).map(|(_, rate)| rate)
+        let (_, left) = self.left.filter(|(at, _)| now.since(*at) < LEFT_FOR)?;
+        self.capacity.map(|capacity| left.min(capacity))
     }
 }
 

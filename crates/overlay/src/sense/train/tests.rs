@@ -4,6 +4,7 @@ use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
 
 use super::{Capacity, Counting, Remembered};
+use crate::sense::Figures;
 use crate::sense::message::{CAR, Car, Seen, SenseMessage};
 use crate::sense::sensor::{Sensor, SensorConfig};
 
@@ -197,4 +198,23 @@ fn a_node_that_floods_probes_takes_no_answers_from_other_measurers() {
         }
     }
     assert_eq!(unanswered, 0, "of 300");
+}
+
+#[test]
+fn what_is_free_is_never_more_than_the_whole() {
+    let rate = |mbit| Some(Rate::from_mbit(mbit));
+    let seen = |mbit: f64| {
+        let micros = (31 * CAR * 8) as f64 / mbit;
+        Seen { number: 1, packets: 32, sent: 32, left: micros as u32, came: micros as u32 }
+    };
+    let mut capacity = Capacity::default();
+    let now = Time::ZERO;
+    capacity.on_seen(now, &seen(10.0), (false, None));
+    capacity.on_seen(now, &seen(10.0), (true, None));
+    assert!(capacity.left(now) > rate(9.9));
+    // The link became slower, and the unused part was not measured again yet.
+    capacity.on_seen(now, &seen(4.0), (false, None));
+    assert!(capacity.capacity() < rate(4.1) && capacity.left(now) == capacity.capacity());
+    let told = Figures::measured(Span::ZERO, 0.0).with_rates(rate(4.0), rate(9.0));
+    assert_eq!((told.rate(), told.with_rates(None, rate(9.0)).rate()), (rate(4.0), rate(9.0)));
 }
