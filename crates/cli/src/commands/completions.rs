@@ -35,8 +35,17 @@ pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
 fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_scenarios(Cli::command()), "anabranch", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if shell == Shell::Fish {
+        // The generator leaves out values of arguments without a name.
+        let names = sim::scenario_names().collect::<Vec<_>>().join(" ");
+        script.push_str(&format!("{FISH} -a \"{names}\"\n"));
+    }
+    script
 }
+
+/// Completes what follows `sim run`, `sim sweep` and `sim compare`.
+const FISH: &str = "complete -c anabranch -n \"__fish_seen_subcommand_from sim; and __fish_seen_subcommand_from run sweep compare\"";
 
 /// The command line with the names of the built-in scenarios as values. The program itself also accepts files.
 fn with_scenarios(command: Command) -> Command {
@@ -60,7 +69,7 @@ mod tests {
             assert!(script.contains("anabranch") && script.contains("completions"), "{shell}");
             // The others offer files in place of an argument's values.
             let has_scenarios = script.contains("two-links") && script.contains("fairness");
-            assert!(has_scenarios || !matches!(shell, Shell::Bash | Shell::Zsh), "{shell}");
+            assert!(has_scenarios || !matches!(shell, Shell::Bash | Shell::Zsh | Shell::Fish), "{shell}");
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Writing to standard output and standard error without panics.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use anabranch_wire::is_invisible;
 use serde::Serialize;
 
 use super::screen::AboveProgress;
+use super::width::{Size, wrap};
 use crate::errors::Failure;
 
 /// The stream for a command's events.
@@ -48,6 +49,13 @@ pub fn print(text: &str) -> Result<(), Failure> {
 /// Writes `text` to standard error. Ignores errors, because there is nowhere left to report them.
 pub fn error(text: &str) {
     let _ = AboveProgress.write_all(text.as_bytes());
+}
+
+/// Writes a sentence to standard error, in lines that fit if it is a terminal.
+pub fn sentence(text: &str) {
+    let text =
+        if io::stderr().is_terminal() { wrap(text, Size::of_stderr().columns) } else { text.to_owned() };
+    error(&format!("{text}\n"));
 }
 
 /// One line of JSON with its newline. A value that cannot be encoded becomes an error event.

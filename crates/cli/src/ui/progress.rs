@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::paint::Paint;
 use super::screen::SCREEN;
 use super::snapshot::{Outlook, PathLine, ProgressSnapshot, Total};
-use super::width::{Size, fit};
+use super::width::{Size, fit, wrap};
 use super::{Mode, out, render};
 use crate::report::Event;
 
@@ -94,7 +94,9 @@ impl Progress {
     /// As [`Self::update`].
     pub fn note(&mut self, message: &str) -> io::Result<()> {
         match &mut self.view {
-            View::Bars(bars) => bars.say(&crate::errors::printable(message)),
+            View::Bars(bars) => {
+                bars.say(&wrap(&crate::errors::printable(message), Size::of_stderr().columns));
+            }
             View::Lines(_) => self.say(message),
             View::Events(writer) => {
                 writer.write_all(out::json_line(&Event::Note { message }).as_bytes())?;

@@ -51,6 +51,26 @@ pub fn fit(text: &str, columns: usize) -> String {
     out
 }
 
+/// `text` without colours in lines of at most `columns`, broken between words. Further lines are indented. A word that is
+/// too long has a line of its own.
+#[must_use]
+pub fn wrap(text: &str, columns: usize) -> String {
+    let (mut out, mut taken) = (String::with_capacity(text.len()), 0);
+    for (index, word) in text.split(' ').enumerate() {
+        let wide = width(word);
+        if index > 0 && taken + 1 + wide > columns {
+            out.push_str("\n  ");
+            taken = 2;
+        } else if index > 0 {
+            out.push(' ');
+            taken += 1;
+        }
+        out.push_str(word);
+        taken += wide;
+    }
+    out
+}
+
 /// A character, or a sequence that sets a colour.
 struct Piece<'a> {
     text: &'a str,
@@ -80,6 +100,15 @@ mod tests {
     fn colours_take_no_room_and_wide_characters_take_two() {
         assert_eq!(width(&Paint::ON.green("abc")), 3);
         assert_eq!(width("日本"), 4);
+    }
+
+    #[test]
+    fn words_that_do_not_fit_go_to_an_indented_line() {
+        let last = "received 12 files, 104 MB in 10.3 s (81.0 Mbit/s)";
+        assert_eq!(wrap(last, 80), last);
+        assert_eq!(wrap(last, 40), "received 12 files, 104 MB in 10.3 s\n  (81.0 Mbit/s)");
+        assert_eq!(wrap("  a bb ccc", 6), "  a bb\n  ccc");
+        assert_eq!(wrap("aaaa b", 3), "aaaa\n  b");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The server: admits every client that has the printed ticket, and serves any number of tests.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anabranch_net::{Addresses, Session, Ticket};
@@ -53,18 +54,79 @@ async fn serve(args: &ServerArgs, capture: &Capture, context: &Context) -> Resul
 /// Serves every session, or only the first.
 async fn accept(node: &Node, once: bool, quiet: bool) {
     let places = Arc::new(Semaphore::new(MOST_TESTS));
+    let running = Arc::new(Running::default());
     while let Some(accepted) = node.accept().await {
         let session = accepted.session().clone();
         if once {
-            tell(&session, test(&session).await, quiet);
+            serve_one(&session, &running, quiet).await;
             return;
         }
         // The semaphore is never closed.
         let Ok(place) = places.clone().acquire_owned().await else { return };
+        let running = running.clone();
         tokio::spawn(async move {
-            tell(&session, test(&session).await, quiet);
+            serve_one(&session, &running, quiet).await;
             drop(place);
         });
+    }
+}
+
+/// Runs a client's test, and reports its begin and its outcome.
+async fn serve_one(session: &Session, running: &Running, quiet: bool) {
+    let (number, others) = running.begin();
+    let place = session.paths().first().map(|path| path.route.remote.ip().to_string());
+    let client = format!("client {number} at {}", place.as_deref().unwrap_or("an unknown address"));
+    let say = |text: &str| {
+        if !quiet {
+            out::error(&format!("{client}: {text}\n"));
+        }
+    };
+    say(&format!("key {}{}", session.peer(), beside(others, "running already")));
+    let outcome = test(session).await;
+    let others = running.end(number);
+    say(&format!("{}{}", told(outcome), beside(others, "at the same time")));
+}
+
+/// The tests that run now.
+#[derive(Default)]
+struct Running(Mutex<Tests>);
+
+#[derive(Default)]
+struct Tests {
+    last: u64,
+    /// Most other tests during each one.
+    others: BTreeMap<u64, usize>,
+}
+
+impl Running {
+    /// Begins a test: its number, and how many others run.
+    fn begin(&self) -> (u64, usize) {
+        let mut tests = self.tests();
+        tests.last += 1;
+        let (number, others) = (tests.last, tests.others.len());
+        tests.others.insert(number, 0);
+        for most in tests.others.values_mut() {
+            *most = others.max(*most);
+        }
+        (number, others)
+    }
+
+    /// Ends a test: the most others that ran during it.
+    fn end(&self, number: u64) -> usize {
+        self.tests().others.remove(&number).unwrap_or_default()
+    }
+
+    fn tests(&self) -> MutexGuard<'_, Tests> {
+        self.0.lock().expect("no panic while held")
+    }
+}
+
+/// The other tests, if there are any.
+fn beside(others: usize, when: &str) -> String {
+    if others == 0 {
+        String::new()
+    } else {
+        format!("; {} {when}", human::count(others as u64, "other test"))
     }
 }
 
@@ -137,20 +199,33 @@ async fn send(session: &Session, order: &Order) -> std::io::Result<Served> {
     Ok(Served::Sent(order.time()))
 }
 
-/// Prints the outcome of a session as one line.
-fn tell(session: &Session, outcome: std::io::Result<Served>, quiet: bool) {
-    if quiet {
-        return;
-    }
-    let peer = session.peer();
-    let line = match outcome {
+/// The outcome of a test in words.
+fn told(outcome: std::io::Result<Served>) -> String {
+    match outcome {
         Ok(Served::Received(sample)) => {
             let span = Span::from_micros(sample.elapsed_us);
             let rate = mbit_s(sample.bytes, span);
-            format!("{peer}: received {} in {span}, {rate:.1} Mbit/s\n", human::bytes(sample.bytes))
+            format!("received {} in {span}, {rate:.1} Mbit/s", human::bytes(sample.bytes))
         }
-        Ok(Served::Sent(span)) => format!("{peer}: sent for {span}\n"),
-        Err(error) => format!("{peer}: {error}\n"),
-    };
-    out::error(&line);
+        Ok(Served::Sent(span)) => format!("sent for {span}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_test_knows_how_many_others_ran_at_the_same_time() {
+        let running = Running::default();
+        assert_eq!((running.begin(), running.begin(), running.begin()), ((1, 0), (2, 1), (3, 2)));
+        assert_eq!((running.end(1), running.end(3)), (2, 2));
+        assert_eq!((running.begin(), running.end(2), running.end(4)), ((4, 1), 2, 1));
+        assert_eq!(running.begin(), (5, 0));
+        assert_eq!(
+            beside(0, "now") + &beside(1, "now") + &beside(2, "now"),
+            "; 1 other test now; 2 other tests now"
+        );
+    }
 }

@@ -145,9 +145,9 @@ fn summary(
         let rate = moved as f64 * 8.0 / seconds.max(1e-9) / 1e6;
         for report in done {
             let checked = if report.verified { ", checksum fits" } else { "" };
-            out::error(&format!("{}: {}{checked}\n", report.path.display(), human::bytes(report.bytes)));
+            out::sentence(&format!("{}: {}{checked}", report.path.display(), human::bytes(report.bytes)));
         }
-        out::error(&format!("{} in {}, {rate:.1} Mbit/s\n", human::bytes(moved), human::seconds(seconds)));
+        out::sentence(&format!("{} in {}, {rate:.1} Mbit/s", human::bytes(moved), human::seconds(seconds)));
     }
     if failed.is_empty() {
         return Ok(());

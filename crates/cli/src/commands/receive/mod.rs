@@ -113,7 +113,7 @@ pub(super) fn report(
         for warning in &summary.warnings {
             out::error(&format!("{}\n", printable(warning)));
         }
-        out::error(&format!("{done} {}\n", render::summary(summary, elapsed)));
+        out::sentence(&format!("{done} {}", render::summary(summary, elapsed)));
     }
     Ok(())
 }
