@@ -8,6 +8,8 @@ mod run;
 
 use std::fmt;
 
+use anabranch_cc::RuleKind;
+use anabranch_engine::Config;
 use anabranch_wire::Span;
 
 use crate::scenario::Metrics;
@@ -99,6 +101,8 @@ pub struct Case {
     pub how: Break,
     /// When it breaks, after the start.
     pub after: Span,
+    /// The session's window rule; the default unless chosen.
+    pub rule: RuleKind,
 }
 
 /// The result of a case.
@@ -137,7 +141,8 @@ impl Case {
         let paths: Vec<CasePath> = (0..count).map(&mut path).collect();
         let broken = chance.below(count);
         let how = Break::ALL[(number % Break::ALL.len() as u64) as usize];
-        Self { number, paths, broken, how, after: Span::from_secs_f64(chance.between(from, to)) }
+        let after = Span::from_secs_f64(chance.between(from, to));
+        Self { number, paths, broken, how, after, rule: Config::default().cc.rule }
     }
 }
 

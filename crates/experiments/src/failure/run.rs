@@ -46,7 +46,9 @@ impl<S: App<Length>> World<S> {
     fn new(case: &Case, sender: S, step: Span) -> Self {
         let cable = |path: &CasePath| CableConfig::new(path.mbit, path.rtt, path.bdp);
         let cables: Vec<_> = case.paths.iter().map(cable).collect();
-        let pair = Pair::new([Config::default(), Config::default()], &cables, case.number);
+        let mut config = Config::default();
+        config.cc.rule = case.rule;
+        let pair = Pair::new([config.clone(), config], &cables, case.number);
         let mut world = Self { pair, sender, sink: Sink::default(), step };
         world.pair.establish(&mut [&mut world.sender, &mut world.sink]);
         world

@@ -52,6 +52,8 @@ pub struct FairCell {
     pub bottlenecks: Vec<Bottleneck>,
     /// Two or three.
     pub paths: Vec<FairPath>,
+    /// The session's window rule; the default unless chosen.
+    pub rule: RuleKind,
 }
 
 impl FairCell {
@@ -80,7 +82,7 @@ impl FairCell {
         let mut paths: Vec<FairPath> =
             crossed.into_iter().map(|bottleneck| FairPath { bottleneck, rtt_ms: rtt(&mut chance) }).collect();
         chance.shuffle(&mut paths);
-        Self { number, bottlenecks, paths }
+        Self { number, bottlenecks, paths, rule: Config::default().cc.rule }
     }
 
     /// Whether these two paths cross the same bottleneck.
@@ -106,7 +108,9 @@ impl FairCell {
         };
         let session: Vec<PathPlan> =
             paths.iter().map(|path| route(self.paths[*path].bottleneck, self.paths[*path].rtt_ms)).collect();
-        let mut flows = vec![flow(session, Config::default(), (Time::ZERO + START, end))];
+        let mut config = Config::default();
+        config.cc.rule = self.rule;
+        let mut flows = vec![flow(session, config, (Time::ZERO + START, end))];
         for (index, bottleneck) in self.bottlenecks.iter().enumerate() {
             for rtt_ms in &bottleneck.neighbours {
                 let mut config = Config::tcp();

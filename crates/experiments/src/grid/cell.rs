@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anabranch_cc::RuleKind;
 use anabranch_engine::{Config, SchedulerKind};
 use anabranch_link::LossModel;
 use anabranch_wire::Span;
@@ -39,6 +40,8 @@ pub struct Cell {
     pub tight: bool,
     /// Bytes to send; `None` for an endless flow.
     pub file: Option<u64>,
+    /// The session's window rule; the default unless chosen.
+    pub rule: RuleKind,
 }
 
 impl Cell {
@@ -66,12 +69,13 @@ impl Cell {
         let paths = rates.into_iter().zip(rtts).map(path).collect();
         let tight = chance.below(2) == 0;
         let file = (chance.below(2) == 0).then_some(FILE);
-        Self { number, paths, tight, file }
+        Self { number, paths, tight, file, rule: Config::default().cc.rule }
     }
 
     /// The settings of both ends, the same for one path and for all.
     pub fn config(&self, scheduler: SchedulerKind) -> Config {
         let mut config = Config { scheduler, ..Config::default() };
+        config.cc.rule = self.rule;
         let best = self.paths.iter().max_by(|a, b| a.mbit.total_cmp(&b.mbit));
         if let Some(best) = best.filter(|_| self.tight) {
             let bdp = (best.mbit * best.rtt_ms * 1e3 / 8.0) as u64;

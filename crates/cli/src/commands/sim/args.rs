@@ -4,16 +4,17 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anabranch_engine::SchedulerKind;
+use anabranch_engine::cc::RuleKind;
+use anabranch_engine::{Config, SchedulerKind};
 use anabranch_experiments::scenario::Setting;
 use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 
-use super::named::FAILURES;
+use super::named::{FAILURES, FAIRNESS, GRID};
 use super::output::Format;
 use crate::context::OUTPUT;
 use crate::errors::Failure;
-use crate::values::whole;
+use crate::values::{one_of, whole};
 
 /// Most simultaneous runs for each processor.
 const MOST_A_PROCESSOR: usize = 4;
@@ -36,6 +37,10 @@ pub struct RunArgs {
     /// The scheduler of `grid`; a scenario file has its own
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<SchedulerKind>,
+    /// The window rule of sessions in `grid`, `fairness` and `failures`; a scenario file has its own
+    #[arg(long, value_name = "NAME")]
+    #[arg(value_parser = one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
+    pub cc: Option<RuleKind>,
     /// Run `failures` with a redundant stream instead of a bulk stream
     #[arg(long)]
     pub redundant: bool,
@@ -60,6 +65,11 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
+    /// The window rule of a grid's sessions.
+    pub(super) fn rule(&self) -> RuleKind {
+        self.cc.unwrap_or(Config::default().cc.rule)
+    }
+
     pub(super) fn thread_count(&self) -> usize {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or(all, |threads| (all * MOST_A_PROCESSOR).min(threads.into()))
@@ -67,6 +77,10 @@ impl RunArgs {
 
     /// Refuses the options that an experiment does not have.
     pub(super) fn without_trace(&self, name: &str) -> Result<(), Failure> {
+        if self.cc.is_some() && !matches!(name, GRID | FAIRNESS | FAILURES) {
+            return Err(Failure::usage(format!("`sim run {name}` has no --cc"))
+                .hint("`grid`, `fairness` and `failures` have it"));
+        }
         if name != FAILURES {
             self.without_failures()?;
         }
@@ -87,11 +101,12 @@ impl RunArgs {
 
     /// Refuses the options of grids.
     pub(super) fn without_grid(&self) -> Result<(), Failure> {
-        let (option, whose) = match (&self.cells, self.scheduler) {
-            (Some(_), _) => {
+        let (option, whose) = match (&self.cells, self.scheduler, self.cc) {
+            (Some(_), ..) => {
                 ("--cells", "`sim run grid`, `fairness`, `losses`, `tunnels`, `failures` and `overlay`")
             }
-            (_, Some(_)) => ("--scheduler", "`sim run grid`"),
+            (_, Some(_), _) => ("--scheduler", "`sim run grid`"),
+            (.., Some(_)) => ("--cc", "`sim run grid`, `fairness` and `failures`"),
             _ => return self.without_failures(),
         };
         Err(Failure::usage(format!("{option} belongs to {whose}"))

@@ -122,5 +122,8 @@ pub(super) fn replay(name: &str, cell: u64, args: &RunArgs) -> String {
     if let Some(seeds) = &args.seeds {
         replay.push_str(&format!(" --seeds {seeds}"));
     }
+    if let Some(rule) = args.cc {
+        replay.push_str(&format!(" --cc {rule}"));
+    }
     replay
 }

@@ -47,7 +47,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     let mut runs: Vec<(Case, Outcome)> = Vec::with_capacity(cases.len());
     let run = if args.redundant { Case::run_redundant } else { Case::run };
     let moments = args.after.map_or(MOMENTS, |moments| (moments.0, moments.1));
-    let draw = move |number| Case::draw_within(number, moments);
+    let rule = args.rule();
+    let draw = move |number| Case { rule, ..Case::draw_within(number, moments) };
     let work = move |number: &u64, _: &dyn Fn(f64)| run(&draw(*number));
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
     let all = cases.len();
@@ -64,7 +65,8 @@ fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {
     let broken = runs.iter().filter(|(_, outcome)| !outcome.is_clean());
     let redundant = if args.redundant { " --redundant" } else { "" };
     let after = args.after.map_or(String::new(), |moments| format!(" --after {moments}"));
-    let options = format!("{redundant}{after}");
+    let rule = args.cc.map_or(String::new(), |rule| format!(" --cc {rule}"));
+    let options = format!("{redundant}{after}{rule}");
     let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome, &options)).collect();
     let report = Report { scenario: FAILURES, metrics: metrics(runs), breaches };
     cells::write(

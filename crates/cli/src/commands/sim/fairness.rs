@@ -43,8 +43,10 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         return Err(Failure::usage("the fairness grid takes no --scheduler")
             .hint("its sessions always fill all windows, whatever the scheduler"));
     }
-    let work = |cell, seed| FairCell::draw(cell).run(seed);
-    let verdict = |cell, runs: &[FairRun]| FairVerdict::of(FairCell::draw(cell), runs);
+    let rule = args.rule();
+    let draw = move |cell| FairCell { rule, ..FairCell::draw(cell) };
+    let work = move |cell, seed| draw(cell).run(seed);
+    let verdict = |cell, runs: &[FairRun]| FairVerdict::of(draw(cell), runs);
     let Judged { verdicts, done, all } =
         judge(Grid { args, context, cells: CELLS, seeds: SEEDS }, work, verdict, |_: &FairVerdict| true)?;
     let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts) };

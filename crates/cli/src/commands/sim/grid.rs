@@ -44,8 +44,10 @@ struct Worst {
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(GRID)?;
     let scheduler = args.scheduler.unwrap_or_default();
-    let work = move |cell, seed| Cell::draw(cell).run(scheduler, seed);
-    let verdict = |cell, runs: &[CellRun]| Verdict::of(Cell::draw(cell), runs);
+    let rule = args.rule();
+    let draw = move |cell| Cell { rule, ..Cell::draw(cell) };
+    let work = move |cell, seed| draw(cell).run(scheduler, seed);
+    let verdict = |cell, runs: &[CellRun]| Verdict::of(draw(cell), runs);
     let Judged { verdicts, done, all } =
         judge(Grid { args, context, cells: CELLS, seeds: SEEDS }, work, verdict, Verdict::is_decided)?;
     let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts, scheduler) };
