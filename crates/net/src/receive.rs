@@ -23,6 +23,7 @@ use crate::endpoint::sockets::BoundSocket;
 use crate::fault::contained;
 use crate::foreign::{Foreign, ForeignRun, Gathered, Outlet};
 use crate::handshake;
+use crate::lasting::Lasting;
 use crate::session::inner::{Decoded, SessionInner};
 use crate::socket::{ERROR_PAUSE, Received, is_transient};
 use crate::turns::give_way;
@@ -32,14 +33,20 @@ const BUFFERS: usize = 16;
 /// Receives from one socket until it or the endpoint is gone. Other tasks run after each batch, since the sockets of other
 /// paths fill while one is emptied.
 pub(crate) async fn receive_loop(endpoint: Weak<EndpointInner>, socket: Arc<BoundSocket>) {
-    let mut receiver = Receiver::default();
+    let (mut receiver, mut trouble) = (Receiver::default(), Lasting::default());
     while socket.udp.readable().await.is_ok() {
         let Some(endpoint) = endpoint.upgrade() else { return };
         match contained(|| receiver.receive(&endpoint, &socket)) {
-            Some(Ok(())) => {}
+            Some(Ok(())) => {
+                if trouble.is_news(None) {
+                    tracing::info!(local = %socket.udp.local_addr(), "receives again");
+                }
+            }
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock || is_transient(&error) => {}
             Some(Err(error)) => {
-                tracing::warn!(%error, local = %socket.udp.local_addr(), "cannot receive");
+                if trouble.is_news(Some(&error.to_string())) {
+                    tracing::warn!(%error, local = %socket.udp.local_addr(), "cannot receive; trying again");
+                }
                 tokio::time::sleep(ERROR_PAUSE).await;
             }
             // The rest of the batch is lost, as if in the network.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use anabranch_net::{Clock, PublicKey, Session, Span, Time};
+use anabranch_net::{Clock, Lasting, PublicKey, Session, Span, Time};
 use anabranch_proxy::message::Head;
 use anabranch_proxy::{Connections, Control, Target, read_head};
 use anabranch_tunnel::access::{Destinations, PrefixTable, Reach};
@@ -209,7 +209,7 @@ impl Server {
 
     /// Clients' connections may have used up the descriptors that the question takes: the last list counts until then.
     async fn keep_following(&self, system: &ServerSystem) {
-        let mut looks = 0_u32;
+        let (mut looks, mut trouble) = (0_u32, Lasting::default());
         loop {
             sleep(LOOK).await;
             looks = looks.wrapping_add(1);
@@ -219,8 +219,11 @@ impl Server {
                     tracing::warn!("another program deleted the tunnel's firewall table; it is there again");
                 }
             }
-            if let Err(error) = self.follow_own_addresses() {
-                tracing::warn!(%error, "cannot list this machine's addresses; trying again");
+            let problem = self.follow_own_addresses().err().map(|error| error.to_string());
+            match &problem {
+                _ if !trouble.is_news(problem.as_deref()) => {}
+                Some(error) => tracing::warn!(%error, "cannot list this machine's addresses; trying again"),
+                None => tracing::info!("this machine's addresses can be listed again"),
             }
             self.bound_waiting();
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_net::PublicKey;
+use anabranch_net::{Lasting, PublicKey};
 use anabranch_overlay::grant::UnixTime;
 use anabranch_overlay::relay::{GrantUse, ListedUse};
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,7 @@ pub(super) struct Ledger {
     /// The contents of the file as last written; `None` before that.
     written: Mutex<Option<Usage>>,
     /// Why the last write failed.
-    failure: Mutex<Option<String>>,
+    failure: Mutex<Lasting>,
 }
 
 impl Ledger {
@@ -117,7 +117,7 @@ impl Ledger {
     /// Writes changes; false if that fails. A failure is logged once, until its reason changes.
     pub(super) fn is_written(&self) -> bool {
         let failure = self.write().err().map(|error| error.to_string());
-        if self.is_news(&failure) {
+        if self.failure.lock().expect("no panic while held").is_news(failure.as_deref()) {
             let file = self.file.display();
             match &failure {
                 Some(why) => tracing::warn!(
@@ -128,13 +128,6 @@ impl Ledger {
             }
         }
         failure.is_none()
-    }
-
-    fn is_news(&self, failure: &Option<String>) -> bool {
-        let mut known = self.failure.lock().expect("no panic while held");
-        let is_news = *known != *failure;
-        known.clone_from(failure);
-        is_news
     }
 
     /// Writes changes.

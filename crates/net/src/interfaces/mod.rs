@@ -15,6 +15,8 @@ use anabranch_engine::Prefix;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::lasting::Lasting;
+
 #[cfg(target_os = "linux")]
 mod proc;
 #[cfg(target_os = "linux")]
@@ -168,10 +170,14 @@ impl Drop for InterfaceWatch {
 }
 
 async fn follow(sender: watch::Sender<Arc<[InterfaceAddress]>>, mut changes: system::Changes) {
+    let mut trouble = Lasting::default();
     loop {
         changes.next().await;
         match local_addresses().await {
             Ok(list) => {
+                if trouble.is_news(None) {
+                    tracing::info!("interfaces can be listed again");
+                }
                 let list: Arc<[InterfaceAddress]> = list.into();
                 sender.send_if_modified(|current| {
                     let changed = *current != list;
@@ -180,7 +186,9 @@ async fn follow(sender: watch::Sender<Arc<[InterfaceAddress]>>, mut changes: sys
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot list interfaces");
+                if trouble.is_news(Some(&error.to_string())) {
+                    tracing::warn!(%error, "cannot list interfaces; trying again");
+                }
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
         }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_net::{Endpoint, PublicKey, Rate};
+use anabranch_net::{Endpoint, Lasting, PublicKey, Rate};
 use anabranch_overlay::controller::message::{Again, GrantedRelay};
 use anabranch_overlay::controller::{Ask, RequestId};
 use anabranch_overlay::grant::{Grant, GrantId, Limits, UnixTime, read_own};
@@ -360,7 +360,7 @@ impl Keeper {
     /// Renews the grant in time, replaces it after a revocation, and looks for lost relays.
     async fn keep(self, told: Arc<Told>) {
         let (mut failed, mut next_expired) = (None, Instant::now());
-        let mut lost = Lost::new(Instant::now());
+        let (mut lost, mut trouble) = (Lost::new(Instant::now()), Lasting::default());
         loop {
             let renewal = failed.unwrap_or_else(|| Instant::now() + self.until_renewal());
             let look = lost.due(self.are_few());
@@ -390,10 +390,11 @@ impl Keeper {
                 }
             }
             let outcome = self.refresh().await;
-            if let Err(error) = &outcome
-                && failed.is_none()
-            {
-                tracing::warn!("the grant cannot be renewed: {error}; trying again");
+            let problem = outcome.as_ref().err().map(ToString::to_string);
+            match &problem {
+                _ if !trouble.is_news(problem.as_deref()) => {}
+                Some(error) => tracing::warn!("the grant cannot be renewed: {error}; trying again"),
+                None => tracing::info!("the grant is renewed again"),
             }
             failed = outcome.is_err().then(|| Instant::now() + AGAIN);
         }

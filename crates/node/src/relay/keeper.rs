@@ -233,6 +233,9 @@ impl Keeper {
                     self.attempt(&way, first.take(), &mut worked).await
                 }
             };
+            if worked {
+                told.clear();
+            }
             let trouble = Trouble::of(&error);
             let advice = trouble.map_or_else(String::new, |trouble| trouble.advice(&self.endpoint.node()));
             self.path.tried.failed(format!("{error}{advice}"));

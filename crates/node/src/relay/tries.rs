@@ -48,8 +48,9 @@ impl Tries {
 }
 
 impl Try {
-    /// Records that a path is open.
+    /// Records and logs that a path is open, which ends any trouble with the route.
     pub(crate) fn opened(&self) {
+        tracing::info!(relay = %self.way, "a path through the relay is open");
         self.note(None);
     }
 
