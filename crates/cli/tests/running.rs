@@ -33,7 +33,7 @@ impl Stage {
         let key = scratch.text("user.key");
         let config = format!(
             "key = \"relay.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\nnext_hops = [\"loopback\", \"private\"]\n\
-             control = \"relay.sock\"\n[[user]]\nkey = \"{}\"\n",
+             control = \"relay.sock\"\n[[user]]\nname = \"sender\"\nkey = \"{}\"\n",
             new_key(&key)
         );
         fs::write(scratch.path("relay.toml"), config).unwrap();
@@ -47,7 +47,7 @@ impl Stage {
         let sender = Sender::start_as(command.stdin(Stdio::piped()));
         let words =
             ["receive", "--yes", &sender.ticket, &scratch.text("to"), "--quiet", "--control", &receive];
-        let receiver = Running::start(&mut program(&words));
+        let receiver = Running::start(program(&words).env("XDG_CONFIG_HOME", scratch.path("config")));
         Self { scratch, _relay: relay, route, sender, receiver, sent: Vec::new() }
     }
 
@@ -111,6 +111,10 @@ fn a_running_send_takes_and_loses_a_path_through_a_relay_and_all_arrives() {
         assert!(stage.sent.len() < 100 * PIECE, "the path that was added carries nothing");
         stage.send_piece();
     }
+    let status = stage.ask("relay.sock", &["relay", "status"]).unwrap();
+    assert_eq!(status["users"][0]["name"], "sender", "{status}");
+    let interface = &status["interfaces"][0];
+    assert!(interface["name"] == "lo" && interface["packets"][0].as_u64() > Some(10), "{status}");
     let [added] = &stage.open("send.sock", true)[..] else { panic!("one path through the relay") };
     stage.must("send.sock", &["remove", added]);
     assert!(stage.open("send.sock", true).is_empty());
@@ -134,4 +138,50 @@ fn a_running_receive_loses_and_takes_again_the_path_through_the_relay_of_its_tic
     let refused = stage.ask("receive.sock", &["path", "add", &stage.route]).unwrap_err();
     assert!(refused.contains("kept already"), "{refused}");
     stage.finish();
+}
+
+/// As the examples of `path --help` say, with the key that `keys show` prints.
+#[test]
+fn a_relay_that_lists_the_usual_key_is_added_to_a_test() {
+    let scratch = Scratch::new();
+    let usual = |words: &[&str]| {
+        let mut command = program(words);
+        command.env("XDG_CONFIG_HOME", scratch.path("config"));
+        command
+    };
+    let must = |command: &mut std::process::Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", errors(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    must(&mut usual(&["keys", "new"]));
+    let shown = must(&mut usual(&["keys", "show"]));
+    let key = shown.split_whitespace().find(|word| word.starts_with("ab1")).expect("a key");
+    let settings = format!(
+        "key = \"relay.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\nnext_hops = [\"loopback\"]\n[[user]]\nkey = \"{key}\"\n"
+    );
+    fs::write(scratch.path("relay.toml"), settings).unwrap();
+    let mut relay = Running::start(&mut program(&["relay", "--config", &scratch.text("relay.toml")]));
+    let route = relay.line();
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let socket = scratch.text("bench.sock");
+    let words = ["bench", "client", &ticket, "--time", "5m", "--control", &socket];
+    let client = Running::start(&mut usual(&words));
+    wait_for("a session", || {
+        let list = program(&["path", "list", "--json", "--control", &socket]).output().unwrap();
+        list.status.success() && String::from_utf8_lossy(&list.stdout).contains("active")
+    });
+    let added = must(&mut program(&["path", "add", &route, "--control", &socket]));
+    assert!(added.contains("through 1 relay"), "{added}");
+    let listed = must(&mut program(&["path", "list", "--control", &socket]));
+    assert!(
+        listed.contains("bit/s out") && listed.contains("bit/s in") && listed.contains("lo 127.0.0.1"),
+        "{listed}"
+    );
+    client.interrupt();
+    assert_eq!(client.end().0, Some(130));
+    server.interrupt();
+    let (_, told) = server.end();
+    assert!(told.contains("client 1 at 127.0.0.1: key ab1"), "{told}");
 }

@@ -193,6 +193,9 @@ async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSessi
         let Candidate { route, peer } = candidates.swap_remove(index);
         running.adopt(route.clone(), RelayPaths::go_on(endpoint, &session, (route, peer), carrier));
     }
+    if let Some((relays, secret)) = &dial.guest {
+        running.guest_at(relays.iter().map(|relay| relay.node), secret);
+    }
     let chosen = RelayPaths::choose(endpoint, &session, some, (&own, at_once));
     let granted = RelayPaths::keep_granted(endpoint, &session, &granted, &own.addresses);
     Ok(running.beside(granted).beside(chosen))

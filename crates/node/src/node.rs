@@ -37,7 +37,8 @@ const MOST_ADDED: usize = 8;
 /// The source of a node's key.
 #[derive(Debug, Default)]
 pub enum KeySource {
-    /// The default file if relays or controllers must know the key, otherwise a new key for this run.
+    /// The default file if relays, controllers or users of a control socket must know the key, otherwise a new key for this
+    /// run.
     #[default]
     Usual,
     /// This file, which must exist.
@@ -202,7 +203,9 @@ impl NodeBuilder {
     pub async fn start(self) -> Result<Node, Error> {
         check(&self.relays)?;
         let has_key = !matches!(self.key, KeySource::Usual);
-        let is_known = has_key || !self.relays.is_empty() || !self.controllers.is_empty();
+        let has_relays = !self.relays.is_empty() || !self.controllers.is_empty();
+        // At a control socket, others add relays that list the key.
+        let is_known = has_key || has_relays || self.control.is_some();
         let (key, grants_file) = self.key.load(is_known)?;
         let reset_key = reset_key(&key);
         let mut config = EndpointConfig::new(key)

@@ -6,7 +6,7 @@ use anabranch_node::{RelayRoute, SessionPath, parse_rule, parse_terms};
 use clap::{Args, Subcommand};
 
 use super::answering::Asked;
-use super::service::{self, AnswerArgs};
+use super::service::{self, AnswerArgs, Earlier};
 use crate::errors::Failure;
 use crate::ui::human;
 use crate::values;
@@ -20,7 +20,9 @@ Examples:
   anabranch path remove ab1...@198.51.100.7:4600 --control bench.sock
   anabranch path set 2=backup --control bench.sock
   anabranch path set 'wwan*=metered:500MB' --control bench.sock
-  anabranch path add ab1...@198.51.100.7:4600 --control send.sock --session 2";
+  anabranch path add ab1...@198.51.100.7:4600 --control send.sock --session 2
+
+A relay that is added has to list the key of the running command: by default the one of `anabranch keys show`.";
 
 /// Show and change the paths of a running session
 ///
@@ -137,16 +139,27 @@ pub fn run(args: &PathArgs) -> Result<(), Failure> {
     };
     let RunningArgs { control, session, answer } = args.of();
     let request = session.map_or(request.clone(), |session| format!("in {session} {request}"));
-    anabranch_node::Threads::start()?.block_on(service::ask(
-        (Asked::Session, control, &request),
-        answer,
-        |paths: &Vec<SessionPath>| text(paths),
-    ))
+    let whom = (Asked::Session, &**control, &*request);
+    anabranch_node::Threads::start()?.block_on(async {
+        match &args.action {
+            PathCommand::List(_) => {
+                service::ask_twice(whom, answer, |paths: &Vec<SessionPath>, earlier| {
+                    text(paths, Some(earlier))
+                })
+                .await
+            }
+            _ => service::ask(whom, answer, |paths: &Vec<SessionPath>| text(paths, None)).await,
+        }
+    })
 }
 
-/// A line for each path, under a heading for each session where there are several.
-pub(super) fn text(paths: &[SessionPath]) -> String {
+/// The paths a moment ago.
+type Before<'a> = Option<&'a Earlier<'a, Vec<SessionPath>>>;
+
+/// A line for each path, under a heading for each session where there are several; with rates if `before` is known.
+pub(super) fn text(paths: &[SessionPath], before: Before<'_>) -> String {
     let sessions: Vec<&[SessionPath]> = paths.chunk_by(|a, b| a.session == b.session).collect();
+    let lines = |paths| lines(paths, before);
     match sessions[..] {
         [] => "no session at the moment\n".to_owned(),
         [only] => lines(only),
@@ -154,8 +167,17 @@ pub(super) fn text(paths: &[SessionPath]) -> String {
     }
 }
 
-fn lines(paths: &[SessionPath]) -> String {
-    let line = |SessionPath { path, .. }: &SessionPath| {
+fn lines(paths: &[SessionPath], before: Before<'_>) -> String {
+    let line = |known: &SessionPath| {
+        let SessionPath { session, path } = known;
+        let rates = before.map_or_else(String::new, |before| {
+            let of = |at: usize| {
+                let is_it = |other: &&SessionPath| other.session == *session && other.path.id == path.id;
+                let counter = |was: &Vec<SessionPath>| was.iter().find(is_it).map(|was| was.path.bytes[at]);
+                before.rate(counter, path.bytes[at])
+            };
+            format!("{:>12} out  {:>12} in  ", of(0), of(1))
+        });
         let through = match path.relays.len() {
             0 => "directly".to_owned(),
             count => format!("through {}", human::count(count as u64, "relay")),
@@ -166,7 +188,7 @@ fn lines(paths: &[SessionPath]) -> String {
             format!("; {} of {} left{until}", human::bytes(cap.left), human::bytes(cap.bytes))
         });
         format!(
-            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {:>10} received  {}{} → {}  {through}{why}{cap}\n",
+            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {:>10} received  {rates}{}{} → {}  {through}{why}{cap}\n",
             path.id,
             path.state,
             path.rtt_ms,
@@ -204,11 +226,16 @@ mod tests {
             bytes: [2_000_000, 7_000],
             lost: 0,
         };
-        let text = lines(&[SessionPath { session: 1, path }]);
-        let words = ["2.00 MB sent", "7.00 kB received", "wwan0 192.0.2.1:9 → 203.0.113.9:4433"];
-        for word in words.into_iter().chain(["1.00 GB of 5.00 GB left until day 15 of the month"]) {
+        let now = vec![SessionPath { session: 1, path }];
+        let mut was = now.clone();
+        was[0].path.bytes = [1_000_000, 7_000];
+        let text = lines(&now, Some(&Earlier { was: &was, ago: 0.5 }));
+        let words = ["2.00 MB sent", "7.00 kB received", "16.0 Mbit/s out", " 0 bit/s in"];
+        let words = words.into_iter().chain(["wwan0 192.0.2.1:9 → 203.0.113.9:4433"]);
+        for word in words.chain(["1.00 GB of 5.00 GB left until day 15 of the month"]) {
             assert!(text.contains(word), "no {word:?} in {text}");
         }
+        assert!(!lines(&now, None).contains("bit/s"));
     }
 
     #[test]

@@ -3,10 +3,12 @@
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anabranch_service::control::{self, Socket};
 use anabranch_service::process::sandbox::{Restriction, Sandbox};
 use anabranch_settings::SettingsError;
+use anabranch_wire::Rate;
 use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,6 +18,9 @@ use super::answering::{Asked, who};
 use crate::context::OUTPUT;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
+
+/// Time between two answers from which rates are computed.
+const BETWEEN: Duration = Duration::from_millis(500);
 
 /// The signals that a service handles.
 pub struct Signals {
@@ -143,6 +148,19 @@ pub struct AskArgs {
 }
 
 impl AskArgs {
+    /// As [`Self::ask`], with rates for people.
+    ///
+    /// # Errors
+    /// As of [`ask`].
+    pub async fn ask_twice<T: DeserializeOwned + Serialize>(
+        &self,
+        (whom, request): (Asked, &str),
+        text: impl FnOnce(&T, &Earlier<'_, T>) -> String,
+    ) -> Result<(), Failure> {
+        let socket = self.control.as_deref().unwrap_or(whom.usual());
+        ask_twice((whom, socket, request), &self.answer, text).await
+    }
+
     /// Asks a service at its default socket, or at the named one, and shows the answer.
     ///
     /// # Errors
@@ -171,6 +189,44 @@ pub async fn ask<T: DeserializeOwned + Serialize>(
         Err(error) => return Err(not_answered(whom, socket, &error).await),
     };
     if answer.json { Stream::Stdout.json(&reply) } else { out::print(&text(&reply)) }
+}
+
+/// An earlier answer, and how long ago that was: for rates.
+pub struct Earlier<'a, T> {
+    /// The answer.
+    pub was: &'a T,
+    /// How long ago, in seconds.
+    pub ago: f64,
+}
+
+impl<T> Earlier<'_, T> {
+    /// The rate at which a counter of bytes grows, for people.
+    pub fn rate(&self, counter: impl Fn(&T) -> Option<u64>, now: u64) -> String {
+        let grown = now.saturating_sub(counter(self.was).unwrap_or(now));
+        Rate::from_bits((grown as f64 * 8.0 / self.ago.max(1e-3)) as u64).to_string()
+    }
+}
+
+/// As [`ask`]. For people it asks twice, so that the text can have rates.
+///
+/// # Errors
+/// As of [`ask`].
+pub async fn ask_twice<T: DeserializeOwned + Serialize>(
+    (whom, socket, request): (Asked, &Path, &str),
+    answer: &AnswerArgs,
+    text: impl FnOnce(&T, &Earlier<'_, T>) -> String,
+) -> Result<(), Failure> {
+    if answer.json {
+        return ask((whom, socket, request), answer, |_: &T| String::new()).await;
+    }
+    let (first, began) = (control::ask(socket, request).await, Instant::now());
+    let was: T = match first {
+        Ok(was) => was,
+        Err(error) => return Err(not_answered(whom, socket, &error).await),
+    };
+    tokio::time::sleep(BETWEEN).await;
+    let ago = began.elapsed().as_secs_f64();
+    ask((whom, socket, request), answer, |now: &T| text(now, &Earlier { was: &was, ago })).await
 }
 
 /// The failure without an answer; it recognises the socket of another kind of program.

@@ -100,9 +100,9 @@ fn sockets_in(place: &Path) -> Vec<PathBuf> {
 fn text(report: &Report) -> String {
     let one = |service: &Service| {
         let (what, about) = match &service.answer {
-            Answer::Relay { status } => ("relay", relay::text(status)),
+            Answer::Relay { status } => ("relay", relay::text(status, None)),
             Answer::Controller { status } => ("controller", controller::status_text(status)),
-            Answer::Session { paths } => ("session", path::text(paths)),
+            Answer::Session { paths } => ("session", path::text(paths, None)),
             Answer::Silent { why } => ("nobody", format!("  {why}\n")),
         };
         format!("{what} at {}\n{about}", service.control.display())

@@ -115,6 +115,7 @@ impl RelayService {
         let instance = u64::from_ne_bytes(random()?);
         let membership = Membership::new((&state, &endpoint, &sensing), ledger.clone(), instance);
         membership.join(settings);
+        state.name_users(&settings.users);
         warn(settings, &budget);
         Ok(Self { endpoint, state, membership: Arc::new(membership), ledger, budget, tasks })
     }
@@ -136,6 +137,7 @@ impl RelayService {
         config.next_hops.public.extend(self.membership.observed());
         self.state.reconfigure(with_sockets(config, &self.endpoint.sockets()));
         self.membership.join(settings);
+        self.state.name_users(&settings.users);
         self.membership.limit(settings.rate);
         warn(settings, &self.budget);
     }

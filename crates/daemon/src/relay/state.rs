@@ -25,6 +25,7 @@ use bytes::BytesMut;
 use tokio::sync::{Notify, mpsc};
 
 use super::clients;
+use super::config::User;
 use super::status::Status;
 use crate::controller::registration::Standing;
 use crate::pace::{PaceLimits, Paces, SharedPace};
@@ -44,6 +45,8 @@ pub(super) struct State {
     clock: OnceLock<Clock>,
     wake: Notify,
     started: Instant,
+    /// The names of the listed users, by their keys.
+    names: Mutex<BTreeMap<String, String>>,
 }
 
 struct Core {
@@ -71,6 +74,7 @@ impl State {
             clock: OnceLock::new(),
             wake: Notify::new(),
             started: Instant::now(),
+            names: Mutex::default(),
         }
     }
 
@@ -94,6 +98,15 @@ impl State {
 
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().expect("no panic while held")
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.names.lock().expect("no panic while held")
+    }
+
+    /// Replaces the names of the listed users.
+    pub(super) fn name_users(&self, users: &[User]) {
+        *self.names() = users.iter().map(|user| (user.key.to_string(), user.name.clone())).collect();
     }
 
     /// True once an internal error may have left the state half changed; every access panics from then on.
@@ -144,7 +157,8 @@ impl State {
     ) -> Status {
         let keys = self.core().relay.keys();
         let (stats, draining) = self.stats();
-        Status::new(endpoint, (&stats, &keys), (self.started.elapsed(), draining)).with(standings, links)
+        let status = Status::new(endpoint, (&stats, &keys), (self.started.elapsed(), draining));
+        status.with(standings, links).named(&self.names())
     }
 
     /// Adds a client's session, with its addresses proven so far.

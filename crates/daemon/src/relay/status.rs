@@ -1,9 +1,10 @@
 //! A relay's counters and state, for people, programs and Prometheus.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anabranch_net::{Endpoint, EndpointStats};
+use anabranch_net::{Endpoint, EndpointStats, SocketInfo};
 use anabranch_overlay::relay::{Dropped, KeyStats, RelayStats};
 use anabranch_overlay::sense::{LinkTold, SensorStats};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ pub struct Status {
     pub node: String,
     /// The addresses it listens on.
     pub addresses: Vec<String>,
+    /// The interfaces of these addresses.
+    #[serde(default)]
+    pub interfaces: Vec<InterfaceStatus>,
     /// Seconds since it was started.
     pub uptime_s: f64,
     /// Whether it is draining and accepts no new paths.
@@ -48,6 +52,24 @@ pub struct Status {
     /// Bytes sent for measurements, headers included.
     #[serde(default)]
     pub sensing_bytes: u64,
+}
+
+/// An address on an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceStatus {
+    /// The interface's name.
+    pub name: String,
+    /// The address with its port.
+    pub address: String,
+    /// Packets received there, and sent.
+    pub packets: [u64; 2],
+}
+
+impl InterfaceStatus {
+    fn new(socket: &SocketInfo) -> Self {
+        let packets = [socket.stats.received, socket.stats.sent];
+        Self { name: socket.place.interface.to_string(), address: socket.local.to_string(), packets }
+    }
 }
 
 /// A link to another relay.
@@ -105,6 +127,9 @@ pub struct ControllerStatus {
 pub struct UserStatus {
     /// The user's key.
     pub key: String,
+    /// The user's name in the configuration; empty without one.
+    #[serde(default)]
+    pub name: String,
     /// Sessions, those of guests included.
     pub sessions: u32,
     /// Paths, those of guests included.
@@ -123,6 +148,7 @@ impl Status {
         let drop = stats.dropped;
         let user = |key: &KeyStats| UserStatus {
             key: key.key.to_string(),
+            name: String::new(),
             sessions: key.sessions,
             flows: key.flows,
             bytes_left: key.limits.map(|limits| limits.bytes).filter(|bytes| *bytes < u64::MAX / 2),
@@ -130,6 +156,7 @@ impl Status {
         Self {
             node: endpoint.node().to_string(),
             addresses: endpoint.local_addresses().iter().map(ToString::to_string).collect(),
+            interfaces: endpoint.sockets().iter().map(InterfaceStatus::new).collect(),
             uptime_s: uptime.as_secs_f64(),
             draining,
             sessions: stats.sessions,
@@ -165,6 +192,14 @@ impl Status {
             standing: standing.to_string(),
         };
         self.controllers = standings.iter().map(status).collect();
+        self
+    }
+
+    /// Adds the names of users by their keys.
+    pub(super) fn named(mut self, names: &BTreeMap<String, String>) -> Self {
+        for user in &mut self.users {
+            user.name = names.get(&user.key).cloned().unwrap_or_default();
+        }
         self
     }
 

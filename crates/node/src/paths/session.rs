@@ -1,10 +1,10 @@
 //! A session with its paths: lists them, changes their rules, and adds and removes relays while data flow.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, PathInfo, PathRule, PathState, Session, Standing};
+use anabranch_net::{Endpoint, PathInfo, PathRule, PathState, PublicKey, Session, Standing, TicketSecret};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
@@ -76,14 +76,16 @@ struct Inner {
     kept: Mutex<Vec<(RelayRoute, RelayPaths)>>,
     /// Further paths, which cannot be removed by hand.
     others: Mutex<Vec<RelayPaths>>,
+    /// The relays that admit this node as a guest of the peer, and the secret for them.
+    hosts: OnceLock<(Vec<PublicKey>, TicketSecret)>,
 }
 
 impl NodeSession {
     /// Begins to keep a path open through each of `routes`.
     pub fn new(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
         let (endpoint, session, peer) = (endpoint.clone(), session.clone(), peer.clone());
-        let inner = Inner { endpoint, session, peer, kept: Mutex::default(), others: Mutex::default() };
-        let running = Self(Arc::new(inner));
+        let (kept, others, hosts) = Default::default();
+        let running = Self(Arc::new(Inner { endpoint, session, peer, kept, others, hosts }));
         routes.iter().for_each(|route| running.adopt(route.clone(), running.keep(route)));
         running
     }
@@ -94,6 +96,12 @@ impl NodeSession {
     pub fn beside(self, others: RelayPaths) -> Self {
         self.others().push(others);
         self
+    }
+
+    /// Names the relays of the peer's ticket: a path that is added there again needs the ticket's secret.
+    pub(crate) fn guest_at(&self, relays: impl Iterator<Item = PublicKey>, secret: &TicketSecret) {
+        // A session has one ticket.
+        let _ = self.0.hosts.set((relays.collect(), secret.clone()));
     }
 
     /// The session.
@@ -116,7 +124,17 @@ impl NodeSession {
 
     fn keep(&self, route: &RelayRoute) -> RelayPaths {
         let Inner { endpoint, session, .. } = &*self.0;
-        RelayPaths::keep(endpoint, session, std::slice::from_ref(route), &self.peer())
+        RelayPaths::keep(endpoint, session, std::slice::from_ref(route), &self.peer_through(route))
+    }
+
+    /// The peer as the relays of a route reach it.
+    fn peer_through(&self, route: &RelayRoute) -> Peer {
+        match self.0.hosts.get() {
+            Some((relays, secret)) if route.nodes().all(|node| relays.contains(&node)) => {
+                Peer { addresses: Vec::new(), entry: Entry::Guest(secret.clone()) }
+            }
+            _ => self.peer(),
+        }
     }
 
     /// The peer's addresses for relays: the given ones, or the remote addresses of the direct paths.

@@ -147,7 +147,7 @@ pub struct ClientArgs {
     /// Controllers that grant more relays.
     #[command(flatten)]
     pub granted: ControllerOptions,
-    /// Key file [default: the usual one with `--relay` or `--controller`, else a new key]
+    /// Key file [default: the usual one with `--relay`, `--controller` or `--control`, else a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
-use anabranch_daemon::relay::status::{LinkStatus, Status};
+use anabranch_daemon::relay::status::{InterfaceStatus, LinkStatus, Status};
 use anabranch_net::NodeKey;
 use anabranch_node::{NodeAt, RelayRoute, keyfile};
 use anabranch_service::http::{self, Door, HttpSettings};
@@ -19,9 +19,9 @@ use anabranch_wire::Span;
 use clap::{Args, Subcommand};
 
 use super::answering::Asked;
-use super::service::{self, AskArgs, Signals, notify};
+use super::service::{self, AskArgs, Earlier, Signals, notify};
 use crate::context::Context;
-use crate::errors::Failure;
+use crate::errors::{Failure, printable};
 use crate::ui::{human, out};
 use crate::values;
 use list::ListArgs;
@@ -115,9 +115,8 @@ pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
             service::confine(files.into_iter().flatten());
             anabranch_node::Threads::start()?.block_on(serve(key, &args.config, settings, context))
         }
-        Some(RelayAsk::Status(ask)) => {
-            anabranch_node::Threads::start()?.block_on(ask.ask((Asked::Relay, "status"), text))
-        }
+        Some(RelayAsk::Status(ask)) => anabranch_node::Threads::start()?
+            .block_on(ask.ask_twice((Asked::Relay, "status"), |status, earlier| text(status, Some(earlier)))),
         Some(RelayAsk::List(list)) => {
             process::protect_secrets();
             anabranch_node::Threads::start()?.block_on(list::run(list))
@@ -125,7 +124,8 @@ pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
         Some(RelayAsk::Drain(drain)) => {
             let seconds = drain.patience.as_nanos().div_ceil(1_000_000_000);
             let request = format!("drain {seconds}");
-            anabranch_node::Threads::start()?.block_on(drain.ask.ask((Asked::Relay, &request), text))
+            anabranch_node::Threads::start()?
+                .block_on(drain.ask.ask((Asked::Relay, &request), |status| text(status, None)))
         }
     }
 }
@@ -229,11 +229,15 @@ fn whom(listed: u64, controllers: u64) -> String {
     format!("relay for {whom}\n{how}:\n\n")
 }
 
-/// The status as text.
-pub(super) fn text(status: &Status) -> String {
+/// The status as text; with the rate if an earlier status is known.
+pub(super) fn text(status: &Status, before: Option<&Earlier<'_, Status>>) -> String {
+    let rate = before.map_or_else(String::new, |before| {
+        let rate = before.rate(|was| Some(was.forwarded_bytes), status.forwarded_bytes);
+        format!(", {rate} now")
+    });
     let state = if status.draining { "draining, up" } else { "running" };
     let mut text = format!(
-        "{}\n  {state} for {}, {} and {}\n  forwarded {} in {}\n",
+        "{}\n  {state} for {}, {} and {}\n  forwarded {} in {}{rate}\n",
         status.node,
         human::seconds(status.uptime_s),
         human::count(status.sessions as u64, "session"),
@@ -241,6 +245,13 @@ pub(super) fn text(status: &Status) -> String {
         human::bytes(status.forwarded_bytes),
         human::count(status.forwarded_packets, "packet"),
     );
+    for InterfaceStatus { name, address, packets: [received, sent] } in &status.interfaces {
+        text.push_str(&format!(
+            "  interface {name} {address}  received {}, sent {}\n",
+            human::count(*received, "packet"),
+            human::count(*sent, "packet")
+        ));
+    }
     let drop = &status.dropped;
     let reasons = [
         ("no room in the queue", drop.congested),
@@ -256,7 +267,8 @@ pub(super) fn text(status: &Status) -> String {
     }
     for user in status.users.iter().filter(|user| user.sessions > 0) {
         let flows = human::count(user.flows as u64, "path");
-        text.push_str(&format!("  user      {}  {flows}\n", user.key));
+        let name = if user.name.is_empty() { String::new() } else { format!("{}  ", printable(&user.name)) };
+        text.push_str(&format!("  user      {name}{}  {flows}\n", user.key));
     }
     for LinkStatus { to, up, rtt_ms, loss: [there, back], capacity_mbit_s, .. } in &status.links {
         if *up {
@@ -278,6 +290,8 @@ pub(super) fn text(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_overlay::relay::Dropped;
+
     use super::*;
     use crate::commands::test::parse;
 
@@ -309,6 +323,30 @@ mod tests {
         let text = whom(0, 0);
         assert!(text.contains("no users yet: ") && text.contains("`[[user]]`"), "{text}");
         assert!(text.contains("SIGHUP") && text.ends_with("with this line:\n\n"), "{text}");
+    }
+
+    #[test]
+    fn a_status_shows_the_rate_the_interfaces_and_the_names_of_users() {
+        let mut status: Status = serde_json::from_value(serde_json::json!({
+            "node": "ab1", "addresses": [], "uptime_s": 5.0, "draining": false, "sessions": 1, "flows": 1,
+            "forwarded_packets": 9, "forwarded_bytes": 3_000_000, "waiting_bytes": 0, "challenges": 0,
+            "dropped": Dropped::default(), "refused": 0, "controllers": [],
+            "users": [{ "key": "ab2", "name": "laptop", "sessions": 1, "flows": 1, "bytes_left": null }],
+            "interfaces": [{ "name": "eth0", "address": "192.0.2.1:4600", "packets": [10, 9] }],
+        }))
+        .unwrap();
+        let was = Status { forwarded_bytes: 2_000_000, ..status.clone() };
+        let told = text(&status, Some(&Earlier { was: &was, ago: 0.5 }));
+        for words in [
+            "forwarded 3.00 MB in 9 packets, 16.0 Mbit/s now\n",
+            "  interface eth0 192.0.2.1:4600  received 10 packets, sent 9 packets\n",
+            "  user      laptop  ab2  1 path\n",
+        ] {
+            assert!(told.contains(words), "no {words:?} in {told}");
+        }
+        status.users[0].name.clear();
+        assert!(text(&status, None).contains("  user      ab2  1 path\n"));
+        assert!(!text(&status, None).contains("bit/s"));
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub struct SendArgs {
     /// listens on].
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Key file [default: the usual one with `--relay` or `--controller`, else a new key]
+    /// Key file [default: the usual one with `--relay`, `--controller` or `--control`, else a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
