@@ -1,7 +1,7 @@
 //! The command line: the options of every command, and the list of commands.
 
 use clap::builder::styling::{AnsiColor, Effects, Styles};
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     bench, capture, completions, controller, demo, exit, fetch, get, keys, ls, man, path, proxy, put,
@@ -65,13 +65,11 @@ pub enum Command {
 
 impl Command {
     /// How many simulated networks the command may run at the same time.
-    #[must_use]
     pub fn simulations(&self) -> usize {
         if let Self::Sim(args) = self { args.at_once() } else { 0 }
     }
 
     /// The ticket on the command line, for commands that can also read it from the environment.
-    #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
         match self {
             Self::Receive(args) => args.ticket_word(),
@@ -84,41 +82,30 @@ impl Command {
         }
     }
 
-    /// Where this command writes its events and its error as JSON; `None` without `--json`.
+    /// Where this command writes its events and its error as JSON; `None` without `--json` among its `words`.
     #[must_use]
-    pub fn events(&self) -> Option<Stream> {
-        let json = match self {
-            Self::Send(args) => args.json,
-            Self::Receive(args) => return args.events(),
-            Self::Serve(args) => args.json,
-            Self::Ls(args) => args.json,
-            Self::Get(args) => return args.events(),
-            Self::Put(args) => args.json,
-            Self::Sync(args) => args.json,
-            Self::Ticket(args) => args.json(),
-            Self::Demo(args) => args.json,
-            Self::Relay(args) => args.json(),
-            Self::Tunnel(args) => args.json(),
-            Self::Proxy(args) => args.json(),
-            Self::Exit(args) => args.json(),
-            Self::Fetch(args) => args.json,
-            Self::Bench(args) => args.json(),
-            Self::Status(args) => args.json,
-            Self::Path(args) => args.json(),
-            Self::Trace(args) => args.json,
-            // Its standard output is for results only, and those name every violated bound.
-            Self::Sim(_) => false,
-            Self::Keys(args) => args.json(),
-            Self::Controller(args) => args.json(),
-            Self::Capture(_) | Self::Completions(_) | Self::Man(_) => false,
-        };
-        json.then_some(Stream::Stdout)
+    pub fn events(&self, words: &ArgMatches) -> Option<Stream> {
+        match self {
+            Self::Receive(args) => args.events(),
+            Self::Get(args) => args.events(),
+            // Their standard output is for results only; those of `sim` name every violated bound.
+            Self::Sim(_) | Self::Capture(_) => None,
+            _ => has_json(words).then_some(Stream::Stdout),
+        }
+    }
+}
+
+/// Whether the innermost subcommand was given `--json`.
+fn has_json(words: &ArgMatches) -> bool {
+    match words.subcommand() {
+        Some((_, words)) => has_json(words),
+        None => matches!(words.try_get_one("json"), Ok(Some(true))),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, FromArgMatches};
 
     use super::*;
     use crate::ui::paint::When;
@@ -132,6 +119,27 @@ mod tests {
     fn global_options_may_follow_the_command() {
         let cli = Cli::try_parse_from(["anabranch", "keys", "show", "-vv", "--color", "never"]).unwrap();
         assert_eq!((cli.global.verbose, cli.global.color), (2, When::Never));
+    }
+
+    #[test]
+    fn events_are_for_the_subcommand_that_was_asked_for_json() {
+        let events = |words: &[&str]| {
+            let words = Cli::command().get_matches_from([&["anabranch"], words].concat());
+            Cli::from_arg_matches(&words).unwrap().command.events(&words)
+        };
+        let (out, key) =
+            (Some(Stream::Stdout), anabranch_net::NodeKey::from_random([3; 32]).public().to_string());
+        assert_eq!(events(&["keys", "show", "--json"]), out);
+        assert_eq!(events(&["relay", "drain", "--json"]), out);
+        assert_eq!(events(&["controller", "revoke", &key, "--json"]), out);
+        assert_eq!(events(&["exit", "--json"]), out);
+        assert_eq!(events(&["exit", "status", "--json"]), out);
+        assert_eq!(events(&["path", "remove", "4", "--control", "s", "--json"]), out);
+        assert_eq!(events(&["exit", "status"]), None);
+        assert_eq!(events(&["relay"]), None);
+        assert_eq!(events(&["man", "somewhere"]), None);
+        assert_eq!(events(&["sim", "run", "grid", "--json"]), None);
+        assert_eq!(events(&["receive", "anabranch1x", "-", "--json"]), Some(Stream::Stderr));
     }
 
     #[test]

@@ -52,20 +52,17 @@ impl Connection for Carrier {
 
 impl Carrier {
     /// A carrier over `session`.
-    #[must_use]
     pub fn new(session: Session) -> Self {
         Self(session)
     }
 
     /// A gauge for this session and for the transfer that updates `progress`.
-    #[must_use]
     pub fn gauge(&self, direction: Direction, progress: &Progress) -> Gauge {
         let (meter, names) = (PathMeter::new(direction), PathNames::default());
         Gauge { session: self.0.clone(), meter, names, progress: progress.clone() }
     }
 
     /// The other end's address as text; its key while there is no path.
-    #[must_use]
     pub fn peer_name(&self) -> String {
         let paths = self.0.paths();
         paths.first().map_or_else(|| self.0.peer().to_string(), |path| path.route.remote.ip().to_string())
@@ -92,7 +89,6 @@ impl Carrier {
     }
 
     /// True if neither end wanted the session to end, so that a new one may work.
-    #[must_use]
     pub fn was_lost(&self) -> bool {
         matches!(self.0.close_reason(), Some(CloseReason::IdleTimeout | CloseReason::Reset))
     }
@@ -152,7 +148,6 @@ pub struct Gauge {
 
 impl Gauge {
     /// The transfer's counters.
-    #[must_use]
     pub fn counters(&self) -> Snapshot {
         self.progress.snapshot()
     }
@@ -179,13 +174,11 @@ impl Gauge {
 }
 
 /// The total number of bytes if the share states it; standard input has none.
-#[must_use]
 pub fn bytes_total(counters: &Snapshot) -> Option<u64> {
     Some(counters.bytes_total).filter(|total| *total > 0 && *total >= counters.bytes_done)
 }
 
 /// Time since `start`.
-#[must_use]
 pub fn since(start: Instant) -> Span {
     Span::from_secs_f64(start.elapsed().as_secs_f64())
 }

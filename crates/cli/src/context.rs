@@ -38,13 +38,11 @@ pub struct Context {
 
 impl Context {
     /// Reads the shared options.
-    #[must_use]
     pub fn new(global: &Global) -> Self {
         Self { verbose: global.verbose, quiet: global.quiet, paint: Paint::for_stderr(global.color) }
     }
 
     /// The progress display of a command; `json` is its `--json`, and events go to `events`.
-    #[must_use]
     pub fn progress(&self, json: bool, events: Stream) -> Progress {
         Progress::new(Mode::choose(json, self.quiet), self.paint, events)
     }

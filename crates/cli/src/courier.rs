@@ -70,15 +70,11 @@ pub struct Courier<'a, E> {
 
 impl<'a, E: Errand> Courier<'a, E> {
     /// Prepares to transfer with the node that is dialled.
-    #[must_use]
     pub fn new(errand: &'a E, retry: Span, (node, dial): (&'a Node, &'a Dial), display: Progress) -> Self {
         Self { errand, retry, node, dial, display, start: Instant::now(), moved: 0 }
     }
 
     /// Transfers over `session`, and over further sessions after losses.
-    ///
-    /// # Errors
-    /// The cause, and advice for the user.
     pub async fn run(mut self, session: Session) -> Result<(Summary, Duration), Failure> {
         let mut carrier = Carrier::new(session);
         loop {

@@ -6,7 +6,6 @@
 
 /// Restarts the program without `ticket` among its arguments. Continues without a restart if that fails or would
 /// change the meaning of the other arguments.
-#[cfg(unix)]
 pub(crate) fn restart_without(ticket: &str) {
     use std::os::unix::process::CommandExt as _;
 
@@ -21,7 +20,3 @@ pub(crate) fn restart_without(ticket: &str) {
     // Returns only on failure; the ticket then stays visible.
     let _ = std::process::Command::new(program).arg0(name).args(words).env(TICKET_VARIABLE, ticket).exec();
 }
-
-/// Other systems cannot replace a running program.
-#[cfg(not(unix))]
-pub(crate) fn restart_without(_ticket: &str) {}

@@ -1,11 +1,12 @@
 //! Waits for the user to stop the command.
 
-#[cfg(unix)]
 use std::sync::LazyLock;
+
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::errors::Kind;
 
-/// Waits for Ctrl-C or, on Unix, SIGTERM or SIGHUP. After that, a second one ends the program at once, without
+/// Waits for Ctrl-C, SIGTERM or SIGHUP. After that, a second one ends the program at once, without
 /// notifying the other end.
 pub async fn requested() {
     first().await;
@@ -15,9 +16,7 @@ pub async fn requested() {
     });
 }
 
-#[cfg(unix)]
 async fn first() {
-    use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut polite) = signal(SignalKind::terminate()) else { return ctrl_c().await };
     tokio::select! {
         () = ctrl_c() => {}
@@ -27,9 +26,7 @@ async fn first() {
 }
 
 /// Waits for SIGHUP, which reports that the terminal is gone. Under `nohup` it stays ignored.
-#[cfg(unix)]
 async fn hang_up() {
-    use tokio::signal::unix::{SignalKind, signal};
     if !ignores_hang_up()
         && let Ok(mut gone) = signal(SignalKind::hangup())
     {
@@ -41,7 +38,6 @@ async fn hang_up() {
 
 /// True if this program was started with SIGHUP ignored. Linux lists ignored signals in a mask whose lowest bit is
 /// SIGHUP.
-#[cfg(unix)]
 fn ignores_hang_up() -> bool {
     static IGNORES: LazyLock<bool> = LazyLock::new(|| {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -52,21 +48,11 @@ fn ignores_hang_up() -> bool {
 }
 
 /// Makes writes beyond the file size limit (`ulimit -f`) fail instead of ending the program.
-#[cfg(unix)]
 pub fn survive_file_size_limit() {
-    use tokio::signal::unix::{SignalKind, signal};
     /// SIGXFSZ, the same number on all supported systems.
     const FILE_SIZE: i32 = 25;
     // The handler stays when its receiver is dropped. If it cannot be installed, the system's default remains.
     drop(signal(SignalKind::from_raw(FILE_SIZE)));
-}
-
-#[cfg(not(unix))]
-pub fn survive_file_size_limit() {}
-
-#[cfg(not(unix))]
-async fn first() {
-    ctrl_c().await;
 }
 
 async fn ctrl_c() {

@@ -5,28 +5,31 @@
 //! terminal.
 
 pub mod args;
-pub mod capture;
-pub mod carrier;
-pub mod commands;
-pub mod context;
-pub mod control;
-pub mod courier;
-pub mod errors;
+mod capture;
+mod carrier;
+mod commands;
+mod context;
+mod control;
+mod courier;
+mod errors;
 mod hide_ticket;
-pub mod interrupt;
+mod interrupt;
 mod large_pages;
-pub mod node_word;
-pub mod path_rules;
-pub mod reach;
-pub mod relays;
-pub mod report;
-pub mod ticket_store;
-pub mod ui;
-pub mod values;
+mod node_word;
+mod path_rules;
+mod reach;
+mod relays;
+mod report;
+mod ticket_store;
+mod ui;
+mod values;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
+
+pub use capture::read::Reading;
+pub use errors::EXIT_CODES;
 
 use args::Cli;
 use context::Context;
@@ -35,9 +38,9 @@ use report::Event;
 use ui::out;
 
 /// Parses the command line, runs the command and returns the exit code for its outcome ([`Kind`]).
-#[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let words = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&words).unwrap_or_else(|error| error.exit());
     match cli.command.simulations() {
         0 => {}
         at_once => large_pages::restart_with(at_once),
@@ -47,7 +50,7 @@ pub fn main() -> ExitCode {
     }
     let context = Context::new(&cli.global);
     ui::log::start(&context);
-    let events = cli.command.events();
+    let events = cli.command.events(&words);
     let outcome = commands::run(cli.command, &context);
     for cap in anabranch_node::settle_caps() {
         if !context.quiet {

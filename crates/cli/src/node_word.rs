@@ -41,9 +41,6 @@ impl FromStr for NodeWord {
 
 impl NodeWord {
     /// How the node is dialled.
-    ///
-    /// # Errors
-    /// When a host's name leads to no address.
     pub async fn dial(&self) -> Result<Dial, Failure> {
         match &self.at {
             At::Ticket(ticket) => Ok(Dial::ticket(ticket)),
@@ -55,21 +52,18 @@ impl NodeWord {
     }
 
     /// The ticket that was given as a word.
-    #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
         let is_ticket = matches!(self.at, At::Ticket(_)) && self.text.starts_with(TICKET_PREFIX);
         is_ticket.then_some(&*self.text)
     }
 
     /// True for a key with addresses, if this is the key.
-    #[must_use]
     pub fn is_of(&self, key: &PublicKey) -> bool {
         matches!(&self.at, At::Key(at) if at.node == *key)
     }
 }
 
 /// True for a word that looks like a node rather than a path.
-#[must_use]
 pub fn looks_like_node(word: &str) -> bool {
     word.starts_with('@') || word.starts_with(TICKET_PREFIX) || (word.starts_with("ab1") && is_key(word))
 }

@@ -27,25 +27,16 @@ pub struct PathOptions {
 
 impl PathOptions {
     /// All rules, in the order in which they are checked.
-    ///
-    /// # Errors
-    /// When the file cannot be read or has a mistake.
     pub fn rules(&self) -> Result<PathRules, Failure> {
         Ok(keep_caps(self.read()?)?)
     }
 
     /// All rules, without what their caps have used before.
-    ///
-    /// # Errors
-    /// When the file cannot be read or has a mistake.
     pub fn read(&self) -> Result<PathRules, Failure> {
         Ok(read_rules(&self.rules, self.file.as_deref())?)
     }
 
     /// The directory that [`Self::rules`] writes to, made if it is missing; `None` without a cap that lasts.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
     pub fn caps_directory(&self) -> Result<Option<PathBuf>, Failure> {
         let rules: Vec<PathRule> = self.read()?.iter().cloned().collect();
         let directory = caps_directory().filter(|_| has_lasting_cap(&rules));

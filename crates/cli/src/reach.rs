@@ -55,9 +55,6 @@ fn silence(text: &str) -> Result<Span, String> {
 
 impl Reach {
     /// Adds these options to the description of a node.
-    ///
-    /// # Errors
-    /// When the file of path rules has a mistake.
     pub fn node(&self, node: NodeBuilder, capture: &Capture) -> Result<NodeBuilder, Failure> {
         let node = node.session(self.tuning.config()).silence(self.timeout);
         let node = node.path_rules(self.paths_wanted.rules()?);
@@ -65,9 +62,6 @@ impl Reach {
     }
 
     /// Opens the first session. Returns how to open further ones as well.
-    ///
-    /// # Errors
-    /// When the other end is not reached, or the user stops the command.
     pub async fn dial(&self, node: &Node, dial: Dial) -> Result<(NodeSession, Dial), Failure> {
         let more = outside(&self.addresses, dial.port()).await?;
         let dial = dial.addresses(more);
@@ -79,9 +73,6 @@ impl Reach {
     }
 
     /// The directories that these options make a command write to.
-    ///
-    /// # Errors
-    /// As [`Self::node`].
     pub fn writes(&self) -> Result<Vec<PathBuf>, Failure> {
         let control = self.running.control.as_deref().map(service::directory_of);
         Ok(control.into_iter().chain(self.paths_wanted.caps_directory()?).collect())

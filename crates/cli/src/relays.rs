@@ -1,9 +1,50 @@
-//! Options of commands that use relays.
+//! Options of commands that run a node: its key, its relays, controllers, and rules for paths.
 
-use anabranch_node::{ControllerHint, MOST_RELAYS_IN_TICKET, NodeBuilder, USUAL_RELAYS};
+use std::path::PathBuf;
+
+use anabranch_net::NodeKey;
+use anabranch_node::{ControllerHint, MOST_RELAYS_IN_TICKET, NodeBuilder, RelayRoute, USUAL_RELAYS, keyfile};
 use clap::Args;
 
+use crate::errors::Failure;
+use crate::path_rules::PathOptions;
 use crate::values;
+
+/// The help of `--key` where a node makes a new key unless others must know it.
+pub const KEY_IF_KNOWN: &str =
+    "Key file [default: the usual one with `--relay` or `--controller`, else a new key]";
+/// The help of `--relay` where others reach this machine.
+pub const RELAY_TO_HERE: &str =
+    "A relay through which others reach this machine, whose key it lists; may be repeated";
+
+/// Options of a node.
+#[derive(Args, Clone, Debug, Default)]
+pub struct NodeOptions {
+    /// Key file [default: the usual one; for `send` and `bench` a new key, unless a relay, a controller or `--control`
+    /// needs the usual one]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
+    #[arg(help_heading = "Network")]
+    pub key: Option<PathBuf>,
+    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
+    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
+    pub relays: Vec<RelayRoute>,
+    #[command(flatten)]
+    pub granted: ControllerOptions,
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
+}
+
+impl NodeOptions {
+    /// Starts the description of a node. Its key is the named file, or depends on what needs it.
+    pub fn node(&self) -> NodeBuilder {
+        self.granted.node().key(self.key.clone()).relays(self.relays.clone())
+    }
+
+    /// The key of a node that others know: of the named file or the default one, which is made if it is missing.
+    pub fn load_key(&self) -> Result<NodeKey, Failure> {
+        Ok(keyfile::load_or_create(&self.key.clone().map_or_else(keyfile::default_path, Ok)?)?)
+    }
+}
 
 /// Options that name controllers.
 #[derive(Args, Clone, Debug, Default)]
@@ -20,7 +61,6 @@ pub struct ControllerOptions {
 
 impl ControllerOptions {
     /// Starts the description of a node that gets relays from these controllers.
-    #[must_use]
     pub fn node(&self) -> NodeBuilder {
         anabranch_node::Node::builder().controllers(self.controllers.clone()).most_relays(self.most_relays)
     }

@@ -124,7 +124,6 @@ pub struct TransferReport {
 
 impl TransferReport {
     /// The amount and duration of the transfer.
-    #[must_use]
     pub fn new(summary: &Summary, took: Duration) -> Self {
         let seconds = took.as_secs_f64();
         Self {
@@ -272,14 +271,12 @@ pub struct DemoPath {
 
 impl DemoReport {
     /// How much of the sum the transfer reached, 0 to 1.
-    #[must_use]
     pub fn share_of_sum(&self) -> f64 {
         if self.sum_mbit_s > 0.0 { self.multipath_mbit_s / self.sum_mbit_s } else { 0.0 }
     }
 }
 
 /// The rate of `bytes` in `span`, in 10⁶ bits a second.
-#[must_use]
 pub fn mbit_s(bytes: u64, span: Span) -> f64 {
     Rate::from_bytes_in(bytes, span).as_mbit()
 }

@@ -61,7 +61,6 @@ impl fmt::Debug for Stored {
 
 impl Stored {
     /// The share that the ticket opens; `None` if the file was damaged.
-    #[must_use]
     pub fn share(&self) -> Option<TicketShare> {
         let id = u64::from_str_radix(&self.share, 16).ok()?;
         let secret = self.secret.as_bytes().chunks(2).map(|pair| {
@@ -76,9 +75,6 @@ impl Stored {
 
 impl TicketStore {
     /// The store of this user.
-    ///
-    /// # Errors
-    /// When the environment names no home directory.
     pub fn of_user() -> Result<Self, Failure> {
         let state = caps_directory().ok_or_else(|| {
             Failure::local("cannot tell where tickets are kept: HOME is not set").hint("set XDG_STATE_HOME")
@@ -87,15 +83,12 @@ impl TicketStore {
     }
 
     /// A store in this directory.
-    #[must_use]
+    #[cfg(test)]
     pub fn at(directory: &Path) -> Self {
         Self(directory.to_owned())
     }
 
     /// The ticket of this name, with these rights and folders. A missing one is made.
-    ///
-    /// # Errors
-    /// When the ticket is for other folders, or its file cannot be used.
     pub fn open(&self, name: &str, rights: &str, folders: &[PathBuf]) -> Result<TicketShare, Failure> {
         let path = self.0.join(name);
         let failed = |error: &io::Error| Failure::file("use the ticket", &path, error);
@@ -131,16 +124,12 @@ impl TicketStore {
     }
 
     /// True while the ticket of this name opens this share. A file that cannot be read counts as gone.
-    #[must_use]
     pub fn has(&self, name: &str, share: ShareId) -> bool {
         let stored = self.read(name).ok();
         stored.and_then(|stored| stored.share()).is_some_and(|stored| stored.id == share)
     }
 
     /// All tickets.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
     pub fn list(&self) -> Result<TicketList, Failure> {
         let mut list = TicketList::default();
         let entries = match fs::read_dir(&self.0) {
@@ -160,9 +149,6 @@ impl TicketStore {
     }
 
     /// Ends a ticket for good.
-    ///
-    /// # Errors
-    /// When no ticket has this name, or its file cannot be removed.
     pub fn revoke(&self, name: &str) -> Result<(), Failure> {
         let path = self.0.join(name);
         fs::remove_file(&path).map_err(|error| match error.kind() {

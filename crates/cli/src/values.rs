@@ -21,9 +21,6 @@ use zeroize::Zeroizing;
 const LONGEST_SPAN: Span = Span::from_secs(100_000 * 86_400);
 
 /// Parses a span: `500ms`, `90s`, `10m`, `24h`, `7d`, or a bare number of seconds.
-///
-/// # Errors
-/// When the number or the unit cannot be read, or the span is zero or too long.
 pub fn span(text: &str) -> Result<Span, String> {
     match span_or_zero(text) {
         Ok(span) if span.is_zero() => Err("must be longer than nothing".into()),
@@ -32,9 +29,6 @@ pub fn span(text: &str) -> Result<Span, String> {
 }
 
 /// Parses a span as [`span`] does, or 0.
-///
-/// # Errors
-/// When the number or the unit cannot be read, or the span is too long.
 pub fn span_or_zero(text: &str) -> Result<Span, String> {
     let (number, unit) = number_and_unit(text).ok_or_else(|| wanted_span(text))?;
     let seconds = match unit {
@@ -56,18 +50,12 @@ fn wanted_span(text: &str) -> String {
 }
 
 /// Parses a rate in bits a second: `100Mbit/s`, `1.5 Gbit/s`.
-///
-/// # Errors
-/// When the number or the unit cannot be read, or the rate is zero.
 pub fn rate(text: &str) -> Result<NonZeroU64, String> {
     let bits = anabranch_settings::rate(text)?;
     NonZeroU64::new(bits).ok_or_else(|| "must be more than nothing".into())
 }
 
 /// Parses a number of bytes: `500MB`, `2GiB`.
-///
-/// # Errors
-/// When the number or the unit cannot be read.
 pub fn size(text: &str) -> Result<u64, String> {
     anabranch_settings::size(text)
 }
@@ -80,9 +68,6 @@ const LONGEST_TICKET: u64 = 64 << 10;
 /// Reads a ticket: its text, `-` for a line of standard input, or `@FILE` for a file that contains it.
 ///
 /// Every user of the machine can see a program's command line, but not its standard input or a private file.
-///
-/// # Errors
-/// When the source cannot be read, or its text is not a ticket.
 pub fn ticket(text: &str) -> Result<Ticket, String> {
     let read = |from: &mut dyn Read, what: &str| {
         let mut line = Zeroizing::new(String::new());

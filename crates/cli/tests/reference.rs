@@ -222,13 +222,19 @@ fn collect(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// The keys of all tables that refuse unknown keys, as a configuration file spells them.
+/// The keys of all tables that refuse unknown keys, as a configuration file spells them. The macro `settings!` makes such
+/// tables, too.
 fn keys(source: &str) -> Vec<String> {
     let mut keys = Vec::new();
-    for table in source.split("deny_unknown_fields)]").skip(1) {
+    let tables = ["deny_unknown_fields)]", "settings! {\n"];
+    for table in tables.iter().flat_map(|begin| source.split(begin).skip(1)) {
         let body = table.split_once('{').map_or("", |(_, rest)| rest);
-        let mut renamed = None;
-        for line in body.lines().map(str::trim).take_while(|line| *line != "}") {
+        let (mut renamed, mut lines) = (None, body.lines().map(str::trim).take_while(|line| *line != "}"));
+        while let Some(line) = lines.next() {
+            if line == "#[serde(skip)]" {
+                lines.next();
+                continue;
+            }
             if let Some((_, name)) = line.split_once("rename = \"") {
                 renamed = name.split('"').next();
             }
@@ -279,8 +285,7 @@ fn every_metric_is_on_its_page() {
 #[test]
 fn every_exit_code_is_on_its_page() {
     let page = fs::read_to_string(root().join("docs/reference/exit-codes.md")).unwrap();
-    let codes =
-        anabranch_cli::errors::EXIT_CODES.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    let codes = anabranch_cli::EXIT_CODES.lines().skip(1).filter_map(|line| line.split_whitespace().next());
     let missing: Vec<&str> = codes.filter(|code| !page.contains(&format!("| {code} |"))).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
@@ -288,6 +293,10 @@ fn every_exit_code_is_on_its_page() {
 #[test]
 fn keys_are_found_with_the_names_that_files_have() {
     let source = "#[serde(deny_unknown_fields)]\nstruct A {\n    key: PathBuf,\n    #[serde(default, rename = \"user\")]\n    \
-                  users: Vec<U>,\n}\nstruct B {\n    other: u8,\n}\n";
+                  users: Vec<U>,\n    #[serde(skip)]\n    rest: u8,\n}\nstruct B {\n    other: u8,\n}\n";
     assert_eq!(keys(source), ["key", "user"]);
+    assert_eq!(
+        keys("settings! {\n    /// A file.\n    File {\n        pub port: u16,\n    }\n}\n"),
+        ["port"]
+    );
 }

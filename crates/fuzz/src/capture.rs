@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use anabranch_cli::capture::read::Reading;
+use anabranch_cli::Reading;
 use anabranch_secure::CapturedSession;
 
 use crate::handshake;

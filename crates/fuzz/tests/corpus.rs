@@ -1,6 +1,6 @@
 //! Replays every input in the corpora, and a few thousand mutations of them.
 
-use anabranch_cli::capture::read::Reading;
+use anabranch_cli::Reading;
 use anabranch_fuzz::{MOST, Mutator, REACHED, TARGETS, corpus, feed, inputs};
 use anabranch_overlay::controller::message::{Reply, Request};
 use anabranch_overlay::grant::read_own;

@@ -119,6 +119,14 @@ fn quoted(path: &Path) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
+/// Reads the key in a named file, or the one in the default file, which is created if it is missing.
+///
+/// # Errors
+/// As [`load`] and [`create`].
+pub fn named_or_usual(file: Option<&Path>) -> Result<NodeKey, Error> {
+    file.map_or_else(|| load_or_create(&default_path()?), load)
+}
+
 /// Reads the key at `path`, or creates one there if the file is missing.
 ///
 /// # Errors

@@ -52,9 +52,6 @@ pub struct Packet<'a> {
 
 impl PacketFile {
     /// Creates the file, replacing an existing one.
-    ///
-    /// # Errors
-    /// When the file cannot be created.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let file = File::create(path).map_err(|error| Failure::file("create", path, &error))?;
         let writer = PcapNgWriter::with_endianness(Vec::with_capacity(KEPT), Endianness::Little)
@@ -105,7 +102,6 @@ impl PacketFile {
     }
 
     /// Whether a write has failed.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.error.is_some()
     }
@@ -119,9 +115,6 @@ impl PacketFile {
     }
 
     /// Completes the file.
-    ///
-    /// # Errors
-    /// The first error of any write.
     pub fn finish(&mut self) -> Result<(), Failure> {
         self.flush();
         self.error.take().map_or(Ok(()), |error| Err(fault(&self.path, error)))

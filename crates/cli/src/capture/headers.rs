@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use anabranch_engine::Ecn;
 
 /// The IP and UDP headers of a datagram with `len` bytes of payload. Addresses of two families make IPv6 headers.
-#[must_use]
 pub fn headers(from: SocketAddr, to: SocketAddr, ecn: Ecn, len: usize) -> Vec<u8> {
     let mark = match ecn {
         Ecn::NotEct => 0,
@@ -61,7 +60,6 @@ pub fn fill_checksum(packet: &mut [u8]) {
 }
 
 /// Computes the Internet checksum (RFC 1071).
-#[must_use]
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let mut sum: u32 = words.sum();

@@ -48,9 +48,6 @@ pub struct CaptureOptions {
 
 impl CaptureOptions {
     /// Starts the capture, if one was requested.
-    ///
-    /// # Errors
-    /// When a file cannot be created, or both options name the same file.
     pub fn start(&self) -> Result<Capture, Failure> {
         let Some(path) = &self.capture else { return Ok(Capture(None)) };
         if self.capture_keys.as_ref() == Some(path) {
@@ -67,7 +64,6 @@ impl CaptureOptions {
 fn keys_file(path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => Failure::local(format!("{} is there already", path.display()))
@@ -83,15 +79,11 @@ pub struct Capture(Option<Arc<Recorder>>);
 
 impl Capture {
     /// The tap that records the datagrams of an endpoint.
-    #[must_use]
     pub fn tap(&self) -> Option<Arc<dyn Tap>> {
         self.0.clone().map(|recorder| recorder as Arc<dyn Tap>)
     }
 
     /// Completes the capture.
-    ///
-    /// # Errors
-    /// When a write has failed.
     pub fn finish(self) -> Result<(), Failure> {
         let Some(recorder) = self.0 else { return Ok(()) };
         recorder.written.lock().expect("no panic while held").packets.finish()

@@ -57,7 +57,6 @@ pub enum Inside {
 
 impl Found {
     /// Its time and a description, on one line.
-    #[must_use]
     pub fn line(&self) -> String {
         let Self { at, from, to, size, header, .. } = self;
         let start = format!("{at:12.6} {from} > {to} {size} bytes, {:?}", header.kind);
@@ -83,17 +82,11 @@ pub struct Reading<R: Read> {
 
 impl<R: Read> Reading<R> {
     /// Starts to read.
-    ///
-    /// # Errors
-    /// When the file is not pcapng.
     pub fn new(file: R) -> Result<Self, PcapError> {
         Ok(Self { reader: PcapNgReader::new(file)?, interfaces: Vec::new(), began: None })
     }
 
     /// The next datagram of the protocol; `None` at the end of the file.
-    ///
-    /// # Errors
-    /// When the rest of the file is damaged.
     pub fn next_packet(&mut self, sessions: &mut [CapturedSession]) -> Result<Option<Found>, PcapError> {
         while let Some(block) = self.reader.next_block() {
             match block? {

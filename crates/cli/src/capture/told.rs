@@ -7,7 +7,6 @@ use anabranch_wire::{
 };
 
 /// Path, number and frames of a packet on one line; data appears as its length only.
-#[must_use]
 pub fn packet<P: Payload>(packet: &Packet<P>) -> String {
     let mut text = format!("path {} fsn {}", packet.path.0, packet.fsn.0);
     for frame in &packet.frames {

@@ -43,9 +43,6 @@ pub struct CaptureArgs {
 }
 
 /// Prints a line for each packet, or writes them as qlog.
-///
-/// # Errors
-/// When a file cannot be read or written, or has the wrong format.
 pub fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let mut sessions = args.keys.as_deref().map_or(Ok(Vec::new()), read_keys)?;
     if let Some(to) = &args.qlog {

@@ -25,9 +25,6 @@ pub struct CompletionsArgs {
 }
 
 /// Prints the script.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     out::print(&script(args.shell))
 }

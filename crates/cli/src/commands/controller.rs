@@ -56,7 +56,6 @@ pub struct ControllerArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = clap::ValueHint::FilePath)]
     pub config: PathBuf,
-    /// A request to a running controller.
     #[command(subcommand)]
     pub ask: Option<ControllerAsk>,
 }
@@ -81,7 +80,6 @@ pub struct ClientArgs {
     /// The client's key
     #[arg(value_name = "KEY")]
     pub client: PublicKey,
-    /// The controller to ask, and the form of the answer.
     #[command(flatten)]
     pub ask: AskArgs,
 }
@@ -92,28 +90,11 @@ pub struct RevokeArgs {
     /// A grant that `anabranch controller grants` lists [default: all of the client]
     #[arg(long, value_name = "ID")]
     pub grant: Option<GrantId>,
-    /// The client.
     #[command(flatten)]
     pub of: ClientArgs,
 }
 
-impl ControllerArgs {
-    /// True with `--json`.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        match &self.ask {
-            Some(ControllerAsk::Status(args)) => args.answer.json,
-            Some(ControllerAsk::Grants(args)) => args.ask.answer.json,
-            Some(ControllerAsk::Revoke(args)) => args.of.ask.answer.json,
-            None => false,
-        }
-    }
-}
-
 /// Runs a controller, or asks one.
-///
-/// # Errors
-/// When the configuration is wrong, the store is damaged or in use, a port is taken, or no controller answers.
 pub fn run(args: &ControllerArgs, context: &Context) -> Result<(), Failure> {
     let runtime = Threads::start;
     match &args.ask {
@@ -284,7 +265,7 @@ mod tests {
     fn a_controller_runs_unless_one_is_asked() {
         let key = anabranch_net::NodeKey::from_random([3; 32]).public().to_string();
         let args: ControllerArgs = parse(&["grants", &key, "--json"]).unwrap();
-        assert!(args.json());
+        assert!(matches!(args.ask, Some(ControllerAsk::Grants(args)) if args.ask.answer.json));
         let args: ControllerArgs = parse(&["revoke", &key, "--grant", &"0a".repeat(16)]).unwrap();
         assert!(matches!(args.ask, Some(ControllerAsk::Revoke(RevokeArgs { grant: Some(_), .. }))));
         assert!(parse::<ControllerArgs>(&["revoke"]).is_err(), "whose?");

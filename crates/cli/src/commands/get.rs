@@ -60,7 +60,6 @@ pub struct GetArgs {
 
 impl GetArgs {
     /// Where events go with `--json`: to standard error if the data goes to standard output.
-    #[must_use]
     pub fn events(&self) -> Option<Stream> {
         let stream = if self.to_stdout() { Stream::Stderr } else { Stream::Stdout };
         self.json.then_some(stream)
@@ -80,9 +79,6 @@ impl GetArgs {
 }
 
 /// Fetches from a server.
-///
-/// # Errors
-/// The cause, and advice for the user.
 pub fn run(args: &GetArgs, context: &Context) -> Result<(), Failure> {
     args.target().check()?;
     let capture = args.server.reach.capture.start()?;

@@ -23,7 +23,6 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct KeysArgs {
-    /// The action.
     #[command(subcommand)]
     pub action: KeysCommand,
 }
@@ -40,7 +39,6 @@ pub enum KeysCommand {
 /// Options of both.
 #[derive(Args, Debug)]
 pub struct KeyArgs {
-    /// The key file.
     #[command(flatten)]
     pub key: KeyOption,
     /// JSON instead of text
@@ -59,9 +57,6 @@ pub struct KeyOption {
 
 impl KeyOption {
     /// The named file, or the default one.
-    ///
-    /// # Errors
-    /// As [`keyfile::default_path`].
     pub fn path(&self) -> Result<PathBuf, Failure> {
         Ok(self.file.clone().map_or_else(keyfile::default_path, Ok)?)
     }
@@ -69,7 +64,6 @@ impl KeyOption {
 
 impl KeysArgs {
     /// True with `--json`.
-    #[must_use]
     pub fn json(&self) -> bool {
         let (KeysCommand::New(args) | KeysCommand::Show(args)) = &self.action;
         args.json
@@ -83,9 +77,6 @@ struct Shown {
 }
 
 /// Makes or shows the key.
-///
-/// # Errors
-/// As [`keyfile::create`] and [`keyfile::load`].
 pub fn run(args: &KeysArgs, context: &Context) -> Result<(), Failure> {
     let path = match &args.action {
         KeysCommand::New(args) | KeysCommand::Show(args) => args.key.path()?,

@@ -73,9 +73,6 @@ impl From<&Listed> for Line<'_> {
 }
 
 /// Lists a directory of a server.
-///
-/// # Errors
-/// The cause, and advice for the user.
 pub fn run(args: &LsArgs, context: &Context) -> Result<(), Failure> {
     let capture = args.server.reach.capture.start()?;
     let runtime = Threads::start()?;

@@ -26,9 +26,6 @@ pub struct ManArgs {
 }
 
 /// Prints the page of the program, or writes every page.
-///
-/// # Errors
-/// When the output cannot be written.
 pub fn run(args: &ManArgs) -> Result<(), Failure> {
     let mut manual = manual();
     manual.build();

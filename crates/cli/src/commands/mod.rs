@@ -34,9 +34,6 @@ use crate::context::Context;
 use crate::errors::Failure;
 
 /// Runs a command.
-///
-/// # Errors
-/// The cause, for the user.
 pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Send(args) => send::run(&args, context),

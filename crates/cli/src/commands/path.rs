@@ -31,7 +31,6 @@ A relay that is added has to list the key of the running command: by default the
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct PathArgs {
-    /// The action.
     #[command(subcommand)]
     pub action: PathCommand,
 }
@@ -83,7 +82,6 @@ pub struct RunningArgs {
     /// A session, by its number in the list [default: the only one; to list, all]
     #[arg(long, value_name = "NUMBER", value_parser = values::whole(0..=u32::MAX))]
     pub session: Option<u32>,
-    /// How the answer is shown.
     #[command(flatten)]
     pub answer: AnswerArgs,
 }
@@ -118,18 +116,9 @@ impl PathArgs {
             | PathCommand::Remove { of, .. } => of,
         }
     }
-
-    /// True with `--json`.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        self.of().answer.json
-    }
 }
 
 /// Sends a request to a running session and shows its paths.
-///
-/// # Errors
-/// When no session answers, or it refuses the request.
 pub fn run(args: &PathArgs) -> Result<(), Failure> {
     let request = match &args.action {
         PathCommand::List(_) => "list".to_owned(),
@@ -242,7 +231,7 @@ mod tests {
     fn a_session_has_to_be_named() {
         assert!(parse::<PathArgs>(&["list"]).is_err());
         let args: PathArgs = parse(&["remove", "4", "--control", "s", "--json"]).unwrap();
-        assert!(args.json() && matches!(&args.action, PathCommand::Remove { path, .. } if path == "4"));
+        assert!(matches!(&args.action, PathCommand::Remove { path, of } if path == "4" && of.answer.json));
         let relay = format!("{}@relay.example:4600", anabranch_net::NodeKey::from_random([1; 32]).public());
         assert!(parse::<PathArgs>(&["remove", &relay, "--control", "s"]).is_ok());
         for wrong in ["four", "ab1@relay.example:4600", "-4"] {

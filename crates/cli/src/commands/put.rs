@@ -56,9 +56,6 @@ pub struct PutArgs {
 }
 
 /// Sends to a server.
-///
-/// # Errors
-/// The cause, and advice for the user.
 pub fn run(args: &PutArgs, context: &Context) -> Result<(), Failure> {
     let (_, first) = args.server.words();
     let paths: Vec<PathBuf> =

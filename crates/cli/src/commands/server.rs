@@ -39,9 +39,6 @@ pub struct ServerArgs {
 
 impl ServerArgs {
     /// The server, and the first word if that is a path because the environment names the server.
-    ///
-    /// # Errors
-    /// When the word is neither a ticket nor a key with addresses.
     pub fn server(&self) -> Result<(NodeWord, Option<&Path>), Failure> {
         let (word, path) = self.words();
         let server = word.parse().map_err(|error: String| {
@@ -51,7 +48,6 @@ impl ServerArgs {
     }
 
     /// The word for the server, and the first word if that is a path.
-    #[must_use]
     pub fn words(&self) -> (&str, Option<&Path>) {
         let first = self.first.as_deref();
         let is_node = first.and_then(Path::to_str).is_some_and(looks_like_node);
@@ -62,15 +58,11 @@ impl ServerArgs {
     }
 
     /// The ticket in the first word, which the program then hides from the list of processes.
-    #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
         self.first.as_deref().and_then(Path::to_str).filter(|word| word.starts_with(TICKET_PREFIX))
     }
 
     /// A node with this machine's key, by which servers tell their clients apart, and the session with the server.
-    ///
-    /// # Errors
-    /// When the key cannot be used, or the server is not reached.
     pub async fn connect(&self, capture: &Capture, server: &NodeWord) -> Result<Connected, Failure> {
         let key = match &self.key {
             Some(file) => keyfile::load(file)?,
@@ -83,9 +75,6 @@ impl ServerArgs {
     }
 
     /// The directories that the command writes to for these options.
-    ///
-    /// # Errors
-    /// When a directory cannot be made.
     pub fn writes(&self) -> Result<Vec<PathBuf>, Failure> {
         let mut all = self.reach.writes()?;
         if self.key.is_none() {
@@ -111,9 +100,6 @@ pub struct Connected {
 }
 
 /// A path on the server as text.
-///
-/// # Errors
-/// When it is not UTF-8.
 pub fn remote(path: &Path) -> Result<&str, Failure> {
     path.to_str().ok_or_else(|| Failure::usage(format!("`{}` is not UTF-8", path.display())))
 }

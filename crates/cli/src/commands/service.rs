@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anabranch_node::keyfile;
 use anabranch_service::control::{self, Socket};
 use anabranch_service::process::sandbox::{Restriction, Sandbox};
 use anabranch_settings::SettingsError;
@@ -34,9 +35,6 @@ pub struct Signals {
 
 impl Signals {
     /// Starts to catch the signals.
-    ///
-    /// # Errors
-    /// When the system's limits do not allow it.
     pub fn new() -> Result<Self, Failure> {
         let catch =
             |kind| signal(kind).map_err(|error| Failure::local(format!("cannot wait for signals: {error}")));
@@ -87,9 +85,6 @@ pub fn enter(sandbox: &Sandbox) {
 }
 
 /// Reads the configuration of a command.
-///
-/// # Errors
-/// When the file cannot be read or has a mistake; the error gives the line of the first one.
 pub fn read<S>(
     path: &Path,
     command: &str,
@@ -107,7 +102,6 @@ pub fn read<S>(
 }
 
 /// A file named in a configuration; relative names start at the configuration's directory.
-#[must_use]
 pub fn beside(config: &Path, file: &Path) -> PathBuf {
     config.parent().unwrap_or(Path::new("")).join(file)
 }
@@ -120,12 +114,61 @@ pub fn notify(states: &[sd_notify::NotifyState<'_>]) {
 }
 
 /// Answers at the configured Unix socket, if there is one.
-///
-/// # Errors
-/// When another program listens there, or the file cannot be created.
 pub fn answer_at(file: Option<&Path>, service: impl control::Answer) -> Result<Option<Socket>, Failure> {
     let opened = file.map(|file| Socket::open(file, service)).transpose();
     opened.map_err(|error| Failure::local(error.to_string()))
+}
+
+/// Where a running proxy or exit can be asked: in a directory of this user.
+pub fn runtime_socket(kind: &str, port: u16) -> Result<PathBuf, Failure> {
+    let name = format!("anabranch-{kind}-{port}.sock");
+    if let Some(own) = std::env::var_os("XDG_RUNTIME_DIR").filter(|own| !own.is_empty()) {
+        return Ok(PathBuf::from(own).join(name));
+    }
+    let user = rustix::process::getuid();
+    if user.is_root() {
+        return Ok(PathBuf::from("/run").join(name));
+    }
+    // The key's directory belongs to this user, too.
+    let key = keyfile::default_path()?;
+    let own = key.parent().map_or_else(std::env::temp_dir, std::path::Path::to_owned);
+    Ok(own.join(name))
+}
+
+/// Prints the command for clients: `command` on standard output, and what goes with it for people.
+pub fn print_for_clients(command: &str, advice: &str, is_chatty: bool) {
+    if is_chatty {
+        out::error("on clients, run\n\n");
+    }
+    // If standard output is closed, its reader needs no more.
+    let _ = out::print(&format!("{command}\n"));
+    if is_chatty {
+        out::error(&format!("\n{advice}\n"));
+    }
+}
+
+/// Answers every request with a status.
+#[derive(Clone)]
+pub struct StatusOf<F>(pub F);
+
+impl<F: Fn() -> S + Clone + Send + Sync + 'static, S: Serialize> control::Answer for StatusOf<F> {
+    async fn answer(&self, _line: &str) -> String {
+        control::reply(&(self.0)())
+    }
+}
+
+/// Asks the proxy or exit on this port for its status, and shows it. `option` names the port.
+pub async fn show_status<T: DeserializeOwned + Serialize>(
+    (kind, port, option): (&str, u16, &str),
+    json: bool,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    let socket = runtime_socket(kind, port)?;
+    let status: T = control::ask(&socket, "status").await.map_err(|error| {
+        Failure::local(format!("no {kind} answers at {}: {error}", socket.display()))
+            .hint(format!("is `anabranch {kind}` running, with this `{option}` and as this user?"))
+    })?;
+    if json { Stream::Stdout.json(&status) } else { out::print(&text(&status)) }
 }
 
 /// How an answer is shown.
@@ -142,7 +185,6 @@ pub struct AskArgs {
     /// The service's Unix socket [default: control.sock in /run/anabranch/relay or /run/anabranch/controller]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: Option<PathBuf>,
-    /// How the answer is shown.
     #[command(flatten)]
     pub answer: AnswerArgs,
 }
@@ -162,9 +204,6 @@ impl AskArgs {
     }
 
     /// Asks a service at its default socket, or at the named one, and shows the answer.
-    ///
-    /// # Errors
-    /// As of [`ask`].
     pub async fn ask<T: DeserializeOwned + Serialize>(
         &self,
         (whom, request): (Asked, &str),
@@ -176,9 +215,6 @@ impl AskArgs {
 }
 
 /// Asks the service behind a Unix socket, and shows the answer.
-///
-/// # Errors
-/// When no service answers there, or it refuses the request.
 pub async fn ask<T: DeserializeOwned + Serialize>(
     (whom, socket, request): (Asked, &Path, &str),
     answer: &AnswerArgs,

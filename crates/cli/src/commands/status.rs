@@ -49,9 +49,6 @@ struct Service {
 }
 
 /// Asks all services and shows their answers.
-///
-/// # Errors
-/// When there is no service to ask, or a named one does not answer.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let sockets = if args.control.is_empty() { sockets_in(Path::new(PLACE)) } else { args.control.clone() };
     if sockets.is_empty() {

@@ -69,9 +69,6 @@ impl SyncArgs {
 }
 
 /// Synchronises a directory.
-///
-/// # Errors
-/// The cause, and advice for the user.
 pub fn run(args: &SyncArgs, context: &Context) -> Result<(), Failure> {
     let (_, here) = args.directories()?;
     if args.push && !here.is_dir() {

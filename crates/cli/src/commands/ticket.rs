@@ -60,18 +60,7 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-impl TicketArgs {
-    /// True with `--json`.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        matches!(&self.action, TicketCommand::List(args) if args.json)
-    }
-}
-
 /// Lists or revokes.
-///
-/// # Errors
-/// The cause, and advice for the user.
 pub fn run(args: &TicketArgs, context: &Context) -> Result<(), Failure> {
     let store = TicketStore::of_user()?;
     match &args.action {

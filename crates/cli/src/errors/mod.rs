@@ -23,7 +23,6 @@ use serde::{Serialize, Serializer};
 use crate::ui::paint::Paint;
 
 /// Text with all terminal control characters escaped ([`Escaped`]).
-#[must_use]
 pub fn printable(text: &str) -> String {
     Escaped(text).to_string()
 }
@@ -53,7 +52,6 @@ pub enum Kind {
 
 impl Kind {
     /// The exit code of the process. The command-line parser uses that of [`Self::Usage`].
-    #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
             Self::ReaderGone => 0,
@@ -103,19 +101,16 @@ pub struct Failure {
 
 impl Failure {
     /// A failure of this kind without attempts or a hint.
-    #[must_use]
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), details: Vec::new(), said: None, tried: Vec::new(), hint: None }
     }
 
     /// A failure on this machine.
-    #[must_use]
     pub fn local(message: impl Into<String>) -> Self {
         Self::new(Kind::Local, message)
     }
 
     /// A failure caused by an invalid command line.
-    #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Kind::Usage, message)
     }
@@ -123,13 +118,11 @@ impl Failure {
     /// A failed operation on a file, with a hint for the errors that have an obvious cause.
     ///
     /// `doing` completes "cannot …": `read`, `create`.
-    #[must_use]
     pub fn file(doing: &str, path: &Path, error: &io::Error) -> Self {
         anabranch_node::Error::file(doing, path, error).into()
     }
 
     /// The failure when output cannot be written: its reader went away, or something worse.
-    #[must_use]
     pub fn output(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::new(Kind::ReaderGone, "the reader of the output went away"),
@@ -138,7 +131,6 @@ impl Failure {
     }
 
     /// The failure when events cannot be written while a command runs: the command ends early.
-    #[must_use]
     pub fn unheard(error: &io::Error) -> Self {
         Self::local(format!("cannot write the events: {}", describe(error)))
             .hint("the command ends with the program that reads its events; let that read to the end")
@@ -174,7 +166,6 @@ impl Failure {
 
     /// The text for a terminal, ending in a newline. Escapes control characters, which may come from the other end or
     /// from file names.
-    #[must_use]
     pub fn render(&self, paint: Paint) -> String {
         // An interruption by the user is not an error.
         let label =

@@ -27,7 +27,6 @@ impl From<ConnectError> for Failure {
 
 impl Failure {
     /// The failure when an endpoint cannot be set up.
-    #[must_use]
     pub fn bind(error: &io::Error) -> Self {
         Error::bind(error).into()
     }

@@ -3,7 +3,6 @@
 use anabranch_wire::Span;
 
 /// A number of bytes in units of 1000: `999 B`, `4.2 kB`, `1.24 GB`; three figures.
-#[must_use]
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if count < 1000 {
@@ -20,13 +19,11 @@ pub fn bytes(count: u64) -> String {
 }
 
 /// A number of seconds, in the format of [`Span::in_words`].
-#[must_use]
 pub fn seconds(count: f64) -> String {
     Span::from_secs_f64(count).in_words()
 }
 
 /// A count with its noun: `1 file`, `12 files`.
-#[must_use]
 pub fn count(number: u64, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }

@@ -31,7 +31,6 @@ pub enum Mode {
 
 impl Mode {
     /// The mode for these flags: `--json` wins over `--quiet`, which wins over what standard error is.
-    #[must_use]
     pub fn choose(json: bool, quiet: bool) -> Self {
         match (json, quiet) {
             (true, _) => Self::Json,

@@ -21,7 +21,6 @@ pub enum Stream {
 
 impl Stream {
     /// A new writer to this stream.
-    #[must_use]
     pub fn writer(self) -> Box<dyn Write + Send> {
         match self {
             Self::Stdout => Box::new(io::stdout()),
@@ -30,18 +29,12 @@ impl Stream {
     }
 
     /// Writes `value` as one line of JSON.
-    ///
-    /// # Errors
-    /// [`Kind::ReaderGone`] when the reader of a pipe went away, [`Kind::Local`] for other errors.
     pub fn json<T: Serialize>(self, value: &T) -> Result<(), Failure> {
         write_to(&mut *self.writer(), json_line(value).as_bytes())
     }
 }
 
 /// Writes `text` to standard output unchanged.
-///
-/// # Errors
-/// [`Kind::ReaderGone`] when the reader of a pipe went away, [`Kind::Local`] for other errors.
 pub fn print(text: &str) -> Result<(), Failure> {
     write_to(&mut io::stdout().lock(), text.as_bytes())
 }
@@ -61,7 +54,6 @@ pub fn sentence(text: &str) {
 /// One line of JSON with its newline. A value that cannot be encoded becomes an error event.
 ///
 /// Control characters are escaped, as `\u009b`, because the line may be shown on a terminal.
-#[must_use]
 pub fn json_line<T: Serialize>(value: &T) -> String {
     let text = serde_json::to_string(value).unwrap_or_else(|error| {
         serde_json::json!({ "event": "error", "message": error.to_string() }).to_string()

@@ -29,7 +29,6 @@ impl Paint {
     pub const ON: Self = Self { on: true };
 
     /// Paint for standard error, following `--color`, `NO_COLOR` (<https://no-color.org>) and `TERM=dumb`.
-    #[must_use]
     pub fn for_stderr(when: When) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -38,43 +37,36 @@ impl Paint {
     }
 
     /// True when text is coloured.
-    #[must_use]
     pub fn is_on(self) -> bool {
         self.on
     }
 
     /// Red and bold: what failed.
-    #[must_use]
     pub fn red_bold(self, text: &str) -> String {
         self.wrap("1;31", text)
     }
 
     /// Red: a path that does not carry data.
-    #[must_use]
     pub fn red(self, text: &str) -> String {
         self.wrap("31", text)
     }
 
     /// Yellow: a warning.
-    #[must_use]
     pub fn yellow(self, text: &str) -> String {
         self.wrap("33", text)
     }
 
     /// Green: done, verified.
-    #[must_use]
     pub fn green(self, text: &str) -> String {
         self.wrap("32", text)
     }
 
     /// Bold: headings and important values.
-    #[must_use]
     pub fn bold(self, text: &str) -> String {
         self.wrap("1", text)
     }
 
     /// Dim: secondary information.
-    #[must_use]
     pub fn dim(self, text: &str) -> String {
         self.wrap("2", text)
     }

@@ -29,7 +29,6 @@ pub struct PathMeter {
 
 impl PathMeter {
     /// A set of meters for data in this direction.
-    #[must_use]
     pub fn new(direction: Direction) -> Self {
         Self { direction, meters: BTreeMap::new() }
     }
@@ -90,13 +89,11 @@ impl PathNames {
 }
 
 /// The smoothed round-trip time in milliseconds; `None` before the first sample.
-#[must_use]
 pub fn rtt_ms(path: &PathInfo) -> Option<f64> {
     (!path.rtt.is_zero()).then(|| path.rtt.as_millis_f64())
 }
 
 /// The share of packets known to be lost in this direction; `None` before the first packet.
-#[must_use]
 pub fn loss(direction: Direction, stats: &PathStats) -> Option<f64> {
     let (lost, sent) = match direction {
         Direction::Out => (stats.packets_lost.saturating_sub(stats.spurious_losses), stats.packets_sent),
@@ -106,7 +103,6 @@ pub fn loss(direction: Direction, stats: &PathStats) -> Option<f64> {
 }
 
 /// Whether a path carries data, as text.
-#[must_use]
 pub fn state(path: &PathInfo) -> PathState {
     match path.state {
         EngineState::Validating => PathState::Validating,
@@ -119,7 +115,6 @@ pub fn state(path: &PathInfo) -> PathState {
 }
 
 /// Why a path is idle, or why it is used although better ones exist; `None` for a path in normal use.
-#[must_use]
 pub fn why(path: &PathInfo) -> Option<String> {
     (path.standing != Standing::InUse).then(|| path.standing.to_string())
 }

@@ -52,7 +52,6 @@ enum View {
 
 impl Progress {
     /// Shows progress in `mode`: drawings and lines go to standard error, events to `events`.
-    #[must_use]
     pub fn new(mode: Mode, paint: Paint, events: out::Stream) -> Self {
         let view = match mode {
             Mode::Terminal => View::Bars(Bars::default()),
@@ -64,9 +63,6 @@ impl Progress {
     }
 
     /// Takes a snapshot and shows it if an update is due.
-    ///
-    /// # Errors
-    /// When an event cannot be written because its reader is gone.
     pub fn update(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
         let total = self.total(snapshot);
         match &mut self.view {
@@ -89,9 +85,6 @@ impl Progress {
     }
 
     /// Reports one event: a path fell silent, a receiver arrived.
-    ///
-    /// # Errors
-    /// As [`Self::update`].
     pub fn note(&mut self, message: &str) -> io::Result<()> {
         match &mut self.view {
             View::Bars(bars) => {
@@ -108,9 +101,6 @@ impl Progress {
     }
 
     /// Shows the last state at once and leaves it on the screen. The next update starts a new display.
-    ///
-    /// # Errors
-    /// As [`Self::update`].
     pub fn finish(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
         self.next_at = Some(Span::ZERO);
         self.update(snapshot)?;

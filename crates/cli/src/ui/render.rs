@@ -23,13 +23,11 @@ const SHORT_BAR: usize = 8;
 const SHARE_WIDTH: usize = 6;
 
 /// One line per path with aligned columns: label, rate, RTT, loss, share; or its state if it carries nothing.
-#[must_use]
 pub fn path_lines(paths: &[PathLine], paint: Paint) -> Vec<String> {
     lines_with(paths, paint, (Columns::ALL, LABEL_MAX))
 }
 
 /// As `path_lines`, in at most this many columns: loss, RTT and bars give way to label, rate and share.
-#[must_use]
 pub fn path_lines_within(paths: &[PathLine], paint: Paint, columns: usize) -> Vec<String> {
     let fits = |lines: &[String]| lines.iter().all(|line| width(line) <= columns);
     for shown in Columns::EACH {
@@ -104,7 +102,6 @@ fn reason<'a>(path: &'a PathLine, usual: &'a str) -> &'a str {
 }
 
 /// The line for the whole transfer, in at most this many columns: bar, percentage, bytes, rate, time left.
-#[must_use]
 pub fn total_line(total: &Total, paint: Paint, columns: usize) -> String {
     let rate = total.rate.map_or_else(String::new, |rate| format!("  {}", paint.bold(&rate.to_string())));
     let expected = outlook(total).map_or_else(String::new, |expected| format!("  {expected}"));
@@ -138,7 +135,6 @@ fn outlook(total: &Total) -> Option<String> {
 }
 
 /// The whole progress in one line without colours, for log files and dumb terminals.
-#[must_use]
 pub fn plain_line(total: &Total, paths: &[PathLine]) -> String {
     let mut line = human::bytes(total.bytes_done);
     if let (Some(bytes), Some(fraction)) = (total.bytes_total, total.fraction()) {
@@ -168,7 +164,6 @@ fn plain_path(path: &PathLine) -> String {
 }
 
 /// The summary of a finished transfer.
-#[must_use]
 pub fn summary(summary: &Summary, took: Duration) -> String {
     let seconds = took.as_secs_f64();
     let moved = summary.bytes.saturating_sub(summary.resumed);
@@ -202,7 +197,6 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
 }
 
 /// A bar of `width` characters, filled in eighths of a character; the rest is dotted.
-#[must_use]
 pub fn bar(fraction: f64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (fraction.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;

@@ -22,7 +22,6 @@ pub struct ProgressSnapshot {
 
 impl ProgressSnapshot {
     /// Bytes of content that crossed the paths in this attempt.
-    #[must_use]
     pub fn bytes_moved(&self) -> u64 {
         self.bytes_done.saturating_sub(self.bytes_resumed)
     }
@@ -98,7 +97,6 @@ pub enum Outlook {
 
 impl Total {
     /// The share that is done, 0 to 1; 1 for an empty transfer. `None` while the length is unknown.
-    #[must_use]
     pub fn fraction(&self) -> Option<f64> {
         let total = self.bytes_total?;
         Some(if total == 0 { 1.0 } else { (self.bytes_done as f64 / total as f64).min(1.0) })

@@ -16,7 +16,6 @@ pub struct Size {
 
 impl Size {
     /// The size of the terminal at standard error.
-    #[must_use]
     pub fn of_stderr() -> Self {
         let size = terminal_size::terminal_size_of(std::io::stderr());
         size.map_or(USUAL, |(columns, rows)| Self { columns: columns.0.into(), rows: rows.0.into() })
@@ -24,13 +23,11 @@ impl Size {
 }
 
 /// The number of columns that `text` takes, ignoring its colours.
-#[must_use]
 pub fn width(text: &str) -> usize {
     pieces(text).map(|piece| piece.columns).sum()
 }
 
 /// `text` cut to at most `columns`, with an ellipsis if shortened. Colours take no columns and stay balanced.
-#[must_use]
 pub fn fit(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();

@@ -119,23 +119,16 @@ struct EndFile {
 
 impl QlogFiles {
     /// Files next to `path` whose names begin with its name.
-    #[must_use]
     pub fn new(path: &Path, observer: &'static str) -> Self {
         Self { path: path.to_owned(), observer, files: BTreeMap::new(), taken: BTreeSet::new() }
     }
 
     /// Writes a packet to the file of an end of a flow.
-    ///
-    /// # Errors
-    /// When a file cannot be written, or there are too many files.
     pub fn add<P: Payload>(&mut self, end: End, flow: &str, packet: &Seen<'_, P>) -> Result<(), Failure> {
         self.file(end, flow)?.record(&event(packet))
     }
 
     /// Writes those figures of an end of a flow that changed since the last record.
-    ///
-    /// # Errors
-    /// When a file cannot be written, or there are too many files.
     pub fn add_metrics(
         &mut self,
         end: End,
@@ -170,9 +163,6 @@ impl QlogFiles {
     }
 
     /// Completes the files and returns how many there are.
-    ///
-    /// # Errors
-    /// When one cannot be written.
     pub fn finish(self) -> Result<usize, Failure> {
         let Self { path, files, .. } = self;
         let count = files.len();
@@ -202,7 +192,6 @@ impl EndFile {
 }
 
 /// A name in a form fit for file names: lower-case letters and digits, with dashes for all other characters.
-#[must_use]
 pub fn file_part(text: &str) -> String {
     let dashed: String =
         text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();

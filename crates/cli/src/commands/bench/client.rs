@@ -26,17 +26,14 @@ const GOODBYE: Duration = Duration::from_secs(2);
 const INTERRUPTED: u64 = 1;
 
 /// Runs one test.
-///
-/// # Errors
-/// When the server is not reached or refuses, or the session breaks.
 pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
     let capture = args.capture.start()?;
     Threads::start()?.block_on(measure(args, &capture, context)).and(capture.finish())
 }
 
 async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Result<(), Failure> {
-    let node = args.granted.node().key(args.key.clone()).relays(args.relays.clone());
-    let node = node.addresses(local_addresses(&args.pins)).path_rules(args.paths_wanted.rules()?);
+    let node = args.node.node().addresses(local_addresses(&args.pins));
+    let node = node.path_rules(args.node.paths_wanted.rules()?);
     let node = node.session(args.tuning.config()).control(args.running.control.clone()).tap(capture.tap());
     let node = node.start().await?;
     let dial = dial(args, node.endpoint())?;

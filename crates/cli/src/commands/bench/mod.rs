@@ -16,7 +16,6 @@ use std::path::PathBuf;
 
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{Config, SchedulerKind};
-use anabranch_node::RelayRoute;
 use anabranch_secure::Ticket;
 use anabranch_wire::Span;
 use clap::{Args, Subcommand};
@@ -27,7 +26,7 @@ use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;
-use crate::relays::ControllerOptions;
+use crate::relays::{KEY_IF_KNOWN, NodeOptions};
 use crate::values::{self, PathPin, RemoteEnd};
 
 const EXAMPLES: &str = "\
@@ -43,7 +42,6 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct BenchArgs {
-    /// Which end this is.
     #[command(subcommand)]
     pub end: BenchCommand,
 }
@@ -76,13 +74,10 @@ pub struct ServerArgs {
     /// Key file [default: a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     pub key: Option<PathBuf>,
-    /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
-    /// Packet captures.
     #[command(flatten)]
     pub capture: CaptureOptions,
-    /// How the server sends when a client asks for `--reverse`.
     #[command(flatten)]
     pub tuning: Tuning,
 }
@@ -102,7 +97,6 @@ pub struct Tuning {
 
 impl Tuning {
     /// The default session settings with this scheduler and congestion control.
-    #[must_use]
     pub fn config(&self) -> Config {
         let mut config = Config { scheduler: self.scheduler, ..Config::default() };
         config.cc.rule = self.cc;
@@ -112,6 +106,7 @@ impl Tuning {
 
 /// Options of the client.
 #[derive(Args, Debug)]
+#[command(mut_arg("key", |key| key.help(KEY_IF_KNOWN)))]
 pub struct ClientArgs {
     /// The server's ticket; `-` for standard input, `@FILE` for a file
     #[arg(value_name = "TICKET", value_parser = values::ticket, env = values::TICKET_VARIABLE, hide_env_values = true)]
@@ -134,30 +129,16 @@ pub struct ClientArgs {
     /// Use only this path, from an interface or local address to the server's; may be repeated [default: all]
     #[arg(long = "path", value_name = "LOCAL=REMOTE", help_heading = "Network")]
     pub pins: Vec<PathPin>,
-    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
-    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
-    pub relays: Vec<RelayRoute>,
     /// Use only so many of the relays at a time, the first ones; a bad one is replaced
     #[arg(long, value_name = "COUNT", help_heading = "Network", requires = "relays")]
     #[arg(value_parser = values::whole(1..=u8::MAX))]
     pub at_once: Option<u8>,
-    /// The socket for changes of paths.
     #[command(flatten)]
     pub running: ControlOption,
-    /// Controllers that grant more relays.
     #[command(flatten)]
-    pub granted: ControllerOptions,
-    /// Key file [default: the usual one with `--relay`, `--controller` or `--control`, else a new key]
-    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
-    #[arg(help_heading = "Network")]
-    pub key: Option<PathBuf>,
-    /// Rules for paths.
-    #[command(flatten)]
-    pub paths_wanted: PathOptions,
-    /// Packet captures.
+    pub node: NodeOptions,
     #[command(flatten)]
     pub capture: CaptureOptions,
-    /// How the client sends.
     #[command(flatten)]
     pub tuning: Tuning,
     /// JSON instead of text
@@ -175,18 +156,7 @@ fn length(text: &str) -> Result<Span, String> {
     if span > LONGEST_TEST { Err("must be a day at most".into()) } else { Ok(span) }
 }
 
-impl BenchArgs {
-    /// True with `--json`.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        matches!(&self.end, BenchCommand::Client(args) if args.json)
-    }
-}
-
 /// Runs one end of a test.
-///
-/// # Errors
-/// When the server cannot listen, or the client's test fails.
 pub fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     match &args.end {
         BenchCommand::Server(args) => server::run(args, context),

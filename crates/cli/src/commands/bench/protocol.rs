@@ -63,19 +63,16 @@ pub struct Order {
 
 impl Order {
     /// Length of the test.
-    #[must_use]
     pub fn time(&self) -> Span {
         Span::from_micros(self.time_us)
     }
 
     /// Time between samples.
-    #[must_use]
     pub fn interval(&self) -> Span {
         Span::from_micros(self.interval_us)
     }
 
     /// Why the server refuses this test; `None` if it accepts.
-    #[must_use]
     pub fn objection(&self) -> Option<&'static str> {
         let checks = [
             (self.version != VERSION, "another version of the bench protocol: update the older of the two"),
@@ -120,17 +117,11 @@ pub struct Control {
 
 impl Control {
     /// Opens the stream at the client.
-    ///
-    /// # Errors
-    /// When the session is over.
     pub async fn open(session: &Session) -> io::Result<Self> {
         Ok(Self::new(session.open_stream().await?))
     }
 
     /// Accepts the stream at the server.
-    ///
-    /// # Errors
-    /// When the session is over or the client sends nothing.
     pub async fn accept(session: &Session) -> io::Result<Self> {
         let stream = tokio::time::timeout(PATIENCE, session.accept_stream()).await;
         Ok(Self::new(stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??))
@@ -142,17 +133,11 @@ impl Control {
     }
 
     /// Sends a message.
-    ///
-    /// # Errors
-    /// When the session is over.
     pub async fn send(&mut self, message: &Message) -> io::Result<()> {
         send(&mut self.writer, message).await
     }
 
     /// Waits for the next message, at most `patience`.
-    ///
-    /// # Errors
-    /// `TimedOut` if no message came, `InvalidData` if the line is not a message, or the session is over.
     pub async fn recv(&mut self, patience: Duration) -> io::Result<Message> {
         let mut line = Vec::new();
         let mut limited = (&mut self.reader).take(LONGEST);

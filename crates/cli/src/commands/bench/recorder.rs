@@ -29,7 +29,6 @@ pub struct Recorder {
 
 impl Recorder {
     /// A recorder for a test in which the client is `sending`.
-    #[must_use]
     pub fn new(sending: bool) -> Self {
         Self {
             sending,
@@ -65,7 +64,6 @@ impl Recorder {
     }
 
     /// Ends the test.
-    #[must_use]
     pub fn finish(self) -> (Vec<Interval>, Measured) {
         let lasted = Span::from_micros(self.last.elapsed_us);
         let each = self.seen.values().filter(|(_, bytes)| *bytes > 0);

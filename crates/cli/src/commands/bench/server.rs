@@ -25,9 +25,6 @@ const MOST_TESTS: usize = 64;
 const BAD_TEST: u64 = 1;
 
 /// Serves tests until interrupted, or one with `--once`.
-///
-/// # Errors
-/// When the key cannot be read or the port is taken.
 pub fn run(args: &ServerArgs, context: &Context) -> Result<(), Failure> {
     let capture = args.capture.start()?;
     Threads::start()?.block_on(serve(args, &capture, context)).and(capture.finish())

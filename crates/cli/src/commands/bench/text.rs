@@ -8,19 +8,16 @@ use crate::ui::snapshot::PathLine;
 use crate::ui::{human, render};
 
 /// The headings over [`interval_row`]s.
-#[must_use]
 pub fn heading() -> String {
     format!("  {:>15}  {:>10}  {:>14}\n", "time", "received", "rate")
 }
 
 /// One interval.
-#[must_use]
 pub fn interval_row(interval: &Interval) -> String {
     row(interval.t_s, &interval.measured)
 }
 
 /// The paths at the end of an interval.
-#[must_use]
 pub fn path_rows(paths: &[BenchPath]) -> String {
     let all: u64 = paths.iter().map(|path| path.bytes).sum();
     let lines: Vec<PathLine> = paths.iter().map(|path| line(path, all)).collect();
@@ -28,7 +25,6 @@ pub fn path_rows(paths: &[BenchPath]) -> String {
 }
 
 /// The whole test.
-#[must_use]
 pub fn end_rows(end: &Measured) -> String {
     let total = row(end.seconds, end);
     let paths = path_rows(&end.paths);
@@ -36,7 +32,6 @@ pub fn end_rows(end: &Measured) -> String {
 }
 
 /// Relays that gave no path.
-#[must_use]
 pub fn without_path_rows(relays: &[WithoutPath]) -> String {
     let row = |none: &WithoutPath| format!("  no path through {}: {}\n", none.relay, none.why);
     relays.iter().map(row).collect()

@@ -25,9 +25,6 @@ pub struct Sender {
 
 impl Sender {
     /// Opens the streams and starts sending.
-    ///
-    /// # Errors
-    /// When the session is over.
     pub async fn start(session: &Session, streams: u32) -> io::Result<Self> {
         let block = Bytes::from(vec![0xab; BLOCK]);
         let mut tasks = JoinSet::new();
@@ -63,9 +60,6 @@ pub struct Receiver {
 
 impl Receiver {
     /// Waits for the first byte, which starts the clock.
-    ///
-    /// # Errors
-    /// When the session is over or no data comes.
     pub async fn start(session: &Session, order: Order) -> io::Result<Self> {
         let (tally, watch) = (Arc::new(Tally::default()), PathWatch::start(session));
         let mut reading = JoinSet::new();
@@ -85,9 +79,6 @@ impl Receiver {
 
     /// Waits for the end of the next interval and returns the counters. The last sample comes at the end of
     /// the test.
-    ///
-    /// # Errors
-    /// When the session is over before that.
     pub async fn next(&mut self) -> io::Result<Sample> {
         let whole = self.order.time();
         self.due = (self.due + self.order.interval()).min(whole);

@@ -54,7 +54,6 @@ pub struct PathWatch {
 
 impl PathWatch {
     /// Starts to watch this session.
-    #[must_use]
     pub fn start(session: &Session) -> Self {
         let (events, seen) = (session.events(), Arc::default());
         let mut looking = JoinSet::new();
@@ -63,7 +62,6 @@ impl PathWatch {
     }
 
     /// All open paths, and those that have closed since the previous call.
-    #[must_use]
     pub fn take(&self) -> Vec<SeenPath> {
         let mut seen = lock(&self.seen);
         note(&mut seen, paths(&self.session));

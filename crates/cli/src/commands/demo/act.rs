@@ -44,9 +44,6 @@ pub struct Outcome {
 }
 
 /// Transfers the file and shows the progress on `display`.
-///
-/// # Errors
-/// When the file does not arrive, or the display cannot be written.
 pub async fn play<S: Scene>(
     stage: &S,
     errand: &Errand<'_>,

@@ -9,7 +9,7 @@
 mod act;
 mod overlay;
 mod recording;
-mod stage;
+pub(super) mod stage;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -79,9 +79,6 @@ fn demo_size(text: &str) -> Result<u64, String> {
 }
 
 /// Plays the demo.
-///
-/// # Errors
-/// When there are no sockets or no space for the files, or a transfer fails.
 pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
     let runtime = anabranch_node::Threads::start()?;
     let report = runtime.block_on(async {
@@ -245,7 +242,6 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// The result as text.
-#[must_use]
 pub fn summary(report: &DemoReport, paint: Paint) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String, note: String| {

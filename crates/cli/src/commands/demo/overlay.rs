@@ -39,7 +39,6 @@ const PATHS: u32 = 8;
 const LIFETIME: u64 = 600;
 
 /// The paths through relays, the fastest first, then the direct path.
-#[must_use]
 pub fn models() -> [Model; 4] {
     [
         model("relay 1, ", 30.0, 30),
@@ -65,9 +64,6 @@ pub struct Overlay {
 
 impl Overlay {
     /// Sets up the nodes, relays and links. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// When there are no sockets.
     pub async fn new(models: &[Model]) -> Result<Self, Failure> {
         let count = models.len() - 1;
         let (giver_key, taker_key) = (keyfile::fresh()?, keyfile::fresh()?);

@@ -26,31 +26,26 @@ struct Marks {
 
 impl Recording {
     /// An empty record; its clock starts now.
-    #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Marks { start: Instant::now(), marks: Vec::new() })))
     }
 
     /// Time since the start of the record.
-    #[must_use]
     pub fn now(&self) -> Duration {
         self.marks().start.elapsed()
     }
 
     /// Bytes read so far.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.marks().total()
     }
 
     /// The rate between the moments at which the shares `from` and `to` of all bytes had been read.
-    #[must_use]
     pub fn rate_between(&self, from: f64, to: f64) -> Rate {
         self.marks().rate_between(from, to)
     }
 
     /// The longest silence between `from` and `to`; one that began before `from` counts in full.
-    #[must_use]
     pub fn longest_silence(&self, from: Duration, to: Duration) -> Span {
         self.marks().longest_silence(from, to)
     }

@@ -40,34 +40,29 @@ pub struct Model {
 }
 
 /// The paths of the demo, the fastest first.
-#[must_use]
 pub fn models() -> [Model; 3] {
     [model("", 50.0, 10), model("", 30.0, 30), model("", 20.0, 60)]
 }
 
 /// A path of this rate and round-trip time.
-#[must_use]
 pub fn model(through: &'static str, mbit: f64, rtt_ms: u64) -> Model {
     Model { through, rate: Rate::from_mbit(mbit), rtt: Span::from_millis(rtt_ms) }
 }
 
 impl Model {
     /// Its name in reports.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{}{:.0} Mbit/s, {:.0} ms", self.through, self.rate.as_mbit(), self.rtt.as_millis_f64())
     }
 
     /// Its rate in bytes of a file. Full-size packets lose IP, UDP, packet and stream frame headers and the
     /// seal.
-    #[must_use]
     pub fn payload_rate(&self) -> Rate {
         let payload = MTU - u32::try_from(PACKET_OVERHEAD).unwrap_or(0) - FRAME_HEADER;
         self.rate.mul_f64(f64::from(payload) / f64::from(MTU + HEADERS))
     }
 
     /// Its row in the report.
-    #[must_use]
     pub fn report(&self) -> DemoPath {
         DemoPath {
             path: self.name(),
@@ -106,9 +101,6 @@ pub struct Pair {
 /// A set of nodes and paths to play the acts on.
 pub trait Scene {
     /// Opens a session over the first `count` paths, and waits until all of them carry data.
-    ///
-    /// # Errors
-    /// When the session or a path does not open in time.
     async fn connect(&self, count: usize) -> Result<Pair, Failure>;
 
     /// The giver's view of its paths with their models' names, in the order of the models.
@@ -120,9 +112,6 @@ pub trait Scene {
 
 impl Stage {
     /// Sets up the nodes and links. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// When there are no sockets.
     pub async fn new(models: &[Model]) -> Result<Self, Failure> {
         let (giver_key, taker_key) = (keyfile::fresh()?, keyfile::fresh()?);
         let taker_public = taker_key.public();
@@ -187,9 +176,6 @@ impl Pair {
 }
 
 /// Accepts the taker's session.
-///
-/// # Errors
-/// When it does not come in time.
 pub async fn accept(giver: &Endpoint, taker: PublicKey) -> Result<Session, Failure> {
     let accepting = async {
         loop {
@@ -203,15 +189,11 @@ pub async fn accept(giver: &Endpoint, taker: PublicKey) -> Result<Session, Failu
 }
 
 /// The failure when a session or its paths do not open in time.
-#[must_use]
 pub fn late() -> Failure {
     Failure::new(Kind::Unreachable, "the two nodes of the demo did not find each other")
 }
 
 /// The node with the file, which accepts only `friend`.
-///
-/// # Errors
-/// When there are no sockets.
 pub async fn giver_endpoint(
     key: NodeKey,
     friend: PublicKey,
@@ -236,13 +218,13 @@ pub const RELAY: u8 = 4;
 pub const CONTROLLER: u8 = 5;
 
 /// An address for each role on each path, if the system has all of 127.0.0.0/8; otherwise one for all.
-#[must_use]
 pub fn host(path: usize, role: u8) -> IpAddr {
     let net = u8::try_from(path + 1).unwrap_or(u8::MAX);
     if cfg!(target_os = "linux") { [127, 77, net, role].into() } else { Ipv4Addr::LOCALHOST.into() }
 }
 
-fn hosts(role: u8, paths: usize) -> Vec<IpAddr> {
+/// The addresses of a role on all paths.
+pub fn hosts(role: u8, paths: usize) -> Vec<IpAddr> {
     let mut hosts: Vec<_> = (0..paths).map(|path| host(path, role)).collect();
     hosts.dedup();
     hosts

@@ -4,28 +4,23 @@ mod text;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
-use std::path::PathBuf;
-use std::sync::Arc;
 
 use anabranch_net::{PublicKey, Ticket};
-use anabranch_node::{Access, Node, RelayRoute, Threads, keyfile};
-use anabranch_proxy::status::ExitStatus;
+use anabranch_node::{Access, Node, Threads};
 use anabranch_proxy::{
     AddressRange, Exit, ExitNotice, ExitOptions, Limits, MOST_CONNECTIONS, session_config,
 };
-use anabranch_service::control::{self, Answer};
 use clap::{Args, Subcommand};
 
-use crate::commands::proxy::runtime_socket;
 use crate::commands::send::outside;
-use crate::commands::{service, standing_ticket};
+use crate::commands::service::{self, StatusOf, runtime_socket};
+use crate::commands::standing_ticket;
 use crate::context::{Context, OUTPUT};
 use crate::errors::{Failure, printable};
-use crate::path_rules::PathOptions;
-use crate::relays::ControllerOptions;
+use crate::interrupt;
+use crate::relays::{NodeOptions, RELAY_TO_HERE};
 use crate::ui::out;
 use crate::values::{self, HostPort};
-use crate::{interrupt, ui};
 
 /// UDP port of an exit.
 const PORT: u16 = 4435;
@@ -47,10 +42,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct ExitArgs {
-    /// The subcommand.
     #[command(subcommand)]
     pub action: Option<ExitCommand>,
-    /// How the exit runs.
     #[command(flatten)]
     pub serve: ServeArgs,
 }
@@ -75,6 +68,7 @@ pub struct StatusArgs {
 
 /// How an exit runs.
 #[derive(Args, Debug)]
+#[command(mut_arg("relays", |relay| relay.help(RELAY_TO_HERE)))]
 pub struct ServeArgs {
     /// Let clients reach these addresses and ports too; may be repeated
     ///
@@ -113,19 +107,8 @@ pub struct ServeArgs {
     /// Where clients reach this machine from outside, named first in the ticket; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Key file [default: the usual one, created if missing]
-    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
-    #[arg(help_heading = "Network")]
-    pub key: Option<PathBuf>,
-    /// A relay through which others reach this machine, whose key it lists; may be repeated
-    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
-    pub relays: Vec<RelayRoute>,
-    /// Controllers that grant the use of more relays.
     #[command(flatten)]
-    pub granted: ControllerOptions,
-    /// Rules for paths.
-    #[command(flatten)]
-    pub paths_wanted: PathOptions,
+    pub node: NodeOptions,
     /// Report each connection when it ends: client, destination and bytes
     #[arg(long, help_heading = OUTPUT)]
     pub log: bool,
@@ -138,31 +121,7 @@ fn key(text: &str) -> Result<PublicKey, String> {
     text.parse().map_err(|_| format!("`{text}` is not a key; `anabranch keys show` prints one"))
 }
 
-impl ExitArgs {
-    /// True with `--json`.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        match &self.action {
-            Some(ExitCommand::Status(args)) => args.json,
-            None => self.serve.json,
-        }
-    }
-}
-
-/// Answers `anabranch exit status`.
-#[derive(Clone)]
-struct Asked(Arc<Exit>);
-
-impl Answer for Asked {
-    async fn answer(&self, _line: &str) -> String {
-        control::reply(&self.0.status())
-    }
-}
-
 /// Runs an exit, or shows it.
-///
-/// # Errors
-/// The cause of the failure, with advice.
 pub fn run(args: &ExitArgs, context: &Context) -> Result<(), Failure> {
     super::send::resources::allow_many_files();
     let threads = Threads::start()?;
@@ -173,26 +132,19 @@ pub fn run(args: &ExitArgs, context: &Context) -> Result<(), Failure> {
 }
 
 async fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let socket = runtime_socket("exit", args.port)?;
-    let asked = control::ask::<ExitStatus>(&socket, "status").await;
-    let status = asked.map_err(|error| {
-        Failure::local(format!("no exit answers at {}: {error}", socket.display()))
-            .hint("is `anabranch exit` running, with this `--port` and as this user?")
-    })?;
-    if args.json { ui::out::Stream::Stdout.json(&status) } else { out::print(&text::status(&status)) }
+    service::show_status(("exit", args.port, "--port"), args.json, text::status).await
 }
 
 async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     let stop = interrupt::requested();
-    let key = keyfile::load_or_create(&args.key.clone().map_or_else(keyfile::default_path, Ok)?)?;
+    let key = args.node.load_key()?;
     let share = standing_ticket::share("anabranch 2026 exit ticket", &key, &args.ticket);
     let access = Access::by_keys(args.clients.iter().copied());
     if !args.no_ticket {
         access.allow_share(share.clone());
     }
-    let node = args.granted.node().key(key).relays(args.relays.clone()).port(args.port);
-    let node = node.session(session_config()).path_rules(args.paths_wanted.rules()?);
-    let node = node.access(access).start().await?;
+    let node = args.node.node().key(key).port(args.port).session(session_config());
+    let node = node.path_rules(args.node.paths_wanted.rules()?).access(access).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);
     let invitation = node.invite(&share, &outside(&args.addresses, port).await?).await?;
     let exit = Exit::new(&ExitOptions {
@@ -201,7 +153,8 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
         listen: args.listen.clone(),
         limits: Limits { connections: args.connections, rate: args.rate, bytes: args.bytes },
     });
-    let _socket = service::answer_at(Some(&runtime_socket("exit", port)?), Asked(exit.clone()))?;
+    let asked = exit.clone();
+    let _socket = service::answer_at(Some(&runtime_socket("exit", port)?), StatusOf(move || asked.status()))?;
     announce(args, &invitation.ticket, context);
     let accepting = node.clone();
     let accept = move || {
@@ -230,16 +183,9 @@ fn announce(args: &ServeArgs, ticket: &Ticket, context: Context) {
     } else {
         format!("anabranch proxy {word}")
     };
+    let advice = if args.no_ticket { "" } else { "keep the ticket as you would a password; " };
     let is_chatty = !args.json && !context.quiet;
-    if is_chatty {
-        out::error("on clients, run\n\n");
-    }
-    // A reader that is gone has what it wanted.
-    let _ = out::print(&format!("{line}\n"));
-    if is_chatty {
-        let advice = if args.no_ticket { "" } else { "keep the ticket as you would a password; " };
-        out::error(&format!("\n{advice}Ctrl-C ends the exit\n"));
-    }
+    service::print_for_clients(&line, &format!("{advice}Ctrl-C ends the exit"), is_chatty);
 }
 
 /// How events are reported.
@@ -283,8 +229,6 @@ mod tests {
         assert_eq!((args.serve.rate.unwrap().get(), args.serve.bytes), (8_000_000, Some(1_000_000_000)));
         assert!(parse::<ExitArgs>(&["--no-ticket"]).is_err(), "nobody could come");
         let status: ExitArgs = parse(&["status", "--port", "5000", "--json"]).unwrap();
-        assert!(
-            status.json() && matches!(status.action, Some(ExitCommand::Status(args)) if args.port == 5000)
-        );
+        assert!(matches!(status.action, Some(ExitCommand::Status(args)) if args.port == 5000 && args.json));
     }
 }

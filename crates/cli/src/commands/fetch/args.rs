@@ -60,7 +60,6 @@ pub struct FetchArgs {
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// Rules for interfaces.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
     /// One JSON event a line instead of text

@@ -29,9 +29,6 @@ use show::Display;
 const NAMELESS: &str = "index.html";
 
 /// Fetches the files.
-///
-/// # Errors
-/// The cause of the failure, with advice.
 pub fn run(args: &FetchArgs, context: &Context) -> Result<(), Failure> {
     let entries = match &args.input {
         Some(list) => list::read(list)?,

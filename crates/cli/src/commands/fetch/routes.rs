@@ -74,10 +74,7 @@ impl Routes {
     }
 
     async fn add_exits(&mut self, args: &FetchArgs, rules: PathRules) -> Result<(), Failure> {
-        let key = match &args.key {
-            Some(file) => keyfile::load(file)?,
-            None => keyfile::load_or_create(&keyfile::default_path()?)?,
-        };
+        let key = keyfile::named_or_usual(args.key.as_deref())?;
         let node = Node::builder().key(key).session(session_config()).path_rules(rules).start().await?;
         for (number, word) in (1..).zip(&args.exits) {
             let name = if args.exits.len() == 1 { "exit".to_owned() } else { format!("exit {number}") };

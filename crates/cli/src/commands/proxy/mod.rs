@@ -3,26 +3,21 @@
 pub(super) mod text;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anabranch_node::{RelayRoute, Threads, keyfile};
-use anabranch_proxy::status::ProxyStatus;
+use anabranch_node::{Threads, keyfile};
 use anabranch_proxy::{
     Forward, MOST_CONNECTIONS, Proxy, ProxyError, ProxyNotice, ProxyOptions, session_config,
 };
-use anabranch_service::control::{self, Answer};
 use clap::{Args, Subcommand};
 
-use crate::commands::service;
+use crate::commands::service::{self, StatusOf, runtime_socket};
 use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, printable};
 use crate::node_word::NodeWord;
-use crate::path_rules::PathOptions;
-use crate::relays::ControllerOptions;
-use crate::ui::out::{self, Stream};
+use crate::relays::NodeOptions;
+use crate::ui::out;
 use crate::values;
 use crate::{errors, interrupt};
 
@@ -45,10 +40,8 @@ Examples:
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct ProxyArgs {
-    /// The subcommand.
     #[command(subcommand)]
     pub action: Option<ProxyCommand>,
-    /// How the proxy runs.
     #[command(flatten)]
     pub serve: ServeArgs,
 }
@@ -92,20 +85,8 @@ pub struct ServeArgs {
     /// Connections at the same time
     #[arg(long, value_name = "COUNT", default_value_t = 4096, value_parser = values::whole(1..=MOST_CONNECTIONS))]
     pub connections: usize,
-    /// Key file [default: the usual one, created if missing]
-    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
-    #[arg(help_heading = "Network")]
-    pub key: Option<PathBuf>,
-    /// A path through a relay that lists this machine's key; `+` joins relays to a chain; may be repeated
-    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
-    pub relays: Vec<RelayRoute>,
-    /// Controllers that grant the use of more relays.
     #[command(flatten)]
-    pub granted: ControllerOptions,
-    /// Rules for paths.
-    #[command(flatten)]
-    pub paths_wanted: PathOptions,
-    /// Control while it runs.
+    pub node: NodeOptions,
     #[command(flatten)]
     pub running: ControlOption,
     /// One JSON event a line instead of text
@@ -120,36 +101,13 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
 }
 
 impl ProxyArgs {
-    /// True with `--json`.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        match &self.action {
-            Some(ProxyCommand::Status(args)) => args.json,
-            None => self.serve.json,
-        }
-    }
-
     /// The ticket that was given as a word.
-    #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
         self.serve.exit.as_ref().and_then(NodeWord::ticket_word)
     }
 }
 
-/// Answers `anabranch proxy status`.
-#[derive(Clone)]
-struct Asked(Arc<Proxy>);
-
-impl Answer for Asked {
-    async fn answer(&self, _line: &str) -> String {
-        control::reply(&self.0.status())
-    }
-}
-
 /// Runs a proxy, or shows it.
-///
-/// # Errors
-/// The cause of the failure, with advice.
 pub fn run(args: &ProxyArgs, context: &Context) -> Result<(), Failure> {
     super::send::resources::allow_many_files();
     let threads = Threads::start()?;
@@ -161,13 +119,7 @@ pub fn run(args: &ProxyArgs, context: &Context) -> Result<(), Failure> {
 }
 
 async fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let socket = runtime_socket("proxy", args.listen.port())?;
-    let asked = control::ask::<ProxyStatus>(&socket, "status").await;
-    let status = asked.map_err(|error| {
-        Failure::local(format!("no proxy answers at {}: {error}", socket.display()))
-            .hint("is `anabranch proxy` running, with this `--listen` and as this user?")
-    })?;
-    if args.json { Stream::Stdout.json(&status) } else { out::print(&text::status(&status)) }
+    service::show_status(("proxy", args.listen.port(), "--listen"), args.json, text::status).await
 }
 
 async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<(), Failure> {
@@ -181,14 +133,12 @@ async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<()
     };
     let proxy = Proxy::bind(&options).await.map_err(|error| failure(&error))?;
     let listen = proxy.local_addr().map_err(|error| Failure::local(error.to_string()))?;
-    let key = match &args.key {
-        Some(file) => keyfile::load(file)?,
-        None => keyfile::load_or_create(&keyfile::default_path()?)?,
-    };
-    let node = args.granted.node().key(key).relays(args.relays.clone()).session(session_config());
-    let node = node.path_rules(args.paths_wanted.rules()?).control(args.running.control.clone());
+    let node =
+        args.node.node().key(keyfile::named_or_usual(args.node.key.as_deref())?).session(session_config());
+    let node = node.path_rules(args.node.paths_wanted.rules()?).control(args.running.control.clone());
     let node = node.start().await?;
-    let _socket = service::answer_at(Some(&runtime_socket("proxy", listen.port())?), Asked(proxy.clone()))?;
+    let (socket, asked) = (runtime_socket("proxy", listen.port())?, proxy.clone());
+    let _socket = service::answer_at(Some(&socket), StatusOf(move || asked.status()))?;
     let held = node.hold(exit.dial().await?, None);
     let how = Telling { json: args.json, quiet: context.quiet, listen, was_up: AtomicBool::new(false) };
     let outcome = tokio::select! {
@@ -260,22 +210,6 @@ fn warning(listen: SocketAddr) -> Option<String> {
     })
 }
 
-/// Where a running proxy or exit can be asked: in a directory of this user.
-pub(super) fn runtime_socket(kind: &str, port: u16) -> Result<PathBuf, Failure> {
-    let name = format!("anabranch-{kind}-{port}.sock");
-    if let Some(own) = std::env::var_os("XDG_RUNTIME_DIR").filter(|own| !own.is_empty()) {
-        return Ok(PathBuf::from(own).join(name));
-    }
-    let user = rustix::process::getuid();
-    if user.is_root() {
-        return Ok(PathBuf::from("/run").join(name));
-    }
-    // The key's directory belongs to this user, too.
-    let key = keyfile::default_path()?;
-    let own = key.parent().map_or_else(std::env::temp_dir, std::path::Path::to_owned);
-    Ok(own.join(name))
-}
-
 fn failure(error: &ProxyError) -> Failure {
     match error {
         ProxyError::Node(error) => error.clone().into(),
@@ -312,6 +246,6 @@ mod tests {
         assert!(parse::<ProxyArgs>(&["x@exit.example:4435"]).is_err());
         assert!(parse::<ProxyArgs>(&[]).is_err());
         let status: ProxyArgs = parse(&["status", "--json"]).unwrap();
-        assert!(status.json() && status.action.is_some());
+        assert!(matches!(status.action, Some(ProxyCommand::Status(args)) if args.json));
     }
 }

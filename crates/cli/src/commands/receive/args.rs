@@ -56,10 +56,8 @@ pub struct ReceiveArgs {
     /// Take exactly the sender's modes, whatever the umask
     #[arg(long)]
     pub modes: bool,
-    /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
-    /// The network.
     #[command(flatten)]
     pub reach: Reach,
     /// One JSON event a line instead of text
@@ -103,9 +101,6 @@ impl Taken {
 
 impl ReceiveArgs {
     /// The ticket.
-    ///
-    /// # Errors
-    /// When the text is not a ticket, or is damaged.
     pub fn ticket(&self) -> Result<Ticket, Failure> {
         let (ticket, _) = self.words();
         values::ticket(ticket).map_err(|error| {
@@ -127,7 +122,6 @@ impl ReceiveArgs {
     }
 
     /// The ticket in the first word; `None` if the second word would be mistaken for a ticket without it.
-    #[must_use]
     pub fn ticket_word(&self) -> Option<&str> {
         let target = self.second.as_ref().and_then(|target| target.to_str());
         let first = self.first.as_deref().filter(|first| first.starts_with(TICKET_PREFIX));
@@ -135,13 +129,11 @@ impl ReceiveArgs {
     }
 
     /// The target: a directory, or `-`.
-    #[must_use]
     pub fn target_path(&self) -> &Path {
         self.words().1
     }
 
     /// The target as the transfer takes it.
-    #[must_use]
     pub fn target(&self) -> Target {
         if self.to_stdout() {
             Target::Writer(Box::new(std::io::stdout()))
@@ -151,13 +143,11 @@ impl ReceiveArgs {
     }
 
     /// True for a transfer to standard output.
-    #[must_use]
     pub fn to_stdout(&self) -> bool {
         self.target_path().as_os_str() == "-"
     }
 
     /// Where events go with `--json`: to standard error if the data goes to standard output.
-    #[must_use]
     pub fn events(&self) -> Option<Stream> {
         let stream = if self.to_stdout() { Stream::Stderr } else { Stream::Stdout };
         self.json.then_some(stream)

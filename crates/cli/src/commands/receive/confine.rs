@@ -12,7 +12,6 @@ use crate::commands::service;
 use crate::errors::Failure;
 
 /// The directories that were made for the target, parents first. Those without contents are removed when it is dropped.
-#[must_use]
 pub struct Target(Vec<PathBuf>);
 
 impl Target {
@@ -41,9 +40,6 @@ impl Drop for Target {
 
 /// Makes the target, if there is one, and restricts this thread and those that it starts to changing what is below it and
 /// below the `other` directories.
-///
-/// # Errors
-/// When the target cannot be made.
 pub fn to(target: Option<&Path>, other: Vec<PathBuf>) -> Result<Target, Failure> {
     let made = target.map_or_else(|| Ok(Target(Vec::new())), Target::make)?;
     let tidy = made.0.first().map(|directory| service::directory_of(directory));

@@ -38,7 +38,6 @@ struct State {
 
 impl Question {
     /// The question for a command with these arguments.
-    #[must_use]
     pub fn new(args: &ReceiveArgs, is_quiet: bool) -> Self {
         Self(Arc::new(State {
             is_given: args.yes || args.to_stdout(),
@@ -52,20 +51,17 @@ impl Question {
     }
 
     /// The question as a callback for a transfer.
-    #[must_use]
     pub fn consent(&self) -> Consent {
         let state = Arc::clone(&self.0);
         Consent::Ask(Arc::new(move |offer| state.ask(offer)))
     }
 
     /// True while the user is being asked.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.is_open.load(Ordering::Relaxed)
     }
 
     /// The failure when the answer was not yes.
-    #[must_use]
     pub fn declined(&self) -> Failure {
         if self.0.had_no_terminal.load(Ordering::Relaxed) {
             return Failure::usage("nothing was received: there is no terminal to ask on")
@@ -112,14 +108,8 @@ impl State {
 }
 
 /// Opens the controlling terminal, whatever standard input is.
-#[cfg(unix)]
 fn terminal() -> Option<std::fs::File> {
     OpenOptions::new().read(true).open("/dev/tty").ok()
-}
-
-#[cfg(not(unix))]
-fn terminal() -> Option<std::fs::File> {
-    OpenOptions::new().read(true).open("CONIN$").ok()
 }
 
 fn is_yes(line: &str) -> bool {

@@ -27,9 +27,6 @@ pub use args::{ReceiveArgs, Taken};
 use consent::Question;
 
 /// Fetches what the ticket offers.
-///
-/// # Errors
-/// The cause, and advice for the user.
 pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     let ticket = args.ticket()?;
     args.target().check()?;

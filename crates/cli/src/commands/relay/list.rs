@@ -16,10 +16,8 @@ use crate::ui::out::{self, Stream};
 /// Options of `relay list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// The controllers.
     #[command(flatten)]
     pub granted: ControllerOptions,
-    /// This node's key.
     #[command(flatten)]
     pub key: KeyOption,
     /// JSON instead of text
@@ -37,9 +35,6 @@ struct Listed {
 }
 
 /// Prints the relays.
-///
-/// # Errors
-/// When no controller is named, or none grants anything.
 pub async fn run(args: &ListArgs) -> Result<(), Failure> {
     if args.granted.controllers.is_empty() {
         return Err(Failure::usage("no controller is named")

@@ -61,7 +61,6 @@ pub struct RelayArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = clap::ValueHint::FilePath)]
     pub config: PathBuf,
-    /// A request to a running relay.
     #[command(subcommand)]
     pub ask: Option<RelayAsk>,
 }
@@ -83,28 +82,11 @@ pub struct DrainArgs {
     /// Time until paths end
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::span)]
     pub patience: Span,
-    /// The relay to ask, and the form of the answer.
     #[command(flatten)]
     pub ask: AskArgs,
 }
 
-impl RelayArgs {
-    /// True with `--json`.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        match &self.ask {
-            Some(RelayAsk::Status(args)) => args.answer.json,
-            Some(RelayAsk::Drain(args)) => args.ask.answer.json,
-            Some(RelayAsk::List(args)) => args.json,
-            None => false,
-        }
-    }
-}
-
 /// Runs a relay, or asks one.
-///
-/// # Errors
-/// When the configuration is wrong, a port is taken, or no relay answers.
 pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
     match &args.ask {
         None => {
@@ -300,7 +282,7 @@ mod tests {
         let args: RelayArgs = parse(&["--config", "r.toml"]).unwrap();
         assert!(args.ask.is_none() && args.config == Path::new("r.toml"));
         let args: RelayArgs = parse(&["status", "--json"]).unwrap();
-        assert!(args.json());
+        assert!(matches!(args.ask, Some(RelayAsk::Status(args)) if args.answer.json));
         let args: RelayArgs = parse(&["drain", "--patience", "1m"]).unwrap();
         assert!(matches!(args.ask, Some(RelayAsk::Drain(drain)) if drain.patience == Span::from_secs(60)));
     }

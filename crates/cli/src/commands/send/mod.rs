@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use anabranch_net::Ticket;
-use anabranch_node::{Access, Invitation, RelayRoute, Threads, TicketShare};
+use anabranch_node::{Access, Invitation, Threads, TicketShare};
 use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
 use clap::Args;
@@ -22,8 +22,7 @@ use crate::commands::bench::Tuning;
 use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, describe, printable};
-use crate::path_rules::PathOptions;
-use crate::relays::ControllerOptions;
+use crate::relays::{KEY_IF_KNOWN, NodeOptions, RELAY_TO_HERE};
 use crate::report::Event;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
@@ -58,6 +57,7 @@ Examples:
 /// contents, modes and times of files are sent, but not owners, extended attributes and times of directories.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("key", |key| key.help(KEY_IF_KNOWN)), mut_arg("relays", |relay| relay.help(RELAY_TO_HERE)))]
 pub struct SendArgs {
     /// Files and directories to offer; `-` for standard input, for one receiver, once
     #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
@@ -90,26 +90,12 @@ pub struct SendArgs {
     /// listens on].
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Key file [default: the usual one with `--relay`, `--controller` or `--control`, else a new key]
-    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
-    #[arg(help_heading = "Network")]
-    pub key: Option<PathBuf>,
-    /// A relay through which others reach this machine, whose key it lists; may be repeated
-    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
-    pub relays: Vec<RelayRoute>,
-    /// Controllers that grant more relays.
-    #[command(flatten)]
-    pub control: ControllerOptions,
-    /// Scheduler and congestion control.
     #[command(flatten)]
     pub tuning: Tuning,
-    /// Rules for paths.
     #[command(flatten)]
-    pub paths_wanted: PathOptions,
-    /// The socket for changes of paths.
+    pub node: NodeOptions,
     #[command(flatten)]
     pub running: ControlOption,
-    /// Captures.
     #[command(flatten)]
     pub capture: CaptureOptions,
     /// One JSON event a line instead of text
@@ -131,9 +117,6 @@ pub enum Source {
 
 impl Source {
     /// The source that these paths name.
-    ///
-    /// # Errors
-    /// When `-` comes with other paths, `--name` without `-`, or the name is not a plain file name.
     pub fn of(paths: &[PathBuf], name: Option<&str>) -> Result<Self, Failure> {
         let stdin = paths.iter().any(|path| path.as_os_str() == "-");
         match name {
@@ -152,9 +135,6 @@ impl Source {
     }
 
     /// The share to offer.
-    ///
-    /// # Errors
-    /// When a path does not exist or cannot be shared.
     pub fn share(self) -> Result<Share, Failure> {
         Ok(match self {
             Self::Stdin { name } => Share::from_reader(&name, std::io::stdin())?,
@@ -170,9 +150,6 @@ fn check_name(name: &str) -> Result<(), Failure> {
 }
 
 /// Offers the files until the ticket expires, one receiver was enough, or the user stops the command.
-///
-/// # Errors
-/// The cause, and advice for the user.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let share = Source::of(&args.paths, args.name.as_deref())?.share()?;
     let share = if args.follow { share.following_links() } else { share };
@@ -218,8 +195,8 @@ async fn offer(
     // From here on Ctrl-C ends the command with a farewell to the receivers.
     let stop = interrupt::requested();
     let access = TicketShare::new(Some(args.expires))?;
-    let node = args.control.node().key(args.key.clone()).relays(args.relays.clone()).port(args.port);
-    let node = node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.paths_wanted.rules()?);
+    let node = args.node.node().port(args.port).path_rules(args.node.paths_wanted.rules()?);
+    let node = node.session(args.tuning.config()).silence(PATIENCE);
     let node = node.access(Access::by_ticket(access.clone())).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);

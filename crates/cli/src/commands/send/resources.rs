@@ -43,16 +43,12 @@ fn share_of(allowed: u64) -> usize {
 
 /// Raises the limit of open files as far as allowed: each receiver, and each connection of a proxy, an exit or a tunnel,
 /// needs some.
-#[cfg(unix)]
 pub fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // If this fails, some get an error instead of a file or a connection.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
-
-#[cfg(not(unix))]
-pub fn allow_many_files() {}
 
 #[cfg(test)]
 mod tests {

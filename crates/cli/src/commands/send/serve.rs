@@ -78,7 +78,6 @@ struct Tally {
 
 impl<'a> Server<'a> {
     /// Prepares to serve `offer` on this node.
-    #[must_use]
     pub fn new(node: &'a Node, offer: Offer, display: Progress) -> Self {
         Self {
             node,
@@ -94,10 +93,6 @@ impl<'a> Server<'a> {
 
     /// Serves until the ticket has expired and the last receiver is done, one receiver was enough, or `stop`
     /// completes.
-    ///
-    /// # Errors
-    /// [`Kind::Interrupted`] when stopped; the cause when a share that can be read only once was not
-    /// received.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), Failure> {
         let mut tick = tokio::time::interval(REDRAW);
         tokio::pin!(stop);

@@ -33,7 +33,6 @@ pub enum RightsWord {
 
 impl RightsWord {
     /// The word.
-    #[must_use]
     pub fn name(self) -> &'static str {
         NAMES[self as usize]
     }
@@ -137,9 +136,6 @@ pub struct Doors {
 
 impl Doors {
     /// The tickets and keys that the user named, for these folders.
-    ///
-    /// # Errors
-    /// When a ticket cannot be kept in the store.
     pub fn open(args: &ServeArgs, folders: &[PathBuf], store: TicketStore) -> Result<Self, Failure> {
         let usual = folders.first().and_then(|folder| ticket::name(folder.file_name()?.to_str()?).ok());
         let usual = TicketWord { name: usual.unwrap_or_else(|| TICKET.into()), rights: None };

@@ -114,9 +114,6 @@ pub struct ServeArgs {
 }
 
 /// Serves until the user stops the command.
-///
-/// # Errors
-/// The cause, and advice for the user.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let folders = Folders::open(&args.folders)?;
     let memory = args

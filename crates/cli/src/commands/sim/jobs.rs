@@ -92,9 +92,6 @@ impl Traced {
     }
 
     /// Completes the file.
-    ///
-    /// # Errors
-    /// When something could not be written.
     pub(super) fn finish(&self) -> Result<(), Failure> {
         self.lock().take().map_or(Ok(()), Tracer::finish)
     }

@@ -33,7 +33,7 @@ use crate::errors::Failure;
 use crate::ui::out;
 
 use args::MAX_RUNS;
-pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SingleArgs, SweepArgs};
+pub use args::{MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SingleArgs, SweepArgs};
 use folder::Folder;
 use jobs::{Crew, Job, Traced, Wanted, run_jobs};
 use load::{load, mistake, wrong_setting};
@@ -79,7 +79,6 @@ Exit codes:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct SimArgs {
-    /// The subcommand.
     #[command(subcommand)]
     pub command: SimCommand,
 }
@@ -110,7 +109,6 @@ pub enum SimCommand {
 
 impl SimArgs {
     /// How many networks may run at the same time.
-    #[must_use]
     pub fn at_once(&self) -> usize {
         match &self.command {
             SimCommand::Run(SingleArgs { run, .. }) if !is_named(&run.scenario) => {
@@ -125,9 +123,6 @@ impl SimArgs {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// When a scenario has a mistake, a bound is violated, or output cannot be written.
 pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
     match &args.command {
         SimCommand::Run(args) => run_named(&args.run, context),

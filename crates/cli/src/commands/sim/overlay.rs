@@ -31,9 +31,6 @@ struct Run {
 }
 
 /// Runs the overlays and writes the report.
-///
-/// # Errors
-/// When the budget is exceeded, a failed link is not found, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(OVERLAY)?;
     if args.plot.is_some() {

@@ -40,7 +40,6 @@ pub struct TraceArgs {
     /// The relays of `--relay` by their addresses, once these are resolved.
     #[arg(skip)]
     pub relays: Vec<Chain>,
-    /// The relays that a controller grants.
     #[command(flatten)]
     pub granted: ControllerOptions,
     /// Measure the capacity of the routes to granted relays by packet trains, 200 to 400 kB each

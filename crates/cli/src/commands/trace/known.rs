@@ -49,9 +49,6 @@ impl Drop for Asked {
 
 impl Asking {
     /// Asks the controllers which relays they grant. Does nothing without controllers.
-    ///
-    /// # Errors
-    /// When no controller grants anything.
     pub async fn begin(args: &TraceArgs) -> Result<Self, Failure> {
         if args.granted.controllers.is_empty() {
             return Ok(Self(None));
@@ -76,9 +73,6 @@ impl Asking {
     }
 
     /// The controllers' answers, once relays have measured or the time is up.
-    ///
-    /// # Errors
-    /// When no controller answers.
     pub async fn known(&self, args: &TraceArgs) -> Result<Known, Failure> {
         let Some(asked) = &self.0 else { return Ok(Known::default()) };
         let begin = Instant::now();

@@ -14,13 +14,10 @@ use crate::errors::{Failure, Kind};
 use crate::interrupt;
 use crate::ui::out::{self, Stream};
 
-pub use args::{Chain, Elsewhere, Named, Place, TraceArgs};
+pub use args::TraceArgs;
 use known::Asking;
 
 /// Traces routes, chooses among them and explains the choice.
-///
-/// # Errors
-/// When nothing can be traced from here, or a file cannot be read or written.
 pub fn run(args: &TraceArgs) -> Result<(), Failure> {
     let elsewhere = traces::load(&args.traces)?;
     let (args, known, own) = anabranch_node::Threads::start()?.block_on(async {

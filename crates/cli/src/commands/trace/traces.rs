@@ -70,9 +70,6 @@ impl Trace {
 }
 
 /// Traces the routes to the node, to the first relay of each chain and to each granted relay, all at once.
-///
-/// # Errors
-/// When there is no route to one of them.
 pub async fn measure(args: &TraceArgs, granted: impl Iterator<Item = IpAddr>) -> Result<Vec<Trace>, Failure> {
     let first = args.relays.iter().filter_map(|chain| chain.0.first());
     let targets: BTreeSet<IpAddr> = first.copied().chain(granted).chain([args.node.0]).collect();
@@ -90,9 +87,6 @@ pub async fn measure(args: &TraceArgs, granted: impl Iterator<Item = IpAddr>) ->
 }
 
 /// Writes traces to a file, for use on another machine.
-///
-/// # Errors
-/// When the file cannot be written.
 pub fn save(file: &Path, traces: &[Trace]) -> Result<(), Failure> {
     let content = File { version: VERSION, traces: traces.to_vec() };
     let text = serde_json::to_vec_pretty(&content).map_err(|error| Failure::local(error.to_string()))?;
@@ -100,9 +94,6 @@ pub fn save(file: &Path, traces: &[Trace]) -> Result<(), Failure> {
 }
 
 /// Reads traces made on other machines, each with the address of its machine.
-///
-/// # Errors
-/// When a file cannot be read, or is not a file of traces.
 pub fn load(files: &[Elsewhere]) -> Result<Vec<(IpAddr, Trace)>, Failure> {
     let mut traces = Vec::new();
     for Elsewhere { at, file } in files {

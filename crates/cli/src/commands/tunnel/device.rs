@@ -22,7 +22,6 @@ pub struct DeviceArgs {
 
 impl DeviceArgs {
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.interface.as_deref().unwrap_or(INTERFACE)
     }

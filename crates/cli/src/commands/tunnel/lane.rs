@@ -1,35 +1,41 @@
 //! The lanes that a user can choose, by name.
 
 use anabranch_tunnel::entry::Lane;
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer as _;
+use serde::de::value::Error;
 
-/// The lanes that a user can choose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LaneName {
-    /// Each flow on one path, striped over all while that is faster
-    #[default]
-    Auto,
-    /// Each flow on one path
-    Routed,
-    /// Each packet where it arrives first, put in order at the far end
-    Striped,
-    /// The path with the lowest round-trip time
-    LowLatency,
-    /// A copy on every path
-    Redundant,
-    /// Parity for what is lost
-    Protected,
+/// Each lane's name and description.
+const LANES: [(&str, &str); 6] = [
+    ("auto", "Each flow on one path, striped over all while that is faster"),
+    ("routed", "Each flow on one path"),
+    ("striped", "Each packet where it arrives first, put in order at the far end"),
+    ("low-latency", "The path with the lowest round-trip time"),
+    ("redundant", "A copy on every path"),
+    ("protected", "Parity for what is lost"),
+];
+
+/// The lane of this name; the error lists all of them.
+pub fn lane(name: &str) -> Result<Lane, Error> {
+    Lane::deserialize(name.into_deserializer())
 }
 
-impl From<LaneName> for Lane {
-    fn from(name: LaneName) -> Self {
-        match name {
-            LaneName::Auto => Self::Auto,
-            LaneName::Routed => Self::Routed,
-            LaneName::Striped => Self::Striped,
-            LaneName::LowLatency => Self::LowLatency,
-            LaneName::Redundant => Self::Redundant,
-            LaneName::Protected => Self::Protected,
-        }
+/// Parses the name of a lane; `--help` lists and describes them.
+pub fn parser() -> impl TypedValueParser<Value = Lane> {
+    let names = LANES.map(|(name, about)| PossibleValue::new(name).help(about));
+    PossibleValuesParser::new(names).try_map(|name| lane(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_that_of_a_lane() {
+        let mut lanes: Vec<Lane> = LANES.iter().map(|(name, _)| lane(name).unwrap()).collect();
+        lanes.dedup();
+        assert_eq!(lanes.len(), LANES.len());
+        assert!(lane("stripped").unwrap_err().to_string().contains("`striped`"));
     }
 }

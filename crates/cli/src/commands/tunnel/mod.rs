@@ -24,7 +24,6 @@ use device::socket;
 use running::Done;
 
 pub use device::DeviceArgs;
-pub use lane::LaneName;
 pub use serve::ServeArgs;
 pub use up::UpArgs;
 
@@ -48,14 +47,12 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct TunnelArgs {
-    /// The subcommand.
     #[command(subcommand)]
     pub action: TunnelCommand,
 }
 
 /// Subcommands for tunnels.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "a command's help text stands on its arguments; one here would replace it")]
 pub enum TunnelCommand {
     Serve(ServeArgs),
     Up(UpArgs),
@@ -82,7 +79,6 @@ pub struct SetArgs {
     /// lane=LANE for packets without a class, class.NAME=LANE, or path.PATTERN=USE as for `--path-rule`
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// Which tunnel.
     #[command(flatten)]
     pub device: DeviceArgs,
 }
@@ -90,7 +86,6 @@ pub struct SetArgs {
 /// Which tunnel, and how it is shown.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Which tunnel.
     #[command(flatten)]
     pub device: DeviceArgs,
     /// JSON instead of text
@@ -98,23 +93,7 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-impl TunnelArgs {
-    /// True with `--json`.
-    #[must_use]
-    pub fn json(&self) -> bool {
-        match &self.action {
-            TunnelCommand::Serve(args) => args.end.json,
-            TunnelCommand::Up(args) => args.end.json,
-            TunnelCommand::Status(args) | TunnelCommand::Flows(args) => args.json,
-            _ => false,
-        }
-    }
-}
-
 /// Runs a tunnel, shows it, or cleans up after it.
-///
-/// # Errors
-/// The cause of the failure, with advice.
 pub fn run(args: &TunnelArgs, context: &Context) -> Result<(), Failure> {
     match &args.action {
         TunnelCommand::Serve(args) => serve::run(args, context),

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::config;
+use super::lane;
 use crate::commands::service::Signals;
 use crate::errors::Failure;
 
@@ -152,9 +152,9 @@ impl Running {
         let End::Client(client) = &self.0.end else {
             return Err("the client's lanes count for both ends: set them there".to_owned());
         };
-        let lane = config::lane(lane).map_err(|error| format!("{} ({})", error.message, error.hint))?;
+        let lane = lane::lane(lane).map_err(|error| error.to_string())?;
         let mut policy = client.policy();
-        change(&mut policy, lane.into())?;
+        change(&mut policy, lane)?;
         client.set_policy(policy);
         Ok(())
     }

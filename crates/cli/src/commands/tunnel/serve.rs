@@ -69,7 +69,6 @@ pub struct ServeArgs {
     /// Where clients reach this machine from outside, named first in the ticket; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Options of both ends.
     #[command(flatten)]
     pub end: EndOptions,
 }
@@ -85,18 +84,19 @@ impl ServeArgs {
         fn or<T: Clone>(given: &[T], file: Vec<T>) -> Vec<T> {
             if given.is_empty() { file } else { given.to_vec() }
         }
-        let file = ServeSettings::read(self.end.config.as_deref())?;
+        let file = ServeSettings::read(self.end.config.as_deref(), "tunnel serve")?;
         let (end, rules) = self.end.with(file.shared)?;
         let mut inside = or(&self.inside, file.inside);
         if inside.is_empty() {
             inside = INSIDE.iter().filter_map(|address| address.parse().ok()).collect();
         }
+        let clients = file.clients.into_iter().map(|client| (client.key, client.networks)).collect();
         let args = Self {
             inside,
             no_exit: self.no_exit || !file.exit,
             allow: or(&self.allow, file.allow),
             dns: or(&self.dns, file.dns),
-            clients: or(&self.clients, file.clients),
+            clients: or(&self.clients, clients),
             ticket: self.ticket.clone().or(file.ticket),
             port: self.port.or(file.port),
             addresses: or(&self.addresses, file.addresses),
@@ -117,9 +117,6 @@ fn client(text: &str) -> Result<(PublicKey, Vec<IpNet>), String> {
 }
 
 /// Serves until interrupted.
-///
-/// # Errors
-/// The cause of the failure, with advice.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     crate::commands::send::resources::allow_many_files();
     Threads::start_all_but_one()?.block_on(serve(args, *context))
@@ -129,7 +126,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let Wanted { args, rules } = given.with_file()?;
     let (end, interface) = (&args.end, args.end.device.name());
-    let key = end.load_key()?;
+    let key = end.node.load_key()?;
     let ticket = args.ticket.as_deref().unwrap_or("tunnel");
     let share = standing_ticket::share("anabranch 2026 tunnel ticket", &key, ticket);
     let access = Access::by_ticket(share.clone());
@@ -190,14 +187,8 @@ fn announce(ticket: &Ticket, (json, context): (bool, Context)) {
     } else {
         format!("sudo anabranch tunnel up {}", *text)
     };
-    if !json && !context.quiet {
-        out::error("on clients, run\n\n");
-    }
-    // If standard output is closed, its reader needs no more.
-    let _ = out::print(&format!("{line}\n"));
-    if !json && !context.quiet {
-        out::error("\nkeep the ticket as you would a password; Ctrl-C ends the tunnel\n");
-    }
+    let advice = "keep the ticket as you would a password; Ctrl-C ends the tunnel";
+    service::print_for_clients(&line, advice, !json && !context.quiet);
 }
 
 fn tell(notice: &Notice, (json, context): (bool, Context)) {

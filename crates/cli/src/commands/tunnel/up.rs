@@ -2,6 +2,7 @@
 
 use anabranch_net::{PathRules, Ticket};
 use anabranch_node::{Dial, Threads, keyfile};
+use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::client::{Client, ClientOptions, Notice, Scope};
 use clap::Args;
@@ -9,7 +10,7 @@ use ipnet::IpNet;
 
 use super::config::UpSettings;
 use super::device::{failure, guard_command, socket};
-use super::lane::LaneName;
+use super::lane;
 use super::options::EndOptions;
 use super::running::{Changeable, End, Running, until_stopped};
 use crate::commands::service::{self, Signals};
@@ -39,8 +40,8 @@ pub struct UpArgs {
     #[arg(long = "to", value_name = "NETWORK")]
     pub to: Vec<IpNet>,
     /// Lane of packets without a class of their own [default: auto]
-    #[arg(long, value_name = "LANE", value_enum)]
-    pub lane: Option<LaneName>,
+    #[arg(long, value_name = "LANE", value_parser = lane::parser())]
+    pub lane: Option<Lane>,
     /// Leave the system's name servers as they are
     #[arg(long)]
     pub no_dns: bool,
@@ -50,7 +51,6 @@ pub struct UpArgs {
     /// A network behind this machine, which the server lists for this machine's key
     #[arg(long = "network", value_name = "NETWORK")]
     pub networks: Vec<IpNet>,
-    /// Options of both ends.
     #[command(flatten)]
     pub end: EndOptions,
 }
@@ -64,7 +64,7 @@ struct Wanted {
 
 impl UpArgs {
     fn with_file(&self) -> Result<Wanted, Failure> {
-        let file = UpSettings::read(self.end.config.as_deref())?;
+        let file = UpSettings::read(self.end.config.as_deref(), "tunnel up")?;
         let (end, rules) = self.end.with(file.shared)?;
         let or = |given: &[IpNet], file: Vec<IpNet>| if given.is_empty() { file } else { given.to_vec() };
         let lane = self.lane.or(file.lane);
@@ -77,15 +77,12 @@ impl UpArgs {
             networks: or(&self.networks, file.networks),
             end,
         };
-        let policy = Policy { lane: lane.unwrap_or_default().into(), classes: file.classes };
+        let policy = Policy { lane: lane.unwrap_or_default(), classes: file.classes };
         Ok(Wanted { args, rules, policy })
     }
 }
 
 /// Keeps the tunnel up until interrupted.
-///
-/// # Errors
-/// The cause of the failure, with advice.
 pub fn run(args: &UpArgs, context: &Context) -> Result<(), Failure> {
     crate::commands::send::resources::allow_many_files();
     Threads::start_none()?.block_on(up(args, *context))
@@ -98,7 +95,7 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
         Failure::usage("which server? Name its ticket, on the command line or as `peer` in the file")
     })?;
     let (end, interface) = (&args.end, args.end.device.name());
-    let node = end.node(end.load_key()?, rules.clone()).start().await?;
+    let node = end.node(end.node.load_key()?, rules.clone()).start().await?;
     let udp_port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
     let options = ClientOptions {
         interface: interface.to_owned(),

@@ -83,9 +83,6 @@ struct Row {
 }
 
 /// Runs both and compares.
-///
-/// # Errors
-/// When the scenario cannot run over sockets, sockets are not available, or goodputs differ by more than allowed.
 pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<(), Failure> {
     let base = load(&args.scenario)?;
     let mut variants = variants(&base, &args.set).map_err(|error| wrong_setting(&error))?;

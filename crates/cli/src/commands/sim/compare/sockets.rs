@@ -1,6 +1,6 @@
 //! A scenario over real sockets: sealed datagrams on loopback, in real time, over emulated links.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 
 use super::MAX_FLOWS;
+use crate::commands::demo::stage::{host, hosts};
 use crate::errors::{Failure, Kind};
 use anabranch_node::keyfile;
 
@@ -165,18 +166,6 @@ impl Way<'_> {
 const SENDER: u8 = 1;
 const MIDDLE: u8 = 2;
 const READER: u8 = 3;
-
-/// An address for each role at each link, if the system has all of 127.0.0.0/8; otherwise one for all.
-fn host(place: usize, role: u8) -> IpAddr {
-    let net = u8::try_from(place + 1).unwrap_or(u8::MAX);
-    if cfg!(target_os = "linux") { [127, 78, net, role].into() } else { Ipv4Addr::LOCALHOST.into() }
-}
-
-fn hosts(role: u8, places: usize) -> Vec<IpAddr> {
-    let mut hosts: Vec<_> = (0..places).map(|place| host(place, role)).collect();
-    hosts.dedup();
-    hosts
-}
 
 #[cfg(test)]
 mod tests {
