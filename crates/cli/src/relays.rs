@@ -12,7 +12,7 @@ use crate::values;
 
 /// The help of `--key` where a node makes a new key unless others must know it.
 pub const KEY_IF_KNOWN: &str =
-    "Key file [default: the usual one with `--relay` or `--controller`, else a new key]";
+    "Key file [default: the usual one with `--relay`, `--controller` or `--control`, else a new key]";
 /// The help of `--relay` where others reach this machine.
 pub const RELAY_TO_HERE: &str =
     "A relay through which others reach this machine, whose key it lists; may be repeated";
@@ -20,8 +20,7 @@ pub const RELAY_TO_HERE: &str =
 /// Options of a node.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NodeOptions {
-    /// Key file [default: the usual one; for `send` and `bench` a new key, unless a relay, a controller or `--control`
-    /// needs the usual one]
+    /// Key file [default: the usual one, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,

@@ -1,8 +1,8 @@
 //! Experiments on the simulator.
 //!
 //! A [`scenario`] file describes links, flows, events and expected results. Six experiments are written in Rust, because
-//! each draws its own networks: [`grid`], [`failure`], [`fairness`], [`losses`], [`overlay`] and [`tunnels`]. [`results`] and [`plots`] compare and
-//! draw many runs.
+//! each draws its own networks: [`grid`], [`failure`], [`fairness`], [`losses`], [`overlay`] and [`tunnels`]. [`results`]
+//! and [`plots`] compare and draw many runs.
 //!
 //! A result is a pure function of a scenario (or a case number) and a seed. The caller reads files, runs threads and
 //! draws.

@@ -235,6 +235,7 @@ impl Choice {
 
     /// What `auto` does with a flow now.
     fn automatic(&mut self, now: Time, paths: &[PathView], flow: u32) -> Verdict {
+        self.trials.forget_paused(now);
         let is_striped = self.trials.is_striped(flow);
         let is_bulk = is_striped || self.router.is_bulk(flow);
         let all = self.router.bulk_flows() + self.trials.striped();
@@ -402,6 +403,22 @@ pub(crate) mod tests {
         paths[0].budget = 0;
         assert_eq!(sent(&entry.next(&at(230), &paths)), Some((1, class::STRIPED)));
         assert_eq!(entry.place_of(1), Some(FlowPlace { path: None }));
+    }
+
+    #[test]
+    fn a_striped_flow_that_is_over_keeps_no_other_from_being_striped() {
+        let mut entry = Entry::new(QueueLimits::default());
+        let paths = [view(0, 20.0), view(1, 10.0)];
+        assert_eq!(greedy(&mut entry, &paths), class::STRIPED);
+        while sent(&entry.next(&at(220), &paths)).is_some() {}
+        let mut class = class::ROUTED;
+        for millis in 5_000..5_300 {
+            for _ in 0..2 {
+                entry.push(at(millis).now, 2, Parcel { data: Length(1250), lane: Lane::Auto });
+                class = sent(&entry.next(&at(millis), &paths)).unwrap().1;
+            }
+        }
+        assert_eq!(class, class::STRIPED);
     }
 
     #[test]

@@ -230,8 +230,8 @@ impl<T: Queueable> FairQueue<T> {
         }
     }
 
-    /// Drops the oldest packets of the longest flows, of those at least half as long too: a flood of flows that are alike
-    /// would cost a look at all of them for each packet.
+    /// Drops the oldest packets of each flow that is more than half as long as the longest one, until an eighth of the
+    /// queue is free. One flow at a time, a flood of similar flows would cost a look at all flows for each packet.
     fn drop_from_longest(&mut self) {
         let longest = self.flows.values().map(|queue| queue.bytes).max().unwrap_or(0);
         let enough = self.limits.bytes - self.limits.bytes / 8;

@@ -209,9 +209,9 @@ impl FlowRouter {
         }
     }
 
-    /// α: the delivery rate of a path with bulk flows, or what a striped flow found that it carries. Other paths deliver little, so a window per round trip counts
-    /// if that is more. Under bulk flows it would be too much: their senders may limit themselves, and the window is
-    /// then larger than what the path carries.
+    /// α: the capacity of a path. With bulk flows it is the delivery rate. Otherwise the path delivers less than it could:
+    /// the most that a striped flow got from it recently counts if that is more, or else a window per round trip. Under
+    /// bulk flows a window would be too much: if their senders limit themselves, it exceeds what the path carries.
     #[must_use]
     pub fn capacity(&self, path: &PathView) -> Rate {
         match self.loads.get(&path.id) {

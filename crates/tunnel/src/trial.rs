@@ -38,6 +38,8 @@ pub(crate) struct Trials {
     flows: BTreeMap<u32, Trial>,
     /// No trial begins before: a flow was striped while others wanted the paths.
     begins_at: Time,
+    /// When flows ceased to be striped because others wanted the paths.
+    left_at: BTreeMap<u32, Time>,
 }
 
 /// A flow's place in its trials.
@@ -78,6 +80,11 @@ impl Trials {
         self.flows.get(&flow).is_some_and(|trial| trial.is_striped)
     }
 
+    /// Forgets flows that pause: a flow that is over must not keep others from being striped.
+    pub(crate) fn forget_paused(&mut self, now: Time) {
+        self.flows.retain(|_, trial| now.since(trial.last) <= PAUSE);
+    }
+
     /// How many flows are striped.
     pub(crate) fn striped(&self) -> usize {
         self.flows.values().filter(|trial| trial.is_striped).count()
@@ -96,12 +103,15 @@ impl Trials {
         }
         if self.flows.remove(&flow).is_some() {
             self.begins_at = now + LEAST_HOLD;
+            self.left_at.retain(|_, left| now.since(*left) <= PAUSE);
+            self.left_at.insert(flow, now);
         }
         if self.flows.len() >= MOST_FLOWS {
             self.flows.retain(|_, trial| !is_over(trial));
         }
         if !may || now < self.begins_at || self.flows.len() >= MOST_FLOWS {
-            return Verdict::Routed;
+            let has_left = self.left_at.get(&flow).is_some_and(|left| now.since(*left) <= PAUSE);
+            return if has_left { Verdict::RoutedInOrder } else { Verdict::Routed };
         }
         self.flows.insert(flow, Trial::new(now, phase));
         Verdict::Striped
@@ -228,6 +238,15 @@ mod tests {
         assert!(!trials.is_striped(7));
         let [routed, striped] = run(&mut trials, 20_000..80_000, [1_000, 2_000]);
         assert!(striped > routed, "{striped} {routed}");
+    }
+
+    #[test]
+    fn a_flow_that_gives_way_to_others_keeps_its_order_for_a_while() {
+        let mut trials = Trials::default();
+        let at = |millis| Time::ZERO + Span::from_millis(millis);
+        assert_eq!(trials.lane(at(0), 7, true, Span::ZERO), Verdict::Striped);
+        let verdicts = [10, 400, 600].map(|millis| trials.lane(at(millis), 7, false, Span::ZERO));
+        assert_eq!(verdicts, [Verdict::RoutedInOrder, Verdict::RoutedInOrder, Verdict::Routed]);
     }
 
     #[test]

@@ -261,27 +261,6 @@ mod tests {
     use super::*;
     use crate::scenario::{Extras, Scenario, variants};
 
-    #[test]
-    fn zz_draw() {
-        let Ok(args) = std::env::var("DRAW") else { return };
-        let args: Vec<String> = args.split('|').map(str::to_owned).collect();
-        let text = std::fs::read_to_string(&args[0]).unwrap();
-        let base = Scenario::parse(&text, &args[0]).unwrap();
-        let mut album = Album::default();
-        let set: Vec<crate::scenario::Setting> = args[2..].iter().map(|a| a.parse().unwrap()).collect();
-        for variant in variants(&base, &set).unwrap() {
-            for seed in 1..if set.is_empty() { 2 } else { 4 } {
-                let (report, course) =
-                    variant.scenario.run_with(seed, Extras { course: true, ..Extras::default() }).unwrap();
-                album.add(&RunRecord::new(report, 0, &variant.set), course);
-            }
-        }
-        std::fs::create_dir_all(&args[1]).unwrap();
-        for d in album.draw(&[]) {
-            std::fs::write(format!("{}/{}.svg", args[1], d.what.replace('/', "-")), d.svg.unwrap()).unwrap();
-        }
-    }
-
     fn album() -> Album {
         let text =
             include_str!("test.toml").replace("paths = [\"a\", \"b\"]", "paths = [\"a\", \"b\"]\ncount = 3");

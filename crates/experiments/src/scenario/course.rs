@@ -201,7 +201,7 @@ impl Recorder {
     }
 }
 
-/// The lines of a flow's paths. Of several routes below a session, the session sees one path, which is the flow.
+/// The lines of a flow's paths. The session of a flow in a tunnel sees one path, which has the name of the flow.
 fn paths_of(built: &Built, flow: usize, name: &str) -> Vec<(Quantity, String, Probe)> {
     let plan = &built.plan.flows[flow];
     let mut found = Vec::new();

@@ -132,10 +132,11 @@ impl Network {
     /// Counters of a flow in the stream lane of this tunnel.
     fn stream_state(&self, carrier: &Flow, flow: usize) -> FlowState {
         let Some(stream) = carrier.stream_of(flow) else { return FlowState::default() };
+        let is_over = stream.finished_at.is_some() || carrier.sessions[SERVER].is_none();
         FlowState {
             bytes: stream.counts.bytes,
             finished_at: stream.finished_at,
-            pause: carrier.pause_of(&stream.counts, self.now),
+            pause: stream.counts.longest_pause(self.now, is_over),
             ..FlowState::default()
         }
     }

@@ -25,13 +25,14 @@ pub struct RunArgs {
     /// A file or a built-in scenario
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
-    /// Seeds, as 7, 1..20 or 1,4,9 [default: the scenario's own; for a grid ten or more]
+    /// Seeds, as 7, 1..20 or 1,4,9 [default: the scenario's own; for a grid two or more]
     #[arg(long, value_name = "SEEDS", allow_negative_numbers = true)]
     pub seeds: Option<Seeds>,
     /// Simultaneous runs, at most four for each processor [default: one]
     #[arg(long, value_name = "N", value_parser = whole(1..=u16::MAX))]
     pub threads: Option<u16>,
-    /// Networks of `grid`, `fairness`, `losses` and `tunnels`, cases of `failures`, relays in `overlay`, written like seeds [default: all]
+    /// Networks of `grid`, `fairness`, `losses` and `tunnels`, cases of `failures`, relays in `overlay`, written like seeds
+    /// [default: all]
     #[arg(long, value_name = "CELLS")]
     pub cells: Option<Seeds>,
     /// The scheduler of `grid`; a scenario file has its own

@@ -81,6 +81,10 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("lane"), "the stream lane carries endless data and files")
                 .hint("take another lane, or `streams = false` in the tunnel"));
         }
+        if lane.is_none() && spec.rule.is_some() {
+            return Err(ScenarioError::new(key("rule"), "the stream lane has the tunnel's window rule")
+                .hint("set the tunnel's `rule`, or take another lane"));
+        }
         Ok(Some(InTunnel { tunnel: index as u32, lane }))
     }
 }

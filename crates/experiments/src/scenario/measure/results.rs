@@ -132,7 +132,8 @@ impl Measured {
             let (session, mut place) = (network.tunnel_session(tunnel), sheet.of("tunnel", name));
             self.trouble(&mut place, session..session + 1);
             self.flow_paths(&mut place, session);
-            place.put("queue_dropped", network.tunnel_queue(tunnel).dropped as f64);
+            let queue = network.tunnel_queue(tunnel);
+            place.put("queue_dropped", (queue.dropped + queue.overflowed) as f64);
         }
     }
 

@@ -43,9 +43,9 @@ fn no_round_trip_time_lasts_through_an_outage() {
 
 #[test]
 fn a_flow_that_sees_one_path_is_drawn_under_its_own_name() {
-    let striped =
-        "[[flow]]\nname = \"S\"\npaths = [\"wifi\", \"lte\"]\nstriping = { scheme = \"round-robin\" }\n";
-    let course = course(striped);
+    let inner = "[[tunnel]]\nname = \"t\"\npaths = [\"wifi\", \"lte\"]\n\
+                 [[flow]]\nname = \"S\"\ntunnel = \"t\"\nlane = \"striped\"\n";
+    let course = course(inner);
     let names = |quantity: Quantity| -> Vec<&str> {
         course.lines.iter().filter(|line| line.quantity == quantity).map(|line| line.of.as_str()).collect()
     };

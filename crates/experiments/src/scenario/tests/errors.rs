@@ -474,6 +474,10 @@ fn a_flow_in_a_tunnel_has_a_lane_and_no_paths() {
             "tunnel = \"t\"\nrate = \"1 kbit/s\"",
             "8: flow.f.lane: the stream lane carries endless data and files",
         ),
+        (
+            "tunnel = \"t\"\nlane = \"stream\"\nrule = \"reno\"",
+            "12: flow.f.rule: the stream lane has the tunnel's window rule",
+        ),
         ("tunnel = \"t\"\nredundant = true", "11: flow.f.redundant: the session sees one path only"),
     ] {
         let text = format!("{links}[[flow]]\nname = \"f\"\n{keys}\n");

@@ -93,6 +93,12 @@ impl FlowCounts {
         }
     }
 
+    /// The longest time without data, after the first data; `None` without data. Time after the end does not count.
+    pub(crate) fn longest_pause(&self, now: Time, is_over: bool) -> Option<Span> {
+        let longest = if is_over { self.pause } else { self.pause_until(now) };
+        (self.took_at != Time::ZERO).then_some(longest)
+    }
+
     /// The longest time without data, if no data arrives until `now`.
     fn pause_until(&self, now: Time) -> Span {
         let waits = if self.took_at == Time::ZERO { Span::ZERO } else { now.since(self.took_at) };
@@ -356,13 +362,7 @@ impl Flow {
 
     /// The longest time without data for the server's application, after the first data; `None` without data.
     pub(crate) fn pause(&self, now: Time) -> Option<Span> {
-        self.pause_of(&self.counts, now)
-    }
-
-    /// The same for these counts, of data that the server received.
-    pub(crate) fn pause_of(&self, counts: &FlowCounts, now: Time) -> Option<Span> {
-        let longest = if self.sessions[SERVER].is_some() { counts.pause_until(now) } else { counts.pause };
-        (counts.took_at != Time::ZERO).then_some(longest)
+        self.counts.longest_pause(now, self.sessions[SERVER].is_none())
     }
 
     /// Handles a timeout of an end; false if the flow is over.

@@ -64,5 +64,6 @@ fn files_end_and_flows_share_a_tunnel() {
         let state = network.flow(flow);
         assert!(state.finished_at.is_some_and(|at| at < secs(4.0)), "{flow}: {state:?}");
         assert_eq!(state.bytes, 2_000_000, "{flow}");
+        assert!(state.pause.is_some_and(|pause| pause < secs(4.0).since(Time::ZERO)), "{flow}: {state:?}");
     }
 }
