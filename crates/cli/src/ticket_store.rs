@@ -82,6 +82,12 @@ impl TicketStore {
         Ok(Self(state.join("tickets")))
     }
 
+    /// The directory of the tickets.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.0
+    }
+
     /// A store in this directory.
     #[cfg(test)]
     pub fn at(directory: &Path) -> Self {
@@ -106,6 +112,15 @@ impl TicketStore {
                 "name another with `--ticket NAME`, or end that one with `anabranch ticket revoke {name}`"
             )));
         }
+        if let Some(stored) = &stored
+            && stored.rights != rights
+            && stored.rights != "write"
+        {
+            let message = format!("the ticket `{name}` was given out with the right `{}`", stored.rights);
+            return Err(Failure::local(message).hint(format!(
+                "name another with `--ticket NAME={rights}`, or end that one with `anabranch ticket revoke {name}`"
+            )));
+        }
         let share = match &stored {
             Some(stored) => stored.share().ok_or_else(|| failed(&io::ErrorKind::InvalidData.into()))?,
             None => TicketShare::new(None)?,
@@ -123,10 +138,14 @@ impl TicketStore {
         Ok(share)
     }
 
-    /// True while the ticket of this name opens this share. A file that cannot be read counts as gone.
+    /// True while the ticket of this name opens this share. A damaged file counts as gone. One that cannot be read now, such
+    /// as for want of open files, does not: clients could otherwise end the tickets of others.
     pub fn has(&self, name: &str, share: ShareId) -> bool {
-        let stored = self.read(name).ok();
-        stored.and_then(|stored| stored.share()).is_some_and(|stored| stored.id == share)
+        use io::ErrorKind::{InvalidData, NotADirectory, NotFound};
+        match self.read(name) {
+            Ok(stored) => stored.share().is_some_and(|stored| stored.id == share),
+            Err(error) => !matches!(error.kind(), NotFound | NotADirectory | InvalidData),
+        }
     }
 
     /// All tickets.
@@ -183,12 +202,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = TicketStore(directory.path().join("state/tickets"));
         let [here, there] = ["/here", "/there"].map(PathBuf::from);
-        let first = store.open("pub", "read", std::slice::from_ref(&here)).unwrap();
-        let again = store.open("pub", "write", &[there.clone(), here.clone()]).unwrap();
+        let first = store.open("pub", "write", std::slice::from_ref(&here)).unwrap();
+        let again = store.open("pub", "read", &[there.clone(), here.clone()]).unwrap();
         assert!(first.id == again.id && first.secret == again.secret);
         assert!(store.has("pub", first.id) && !store.has("pub", ShareId(1)) && !store.has("none", first.id));
         let TicketList { tickets: all, damaged: bad } = store.list().unwrap();
-        assert_eq!((all[0].0.as_str(), all[0].1.rights.as_str(), bad.len()), ("pub", "write", 0));
+        assert_eq!((all[0].0.as_str(), all[0].1.rights.as_str(), bad.len()), ("pub", "read", 0));
+        for more in ["write", "drop"] {
+            assert!(
+                store.open("pub", more, std::slice::from_ref(&here)).is_err(),
+                "its holders would get {more}"
+            );
+        }
         let other = store.open("pub", "read", &["/elsewhere".into()]).unwrap_err();
         assert!(other.message.contains("is for /there"), "{other}");
         store.revoke("pub").unwrap();
@@ -206,7 +231,10 @@ mod tests {
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(store.0.clone()), mode(store.0.join("pub"))), (0o700, 0o600));
         fs::write(store.0.join("pub"), "share = 7").unwrap();
-        assert!(store.open("pub", "read", &["/here".into()]).is_err());
+        assert!(!store.has("pub", ShareId(7)) && store.open("pub", "read", &["/here".into()]).is_err());
         assert_eq!(store.list().unwrap().damaged, ["pub"]);
+        // Not readable is not revoked.
+        fs::create_dir(store.0.join("busy")).unwrap();
+        assert!(store.has("busy", ShareId(7)) && !store.has("none", ShareId(7)));
     }
 }

@@ -162,7 +162,7 @@ fn files_are_put_where_the_rights_and_the_quota_allow_it() {
     assert_eq!(refused.status.code(), Some(4), "{}", errors(&refused));
     assert!(errors(&refused).contains("may list and get, but not put"), "{}", errors(&refused));
 
-    server.restart(&["--rights", "write", "--quota", "3MB"]);
+    server.restart(&["--ticket", "editors=write", "--quota", "3MB"]);
     let put = server.put(&[&photos, &server.scratch.text("from/b.txt"), "--to", "pub/new"]);
     assert!(put.status.success(), "{}", errors(&put));
     assert!(errors(&put).contains("sent 2 files, 2.00 MB in "), "{}", errors(&put));
@@ -171,7 +171,7 @@ fn files_are_put_where_the_rights_and_the_quota_allow_it() {
     assert!(errors(&again).contains("the quota leaves"), "{}", errors(&again));
     assert!(!server.path("pub/other/photos").exists());
 
-    server.restart(&["--rights", "drop"]);
+    server.restart(&["--ticket", "inbox=drop"]);
     for command in ["ls", "get"] {
         let refused = server.client(command, &[]);
         assert!(errors(&refused).contains("drop box"), "{}", errors(&refused));

@@ -22,6 +22,8 @@ const BY_CONTENT: u8 = 4;
 
 /// Most bytes of all paths of a request together, with two for the length of each.
 const LONGEST_PATHS: usize = 15 << 10;
+/// Most paths of a request: the server holds a directory open for each of them.
+const MOST_PATHS: usize = 256;
 
 /// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,13 +40,16 @@ impl Ask {
     /// Checks that the request fits a message.
     ///
     /// # Errors
-    /// [`TransferError::TooMuch`] when it names too many paths.
+    /// [`TransferError::Refused`] when it names too many paths.
     pub fn check(&self) -> Result<(), TransferError> {
         let len: usize = self.paths().map(|path| path.as_str().len() + 2).sum();
-        if len <= LONGEST_PATHS {
+        if len <= LONGEST_PATHS && self.paths().count() <= MOST_PATHS {
             return Ok(());
         }
-        Err(TransferError::TooMuch { what: "bytes of names", most: LONGEST_PATHS as u64 })
+        let why = format!(
+            "name at most {MOST_PATHS} paths, with {LONGEST_PATHS} bytes together, or their directory"
+        );
+        Err(TransferError::Refused(why))
     }
 
     fn paths(&self) -> impl Iterator<Item = &RelPath> {
@@ -76,6 +81,9 @@ impl Ask {
         let (verb, bits) = (reader.u8("request")?, reader.u8("options")?);
         let conflict = if verb == PUT { Some(read_conflict(reader.u8("conflict")?)?) } else { None };
         let count = reader.u16("number of paths")?;
+        if usize::from(count) > MOST_PATHS {
+            return Err(TransferError::protocol("a request with too many paths"));
+        }
         let paths = (0..count).map(|_| RelPath::parse(read_text(reader)?));
         let paths = paths.collect::<Result<Vec<_>, _>>()?;
         let one = |mut paths: Vec<RelPath>| match paths.len() {

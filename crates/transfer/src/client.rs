@@ -118,29 +118,34 @@ impl From<Entry> for Listed {
 }
 
 /// Lists the directory at `path` of the server at the other end of `connection`; "" is the top. `deep` lists everything
-/// below, too.
+/// below, too. Returns the entries, and the outcome: [`TransferError::Incomplete`] names those that the server cannot read.
 ///
 /// # Errors
-/// [`TransferError`]; [`TransferError::Incomplete`] names entries that the server cannot read.
+/// [`TransferError`].
 pub async fn list<C: Connection>(
     connection: &C,
     path: &str,
     deep: bool,
-) -> Result<(Vec<Listed>, Summary), TransferError> {
+) -> Result<(Vec<Listed>, Result<Summary, TransferError>), TransferError> {
     let ask = Ask::List { path: parse(path)?, deep };
     let mut control = open(connection, ask).await?;
     let report = Report::default();
-    let outcome = async {
+    let listed = async {
         control.begin().await?;
-        let list = read_list(&mut control, &ReceiveOptions::default().limits, &report).await?;
-        Ok(list.entries.into_iter().map(Listed::from).collect())
+        read_list(&mut control, &ReceiveOptions::default().limits, &report).await
     };
-    let outcome = match outcome.await {
-        Ok(entries) => report.finish().map(|summary| (entries, summary)),
-        Err(error) => Err(control.explain(error).await),
-    };
-    control.part(&outcome).await;
-    outcome
+    match listed.await {
+        Ok(list) => {
+            let outcome = report.finish();
+            control.part(&outcome).await;
+            Ok((list.entries.into_iter().map(Listed::from).collect(), outcome))
+        }
+        Err(error) => {
+            let outcome = Err(control.explain(error).await);
+            control.part(&outcome).await;
+            outcome
+        }
+    }
 }
 
 /// Gets files and directories from the server at the other end of `connection`, as [`receive`](crate::receive) does.

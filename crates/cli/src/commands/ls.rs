@@ -95,13 +95,13 @@ async fn list(args: &LsArgs, capture: &Capture, context: &Context) -> Result<(),
         }
         listed = anabranch_transfer::list(&carrier, path, args.recursive) => listed,
     };
-    let (entries, summary) = match listed {
+    let (entries, outcome) = match listed {
         Ok(listed) => listed,
         Err(error) => return Err(carrier.explain(error).await),
     };
     carrier.close().await;
     show(&entries, args.json)?;
-    warn(&summary, context);
+    warn(&outcome?, context);
     Ok(())
 }
 

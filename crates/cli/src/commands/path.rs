@@ -219,7 +219,7 @@ mod tests {
         let mut was = now.clone();
         was[0].path.bytes = [1_000_000, 7_000];
         let text = lines(&now, Some(&Earlier { was: &was, ago: 0.5 }));
-        let words = ["2.00 MB sent", "7.00 kB received", "16.0 Mbit/s out", " 0 bit/s in"];
+        let words = ["2.00 MB sent", "7.00 kB received", "16.0 Mbit/s out", " 0.0 kbit/s in"];
         let words = words.into_iter().chain(["wwan0 192.0.2.1:9 → 203.0.113.9:4433"]);
         for word in words.chain(["1.00 GB of 5.00 GB left until day 15 of the month"]) {
             assert!(text.contains(word), "no {word:?} in {text}");

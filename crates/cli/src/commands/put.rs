@@ -8,13 +8,13 @@ use clap::Args;
 
 use super::receive::{Taken, confine, report};
 use super::send::Source;
-use super::server::{Connected, ServerArgs};
+use super::server::{Connected, ServerArgs, all_sent};
 use crate::capture::Capture;
 use crate::carrier::Carrier;
 use crate::context::{Context, OUTPUT};
 use crate::courier::{Courier, Errand};
-use crate::errors::{Failure, printable};
-use crate::ui::out::{self, Stream};
+use crate::errors::Failure;
+use crate::ui::out::Stream;
 use crate::ui::paths::Direction;
 
 const EXAMPLES: &str = "\
@@ -84,10 +84,7 @@ async fn put(args: &PutArgs, (capture, share): (&Capture, Share), context: &Cont
     let (summary, took) = courier.run(session.session().clone()).await?;
     let events = args.json.then_some(Stream::Stdout);
     report("sent", &summary, took, (events, context))?;
-    if summary.missed > 0 && !context.quiet {
-        out::error(&format!("{}\n", printable("some files could not be read, and were not sent")));
-    }
-    Ok(())
+    all_sent(&summary)
 }
 
 /// The errand of `put`.

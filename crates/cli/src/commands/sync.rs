@@ -9,7 +9,7 @@ use clap::Args;
 use super::get::Getting;
 use super::put::Putting;
 use super::receive::{confine, report};
-use super::server::{Connected, ServerArgs, remote};
+use super::server::{Connected, ServerArgs, all_sent, remote};
 use crate::capture::Capture;
 use crate::context::{Context, OUTPUT};
 use crate::courier::{Courier, Errand};
@@ -111,5 +111,9 @@ async fn carry<E: Errand>(
     let courier = Courier::new(errand, args.server.reach.retry, (&node, &dial), display);
     let (summary, took) = courier.run(session.session().clone()).await?;
     let done = if args.push { "sent" } else { "received" };
-    report(done, &summary, took, (args.json.then_some(Stream::Stdout), context))
+    report(done, &summary, took, (args.json.then_some(Stream::Stdout), context))?;
+    all_sent(&summary).map_err(|failure| match args.delete {
+        true => failure.hint("nothing was removed on the server; make the files readable, or move them away"),
+        false => failure,
+    })
 }

@@ -169,7 +169,7 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
     let moved = summary.bytes.saturating_sub(summary.resumed);
     let rate = Rate::from_bytes_in(moved, Span::from_secs_f64(seconds));
     let files = human::count(summary.files, "file");
-    if summary.files == 0 && summary.skipped > 0 && summary.removed == 0 {
+    if summary.files == 0 && summary.skipped > 0 && summary.removed == 0 && summary.missed == 0 {
         return format!("nothing new: {} there already", human::count(summary.skipped, "file"));
     }
     let mut text = format!("{files}, {} in {seconds:.1} s", human::bytes(summary.bytes));

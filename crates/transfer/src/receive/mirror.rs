@@ -3,7 +3,7 @@
 //! A file of the same length and time counts as unchanged, as with rsync; its content is compared on request. Removal comes
 //! last, and only when everything else has arrived: an unreadable directory at the sender must not empty its copy.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
@@ -50,9 +50,10 @@ impl Planner {
         }
     }
 
-    /// Removes an entry of another kind that has the name of one of the share, if the mirror may remove.
+    /// Removes an entry of another kind that has the name of one of the share, if the mirror may remove and nothing has
+    /// failed so far.
     pub(super) fn clear_way(&self, directory: &Dir, name: &str, found: &Metadata) {
-        if self.mirror.is_some_and(|mirror| mirror.delete) {
+        if self.mirror.is_some_and(|mirror| mirror.delete) && !self.report.has_failed() {
             // If this fails, what comes in its place reports the obstacle.
             let removed = remove(directory, name, found);
             self.report.add(|summary| summary.removed += removed.unwrap_or(0));
@@ -73,27 +74,30 @@ pub(super) fn remove_others(
     }
     let known: HashSet<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();
     let left_out: HashSet<&str> = left_out.iter().map(String::as_str).collect();
-    let top = tree.directory("").map_err(|error| TransferError::io("open", tree.path(), error))?;
-    let mut pending = vec![(top, String::new())];
-    while let Some((directory, path)) = pending.pop() {
+    let mut listed: HashMap<&str, Vec<&str>> = HashMap::new();
+    for (parent, name) in entries.iter().map(|entry| entry.path.split()) {
+        listed.entry(parent).or_default().push(name);
+    }
+    // Paths, not handles: a directory may have more directories than this process may open.
+    let mut pending = vec![String::new()];
+    while let Some(path) = pending.pop() {
+        let failed = |what, error| TransferError::io(what, path.clone(), error);
+        let directory = tree.directory(&path).map_err(|error| failed("open", error))?;
+        let names = names(&directory).map_err(|error| failed("read", error))?;
+        let aliases = aliases(&directory, listed.get(path.as_str()).map_or(&[][..], Vec::as_slice), &names);
         let mut changed = false;
-        for name in names(&directory).map_err(|error| TransferError::io("read", path.clone(), error))? {
+        for name in &names {
             let Some(text) = name.to_str() else { continue };
-            let inner = if path.is_empty() { text.to_owned() } else { format!("{path}/{text}") };
+            let inner = join(&path, text);
             // Unfinished files may be at work.
             let Ok(found) = directory.symlink_metadata(text) else { continue };
-            if is_part_name(text) {
+            if is_part_name(text) || left_out.contains(inner.as_str()) {
                 continue;
             }
-            if left_out.contains(inner.as_str()) {
-                continue;
-            }
-            if known.contains(inner.as_str()) {
-                if found.is_dir()
-                    && let Ok(next) = tree.directory(&inner)
-                {
-                    pending.push((next, inner));
-                }
+            let alias =
+                aliases.iter().find(|(_, meta)| is_same(meta, &found)).map(|(name, _)| join(&path, name));
+            if known.contains(inner.as_str()) || alias.is_some() {
+                pending.extend(found.is_dir().then(|| alias.unwrap_or(inner)));
                 continue;
             }
             match remove(&directory, text, &found) {
@@ -106,10 +110,36 @@ pub(super) fn remove_others(
             changed = true;
         }
         if changed {
-            sync_directory(&directory).map_err(|error| TransferError::io("sync", path.clone(), error))?;
+            sync_directory(&directory).map_err(|error| failed("sync", error))?;
         }
     }
     Ok(())
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+}
+
+/// Listed names that the directory has under another name, because its file system ignores case or the form of accents.
+fn aliases<'a>(
+    directory: &Dir,
+    listed: &[&'a str],
+    names: &BTreeSet<std::ffi::OsString>,
+) -> Vec<(&'a str, Metadata)> {
+    let others = listed.iter().filter(|name| !names.contains(std::ffi::OsStr::new(**name)));
+    others.filter_map(|name| Some((*name, directory.symlink_metadata(name).ok()?))).collect()
+}
+
+#[cfg(unix)]
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    use cap_std::fs::MetadataExt as _;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// Keeps too much rather than too little.
+#[cfg(not(unix))]
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    one.is_dir() == other.is_dir() && one.len() == other.len()
 }
 
 /// Removes a file or a whole directory, without following links; returns how many entries.

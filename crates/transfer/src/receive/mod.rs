@@ -239,6 +239,14 @@ impl Spot {
             Self::Below { root, path } => TargetTree::open_below(root, path),
         }
     }
+
+    /// What there is of it, and how many directories are missing.
+    fn look(&self) -> (Option<TargetTree>, u64) {
+        match self {
+            Self::At(path) => TargetTree::look_below(TargetTree::named(path), ""),
+            Self::Below { root, path } => TargetTree::look_below(root, path),
+        }
+    }
 }
 
 impl Destination {
@@ -308,19 +316,21 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     let threads = async move {
         match place {
             Destination::Directory(spot) => {
+                let (seen, entries_of, progress) =
+                    (spot.clone(), Arc::clone(&entries), watch.progress.clone());
+                // Before any directory is made.
+                let reserved = spawn_blocking(move || {
+                    quota.map(|quota| quota.reserve(seen.look(), &entries_of, placing, progress)).transpose()
+                });
+                let reserved = reserved.await.map_err(panicked)??.map(Arc::new);
                 let opened = spawn_blocking(move || spot.open(all_modes)).await;
                 let mut tree = opened.map_err(panicked)??;
-                let (reserved, entries_of, progress) =
-                    (tree.another(), Arc::clone(&entries), watch.progress.clone());
-                let reserved = spawn_blocking(move || {
-                    quota.map(|quota| quota.reserve(reserved, &entries_of, progress)).transpose()
-                });
-                let reserved = reserved.await.map_err(panicked)??;
                 let most = reserved.as_ref().map_or(most, |reserved| most.min(reserved.most(listed)));
                 let committer = Committer::start(watch.clone(), tree.mode_mask())?;
                 let output = Output::Tree(tree.another(), committer);
                 let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
-                let planner = Planner::new(tree.another(), placing, watch.clone(), plan_ports);
+                let (tree_of, room, watch_of) = (tree.another(), reserved.clone(), watch.clone());
+                let planner = Planner::new(tree_of, placing, watch_of, plan_ports).within(room);
                 let plan = spawn_blocking(move || planner.run(&entries));
                 let renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
                 let modes = plan.await.map_err(panicked)?;

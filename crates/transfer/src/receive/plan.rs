@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use super::job::FileJob;
 use super::part::PartFile;
 use super::place::hash_file;
+use super::quota::Reserved;
 use super::target::TargetTree;
 use crate::error::{TransferError, is_disk_full};
 use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
@@ -75,6 +76,8 @@ pub(crate) struct Planner {
     pub report: Report,
     progress: Progress,
     ports: PlanPorts,
+    /// The room of the transfer, if there is a quota.
+    room: Option<Arc<Reserved>>,
     /// The paths of the share: a renamed file must not take one of them.
     listed: HashSet<String>,
 }
@@ -93,7 +96,12 @@ impl Planner {
     pub fn new(tree: TargetTree, placing: Placing, watch: Watch, ports: PlanPorts) -> Self {
         let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
         let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
-        Self { tree, conflict, mirror, report, progress, ports, listed: HashSet::new() }
+        Self { tree, conflict, mirror, report, progress, ports, room: None, listed: HashSet::new() }
+    }
+
+    /// A planner that reserves more room for files that were expected to stay.
+    pub fn within(self, room: Option<Arc<Reserved>>) -> Self {
+        Self { room, ..self }
     }
 
     /// Plans all `entries`, then handles all comparisons; blocks.
@@ -197,7 +205,7 @@ impl Planner {
                     }
                 }
             }
-            if !found.is_file() {
+            if found.is_dir() {
                 self.clear_way(&directory, &job.name, &found);
             }
             let found = directory.symlink_metadata(&job.name).ok();
@@ -284,6 +292,12 @@ impl Planner {
 
     /// Requests a file, with the hashes of its unfinished file.
     fn fetch(&mut self, job: FileJob, directory: &Arc<Dir>) -> Result<(), Halt> {
+        if let Some(room) = &self.room
+            && let Err(error) = room.add(job.index, job.meta.size.unwrap_or(0))
+        {
+            self.report.fail(&job.path, error.to_string());
+            return Ok(());
+        }
         let job = Arc::new(job);
         let blocks = job.meta.size.map_or(u64::MAX, block_count);
         let held = PartFile::held(directory, &job.name);

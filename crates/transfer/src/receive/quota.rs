@@ -2,18 +2,23 @@
 //!
 //! A transfer reserves, before it begins, the room that its files need. Every name counts as 4 KiB at least, so that the limit
 //! also bounds the number of names. The directories are counted anew for a transfer when the last count is
-//! [`FRESH`] old. Between counts, finished transfers add the bytes that they have written.
+//! [`FRESH`] old. Until then, the room of finished transfers counts, and a transfer is refused only after another count.
+//! An existing file of the same length needs no room, because it may be the same; if it differs, the room is reserved
+//! when the file is fetched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cap_std::fs::Metadata;
+
 use super::part::PartFile;
 use super::target::TargetTree;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind};
+use crate::policy::{Conflict, Placing};
 use crate::progress::Progress;
 
 /// The least that a name counts.
@@ -29,52 +34,99 @@ pub struct Quota(Arc<Ledger>);
 struct Ledger {
     most: u64,
     directories: Vec<PathBuf>,
+    /// Held while room is reserved: one transfer at a time walks the directories.
+    turn: Mutex<()>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     counted: Option<(Instant, u64)>,
-    /// Written by transfers that ended after the count.
+    /// Room of transfers that ended after the count.
     added: u64,
-    /// Transfers under way: their room, and what they have written.
-    reserved: BTreeMap<u64, (u64, Progress)>,
+    /// Transfers under way.
+    reserved: BTreeMap<u64, Room>,
     next: u64,
+}
+
+/// The room of a transfer under way.
+#[derive(Debug)]
+struct Room {
+    bytes: u64,
+    progress: Progress,
+    /// What it had written at the last count, which includes that.
+    counted: u64,
+}
+
+impl Room {
+    fn open(&self) -> u64 {
+        self.bytes.saturating_sub(self.counted)
+    }
 }
 
 impl Quota {
     /// At most this many bytes in these directories together.
     #[must_use]
     pub fn new(most: u64, directories: Vec<PathBuf>) -> Self {
-        Self(Arc::new(Ledger { most, directories, state: Mutex::default() }))
+        Self(Arc::new(Ledger { most, directories, turn: Mutex::default(), state: Mutex::default() }))
     }
 
     /// Reserves the room for these entries, and all that is left if a file's length is unknown. Walks the directories.
+    /// `target` is what exists of the target, and how many of its directories are missing.
     pub(super) fn reserve(
         &self,
-        mut tree: TargetTree,
+        (mut tree, missing): (Option<TargetTree>, u64),
         entries: &[Entry],
+        placing: Placing,
         progress: Progress,
     ) -> Result<Reserved, TransferError> {
-        let mut state = self.state();
-        if state.counted.is_none_or(|(when, _)| when.elapsed() >= FRESH) {
-            let held = self.0.directories.iter().map(|path| held(path)).fold(0, u64::saturating_add);
-            (state.counted, state.added) = (Some((Instant::now(), held)), 0);
+        let _turn = self.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut needed, mut kept) = (missing.saturating_mul(NAME), HashSet::new());
+        for (index, entry) in (0..).zip(entries) {
+            match room_for(tree.as_mut(), entry, placing) {
+                Some(bytes) => needed = needed.saturating_add(bytes),
+                None => _ = kept.insert(index),
+            }
         }
-        let used = state.counted.map_or(0, |(_, held)| held).saturating_add(state.added);
-        let open = state.reserved.values().map(|(room, progress)| room.saturating_sub(written(progress)));
-        let free = self.0.most.saturating_sub(open.fold(used, u64::saturating_add));
-        let needed = entries.iter().map(|entry| needed(&mut tree, entry)).fold(0, u64::saturating_add);
-        if needed > free {
-            return Err(TransferError::Quota { needed, free });
-        }
+        let free = self.find(needed)?;
         let is_endless =
             entries.iter().any(|entry| matches!(&entry.kind, EntryKind::File(meta) if meta.size.is_none()));
-        let room = if is_endless { free } else { needed };
+        let bytes = if is_endless { free } else { needed };
+        let mut state = self.state();
         let number = state.next;
         state.next += 1;
-        state.reserved.insert(number, (room, progress));
-        Ok(Reserved { quota: self.clone(), number, spare: room - needed })
+        state.reserved.insert(number, Room { bytes, progress, counted: 0 });
+        drop(state);
+        Ok(Reserved { quota: self.clone(), number, spare: bytes - needed, kept })
+    }
+
+    /// The bytes that are free, if there are as many as needed.
+    fn find(&self, needed: u64) -> Result<u64, TransferError> {
+        if self.state().counted.is_none_or(|(when, _)| when.elapsed() >= FRESH) {
+            self.count();
+        }
+        // Transfers that ended may have used less than their room.
+        if needed > self.free() && self.state().added > 0 {
+            self.count();
+        }
+        let free = self.free();
+        if needed > free { Err(TransferError::Quota { needed, free }) } else { Ok(free) }
+    }
+
+    fn free(&self) -> u64 {
+        let state = self.state();
+        let used = state.counted.map_or(0, |(_, held)| held).saturating_add(state.added);
+        self.0.most.saturating_sub(state.reserved.values().map(Room::open).fold(used, u64::saturating_add))
+    }
+
+    /// Counts the directories anew. What is written meanwhile may count twice.
+    fn count(&self) {
+        let mut state = self.state();
+        state.added = 0;
+        state.reserved.values_mut().for_each(|room| room.counted = written(&room.progress).min(room.bytes));
+        drop(state);
+        let held = self.0.directories.iter().map(|path| held(path)).fold(0, u64::saturating_add);
+        self.state().counted = Some((Instant::now(), held));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -88,6 +140,8 @@ pub(super) struct Reserved {
     number: u64,
     /// Room for files of unknown length.
     spare: u64,
+    /// Files without room, because those that exist were expected to stay.
+    kept: HashSet<u32>,
 }
 
 impl Reserved {
@@ -95,13 +149,30 @@ impl Reserved {
     pub fn most(&self, listed: u64) -> u64 {
         listed.saturating_add(self.spare)
     }
+
+    /// Reserves the room for a file that is received although an existing one was expected to stay. May walk the
+    /// directories.
+    ///
+    /// # Errors
+    /// [`TransferError::Quota`] when there is too little.
+    pub fn add(&self, file: u32, size: u64) -> Result<(), TransferError> {
+        if !self.kept.contains(&file) {
+            return Ok(());
+        }
+        let _turn = self.quota.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.quota.find(counted(size))?;
+        if let Some(room) = self.quota.state().reserved.get_mut(&self.number) {
+            room.bytes = room.bytes.saturating_add(counted(size));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
         let mut state = self.quota.state();
-        if let Some((room, progress)) = state.reserved.remove(&self.number) {
-            state.added = state.added.saturating_add(written(&progress).min(room));
+        if let Some(room) = state.reserved.remove(&self.number) {
+            state.added = state.added.saturating_add(room.open());
         }
     }
 }
@@ -111,22 +182,28 @@ fn written(progress: &Progress) -> u64 {
     counters.bytes_done.saturating_sub(counters.bytes_resumed)
 }
 
-/// The bytes that an entry adds to the directories.
-fn needed(tree: &mut TargetTree, entry: &Entry) -> u64 {
+/// The bytes that an entry adds to the directories; `None` for a file if the existing one is expected to stay.
+fn room_for(tree: Option<&mut TargetTree>, entry: &Entry, placing: Placing) -> Option<u64> {
     let (parent, name) = entry.path.split();
-    let directory = tree.directory(parent).ok();
+    let directory = tree.and_then(|tree| tree.directory(parent).ok());
     let found = directory.as_ref().and_then(|directory| directory.symlink_metadata(name).ok());
+    let (copies, renames) = (placing.mirror.is_some(), placing.conflict == Conflict::Rename);
     match &entry.kind {
         EntryKind::File(meta) => {
             let size = meta.size.unwrap_or(0);
+            let is_alike = |found: &Metadata| found.is_file() && Some(found.len()) == meta.size;
             match (found, directory) {
-                (Some(found), _) if found.is_file() && found.len() == size => 0,
-                (_, Some(directory)) => counted(size).saturating_sub(PartFile::held(&directory, name)),
-                (_, None) => counted(size),
+                (Some(_), _) if !copies && placing.conflict.keeps() => None,
+                (Some(found), _) if is_alike(&found) => None,
+                // A part of the name's own file is not continued under another name.
+                (Some(_), _) if !copies && renames => Some(counted(size)),
+                (_, Some(directory)) => Some(counted(size).saturating_sub(PartFile::held(&directory, name))),
+                (_, None) => Some(counted(size)),
             }
         }
-        _ if found.is_some() => 0,
-        _ => NAME,
+        EntryKind::Link { .. } if renames && !copies => Some(NAME),
+        _ if found.is_some() => Some(0),
+        _ => Some(NAME),
     }
 }
 

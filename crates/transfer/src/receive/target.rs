@@ -115,6 +115,21 @@ impl TargetTree {
         Ok(Self { path, root, mode_mask, last: None })
     }
 
+    /// What there is of the directory at `path` below `root`, and how many directories are missing. Makes nothing.
+    pub fn look_below(root: &Path, path: &str) -> (Option<Self>, u64) {
+        let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+        let mut opened = Dir::open_ambient_dir(root, ambient_authority());
+        for (at, name) in names.iter().enumerate() {
+            opened = opened.and_then(|directory| directory.open_dir_nofollow(name));
+            if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                return (None, (names.len() - at) as u64);
+            }
+        }
+        // To open it later reports any other obstacle.
+        let tree = |root| Self { path: path.into(), root: Arc::new(root), mode_mask: 0, last: None };
+        (opened.ok().map(tree), 0)
+    }
+
     /// The permission bits that new files and directories may have.
     pub fn mode_mask(&self) -> u16 {
         self.mode_mask

@@ -154,6 +154,20 @@ impl Share {
         Ok(Self { origin, recent, ..self.clone() })
     }
 
+    /// The same share, unless the `contents` of a file are wanted. A copy of them would hold the file, and remove all else.
+    ///
+    /// # Errors
+    /// [`TransferError::Refused`] for a file.
+    pub(crate) fn checked(self, contents: bool) -> Result<Self, TransferError> {
+        let Origin::Paths { roots, .. } = &*self.origin else { return Ok(self) };
+        let is_file = |root: &&Root| contents && root.open().is_ok_and(|(_, file)| file.is_some());
+        let file = roots.iter().find(is_file).map(|root| root.name.shown());
+        match file {
+            Some(name) => Err(TransferError::Refused(format!("{name} is a file here; name its directory"))),
+            None => Ok(self),
+        }
+    }
+
     /// The shared directories: names and paths.
     pub(crate) fn directories(&self) -> Vec<(&RelPath, &Path)> {
         let Origin::Paths { roots, .. } = &*self.origin else { return Vec::new() };

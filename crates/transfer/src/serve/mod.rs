@@ -159,7 +159,7 @@ impl Folders {
             }
             Ask::Get { paths, contents } => {
                 let selection = Selection { paths: &paths, contents, shallow: false };
-                match self.share.select(&selection) {
+                match self.share.select(&selection).and_then(|share| share.checked(contents)) {
                     Ok(share) => send_over(connection, control, &share, progress).await,
                     Err(error) => refuse(control, error).await,
                 }

@@ -97,6 +97,19 @@ async fn parts_of_a_folder_are_listed_and_fetched_in_one_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_list_has_what_can_be_read_although_something_cannot() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (_temp, folders, folder, _) = served(&[("a", b"a")]);
+    fs::write(folder.join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
+    let client = async |near: Memory| list(&near, "pub", false).await;
+    let (entries, outcome) = visit(&folders, Rights::Read, client).await.0.unwrap();
+    assert!(
+        entries.len() == 1 && matches!(outcome, Err(TransferError::Incomplete { count: 1, .. })),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_path_leads_out_of_the_folders_whatever_a_client_sends() {
     let (temp, folders, folder, here) = served(&[("a", b"a"), ("d/x", b"x")]);
     fs::write(temp.path().join("secret"), "secret").unwrap();
@@ -192,6 +205,22 @@ async fn a_quota_is_checked_before_anything_is_written_and_counts_names() {
     assert!(!folder.join("stream").exists());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_holds_for_files_beside_others_of_the_same_length_and_a_refused_client_makes_no_directory() {
+    let (_temp, folders, folder, here) = served(&[("held", &noise(1, 50_000))]);
+    let folders = folders.hold_at_most(100_000);
+    fs::write(here.join("held"), noise(2, 50_000)).unwrap();
+    for conflict in [Conflict::Rename, Conflict::Overwrite] {
+        let place = Place::in_directory("pub", conflict).unwrap();
+        let outcome = store(&folders, Rights::Write, &place, &share(&here.join("held"))).await;
+        assert!(matches!(outcome, Err(TransferError::PeerIncomplete { count: 1, .. })), "{outcome:?}");
+        assert_eq!(fs::read(folder.join("held")).unwrap(), noise(1, 50_000));
+    }
+    let reason = refused(&store(&folders, Rights::Write, &to("pub/x/y"), &share(&here.join("held"))).await);
+    assert!(reason.contains("the quota leaves"), "{reason}");
+    assert_eq!(names(&folder), ["held"]);
+}
+
 fn mirror(delete: bool) -> Mirror {
     Mirror { delete, by_content: false }
 }
@@ -235,6 +264,18 @@ async fn a_mirror_moves_only_what_changed_and_removes_on_request() {
     assert_eq!(tree(&copy), tree(&folder));
     assert_eq!(summary.removed, 2 + 2 + 1 + 4, "{summary:?}");
     assert!(Path::new("/bin").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_of_a_file_is_refused_and_removes_nothing() {
+    let (_temp, folders, _, here) = served(&[("a", b"a")]);
+    fs::write(here.join("mine"), "mine").unwrap();
+    let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
+    let wanted = Wanted::contents_of("pub/a").unwrap();
+    let pull = async |near: Memory| get(&near, &wanted, directory(&here), &options, &Progress::new()).await;
+    let reason = refused(&visit(&folders, Rights::Read, pull).await.0);
+    assert!(reason.contains("a is a file here"), "{reason}");
+    assert_eq!(names(&here), ["mine"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

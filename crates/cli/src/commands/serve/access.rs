@@ -1,6 +1,6 @@
 //! The tickets and keys of a server, and their rights.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -144,6 +144,10 @@ impl Doors {
             ([], false) => std::slice::from_ref(&usual),
             (named, false) => named,
         };
+        let mut names = BTreeSet::new();
+        if let Some(twice) = named.iter().find(|word| !names.insert(word.name.as_str())) {
+            return Err(Failure::usage(format!("two tickets are named `{}`", twice.name)));
+        }
         let ticket = |word: &TicketWord| {
             let rights = word.rights.unwrap_or(args.rights);
             let share = store.open(&word.name, rights.name(), folders)?;

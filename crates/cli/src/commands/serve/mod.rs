@@ -7,7 +7,7 @@ mod host;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anabranch_node::{RelayRoute, Threads, keyfile};
 use anabranch_service::process::sandbox::Sandbox;
@@ -134,7 +134,9 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let capture = args.capture.start()?;
     let file = args.key.clone().map_or_else(keyfile::default_path, Ok)?;
     let key = keyfile::load_or_create(&file)?;
-    let doors = Doors::open(args, &folders.directories(), TicketStore::of_user()?)?;
+    let store = TicketStore::of_user()?;
+    check_secrets(&folders.directories(), &[&file, store.directory()])?;
+    let doors = Doors::open(args, &folders.directories(), store)?;
     // Grants are kept next to the key.
     let writes = [service::directory_of(&file)].into_iter().chain(args.paths_wanted.caps_directory()?);
     let control = args.running.control.as_deref().map(service::directory_of);
@@ -145,6 +147,21 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let outcome = runtime.block_on(serve(args, key, offering, *context));
     runtime.shutdown_background();
     outcome.and(capture.finish())
+}
+
+/// Refuses folders that hold this machine's key or tickets: a client could fetch a ticket with more rights.
+fn check_secrets(folders: &[PathBuf], secrets: &[&Path]) -> Result<(), Failure> {
+    for secret in secrets {
+        let missing = secret.ancestors().find_map(|path| Some((path, path.canonicalize().ok()?)));
+        let Some((there, real)) = missing else { continue };
+        let real = real.join(secret.strip_prefix(there).unwrap_or(Path::new("")));
+        if let Some(folder) = folders.iter().find(|folder| real.starts_with(folder)) {
+            let message = format!("{} holds the key or the tickets of this machine", folder.display());
+            return Err(Failure::local(message)
+                .hint("serve directories below it, or keep those elsewhere with `--key`"));
+        }
+    }
+    Ok(())
 }
 
 /// The folders, and the tickets and keys that open them.
@@ -208,5 +225,20 @@ fn announce(name: &str, rights: RightsWord, (word, json): (&str, bool), context:
     let _ = out::print(&format!("{word}\n"));
     if !context.quiet {
         out::error("\nkeep a ticket as you would a password; Ctrl-C ends the server\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_holds_the_key_or_the_tickets_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(home.join("pub")).unwrap();
+        let tickets = home.join("state/tickets");
+        assert!(check_secrets(std::slice::from_ref(&home), &[&tickets]).is_err(), "not made yet");
+        assert!(check_secrets(&[home.join("pub")], &[&tickets]).is_ok());
     }
 }
