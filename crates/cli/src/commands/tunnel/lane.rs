@@ -1,10 +1,11 @@
 //! The lanes that a user can choose, by name.
 
+use anabranch_settings::nearest;
 use anabranch_tunnel::entry::Lane;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
-use serde::de::value::Error;
+use serde::de::value::Error as Unknown;
 
 /// Each lane's name and description.
 const LANES: [(&str, &str); 6] = [
@@ -16,9 +17,13 @@ const LANES: [(&str, &str); 6] = [
     ("protected", "Parity for what is lost"),
 ];
 
-/// The lane of this name; the error lists all of them.
-pub fn lane(name: &str) -> Result<Lane, Error> {
-    Lane::deserialize(name.into_deserializer())
+/// The lane of this name. The error names the most similar lane, or lists all of them.
+pub fn lane(name: &str) -> Result<Lane, String> {
+    let known = LANES.map(|(known, _)| known);
+    Lane::deserialize(name.into_deserializer()).map_err(|error: Unknown| match nearest(name, &known) {
+        Some(near) => format!("`{name}` is no lane: did you mean `{near}`?"),
+        None => error.to_string(),
+    })
 }
 
 /// Parses the name of a lane; `--help` lists and describes them.
@@ -36,6 +41,7 @@ mod tests {
         let mut lanes: Vec<Lane> = LANES.iter().map(|(name, _)| lane(name).unwrap()).collect();
         lanes.dedup();
         assert_eq!(lanes.len(), LANES.len());
-        assert!(lane("stripped").unwrap_err().to_string().contains("`striped`"));
+        assert!(lane("stripped").unwrap_err().contains("did you mean `striped`?"));
+        assert!(lane("x").unwrap_err().contains("`striped`"));
     }
 }

@@ -152,7 +152,7 @@ impl Running {
         let End::Client(client) = &self.0.end else {
             return Err("the client's lanes count for both ends: set them there".to_owned());
         };
-        let lane = lane::lane(lane).map_err(|error| error.to_string())?;
+        let lane = lane::lane(lane)?;
         let mut policy = client.policy();
         change(&mut policy, lane)?;
         client.set_policy(policy);
