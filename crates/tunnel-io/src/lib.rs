@@ -26,5 +26,6 @@ pub mod server;
 pub mod status;
 mod streams;
 pub mod system;
+mod table;
 
 pub use error::TunnelError;

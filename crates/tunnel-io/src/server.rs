@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use anabranch_net::{Clock, Lasting, PublicKey, Session, Span, Time};
+use anabranch_net::{Clock, Lasting, PublicKey, Session};
 use anabranch_proxy::message::Head;
 use anabranch_proxy::{Connections, Control, Target, read_head};
 use anabranch_tunnel::access::{Destinations, PrefixTable, Reach};
@@ -27,23 +27,17 @@ use crate::client::{FIREWALL_LOOKS, MTU};
 use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
-use crate::hosts::Hosts;
+
 use crate::pump::{Link, from_device, inner_mtu, to_device};
 use crate::status::Status;
 use crate::streams::Exit;
 use crate::system::ServerSystem;
+use crate::table::{Client, Table};
 
 /// How long a client may take to send its request.
 const HELLO: Duration = Duration::from_secs(10);
 /// How often the paths' MTU is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// Packets wait for a client's next session for this long.
-const PATIENCE: Span = Span::from_secs(60);
-/// A client that is listed by its key keeps its place; another one keeps it for this long after its session.
-const KEPT: Span = Span::from_secs(300);
-/// Most bytes that wait for all clients together. Beyond them, the client with most of them loses its own.
-const MOST_WAITING: usize = 512 << 20;
-
 /// Settings of the server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -91,23 +85,6 @@ pub enum Notice {
         /// Why.
         reason: String,
     },
-}
-
-/// A client with an address.
-struct Client {
-    link: Arc<Link>,
-    networks: Vec<IpNet>,
-    /// Counts its sessions: only the last one may attach or detach the link.
-    sessions: u64,
-    /// When it came or left last.
-    seen: Time,
-}
-
-#[derive(Default)]
-struct Table {
-    clients: BTreeMap<PublicKey, Client>,
-    routes: PrefixTable<Arc<Link>>,
-    hosts: Hosts,
 }
 
 /// The server's side of all tunnels.
@@ -225,27 +202,7 @@ impl Server {
                 Some(error) => tracing::warn!(%error, "cannot list this machine's addresses; trying again"),
                 None => tracing::info!("this machine's addresses can be listed again"),
             }
-            self.bound_waiting();
-        }
-    }
-
-    /// Drops packets for clients that have been away for long, and those beyond what may wait for all clients together.
-    fn bound_waiting(&self) {
-        let now = self.clock.now();
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        for client in table.clients.values().filter(|client| client.is_away(now, PATIENCE)) {
-            client.link.clear();
-        }
-        let links = table.clients.values().map(|client| (client.link.waiting(), &client.link));
-        let mut links: Vec<_> = links.filter(|(waiting, _)| *waiting > 0).collect();
-        links.sort_by_key(|(waiting, _)| std::cmp::Reverse(*waiting));
-        let mut all: usize = links.iter().map(|(waiting, _)| waiting).sum();
-        for (waiting, link) in links {
-            if all <= MOST_WAITING {
-                return;
-            }
-            link.clear();
-            all -= waiting;
+            self.table.read().unwrap_or_else(PoisonError::into_inner).bound_waiting(self.clock.now());
         }
     }
 
@@ -484,31 +441,6 @@ struct Joined {
     addresses: Vec<IpNet>,
     networks: Vec<IpNet>,
     number: u64,
-}
-
-impl Client {
-    /// Without a session for longer than this.
-    fn is_away(&self, now: Time, span: Span) -> bool {
-        self.link.session().is_none() && now.since(self.seen) > span
-    }
-}
-
-impl Table {
-    /// Forgets the client that has been away for longest, so that another gets its place and perhaps its addresses: not
-    /// one that may soon be back, whose connections the other would take over, and none of those listed by their keys.
-    fn forget_one(&mut self, now: Time, listed: &BTreeMap<PublicKey, Vec<IpNet>>) -> Result<(), String> {
-        let away = self
-            .clients
-            .iter()
-            .filter(|(node, client)| !listed.contains_key(*node) && client.is_away(now, KEPT));
-        let node = away.min_by_key(|(_, client)| client.seen).map(|(node, _)| *node);
-        let node = node.ok_or("this server has as many clients as it takes; try again later")?;
-        if let Some(client) = self.clients.remove(&node) {
-            client.networks.iter().for_each(|network| drop(self.routes.remove(network)));
-        }
-        self.hosts.forget(node);
-        Ok(())
-    }
 }
 
 /// All addresses of this machine.

@@ -18,6 +18,7 @@
 //! | `usage` | how both ends want the path to be used |
 //! | `churn`, `counters` | limits for the peer's new paths; counters |
 
+mod address;
 mod bloat;
 mod churn;
 mod counters;
@@ -45,6 +46,7 @@ mod validation;
 use anabranch_cc::RttEstimator;
 use anabranch_wire::{PathId, PathStatus, PathUse, Pid, Rate, ResetToken, Span, Time};
 
+use address::Address;
 pub(crate) use bloat::{Bloat, Others};
 pub(crate) use churn::Churn;
 pub use counters::PathStats;
@@ -71,14 +73,6 @@ pub(crate) use validation::{Allowance, CHALLENGE_BYTES, Challenge};
 use crate::config::Config;
 use crate::manager::{Meter, Standing, cost};
 use crate::route::Route;
-
-/// The route of a path's packets.
-#[derive(Clone, Copy, Debug)]
-struct Address {
-    /// The peer's PID, once it has assigned one.
-    remote_pid: Option<Pid>,
-    route: Route,
-}
 
 /// A path.
 ///
@@ -406,11 +400,6 @@ impl Path {
         self.proof.shrink();
     }
 
-    /// The earliest time at which a challenge or an answer may be due.
-    fn proof_at(&self) -> Time {
-        self.proof.due_at(|| self.allowance.left() > 0)
-    }
-
     /// The grade of the path for data: [`Self::BEST`] for a normal one, less for a backup, metered or suspect one, 0
     /// for one without data.
     pub(crate) fn grade(&self) -> u8 {
@@ -476,12 +465,8 @@ impl Path {
 
     /// Sets or removes the cap of the path; true if it changed.
     pub(crate) fn set_meter(&mut self, meter: Option<Meter>) -> bool {
-        let changes = self.usage.meter() != meter.as_ref();
-        if changes {
-            let spent = self.spent();
-            self.usage.set_meter(meter, spent);
-        }
-        changes
+        let spent = self.spent();
+        self.usage.set_meter(meter, spent)
     }
 
     /// Applies the rest of the cap; true if the peer's limit changed.

@@ -83,8 +83,12 @@ impl Usage {
     }
 
     /// Sets or removes the cap, after both ends have `spent` this much.
-    pub(super) fn set_meter(&mut self, meter: Option<Meter>, spent: (u64, u64)) {
-        self.meter = meter.map(|meter| Box::new(PathMeter::new(meter, spent)));
+    pub(super) fn set_meter(&mut self, meter: Option<Meter>, spent: (u64, u64)) -> bool {
+        let changes = self.meter() != meter.as_ref();
+        if changes {
+            self.meter = meter.map(|meter| Box::new(PathMeter::new(meter, spent)));
+        }
+        changes
     }
 
     /// Records this end's total spending; true if the path took another slice of its cap or used it up.

@@ -13,7 +13,7 @@ use layout::core::style::{LineStyleKind, StyleAttr};
 use layout::std_shapes::shapes::{Arrow, Element, LineEndKind, ShapeKind};
 use layout::topo::layout::VisualGraph;
 
-use super::traces::Trace;
+use super::traces::{Trace, difference};
 
 /// Colours of the chosen routes by rank; all further ones use the last colour.
 const COLOURS: [u32; 5] = [0x1f77_b4ff, 0xd627_28ff, 0x2ca0_2cff, 0x9467_bdff, 0x8c56_4bff];
@@ -97,7 +97,7 @@ impl Map {
         let best = users().map(|(rank, _)| *rank).min();
         let colour = best.map_or(GREY, |rank| COLOURS[rank.saturating_sub(1).min(COLOURS.len() - 1)]);
         let delay = self.topology.get(link).map_or(Span::ZERO, |link| link.latency);
-        let delay = super::text::difference(delay.as_millis_f64());
+        let delay = difference(delay.as_millis_f64());
         let delay = self.topology.entry(link).map_or(delay.clone(), |entry| format!("by {entry}, {delay}"));
         let ranks: Vec<String> = users().map(|(rank, _)| rank.to_string()).collect();
         let label = match &ranks[..] {

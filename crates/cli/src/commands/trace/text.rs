@@ -3,9 +3,10 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use anabranch_overlay::select::{NOISE, Verdict};
+use anabranch_overlay::select::Verdict;
 
 use super::survey::{Report, Told, Way};
+use super::traces::difference;
 
 /// The report as lines of text.
 pub fn render(report: &Report) -> String {
@@ -44,11 +45,6 @@ pub fn render(report: &Report) -> String {
         let _ = writeln!(text, "not one router, though neighbours: {a}, {b}");
     }
     text
-}
-
-/// A difference of two measured times, in milliseconds.
-pub(super) fn difference(ms: f64) -> String {
-    if ms < NOISE.as_millis_f64() { "under 1 ms (noise)".to_owned() } else { format!("{ms:.1} ms") }
 }
 
 fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {

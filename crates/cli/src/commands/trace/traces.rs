@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use anabranch_node::trace;
-use anabranch_overlay::select::Traceroute;
+use anabranch_overlay::select::{NOISE, Traceroute};
 use anabranch_wire::Span;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,11 @@ use crate::errors::Failure;
 const VERSION: u32 = 1;
 /// The most hops per trace and traces per file.
 const MOST: usize = 1_024;
+
+/// A difference of two measured times, in milliseconds.
+pub(super) fn difference(ms: f64) -> String {
+    if ms < NOISE.as_millis_f64() { "under 1 ms (noise)".to_owned() } else { format!("{ms:.1} ms") }
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

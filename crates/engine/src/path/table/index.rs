@@ -183,7 +183,8 @@ impl Index {
         self.want_acks.put(place, path.receipt.wants_ack());
         self.want_probes.put(place, reachable && path.health.wants_probe());
         self.have_copies.put(place, path.queued.has_copies());
-        let proof_at = if reachable { path.proof_at() } else { Time::NEVER };
+        let due_at = || path.proof.due_at(|| path.allowance.left() > 0);
+        let proof_at = if reachable { due_at() } else { Time::NEVER };
         let searches = reachable && path.searches_mtu();
         let probe_at = if searches { path.mtu.probe_at() } else { Time::NEVER };
         let grade = path.grade();

@@ -39,7 +39,7 @@ impl Flow {
                 _ => {}
             }
         }
-        if end == CLIENT && !self.streams.is_empty() {
+        if end == CLIENT && !self.tunnel.streams.is_empty() {
             self.write_streams();
         }
         if end == CLIENT && self.opening.unopened != 0 {

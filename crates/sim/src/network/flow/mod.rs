@@ -147,6 +147,14 @@ pub(crate) struct Datagrams {
     pub delays: Vec<(u32, Span)>,
 }
 
+/// What a tunnel's session carries.
+#[derive(Default)]
+struct Tunnelled {
+    /// The entry queues of both ends, if it is a tunnel's session.
+    entries: Option<Box<[SharedEntry<Load>; 2]>>,
+    streams: Vec<TunnelStream>,
+}
+
 /// A slot for successive flows.
 ///
 /// Fields are ordered by access, before the large sessions: first those for every packet, then for packets to the
@@ -179,10 +187,7 @@ pub(crate) struct Flow {
     /// When a file was completely acknowledged.
     pub finished_at: Option<Time>,
     pub datagrams: Datagrams,
-    /// The entry queues of both ends, if it is a tunnel's session.
-    entries: Option<Box<[SharedEntry<Load>; 2]>>,
-    /// The streams of a tunnel's session.
-    streams: Vec<TunnelStream>,
+    tunnel: Tunnelled,
     /// The path agent of this flow, if it has one.
     guided: Option<Box<Guided>>,
     pub sessions: [Option<Session<Load>>; 2],
@@ -212,8 +217,7 @@ impl Flow {
             pids: 0,
             counts: FlowCounts::default(),
             passage: Passage::Links,
-            entries: None,
-            streams: Vec::new(),
+            tunnel: Tunnelled::default(),
             finished_at: None,
             datagrams: Datagrams { first: Time::NEVER, delays: Vec::new() },
             guided: None,
@@ -238,7 +242,8 @@ impl Flow {
 
     /// Carries the packets of these entry queues, of the tunnel with this number.
     pub(crate) fn carrying(self, tunnel: u32, entries: &[SharedEntry<Load>; 2]) -> Self {
-        Self { passage: Passage::Carrier(tunnel), entries: Some(Box::new(entries.clone())), ..self }
+        let entries = Some(Box::new(entries.clone()));
+        Self { passage: Passage::Carrier(tunnel), tunnel: Tunnelled { entries, ..self.tunnel }, ..self }
     }
 
     /// Its data.
@@ -314,7 +319,7 @@ impl Flow {
 
     /// Lets an end's session take packets from its entry queue.
     fn attach(&self, end: usize, session: &mut Session<Load>) {
-        if let Some(entries) = &self.entries {
+        if let Some(entries) = &self.tunnel.entries {
             session.set_datagram_source(Box::new(entries[end].clone()));
         }
     }
@@ -354,7 +359,7 @@ impl Flow {
     pub(crate) fn begin_measures(&mut self, now: Time) {
         let counts = &mut self.counts;
         counts.reassembling_max = self.sessions[SERVER].as_ref().map_or(0, Session::bytes_reassembling);
-        let streams = self.streams.iter_mut().map(|stream| &mut stream.counts);
+        let streams = self.tunnel.streams.iter_mut().map(|stream| &mut stream.counts);
         for counts in std::iter::once(&mut self.counts).chain(streams) {
             counts.restart_pause(now);
         }

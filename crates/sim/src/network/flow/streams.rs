@@ -25,7 +25,7 @@ impl Flow {
     pub(crate) fn add_stream(&mut self, flow: u32, supply: &Supply) {
         let left = if let Supply::File(bytes) = supply { *bytes } else { u64::MAX };
         let counts = FlowCounts::default();
-        self.streams.push(TunnelStream {
+        self.tunnel.streams.push(TunnelStream {
             flow,
             stream: None,
             left,
@@ -37,7 +37,7 @@ impl Flow {
 
     /// The stream of a flow.
     pub(crate) fn stream_of(&self, flow: usize) -> Option<&TunnelStream> {
-        self.streams.iter().find(|stream| stream.flow as usize == flow)
+        self.tunnel.streams.iter().find(|stream| stream.flow as usize == flow)
     }
 
     /// Opens the streams that are not open yet, and writes what they take.
@@ -46,7 +46,7 @@ impl Flow {
         else {
             return;
         };
-        for own in &mut self.streams {
+        for own in &mut self.tunnel.streams {
             own.stream = own.stream.or_else(|| session.open_stream());
             let Some(stream) = own.stream else { return };
             while own.left > 0 {
@@ -66,7 +66,7 @@ impl Flow {
 
     pub(super) fn read_stream(&mut self, now: Time, stream: StreamId) {
         let Some(session) = &mut self.sessions[SERVER] else { return };
-        let Some(own) = self.streams.iter_mut().find(|own| own.stream == Some(stream)) else { return };
+        let Some(own) = self.tunnel.streams.iter_mut().find(|own| own.stream == Some(stream)) else { return };
         while let Ok(Read::Data(data)) = session.read(stream, usize::MAX) {
             own.counts.bytes += data.len() as u64;
             own.counts.took(now);
@@ -74,7 +74,7 @@ impl Flow {
     }
 
     pub(super) fn finish_stream(&mut self, now: Time, stream: StreamId) {
-        let own = self.streams.iter_mut().find(|own| own.stream == Some(stream));
+        let own = self.tunnel.streams.iter_mut().find(|own| own.stream == Some(stream));
         own.into_iter().for_each(|own| own.finished_at = Some(now));
     }
 }
