@@ -29,7 +29,7 @@ impl Load {
 
     /// The inner packet with this number.
     pub(super) fn inner(length: u32, number: u32, ecn: bool) -> Self {
-        Self { length, tag: number % Self::NUMBERS | if ecn { CAPABLE } else { 0 } }
+        Self { length, tag: (number % Self::NUMBERS) | if ecn { CAPABLE } else { 0 } }
     }
 
     /// The number of the inner packet.

@@ -19,10 +19,10 @@ impl Flow {
             }
             match event {
                 Event::StreamReadable(stream) if self.supply == Supply::Tunnel => {
-                    self.read_stream(now, stream)
+                    self.read_stream(now, stream);
                 }
                 Event::StreamFinished(stream) if self.supply == Supply::Tunnel => {
-                    self.finish_stream(now, stream)
+                    self.finish_stream(now, stream);
                 }
                 Event::StreamReadable(stream) => self.read(now, end, stream),
                 Event::StreamWritable(_) => self.write(),
