@@ -152,7 +152,7 @@ impl Node {
                 Err(error) => error,
             };
             let is_over = deadline.is_some_and(|deadline| Instant::now() + *pause >= deadline);
-            // The machine had a network that led there; without it, rules may exclude what is left.
+            // A network of this machine that led there is gone and may come back. Until then, rules may exclude all others.
             let is_passing =
                 error.kind == ErrorKind::Unreachable || (was_open && error.kind == ErrorKind::Local);
             if !is_passing || is_over {

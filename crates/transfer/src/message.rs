@@ -51,7 +51,7 @@ const HAS_TIME: u8 = 2;
 pub(crate) enum Control {
     /// First message in each direction. With `asks`, an [`Ask`] follows.
     Hello { version: u16, asks: bool },
-    /// What a client wants of a server.
+    /// A client's request to a server.
     Ask(Ask),
     /// One entry of the share's list.
     Entry(Entry),

@@ -372,7 +372,7 @@ impl Path {
         self.returns.forget(self.id);
     }
 
-    /// Forgets all measurements after a change of address: what was usual there is none here. A probe gives the first
+    /// Forgets all measurements after a change of address: they belong to the old network. A probe then takes the first
     /// sample, and readmits a path that was held.
     pub(crate) fn forget_measurements(&mut self) {
         self.forget_rtt();

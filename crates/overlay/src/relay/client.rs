@@ -39,7 +39,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Removes a session that does not host it any more; the one before hosts it again. False if there is none.
+    /// Removes a session that no longer hosts the share; the session before it hosts again. False if no session is left.
     pub(super) fn leave(&mut self, session: SessionId) -> bool {
         self.earlier.retain(|earlier| *earlier != session);
         if self.session != session {

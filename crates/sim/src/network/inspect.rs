@@ -150,7 +150,7 @@ impl Network {
         self.tunnels[tunnel].carrier
     }
 
-    /// What the entry queue of a tunnel's client dropped and marked.
+    /// Counts of packets that the entry queue of a tunnel's client dropped and marked.
     ///
     /// # Panics
     /// If the plan has no such tunnel.

@@ -240,7 +240,7 @@ impl Spot {
         }
     }
 
-    /// What there is of it, and how many directories are missing.
+    /// The directory if it exists, and how many directories of its path are missing.
     fn look(&self) -> (Option<TargetTree>, u64) {
         match self {
             Self::At(path) => TargetTree::look_below(TargetTree::named(path), ""),

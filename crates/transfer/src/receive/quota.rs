@@ -54,7 +54,7 @@ struct State {
 struct Room {
     bytes: u64,
     progress: Progress,
-    /// What it had written at the last count, which includes that.
+    /// Bytes that the transfer had written when the directories were last counted. The count includes them.
     counted: u64,
 }
 
@@ -119,7 +119,7 @@ impl Quota {
         self.0.most.saturating_sub(state.reserved.values().map(Room::open).fold(used, u64::saturating_add))
     }
 
-    /// Counts the directories anew. What is written meanwhile may count twice.
+    /// Counts the directories anew. Bytes that are written meanwhile may count twice.
     fn count(&self) {
         let mut state = self.state();
         state.added = 0;

@@ -115,7 +115,7 @@ impl TargetTree {
         Ok(Self { path, root, mode_mask, last: None })
     }
 
-    /// What there is of the directory at `path` below `root`, and how many directories are missing. Makes nothing.
+    /// Opens the directory at `path` below `root` if it exists, and counts the directories that are missing. Makes none.
     pub fn look_below(root: &Path, path: &str) -> (Option<Self>, u64) {
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
         let mut opened = Dir::open_ambient_dir(root, ambient_authority());

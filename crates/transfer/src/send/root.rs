@@ -45,7 +45,7 @@ impl Root {
 /// Which entries of a share's paths are listed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scope {
-    /// What links lead to, in their place.
+    /// List the files that links lead to, in place of the links.
     pub follow: bool,
     /// No entries of listed directories.
     pub shallow: bool,

@@ -51,7 +51,7 @@ enum Origin {
 pub(crate) struct Selection<'a> {
     /// Paths in the share; none for all.
     pub paths: &'a [RelPath],
-    /// What is in the directory, without the directory.
+    /// The entries in the directory, without the directory itself.
     pub contents: bool,
     /// No entries of listed directories.
     pub shallow: bool,

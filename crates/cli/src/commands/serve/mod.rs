@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-use anabranch_node::{RelayRoute, Threads, keyfile};
+use anabranch_node::{Threads, keyfile};
 use anabranch_service::process::sandbox::Sandbox;
 use anabranch_transfer::Folders;
 use anabranch_wire::Span;
@@ -22,8 +22,7 @@ use crate::commands::service;
 use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::Failure;
-use crate::path_rules::PathOptions;
-use crate::relays::ControllerOptions;
+use crate::relays::{NodeOptions, RELAY_TO_HERE};
 use crate::ticket_store::TicketStore;
 use crate::ui::out::{self, Stream};
 use crate::values::{self, HostPort};
@@ -54,6 +53,7 @@ Examples:
 /// nothing else. No link leads out of a folder.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("relays", |relay| relay.help(RELAY_TO_HERE)))]
 pub struct ServeArgs {
     /// Folders to serve, each under its own name
     #[arg(required = true, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
@@ -86,22 +86,11 @@ pub struct ServeArgs {
     /// Where clients reach this machine from outside, named first in the ticket; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Key file [default: the usual one, created if missing]
-    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
-    #[arg(help_heading = "Network")]
-    pub key: Option<PathBuf>,
-    /// A relay through which others reach this machine, whose key it lists; may be repeated
-    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
-    pub relays: Vec<RelayRoute>,
-    /// Controllers that grant the use of more relays.
     #[command(flatten)]
-    pub granted: ControllerOptions,
+    pub node: NodeOptions,
     /// Scheduler and congestion control.
     #[command(flatten)]
     pub tuning: Tuning,
-    /// Rules for paths.
-    #[command(flatten)]
-    pub paths_wanted: PathOptions,
     /// The socket for changes of paths.
     #[command(flatten)]
     pub running: ControlOption,
@@ -132,13 +121,13 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     };
     resources::allow_many_files();
     let capture = args.capture.start()?;
-    let file = args.key.clone().map_or_else(keyfile::default_path, Ok)?;
+    let file = args.node.key.clone().map_or_else(keyfile::default_path, Ok)?;
     let key = keyfile::load_or_create(&file)?;
     let store = TicketStore::of_user()?;
     check_secrets(&folders.directories(), &[&file, store.directory()])?;
     let doors = Doors::open(args, &folders.directories(), store)?;
     // Grants are kept next to the key.
-    let writes = [service::directory_of(&file)].into_iter().chain(args.paths_wanted.caps_directory()?);
+    let writes = [service::directory_of(&file)].into_iter().chain(args.node.paths_wanted.caps_directory()?);
     let control = args.running.control.as_deref().map(service::directory_of);
     let served = if doors.let_write() { folders.directories() } else { Vec::new() };
     service::enter(&Sandbox::writing(writes.chain(control).chain(served)));
@@ -179,8 +168,9 @@ async fn serve(
 ) -> Result<(), Failure> {
     let Offering { capture, folders, doors } = offering;
     let stop = crate::interrupt::requested();
-    let node = args.granted.node().key(key).relays(args.relays.clone()).port(args.port);
-    let node = node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.paths_wanted.rules()?);
+    let node = args.node.node().key(key).port(args.port);
+    let node =
+        node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.node.paths_wanted.rules()?);
     let node = node.access(doors.access()).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);

@@ -147,7 +147,7 @@ pub(crate) struct Datagrams {
     pub delays: Vec<(u32, Span)>,
 }
 
-/// What a tunnel's session carries.
+/// The queues and streams of a tunnel's session.
 #[derive(Default)]
 struct Tunnelled {
     /// The entry queues of both ends, if it is a tunnel's session.
