@@ -21,8 +21,8 @@ use anabranch_wire::{DatagramFrame, PathId, Payload, Span, Time};
 use smallvec::SmallVec;
 
 use crate::queue::{FairQueue, Head, QueueCounts, QueueLimits, Queueable, Want};
-use crate::router::FlowRouter;
-use crate::trial::{Trials, Verdict};
+use crate::router::{FlowRouter, has_queue};
+use crate::trial::{Situation, Trials, Verdict};
 
 /// Datagram classes of the tunnel: types of service for relays and for the far end.
 pub mod class {
@@ -199,7 +199,7 @@ impl Choice {
         }
         let lane = head.packet.lane;
         let verdict = match lane {
-            Lane::Auto => self.automatic(session.now, paths, head.flow),
+            Lane::Auto => self.automatic(session.now, paths, (head.flow, head.bytes as u64)),
             Lane::Striped | Lane::Protected => Verdict::Striped,
             Lane::Routed | Lane::LowLatency | Lane::Redundant => Verdict::Routed,
         };
@@ -233,15 +233,21 @@ impl Choice {
         }
     }
 
-    /// What `auto` does with a flow now.
-    fn automatic(&mut self, now: Time, paths: &[PathView], flow: u32) -> Verdict {
+    /// What `auto` does now with a flow of which so many bytes wait.
+    fn automatic(&mut self, now: Time, paths: &[PathView], (flow, waiting): (u32, u64)) -> Verdict {
         self.trials.forget_paused(now);
         let is_striped = self.trials.is_striped(flow);
         let is_bulk = is_striped || self.router.is_bulk(flow);
         let all = self.router.bulk_flows() + self.trials.striped();
-        let may = is_bulk && all.max(1) < paths.len();
-        let slowest = paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO);
-        let verdict = self.trials.lane(now, flow, may, slowest);
+        let on = self.router.assigned(flow).filter(|_| !is_striped);
+        let own = paths.iter().find(|path| Some(path.id) == on);
+        let situation = Situation {
+            may: is_bulk && all.max(1) < paths.len(),
+            slowest: paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO),
+            waiting,
+            full: own.filter(|path| has_queue(path)).map(|path| path.rate.as_bits() as f64 / 8.0),
+        };
+        let verdict = self.trials.lane(now, flow, &situation);
         if verdict == Verdict::Striped {
             if !is_striped {
                 self.router.release(flow);
@@ -403,6 +409,29 @@ pub(crate) mod tests {
         paths[0].budget = 0;
         assert_eq!(sent(&entry.next(&at(230), &paths)), Some((1, class::STRIPED)));
         assert_eq!(entry.place_of(1), Some(FlowPlace { path: None }));
+    }
+
+    #[test]
+    fn a_steady_flow_that_no_path_carries_alone_loses_nothing_to_trials() {
+        let mut entry = Entry::new(QueueLimits::default());
+        let mut paths = [view(0, 50.0), view(1, 30.0), view(2, 20.0)];
+        let mut sent: u32 = 0;
+        for millis in 0..20_000 {
+            for path in &mut paths {
+                path.budget = (path.budget + path.rate.bytes_in(Span::from_millis(1))).min(12_500);
+            }
+            // 80 Mbit/s.
+            for _ in 0..8 {
+                entry.push(at(millis).now, 1, Parcel { data: Length(1250), lane: Lane::Auto });
+            }
+            while let Pulled::Send { path, .. } = entry.next(&at(millis), &paths) {
+                let view = &mut paths[path.0 as usize];
+                view.budget = view.budget.saturating_sub(1250);
+                sent += 1;
+            }
+        }
+        // It needs 200 ms to be seen as bulk. Since then, CoDel may act once.
+        assert!(sent >= 160_000 - 20, "{sent} of 160,000 left");
     }
 
     #[test]

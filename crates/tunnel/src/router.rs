@@ -30,8 +30,12 @@ const FORGOTTEN: usize = MOST_FLOWS / 16;
 const MEASURE: Span = Span::from_millis(200);
 /// A flow is bulk from so many bytes in [`MEASURE`] on, which is 5 Mbit/s,
 const BULK: u64 = 128 << 10;
+/// or, if it fills a queue, 200 kbit/s,
+const LEAST_BULK: u64 = 5 << 10;
 /// and from this share of its path's capacity on.
 const FULL: f64 = 0.7;
+/// A shorter queue may be noise.
+const LEAST_QUEUE: Span = Span::from_millis(3);
 /// How often inactive flows are looked for.
 const SWEEP: Span = Span::from_millis(500);
 
@@ -93,8 +97,12 @@ impl FlowRouter {
         let rate = Rate::from_bytes_in(assigned.bytes, span);
         (assigned.bytes, assigned.since) = (0, now);
         let before = *assigned;
-        let own = paths.iter().find(|path| path.id == id).map_or(Rate::ZERO, |path| self.capacity(path));
-        let fills = rate.as_bits() as f64 >= own.as_bits() as f64 * FULL;
+        let own = paths.iter().find(|path| path.id == id);
+        let is_share = |of: Rate| rate.as_bits() as f64 >= of.as_bits() as f64 * FULL;
+        // A window counts its queue as capacity. Where a queue stands, the path delivers what it can.
+        let fills_queue = |path: &PathView| has_queue(path) && is_share(path.rate);
+        let fills = own.is_none_or(|path| is_share(self.capacity(path)))
+            || own.is_some_and(fills_queue) && rate >= Rate::from_bytes_in(LEAST_BULK, MEASURE);
         let is_bulk = fills || rate >= Rate::from_bytes_in(BULK, MEASURE);
         self.leave(before);
         self.enter(flow, Assigned { is_bulk, ..before });
@@ -242,6 +250,11 @@ impl FlowRouter {
     }
 }
 
+/// Whether a queue stands before the bottleneck of a path.
+pub(crate) fn has_queue(path: &PathView) -> bool {
+    path.rtt > path.min_rtt + path.min_rtt / 8 + LEAST_QUEUE
+}
+
 /// The largest difference of the paths' one-way delays.
 fn spread(paths: &[PathView]) -> Span {
     let longest = paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO);
@@ -332,6 +345,21 @@ mod tests {
                 router.count(at(step * 10), (7, bytes), &paths);
             }
             assert_eq!(router.is_bulk(7), is_bulk, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_slow_flow_is_bulk_where_it_fills_a_queue() {
+        for (rtt, bytes, is_bulk) in [(20, 1_000, false), (40, 1_000, true), (40, 200, false)] {
+            let mut paths = [view(0, 1.0)];
+            // The window includes the queue.
+            (paths[0].window, paths[0].rtt) = (20_000, Span::from_millis(rtt));
+            let mut router = FlowRouter::default();
+            for step in 0..=20 {
+                router.path_of(at(step * 10), 7, &paths);
+                router.count(at(step * 10), (7, bytes), &paths);
+            }
+            assert_eq!(router.is_bulk(7), is_bulk, "{rtt} {bytes}");
         }
     }
 

@@ -11,6 +11,11 @@
 //!
 //! The better one is kept [`LEAST_HOLD`] at first, then twice as long each time it wins again. An alternative that carried
 //! much less waits for [`MOST_HOLD`]. A flow that pauses starts anew.
+//!
+//! A sender that does not slow down, such as a video, must not lose packets to a trial. If packets still come as fast as
+//! before but pile up in front of the path, the path is too slow. The trial then ends before CoDel drops packets
+//! ([`Trial::piles_up`]). A trial also ends when a queue stands before the path's bottleneck and the path delivers less than
+//! striping did.
 
 use std::collections::BTreeMap;
 
@@ -27,6 +32,10 @@ const MOST_HOLD: Span = Span::from_secs(60);
 const GAIN: f64 = 1.05;
 /// A trial ends early below this share of what the other carried.
 const HOPELESS: f64 = 0.7;
+/// A sender that slows down sends less than this share of its former rate.
+const UNCHANGED: f64 = 0.9;
+/// A queue of this length at the former rate is too much. CoDel accepts it for 100 ms.
+const PILE: Span = Span::from_millis(20);
 /// After a pause of this length, no packet of a flow is in flight.
 pub(crate) const PAUSE: Span = Span::from_millis(500);
 /// Flows remembered at most.
@@ -54,6 +63,7 @@ struct Trial {
     ends: Time,
     /// Bytes sent in this phase after its first third, in which the sender adapts.
     bytes: u64,
+    pile: Option<Pile>,
     /// Bytes a second when it was last routed and last striped.
     routed: Option<f64>,
     striped: Option<f64>,
@@ -61,6 +71,28 @@ struct Trial {
     hold: Span,
     /// Whether this phase only finds out what it carries.
     is_trial: bool,
+}
+
+/// Bytes that left and that wait since the sender could notice the phase.
+#[derive(Clone, Copy, Debug)]
+struct Pile {
+    since: Time,
+    /// Bytes that waited then.
+    waited: u64,
+    left: u64,
+}
+
+/// The situation of a flow when one of its packets may leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Situation {
+    /// Whether it may be striped.
+    pub may: bool,
+    /// The longest round trip of a path.
+    pub slowest: Span,
+    /// Its bytes in the queue.
+    pub waiting: u64,
+    /// Bytes a second that its path delivers, if a queue stands before the path's bottleneck.
+    pub full: Option<f64>,
 }
 
 /// The decision for a flow.
@@ -90,16 +122,16 @@ impl Trials {
         self.flows.values().filter(|trial| trial.is_striped).count()
     }
 
-    /// The lane of a flow's next packet. `may` tells whether the flow may be striped; `slowest` is the longest round trip of a
-    /// path.
-    pub(crate) fn lane(&mut self, now: Time, flow: u32, may: bool, slowest: Span) -> Verdict {
-        let phase = PHASE.max(slowest * ROUND_TRIPS);
+    /// The lane of a flow's next packet.
+    pub(crate) fn lane(&mut self, now: Time, flow: u32, situation: &Situation) -> Verdict {
+        let may = situation.may;
+        let phase = PHASE.max(situation.slowest * ROUND_TRIPS);
         let is_over = |trial: &Trial| now.since(trial.last) > PAUSE;
         if self.flows.get(&flow).is_some_and(is_over) {
             self.flows.remove(&flow);
         }
         if let Some(trial) = self.flows.get_mut(&flow).filter(|trial| may || !trial.is_striped) {
-            return trial.lane(now, phase);
+            return trial.lane(now, phase, situation);
         }
         if self.flows.remove(&flow).is_some() {
             self.begins_at = now + LEAST_HOLD;
@@ -124,6 +156,9 @@ impl Trials {
             if now >= trial.measured_from() {
                 trial.bytes += bytes;
             }
+            if let Some(pile) = &mut trial.pile {
+                pile.left += bytes;
+            }
         }
     }
 }
@@ -137,6 +172,7 @@ impl Trial {
             began: now,
             ends: now + phase,
             bytes: 0,
+            pile: None,
             routed: None,
             striped: None,
             hold: LEAST_HOLD,
@@ -154,12 +190,16 @@ impl Trial {
         (span > 0.2).then(|| self.bytes as f64 / span)
     }
 
-    fn lane(&mut self, now: Time, phase: Span) -> Verdict {
+    fn lane(&mut self, now: Time, phase: Span, situation: &Situation) -> Verdict {
         let other = if self.is_striped { self.routed } else { self.striped };
-        let is_hopeless =
-            self.is_trial && self.rate(now).zip(other).is_some_and(|(rate, other)| rate < other * HOPELESS);
-        if now >= self.ends || is_hopeless {
-            self.end_phase(now, phase);
+        let is_less = |rate: Option<f64>, share: f64| {
+            self.is_trial && rate.zip(other).is_some_and(|(rate, other)| rate < other * share)
+        };
+        let full = situation.full.filter(|_| !self.is_striped && now >= self.began + situation.slowest);
+        let is_over = now >= self.ends || is_less(self.rate(now), HOPELESS) || is_less(full, 1.0 / GAIN);
+        if self.piles_up(now, situation) || is_over {
+            let rate = self.rate(now).or(full).unwrap_or(0.0);
+            self.end_phase(now, phase, rate);
         }
         match self.is_striped {
             true => Verdict::Striped,
@@ -168,8 +208,20 @@ impl Trial {
         }
     }
 
-    fn end_phase(&mut self, now: Time, phase: Span) {
-        let rate = self.rate(now).unwrap_or(0.0);
+    /// Whether a path is tried that carries too little, and the sender does not slow down. A sender that does sends no more
+    /// than was acknowledged, a round trip after the trial began.
+    fn piles_up(&mut self, now: Time, situation: &Situation) -> bool {
+        let is_tried = self.is_trial && !self.is_striped && now >= self.began + situation.slowest;
+        let Some(striped) = self.striped.filter(|_| is_tried) else { return false };
+        let waiting = situation.waiting;
+        let pile = self.pile.get_or_insert(Pile { since: now, waited: waiting, left: 0 });
+        let before = striped * now.since(pile.since).as_secs_f64();
+        let (left, growth) = (pile.left as f64, waiting.saturating_sub(pile.waited) as f64);
+        growth > striped * PILE.as_secs_f64() && left < before / GAIN && left + growth > before * UNCHANGED
+    }
+
+    /// Decides what follows a phase that carried so many bytes a second.
+    fn end_phase(&mut self, now: Time, phase: Span, rate: f64) {
         *(if self.is_striped { &mut self.striped } else { &mut self.routed }) = Some(rate);
         let (Some(routed), Some(striped)) = (self.routed, self.striped) else {
             return self.begin(now, phase, !self.is_striped);
@@ -195,6 +247,7 @@ impl Trial {
             self.left_at = now;
         }
         (self.began, self.bytes, self.ends, self.is_striped) = (now, 0, now + length, is_striped);
+        self.pile = None;
     }
 }
 
@@ -202,13 +255,18 @@ impl Trial {
 mod tests {
     use super::*;
 
+    fn situation(may: bool) -> Situation {
+        let slowest = Span::from_millis(50);
+        Situation { may, slowest, waiting: 0, full: None }
+    }
+
     /// Runs a flow for so many milliseconds that is striped or routed at these rates in bytes per 10 ms; returns its bytes of
     /// each kind.
     fn run(trials: &mut Trials, millis: std::ops::Range<u64>, [routed, striped]: [u64; 2]) -> [u64; 2] {
         let mut sent = [0, 0];
         for step in millis.step_by(10) {
             let now = Time::ZERO + Span::from_millis(step);
-            let verdict = trials.lane(now, 7, true, Span::from_millis(50));
+            let verdict = trials.lane(now, 7, &situation(true));
             let is_striped = verdict == Verdict::Striped;
             let bytes = if is_striped { striped } else { routed };
             trials.count(now, 7, bytes);
@@ -244,8 +302,8 @@ mod tests {
     fn a_flow_that_gives_way_to_others_keeps_its_order_for_a_while() {
         let mut trials = Trials::default();
         let at = |millis| Time::ZERO + Span::from_millis(millis);
-        assert_eq!(trials.lane(at(0), 7, true, Span::ZERO), Verdict::Striped);
-        let verdicts = [10, 400, 600].map(|millis| trials.lane(at(millis), 7, false, Span::ZERO));
+        assert_eq!(trials.lane(at(0), 7, &situation(true)), Verdict::Striped);
+        let verdicts = [10, 400, 600].map(|millis| trials.lane(at(millis), 7, &situation(false)));
         assert_eq!(verdicts, [Verdict::RoutedInOrder, Verdict::RoutedInOrder, Verdict::Routed]);
     }
 
@@ -254,10 +312,56 @@ mod tests {
         let mut trials = Trials::default();
         run(&mut trials, 0..2_000, [1_000, 1_500]);
         let later = Time::ZERO + Span::from_secs(10);
-        assert_eq!(trials.lane(later, 7, false, Span::ZERO), Verdict::Routed);
+        assert_eq!(trials.lane(later, 7, &situation(false)), Verdict::Routed);
         for flow in 0..10_000 {
-            trials.lane(later, flow, true, Span::ZERO);
+            trials.lane(later, flow, &situation(true));
         }
         assert_eq!(trials.flows.len(), MOST_FLOWS);
+    }
+
+    /// Runs a sender of so many bytes in each 10 ms, whatever becomes of them, for a minute. One path carries 500 of them, all
+    /// together 1,000. Returns the bytes sent on one path, and the longest queue.
+    fn run_stubborn(offered: u64) -> (u64, u64) {
+        let mut trials = Trials::default();
+        let (mut waiting, mut longest, mut routed) = (0, 0, 0);
+        for step in 0..6_000 {
+            let now = Time::ZERO + Span::from_millis(step * 10);
+            waiting += offered;
+            let is_striped =
+                trials.lane(now, 7, &Situation { waiting, ..situation(true) }) == Verdict::Striped;
+            let sent = waiting.min(if is_striped { 1_000 } else { 500 });
+            trials.count(now, 7, sent);
+            waiting -= sent;
+            longest = longest.max(waiting);
+            routed += if is_striped { 0 } else { sent };
+        }
+        (routed, longest)
+    }
+
+    #[test]
+    fn a_trial_lets_no_queue_grow_for_a_sender_that_does_not_slow_down() {
+        let (routed, longest) = run_stubborn(800);
+        assert!(longest <= 800 * 12, "{longest} bytes wait: 120 ms at its rate");
+        assert!(routed > 0 && routed < 500 * 40, "{routed}");
+    }
+
+    #[test]
+    fn a_sender_that_does_not_slow_down_and_fits_one_path_is_routed() {
+        let (routed, longest) = run_stubborn(400);
+        assert!(routed > 400 * 4_000 && longest == 0, "{routed} {longest}");
+    }
+
+    #[test]
+    fn a_path_with_a_queue_that_delivers_less_is_tried_for_a_round_trip_only() {
+        let mut trials = Trials::default();
+        let mut routed = 0;
+        for step in 0..6_000 {
+            let now = Time::ZERO + Span::from_millis(step * 10);
+            let known = Situation { full: Some(90_000.0), ..situation(true) };
+            let is_striped = trials.lane(now, 7, &known) == Verdict::Striped;
+            trials.count(now, 7, 1_000);
+            routed += u32::from(!is_striped);
+        }
+        assert!((1..30).contains(&routed), "{routed} of 6,000");
     }
 }
