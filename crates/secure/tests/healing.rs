@@ -46,7 +46,9 @@ struct End {
 
 impl End {
     fn exchange(&mut self, now: u64, half: Option<&KeyExchange>) -> Option<String> {
-        let random = [(now % 251) as u8 ^ (self.side as u8) << 7 ^ self.exchanges as u8; 32];
+        // Never the same twice: equal numbers at both ends give an earlier secret again, and the thief skips its line.
+        let mut random = [self.side as u8; 32];
+        random[..8].copy_from_slice(&now.to_be_bytes());
         let exchanged = self.keys.exchange(at(now), half, random).expect("the peer is honest");
         self.half = exchanged.half.or(self.half);
         let fresh = exchanged.fresh?;
@@ -309,6 +311,24 @@ fn a_key_of_low_order_is_refused() {
     let half = KeyExchange { number: 1, key: [0; 32] };
     let result = world.ends[1].keys.exchange(at(1_000), Some(&half), [7; 32]);
     assert_eq!(result.unwrap_err(), UnusableKey);
+}
+
+/// Random numbers that repeated here once gave the second and the fourth exchange one secret.
+#[test]
+fn every_exchange_has_a_secret_of_its_own_and_a_thief_who_learns_all_opens_all() {
+    let limits = Limits {
+        rekey_after_packets: 1,
+        exchange_after: Span::from_secs(11),
+        retention: Span::from_secs(7),
+        ..Limits::default()
+    };
+    let lost = (0..44).map(|turn| [0, 8, 20, 32, 43].contains(&turn)).collect();
+    let mut world = World::new(Network { delays: vec![101, 1], lost, pause: 50, mute: None }, limits);
+    world.run(0, 120_000);
+    let secrets: std::collections::HashSet<_> = world.lines.iter().map(|(_, line)| line).collect();
+    assert_eq!(world.ends.each_ref().map(|end| end.exchanges), [9, 9]);
+    assert_eq!(secrets.len(), 1 + 9, "the line of the session and one for each exchange");
+    assert_eq!(world.thief_opens(u64::MAX, 0), world.listened.len());
 }
 
 proptest! {
