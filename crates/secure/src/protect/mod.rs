@@ -343,12 +343,13 @@ impl Protection {
         if self.sealer.phase != self.opener.phase {
             return false;
         }
+        // Without a packet of the present phase the peer cannot open one of the next.
         let packets = self.sealer.packets;
         let aged = packets > 0 && now.since(self.sealer.began) >= self.limits.rekey_after;
         let calm = now.since(confirmed_at) >= self.retention;
         let fresh = self.sealer.fresh.is_some();
         packets >= self.limits.rekey_at_once_after_packets
-            || (calm && (fresh || aged || packets >= self.limits.rekey_after_packets))
+            || (calm && ((fresh && packets > 0) || aged || packets >= self.limits.rekey_after_packets))
     }
 
     /// Moves to the next phase because the peer did.

@@ -288,6 +288,21 @@ fn a_phase_ages_with_use_and_not_in_silence() {
 }
 
 #[test]
+fn a_fresh_secret_starts_no_phase_before_a_packet_of_the_present_one_was_sealed() {
+    let (mut a, mut b) = pair(limits());
+    pass(&mut a, &mut b, at(0), FAST, 0);
+    pass(&mut b, &mut a, at(0), FAST, 0);
+    pass(&mut b, &mut a, at(120_000), FAST, 1);
+    let fresh = FreshSecret::from_bytes(Zeroizing::new([7; 32]));
+    a.sealer.fresh = Some(fresh.clone());
+    b.opener.expect(fresh);
+    pass(&mut a, &mut b, at(130_000), FAST, 1);
+    assert_eq!((a.phases(), b.phases()), (1, 1), "A has followed, and B has not heard so yet");
+    pass(&mut a, &mut b, at(130_001), FAST, 2);
+    assert_eq!((a.phases(), b.phases()), (2, 2));
+}
+
+#[test]
 fn two_ends_that_change_phase_simultaneously_are_in_the_same_phase() {
     let (mut a, mut b) = pair(limits());
     pass(&mut a, &mut b, at(0), FAST, 0);
