@@ -119,12 +119,12 @@ impl Health {
         };
     }
 
-    /// Handles an answer from a path with this smoothed round trip. An answer within a round trip after a probe timeout is
-    /// not to the probe: the path only paused.
+    /// Handles an answer from a path with this smoothed round trip. If it comes within a round trip after a probe timeout
+    /// and acknowledges packets from before the probe, the path only paused. `sample` is the answer's own round trip.
     #[inline]
-    pub(crate) fn learn_patience(&mut self, now: Time, rtt: Span) {
+    pub(crate) fn learn_patience(&mut self, now: Time, rtt: Span, sample: Option<Span>) {
         let late = now.since(self.last_probe_timeout);
-        if self.timeouts == 1 && late < rtt {
+        if self.timeouts == 1 && late < rtt && sample.is_some_and(|sample| sample > late) {
             self.patience = (self.patience_at(now) + late).mul_f64(LONGER).min(rtt);
             self.patient_until = now + PATIENT;
         }
@@ -220,13 +220,14 @@ mod tests {
         Time::ZERO + Span::from_millis(millis)
     }
 
-    /// The delay of the probe timeout of a packet sent at `sent`, after a timeout at 200 ms and an answer at `answer`.
-    fn timeout_after(answer: u64, sent: u64) -> Span {
+    /// The delay of the probe timeout of a packet sent at `sent`, after a timeout at 200 ms and an answer at `answer` to a
+    /// packet sent at `answered`.
+    fn timeout_after(answered: u64, answer: u64, sent: u64) -> Span {
         let (mut health, mut rtt) = (Health::default(), RttEstimator::new(RTT));
         (0..50).for_each(|sample| rtt.update(at(sample), RTT, Span::ZERO));
         health.on_sent(at(0));
         health.on_probe_timeout(at(200));
-        health.learn_patience(at(answer), RTT);
+        health.learn_patience(at(answer), RTT, Some(at(answer).since(at(answered))));
         health.on_ack(at(answer), true);
         health.on_ack(at(sent), true);
         let alarm = health.next_alarm(true, || Some(at(sent)), &rtt, &Config::default());
@@ -237,13 +238,19 @@ mod tests {
 
     #[test]
     fn a_path_that_only_paused_gets_its_pause_on_top_of_the_timeout_for_ten_seconds() {
-        assert_eq!(timeout_after(240, 300), Span::from_millis(50), "the pause and a quarter");
-        assert_eq!(timeout_after(295, 300), RTT, "a round trip at most");
-        assert_eq!(timeout_after(240, 10_300), Span::ZERO, "later");
+        assert_eq!(timeout_after(0, 240, 300), Span::from_millis(50), "the pause and a quarter");
+        assert_eq!(timeout_after(0, 295, 300), RTT, "a round trip at most");
+        assert_eq!(timeout_after(0, 240, 10_300), Span::ZERO, "later");
+    }
+
+    /// When the sender pauses, its queue drains, and an answer to the probe takes less than the smoothed round trip.
+    #[test]
+    fn an_answer_to_the_probe_gives_no_patience() {
+        assert_eq!(timeout_after(200, 240, 300), Span::ZERO);
     }
 
     #[test]
     fn an_answer_a_round_trip_after_the_probe_gives_no_patience() {
-        assert_eq!(timeout_after(300, 310), Span::ZERO);
+        assert_eq!(timeout_after(0, 300, 310), Span::ZERO);
     }
 }

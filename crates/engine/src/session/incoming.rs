@@ -271,7 +271,7 @@ impl<P: Payload> Session<P> {
         // A failed path that has not recovered is still probed.
         if path.state() != PathState::Failed {
             let (more_out, rtt) = (path.board().pipe() > 0, path.rtt().smoothed());
-            path.health_mut().learn_patience(now, rtt);
+            path.health_mut().learn_patience(now, rtt, outcome.rtt);
             path.health_mut().on_ack(now, more_out);
         }
         if ack.path == PathId::FIRST {
