@@ -92,12 +92,13 @@ impl Capacity {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use anabranch_engine::Route;
     use anabranch_wire::PathUse;
 
-    fn path(id: u32, (sent, received): (u64, u64)) -> PathInfo {
+    /// A path that has sent and received these bytes.
+    pub(crate) fn path(id: u32, (sent, received): (u64, u64)) -> PathInfo {
         let stats = PathStats { data_sent: sent, data_received: received, ..PathStats::default() };
         PathInfo {
             id: PathId(id),

@@ -5,7 +5,9 @@
 //! these.
 //!
 //! The server leaves this to the client for [`HELP_PATIENCE`]. Then it opens paths from those of its addresses that the
-//! client has not reached: behind a NAT or a firewall, an address can only be reached where it has sent first.
+//! client has not reached: behind a NAT or a firewall, an address can only be reached where it has sent first. While
+//! there is no direct path at all, the server does not wait. Both ends may be behind NATs, and then each lets the
+//! other's packets in only after it has sent to the other's announced address itself (RFC 8445 §6.1.4).
 //!
 //! ```text
 //! established, addresses, path events ─▶ Direct ─▶ Open(route), Close(path, reason); next_at() for the next call
@@ -49,7 +51,7 @@ pub enum Action {
 pub struct View<'a> {
     /// This machine's addresses.
     pub locals: &'a [LocalAddress],
-    /// The session's paths, without those through relays.
+    /// The session's paths, without those that are known to lead through relays.
     pub paths: &'a [PathInfo],
     /// Whether an address announced by the peer may be tried.
     pub may_try: &'a dyn Fn(SocketAddr) -> bool,
@@ -275,12 +277,12 @@ impl Direct {
         if !self.is_established || self.is_over {
             return;
         }
-        if self.side == Side::Server && now < self.help_at {
+        let open = view.paths.iter().filter(|path| path.state != PathState::Closing);
+        let in_use: Vec<Route> = open.map(|path| path.route).collect();
+        if self.side == Side::Server && now < self.help_at && !in_use.is_empty() {
             self.plan_at = self.help_at;
             return;
         }
-        let open = view.paths.iter().filter(|path| path.state != PathState::Closing);
-        let in_use: Vec<Route> = open.map(|path| path.route).collect();
         let mut wanted = match self.side {
             Side::Client => self.wanted(view.locals, view.may_try),
             Side::Server => self.unreached(view.locals, &in_use, view.may_try),
@@ -384,6 +386,7 @@ impl Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capacity::tests::path;
     use anabranch_engine::Prefix;
 
     fn route(port: u16) -> Route {
@@ -402,7 +405,16 @@ mod tests {
 
     /// Opens all routes that an agent wants at `now`, in a session without paths or proven addresses.
     fn opened(agent: &mut Direct, now: Time, locals: &[LocalAddress]) -> Vec<Route> {
-        let view = View { locals, paths: &[], may_try: &|_| true, allows: &|_| true, is_proven: &|_| false };
+        opened_beside(agent, now, (locals, &[]))
+    }
+
+    /// The same in a session with these paths.
+    fn opened_beside(
+        agent: &mut Direct,
+        now: Time,
+        (locals, paths): (&[LocalAddress], &[PathInfo]),
+    ) -> Vec<Route> {
+        let view = View { locals, paths, may_try: &|_| true, allows: &|_| true, is_proven: &|_| false };
         let mut probes = ProbeBudget::of_endpoint();
         let mut routes = Vec::new();
         while let Some(Action::Open(route)) = agent.poll(now, &view, &mut probes) {
@@ -456,12 +468,24 @@ mod tests {
         let mut server = Direct::server();
         server.on_established(begin, first, Span::from_millis(40));
         server.on_peer_address(begin, 1, address);
-        assert_eq!(opened(&mut server, begin, &[local(1)]), []);
+        let [one, two] = [local(1), local(2)];
+        let path = PathInfo { route: Route { socket: 1, remote: address }, ..path(0, (0, 0)) };
+        let view = (&[one, two][..], &[path][..]);
+        assert_eq!(opened_beside(&mut server, begin, view), []);
         assert_eq!(server.next_at(), begin + HELP_PATIENCE);
-        assert_eq!(
-            opened(&mut server, begin + HELP_PATIENCE, &[local(1)]),
-            [Route { socket: 1, remote: address }]
-        );
+        let other = Route { socket: 2, remote: address };
+        assert_eq!(opened_beside(&mut server, begin + HELP_PATIENCE, view), [other]);
+    }
+
+    #[test]
+    fn without_a_direct_path_a_server_opens_one_as_soon_as_its_client_announces_an_address() {
+        let begin = Time::ZERO + Span::from_secs(1);
+        let address = SocketAddr::from(([8, 8, 8, 8], 4433));
+        let mut server = Direct::server();
+        server.on_established(begin, None, Span::from_millis(40));
+        assert_eq!(opened(&mut server, begin, &[local(1)]), []);
+        server.on_peer_address(begin, 1, address);
+        assert_eq!(opened(&mut server, begin, &[local(1)]), [Route { socket: 1, remote: address }]);
     }
 
     #[test]

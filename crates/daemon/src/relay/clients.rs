@@ -40,6 +40,8 @@ pub(super) async fn serve(state: Arc<State>, session: Session, measures: bool) {
     let id = state.open(&session, client, measures);
     let _leave = Leave(&state, id);
     tracing::debug!(client = %session.peer(), "session opened");
+    // A client behind a NAT announces it to its peers, which may then reach it without the relay.
+    session.report_address();
     let follow = follow(&state, &session, id);
     let talk = async {
         if let Ok(stream) = session.accept_stream().await

@@ -7,6 +7,7 @@ use anabranch_wire::{PathId, Payload, Pid, Span};
 use super::Session;
 use crate::bottleneck::Verdict;
 use crate::path::Path;
+use crate::route::Route;
 use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
 
 impl<P: Payload> Session<P> {
@@ -25,6 +26,11 @@ impl<P: Payload> Session<P> {
     /// The addresses at which the peer sees this end, by its own report, on the current paths.
     pub fn observed_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.flight.paths.iter().filter_map(|path| path.feedback().observed())
+    }
+
+    /// The routes of current paths, each with this end's address there as the peer reports it.
+    pub fn observed_routes(&self) -> impl Iterator<Item = (Route, SocketAddr)> {
+        self.flight.paths.iter().filter_map(|path| Some((path.route(), path.feedback().observed()?)))
     }
 
     /// All current paths, those that are being opened included.

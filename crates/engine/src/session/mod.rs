@@ -66,6 +66,7 @@ pub use path_error::PathError;
 pub use path_ids::ReservedPath;
 
 use crate::config::Config;
+use crate::control::Control;
 use crate::datagram::{DatagramMode, DatagramSource};
 use crate::event::{AbandonReason, CloseReason, Event, PidChange, PidSource, ProtocolError};
 use crate::manager::{PathOrigin, PathRules};
@@ -438,6 +439,11 @@ impl<P: Payload> Session<P> {
     /// Announces an address at which this end can be reached.
     pub fn advertise_address(&mut self, id: u64, address: SocketAddr) {
         self.addresses.advertise(&mut self.flight.out, id, address);
+    }
+
+    /// Reports to the peer the address from which its packets come on path 0, as for every further path.
+    pub fn report_address(&mut self) {
+        self.flight.out.want(Control::ObservedAddress(PathId::FIRST));
     }
 
     /// Announces that an address is gone.

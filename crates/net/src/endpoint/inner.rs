@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::config::Limits;
 use super::sessions::Sessions;
-use super::sockets::Sockets;
+use super::sockets::{BoundSocket, Sockets};
 use crate::address_policy::AddressPolicy;
 use crate::authorize::Authorize;
 use crate::buffers::BufferPool;
@@ -186,7 +186,11 @@ impl EndpointInner {
             sockets.iter().find(|socket| Some(socket.id) == local).is_some_and(|s| s.is_loopback());
         let others = sockets.iter().filter(|socket| socket.is_loopback() == loopback);
         let others = others.filter(|socket| !self.is_ruled_out(socket.id));
-        others.map(|socket| (u64::from(socket.id), socket.udp.local_addr())).collect()
+        let of = |socket: &Arc<BoundSocket>| {
+            let own = (u64::from(socket.id), socket.udp.local_addr());
+            [own].into_iter().chain(self.sockets.outside_of(socket))
+        };
+        others.flat_map(of).collect()
     }
 }
 

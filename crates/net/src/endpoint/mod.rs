@@ -3,6 +3,7 @@
 mod binding;
 mod config;
 pub(crate) mod inner;
+mod outside;
 pub(crate) mod sessions;
 pub(crate) mod sockets;
 

@@ -1,13 +1,16 @@
 //! The sockets of an endpoint, and the chains of relays that paths use like sockets.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use anabranch_agent::{LocalAddress, Reaches};
+use anabranch_engine::Route;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use super::outside::Outside;
 use crate::interfaces::InterfaceAddress;
 use crate::relayed::Relayed;
 use crate::socket::UdpSocket;
@@ -65,6 +68,8 @@ pub(crate) struct Sockets {
     receivers: Mutex<BTreeMap<u32, AbortHandle>>,
     /// Chains of relays that sessions use.
     pub(crate) relayed: Relayed,
+    /// The addresses of the sockets as relays see them.
+    outside: Mutex<Outside>,
     /// Marked when the sockets, or where their interfaces lead, have changed.
     pub(crate) moved: watch::Sender<()>,
 }
@@ -72,7 +77,8 @@ pub(crate) struct Sockets {
 impl Default for Sockets {
     fn default() -> Self {
         let moved = watch::Sender::new(());
-        Self { bound: RwLock::default(), receivers: Mutex::default(), relayed: Relayed::default(), moved }
+        let (bound, receivers, relayed, outside) = Default::default();
+        Self { bound, receivers, relayed, outside, moved }
     }
 }
 
@@ -100,6 +106,22 @@ impl Sockets {
         self.all().iter().map(|socket| socket.udp.local_addr()).collect()
     }
 
+    /// Records the address of a socket as a relay sees it; true if that is new.
+    pub(crate) fn learn(&self, relay: Route, seen: SocketAddr) -> bool {
+        self.outside.lock().expect("no panic while held").learn(relay, seen)
+    }
+
+    /// The addresses to announce for a socket in addition to its own, with their ids.
+    pub(crate) fn outside_of(&self, socket: &BoundSocket) -> Vec<(u64, SocketAddr)> {
+        let outside = self.outside.lock().expect("no panic while held");
+        outside.of(socket.id).filter(|(_, seen)| *seen != socket.udp.local_addr()).collect()
+    }
+
+    /// True for a route to a relay that reported this end's address: other sessions have paths through it there.
+    pub(crate) fn leads_to_relay(&self, route: Route) -> bool {
+        self.outside.lock().expect("no panic while held").is_from(route)
+    }
+
     pub(crate) fn add(&self, socket: Arc<BoundSocket>, receiver: AbortHandle) {
         self.receivers.lock().expect("no panic while held").insert(socket.id, receiver);
         self.bound.write().expect("no panic while held").push(socket);
@@ -112,6 +134,7 @@ impl Sockets {
             }
             socket.id != id
         });
+        self.outside.lock().expect("no panic while held").forget(id);
         if let Some(receiver) = self.receivers.lock().expect("no panic while held").remove(&id) {
             receiver.abort();
         }

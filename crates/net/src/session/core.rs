@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use anabranch_agent::{Action, Direct, View};
 use anabranch_engine::{
-    AbandonReason, CloseReason, Event, PathChange, PathError, PathInfo, PathRules, PathState, PidChange,
-    Route, Session as Engine,
+    AbandonReason, CloseReason, Event, PathChange, PathError, PathRules, PathState, PidChange, Route,
+    Session as Engine,
 };
 use anabranch_secure::{InitId, Refusal};
 use anabranch_wire::{KeyExchange, Kind, Message, PathId, Pid, Side, Span, Time, close_code};
@@ -390,8 +390,8 @@ impl Core {
         let locals = endpoint.sockets.locals();
         let mut probes = endpoint.probes.lock().expect("no panic while held");
         loop {
-            let paths: Vec<PathInfo> =
-                self.engine.paths().into_iter().filter(|path| !is_chain(path.route.socket)).collect();
+            let mut paths = self.engine.paths();
+            paths.retain(|path| !self.is_relayed(session, path.route));
             let (engine, reached) = (&self.engine, self.agent.reached());
             let view = View {
                 locals: &locals,
@@ -409,6 +409,13 @@ impl Core {
                 None => break,
             }
         }
+    }
+
+    /// True for a path that is known to lead through relays. At the end that accepted the session, it comes from the
+    /// relay that introduced the two.
+    fn is_relayed(&self, session: &SessionInner, route: Route) -> bool {
+        let is_server = self.engine.side() == Side::Server;
+        is_chain(route.socket) || (is_server && session.endpoint.sockets.leads_to_relay(route))
     }
 
     /// Frees memory that an idle session does not need, such as the state for late handshake messages.

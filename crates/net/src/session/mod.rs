@@ -20,7 +20,7 @@ use anabranch_wire::{DatagramFrame, PathId, PathUse, Pid, Side, StreamId, Time};
 use bytes::Bytes;
 use tokio::sync::broadcast;
 
-use crate::relayed::Chain;
+use crate::relayed::{Chain, is_chain};
 use crate::stream::Stream;
 use inner::Handle;
 use wakers::Wait;
@@ -374,6 +374,24 @@ impl Session {
     /// The addresses at which the peer sees this end, by its own report.
     pub fn observed_addresses(&self) -> Vec<std::net::SocketAddr> {
         self.handle.inner.core().engine.observed_addresses().collect()
+    }
+
+    /// Reports to the peer the address from which its packets seem to come on the first path.
+    pub fn report_address(&self) {
+        self.handle.inner.core().engine.report_address();
+        self.handle.inner.wake_driver();
+    }
+
+    /// Announces the addresses at which the peer sees this end in the endpoint's other sessions, as further addresses of
+    /// the same sockets. For sessions with relays, which introduce nodes behind NATs to each other.
+    pub fn announce_observed(&self) {
+        let endpoint = &self.handle.inner.endpoint;
+        let observed: Vec<_> = self.handle.inner.core().engine.observed_routes().collect();
+        let direct = observed.into_iter().filter(|(route, _)| !is_chain(route.socket));
+        let news = direct.filter(|(route, seen)| endpoint.sockets.learn(*route, *seen)).count();
+        if news > 0 {
+            endpoint.each_session(|session| session.addresses_changed());
+        }
     }
 
     /// Why the session ended; `None` while it lives.

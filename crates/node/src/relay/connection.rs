@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Config, Endpoint, Events, PathId, PathInfo, PathState, Pid, PublicKey, Route, Session, ShareId, Span,
-    Stream, Target as Node, TicketSecret,
+    Config, Endpoint, Event, Events, PathId, PathInfo, PathState, Pid, PublicKey, Route, Session, ShareId,
+    Span, Stream, Target as Node, TicketSecret,
 };
 use anabranch_overlay::grant::{GrantId, GuestSecret};
 use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
 use anabranch_secure::RelayHint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::chain::Prepared;
@@ -72,6 +73,8 @@ pub struct RelayConnection {
     named: Vec<SocketAddr>,
     /// Flows at relays before this one, over which the session's first path runs.
     before: Option<Prepared>,
+    /// Announces to peers the addresses at which the relay sees this node; ends with the connection.
+    _announcing: JoinSet<()>,
 }
 
 /// A flow at a relay, released when dropped.
@@ -134,7 +137,10 @@ impl RelayConnection {
         let (greeted, greeting) = oneshot::channel();
         tokio::spawn(Task::new(relay.node, grants, greeted).run(stream, inbox));
         answer("greeting", greeting).await?;
-        Ok(Self { session, asks, named: relay.addresses.clone(), before })
+        let mut announcing = JoinSet::new();
+        announcing.spawn(announce_observed(session.clone()));
+        let named = relay.addresses.clone();
+        Ok(Self { session, asks, named, before, _announcing: announcing })
     }
 
     /// The relay's identity.
@@ -223,6 +229,21 @@ impl Flow {
         let far = |progress: &Progress| progress.ready >= times || progress.over.is_some();
         let progress = *self.progress.wait_for(far).await.map_err(|_| RelayError::Gone)?;
         progress.over.map_or(Ok(()), |state| Err(RelayError::Over(state)))
+    }
+}
+
+/// Announces in the node's other sessions each address at which the relay sees this node.
+async fn announce_observed(session: Session) {
+    let mut events = session.events();
+    loop {
+        session.announce_observed();
+        loop {
+            match events.next().await {
+                Some(Event::ObservedAddress { .. }) => break,
+                Some(Event::Closed(_)) | None => return,
+                Some(_) => {}
+            }
+        }
     }
 }
 

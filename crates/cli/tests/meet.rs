@@ -1,0 +1,220 @@
+//! Two machines behind NATs that a relay introduces: a direct path wherever their NATs allow one, else the relay. Needs
+//! root; otherwise it reports a skipped test.
+//!
+//! ```text
+//!  sender ── NAT ──┐                          ┌── NAT ── receiver
+//!  192.168.1.2     60.1.0.2 ── internet ── 70.1.0.2     192.168.2.2
+//!                                 │
+//!                              50.1.0.2 relay
+//! ```
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::netns::{Namespace, run};
+use common::programs::{PROGRAM, Running, Scratch, Sender, new_key, noise, wait_for};
+use serde_json::Value;
+
+/// A kind of NAT, by the packets that it admits and the ports that it maps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nat {
+    /// Lets in everything.
+    FullCone,
+    /// Lets in packets from addresses to which its machine has sent.
+    Restricted,
+    /// The same with ports.
+    PortRestricted,
+    /// The same, and maps each destination to another port.
+    Symmetric,
+}
+
+impl Nat {
+    /// The rules of a NAT with this outer address, for the machine behind it.
+    fn rules(self, outer: &str, machine: &str) -> String {
+        let (map, admit) = match self {
+            Self::FullCone => ("", format!("meta l4proto udp dnat to {machine}")),
+            Self::Restricted => {
+                ("update @sent { ip daddr }; ", format!("ip saddr @sent meta l4proto udp dnat to {machine}"))
+            }
+            Self::PortRestricted | Self::Symmetric => ("", "counter".to_owned()),
+        };
+        let ports = if self == Self::Symmetric { ":20000-60000 fully-random" } else { "" };
+        format!(
+            "table ip nat {{
+                set sent {{ type ipv4_addr; flags dynamic; timeout 1m; }}
+                chain out {{ type nat hook postrouting priority 100; oifname outer meta l4proto udp {map}snat to {outer}{ports}; }}
+                chain in {{ type nat hook prerouting priority -100; iifname outer {admit}; }}
+                chain own {{ type filter hook input priority 0; iifname outer drop; }}
+            }}"
+        )
+    }
+
+    /// Whether two machines can send to each other directly when each knows the other's address at the relay. Behind a
+    /// symmetric NAT, a machine sends to the other from a port that the other cannot know.
+    fn lets_meet(self, other: Self) -> bool {
+        let pair = [self, other];
+        !pair.contains(&Self::Symmetric)
+            || pair.iter().any(|nat| matches!(nat, Self::FullCone | Self::Restricted))
+    }
+}
+
+fn ip(machine: &Namespace, line: &str) -> Result<(), String> {
+    run("ip", &format!("-n {} {line}", machine.name())).map(drop)
+}
+
+/// Joins a machine to a router by a network of three bytes, in which the router has the address 1 and the machine 2.
+fn join(machine: (&Namespace, &str), router: (&Namespace, &str), network: &str) -> Result<(), String> {
+    let peer = format!("type veth peer name {} netns {}", router.1, router.0.name());
+    ip(machine.0, &format!("link add {} {peer}", machine.1))?;
+    for ((end, name), host) in [(machine, 2), (router, 1)] {
+        ip(end, &format!("link set {name} up"))?;
+        ip(end, &format!("address add {network}.{host}/24 dev {name}"))?;
+    }
+    ip(machine.0, &format!("route add default via {network}.1"))
+}
+
+/// The machines of one test.
+struct World {
+    sender: Namespace,
+    receiver: Namespace,
+    relay: Namespace,
+    routers: [Namespace; 3],
+}
+
+impl World {
+    /// Machines without networks.
+    fn new() -> Result<Self, String> {
+        run("nft", "--version")?;
+        let [sender, receiver, relay] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
+        Ok(Self {
+            sender,
+            receiver,
+            relay,
+            routers: [Namespace::new()?, Namespace::new()?, Namespace::new()?],
+        })
+    }
+
+    /// Joins them by their networks and NATs.
+    fn join(&self, nats: [Nat; 2]) -> Result<(), String> {
+        let [internet, near, far] = &self.routers;
+        join((&self.relay, "net"), (internet, "relay"), "50.1.0")?;
+        join((near, "outer"), (internet, "near"), "60.1.0")?;
+        join((far, "outer"), (internet, "far"), "70.1.0")?;
+        join((&self.sender, "lan"), (near, "lan"), "192.168.1")?;
+        join((&self.receiver, "lan"), (far, "lan"), "192.168.2")?;
+        for router in &self.routers {
+            done(router.command("sysctl").args(["-qw", "net.ipv4.ip_forward=1"]))?;
+        }
+        let outer = [(near, "60.1.0.2", "192.168.1.2"), (far, "70.1.0.2", "192.168.2.2")];
+        for (nat, (router, outer, machine)) in nats.into_iter().zip(outer) {
+            done(router.command("nft").arg(nat.rules(outer, machine)))?;
+        }
+        Ok(())
+    }
+}
+
+fn done(command: &mut Command) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("{command:?}: {errors}")) }
+}
+
+/// A transfer whose sender is reachable only through a relay at first.
+struct Meeting {
+    _receiver: Running,
+    _sender: Sender,
+    _relay: Running,
+    scratch: Scratch,
+    world: World,
+}
+
+impl Meeting {
+    fn start(world: World) -> Self {
+        let scratch = Scratch::new();
+        let key = scratch.text("user.key");
+        let settings =
+            format!("key = \"relay.key\"\ncontrol = \"relay.sock\"\n[[user]]\nkey = \"{}\"\n", new_key(&key));
+        fs::write(scratch.path("relay.toml"), settings).unwrap();
+        fs::write(scratch.path("film"), noise(12 << 20, 1)).unwrap();
+        let mut relay = world.relay.command(PROGRAM);
+        let config = scratch.text("relay.toml");
+        let mut relay = Running::start(relay.args(["relay", "--config", &config]).stdin(Stdio::null()));
+        let (route, film) = (relay.line(), scratch.text("film"));
+        let mut sender = world.sender.command(PROGRAM);
+        let words = ["send", "--relay", &route, "--key", &key, "--rate", "20Mbit/s", &film];
+        let sender = Sender::start_as(sender.args(words).stdin(Stdio::null()));
+        let (into, control) = (scratch.text("into"), scratch.text("paths.sock"));
+        let mut receiver = world.receiver.command(PROGRAM);
+        let words = ["receive", &sender.ticket, &into, "--yes", "--control", &control];
+        receiver.env("XDG_CONFIG_HOME", scratch.text("settings"));
+        let receiver = Running::start(receiver.args(words).stdin(Stdio::null()));
+        Self { _receiver: receiver, _sender: sender, _relay: relay, scratch, world }
+    }
+
+    /// The receiver's open paths.
+    fn paths(&self) -> Vec<Value> {
+        let control = self.scratch.text("paths.sock");
+        let mut list = self.world.receiver.command(PROGRAM);
+        let listed = list.args(["path", "list", "--json", "--control", &control]).output().unwrap();
+        let paths: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+        paths.into_iter().filter(|path| path["state"] == "active").collect()
+    }
+
+    fn has(&self, is_direct: bool) -> bool {
+        self.paths().iter().any(|path| path["relays"][0].is_string() != is_direct)
+    }
+
+    /// How long after the session's first path a direct one opened, if it did within this time.
+    fn direct_within(&self, patience: Duration) -> Option<Duration> {
+        wait_for("a path through the relay", || self.has(false));
+        let begin = Instant::now();
+        while begin.elapsed() < patience {
+            if self.has(true) {
+                return Some(begin.elapsed());
+            }
+            sleep(Duration::from_millis(10));
+        }
+        None
+    }
+}
+
+/// Lets two machines behind such NATs meet, and checks that they do where they can.
+fn meet(test: &str, sender: Nat, receiver: Nat) {
+    let world = match World::new() {
+        Ok(world) => world,
+        Err(why) => return common::skip(test, &why),
+    };
+    world.join([sender, receiver]).unwrap();
+    let meeting = Meeting::start(world);
+    let found = meeting.direct_within(Duration::from_secs(2));
+    println!("{sender:?} and {receiver:?}: {found:?}");
+    let paths = meeting.paths();
+    assert_eq!(found.is_some(), sender.lets_meet(receiver), "{sender:?} and {receiver:?}: {paths:#?}");
+    assert!(meeting.has(false), "the relay stays one of the paths: {paths:#?}");
+}
+
+#[test]
+fn machines_behind_cones_find_a_direct_path() {
+    for nat in [Nat::FullCone, Nat::Restricted, Nat::PortRestricted] {
+        meet("machines_behind_cones_find_a_direct_path", nat, nat);
+    }
+}
+
+#[test]
+fn a_symmetric_nat_at_one_end_is_met_where_the_other_admits_unknown_ports() {
+    let test = "a_symmetric_nat_at_one_end_is_met";
+    meet(test, Nat::Symmetric, Nat::FullCone);
+    meet(test, Nat::Restricted, Nat::Symmetric);
+}
+
+#[test]
+fn machines_behind_symmetric_nats_that_cannot_meet_keep_the_relay() {
+    let test = "machines_behind_symmetric_nats_that_cannot_meet_keep_the_relay";
+    meet(test, Nat::Symmetric, Nat::Symmetric);
+    meet(test, Nat::Symmetric, Nat::PortRestricted);
+}
