@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use common::netns::{Namespace, run};
 use common::programs::{PROGRAM, Running, Scratch, Sender, new_key, noise, wait_for};
+use common::within_three_attempts;
 use serde_json::Value;
 
 /// A kind of NAT, by the packets that it admits and the ports that it maps to.
@@ -165,6 +166,12 @@ impl Meeting {
         paths.into_iter().filter(|path| path["state"] == "active").collect()
     }
 
+    /// Bytes that the receiver got over paths of this kind.
+    fn received(paths: &[Value], is_direct: bool) -> u64 {
+        let of_kind = paths.iter().filter(|path| path["relays"][0].is_string() != is_direct);
+        of_kind.filter_map(|path| path["bytes"][1].as_u64()).sum()
+    }
+
     fn has(&self, is_direct: bool) -> bool {
         self.paths().iter().any(|path| path["relays"][0].is_string() != is_direct)
     }
@@ -181,6 +188,46 @@ impl Meeting {
         }
         None
     }
+}
+
+/// Has the network between two NATs drop everything at first, and checks the transfer when it stops doing so.
+fn open_while_data_flow(world: World) -> Result<String, String> {
+    world.join([Nat::PortRestricted; 2])?;
+    let internet = &world.routers[0];
+    let wall = "table ip wall { chain between { type filter hook forward priority 0; iifname far oifname near drop; \
+                iifname near oifname far drop; }; }";
+    done(internet.command("nft").arg(wall))?;
+    let meeting = Meeting::start(world);
+    let flows = || Meeting::received(&meeting.paths(), false) > 1 << 20;
+    wait_for("data through the relay", flows);
+    assert!(!meeting.has(true), "{:#?}", meeting.paths());
+    done(meeting.world.routers[0].command("nft").arg("delete table ip wall"))?;
+    let begin = Instant::now();
+    let (mut before, mut moved_at, mut pause, mut opened) = (0, begin, Duration::ZERO, None);
+    while begin.elapsed() < Duration::from_secs(3) {
+        let paths = meeting.paths();
+        let direct = Meeting::received(&paths, true);
+        let bytes = direct + Meeting::received(&paths, false);
+        if bytes > before {
+            pause = pause.max(moved_at.elapsed());
+            (before, moved_at) = (bytes, Instant::now());
+        }
+        // Much more than challenges and their answers.
+        opened = opened.or_else(|| (direct > 100_000).then(|| begin.elapsed()));
+        sleep(Duration::from_millis(5));
+    }
+    let pause = pause.max(moved_at.elapsed());
+    let found = format!("data over the direct path after {opened:?}, longest pause {pause:?}");
+    let is_soon = opened.is_some_and(|after| after < Duration::from_secs(2));
+    if is_soon && pause < Duration::from_millis(200) { Ok(found) } else { Err(found) }
+}
+
+#[test]
+fn a_direct_path_joins_without_a_pause_while_data_flow_through_the_relay() {
+    if let Err(why) = World::new() {
+        return common::skip("a_direct_path_joins_without_a_pause", &why);
+    }
+    within_three_attempts("a_direct_path_joins_without_a_pause", || open_while_data_flow(World::new()?));
 }
 
 /// Lets two machines behind such NATs meet, and checks that they do where they can.
