@@ -20,6 +20,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use anabranch_engine::cc::RuleKind;
 use anabranch_net::{PathRules, PublicKey, Ticket};
 use anabranch_node::{ControllerHint, LeaveOutTable, RelayRoute, RuleTable, read_tables};
 use anabranch_settings::{SettingsError, each_parsed, parsed};
@@ -43,6 +44,7 @@ pub struct Shared {
     pub controllers: Vec<ControllerHint>,
     pub metrics: Option<SocketAddr>,
     pub streams: bool,
+    pub cc: Option<RuleKind>,
     pub rules: PathRules,
 }
 
@@ -66,6 +68,8 @@ macro_rules! settings {
             metrics: Option<SocketAddr>,
             #[serde(default = "yes")]
             streams: bool,
+            #[serde(default, deserialize_with = "cc")]
+            cc: Option<RuleKind>,
             #[serde(default, rename = "path")]
             paths: Vec<RuleTable>,
             leave_out: Option<LeaveOutTable>,
@@ -83,11 +87,11 @@ macro_rules! settings {
             fn parse(text: &str, origin: &str) -> Result<Self, SettingsError> {
                 let read = from_toml::<Self>(text).and_then(|mut file| {
                     let rules = read_tables(&file.paths, file.leave_out.as_ref(), text)?;
-                    let Self { interface, key, relays, controllers, metrics, streams, .. } = &mut file;
+                    let Self { interface, key, relays, controllers, metrics, streams, cc, .. } = &mut file;
                     let (relays, controllers) = (std::mem::take(relays), std::mem::take(controllers));
                     let (interface, key) = (interface.take(), key.take());
-                    let (metrics, streams) = (*metrics, *streams);
-                    file.shared = Shared { interface, key, relays, controllers, metrics, streams, rules };
+                    let (metrics, streams, cc) = (*metrics, *streams, *cc);
+                    file.shared = Shared { interface, key, relays, controllers, metrics, streams, cc, rules };
                     Ok(file)
                 });
                 read.map_err(|error| error.of(origin))
@@ -243,6 +247,14 @@ fn interface<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Er
     parsed(from, device::interface).map(Some)
 }
 
+fn cc<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RuleKind>, D::Error> {
+    let known = || RuleKind::ALL.map(RuleKind::name).join(", ");
+    parsed(from, |text| {
+        text.parse().map_err(|_| format!("`{text}` is no congestion control\nthere are {}", known()))
+    })
+    .map(Some)
+}
+
 fn ticket<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Ticket>, D::Error> {
     parsed(from, values::ticket).map(Some)
 }
@@ -288,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_clients_file_has_classes_and_path_rules() {
-        let text = "to = [\"10.20.0.0/16\"]\nlane = \"striped\"\nkill_switch = true\n\
+        let text = "to = [\"10.20.0.0/16\"]\nlane = \"striped\"\nkill_switch = true\ncc = \"bbr\"\n\
             [[class]]\nname = \"game\"\nprotocol = \"udp\"\nports = [53, \"27000-27050\"]\ndscp = [\"EF\", 40]\n\
             lane = \"low-latency\"\n\
             [[path]]\nmatch = \"wwan*\"\nuse = \"metered\"\ncap = \"5 GB\"\n";
@@ -301,6 +313,7 @@ mod tests {
         );
         assert_eq!(class.ports[1], PortRange { first: 27000, last: 27050 });
         assert_eq!(settings.shared.rules.iter().count(), 1);
+        assert_eq!(settings.shared.cc, Some(RuleKind::Bbr));
     }
 
     #[test]
@@ -313,6 +326,7 @@ mod tests {
             ("[[class]]\nlane = \"auto\"\ndscp = [64]\n", "tunnel.toml:3: dscp"),
             ("[[path]]\nmatch = \"*\"\nuse = \"metred\"\n", "tunnel.toml:3: use"),
             ("interface = \"a b\"\n", "tunnel.toml:1: interface"),
+            ("cc = \"cubik\"\n", "tunnel.toml:1: cc"),
             ("peer = \"hello\"\n", "tunnel.toml:1: peer"),
         ] {
             let error = error(text);

@@ -30,10 +30,10 @@ pub struct EndOptions {
     /// Carry TCP connections as packets, not as streams
     #[arg(long)]
     pub no_streams: bool,
-    /// Congestion control of this end; `bbr` carries more over links that lose packets
-    #[arg(long, value_name = "NAME", default_value_t = session_config().cc.rule, help_heading = "Network")]
+    /// Congestion control of this end; `bbr` carries more over links that lose packets [default: cubic]
+    #[arg(long, value_name = "NAME", help_heading = "Network")]
     #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
-    pub cc: RuleKind,
+    pub cc: Option<RuleKind>,
     #[command(flatten)]
     pub node: NodeOptions,
     /// Serve metrics for Prometheus at this address and port
@@ -51,6 +51,7 @@ impl EndOptions {
         all.device.interface = all.device.interface.or(file.interface);
         all.node.key = all.node.key.or(file.key);
         all.metrics = all.metrics.or(file.metrics);
+        all.cc = all.cc.or(file.cc);
         all.no_streams |= !file.streams;
         if all.node.relays.is_empty() {
             all.node.relays = file.relays;
@@ -69,7 +70,7 @@ impl EndOptions {
     /// The description of a node with these options.
     pub fn node(&self, key: NodeKey, rules: PathRules) -> NodeBuilder {
         let mut session = session_config();
-        session.cc.rule = self.cc;
+        session.cc.rule = self.cc.unwrap_or(session.cc.rule);
         self.node.node().key(key).session(session).path_rules(rules)
     }
 
@@ -85,5 +86,29 @@ impl EndOptions {
             tasks.spawn(door.serve(http::metrics(move || status().to_prometheus())));
         }
         Ok(tasks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        end: EndOptions,
+    }
+
+    #[test]
+    fn the_congestion_control_of_the_command_line_comes_before_that_of_the_file() {
+        let rule = |line: &[&str], cc| {
+            let given = Command::parse_from([&["up"], line].concat()).end;
+            given.with(Shared { cc, ..Shared::default() }).unwrap().0.cc
+        };
+        assert_eq!(rule(&[], None), None);
+        assert_eq!(rule(&[], Some(RuleKind::Bbr)), Some(RuleKind::Bbr));
+        assert_eq!(rule(&["--cc", "auto"], Some(RuleKind::Bbr)), Some(RuleKind::Auto));
     }
 }
