@@ -15,9 +15,9 @@ pub struct PathOptions {
     /// decides
     ///
     /// PATTERN is an interface (wwan0, wlan*), an address at either end (10.0.0.0/8), from:ADDRESS, to:ADDRESS,
-    /// relay:KEY, relay:* or *. USE is primary, backup (while no primary path works), metered (while no other works) or
-    /// never. CAP limits the bytes of all such paths together, both ways, such as 500MB; 5GB/15 counts over all commands
-    /// and starts anew on the 15th of each month (UTC).
+    /// relay:KEY, relay:* or *. USE is primary, overflow (while the primary paths are full), backup (while no primary path
+    /// works), metered (while no other works) or never. CAP limits the bytes of all such paths together, both ways, such as
+    /// 500MB; 5GB/15 counts over all commands and starts anew on the 15th of each month (UTC).
     #[arg(long = "path-rule", value_name = "RULE", value_parser = parse_rule, help_heading = "Network")]
     pub rules: Vec<PathRule>,
     /// A file of rules, which follow those of `--path-rule`

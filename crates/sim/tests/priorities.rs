@@ -4,7 +4,7 @@ use anabranch_engine::{
     Config, Event, IdleReason, PathChange, PathRule, PathRules, PathState, Standing, SuppressionLimits,
 };
 use anabranch_sim::{App, CLIENT, CableConfig, Pair, SERVER, Sender, Sink};
-use anabranch_wire::{Length, PathId, PathUse, Span, Time};
+use anabranch_wire::{Length, PathId, PathUse, Span, StreamId, Time};
 
 /// Rules such as `cable1=metered`, with caps in bytes.
 fn rules(all: &[(&str, &str, u64)]) -> PathRules {
@@ -142,6 +142,69 @@ fn a_backup_carries_data_while_the_primary_is_silent_and_is_left_again_after() {
     let late = bytes_on(&mut pair, 1) - back;
     assert!(late < 20_000, "the backup carried {late} bytes after the primary was back");
     assert!(sink.mbit_s(at(9), at(12)) > 17.0, "the primary carries {:.1}", sink.mbit_s(at(9), at(12)));
+}
+
+/// Writes what is due.
+#[derive(Default)]
+struct Steady {
+    due: usize,
+    stream: Option<StreamId>,
+}
+
+impl App<Length> for Steady {
+    fn poll(&mut self, _: Time, session: &mut anabranch_engine::Session<Length>) {
+        while session.poll_event().is_some() {}
+        if self.due > 0 && session.state().carries_data() {
+            let stream = *self.stream.get_or_insert_with(|| session.open_stream().unwrap());
+            self.due -= session.write(stream, &mut Length(self.due)).unwrap();
+        }
+    }
+}
+
+/// Sends at this rate until then.
+fn send_steadily(
+    pair: &mut Pair<Length>,
+    sender: &mut Steady,
+    sink: &mut Sink,
+    (mbit, until): (usize, Time),
+) {
+    while pair.now < until {
+        sender.due += mbit * 1250;
+        pair.run(pair.now + millis(10), &mut [sender, sink]);
+    }
+}
+
+#[test]
+fn an_overflow_path_carries_data_only_while_the_primary_is_full() {
+    for overflow_at in [CLIENT, SERVER] {
+        let mut ends = [PathRules::default(), PathRules::default()];
+        ends[overflow_at] = rules(&[("cable1", "overflow", 0)]);
+        let mut pair = pair(ends, &two_cables());
+        let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+        let (mut sender, mut sink) = (Steady::default(), Sink::default());
+        pair.establish(&mut [&mut sender, &mut sink]);
+        send_steadily(&mut pair, &mut sender, &mut sink, (10, at(4)));
+        let before = bytes_on(&mut pair, 1);
+        assert!(before < 20_000, "{before} bytes next to a primary path with room");
+
+        send_steadily(&mut pair, &mut sender, &mut sink, (30, at(12)));
+        let rate = sink.mbit_s(at(8), at(12));
+        assert!(rate > 27.0, "{rate:.1} Mbit/s");
+        let paths = pair.session(CLIENT).paths();
+        assert!(paths.iter().all(|path| path.standing == Standing::InUse), "{paths:?}");
+
+        send_steadily(&mut pair, &mut sender, &mut sink, (5, at(20)));
+        let back = bytes_on(&mut pair, 1);
+        send_steadily(&mut pair, &mut sender, &mut sink, (5, at(24)));
+        let late = bytes_on(&mut pair, 1) - back;
+        assert!(late < 20_000, "{late} bytes after the primary path had room again");
+        let overflow = pair.session(CLIENT).paths().pop().unwrap();
+        assert_eq!(overflow.standing, Standing::Idle(IdleReason::Kept(PathUse::Overflow)));
+
+        pair.set_down(0, true);
+        send_steadily(&mut pair, &mut sender, &mut sink, (5, at(28)));
+        assert!(sink.mbit_s(at(26), at(28)) > 4.5, "it stands in as a backup does");
+    }
 }
 
 #[test]

@@ -257,6 +257,8 @@ pub enum PathUse {
     /// Like any other.
     #[default]
     Normal,
+    /// Only while the normal paths are full, or none works.
+    Overflow,
     /// Only while no normal path works.
     Backup,
     /// Only while neither a normal nor a backup path works, because its bytes cost money.

@@ -107,6 +107,7 @@ fn path_frame(of: &Value) -> Option<Frame<Bytes>> {
                 "backup" => PathUse::Backup,
                 "standby" => PathUse::Standby,
                 "metered" => PathUse::Metered,
+                "overflow" => PathUse::Overflow,
                 other => panic!("no use {other}"),
             };
             Frame::PathStatus(PathStatus { path: path(of), sequence: field(of, "sequence"), usage })

@@ -156,9 +156,9 @@ def zeros(reader):
 
 def use(reader):
     value = reader.uint(1)
-    if value > 3:
+    if value > 4:
         raise Refused("use of a path")
-    return ("normal", "backup", "standby", "metered")[value]
+    return ("normal", "backup", "standby", "metered", "overflow")[value]
 
 
 def ack_path(reader):

@@ -62,6 +62,7 @@ fn write<P: Payload>(text: &mut String, frame: &Frame<P>) -> fmt::Result {
                 PathUse::Normal => "normal",
                 PathUse::Backup => "backup",
                 PathUse::Metered => "metered",
+                PathUse::Overflow => "overflow",
                 PathUse::Standby => "standby",
             };
             write!(text, "PATH_STATUS path {} {usage}, request {}", status.path.0, status.sequence)

@@ -15,6 +15,8 @@ pub enum Priority {
     /// Always.
     #[default]
     Primary,
+    /// Only while the primary paths are full, or none works.
+    Overflow,
     /// Only while no primary path works.
     Backup,
     /// Only while neither a primary nor a backup path works, because its bytes cost money.
@@ -25,8 +27,9 @@ pub enum Priority {
 
 impl Priority {
     /// Every priority with its name, most common first.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Primary, "primary"),
+        (Self::Overflow, "overflow"),
         (Self::Backup, "backup"),
         (Self::Metered, "metered"),
         (Self::Never, "never"),
@@ -41,6 +44,7 @@ impl Priority {
     pub(crate) fn usage(self) -> PathUse {
         match self {
             Self::Primary => PathUse::Normal,
+            Self::Overflow => PathUse::Overflow,
             Self::Backup => PathUse::Backup,
             Self::Metered => PathUse::Metered,
             Self::Never => PathUse::Standby,
@@ -184,7 +188,9 @@ mod tests {
         for (priority, name) in Priority::ALL {
             assert_eq!((name.parse(), priority.as_str()), (Ok(priority), name));
         }
-        assert!("often".parse::<Priority>().unwrap_err().contains("primary, backup, metered, never"));
+        assert!(
+            "often".parse::<Priority>().unwrap_err().contains("primary, overflow, backup, metered, never")
+        );
     }
 
     #[test]

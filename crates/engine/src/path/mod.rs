@@ -28,6 +28,7 @@ mod health;
 mod lull;
 mod marks;
 mod mtu;
+mod overflow;
 mod pacer;
 mod place_set;
 mod proof;
@@ -56,6 +57,7 @@ pub(crate) use health::{Alarm, Health};
 pub(crate) use lull::{Look, Lull};
 pub(crate) use marks::Marks;
 pub(crate) use mtu::MtuSearch;
+pub(crate) use overflow::Seen;
 use pacer::Pacer;
 use proof::Proof;
 use queued::Queued;
@@ -406,15 +408,20 @@ impl Path {
         match (self.state, self.effective_use()) {
             _ if !self.is_reachable() || self.usage.left_out().is_some() => 0,
             (PathState::Active, PathUse::Normal) => Self::BEST,
+            (PathState::Active, PathUse::Overflow) if self.usage.joins() => Self::BEST,
+            (PathState::Active, PathUse::Overflow) => 4,
             (PathState::Active, PathUse::Backup) => 3,
             (PathState::Active, PathUse::Metered) => 2,
-            (PathState::Suspect, PathUse::Normal | PathUse::Backup | PathUse::Metered) => 1,
+            (
+                PathState::Suspect,
+                PathUse::Normal | PathUse::Overflow | PathUse::Backup | PathUse::Metered,
+            ) => 1,
             _ => 0,
         }
     }
 
     /// The grade of a path that carries data regardless of the others.
-    pub(crate) const BEST: u8 = 4;
+    pub(crate) const BEST: u8 = 5;
 
     /// True if larger packets are tried: not on metered or unused paths.
     pub(crate) fn searches_mtu(&self) -> bool {

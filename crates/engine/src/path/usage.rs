@@ -15,6 +15,8 @@ pub(crate) struct Usage {
     wanted: PathUse,
     /// Why this end leaves the path out although it works.
     left_out: Option<IdleReason>,
+    /// The primary paths are full: an overflow path is used like them.
+    joins: bool,
     /// The standing reported last.
     standing: Standing,
 }
@@ -37,6 +39,7 @@ impl Default for Usage {
             announced: PathUse::Normal,
             wanted: PathUse::Normal,
             left_out: None,
+            joins: false,
             standing: Standing::Idle(IdleReason::Proving),
         }
     }
@@ -117,6 +120,16 @@ impl Usage {
         std::mem::replace(&mut self.announced, usage) != usage
     }
 
+    #[inline]
+    pub(crate) fn joins(&self) -> bool {
+        self.joins
+    }
+
+    /// Uses an overflow path like a primary one, or keeps it again.
+    pub(crate) fn set_joins(&mut self, joins: bool) {
+        self.joins = joins;
+    }
+
     /// Leaves the path out, or readmits it; true if that changed.
     pub(crate) fn leave_out(&mut self, reason: Option<IdleReason>) -> bool {
         std::mem::replace(&mut self.left_out, reason) != reason
@@ -138,6 +151,7 @@ impl Usage {
             (PathState::Validating, _) => IdleReason::Proving,
             (PathState::Closing, _) => IdleReason::Closing,
             (PathState::Active, PathUse::Normal) if self.left_out.is_none() => return None,
+            (PathState::Active, PathUse::Overflow) if self.joins && self.left_out.is_none() => return None,
             (state, usage) => match (self.used_up_cap(), self.left_out) {
                 // Once the cap is reached the ends do not answer each other: the cap explains the silence.
                 (Some(cap), _) => IdleReason::CapReached { cap },

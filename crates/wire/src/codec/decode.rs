@@ -257,6 +257,7 @@ fn path_use(reader: &mut Reader<Bytes>) -> Result<PathUse, DecodeError> {
         1 => PathUse::Backup,
         2 => PathUse::Standby,
         3 => PathUse::Metered,
+        4 => PathUse::Overflow,
         value => {
             let at = reader.at() - 1;
             return Err(DecodeError::Unknown { what: "use of a path", at, value: value.into() });

@@ -259,6 +259,7 @@ fn use_to_wire(usage: PathUse) -> u8 {
         PathUse::Backup => 1,
         PathUse::Standby => 2,
         PathUse::Metered => 3,
+        PathUse::Overflow => 4,
     }
 }
 

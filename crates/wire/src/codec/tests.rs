@@ -140,7 +140,8 @@ fn path_control() -> impl Strategy<Value = Frame<Bytes>> {
         Just(PathUse::Normal),
         Just(PathUse::Backup),
         Just(PathUse::Standby),
-        Just(PathUse::Metered)
+        Just(PathUse::Metered),
+        Just(PathUse::Overflow)
     ];
     prop_oneof![
         any::<u64>().prop_map(|token| Frame::PathChallenge { token }),

@@ -226,8 +226,9 @@ impl Outlets {
         let terms = terms.max_by_key(|terms| (terms.priority, terms.meter.is_some()))?;
         let rank = match terms.priority {
             Priority::Primary => 0,
-            Priority::Backup => 1,
-            Priority::Metered => 2,
+            Priority::Overflow => 1,
+            Priority::Backup => 2,
+            Priority::Metered => 3,
             Priority::Never => return None,
         };
         let cap = terms.meter.map(|meter| {

@@ -15,6 +15,7 @@ use std::ops::Deref;
 use anabranch_wire::{PathId, Span, Time};
 use smallvec::SmallVec;
 
+use super::overflow::{Overflow, Seen};
 use super::receipt::Received;
 use super::scoreboard::{Candidate, Content, Contents};
 use super::{Bloat, Others, Path, PathState};
@@ -31,6 +32,7 @@ pub(crate) use index::Wants;
 pub(crate) struct Paths {
     list: Vec<Path>,
     index: Index,
+    overflow: Overflow,
 }
 
 /// A packet that leaves on a path.
@@ -375,6 +377,18 @@ impl Paths {
     #[inline]
     pub(crate) fn are_all_usable(&self) -> bool {
         self.index.are_all_usable()
+    }
+
+    /// True when some path is no primary one, or overflow paths are used like primary ones, as of the last refresh.
+    #[inline]
+    pub(crate) fn need_overflow_review(&self) -> bool {
+        !self.are_all_usable() || self.overflow.joins()
+    }
+
+    /// Notes whether data waits for primary paths. Returns whether overflow paths are used like them.
+    pub(crate) fn note_overflow(&mut self, now: Time, seen: Seen) -> bool {
+        self.overflow.note(now, seen);
+        self.overflow.joins()
     }
 
     /// True when a path's window has room for a packet, as of the last refresh.

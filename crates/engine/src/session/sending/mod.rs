@@ -6,6 +6,7 @@
 //! | `packets`, `draft`, `spare_lists` | building a packet |
 //! | `copies` | data that is sent on every path |
 //! | `relief` | copies of data in flight on a slow path |
+//! | `overflow` | using overflow paths while the primary ones are full |
 //! | `binding` | early binding: buffers of paths |
 //!
 //! [`Sending`] handles data and acknowledgements. Handshake, proofs, probes and control frames come first; the session
@@ -14,6 +15,7 @@
 mod binding;
 mod copies;
 mod draft;
+mod overflow;
 mod packets;
 mod placement;
 mod relief;
@@ -72,6 +74,9 @@ impl<P: Payload> Sending<P> {
         flight: &mut Flight<P>,
         datagrams: &mut Datagrams<P>,
     ) -> Option<Transmit<P>> {
+        if flight.paths.need_overflow_review() {
+            overflow::review(now, flight, datagrams);
+        }
         if may_have_data(flight, datagrams) {
             return self.transmit_data(now, flight, datagrams);
         }
