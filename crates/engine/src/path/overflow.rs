@@ -3,7 +3,7 @@
 //! Primary paths are full once data has waited for them without a break for [`FULL_FOR`]. The overflow paths then join
 //! them, and are used like them. They leave once the primary paths have had room for all data for [`ROOM_FOR`].
 //!
-//! A window that still grows in slow start is not full: nobody knows yet what its path carries.
+//! A window that still grows in slow start is not full: the rate of its path is unknown.
 
 use anabranch_wire::{Span, Time};
 
@@ -19,7 +19,7 @@ pub(crate) struct Overflow {
     joins: bool,
 }
 
-/// What the sender sees now.
+/// The sender's view of the primary paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// Nothing waits.
