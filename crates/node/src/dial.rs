@@ -129,15 +129,21 @@ pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, E
         config.connect_timeout = config.connect_timeout.min(PATIENCE_WITH_EXPIRED);
     }
     let patience = config.connect_timeout;
-    match (open(means, dial, config).await, overdue) {
-        (Ok(session), _) => Ok(session),
-        (Err(ConnectError::TimedOut(_)), Some(ago)) => {
+    let failed = match open(means, dial, config).await {
+        Ok(session) => return Ok(session),
+        Err(failed) => failed,
+    };
+    let relays = failed.relays;
+    match (failed.why, overdue) {
+        (ConnectError::TimedOut(_), Some(ago)) => {
             let ago = Span::from_secs(ago.as_secs()).in_words();
             let message = format!("the ticket expired {ago} ago, and its maker does not answer");
             Err(Error::new(ErrorKind::Refused, message).hint("ask for a new ticket"))
         }
-        (Err(ConnectError::TimedOut(tried)), None) => Err(unanswered(dial, &tried, patience)),
-        (Err(error), _) => Err(error.into()),
+        (ConnectError::TimedOut(tried), None) => {
+            Err(relays.into_iter().fold(unanswered(dial, &tried, patience), Error::tried))
+        }
+        (error, _) => Err(error.into()),
     }
 }
 
@@ -166,7 +172,7 @@ fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
 }
 
 /// Opens a session, and keeps paths through both ends' relays open in it.
-async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSession, ConnectError> {
+async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSession, Failed> {
     let Means { endpoint, relays, entry, addable, .. } = means;
     let granted = match &entry {
         Entry::Member(grants) => grants.clone(),
@@ -230,11 +236,21 @@ struct Dialed {
     through: Option<(usize, Carrier)>,
 }
 
-async fn race(
-    endpoint: &Arc<Endpoint>,
-    call: &Call,
-    candidates: &[Candidate],
-) -> Result<Dialed, ConnectError> {
+/// Why there is no session.
+struct Failed {
+    /// The direct attempt's error.
+    why: ConnectError,
+    /// The relays that were tried, each with its error.
+    relays: Vec<String>,
+}
+
+impl From<ConnectError> for Failed {
+    fn from(why: ConnectError) -> Self {
+        Self { why, relays: Vec::new() }
+    }
+}
+
+async fn race(endpoint: &Arc<Endpoint>, call: &Call, candidates: &[Candidate]) -> Result<Dialed, Failed> {
     let direct = endpoint.connect(&call.target, call.config.clone());
     // With pinned paths, only these may be first.
     if candidates.is_empty() || !call.target.pins.is_empty() {
@@ -246,7 +262,7 @@ async fn race(
         result = &mut direct => match result {
             Ok(session) => return Ok(Dialed { session, through: None }),
             Err(error) if may_be_reached_otherwise(&error) => failed = Some(error),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         },
         () = sleep(Duration::from_nanos(HEAD_START.as_nanos())) => {}
     }
@@ -262,6 +278,7 @@ async fn race(
             }
         });
     }
+    let mut relays = Vec::new();
     let first = loop {
         tokio::select! {
             result = &mut direct, if failed.is_none() => match result {
@@ -270,12 +287,15 @@ async fn race(
             },
             Some(result) = attempts.join_next(), if !attempts.is_empty() => match result {
                 Ok(Ok(dialed)) => break dialed,
-                Ok(Err((relay, error))) => tracing::warn!(%relay, %error, "no session through the relay"),
+                Ok(Err((relay, error))) => {
+                    tracing::warn!(%relay, %error, "no session through the relay");
+                    relays.push(format!("{relay}: {error}"));
+                }
                 Err(error) => tracing::warn!(%error, "an attempt through a relay ended"),
             },
         }
-        if let Some(error) = failed.clone().filter(|_| attempts.is_empty()) {
-            return Err(error);
+        if let Some(why) = failed.clone().filter(|_| attempts.is_empty()) {
+            return Err(Failed { why, relays });
         }
     };
     is_over.store(true, Ordering::Relaxed);

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use anabranch_net::{Addresses, NodeKey, PathRules, Span};
+use anabranch_net::{Addresses, NodeKey, PathRules, Span, TicketSecret};
 use anabranch_node::{Access, Dial, ErrorKind, Holding, Node, NodeBuilder, NodeSession, TicketShare};
+use anabranch_secure::RelayHint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -78,6 +79,18 @@ async fn a_node_that_does_not_answer_is_reported_with_what_was_tried_and_a_hint(
     let begin = std::time::Instant::now();
     assert!(client.redial(&dial, Some(Duration::from_millis(300))).await.is_err());
     assert!(begin.elapsed() < Duration::from_millis(1_900), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_that_do_not_help_are_among_the_attempts() {
+    let client = builder(15).start().await.unwrap();
+    let relay = RelayHint { node: key(16).public(), addresses: vec!["127.0.2.79:7".parse().unwrap()] };
+    let dial = Dial::node(key(17).public(), vec!["127.0.2.78:7".parse().unwrap()]);
+    let dial = dial.guest_of(vec![relay], TicketSecret::from_random([1; 16]));
+    let error = timeout(PATIENCE, client.dial(&dial)).await.expect("an end").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
+    let of_relay = error.tried.iter().find(|tried| tried.contains("127.0.2.79:7"));
+    assert!(of_relay.is_some_and(|tried| tried.contains("the relay cannot be reached")), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
