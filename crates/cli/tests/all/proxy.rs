@@ -1,7 +1,7 @@
 //! `proxy` and `exit` on one machine, with clients for each protocol over loopback; and between two namespaces joined by three links.
 #![cfg(target_os = "linux")]
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,7 +1,7 @@
 //! `send` and `receive` as two processes on one machine, both undisturbed and with one of them killed.
 #![cfg(unix)]
 
-mod common;
+use crate::common;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

@@ -10,7 +10,7 @@
 
 #![cfg(target_os = "linux")]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Addresses of all kinds between two network namespaces. Needs root; otherwise it reports a skipped test.
 #![cfg(target_os = "linux")]
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};

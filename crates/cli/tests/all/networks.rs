@@ -3,7 +3,7 @@
 //! tests take turns.
 #![cfg(target_os = "linux")]
 
-mod common;
+use crate::common;
 
 use std::process::{Command, Output};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The program accepts every command on every page, and reads the guide's configuration files. Needs no root;
 //! `guide_steps.rs` runs the guide's steps on eight machines.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The messages of `send` and `receive` on failure: each gives advice, and the exit code is the one that `--help` states.
 #![cfg(unix)]
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;

@@ -2,7 +2,7 @@
 //! unaffected.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
-mod common;
+use crate::common;
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! A captured transfer, and what the capture contains.
 #![cfg(unix)]
 
-mod common;
+use crate::common;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

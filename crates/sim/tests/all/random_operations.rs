@@ -3,6 +3,7 @@
 //! A failure prints the command that replays it. To run more seeds: `ANABRANCH_SEEDS=2000..20000 cargo test -p
 //! anabranch-sim --test random_operations`.
 
+#[path = "../random/mod.rs"]
 mod random;
 
 use std::ops::Range;

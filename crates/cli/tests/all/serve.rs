@@ -1,7 +1,7 @@
 //! `serve` and its clients as processes on one machine.
 #![cfg(unix)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;

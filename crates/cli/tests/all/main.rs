@@ -1,0 +1,21 @@
+//! Tests of the commands. One program, because each would be linked with the whole workspace.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod addresses;
+mod capture;
+mod clock;
+mod command;
+mod granted;
+mod guide;
+mod guide_steps;
+mod names;
+mod networks;
+mod proxy;
+mod relay;
+mod running;
+mod serve;
+mod trace;
+mod transfer;
+mod trouble;

@@ -1,0 +1,13 @@
+//! Tests of whole sessions in virtual time. One program, because each would compile the engine anew.
+
+mod agents;
+mod datagrams;
+mod failover;
+mod moves;
+mod priorities;
+mod random_operations;
+mod recovery;
+mod redundant;
+mod sessions;
+mod striping;
+mod two_ways;
