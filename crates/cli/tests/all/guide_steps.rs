@@ -29,10 +29,10 @@ const RELAYS: usize = 3;
 const RATES: [u32; RELAYS] = [30, 20, 20];
 /// The pages whose steps the tests follow.
 const GUIDE: &str = concat!(
-    include_str!("../../../docs/guide/send.md"),
-    include_str!("../../../docs/guide/measure.md"),
-    include_str!("../../../docs/guide/relay.md"),
-    include_str!("../../../docs/guide/controller.md"),
+    include_str!("../../../../docs/guide/send.md"),
+    include_str!("../../../../docs/guide/measure.md"),
+    include_str!("../../../../docs/guide/relay.md"),
+    include_str!("../../../../docs/guide/controller.md"),
 );
 
 /// First bytes of addresses.
