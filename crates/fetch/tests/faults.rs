@@ -162,6 +162,24 @@ async fn a_file_that_changes_is_fetched_anew() {
 }
 
 #[tokio::test]
+async fn one_page_in_place_of_the_file_does_not_cost_the_bytes_that_came() {
+    let content = noise(SIZE, 24);
+    let (body, shown) = (content.clone(), Arc::new(AtomicUsize::new(0)));
+    let server = Server::start(move |request| {
+        let late = request.range(SIZE).is_some_and(|(start, _)| start > 1_000_000);
+        // A portal or a proxy answers once, when a third of the file is there.
+        if late && shown.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Response::new(200, b"<html>please log in</html>");
+        }
+        Response::right(request, &body).with("ETag", "\"x\"")
+    });
+    let place = Place::new(&[server.url("/a")]);
+    let report = place.fetch().await.unwrap();
+    assert!(report.resumed > 1_000_000, "{report:?}");
+    assert!(place.content() == content, "wrong bytes");
+}
+
+#[tokio::test]
 async fn if_range_is_dropped_for_a_server_that_does_not_understand_it() {
     let content = noise(SIZE, 9);
     let body = content.clone();

@@ -148,7 +148,7 @@ pub async fn fetch(
 
 /// How an attempt ends without a file.
 enum Ended {
-    /// Nothing is kept, and the download begins again a few times.
+    /// The download begins again a few times; what was kept is compared with the server's file first.
     Again(FetchError),
     /// The download is over.
     Failed(FetchError),

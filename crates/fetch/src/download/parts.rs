@@ -304,7 +304,7 @@ impl Run<'_> {
         Journal::new(self.reference.size, versions)
     }
 
-    /// Keeps, removes or finishes the file.
+    /// Keeps or finishes the file.
     async fn end(
         mut self,
         ended: Result<(), Ended>,
@@ -324,12 +324,8 @@ impl Run<'_> {
         let store = shared.ok_or_else(lost)?.store;
         match ended {
             Ok(()) => context.finish(store, End { journal, digest, resumed }).await,
-            Err(Ended::Again(why)) => {
-                let discarded = tokio::task::spawn_blocking(move || store.discard()).await;
-                tracing::debug!(?discarded, "the unfinished file is removed");
-                Err(Ended::Again(why))
-            }
             Err(failed) => {
+                // Also when the file seems to have changed: the next attempt compares it with the server.
                 let mut store = store;
                 let keep = move || store.flush().and_then(|()| store.checkpoint(&journal));
                 let kept = tokio::task::spawn_blocking(keep).await;
