@@ -154,6 +154,16 @@ async fn servers_that_cannot_begin_within_a_file_send_it_whole() {
 }
 
 #[tokio::test]
+async fn a_file_that_begins_with_zeros_is_right_though_the_server_ignores_rest() {
+    let mut content = noise(SIZE, 32);
+    content[..100_000].fill(0);
+    let (url, _) = server(&content, Faults { ignores_rest: true, ..Faults::default() });
+    let place = Place::new(&[url]);
+    place.fetch().await.unwrap();
+    assert!(place.content() == content, "wrong bytes");
+}
+
+#[tokio::test]
 async fn a_refused_epsv_and_a_private_address_in_pasv_do_not_matter() {
     let log = fetched(Faults { no_epsv: true, private_address: true, ..Faults::default() }).await;
     assert!(log.contains(&"PASV".to_owned()));
