@@ -149,6 +149,11 @@ impl Head {
             ));
         }
         match &self.content_range {
+            Some(Ok(ContentRange::Bytes(range, _)))
+                if self.length.is_some_and(|length| length > range.end - range.start) =>
+            {
+                Verdict::Retry("the server sends more bytes than it says".to_owned())
+            }
             Some(Ok(ContentRange::Bytes(range, size))) if range.start <= start && start < range.end => {
                 Verdict::Part(range.start, *size)
             }
@@ -175,6 +180,16 @@ mod tests {
             map.insert(HeaderName::from_static(name), value.parse().unwrap());
         }
         Head::read(status, &map, SystemTime::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn a_part_longer_than_its_range_is_refused() {
+        let judged = |length| {
+            let headers = [("content-range", "bytes 1000-1999/5000"), ("content-length", length)];
+            head(206, &headers).judge_success(1000, "/file")
+        };
+        assert!(matches!(judged("1000"), Verdict::Part(1000, _)));
+        assert!(matches!(judged("5000"), Verdict::Retry(_)));
     }
 
     #[test]

@@ -27,11 +27,14 @@ pub(super) struct Entry {
 pub(super) fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
     let mut text = String::new();
     let read = if path == Path::new("-") {
-        std::io::stdin().take(LARGEST).read_to_string(&mut text)
+        std::io::stdin().take(LARGEST + 1).read_to_string(&mut text)
     } else {
-        std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_string(&mut text))
+        std::fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text))
     };
     read.map_err(|error| Failure::file("read", path, &error))?;
+    if text.len() as u64 > LARGEST {
+        return Err(Failure::usage(format!("{}: a list has 16 MiB at most", path.display())));
+    }
     let is_metalink = text.trim_start_matches('\u{feff}').trim_start().starts_with('<');
     let entries = if is_metalink { metalink(&text) } else { parse(&text) };
     entries.map_err(|why| Failure::usage(format!("{}: {why}", path.display())))

@@ -88,13 +88,19 @@ async fn fetch_all(args: &FetchArgs, jobs: &[Job], context: &Context) -> Result<
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     let begin = Instant::now();
     let mut stopped = std::pin::pin!(interrupt::requested());
+    let mut is_stopped = false;
     for job in jobs {
+        if is_stopped {
+            // The file before this one was complete already.
+            return Err(stopped_early(job));
+        }
         let (progress, stop) = (Progress::default(), Notify::new());
         let mut fetching = std::pin::pin!(fetch(job, &options, &progress, &stop));
         let outcome = tokio::select! {
             outcome = &mut fetching => outcome,
             shown = display.run(&progress) => return Err(Failure::unheard(&shown)),
             () = &mut stopped => {
+                is_stopped = true;
                 stop.notify_one();
                 fetching.await
             }
