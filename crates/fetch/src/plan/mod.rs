@@ -137,7 +137,9 @@ impl Planner {
     /// Whether bytes are missing, and every source is given up or its cap is used up.
     pub fn is_stuck(&self) -> bool {
         let has_work = self.lanes.iter().flatten().any(|lane| lane.work.is_some());
-        !self.is_complete() && !has_work && self.sources.iter().all(|source| source.is_out() || !self.has_room(source))
+        !self.is_complete()
+            && !has_work
+            && self.sources.iter().all(|source| source.is_out() || !self.has_room(source))
     }
 
     /// Whether a source that may be used works.

@@ -1,4 +1,4 @@
-//! The order of trains, and lost trains. `crates/experiments/tests/overlay.rs` shows how exact trains are.
+//! The order of trains, and lost trains. `crates/experiments/tests/all/overlay.rs` shows how exact trains are.
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
