@@ -28,7 +28,6 @@ mod health;
 mod lull;
 mod marks;
 mod mtu;
-mod overflow;
 mod pacer;
 mod place_set;
 mod proof;
@@ -57,7 +56,6 @@ pub(crate) use health::{Alarm, Health};
 pub(crate) use lull::{Look, Lull};
 pub(crate) use marks::Marks;
 pub(crate) use mtu::MtuSearch;
-pub(crate) use overflow::Seen;
 use pacer::Pacer;
 use proof::Proof;
 use queued::Queued;
@@ -67,7 +65,7 @@ pub(crate) use scoreboard::{AckOutcome, Content, Contents, Losses, Scoreboard, S
 pub(crate) use state::PathEvent;
 pub use state::PathState;
 use table::Cached;
-pub(crate) use table::{Departure, Paths};
+pub(crate) use table::{Departure, Paths, Seen};
 pub(crate) use trouble::{Answer, Trouble};
 use usage::{Usage, Wishes};
 pub(crate) use validation::{Allowance, CHALLENGE_BYTES, Challenge};
@@ -412,10 +410,7 @@ impl Path {
             (PathState::Active, PathUse::Overflow) => 4,
             (PathState::Active, PathUse::Backup) => 3,
             (PathState::Active, PathUse::Metered) => 2,
-            (
-                PathState::Suspect,
-                PathUse::Normal | PathUse::Overflow | PathUse::Backup | PathUse::Metered,
-            ) => 1,
+            (PathState::Suspect, used) if used < PathUse::Standby => 1,
             _ => 0,
         }
     }

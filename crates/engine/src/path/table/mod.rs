@@ -9,13 +9,13 @@
 //! are cached as well: call [`Paths::forget`] after changing one.
 
 mod index;
+mod overflow;
 
 use std::ops::Deref;
 
 use anabranch_wire::{PathId, Span, Time};
 use smallvec::SmallVec;
 
-use super::overflow::{Overflow, Seen};
 use super::receipt::Received;
 use super::scoreboard::{Candidate, Content, Contents};
 use super::{Bloat, Others, Path, PathState};
@@ -26,6 +26,8 @@ use crate::stream::SentRun;
 pub(super) use index::Cached;
 use index::Index;
 pub(crate) use index::Wants;
+use overflow::Overflow;
+pub(crate) use overflow::Seen;
 
 /// The paths of a session, sorted by id.
 #[derive(Debug, Default)]
@@ -377,18 +379,6 @@ impl Paths {
     #[inline]
     pub(crate) fn are_all_usable(&self) -> bool {
         self.index.are_all_usable()
-    }
-
-    /// True when some path is no primary one, or overflow paths are used like primary ones, as of the last refresh.
-    #[inline]
-    pub(crate) fn need_overflow_review(&self) -> bool {
-        !self.are_all_usable() || self.overflow.joins()
-    }
-
-    /// Notes whether data waits for primary paths. Returns whether overflow paths are used like them.
-    pub(crate) fn note_overflow(&mut self, now: Time, seen: Seen) -> bool {
-        self.overflow.note(now, seen);
-        self.overflow.joins()
     }
 
     /// True when a path's window has room for a packet, as of the last refresh.

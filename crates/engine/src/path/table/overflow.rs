@@ -7,6 +7,8 @@
 
 use anabranch_wire::{Span, Time};
 
+use super::Paths;
+
 /// Shorter bursts wait for the primary paths.
 const FULL_FOR: Span = Span::from_millis(200);
 const ROOM_FOR: Span = Span::from_secs(2);
@@ -50,6 +52,20 @@ impl Overflow {
             seen == Seen::Full && now.since(*self.full_since.get_or_insert(now)) >= FULL_FOR
         };
         std::mem::replace(&mut self.joins, joins) != joins
+    }
+}
+
+impl Paths {
+    /// True when some path is no primary one, or overflow paths are used like primary ones, as of the last refresh.
+    #[inline]
+    pub(crate) fn need_overflow_review(&self) -> bool {
+        !self.are_all_usable() || self.overflow.joins()
+    }
+
+    /// Notes whether data waits for primary paths. Returns whether overflow paths are used like them.
+    pub(crate) fn note_overflow(&mut self, now: Time, seen: Seen) -> bool {
+        self.overflow.note(now, seen);
+        self.overflow.joins()
     }
 }
 
