@@ -400,8 +400,7 @@ impl Path {
         self.proof.shrink();
     }
 
-    /// The grade of the path for data: [`Self::BEST`] for a normal one, less for a backup, metered or suspect one, 0
-    /// for one without data.
+    /// The grade of the path for data: [`Self::BEST`] for a normal one, 0 for one that carries none.
     pub(crate) fn grade(&self) -> u8 {
         match (self.state, self.effective_use()) {
             _ if !self.is_reachable() || self.usage.left_out().is_some() => 0,
