@@ -243,6 +243,7 @@ impl Choice {
         let own = paths.iter().find(|path| Some(path.id) == on);
         let situation = Situation {
             may: is_bulk && all.max(1) < paths.len(),
+            is_crowded: all > 1,
             slowest: paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO),
             waiting,
             full: own.filter(|path| has_queue(path)).map(|path| path.rate.as_bits() as f64 / 8.0),

@@ -87,6 +87,8 @@ struct Pile {
 pub(crate) struct Situation {
     /// Whether it may be striped.
     pub may: bool,
+    /// Whether other flows want the paths, too.
+    pub is_crowded: bool,
     /// The longest round trip of a path.
     pub slowest: Span,
     /// Its bytes in the queue.
@@ -134,7 +136,9 @@ impl Trials {
             return trial.lane(now, phase, situation);
         }
         if self.flows.remove(&flow).is_some() {
-            self.begins_at = now + LEAST_HOLD;
+            if situation.is_crowded {
+                self.begins_at = now + LEAST_HOLD;
+            }
             self.left_at.retain(|_, left| now.since(*left) <= PAUSE);
             self.left_at.insert(flow, now);
         }
@@ -257,7 +261,7 @@ mod tests {
 
     fn situation(may: bool) -> Situation {
         let slowest = Span::from_millis(50);
-        Situation { may, slowest, waiting: 0, full: None }
+        Situation { may, is_crowded: true, slowest, waiting: 0, full: None }
     }
 
     /// Runs a flow for so many milliseconds that is striped or routed at these rates in bytes per 10 ms; returns its bytes of
@@ -336,6 +340,15 @@ mod tests {
             routed += if is_striped { 0 } else { sent };
         }
         (routed, longest)
+    }
+
+    #[test]
+    fn a_lone_flow_is_striped_again_as_soon_as_a_second_path_is_back() {
+        let mut trials = Trials::default();
+        let at = |millis| Time::ZERO + Span::from_millis(millis);
+        let alone = |may| Situation { is_crowded: false, ..situation(may) };
+        let verdicts = [true, false, true].map(|may| trials.lane(at(10), 7, &alone(may)));
+        assert_eq!(verdicts, [Verdict::Striped, Verdict::RoutedInOrder, Verdict::Striped]);
     }
 
     #[test]
