@@ -12,7 +12,6 @@
 //! ```text
 //! established, addresses, path events ─▶ Direct ─▶ Open(route), Close(path, reason); next_at() for the next call
 //! ```
-//! ```
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

@@ -5,10 +5,11 @@ use std::io;
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
+use super::part::PartFile;
 use super::plan::{DirectoryModes, Planner, cannot_enter, exists, no_name};
 use super::target::set_directory_mode;
 use crate::hash::{FileHasher, block_len, hash_block};
-use crate::path::RelPath;
+use crate::path::{RelPath, part_name};
 use crate::policy::Conflict;
 use crate::send::read_full;
 
@@ -65,11 +66,10 @@ impl Planner {
                 Conflict::Error => return self.report.fail(path, exists()),
                 Conflict::Skip => return self.report.add(|summary| summary.skipped += 1),
                 Conflict::Overwrite => {
-                    if let Err(error) = directory.remove_file(&name)
-                        && error.kind() != io::ErrorKind::NotFound
-                    {
-                        return self.report.fail(path, format!("it cannot be replaced: {error}"));
+                    if let Err(error) = replace_with_link(&directory, text, &name) {
+                        self.report.fail(path, format!("it cannot be replaced by the link: {error}"));
                     }
+                    return;
                 }
                 Conflict::Rename => {
                     let mut names = self.alternatives(path);
@@ -84,6 +84,20 @@ impl Planner {
             self.report.fail(path, format!("the link cannot be made: {error}"));
         }
     }
+}
+
+/// Puts a link in the place of `name`, which stays if the link cannot be made.
+fn replace_with_link(directory: &Dir, text: &str, name: &str) -> io::Result<()> {
+    let part = part_name(name);
+    PartFile::discard(directory, name)?;
+    if directory.symlink_metadata(&part).is_ok_and(|left| left.is_symlink()) {
+        directory.remove_file(&part)?;
+    }
+    create_link(directory, text, &part)?;
+    directory.rename(&part, directory, name).inspect_err(|_| {
+        // The first error counts.
+        let _ = directory.remove_file(&part);
+    })
 }
 
 /// The hash of a whole file; `None` if it cannot be read or is not wanted any more.
@@ -123,4 +137,24 @@ fn create_link(directory: &Dir, text: &str, name: &str) -> io::Result<()> {
 #[cfg(not(unix))]
 fn create_link(_directory: &Dir, _text: &str, _name: &str) -> io::Result<()> {
     Err(io::Error::other("this system's links need to know what they lead to"))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use cap_std::ambient_authority;
+
+    use super::*;
+
+    #[test]
+    fn a_file_stays_unless_the_link_that_replaces_it_is_made() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Dir::open_ambient_dir(place.path(), ambient_authority()).unwrap();
+        directory.write("file", "content").unwrap();
+        // Linux takes 4,095 bytes.
+        assert!(replace_with_link(&directory, &"x".repeat(4096), "file").is_err());
+        assert_eq!(directory.read_to_string("file").unwrap(), "content");
+        replace_with_link(&directory, "elsewhere", "file").unwrap();
+        assert_eq!(directory.read_link_contents("file").unwrap().to_str(), Some("elsewhere"));
+        assert_eq!(directory.entries().unwrap().count(), 1, "no part is left");
+    }
 }

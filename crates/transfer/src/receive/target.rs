@@ -237,7 +237,8 @@ fn check_writable(_directory: &Path) -> Result<(), TransferError> {
 #[cfg(unix)]
 fn free_bytes(directory: &Dir) -> Option<u64> {
     let stat = rustix::fs::fstatvfs(directory).ok()?;
-    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    // A file system without blocks, such as ramfs, does not know its size.
+    (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 #[cfg(unix)]
