@@ -325,9 +325,8 @@ impl NodeSession {
     ) -> Result<(), String> {
         let path = paths.iter().find(|path| kept[at].1.keeps(path.id));
         let stands = |path: &PathInfo| !matches!(path.state, PathState::Validating | PathState::Closing);
-        let works = |path: &PathInfo| matches!(path.state, PathState::Active | PathState::Suspect);
         if let Some(path) = path.filter(|path| stands(path))
-            && !paths.iter().any(|other| other.id != path.id && works(other))
+            && !paths.iter().any(|other| other.id != path.id && stands(other))
         {
             return Err(format!("path {} is the only one that is open", path.id.0));
         }
