@@ -233,7 +233,7 @@ impl Choice {
         }
     }
 
-    /// What `auto` does now with a flow of which so many bytes wait.
+    /// Chooses how a flow of `auto` travels now; `waiting` are its bytes in the queue.
     fn automatic(&mut self, now: Time, paths: &[PathView], (flow, waiting): (u32, u64)) -> Verdict {
         self.trials.forget_paused(now);
         let is_striped = self.trials.is_striped(flow);
