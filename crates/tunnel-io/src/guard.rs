@@ -6,7 +6,7 @@
 //! for it to do, and a new tunnel of the same name is left alone.
 
 use std::ffi::OsString;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::{CommandExt as _, parent_id};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +16,10 @@ use crate::system::{self, Slot};
 
 /// How long a process that has closed its pipe may take to end.
 const ENDING: Duration = Duration::from_secs(5);
+
+/// When a killed process is cleaned up after again. A command that it had just started may still change settings.
+const AGAIN: [Duration; 3] =
+    [Duration::from_millis(200), Duration::from_millis(400), Duration::from_millis(800)];
 
 /// The tunnel's side of the guard. Dropping it cleans up.
 #[derive(Debug)]
@@ -55,7 +59,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         system::clean(&self.interface);
-        self.pipe = None;
+        if let Some(mut pipe) = self.pipe.take() {
+            // Tells the guard that this is an orderly end. It may have been killed.
+            let _ = pipe.write_all(b".");
+        }
         // It ends within moments; nothing of the tunnel may be left when this process ends.
         let _ = self.child.wait();
     }
@@ -67,8 +74,10 @@ impl Drop for Guard {
 /// When standard input cannot be read.
 pub fn watch(interface: &str) -> io::Result<()> {
     let tunnel = parent_id();
-    let mut ignored = [0; 64];
-    while io::stdin().read(&mut ignored)? > 0 {}
+    let (mut word, mut is_orderly) = ([0; 64], false);
+    while io::stdin().read(&mut word)? > 0 {
+        is_orderly = true;
+    }
     let closed = Instant::now();
     // A process closes its files a moment before it has ended.
     while system::is_running(interface) && closed.elapsed() < ENDING {
@@ -77,5 +86,9 @@ pub fn watch(interface: &str) -> io::Result<()> {
     // A tunnel that has closed its pipe and not taken back its settings could not, without descriptors for instance. It
     // may wait for this process.
     system::clean_after(interface, tunnel);
+    for pause in AGAIN.into_iter().filter(|_| !is_orderly) {
+        std::thread::sleep(pause);
+        system::clean(interface);
+    }
     Ok(())
 }
