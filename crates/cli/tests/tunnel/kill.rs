@@ -49,6 +49,15 @@ fn everything(machines: &Machines, side: Side) -> String {
     lines.join("\n")
 }
 
+/// The lines that one of the two states lacks.
+fn differences(before: &[String; 2], machines: &Machines, side: Side) -> String {
+    let (before, now) = (&before[usize::from(side == Side::Far)], everything(machines, side));
+    let lacks = |of: &str, line: &str| !of.lines().any(|other| other == line);
+    let gone = before.lines().filter(|line| lacks(&now, line)).map(|line| format!("- {line}\n"));
+    let new = now.lines().filter(|line| lacks(before, line)).map(|line| format!("+ {line}\n"));
+    gone.chain(new).collect()
+}
+
 /// Starts traffic through the tunnel, or cuts a path.
 fn put_under(tunnel: &Tunnel<'_>, load: Load) -> Vec<Running> {
     let far = |words: &[&str]| Running::start(tunnel.machines.command(Side::Far, "iperf3").args(words));
@@ -104,7 +113,8 @@ fn kill_in_twenty_states_leaves_nothing_behind() {
                     started.kill();
                 }
             }
-            wait_for(&format!("{side:?} to be clean, killed after {moment} ms"), || is_clean(side));
+            let is_so = comes(|| is_clean(side));
+            assert!(is_so, "{side:?} killed after {moment} ms: {}", differences(&before, &machines, side));
             states += 1;
         }
         if side == Side::Near {

@@ -23,9 +23,10 @@ pub(super) struct Overwritten {
 impl Overwritten {
     /// Takes back what all but these tunnels wrote. True when nothing is left to take back.
     pub(super) fn keep(&mut self, is_kept: impl Fn(&str) -> bool) -> bool {
-        // Another program's file stays. A process that was killed while it wrote leaves an empty one.
-        let is_ours = || fs::read_to_string(FILE).is_ok_and(|now| now.is_empty() || now.starts_with(MANAGED));
-        if self.forget(is_kept) && is_ours() {
+        // A process that was killed while it wrote leaves an empty file. Another program's file stays, and so does this
+        // record: it may be about the file of another mount namespace.
+        let is_ours = fs::read_to_string(FILE).is_ok_and(|now| now.is_empty() || now.starts_with(MANAGED));
+        if is_ours && self.forget(is_kept) {
             let _ = fs::write(FILE, self.text());
         }
         self.by.is_empty()
@@ -62,7 +63,10 @@ pub(super) fn set(interface: &str, servers: &[IpAddr]) -> Result<(), TunnelError
     let failed = |error| TunnelError::File { file: FILE.to_owned(), error };
     registry::update(|registry| {
         let now = fs::read_to_string(FILE).map_err(failed)?;
-        let before = if now.starts_with(MANAGED) { String::new() } else { now };
+        let is_managed = now.starts_with(MANAGED);
+        // Another program has written the file since: that is what comes back.
+        registry.resolver.take_if(|_| !is_managed);
+        let before = if is_managed { String::new() } else { now };
         let resolver = registry.resolver.get_or_insert(Overwritten { before, by: Vec::new() });
         resolver.by.retain(|(name, _)| name != interface);
         resolver.by.push((interface.to_owned(), servers.to_vec()));

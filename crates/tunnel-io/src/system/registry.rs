@@ -141,9 +141,10 @@ impl Registry {
             self.tunnels.remove(name);
             self.restore_settings(name);
         }
-        // Also for tunnels of an earlier boot: the resolver's file outlives it, their entries do not.
+        // Also for tunnels of an earlier boot or of a network that is gone: the resolver's file outlives them.
         let tunnels = &self.tunnels;
-        if self.resolver.as_mut().is_some_and(|file| file.keep(|name| tunnels.contains_key(name))) {
+        let is_kept = |name: &str| tunnels.get(name).is_some_and(|claim| claim.process.is_alive());
+        if self.resolver.as_mut().is_some_and(|file| file.keep(is_kept)) {
             self.resolver = None;
         }
     }
