@@ -54,15 +54,17 @@ struct Progress {
 }
 
 enum Ask {
-    Allocate(Wanted, PathId, oneshot::Sender<Result<Allocated, RelayError>>),
+    Allocate(Allocation),
     Host(ShareId, TicketSecret, oneshot::Sender<Result<(), RelayError>>),
     Say(Request),
 }
 
-struct Allocated {
-    id: FlowId,
-    pids: [Pid; 2],
-    progress: watch::Receiver<Progress>,
+/// A request for a flow, over a path of the session with the relay.
+struct Allocation {
+    wanted: Wanted,
+    via: PathId,
+    entry: Route,
+    answer: oneshot::Sender<Result<Flow, RelayError>>,
 }
 
 /// A session to a relay.
@@ -135,7 +137,8 @@ impl RelayConnection {
         let stream = session.open_stream().await.map_err(|_| RelayError::Gone)?;
         let (asks, inbox) = mpsc::channel(BACKLOG);
         let (greeted, greeting) = oneshot::channel();
-        tokio::spawn(Task::new(relay.node, grants, greeted).run(stream, inbox));
+        let task = Task::new(relay.node, grants, (greeted, asks.downgrade()));
+        tokio::spawn(task.run(stream, inbox));
         answer("greeting", greeting).await?;
         let mut announcing = JoinSet::new();
         announcing.spawn(announce_observed(session.clone()));
@@ -176,11 +179,9 @@ impl RelayConnection {
         let best = paths.iter().filter(|path| usable(path.state)).filter(fits).min_by_key(rank);
         let (via, entry) = best.map(|path| (path.id, path.route)).ok_or(RelayError::Gone)?;
         let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Allocate(wanted, via, answer)).await?;
+        self.ask(Ask::Allocate(Allocation { wanted, via, entry, answer })).await?;
         let allocated = self::answer("request for a path", answered).await;
-        let Allocated { id, pids: [forward, back], progress } =
-            allocated.map_err(|error| about_target(error, wanted.target))?;
-        Ok(Flow { id, forward, back, entry, progress, asks: self.asks.clone() })
+        allocated.map_err(|error| about_target(error, wanted.target))
     }
 
     /// Makes this node reachable, on its own quota, for holders of the secret behind `hash`.
@@ -284,13 +285,19 @@ struct Task {
     showing: VecDeque<GrantId>,
     greeted: Option<oneshot::Sender<Result<(), RelayError>>>,
     next_request: u32,
-    allocating: BTreeMap<u32, oneshot::Sender<Result<Allocated, RelayError>>>,
+    allocating: BTreeMap<u32, Allocation>,
     hosting: BTreeMap<ShareId, oneshot::Sender<Result<(), RelayError>>>,
     flows: BTreeMap<FlowId, Arc<watch::Sender<Progress>>>,
+    /// For the flows, which release themselves. It does not keep the task running.
+    asks: mpsc::WeakSender<Ask>,
 }
 
 impl Task {
-    fn new(relay: PublicKey, grants: Grants, greeted: oneshot::Sender<Result<(), RelayError>>) -> Self {
+    fn new(
+        relay: PublicKey,
+        grants: Grants,
+        (greeted, asks): (oneshot::Sender<Result<(), RelayError>>, mpsc::WeakSender<Ask>),
+    ) -> Self {
         Self {
             relay,
             grants,
@@ -300,6 +307,7 @@ impl Task {
             allocating: BTreeMap::new(),
             hosting: BTreeMap::new(),
             flows: BTreeMap::new(),
+            asks,
         }
     }
 
@@ -340,10 +348,12 @@ impl Task {
 
     fn take(&mut self, ask: Ask, write: &mut Vec<u8>) {
         match ask {
-            Ask::Allocate(Wanted { target, out, back }, via, answer) => {
+            Ask::Allocate(allocation) => {
                 self.next_request = self.next_request.wrapping_add(1).max(1);
-                self.allocating.insert(self.next_request, answer);
-                Request::Allocate { request: self.next_request, via, target, out, back }.encode(write);
+                let (request, via) = (self.next_request, allocation.via);
+                let Wanted { target, out, back } = allocation.wanted;
+                self.allocating.insert(request, allocation);
+                Request::Allocate { request, via, target, out, back }.encode(write);
             }
             Ask::Host(share, hash, answer) => {
                 self.hosting.insert(share, answer);
@@ -378,12 +388,16 @@ impl Task {
             // With a grant to show, its answer completes the greeting.
             Reply::Hello { .. } if self.showing.is_empty() => self.on_greeted(Ok(())),
             Reply::Hello { .. } => {}
-            Reply::Allocated { request, flow, forward, back } => {
+            Reply::Allocated { request, flow: id, forward, back } => {
+                let (Some(Allocation { entry, answer, .. }), Some(asks)) =
+                    (self.allocating.remove(&request), self.asks.upgrade())
+                else {
+                    return;
+                };
                 let (sender, progress) = watch::channel(Progress::default());
-                self.flows.insert(flow, Arc::new(sender));
-                if let Some(answer) = self.allocating.remove(&request) {
-                    let _ = answer.send(Ok(Allocated { id: flow, pids: [forward, back], progress }));
-                }
+                self.flows.insert(id, Arc::new(sender));
+                // If the requester has given up, the flow is dropped here, and so released.
+                let _ = answer.send(Ok(Flow { id, forward, back, entry, progress, asks }));
             }
             Reply::Refused { request, why } => self.on_refused(request, why),
             Reply::Flow { flow, state } => {
@@ -417,8 +431,8 @@ impl Task {
 
     /// Handles a refusal. One without a number refuses the greeting or a hosting request, which have none.
     fn on_refused(&mut self, request: u32, why: Refused) {
-        if let Some(answer) = self.allocating.remove(&request) {
-            let _ = answer.send(Err(RelayError::Refused(why)));
+        if let Some(allocation) = self.allocating.remove(&request) {
+            let _ = allocation.answer.send(Err(RelayError::Refused(why)));
         } else if why.is_of_a_grant()
             && let Some(grant) = self.showing.pop_front()
         {
@@ -445,7 +459,8 @@ mod tests {
         for (version, is_refused) in [(RELAY_VERSION, false), (RELAY_VERSION + 1, true)] {
             let (greeted, greeting) = oneshot::channel();
             let relay = NodeKey::from_random([1; 32]).public();
-            let mut task = Task::new(relay, Grants::default(), greeted);
+            let asks = mpsc::channel(BACKLOG).0.downgrade();
+            let mut task = Task::new(relay, Grants::default(), (greeted, asks));
             task.on_reply(&Reply::Hello { version });
             let told = answer("greeting", greeting).await;
             let expected = if is_refused { Err(RelayError::Refused(Refused::Version)) } else { Ok(()) };
@@ -453,5 +468,24 @@ mod tests {
         }
         let told = RelayError::Refused(Refused::Version).to_string();
         assert!(told.contains("version"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_flow_whose_requester_gave_up_is_released_when_the_relay_has_allocated_it() {
+        let (asks, mut inbox) = mpsc::channel(BACKLOG);
+        let relay = NodeKey::from_random([1; 32]).public();
+        let mut task = Task::new(relay, Grants::default(), (oneshot::channel().0, asks.downgrade()));
+        let (answer, answered) = oneshot::channel();
+        let wanted = Wanted { target: Target::Host, out: Pid(7), back: Pid(8) };
+        let entry = Route { socket: 0, remote: "192.0.2.1:4600".parse().unwrap() };
+        let mut write = Vec::new();
+        task.take(Ask::Allocate(Allocation { wanted, via: PathId::FIRST, entry, answer }), &mut write);
+        drop(answered);
+        let flow = FlowId(5);
+        task.on_reply(&Reply::Allocated { request: 1, flow, forward: Pid(9), back: Pid(10) });
+        let Ok(Ask::Say(request)) = inbox.try_recv() else { panic!("nothing is released") };
+        assert_eq!(request, Request::Release { flow });
+        task.take(Ask::Say(request), &mut write);
+        assert!(task.flows.is_empty(), "it is forgotten here as well");
     }
 }
