@@ -61,6 +61,20 @@ async fn two_relays_one_behind_the_other_carry_a_path() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_second_relay_of_a_chain_is_reached_at_the_first_of_its_addresses_that_answers() {
+    let (client, server) = (node(170).await, node(171).await);
+    let (_near, near_hint) = relay(172, &[170]).await;
+    let (far, mut far_hint) = relay(173, &[170]).await;
+    // Nothing answers there, and the near relay has no IPv6 address.
+    far_hint.addresses.splice(0..0, [SocketAddr::new(ip(174), 9), "[::1]:9".parse().unwrap()]);
+    let (here, _there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&near_hint, &far_hint])], &peer);
+    until("a path through both", || through_relays(&here).len() == 1).await;
+    assert!(far.status().flows > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_path_may_lead_through_four_relays_one_behind_the_other() {
     let (client, server) = (node(45).await, node(46).await);
     let (mut services, mut hints) = (Vec::new(), Vec::new());

@@ -13,15 +13,21 @@ use anabranch_secure::RelayHint;
 
 use super::connection::{Flow, RelayConnection, Wanted};
 use super::{Entry, RelayError};
+use crate::grants::Grants;
 
 /// The return PID until the previous relay is known.
 const PLACEHOLDER: Pid = Pid(1);
 
 /// Sessions to relays, each through those before it.
 pub struct RelayChain {
-    links: Vec<RelayConnection>,
-    hints: Vec<RelayHint>,
+    links: Vec<Link>,
     is_guest: bool,
+}
+
+struct Link {
+    connection: RelayConnection,
+    /// The address at which the relay before this one reaches it; `None` for the first.
+    at: Option<SocketAddr>,
 }
 
 /// Flows that carry one path.
@@ -38,20 +44,48 @@ impl RelayChain {
     /// The error of the first relay that does not admit this node.
     pub async fn open(endpoint: &Endpoint, hints: &[RelayHint], entry: &Entry) -> Result<Self, RelayError> {
         let is_guest = matches!(entry, Entry::Guest(_));
-        let mut chain = Self { links: Vec::new(), hints: hints.to_vec(), is_guest };
+        let mut chain = Self { links: Vec::new(), is_guest };
         for hint in hints {
-            let link = if chain.links.is_empty() {
-                RelayConnection::open(endpoint, hint, entry).await?
-            } else {
-                let Entry::Member(grants) = entry else { return Err(RelayError::NoAddress) };
-                let own = endpoint.new_pid();
-                let address = *hint.addresses.first().ok_or(RelayError::NoAddress)?;
-                let prepared = chain.prepare(Some((address, hint.node)), Pid::HANDSHAKE, own).await?;
-                RelayConnection::open_through(endpoint, (hint, grants.clone()), (own, prepared)).await?
+            let link = match entry {
+                _ if chain.links.is_empty() => {
+                    Link { connection: RelayConnection::open(endpoint, hint, entry).await?, at: None }
+                }
+                Entry::Member(grants) => chain.extend(endpoint, hint, grants).await?,
+                Entry::Guest(_) => return Err(RelayError::NoAddress),
             };
             chain.links.push(link);
         }
         Ok(chain)
+    }
+
+    /// Opens a session to the next relay, at the first of its addresses that answers the relay before it.
+    async fn extend(
+        &self,
+        endpoint: &Endpoint,
+        hint: &RelayHint,
+        grants: &Grants,
+    ) -> Result<Link, RelayError> {
+        let mut last = RelayError::NoAddress;
+        for address in &hint.addresses {
+            match self.extend_to(endpoint, (hint, *address), grants).await {
+                Err(error) if error.is_about_next_hop() => last = error,
+                extended => return extended,
+            }
+        }
+        Err(last)
+    }
+
+    async fn extend_to(
+        &self,
+        endpoint: &Endpoint,
+        (hint, address): (&RelayHint, SocketAddr),
+        grants: &Grants,
+    ) -> Result<Link, RelayError> {
+        let own = endpoint.new_pid();
+        let prepared = self.prepare(Some((address, hint.node)), Pid::HANDSHAKE, own).await?;
+        let over = (own, prepared);
+        let connection = RelayConnection::open_through(endpoint, (hint, grants.clone()), over).await?;
+        Ok(Link { connection, at: Some(address) })
     }
 
     /// Whether this node is a guest, so that the chain leads only to its host.
@@ -78,11 +112,9 @@ impl RelayChain {
                 None => Target::Host,
             };
             let back = if index == 0 { own } else { PLACEHOLDER };
-            let flow = link.allocate(Wanted { target, out: next.1, back }).await?;
-            let hint = &self.hints[index];
-            let address = *hint.addresses.first().ok_or(RelayError::NoAddress)?;
+            let flow = link.connection.allocate(Wanted { target, out: next.1, back }).await?;
             targets.insert(0, next.0.map(|(address, _)| address));
-            next = (Some((address, hint.node)), flow.forward);
+            next = (link.at.map(|address| (address, link.connection.node())), flow.forward);
             flows.insert(0, flow);
         }
         for index in 1..flows.len() {
@@ -98,22 +130,26 @@ impl RelayChain {
         let (Some(first), Some(last)) = (flows.first(), flows.last()) else {
             return Err(RelayError::NoAddress);
         };
-        let relays = self.links.iter().map(RelayConnection::node).collect();
+        let relays = self.connections().map(RelayConnection::node).collect();
         let chain = Chain { entry: first.entry, forward: first.forward, back: last.back, relays };
         Ok(Prepared { chain, flows })
     }
 
+    fn connections(&self) -> impl Iterator<Item = &RelayConnection> {
+        self.links.iter().map(|link| &link.connection)
+    }
+
     /// Waits until one of the sessions is over.
     pub async fn broken(&self) {
-        first_of(self.links.iter().map(RelayConnection::closed)).await;
+        first_of(self.connections().map(RelayConnection::closed)).await;
     }
 
     /// Waits until a relay is silent or, given a silent one, until it answers again; returns its index.
     pub(crate) async fn silent(&self, known: Option<usize>) -> usize {
-        let mut events: Vec<Events> = self.links.iter().map(RelayConnection::events).collect();
+        let mut events: Vec<Events> = self.connections().map(RelayConnection::events).collect();
         loop {
             // Relays behind a silent one are silent too.
-            let silent = self.links.iter().position(RelayConnection::is_silent);
+            let silent = self.connections().position(RelayConnection::is_silent);
             match (silent, known) {
                 (Some(at), None) => return at,
                 (silent, Some(at)) if silent != Some(at) => return at,

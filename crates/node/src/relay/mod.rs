@@ -48,7 +48,7 @@ pub enum Entry {
 
 impl Entry {
     /// The grants for this entry.
-    fn grants(&self) -> Grants {
+    pub(crate) fn grants(&self) -> Grants {
         match self {
             Self::Member(grants) => grants.clone(),
             Self::Guest(_) => Grants::default(),
@@ -103,6 +103,12 @@ pub enum RelayError {
 }
 
 impl RelayError {
+    /// Whether another address of the next hop may work.
+    fn is_about_next_hop(&self) -> bool {
+        let is_silent = matches!(self, Self::Connect(ConnectError::TimedOut(_)));
+        is_silent || matches!(self, Self::NextHop { .. } | Self::Unanswered(_))
+    }
+
     /// Whether the relay may have moved or be gone.
     fn is_lost(&self) -> bool {
         matches!(self, Self::Connect(_) | Self::Unresolved(_) | Self::Gone | Self::Silent(_))
