@@ -2,15 +2,17 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
-use anabranch_net::{PathId, PathUse};
-use anabranch_node::{GrantWanted, Grants};
+use anabranch_net::{Addresses, PathId, PathUse};
+use anabranch_node::{Dial, GrantWanted, Grants, Node, parse_rules};
+use anabranch_secure::RelayHint;
 
 use common::controllers::{Controllers, WANTED, controller, session};
-use common::{address, carry, key, node, through_relays, until};
+use common::{address, carry, ip, key, node, route, through_relays, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_is_gone() {
@@ -50,6 +52,26 @@ async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_i
     // Without a stored grant, the search for a controller ends soon.
     let none = controllers.grants(&client, &dir.path().join("none")).await.unwrap_err();
     assert!(none.to_string().contains("controller"), "{none}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_dial_through_a_relay_that_moved_uses_the_address_that_a_controller_knows() {
+    let controllers = controller(190, (&[191], 192), 600).await;
+    let relay = controllers.relay(191).await;
+    // The relay was there when the user wrote its route.
+    let moved = RelayHint { node: relay.node(), addresses: vec![SocketAddr::new(ip(194), 9)] };
+    let server = node(193).await;
+    // Only the relay reaches the server.
+    let rules = parse_rules("[[path]]\nmatch = \"127.0.0.193\"\nuse = \"never\"", "test").unwrap();
+    let client = Node::builder().key(key(192)).addresses(Addresses::Exactly(vec![ip(192)]));
+    let client =
+        client.controllers(controllers.hints.clone()).relays(vec![route(&[&moved])]).path_rules(rules);
+    let client = client.start().await.unwrap();
+    let dial = Dial::node(server.node(), vec![address(&server)]);
+    let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
+    let (dialed, there) = tokio::try_join!(client.dial(&dial), accept).unwrap();
+    assert_eq!(dialed.list()[0].relays, [relay.node().to_string()]);
+    carry(dialed.session(), &there, 100_000).await;
 }
 
 /// The relay has started, though its controller is gone.

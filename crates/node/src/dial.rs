@@ -16,6 +16,8 @@ use anabranch_net::{
 };
 use anabranch_secure::RelayHint;
 use anabranch_wire::Span;
+use futures_util::FutureExt;
+use futures_util::future::select_ok;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -174,10 +176,7 @@ fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
 /// Opens a session, and keeps paths through both ends' relays open in it.
 async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSession, Failed> {
     let Means { endpoint, relays, entry, addable, .. } = means;
-    let granted = match &entry {
-        Entry::Member(grants) => grants.clone(),
-        Entry::Guest(_) => Default::default(),
-    };
+    let granted = entry.grants();
     let mut target = dial.target.clone();
     target.relayed = (relays.len() + granted.relays().len() + addable) as u32;
     let own = Peer { addresses: target.addresses.clone(), entry };
@@ -363,12 +362,25 @@ impl Attempt<'_> {
         Err(last)
     }
 
+    /// Opens the sessions to the relays. The addresses that controllers report join after a head start, because the
+    /// configured ones determine the route.
     async fn open_chain(&self, route: &RelayRoute, entry: &Entry) -> Result<RelayChain, RelayError> {
-        let (relays, unresolved) = route.resolve().await;
-        if let Some(unresolved) = unresolved {
+        let (named, unresolved) = route.resolve().await;
+        let grants = entry.grants();
+        let (first, others) = (grants.known(&named, false), grants.known(&named, true));
+        if let Some(unresolved) = unresolved.filter(|_| first.iter().any(|relay| relay.addresses.is_empty()))
+        {
             return Err(unresolved.into());
         }
-        RelayChain::open(self.endpoint, &relays, entry).await
+        let opened = RelayChain::open(self.endpoint, &first, entry);
+        if others == first {
+            return opened.await;
+        }
+        let later = async {
+            sleep(Duration::from_nanos(HEAD_START.as_nanos())).await;
+            RelayChain::open(self.endpoint, &others, entry).await
+        };
+        select_ok([opened.boxed(), later.boxed()]).await.map(|(chain, _)| chain)
     }
 
     /// Opens the session through these relays, to an address of the node or, as a guest, to its host.
