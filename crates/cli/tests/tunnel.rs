@@ -252,8 +252,7 @@ fn packets_of_one_udp_flow_take_all_paths_and_arrive_in_order() {
     let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
         return;
     };
-    // Under `auto` such a flow is sometimes kept on one path: known, and not what this test is about.
-    let tunnel = Tunnel::up(&machines, &["--lane", "striped"]);
+    let tunnel = Tunnel::up(&machines, &[]);
     within_three_attempts(test, || {
         let rate = tunnel.iperf(INSIDE, &["-u", "-b", "80M", "-l", "1200", "-t", "6", "-O", "2"]);
         let found = format!("{rate:.1} of 80 Mbit/s");

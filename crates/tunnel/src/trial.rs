@@ -14,7 +14,7 @@
 //!
 //! A sender that does not slow down, such as a video, must not lose packets to a trial. If packets still come as fast as
 //! before but pile up in front of the path, the path is too slow. The trial then ends before CoDel drops packets
-//! ([`Trial::piles_up`]). A trial also ends when a queue stands before the path's bottleneck and the path delivers less than
+//! ([`Trial::piles_up`]). In the same way the flow is striped again as soon as it grows beyond its path. A trial also ends when a queue stands before the path's bottleneck and the path delivers less than
 //! striping did.
 
 use std::collections::BTreeMap;
@@ -36,6 +36,10 @@ const HOPELESS: f64 = 0.7;
 const UNCHANGED: f64 = 0.9;
 /// A queue of this length at the former rate is too much. CoDel accepts it for 100 ms.
 const PILE: Span = Span::from_millis(20);
+/// While one path is kept, a queue that grows by this share of what leaves shows that the sender wants more.
+const SURPLUS: f64 = 0.2;
+/// Such growth is measured over half to all of this time.
+const WATCH: Span = Span::from_secs(1);
 /// After a pause of this length, no packet of a flow is in flight.
 pub(crate) const PAUSE: Span = Span::from_millis(500);
 /// Flows remembered at most.
@@ -201,7 +205,9 @@ impl Trial {
         };
         let full = situation.full.filter(|_| !self.is_striped && now >= self.began + situation.slowest);
         let is_over = now >= self.ends || is_less(self.rate(now), HOPELESS) || is_less(full, 1.0 / GAIN);
-        if self.piles_up(now, situation) || is_over {
+        if let Some(rate) = self.piles_up(now, situation) {
+            self.end_phase(now, phase, rate);
+        } else if is_over {
             let rate = self.rate(now).or(full).unwrap_or(0.0);
             self.end_phase(now, phase, rate);
         }
@@ -212,16 +218,25 @@ impl Trial {
         }
     }
 
-    /// Whether a path is tried that carries too little, and the sender does not slow down. A sender that does sends no more
-    /// than was acknowledged, a round trip after the trial began.
-    fn piles_up(&mut self, now: Time, situation: &Situation) -> bool {
-        let is_tried = self.is_trial && !self.is_striped && now >= self.began + situation.slowest;
-        let Some(striped) = self.striped.filter(|_| is_tried) else { return false };
+    /// The bytes a second that a path carries, if they are too few and the sender does not slow down. A sender that does
+    /// sends no more than was acknowledged, a round trip after the phase began.
+    ///
+    /// The path's own estimate would not do: after a pause it is the rate of a burst.
+    fn piles_up(&mut self, now: Time, situation: &Situation) -> Option<f64> {
+        let striped = self.striped.filter(|_| !self.is_striped && now >= self.began + situation.slowest)?;
         let waiting = situation.waiting;
+        if !self.is_trial && self.pile.is_some_and(|pile| now.since(pile.since) > WATCH) {
+            self.pile = None;
+        }
         let pile = self.pile.get_or_insert(Pile { since: now, waited: waiting, left: 0 });
-        let before = striped * now.since(pile.since).as_secs_f64();
+        let span = now.since(pile.since);
+        let before = striped * span.as_secs_f64();
         let (left, growth) = (pile.left as f64, waiting.saturating_sub(pile.waited) as f64);
-        growth > striped * PILE.as_secs_f64() && left < before / GAIN && left + growth > before * UNCHANGED
+        let is_too_slow = match self.is_trial {
+            true => growth > striped * PILE.as_secs_f64() && left < before / GAIN,
+            false => span >= WATCH / 2 && growth > left * SURPLUS,
+        };
+        (is_too_slow && left + growth > before * UNCHANGED).then(|| left / span.as_secs_f64())
     }
 
     /// Decides what follows a phase that carried so many bytes a second.
@@ -340,6 +355,42 @@ mod tests {
             routed += if is_striped { 0 } else { sent };
         }
         (routed, longest)
+    }
+
+    #[test]
+    fn a_flow_that_outgrows_its_path_is_striped_within_two_seconds() {
+        let mut trials = Trials::default();
+        let mut waiting = 0;
+        let mut routed_since = 0;
+        for step in 0..4_000 {
+            let now = Time::ZERO + Span::from_millis(step * 10);
+            waiting += if step < 2_000 { 300 } else { 800 };
+            let is_striped =
+                trials.lane(now, 7, &Situation { waiting, ..situation(true) }) == Verdict::Striped;
+            let sent = waiting.min(if is_striped { 1_000 } else { 500 });
+            trials.count(now, 7, sent);
+            waiting -= sent;
+            assert!(step < 200 || step >= 2_000 || waiting == 0, "{waiting}");
+            routed_since += u32::from(step >= 2_000 && !is_striped);
+        }
+        assert!(routed_since < 200, "{routed_since}0 ms on one path");
+    }
+
+    #[test]
+    fn a_path_that_claims_the_rate_of_a_burst_is_not_believed() {
+        let mut trials = Trials::default();
+        let (mut waiting, mut routed) = (0, 0);
+        for step in 0..6_000 {
+            let now = Time::ZERO + Span::from_millis(step * 10);
+            waiting += 800;
+            let known = Situation { waiting, full: Some(200_000.0), ..situation(true) };
+            let is_striped = trials.lane(now, 7, &known) == Verdict::Striped;
+            let sent = waiting.min(if is_striped { 1_000 } else { 500 });
+            trials.count(now, 7, sent);
+            waiting -= sent;
+            routed += u32::from(!is_striped);
+        }
+        assert!((1..50).contains(&routed), "{routed}0 ms on one path");
     }
 
     #[test]
