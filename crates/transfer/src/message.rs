@@ -34,6 +34,7 @@ const INCOMPLETE: u8 = 0x07;
 const ASK: u8 = 0x08;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
+const WAIT: u8 = 0x13;
 /// Kind of a reply with a block; the sender builds this frame in place.
 pub(crate) const REPLY_BLOCK: u8 = 0x20;
 const SAME: u8 = 0x21;
@@ -75,6 +76,8 @@ pub(crate) enum Request {
     Fetch { file: u32, first: u64, count: u64, last: bool, held: Vec<ChainingValue> },
     /// The length and hash of entry number `file`, without its content; at most one request for each file.
     Hash { file: u32 },
+    /// The receiver is busy with its disk, and goes on later. Has no reply.
+    Wait,
 }
 
 /// A sender's reply. Replies have the order of the requests.
@@ -158,6 +161,7 @@ impl Request {
     pub fn is_check(&self) -> bool {
         match self {
             Self::Hash { .. } => true,
+            Self::Wait => false,
             Self::Fetch { held, .. } => !held.is_empty(),
         }
     }
@@ -172,6 +176,7 @@ impl Request {
                 out.extend_from_slice(held.as_flattened());
             }),
             Self::Hash { file } => put_frame(out, HASH, |out| out.extend_from_slice(&file.to_be_bytes())),
+            Self::Wait => put_frame(out, WAIT, |_| {}),
         }
     }
 
@@ -193,6 +198,7 @@ impl Request {
                 reader.end()?;
                 Ok(request)
             }
+            WAIT => reader.end().map(|()| Self::Wait).map_err(Into::into),
             _ => Err(unknown(kind)),
         }
     }
@@ -388,6 +394,8 @@ mod tests {
             assert_eq!(Request::decode(bytes[0], &bytes[FRAME_HEADER..]).unwrap(), request);
             assert!(Request::decode(bytes[0], &bytes[FRAME_HEADER..bytes.len() - 1]).is_err());
         }
+        assert_eq!(Request::decode(WAIT, &[]).unwrap(), Request::Wait);
+        assert!(Request::decode(WAIT, &[0]).is_err());
     }
 
     #[test]
@@ -450,6 +458,7 @@ mod tests {
         assert_eq!(Control::decode(HELLO, &vector("hello of a client")[FRAME_HEADER..]).unwrap(), hello);
         let fetch = Request::Fetch { file: 1, first: 64, count: 2, last: true, held: vec![[0xaa; 32]] };
         assert_eq!(encoded(&|out| fetch.encode(out)), vector("fetch"));
+        assert_eq!(encoded(&|out| Request::Wait.encode(out)), vector("wait"));
         assert_eq!(encoded(&|out| Request::Hash { file: 3 }.encode(out)), vector("hash"));
         let piece = [&blake3::hash(b"ab").as_bytes()[..], b"ab"].concat();
         let block = [&crate::hash::hash_block(0, b"abc").value[..], b"abc"].concat();

@@ -15,6 +15,7 @@ struct Counters {
     bytes_done: AtomicU64,
     bytes_total: AtomicU64,
     bytes_resumed: AtomicU64,
+    bytes_compared: AtomicU64,
     files_done: AtomicU64,
     files_total: AtomicU64,
     stream: AtomicBool,
@@ -34,7 +35,7 @@ pub struct Snapshot {
     pub files_done: u64,
     /// Files in the share.
     pub files_total: u64,
-    /// True for a share that is a stream, which can be received only once.
+    /// True for a stream, which can be received only once; at the sender, when the receiver has begun to read it.
     pub is_stream: bool,
     /// The current file, printable.
     pub current: String,
@@ -91,6 +92,17 @@ impl Progress {
             // The closure always gives a value.
             let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
+    }
+
+    /// Counts bytes on the disk here that were read to be compared.
+    pub(crate) fn add_compared(&self, bytes: u64) {
+        self.0.bytes_compared.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes done and compared: while this grows, the transfer is at work.
+    pub(crate) fn worked(&self) -> u64 {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        read(&self.0.bytes_done).saturating_add(read(&self.0.bytes_compared))
     }
 
     pub(crate) fn add_file(&self) {

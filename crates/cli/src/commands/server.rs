@@ -101,7 +101,7 @@ pub struct Connected {
     pub dial: Dial,
 }
 
-/// Fails if files could not be read here, so that the server does not have them.
+/// Fails if files could not be read here, so that the other end does not have them.
 ///
 /// # Errors
 /// [`Kind::Incomplete`] with their number.
@@ -110,7 +110,7 @@ pub fn all_sent(summary: &Summary) -> Result<(), Failure> {
         0 => Ok(()),
         missed => {
             let missed = human::count(missed, "file");
-            Err(Failure::new(Kind::Incomplete, format!("{missed} could not be read here and not sent")))
+            Err(Failure::new(Kind::Incomplete, format!("{missed} could not be read here")))
         }
     }
 }

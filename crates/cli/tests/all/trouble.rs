@@ -225,8 +225,9 @@ fn once_is_enough_when_a_receiver_has_every_file_that_can_be_read() {
     let received = receive(&[&sender.ticket, &scratch.text("to")]);
     assert_failed(&received, 6, &["1 file was not transferred", "not UTF-8"]);
     let (code, told) = sender.running.end();
-    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(code, Some(6), "{told}");
     assert!(told.contains("has all that can be read, 1 could not"), "{told}");
+    assert!(told.contains("error: 1 file could not be read here"), "{told}");
 }
 
 #[test]
@@ -353,6 +354,30 @@ fn a_disk_that_is_too_small_is_told_before_and_one_that_fills_up_when_it_does() 
     assert_eq!(code, Some(4), "{told}");
     assert!(told.contains("the other end stopped\n  it said \"cannot write stdin: "), "{told}");
     assert!(told.contains("hint    standard input can be received only once"), "{told}");
+}
+
+/// Two directories of the share are one directory at the receiver, as if its file system ignored case.
+#[test]
+fn of_two_names_that_are_one_file_here_the_first_stays_and_the_second_is_reported() {
+    if !can_mount() {
+        return skip("of_two_names_that_are_one_file_here", "mounting needs root");
+    }
+    let scratch = Scratch::new();
+    for directory in ["from/d/A", "from/d/a", "to/d/A", "to/d/a"] {
+        std::fs::create_dir_all(scratch.path(directory)).unwrap();
+    }
+    let first = scratch.file("from/d/A/x", 1_000, 1);
+    scratch.file("from/d/a/x", 1_001, 2);
+    scratch.file("to/d/A/x", 1_002, 3);
+    let sender = Sender::start(&[&scratch.text("from/d"), "-q"]);
+    let to = scratch.text("to");
+    let script = format!(
+        "mount --bind '{to}/d/A' '{to}/d/a' && exec '{PROGRAM}' receive --yes --overwrite '{}' '{to}'",
+        sender.ticket
+    );
+    let received = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+    assert_failed(&received, 6, &["1 file was not transferred", "d/a/x: the file system here does not tell"]);
+    assert_eq!(std::fs::read(first).unwrap(), std::fs::read(scratch.path("to/d/A/x")).unwrap());
 }
 
 #[test]

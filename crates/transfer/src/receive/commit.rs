@@ -108,7 +108,7 @@ impl Work {
                 *self.fatal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if hash_file(&directory, &job.name, || true) == Some(hash) {
+                if hash_file(&directory, &job.name, |_| true) == Some(hash) {
                     // Another receiver finished the same file first.
                     let _ = PartFile::discard(&directory, &job.name);
                     self.watch.progress.add_file();

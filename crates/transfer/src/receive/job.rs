@@ -17,6 +17,10 @@ pub(crate) struct FileJob {
     pub meta: FileMeta,
     /// Whether it may replace an existing file.
     pub replace: bool,
+    /// Whether it may replace a directory, too.
+    pub clears: bool,
+    /// Whether its name finds the file of another entry of the share.
+    pub clashes: bool,
     /// How many alternative names were taken.
     pub attempt: u32,
     /// The hash of the sender's file, if known.
@@ -28,7 +32,8 @@ impl FileJob {
     pub fn new(index: u32, path: RelPath, meta: FileMeta) -> Self {
         let (parent, name) = path.split();
         let (parent, name) = (parent.to_owned(), name.to_owned());
-        Self { index, path, parent, name, meta, replace: false, attempt: 0, theirs: None }
+        let (replace, clears, clashes) = (false, false, false);
+        Self { index, path, parent, name, meta, replace, clears, clashes, attempt: 0, theirs: None }
     }
 
     /// The error for a file that could not be written. A later attempt can continue, except for a stream.

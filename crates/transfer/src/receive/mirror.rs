@@ -50,15 +50,23 @@ impl Planner {
         }
     }
 
-    /// Removes an entry of another kind that has the name of one of the share, if the mirror may remove and nothing has
-    /// failed so far.
-    pub(super) fn clear_way(&self, directory: &Dir, name: &str, found: &Metadata) {
-        if self.mirror.is_some_and(|mirror| mirror.delete) && !self.report.has_failed() {
-            // If this fails, what comes in its place reports the obstacle.
-            let removed = remove(directory, name, found);
-            self.report.add(|summary| summary.removed += removed.unwrap_or(0));
-        }
+    /// True if the existing entry may be removed for one of another kind at `path`: the mirror may remove, nothing has failed
+    /// so far, and the existing one is no other entry of the share.
+    pub(super) fn may_clear(&mut self, path: &RelPath, found: &Metadata) -> bool {
+        let may_remove = self.mirror.is_some_and(|mirror| mirror.delete) && !self.report.has_failed();
+        may_remove && !self.clashes(path, found)
     }
+}
+
+/// Removes the directory `name`, whose replacement is complete, unless something has failed meanwhile.
+pub(super) fn clear(directory: &Dir, name: &str, report: &Report) -> io::Result<()> {
+    let Some(found) = directory.symlink_metadata(name).ok().filter(Metadata::is_dir) else { return Ok(()) };
+    if report.has_failed() {
+        return Err(io::Error::other("a directory stays there, because not everything has arrived"));
+    }
+    let removed = remove(directory, name, &found)?;
+    report.add(|summary| summary.removed += removed);
+    Ok(())
 }
 
 /// Removes what is in the tree and not in the list, if everything of the list has arrived. `left_out` are paths that the
@@ -131,14 +139,14 @@ fn aliases<'a>(
 }
 
 #[cfg(unix)]
-fn is_same(one: &Metadata, other: &Metadata) -> bool {
+pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
     use cap_std::fs::MetadataExt as _;
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// Keeps too much rather than too little.
 #[cfg(not(unix))]
-fn is_same(one: &Metadata, other: &Metadata) -> bool {
+pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
     one.is_dir() == other.is_dir() && one.len() == other.len()
 }
 
@@ -160,7 +168,7 @@ fn remove(directory: &Dir, name: &str, found: &Metadata) -> io::Result<u64> {
 }
 
 /// The names in a directory, read before any of them is removed.
-fn names(directory: &Dir) -> io::Result<BTreeSet<std::ffi::OsString>> {
+pub(super) fn names(directory: &Dir) -> io::Result<BTreeSet<std::ffi::OsString>> {
     directory.entries()?.map(|entry| entry.map(|entry| entry.file_name())).collect()
 }
 

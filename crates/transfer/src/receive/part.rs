@@ -13,6 +13,7 @@ use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, OpenOptions};
 
 use super::job::FileJob;
+use super::mirror::clear;
 #[cfg(all(test, unix))]
 use crate::hash::BLOCK;
 use crate::hash::is_zero;
@@ -139,6 +140,9 @@ impl PartFile {
         match self.file.sync_all() {
             Err(error) if cannot_sync(&error) => report.note("confirm the writing", &job.path, &error),
             synced => synced?,
+        }
+        if job.clears {
+            clear(&self.directory, &job.name, report)?;
         }
         if job.replace {
             self.directory.rename(&self.name, &self.directory, &job.name)

@@ -5,12 +5,14 @@ use std::io;
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
+use super::mirror::clear;
 use super::part::PartFile;
-use super::plan::{DirectoryModes, Planner, cannot_enter, exists, no_name};
+use super::plan::{DirectoryModes, Planner, cannot_enter, clash, exists, no_name};
 use super::target::set_directory_mode;
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::path::{RelPath, part_name};
 use crate::policy::Conflict;
+use crate::report::Report;
 use crate::send::read_full;
 
 impl Planner {
@@ -22,8 +24,10 @@ impl Planner {
             && let Ok(parent) = self.tree.directory(parent)
             && let Ok(found) = parent.symlink_metadata(name)
             && !found.is_dir()
+            && self.may_clear(path, &found)
+            && parent.remove_file(name).is_ok()
         {
-            self.clear_way(&parent, name, &found);
+            self.report.add(|summary| summary.removed += 1);
         }
         let made =
             self.tree.directory(parent).and_then(|parent| match parent.create_dir_with(name, &private()) {
@@ -56,17 +60,17 @@ impl Planner {
         };
         let mut name = name.to_owned();
         if let Ok(found) = directory.symlink_metadata(&name) {
-            if found.is_dir() {
-                self.clear_way(&directory, &name, &found);
-            }
             if directory.read_link_contents(&name).is_ok_and(|held| held.as_os_str() == text) {
                 return;
             }
+            let clashes = self.clashes(path, &found);
             match self.conflict {
                 Conflict::Error => return self.report.fail(path, exists()),
                 Conflict::Skip => return self.report.add(|summary| summary.skipped += 1),
+                Conflict::Overwrite if clashes => return self.report.fail(path, clash()),
                 Conflict::Overwrite => {
-                    if let Err(error) = replace_with_link(&directory, text, &name) {
+                    let clears = (found.is_dir() && self.may_clear(path, &found)).then_some(&self.report);
+                    if let Err(error) = replace_with_link(&directory, text, &name, clears) {
                         self.report.fail(path, format!("it cannot be replaced by the link: {error}"));
                     }
                     return;
@@ -86,34 +90,42 @@ impl Planner {
     }
 }
 
-/// Puts a link in the place of `name`, which stays if the link cannot be made.
-fn replace_with_link(directory: &Dir, text: &str, name: &str) -> io::Result<()> {
+/// Puts a link in the place of `name`, which stays if the link cannot be made. With `clears`, removes a directory.
+fn replace_with_link(directory: &Dir, text: &str, name: &str, clears: Option<&Report>) -> io::Result<()> {
     let part = part_name(name);
     PartFile::discard(directory, name)?;
     if directory.symlink_metadata(&part).is_ok_and(|left| left.is_symlink()) {
         directory.remove_file(&part)?;
     }
     create_link(directory, text, &part)?;
-    directory.rename(&part, directory, name).inspect_err(|_| {
+    let cleared = clears.map_or(Ok(()), |report| clear(directory, name, report));
+    cleared.and_then(|()| directory.rename(&part, directory, name)).inspect_err(|_| {
         // The first error counts.
         let _ = directory.remove_file(&part);
     })
 }
 
-/// The hash of a whole file; `None` if it cannot be read or is not wanted any more.
-pub(crate) fn hash_file(directory: &Dir, name: &str, is_wanted: impl Fn() -> bool) -> Option<[u8; 32]> {
+/// The hash of a whole file; `None` if it cannot be read or is not wanted any more. `is_wanted` gets the bytes of each read.
+pub(crate) fn hash_file(
+    directory: &Dir,
+    name: &str,
+    mut is_wanted: impl FnMut(usize) -> bool,
+) -> Option<[u8; 32]> {
     let mut options = OpenOptions::new();
     options.read(true).follow(FollowSymlinks::No);
     let mut file = directory.open_with(name, &options).ok()?;
     let len = file.metadata().ok()?.len();
     let (mut buffer, mut hasher) = (vec![0; block_len(len, 0).max(1)], FileHasher::default());
-    while is_wanted() {
-        match read_full(&mut file, &mut buffer).ok()? {
-            0 => return Some(hasher.finish().into()),
-            read => hasher.push(hash_block(hasher.blocks(), &buffer[..read])),
+    loop {
+        let read = read_full(&mut file, &mut buffer).ok()?;
+        if read == 0 {
+            return Some(hasher.finish().into());
+        }
+        hasher.push(hash_block(hasher.blocks(), &buffer[..read]));
+        if !is_wanted(read) {
+            return None;
         }
     }
-    None
 }
 
 #[cfg(unix)]
@@ -151,9 +163,9 @@ mod tests {
         let directory = Dir::open_ambient_dir(place.path(), ambient_authority()).unwrap();
         directory.write("file", "content").unwrap();
         // Linux takes 4,095 bytes.
-        assert!(replace_with_link(&directory, &"x".repeat(4096), "file").is_err());
+        assert!(replace_with_link(&directory, &"x".repeat(4096), "file", None).is_err());
         assert_eq!(directory.read_to_string("file").unwrap(), "content");
-        replace_with_link(&directory, "elsewhere", "file").unwrap();
+        replace_with_link(&directory, "elsewhere", "file", None).unwrap();
         assert_eq!(directory.read_link_contents("file").unwrap().to_str(), Some("elsewhere"));
         assert_eq!(directory.entries().unwrap().count(), 1, "no part is left");
     }

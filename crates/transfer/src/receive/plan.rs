@@ -8,9 +8,10 @@
 //! a sender could list any path and learn that file's content. Requests contain only hashes of unfinished files that
 //! earlier transfers left.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
 
 use cap_std::fs::{Dir, Metadata};
 use tokio::sync::mpsc;
@@ -19,6 +20,7 @@ use super::job::FileJob;
 use super::part::PartFile;
 use super::place::hash_file;
 use super::quota::Reserved;
+use super::spelling::Spellings;
 use super::target::TargetTree;
 use crate::error::{TransferError, is_disk_full};
 use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
@@ -33,11 +35,14 @@ use crate::send::read_full;
 /// Most alternatives to a taken name.
 const MOST_ALTERNATIVES: u32 = 1000;
 
+/// How often a sender gets a sign of life while this end hashes a file: a small part of its patience.
+const SIGN_OF_LIFE: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(60) };
+
 /// A request without a reply yet, with what the writer needs to know.
 pub(crate) enum InFlight {
     Fetch(Fetch),
-    /// Compares the sender's hash with this hash of the existing file.
-    Compare(Arc<FileJob>, [u8; 32]),
+    /// Asks for the sender's hash, to compare it with that of the existing file.
+    Compare(Arc<FileJob>),
     /// Planning failed.
     Stop(TransferError),
 }
@@ -57,7 +62,6 @@ pub(crate) struct Fetch {
 /// A comparison with its reply; see [`InFlight::Compare`].
 pub(crate) struct Compared {
     pub job: Arc<FileJob>,
-    pub ours: [u8; 32],
     /// The hash of the sender's file; `None` if the sender could not read it.
     pub theirs: Option<[u8; 32]>,
 }
@@ -80,6 +84,10 @@ pub(crate) struct Planner {
     room: Option<Arc<Reserved>>,
     /// The paths of the share: a renamed file must not take one of them.
     listed: HashSet<String>,
+    /// Hashes of existing files, which are being compared.
+    hashes: HashMap<u32, [u8; 32]>,
+    /// Paths of the share that may be one here.
+    spellings: Spellings,
 }
 
 /// Final modes of directories. They are set at the end, because they may forbid writing.
@@ -96,7 +104,8 @@ impl Planner {
     pub fn new(tree: TargetTree, placing: Placing, watch: Watch, ports: PlanPorts) -> Self {
         let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
         let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
-        Self { tree, conflict, mirror, report, progress, ports, room: None, listed: HashSet::new() }
+        let (room, listed, hashes, spellings) = (None, HashSet::new(), HashMap::new(), Spellings::default());
+        Self { tree, conflict, mirror, report, progress, ports, room, listed, hashes, spellings }
     }
 
     /// A planner that reserves more room for files that were expected to stay.
@@ -118,6 +127,9 @@ impl Planner {
         self.check_space(entries).map_err(Halt::Fatal)?;
         if self.conflict == Conflict::Rename {
             self.listed = entries.iter().map(|entry| entry.path.as_str().to_owned()).collect();
+        }
+        if self.conflict == Conflict::Overwrite {
+            self.spellings = Spellings::of(entries);
         }
         let mut open_comparisons = 0;
         let mut undecided = VecDeque::new();
@@ -184,32 +196,23 @@ impl Planner {
                 self.skip(&job);
                 return Ok(false);
             }
-            if self.is_unchanged(&job, &found) {
+            job.clashes = self.clashes(&job.path, &found);
+            if !job.clashes && self.is_unchanged(&job, &found) {
                 self.keep(&job);
                 return Ok(false);
             }
-            if found.is_file()
-                && Some(found.len()) == job.meta.size
-                && let Some(ours) = hash_file(&directory, &job.name, || !self.ports.requests.is_closed())
-            {
-                match job.theirs {
-                    Some(theirs) if theirs == ours => {
-                        self.keep(&job);
-                        return Ok(false);
-                    }
-                    Some(_) => {}
-                    None => {
-                        let job = Arc::new(job);
-                        self.ask(Request::Hash { file: job.index }, InFlight::Compare(job, ours))?;
-                        return Ok(true);
-                    }
+            if found.is_file() && Some(found.len()) == job.meta.size {
+                let Some(theirs) = job.theirs else {
+                    self.compare(job, &directory)?;
+                    return Ok(true);
+                };
+                if self.hash(&directory, &job.name) == Some(theirs) {
+                    self.keep(&job);
+                    return Ok(false);
                 }
             }
-            if found.is_dir() {
-                self.clear_way(&directory, &job.name, &found);
-            }
-            let found = directory.symlink_metadata(&job.name).ok();
-            match self.resolve(job, found.as_ref()) {
+            job.clears = found.is_dir() && self.may_clear(&job.path, &found);
+            match self.resolve(job, Some(&found)) {
                 Some(decided) if decided.replace => return self.fetch(decided, &directory).map(|()| false),
                 Some(decided) => job = decided,
                 None => return Ok(false),
@@ -217,13 +220,42 @@ impl Planner {
         }
     }
 
+    /// True if overwriting the entry `found` for the one at `path` would replace another one of the share.
+    pub fn clashes(&mut self, path: &RelPath, found: &Metadata) -> bool {
+        self.spellings.clash(&mut self.tree, path, found)
+    }
+
+    /// Asks for the sender's hash, and hashes the existing file meanwhile.
+    fn compare(&mut self, job: FileJob, directory: &Dir) -> Result<(), Halt> {
+        let (index, name) = (job.index, job.name.clone());
+        self.ask(Request::Hash { file: index }, InFlight::Compare(Arc::new(job)))?;
+        if let Some(ours) = self.hash(directory, &name) {
+            self.hashes.insert(index, ours);
+        }
+        Ok(())
+    }
+
+    /// The hash of an existing file. A sender waits for the next request meanwhile, so it gets a sign of life.
+    fn hash(&self, directory: &Dir, name: &str) -> Option<[u8; 32]> {
+        let mut last = Instant::now();
+        hash_file(directory, name, |read| {
+            self.progress.add_compared(read as u64);
+            if last.elapsed() < SIGN_OF_LIFE {
+                return !self.ports.requests.is_closed();
+            }
+            last = Instant::now();
+            self.ports.requests.blocking_send(Request::Wait).is_ok()
+        })
+    }
+
     /// Handles the result of a comparison; returns the job if it must be planned again.
-    fn settle(&mut self, Compared { job, ours, theirs }: Compared) -> Result<Option<FileJob>, Halt> {
+    fn settle(&mut self, Compared { job, theirs }: Compared) -> Result<Option<FileJob>, Halt> {
         let mut job = Arc::into_inner(job).ok_or(Halt::Gone)?;
         job.theirs = theirs;
+        let ours = self.hashes.remove(&job.index);
         match theirs {
             None => Ok(None),
-            Some(theirs) if theirs == ours => {
+            Some(_) if theirs == ours => {
                 self.keep(&job);
                 Ok(None)
             }
@@ -255,7 +287,8 @@ impl Planner {
         match self.conflict {
             Conflict::Error => self.report.fail(&job.path, exists()),
             Conflict::Skip => self.skip(&job),
-            Conflict::Overwrite if found.is_some_and(Metadata::is_dir) => {
+            Conflict::Overwrite if job.clashes => self.report.fail(&job.path, clash()),
+            Conflict::Overwrite if !job.clears && found.is_some_and(Metadata::is_dir) => {
                 self.report.fail(&job.path, "a directory has this name; remove it first");
             }
             Conflict::Overwrite => {
@@ -369,6 +402,10 @@ impl Planner {
 
 pub(crate) fn cannot_enter(error: &std::io::Error) -> String {
     format!("its directory cannot be used (links are not followed): {error}")
+}
+
+pub(crate) fn clash() -> &'static str {
+    "the file system here does not tell its name from another one of the share; rename one of the two"
 }
 
 pub(crate) fn exists() -> &'static str {

@@ -110,14 +110,14 @@ impl Writer {
         while let Ok(work) = self.ports.in_flight.recv() {
             match work {
                 InFlight::Fetch(fetch) => self.take_blocks(fetch)?,
-                InFlight::Compare(job, ours) => self.take_comparison(job, ours)?,
+                InFlight::Compare(job) => self.take_comparison(job)?,
                 InFlight::Stop(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    fn take_comparison(&mut self, job: Arc<FileJob>, ours: [u8; 32]) -> Result<(), TransferError> {
+    fn take_comparison(&mut self, job: Arc<FileJob>) -> Result<(), TransferError> {
         let theirs = match self.next_reply()? {
             Reply::End { len, hash } if Some(len) == job.meta.size => Some(hash),
             Reply::Failed(reason) => {
@@ -127,7 +127,7 @@ impl Writer {
             _ => return Err(TransferError::protocol("a comparison was answered with something else")),
         };
         // The planner waits for every comparison. If it has stopped, its error comes next.
-        let _ = self.ports.compared.send(Compared { job, ours, theirs });
+        let _ = self.ports.compared.send(Compared { job, theirs });
         Ok(())
     }
 

@@ -50,11 +50,11 @@ pub(crate) async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     // Boxed, because each chunk moves it to a thread and back.
     let source = Box::new(Source::new(listing, progress.clone(), report));
     let read = read_chunks(source, Requests::new(reader), (&share, &consumer), chunk_sender);
-    let outlet = Outlet { writer, share: &share, consumer: &consumer, in_session };
+    let outlet = Outlet { writer, share: &share, consumer: &consumer, in_session: &in_session };
     let written = write_chunks(outlet, chunks, &progress);
     tokio::select! {
         done = async { tokio::try_join!(read, written) } => done.map(|_| ()),
-        () = consumer.yields() => Err(TransferError::Yielded),
+        () = consumer.yields(&in_session) => Err(TransferError::Yielded),
     }
 }
 

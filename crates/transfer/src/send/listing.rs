@@ -12,6 +12,7 @@ use cap_std::fs::{Dir, DirEntry, Metadata, OpenOptions};
 
 use super::input::Input;
 use super::root::{Root, Scope};
+use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
 use crate::path::{RelPath, check_link, is_part_name};
 
@@ -62,8 +63,11 @@ pub(crate) struct Listing {
     roots: Vec<OpenRoot>,
     /// First entry of each root, to find an entry's root by number.
     starts: Vec<usize>,
-    stream: Mutex<Option<Box<dyn Read + Send>>>,
+    stream: Option<Stream>,
 }
+
+/// A stream that one receiver gets: the first that requests its content.
+pub(crate) type Stream = Arc<Mutex<Option<Box<dyn Read + Send>>>>;
 
 /// Where a run of entries is opened: below a directory, or as one file in it.
 #[derive(Clone)]
@@ -146,7 +150,9 @@ pub(crate) type ChangeTime = (i64, i64);
 impl Listing {
     /// Opens the file with number `index`.
     pub fn open(&self, index: usize) -> io::Result<Opened> {
-        if let Some(stream) = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(stream) = &self.stream {
+            let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let stream = stream.ok_or_else(|| io::Error::other(TransferError::Consumed))?;
             return Input::start(stream).map(Opened::Stream);
         }
         let place = self.starts.partition_point(|start| *start <= index).checked_sub(1);
@@ -162,10 +168,10 @@ impl Listing {
     }
 
     /// A list with one file, read from `stream`.
-    pub fn of_stream(name: &RelPath, stream: Box<dyn Read + Send>) -> Self {
+    pub fn of_stream(name: &RelPath, stream: &Stream) -> Self {
         let meta = FileMeta { size: None, mode: 0o644, modified: None };
         let entries = vec![Entry { path: name.clone(), kind: EntryKind::File(meta) }];
-        Self { entries, stream: Mutex::new(Some(stream)), ..Self::default() }
+        Self { entries, stream: Some(Arc::clone(stream)), ..Self::default() }
     }
 
     /// Lists the user's paths.

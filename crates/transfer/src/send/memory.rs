@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::hash::BLOCK;
 
@@ -23,6 +23,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const SILENCE: Duration = Duration::from_secs(30 * 60);
 /// Replaces [`PATIENCE`] for the largest receiver while memory is short.
 pub(crate) const SHORT_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the bytes in a session are counted.
+const COUNT: Duration = Duration::from_secs(1);
 /// The smallest chunk, even without free memory.
 const SMALLEST: usize = 16 << 10;
 /// Room beyond a chunk's size: the end of a piece, and frames without data.
@@ -56,6 +58,13 @@ impl Usage {
 
     fn idle(&self) -> Duration {
         lock(&self.took).elapsed()
+    }
+
+    /// Records the bytes in the session. Fewer than before means that the receiver read some.
+    fn count(&self, session: usize) {
+        if session < self.session.swap(session, Ordering::Relaxed) {
+            *lock(&self.took) = Instant::now();
+        }
     }
 }
 
@@ -94,7 +103,7 @@ impl Memory {
     /// Drops the largest receiver that has stalled.
     fn make_room(&self) {
         let consumers = lock(&self.consumers);
-        let stalled = consumers.values().filter(|usage| usage.idle() >= SHORT_PATIENCE);
+        let stalled = consumers.values().filter(|usage| usage.held() > 0 && usage.idle() >= SHORT_PATIENCE);
         if let Some(largest) = stalled.max_by_key(|usage| usage.held()) {
             largest.must_yield.notify_one();
         }
@@ -133,14 +142,17 @@ impl Consumer {
 
     /// True when the session should wait for more data: memory is short, and it holds its share.
     pub fn should_wait(&self, session: usize) -> bool {
-        self.usage.session.store(session, Ordering::Relaxed);
+        self.usage.count(session);
         let consumers = lock(&self.memory.consumers).len().max(1);
         self.memory.is_short() && session > (self.memory.limit / consumers).max(4 * SMALLEST)
     }
 
-    /// Completes when this receiver is dropped for lack of memory.
-    pub async fn yields(&self) {
-        self.usage.must_yield.notified().await;
+    /// Completes when this receiver is dropped for lack of memory. Until then, counts the bytes in its session, which it
+    /// reads also while there is nothing to write.
+    pub async fn yields(&self, in_session: impl Fn() -> usize) {
+        while timeout(COUNT, self.usage.must_yield.notified()).await.is_err() {
+            self.usage.count(in_session());
+        }
     }
 }
 
@@ -211,7 +223,7 @@ mod tests {
             consumer.note_taken(session);
         }
         let yields = async |consumer: &Consumer| {
-            tokio::time::timeout(Duration::from_millis(1), consumer.yields()).await.is_ok()
+            timeout(Duration::from_millis(1), consumer.yields(|| 0)).await.is_ok()
         };
         drop(other.buffer());
         assert!(!yields(&large).await, "a pause is no stall");
@@ -219,6 +231,30 @@ mod tests {
         busy.note_taken(2 << 20);
         drop(other.buffer());
         assert!(!yields(&busy).await && !yields(&small).await && yields(&large).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_receiver_has_read_since_the_last_write_is_not_charged_to_it() {
+        let memory = Arc::new(Memory::new(4 << 20));
+        let [idle, other] = std::array::from_fn(|_| memory.consumer());
+        let session = AtomicUsize::new(7 << 19);
+        idle.note_taken(7 << 19);
+        let in_session = || session.load(Ordering::Relaxed);
+        let reads = async {
+            tokio::time::sleep(SHORT_PATIENCE).await;
+            session.store(0, Ordering::Relaxed);
+            tokio::time::sleep(2 * COUNT).await;
+            assert_eq!(memory.used(), 0);
+            other.note_taken(7 << 19);
+            // Memory is short, but this receiver holds none.
+            tokio::time::sleep(SHORT_PATIENCE).await;
+            drop(other.buffer());
+            tokio::time::sleep(COUNT).await;
+        };
+        tokio::select! {
+            () = idle.yields(in_session) => panic!("it was dropped"),
+            () = reads => {}
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::listing::{Listing, Recent};
+use super::listing::{Listing, Recent, Stream};
 use super::memory::{LIMIT, Memory};
 use super::rate::RateLimit;
 use super::root::{Root, Scope};
@@ -43,7 +43,7 @@ pub struct Share {
 
 enum Origin {
     Paths { roots: Vec<Root>, scope: Scope },
-    Reader { name: RelPath, reader: Mutex<Option<Box<dyn Read + Send>>> },
+    Reader { name: RelPath, reader: Stream },
 }
 
 /// A part of a share.
@@ -187,7 +187,7 @@ impl Share {
         if !name.split().0.is_empty() {
             return Err(TransferError::UnsafePath { path: name.to_foreign(), why: "it is not a plain name" });
         }
-        Ok(Self::new(Origin::Reader { name, reader: Mutex::new(Some(Box::new(reader))) }))
+        Ok(Self::new(Origin::Reader { name, reader: Arc::new(Mutex::new(Some(Box::new(reader)))) }))
     }
 
     fn new(origin: Origin) -> Self {
@@ -267,14 +267,15 @@ impl Share {
         }
     }
 
-    /// The list for one receiver. A stream is then taken out of the share.
+    /// The list for one receiver.
+    ///
+    /// # Errors
+    /// [`TransferError::Consumed`] for a stream that another receiver has begun to read.
     pub(crate) fn list(&self) -> Result<Arc<Listing>, TransferError> {
         match &*self.origin {
             Origin::Paths { roots, scope } => Ok(self.recent.get(|| Listing::of_roots(roots, *scope))),
-            Origin::Reader { name, reader } => {
-                let reader = reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Ok(Arc::new(Listing::of_stream(name, reader.ok_or(TransferError::Consumed)?)))
-            }
+            Origin::Reader { .. } if self.is_spent() => Err(TransferError::Consumed),
+            Origin::Reader { name, reader } => Ok(Arc::new(Listing::of_stream(name, reader))),
         }
     }
 }

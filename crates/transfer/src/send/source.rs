@@ -188,6 +188,7 @@ impl Source {
 
     fn begin(&mut self, request: Request) -> Result<Step, Trouble> {
         match request {
+            Request::Wait => {}
             Request::Hash { file } => {
                 let index = file as usize;
                 let current = self.open(index)?;
@@ -288,6 +289,7 @@ impl Source {
         };
         self.progress.set_current(path.shown());
         let file = self.listing.open(index)?;
+        self.progress.set_stream(matches!(file, Opened::Stream(_)));
         let changed_at = file.changed()?;
         let current = Current {
             index,

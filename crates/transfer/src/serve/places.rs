@@ -69,7 +69,7 @@ impl Place<'_> {
         let (mut before, mut silent) = (0, 0);
         loop {
             sleep(WINDOW).await;
-            let done = progress.snapshot().bytes_done;
+            let done = progress.worked();
             let moved = done.saturating_sub(before);
             before = done;
             silent = if moved == 0 { silent + 1 } else { 0 };
@@ -129,6 +129,16 @@ mod tests {
         tokio::select! {
             () = busy => {}
             keeps = keeps => assert!(keeps),
+        }
+        let hashes = async {
+            loop {
+                sleep(WINDOW / 2).await;
+                progress.add_compared(LEAST);
+            }
+        };
+        tokio::select! {
+            () = hashes => {}
+            keeps = async { timeout(WINDOW * 20, place.loses(&progress)).await.is_err() } => assert!(keeps),
         }
         places.waiting.store(0, Ordering::Relaxed);
         assert!(matches!(place.loses(&progress).await, TransferError::Stalled { .. }));

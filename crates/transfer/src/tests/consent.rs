@@ -176,3 +176,17 @@ async fn a_file_that_has_fewer_bytes_than_it_reports_is_named_and_the_rest_arriv
     assert!(failures[0].reason.text().contains("fewer can be read"), "{failures:?}");
     assert_eq!((names(&to), sent.unwrap().missed), (vec!["a".to_owned()], 1));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_looks_at_a_stream_and_declines_leaves_it_to_others() {
+    let (_temp, _, to) = directories(&[]);
+    let share = Share::from_reader("log", std::io::Cursor::new(noise(3, 5000))).unwrap();
+    let looks = ReceiveOptions { consent: Consent::Ask(Arc::new(|_| false)), ..ReceiveOptions::default() };
+    let (sent, received) = transfer(&share, directory(&to), &looks).await;
+    assert!(matches!(received, Err(TransferError::Declined)), "{received:?}");
+    assert!(sent.is_err() && !share.is_spent());
+    transfer_into(&share, &to).await;
+    assert_eq!(fs::read(to.join("log")).unwrap(), noise(3, 5000));
+    let (_, late) = transfer(&share, directory(&to), &looks).await;
+    assert!(matches!(&late, Err(TransferError::Peer(why)) if why.raw().contains("once")), "{late:?}");
+}

@@ -176,6 +176,63 @@ async fn a_receiver_sends_no_hash_of_a_file_that_is_there() {
     drop(from);
 }
 
+/// The kinds of the first `count` requests of a receiver that is offered `big`, a file of this size.
+async fn first_requests(sender: &Memory, size: u64, count: usize) -> Vec<u8> {
+    let mut control = crate::control::ControlLink::new(sender.accept().await.unwrap());
+    control.begin().await.unwrap();
+    let meta = crate::manifest::FileMeta { size: Some(size), mode: 0o600, modified: None };
+    let path = crate::path::RelPath::parse("big").unwrap();
+    let kind = crate::manifest::EntryKind::File(meta);
+    control.send(&Control::Entry(crate::manifest::Entry { path, kind })).await.unwrap();
+    control.send(&Control::ListEnd).await.unwrap();
+    let mut data = sender.accept().await.unwrap();
+    let mut kinds = Vec::new();
+    while kinds.len() < count {
+        let mut header = [0; FRAME_HEADER];
+        data.read_exact(&mut header).await.unwrap();
+        let mut body = vec![0; u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize];
+        data.read_exact(&mut body).await.unwrap();
+        kinds.push(header[0]);
+    }
+    kinds
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_asks_before_it_hashes_a_large_file_and_gives_signs_of_life_meanwhile() {
+    let (_temp, _, to) = directories(&[]);
+    // Sparse: it takes minutes to read, and no room.
+    let size = 1 << 40;
+    fs::File::create(to.join("big")).unwrap().set_len(size).unwrap();
+    let (sender, receiver) = plain();
+    let (options, progress) = (crate::ReceiveOptions::default(), Progress::new());
+    let asked = async {
+        let kinds = tokio::time::timeout(Duration::from_secs(30), first_requests(&sender, size, 3)).await;
+        drop(sender);
+        kinds
+    };
+    let (kinds, received) =
+        tokio::join!(asked, crate::receive(&receiver, super::directory(&to), &options, &progress));
+    assert_eq!(kinds.expect("it asks at once"), [0x12, 0x13, 0x13]);
+    assert!(received.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_is_busy_for_hours_and_says_so_is_served() {
+    let (_temp, from, _) = directories(&[("a", b"content")]);
+    let share = share(&from.join("a"));
+    let mut sends = JoinSet::new();
+    let (_receiver, _control, mut data) = stall(&mut sends, &share, &[]).await;
+    let mut wait = Vec::new();
+    Request::Wait.encode(&mut wait);
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(20 * 60)).await;
+        data.write_all(&wait).await.unwrap();
+    }
+    assert!(sends.try_join_next().is_none(), "it was dropped");
+    let outcome = sends.join_next().await.unwrap().unwrap();
+    assert!(matches!(outcome, Err(TransferError::Stalled { .. })), "{outcome:?}");
+}
+
 /// A pipe that the test writes to.
 struct Pipe(std::sync::mpsc::Receiver<Vec<u8>>);
 

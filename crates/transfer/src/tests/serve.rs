@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::{Memory, directories, directory, names, noise, plain, share, tree};
+use super::{FULL, Memory, directories, directory, names, noise, plain, share, tree};
 use crate::ask::Ask;
 use crate::control::ControlLink;
 use crate::hash::BLOCK;
@@ -264,6 +264,29 @@ async fn a_mirror_moves_only_what_changed_and_removes_on_request() {
     assert_eq!(tree(&copy), tree(&folder));
     assert_eq!(summary.removed, 2 + 2 + 1 + 4, "{summary:?}");
     assert!(Path::new("/bin").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_goes_only_when_the_file_in_its_place_has_arrived() {
+    let (_temp, folders, folder, here) = served(&[("e/y", b"y")]);
+    let copy = here.join("copy");
+    let pull = async || {
+        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
+        let wanted = Wanted::contents_of("pub").unwrap();
+        let run =
+            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
+        visit(&folders, Rights::Read, run).await.0
+    };
+    pull().await.unwrap();
+    fs::remove_dir_all(folder.join("e")).unwrap();
+    fs::write(folder.join("e"), noise(1, 12 * BLOCK)).unwrap();
+    fs::write(copy.join(FULL), "").unwrap();
+    let outcome = pull().await;
+    assert!(matches!(outcome, Err(TransferError::DiskFull { .. })), "{outcome:?}");
+    assert!(copy.join("e/y").exists());
+    fs::remove_file(copy.join(FULL)).unwrap();
+    assert_eq!(pull().await.unwrap().removed, 2);
+    assert_eq!(tree(&copy), tree(&folder));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::resources;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
+use crate::commands::server::all_sent;
 use crate::errors::{Failure, Kind};
 use crate::report::{Event, TransferReport};
 use crate::ui::human;
@@ -48,8 +49,8 @@ struct Receiver {
 struct Served {
     number: u64,
     took: Duration,
-    /// It received the list. From then on, it owns a data stream.
-    has_list: bool,
+    /// It began to read standard input, which no other receiver gets.
+    took_stream: bool,
     outcome: Result<Summary, Failure>,
 }
 
@@ -167,14 +168,14 @@ impl<'a> Server<'a> {
             let start = Instant::now();
             let outcome = anabranch_transfer::send(&carrier, &share, &counters).await;
             let took = start.elapsed();
-            let has_list = counters.snapshot().files_total > 0;
+            let took_stream = counters.snapshot().is_stream;
             let outcome = match outcome {
                 Ok(summary) => Ok(summary),
                 Err(error) => Err(carrier.explain(error).await),
             };
             // The farewell goes on in the background.
             tokio::spawn(async move { carrier.close().await });
-            Served { number, took, has_list, outcome }
+            Served { number, took, took_stream, outcome }
         });
         Ok(())
     }
@@ -197,9 +198,10 @@ impl<'a> Server<'a> {
                 if let Some(stream) = self.offer.events {
                     stream.json(&Event::Done(TransferReport::new(&summary, served.took)))?;
                 }
-                Ok(self.offer.once || self.offer.share.is_spent())
+                let is_last = self.offer.once || served.took_stream;
+                if is_last { all_sent(&summary).map(|()| true) } else { Ok(false) }
             }
-            Err(failure) if served.has_list && self.offer.share.is_spent() => {
+            Err(failure) if served.took_stream => {
                 Err(failure.hint("standard input can be received only once: start again, with all of it"))
             }
             Err(failure) => {

@@ -1,0 +1,121 @@
+//! Names of the share that the target's file system may not tell apart, such as `A` and `a`.
+//!
+//! On such a file system the second of two names finds the file of the first. Overwriting must not replace it: only one
+//! of the two would remain. So the second fails, unless both have the same content.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+
+use cap_std::fs::Metadata;
+
+use super::mirror::{is_same, names};
+use super::target::TargetTree;
+use crate::manifest::Entry;
+use crate::path::RelPath;
+
+/// Most spellings of one path that are compared.
+const MOST: usize = 16;
+
+/// The paths of the share that differ only in case, by their lower-case form, in the order of the list.
+#[derive(Default)]
+pub(super) struct Spellings(HashMap<String, Vec<RelPath>>);
+
+impl Spellings {
+    pub fn of(entries: &[Entry]) -> Self {
+        let mut counts: HashMap<String, u32> = HashMap::new();
+        for entry in entries {
+            *counts.entry(lower(&entry.path)).or_default() += 1;
+        }
+        let mut several: HashMap<String, Vec<RelPath>> = HashMap::new();
+        for path in entries.iter().map(|entry| &entry.path) {
+            let lower = lower(path);
+            if counts.get(&lower).is_some_and(|count| *count > 1) {
+                several.entry(lower).or_default().push(path.clone());
+            }
+        }
+        Self(several)
+    }
+
+    /// True if `found`, which has the name at `path`, is also found under an earlier spelling of that path.
+    pub fn clash(&self, tree: &mut TargetTree, path: &RelPath, found: &Metadata) -> bool {
+        let Some(all) = self.0.get(&lower(path)) else { return false };
+        let earlier = all.iter().take_while(|other| *other != path).take(MOST);
+        earlier.into_iter().any(|other| is_alias(tree, path, (other, found)))
+    }
+}
+
+fn lower(path: &RelPath) -> String {
+    path.as_str().to_lowercase()
+}
+
+/// True if both paths lead to one directory entry, rather than to two names of one file.
+fn is_alias(tree: &mut TargetTree, path: &RelPath, (other, found): (&RelPath, &Metadata)) -> bool {
+    let ((parent, name), (second_parent, second)) = (other.split(), path.split());
+    let Ok(directory) = tree.directory(parent) else { return false };
+    if !directory.symlink_metadata(name).is_ok_and(|other| is_same(&other, found)) {
+        return false;
+    }
+    if !has_several_names(found) {
+        return true;
+    }
+    let metas =
+        tree.directory(second_parent).and_then(|here| Ok((here.dir_metadata()?, directory.dir_metadata()?)));
+    let is_one_directory = metas.is_ok_and(|(here, there)| is_same(&here, &there));
+    let has_both =
+        names(&directory).is_ok_and(|all| [name, second].iter().all(|name| all.contains(OsStr::new(name))));
+    is_one_directory && (name == second || !has_both)
+}
+
+#[cfg(unix)]
+fn has_several_names(meta: &Metadata) -> bool {
+    use cap_std::fs::MetadataExt as _;
+    meta.nlink() > 1
+}
+
+#[cfg(not(unix))]
+fn has_several_names(_meta: &Metadata) -> bool {
+    false
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::manifest::{EntryKind, FileMeta};
+
+    /// Whether the second path clashes with the first in a directory of these files, of which all links are to `A`.
+    fn clash(paths: [&str; 2], links: &[&str]) -> bool {
+        let place = tempfile::tempdir().unwrap();
+        for directory in ["D", "d"] {
+            fs::create_dir(place.path().join(directory)).unwrap();
+        }
+        fs::write(place.path().join("D/A"), "content").unwrap();
+        fs::write(place.path().join("D/b"), "content").unwrap();
+        links
+            .iter()
+            .for_each(|link| fs::hard_link(place.path().join("D/A"), place.path().join(link)).unwrap());
+        let kind = EntryKind::File(FileMeta { size: Some(1), mode: 0o644, modified: None });
+        let paths = paths.map(|path| RelPath::parse(path).unwrap());
+        let entries = paths.clone().map(|path| Entry { path, kind: kind.clone() });
+        let mut tree = TargetTree::open(place.path(), false).unwrap();
+        // A file system that ignores case finds the first file under the second name.
+        let found = tree.directory("D").unwrap().symlink_metadata("A").unwrap();
+        Spellings::of(&entries).clash(&mut tree, &paths[1], &found)
+    }
+
+    #[test]
+    fn a_second_spelling_clashes_if_it_finds_the_file_of_the_first() {
+        assert!(clash(["D/A", "D/a"], &[]));
+        assert!(clash(["D/A", "D/a"], &["other"]), "the file has a further name");
+        assert!(!clash(["D/b", "D/B"], &[]), "two files");
+        assert!(!clash(["D/A", "D/b"], &[]), "two names");
+        assert!(!clash(["D/a", "D/A"], &[]), "the first is not there");
+    }
+
+    #[test]
+    fn two_names_of_one_file_do_not_clash() {
+        assert!(!clash(["D/A", "D/a"], &["D/a"]));
+        assert!(!clash(["D/A", "d/A"], &["d/A"]));
+    }
+}
