@@ -1,7 +1,5 @@
 //! Granted relays that are measured, move, die or come late: clients still get their paths.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -13,8 +11,8 @@ use anabranch_overlay::relay::Target;
 use anabranch_secure::RelayHint;
 use tokio::time::timeout;
 
-use common::controllers::{Controllers, controller, session};
-use common::{address, carry, key, node, route, through_relays, until, until_within};
+use crate::common::controllers::{Controllers, controller, session};
+use crate::common::{address, carry, key, node, route, through_relays, until, until_within};
 
 /// Restarts a relay, at a port that differs from its former one in these bits.
 async fn elsewhere(controllers: &Controllers, seed: u8, (former, bits): (SocketAddr, u16)) -> RelayService {

@@ -1,18 +1,16 @@
 //! Recorded packets that are replayed to relays, and relays that lead to each other: real sessions, real sockets.
 
-mod common;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::{address, carry, ip, join, node, relay, route, through_relays, until};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{Chain, Config, Ecn, Endpoint, PathId, PathUse, Pid, PublicKey, Session, Stream, Target};
 use anabranch_node::{Entry, Peer, RelayConnection, RelayPaths, Wanted};
 use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply, Request, Target as Next};
 use anabranch_secure::RelayHint;
 use anabranch_wire::{Header, Kind};
-use common::{address, carry, ip, join, node, relay, route, through_relays, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A proxy between clients and a relay that records all packets of clients.

@@ -1,17 +1,15 @@
 //! Rules for paths over real sockets and emulated links: backups, caps, excluded paths, and changes while data flow.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::common::{address, carry, config, doubts, ip, key, node, until};
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, PathRules, Rate, Session, Span, Target};
 use anabranch_node::{NodeSession, Peer, parse_rule};
-use common::{address, carry, config, doubts, ip, key, node, until};
 
 /// A client with two addresses, each with a link of 40 Mbit/s to the server.
 struct Stage {

@@ -1,7 +1,5 @@
 //! Relays that measure each other when their controller asks, with real sessions on loopback [S3, S7].
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,7 +21,7 @@ use anabranch_overlay::relay::{Relay, RelayConfig};
 use anabranch_overlay::sense::{LinkTold, SensorConfig};
 use anabranch_wire::{Rate, Span};
 
-use common::{ip, key, node, until};
+use crate::common::{ip, key, node, until};
 
 /// A sensor's burst, as time at its rate: 0.3 and 0.45 of it for five seconds, 0.05 for 24.
 const BUCKETS: Duration = Duration::from_millis(5_000);
@@ -47,7 +45,7 @@ async fn relays_measure_each_other_and_the_controller_hears_at_once_when_one_fal
     let mut relays = Vec::new();
     for seed in RELAYS {
         let named = Controller { at: hint.clone(), signs: controller.signing_key() };
-        let settings = RelaySettings { controllers: vec![named], ..common::settings(seed, &[]) };
+        let settings = RelaySettings { controllers: vec![named], ..crate::common::settings(seed, &[]) };
         relays.push(RelayService::start(key(seed), &settings).await.expect("a relay"));
     }
     let watch = controller.watch();
@@ -113,7 +111,7 @@ impl Stage {
         let controller = ControllerService::start(key(230), &settings).await.expect("a controller");
         let hint = ControllerHint::new(controller.node(), &controller.addresses());
         let named = Controller { at: hint.clone(), signs: controller.signing_key() };
-        let settings = RelaySettings { controllers: vec![named], ..common::settings(231, &[]) };
+        let settings = RelaySettings { controllers: vec![named], ..crate::common::settings(231, &[]) };
         let relay = RelayService::start(key(231), &settings).await.expect("a relay");
         let rate = Rate::from_mbit(LINK);
         let link = LinkConfig { overhead: 28, ..LinkConfig::fixed(rate, Span::from_millis(10), 100_000) };

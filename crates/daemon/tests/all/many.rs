@@ -3,15 +3,13 @@
 //! Each has to be done within [`BOUND`] in the best of three tries, since other work on the machine slows some of
 //! them.
 //!
-//! `cargo test --release -p anabranch-daemon --test many -- --nocapture` prints the times.
-
-mod common;
+//! `cargo test --release -p anabranch-daemon --test all many -- --nocapture` prints the times.
 
 use std::time::{Duration, Instant};
 
+use crate::common::network::network;
+use crate::common::{through_relays, until};
 use anabranch_node::RelayPaths;
-use common::network::network;
-use common::{through_relays, until};
 
 /// Longest time to set up fifty paths, and to notice a lost one, add one or delete one.
 const BOUND: Duration = Duration::from_secs(1);

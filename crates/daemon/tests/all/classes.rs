@@ -1,19 +1,17 @@
 //! Type of service at a relay that gets more than it may forward, over real sockets [R11].
 
-mod common;
-
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::common::{ip, key, node, settings};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{Ecn, Endpoint, Pid, Rate};
 use anabranch_node::{Entry, Flow, RelayConnection, Wanted};
 use anabranch_overlay::relay::{Target, answer_challenge};
 use anabranch_secure::RelayHint;
 use anabranch_wire::{Header, Kind};
-use common::{ip, key, node, settings};
 
 const CLIENT: u8 = 240;
 const RELAY: u8 = 241;

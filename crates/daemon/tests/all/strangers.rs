@@ -1,19 +1,19 @@
 //! A relay among strangers, with real sockets: it forwards only requested packets, to next hops that agreed.
 
-mod common;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::common::controllers::controller;
+use crate::common::{
+    address, carry, doubts, ip, join, key, node, relay, route, settings, through_relays, until,
+};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{ConnectError, Ecn, PathId, PathUse, Pid, Refusal, Route};
 use anabranch_node::{Entry, Peer, RelayConnection, RelayError, RelayPaths, Wanted};
 use anabranch_overlay::relay::{CHALLENGE_LEN, FlowState, Refused, Target};
 use anabranch_secure::RelayHint;
 use anabranch_wire::{Header, Kind};
-use common::controllers::controller;
-use common::{address, carry, doubts, ip, join, key, node, relay, route, settings, through_relays, until};
 
 fn data(pid: Pid, len: usize) -> Vec<u8> {
     let mut bytes = vec![7; len];

@@ -1,7 +1,5 @@
 //! A controller's HTTP API, asked over real sockets. The certificate in `tls/` is made for these tests alone.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -26,7 +24,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use common::{ip, key, node, until};
+use crate::common::{ip, key, node, until};
 
 const TOKEN: &str = "0123456789abcdef-token";
 
@@ -42,7 +40,7 @@ async fn controller() -> (ControllerService, ControllerHint) {
 
 async fn relay(controller: &ControllerService, hint: &ControllerHint) -> RelayService {
     let named = Controller { at: hint.clone(), signs: controller.signing_key() };
-    let settings = RelaySettings { controllers: vec![named], ..common::settings(231, &[]) };
+    let settings = RelaySettings { controllers: vec![named], ..crate::common::settings(231, &[]) };
     let relay = RelayService::start(key(231), &settings).await.expect("a relay");
     until("registered", || relay.status().controllers[0].registered).await;
     relay

@@ -1,7 +1,5 @@
 //! Controllers, relays that registered with them and a client with a grant, all with real sessions on loopback.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,8 +9,8 @@ use anabranch_net::{Addresses, PathId, PathUse};
 use anabranch_node::{Dial, GrantWanted, Grants, Node, parse_rules};
 use anabranch_secure::RelayHint;
 
-use common::controllers::{Controllers, WANTED, controller, session};
-use common::{address, carry, ip, key, node, route, through_relays, until};
+use crate::common::controllers::{Controllers, WANTED, controller, session};
+use crate::common::{address, carry, ip, key, node, route, through_relays, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_is_gone() {
@@ -79,7 +77,7 @@ fn first_settings(controllers: &Controllers, relay: &RelayService) -> RelaySetti
     let signs = anabranch_daemon::controller::signer(&key(150)).public();
     let controller = Controller { at: controllers.hints[0].clone(), signs };
     assert_eq!(relay.status().controllers[0].at, controller.at.to_string());
-    RelaySettings { controllers: vec![controller], ..common::settings(151, &[]) }
+    RelaySettings { controllers: vec![controller], ..crate::common::settings(151, &[]) }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,20 +1,18 @@
 //! Sessions whose only path leads through a relay that is restarted, killed or drained.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::{
+    address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,
+};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{
     CloseReason, Config, Endpoint, PathId, PathInfo, PathRules, PathState, Session, Span, TicketSecret,
 };
 use anabranch_node::{Dial, Entry, Grants, Hosting, Node, NodeSession, Peer, RelayPaths, parse_rule};
 use anabranch_secure::RelayHint;
-use common::{
-    address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,
-};
 
 /// Longest standstill of a session whose relay is restarted at once: the ends probe a relay after 3 s of silence, then
 /// reconnect.

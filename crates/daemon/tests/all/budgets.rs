@@ -1,15 +1,13 @@
 //! Shares of sessions, and the end of sessions whose keys are removed, with real relays, controllers and sockets.
 
-mod common;
-
+use crate::common::controllers::controller;
+use crate::common::{address, carry, join, node, relay, route, settings, through_relays, until};
 use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::{ControllerSettings, StoreSettings};
 use anabranch_net::{Config, ConnectError, Endpoint, Refusal, Session, Target};
 use anabranch_node::{ControllerHint, Entry, Peer, RelayConnection, RelayPaths};
 use anabranch_overlay::admission::SESSIONS_PER_KEY;
 use anabranch_wire::close_code;
-use common::controllers::controller;
-use common::{address, carry, join, node, relay, route, settings, through_relays, until};
 
 /// Opens sessions until the service refuses one; returns the open sessions and the refusal.
 async fn open_many(client: &Endpoint, target: &Target) -> (Vec<Session>, ConnectError) {
@@ -85,7 +83,7 @@ async fn a_client_removed_from_a_controller_loses_session_grants_and_paths() {
     let (client, server) = (node(182).await, node(183).await);
     let dir = tempfile::tempdir().unwrap();
     let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
-    let (here, _there, _paths) = common::controllers::session(&client, &server, &grants).await;
+    let (here, _there, _paths) = crate::common::controllers::session(&client, &server, &grants).await;
     until("a granted path", || through_relays(&here).len() == 1).await;
     let service = &controllers.running[0];
     let target = Target::new(service.node(), service.addresses());
@@ -104,7 +102,7 @@ async fn a_client_that_others_covered_loses_its_grants_when_others_are_denied() 
     let controllers = controller(187, (&[188], 189), 600).await;
     let service = &controllers.running[0];
     let mut settings = controllers.settings.clone();
-    settings.policy.others = settings.policy.clients.remove(&common::key(189).public());
+    settings.policy.others = settings.policy.clients.remove(&crate::common::key(189).public());
     service.reload(&settings);
     let _relay = controllers.relay(188).await;
     let (client, dir) = (node(189).await, tempfile::tempdir().unwrap());
@@ -128,7 +126,7 @@ async fn a_client_taken_off_the_list_of_a_stopped_controller_loses_its_grants_at
     // The tasks of the one before may hold its store for a moment.
     let start = |settings: ControllerSettings| async move {
         for _ in 0..200 {
-            if let Ok(service) = ControllerService::start(common::key(184), &settings).await {
+            if let Ok(service) = ControllerService::start(crate::common::key(184), &settings).await {
                 return service;
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;

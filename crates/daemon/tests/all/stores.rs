@@ -1,7 +1,5 @@
 //! One suite for every backend of the store.
 
-mod etcd;
-
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
@@ -190,7 +188,7 @@ async fn the_store_in_a_file_conforms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_in_etcd_conforms() {
-    let Some(cluster) = etcd::Cluster::start(1).await else { return };
+    let Some(cluster) = crate::etcd::Cluster::start(1).await else { return };
     let settings = EtcdSettings { endpoints: cluster.endpoints(), prefix: "test/".into() };
     conforms(AnyStore::Etcd(Etcd::new(&settings).unwrap())).await;
     let other = EtcdSettings { prefix: "other/".into(), ..settings };

@@ -1,20 +1,20 @@
 //! Paths through relays, with real sockets on loopback.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Barrier;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use crate::common::{
+    address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until,
+};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{PathId, PathUse, Pid, Session, Target, TicketSecret};
 use anabranch_node::{
     Dial, Entry, Grants, Hosting, Node, NodeSession, Peer, RelayChain, RelayError, RelayPaths, RelayRoute,
 };
 use anabranch_secure::RelayHint;
-use common::{address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until};
 use tokio::runtime::Handle;
 
 /// Has both ends use the first path only if no other works.

@@ -1,7 +1,5 @@
 //! A controller on a loopback address, with honest and dishonest relays and clients.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,11 +25,11 @@ fn limits() -> Limits {
 
 async fn controller(seed: u8) -> (ControllerService, ControllerHint) {
     let mut policy = Policy::default();
-    policy.relays.insert(common::key(RELAY).public());
+    policy.relays.insert(crate::common::key(RELAY).public());
     let quota = Quota { grants: 2, relays: 2, limits: limits(), lifetime: 600 };
-    policy.clients.insert(common::key(CLIENT).public(), quota);
-    let settings = ControllerSettings::local(common::ip(seed), policy);
-    let service = ControllerService::start(common::key(seed), &settings).await.expect("a controller");
+    policy.clients.insert(crate::common::key(CLIENT).public(), quota);
+    let settings = ControllerSettings::local(crate::common::ip(seed), policy);
+    let service = ControllerService::start(crate::common::key(seed), &settings).await.expect("a controller");
     let hint = ControllerHint::new(service.node(), &service.addresses());
     (service, hint)
 }
@@ -92,18 +90,18 @@ impl Registrant for Heard {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_gets_a_grant_for_a_relay_that_registered_and_the_same_when_it_asks_again() {
     let (_first, hint) = controller(60).await;
-    let client = Controllers::new(common::node(CLIENT).await, vec![hint.clone()]);
+    let client = Controllers::new(crate::common::node(CLIENT).await, vec![hint.clone()]);
     let none = client.allocate(&ask(1)).await.unwrap_err();
     assert!(none.to_string().contains("there is none: of those listed here, 1 was not heard"), "{none}");
 
     let heard = Arc::new(Heard::default());
-    let relay = common::node(RELAY).await;
+    let relay = crate::common::node(RELAY).await;
     let registration = Registration::start(&relay, std::slice::from_ref(&hint), 1, &heard);
-    common::until("a heartbeat", || heard.0.load(Ordering::Relaxed) > 0).await;
+    crate::common::until("a heartbeat", || heard.0.load(Ordering::Relaxed) > 0).await;
     assert_eq!(registration.standings(), [(hint.node(), Standing::Registered)]);
     let granted = client.allocate(&ask(1)).await.unwrap();
-    let grant = open(&granted.bytes, &[signer(&common::key(60)).public()]).unwrap();
-    assert_eq!((grant.client, &grant.relays[..]), (common::key(CLIENT).public(), &[relay.node()][..]));
+    let grant = open(&granted.bytes, &[signer(&crate::common::key(60)).public()]).unwrap();
+    assert_eq!((grant.client, &grant.relays[..]), (crate::common::key(CLIENT).public(), &[relay.node()][..]));
     assert_eq!(granted.relays[0].addresses, offer().addresses);
     assert_eq!(client.allocate(&ask(1)).await.unwrap(), granted);
     let over = client.allocate(&ask(2)).await.unwrap_err();
@@ -122,9 +120,9 @@ async fn a_client_gets_a_grant_for_a_relay_that_registered_and_the_same_when_it_
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unlisted_key_gets_no_session_and_a_client_cannot_register_as_a_relay() {
     let (_controller, hint) = controller(64).await;
-    let stranger = Controllers::new(common::node(STRANGER).await, vec![hint.clone()]);
+    let stranger = Controllers::new(crate::common::node(STRANGER).await, vec![hint.clone()]);
     assert!(matches!(stranger.allocate(&ask(1)).await, Err(LinkError::Connect(_))));
-    let endpoint = common::node(CLIENT).await;
+    let endpoint = crate::common::node(CLIENT).await;
     let hello = Request::Hello { version: 1 };
     let replies = say(&endpoint, &hint, &[hello, Request::Register { instance: 1, offer: offer() }]).await;
     assert!(matches!(&replies[1], Reply::Denied { why, .. } if why.contains("not listed")), "{replies:?}");
@@ -133,9 +131,9 @@ async fn an_unlisted_key_gets_no_session_and_a_client_cannot_register_as_a_relay
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_is_removed_loses_its_session_and_gets_neither_grants_nor_figures() {
     let (service, hint) = controller(66).await;
-    let client = Controllers::new(common::node(CLIENT).await, vec![hint]);
+    let client = Controllers::new(crate::common::node(CLIENT).await, vec![hint]);
     assert_eq!(client.figures(Vec::new(), None).await, Ok((Vec::new(), None)));
-    service.reload(&ControllerSettings::local(common::ip(66), Policy::default()));
+    service.reload(&ControllerSettings::local(crate::common::ip(66), Policy::default()));
     // The request may be in progress when the session ends.
     assert!(client.figures(Vec::new(), None).await.is_err());
     let refused = |error: &LinkError| {
@@ -150,7 +148,7 @@ async fn a_client_that_is_removed_loses_its_session_and_gets_neither_grants_nor_
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_of_another_version_and_of_a_second_machine_with_the_key_say_what_to_do() {
     let (_controller, hint) = controller(65).await;
-    let endpoint = common::node(RELAY).await;
+    let endpoint = crate::common::node(RELAY).await;
     let replies = say(&endpoint, &hint, &[Request::Hello { version: 9 }]).await;
     assert!(
         matches!(&replies[..], [Reply::Denied { why, again: Again::Never }] if why.contains('9') && why.contains("update")),

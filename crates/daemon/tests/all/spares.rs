@@ -1,14 +1,12 @@
 //! Paths through chosen relays, some of which other paths already use.
 
-mod common;
-
+use crate::common::network::network;
+use crate::common::{through_relays, until};
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{PathInfo, Rate, Span};
 use anabranch_node::{RelayPaths, RelayRoute};
 use anabranch_secure::RelayHint;
-use common::network::network;
-use common::{through_relays, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_that_fails_is_replaced_also_when_another_through_its_relay_is_well() {
