@@ -64,14 +64,15 @@ pub struct Courier<'a, E> {
     dial: &'a Dial,
     display: Progress,
     start: Instant,
-    /// Bytes that earlier sessions moved.
+    /// Bytes that earlier sessions moved, and files that they completed.
     moved: u64,
+    files: u64,
 }
 
 impl<'a, E: Errand> Courier<'a, E> {
     /// Prepares to transfer with the node that is dialled.
     pub fn new(errand: &'a E, retry: Span, (node, dial): (&'a Node, &'a Dial), display: Progress) -> Self {
-        Self { errand, retry, node, dial, display, start: Instant::now(), moved: 0 }
+        Self { errand, retry, node, dial, display, start: Instant::now(), moved: 0, files: 0 }
     }
 
     /// Transfers over `session`, and over further sessions after losses.
@@ -85,11 +86,11 @@ impl<'a, E: Errand> Courier<'a, E> {
                 Ok(summary) => {
                     let took = self.start.elapsed();
                     carrier.close().await;
-                    let resumed = summary.resumed.saturating_sub(self.moved);
-                    return Ok((Summary { resumed, ..summary }, took));
+                    return Ok((self.sum(summary), took));
                 }
                 Err(failure) if carrier.was_lost() && self.may_go_on(&failure, &counters) => {
                     self.moved += counters.bytes_done.saturating_sub(counters.bytes_resumed);
+                    self.files += counters.files_done.saturating_sub(counters.files_kept);
                     carrier = Carrier::new(self.reach_again(failure, &counters).await?);
                 }
                 Err(failure) => {
@@ -97,6 +98,19 @@ impl<'a, E: Errand> Courier<'a, E> {
                     return Err(failure);
                 }
             }
+        }
+    }
+
+    /// The summary of all sessions. What earlier ones completed was there already for the last one.
+    fn sum(&self, last: Summary) -> Summary {
+        let (files, bytes) = (self.files.min(last.skipped), self.moved.min(last.unchecked_bytes));
+        Summary {
+            files: last.files + files,
+            skipped: last.skipped - files,
+            unchecked: last.unchecked.saturating_sub(files),
+            bytes: last.bytes + bytes,
+            resumed: (last.resumed + bytes).saturating_sub(self.moved),
+            ..last
         }
     }
 

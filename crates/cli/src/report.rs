@@ -104,6 +104,8 @@ impl From<&Offer> for Event<'_> {
 pub struct TransferReport {
     /// Files written, or sent.
     pub files: u64,
+    /// Files that the receiver had already.
+    pub skipped: u64,
     /// Bytes of content, including those of earlier attempts.
     pub bytes: u64,
     /// Bytes from earlier attempts.
@@ -118,7 +120,7 @@ pub struct TransferReport {
     pub seconds: f64,
     /// Rate of content moved in this attempt.
     pub goodput_mbit_s: f64,
-    /// Whether every byte was checked against the sender's hash.
+    /// Whether every file, also of those that were there already, was checked against the sender's hash.
     pub verified: bool,
 }
 
@@ -128,6 +130,7 @@ impl TransferReport {
         let seconds = took.as_secs_f64();
         Self {
             files: summary.files,
+            skipped: summary.skipped,
             bytes: summary.bytes,
             bytes_resumed: summary.resumed,
             left_out: summary.left_out,
@@ -138,7 +141,7 @@ impl TransferReport {
                 summary.bytes.saturating_sub(summary.resumed),
                 Span::from_secs_f64(seconds),
             ),
-            verified: true,
+            verified: summary.unchecked == 0,
         }
     }
 }
@@ -365,6 +368,11 @@ mod tests {
             Duration::from_secs(1),
         );
         let json = serde_json::to_value(Event::Done(done)).unwrap();
-        assert_eq!((&json["event"], &json["bytes"]), (&"done".into(), &2.into()));
+        assert_eq!(
+            (&json["event"], &json["bytes"], &json["verified"]),
+            (&"done".into(), &2.into(), &true.into())
+        );
+        let kept = Summary { skipped: 1, unchecked: 1, ..Summary::default() };
+        assert!(!TransferReport::new(&kept, Duration::from_secs(1)).verified);
     }
 }

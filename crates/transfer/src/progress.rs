@@ -17,6 +17,7 @@ struct Counters {
     bytes_resumed: AtomicU64,
     bytes_compared: AtomicU64,
     files_done: AtomicU64,
+    files_kept: AtomicU64,
     files_total: AtomicU64,
     stream: AtomicBool,
     current: Mutex<String>,
@@ -33,6 +34,8 @@ pub struct Snapshot {
     pub bytes_resumed: u64,
     /// Files finished.
     pub files_done: u64,
+    /// The part of `files_done` that the receiver's disk already had.
+    pub files_kept: u64,
     /// Files in the share.
     pub files_total: u64,
     /// True for a stream, which can be received only once; at the sender, when the receiver has begun to read it.
@@ -57,6 +60,7 @@ impl Progress {
             bytes_total: read(&self.0.bytes_total),
             bytes_resumed: read(&self.0.bytes_resumed),
             files_done: read(&self.0.files_done),
+            files_kept: read(&self.0.files_kept),
             files_total: read(&self.0.files_total),
             is_stream: self.0.stream.load(Ordering::Relaxed),
             current: self.0.current.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -107,5 +111,12 @@ impl Progress {
 
     pub(crate) fn add_file(&self) {
         self.0.files_done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a file of this length that was there already.
+    pub(crate) fn keep_file(&self, bytes: u64) {
+        self.0.files_kept.fetch_add(1, Ordering::Relaxed);
+        self.add_file();
+        self.add_resumed(bytes);
     }
 }

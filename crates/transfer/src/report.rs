@@ -18,6 +18,10 @@ pub struct Summary {
     pub files: u64,
     /// Files that the receiver already had: identical, or kept by [`Conflict::Skip`](crate::Conflict::Skip).
     pub skipped: u64,
+    /// Those of them that were kept for their name, or their length and time, and not compared.
+    pub unchecked: u64,
+    /// The bytes of those, which [`Self::bytes`] leaves out.
+    pub unchecked_bytes: u64,
     /// Bytes of files, including resumed ones.
     pub bytes: u64,
     /// Bytes that the receiver's disk already had.

@@ -169,8 +169,14 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
     let moved = summary.bytes.saturating_sub(summary.resumed);
     let rate = Rate::from_bytes_in(moved, Span::from_secs_f64(seconds));
     let files = human::count(summary.files, "file");
+    let kept = match summary.unchecked {
+        0 => format!("{} there already", human::count(summary.skipped, "file")),
+        unchecked => {
+            format!("{} there already ({unchecked} not compared)", human::count(summary.skipped, "file"))
+        }
+    };
     if summary.files == 0 && summary.skipped > 0 && summary.removed == 0 && summary.missed == 0 {
-        return format!("nothing new: {} there already", human::count(summary.skipped, "file"));
+        return format!("nothing new: {kept}");
     }
     let mut text = format!("{files}, {} in {seconds:.1} s", human::bytes(summary.bytes));
     if moved > 0 || summary.bytes == 0 {
@@ -182,7 +188,7 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
         text += &format!("; {} of it had been received before", human::bytes(summary.resumed));
     }
     if summary.skipped > 0 {
-        text += &format!("; {} there already", human::count(summary.skipped, "file"));
+        text += &format!("; {kept}");
     }
     if summary.removed > 0 {
         text += &format!("; {} removed", summary.removed);

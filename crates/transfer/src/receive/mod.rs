@@ -127,7 +127,11 @@ pub(crate) async fn receive_until<C: Connection>(
     };
     control.part(&outcome).await;
     let done = progress.snapshot();
-    outcome.map(|summary| Summary { bytes: done.bytes_done, resumed: done.bytes_resumed, ..summary })
+    outcome.map(|summary| {
+        let but_unchecked = |bytes: u64| bytes.saturating_sub(summary.unchecked_bytes);
+        let (bytes, resumed) = (but_unchecked(done.bytes_done), but_unchecked(done.bytes_resumed));
+        Summary { bytes, resumed, ..summary }
+    })
 }
 
 async fn run<C: Connection>(

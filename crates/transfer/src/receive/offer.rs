@@ -1,16 +1,18 @@
 //! A sender's offer, and the user's consent.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anabranch_wire::ForeignText;
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
 use tokio::task::spawn_blocking;
 
 use super::ReceiveOptions;
-use super::part::system_time;
+use super::part::{is_near, stores_times, system_time};
 use super::target::TargetTree;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, FileMeta};
@@ -92,12 +94,12 @@ impl Offer {
             return Err(TransferError::TooLarge { most });
         }
         let Some(target) = directory.filter(|_| !options.allow_hidden) else { return Ok(()) };
-        let listed: HashMap<&str, &EntryKind> =
-            entries.iter().map(|entry| (entry.path.as_str(), &entry.kind)).collect();
+        let kinds = entries.iter().map(|entry| (entry.path.as_str(), &entry.kind)).collect();
+        let listed = Listed { kinds, target, times: OnceCell::new() };
         let mut fresh = HashMap::new();
         for path in entries.iter().map(|entry| entry.path.as_str()) {
             let Some((parent, name)) = first_hidden(path) else { continue };
-            if !*fresh.entry(parent).or_insert_with(|| is_fresh(target, parent, &listed)) {
+            if !*fresh.entry(parent).or_insert_with(|| listed.is_fresh(parent)) {
                 return Err(TransferError::Hidden { name: name.into(), target: target.join(parent) });
             }
         }
@@ -117,37 +119,50 @@ fn first_hidden(path: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// True if everything in a directory, which may be missing, is what an earlier attempt at this offer would have made. Names
-/// alone do not show that: a sender can guess them.
-fn is_fresh(target: &Path, directory: &str, listed: &HashMap<&str, &EntryKind>) -> bool {
-    let here = if directory.is_empty() { target.to_owned() } else { target.join(directory) };
-    let Ok(entries) = std::fs::read_dir(TargetTree::named(&here)) else { return !here.exists() };
-    let within =
-        |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
-    entries.flatten().all(|entry| {
-        let name = entry.file_name();
-        let (Some(name), Ok(found)) = (name.to_str(), entry.metadata()) else { return false };
-        let path = within(name);
-        match listed.get(path.as_str()) {
-            Some(EntryKind::Directory { .. }) => found.is_dir() && is_fresh(target, &path, listed),
-            Some(EntryKind::File(meta)) => found.is_file() && is_as_listed(&found, meta),
-            Some(EntryKind::Link { text }) => {
-                std::fs::read_link(entry.path()).is_ok_and(|held| held.as_os_str() == text.as_str())
-            }
-            None => found.is_file() && is_part_name(name),
-        }
-    })
+/// The entries of an offer, for a comparison with what is in the target.
+struct Listed<'a> {
+    kinds: HashMap<&'a str, &'a EntryKind>,
+    target: &'a Path,
+    /// Whether files in the target keep a time; tried when it matters.
+    times: OnceCell<bool>,
 }
 
-/// Whether a file has the length and time that it would have been given.
-fn is_as_listed(found: &std::fs::Metadata, meta: &FileMeta) -> bool {
-    let times = found.modified().ok().zip(meta.modified.and_then(system_time));
-    let is_same_time = times.is_some_and(|(found, listed)| {
-        // Some file systems store even seconds only.
-        let apart = found.duration_since(listed).or_else(|_| listed.duration_since(found));
-        apart.is_ok_and(|apart| apart <= Duration::from_secs(2))
-    });
-    meta.size == Some(found.len()) && is_same_time
+impl Listed<'_> {
+    /// True if everything in a directory, which may be missing, is what an earlier attempt at this offer would have made.
+    /// Names alone do not show that: a sender can guess them.
+    fn is_fresh(&self, directory: &str) -> bool {
+        let here = if directory.is_empty() { self.target.to_owned() } else { self.target.join(directory) };
+        let Ok(entries) = std::fs::read_dir(TargetTree::named(&here)) else { return !here.exists() };
+        let within =
+            |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
+        entries.flatten().all(|entry| {
+            let name = entry.file_name();
+            let (Some(name), Ok(found)) = (name.to_str(), entry.metadata()) else { return false };
+            let path = within(name);
+            match self.kinds.get(path.as_str()) {
+                Some(EntryKind::Directory { .. }) => found.is_dir() && self.is_fresh(&path),
+                Some(EntryKind::File(meta)) => found.is_file() && self.is_as_listed(&found, meta),
+                Some(EntryKind::Link { text }) => {
+                    std::fs::read_link(entry.path()).is_ok_and(|held| held.as_os_str() == text.as_str())
+                }
+                None => found.is_file() && is_part_name(name),
+            }
+        })
+    }
+
+    /// Whether a file has the length that it would have been given, and the time, unless none can be stored.
+    fn is_as_listed(&self, found: &std::fs::Metadata, meta: &FileMeta) -> bool {
+        let times = found.modified().ok().zip(meta.modified.and_then(system_time));
+        let is_same_time = times.is_some_and(|(found, listed)| is_near(found, listed));
+        meta.size == Some(found.len()) && (is_same_time || !self.stores_times())
+    }
+
+    fn stores_times(&self) -> bool {
+        *self.times.get_or_init(|| {
+            let target = Dir::open_ambient_dir(TargetTree::named(self.target), ambient_authority());
+            target.map_or(true, |target| stores_times(&target))
+        })
+    }
 }
 
 /// Whether the user accepts an offer.

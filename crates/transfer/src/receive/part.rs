@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, OpenOptions};
@@ -133,7 +133,7 @@ impl PartFile {
             report.note("store the mode", &job.path, &error);
         }
         if let Some(time) = job.meta.modified.and_then(system_time)
-            && let Err(error) = self.file.set_modified(time)
+            && let Err(error) = set_time(&self.directory, &self.file, time)
         {
             report.note("store the time", &job.path, &error);
         }
@@ -150,6 +150,34 @@ impl PartFile {
             rename_new(&self.directory, &self.name, &job.name)
         }
     }
+}
+
+/// Sets the time of a file in `directory`.
+#[cfg_attr(not(all(test, unix)), allow(unused_variables))]
+fn set_time(directory: &Dir, file: &File, time: SystemTime) -> io::Result<()> {
+    #[cfg(all(test, unix))]
+    crate::tests::fail_if_timeless(directory)?;
+    file.set_modified(time)
+}
+
+/// True if files in `directory` keep the time that they are given. Tries it with a file, and removes that again; true if it
+/// cannot try.
+pub(super) fn stores_times(directory: &Dir) -> bool {
+    let (name, time) = (part_name("time"), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    owner_only(&mut options);
+    let Ok(file) = directory.open_with(&name, &options).map(cap_std::fs::File::into_std) else { return true };
+    let stored = set_time(directory, &file, time).and_then(|()| file.metadata()?.modified());
+    // If it stays, it is an unfinished file like any other.
+    let _ = directory.remove_file(&name);
+    stored.is_ok_and(|stored| is_near(stored, time))
+}
+
+/// True for times at most two seconds apart: some file systems store even seconds only.
+pub(super) fn is_near(one: SystemTime, other: SystemTime) -> bool {
+    let apart = one.duration_since(other).or_else(|_| other.duration_since(one));
+    apart.is_ok_and(|apart| apart <= Duration::from_secs(2))
 }
 
 /// True if the file system cannot sync at all, rather than failed to.
@@ -198,8 +226,8 @@ fn in_the_way(name: &str) -> io::Error {
     ))
 }
 
-pub(super) fn system_time(time: ModifiedTime) -> Option<std::time::SystemTime> {
-    let epoch = std::time::SystemTime::UNIX_EPOCH;
+pub(super) fn system_time(time: ModifiedTime) -> Option<SystemTime> {
+    let epoch = SystemTime::UNIX_EPOCH;
     let whole = Duration::from_secs(time.seconds.unsigned_abs());
     let second = if time.seconds < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };
     second?.checked_add(Duration::from_nanos(time.nanoseconds.into()))

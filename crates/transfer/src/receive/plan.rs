@@ -193,12 +193,12 @@ impl Planner {
                 return self.fetch(job, &directory).map(|()| false);
             };
             if self.conflict == Conflict::Skip {
-                self.skip(&job);
+                self.skip(&job, false);
                 return Ok(false);
             }
             job.clashes = self.clashes(&job.path, &found);
             if !job.clashes && self.is_unchanged(&job, &found) {
-                self.keep(&job);
+                self.keep(&job, false);
                 return Ok(false);
             }
             if found.is_file() && Some(found.len()) == job.meta.size {
@@ -207,7 +207,7 @@ impl Planner {
                     return Ok(true);
                 };
                 if self.hash(&directory, &job.name) == Some(theirs) {
-                    self.keep(&job);
+                    self.keep(&job, true);
                     return Ok(false);
                 }
             }
@@ -256,7 +256,7 @@ impl Planner {
         match theirs {
             None => Ok(None),
             Some(_) if theirs == ours => {
-                self.keep(&job);
+                self.keep(&job, true);
                 Ok(None)
             }
             Some(_) => match self.resolve(job, None) {
@@ -272,9 +272,9 @@ impl Planner {
         }
     }
 
-    /// Keeps an identical file.
-    fn keep(&mut self, job: &FileJob) {
-        self.skip(job);
+    /// Keeps a file that is identical, which was `checked` or is likely.
+    fn keep(&mut self, job: &FileJob, checked: bool) {
+        self.skip(job, checked);
         if let Ok(directory) = self.tree.directory(&job.parent) {
             self.renew(&directory, job);
             // The unfinished file of an earlier attempt is not needed any more.
@@ -286,7 +286,7 @@ impl Planner {
     fn resolve(&self, mut job: FileJob, found: Option<&Metadata>) -> Option<FileJob> {
         match self.conflict {
             Conflict::Error => self.report.fail(&job.path, exists()),
-            Conflict::Skip => self.skip(&job),
+            Conflict::Skip => self.skip(&job, false),
             Conflict::Overwrite if job.clashes => self.report.fail(&job.path, clash()),
             Conflict::Overwrite if !job.clears && found.is_some_and(Metadata::is_dir) => {
                 self.report.fail(&job.path, "a directory has this name; remove it first");
@@ -317,10 +317,16 @@ impl Planner {
         })
     }
 
-    fn skip(&self, job: &FileJob) {
-        self.progress.add_resumed(job.meta.size.unwrap_or(0));
-        self.progress.add_file();
-        self.report.add(|summary| summary.skipped += 1);
+    fn skip(&self, job: &FileJob, checked: bool) {
+        let size = job.meta.size.unwrap_or(0);
+        self.progress.keep_file(size);
+        self.report.add(|summary| {
+            summary.skipped += 1;
+            if !checked {
+                summary.unchecked += 1;
+                summary.unchecked_bytes = summary.unchecked_bytes.saturating_add(size);
+            }
+        });
     }
 
     /// Requests a file, with the hashes of its unfinished file.

@@ -18,6 +18,8 @@ use crate::path::{RelPath, check_link, is_part_name};
 
 /// With this many receivers, those that arrive close together share one list.
 const CROWD: usize = 8;
+/// Most entries of a list: receivers refuse more ([`Limits`](crate::Limits)).
+const MOST_ENTRIES: usize = if cfg!(test) { 20_000 } else { 1 << 20 };
 /// The greatest age of a shared list.
 const FRESH: Duration = Duration::from_secs(5);
 
@@ -243,6 +245,12 @@ impl Listing {
         }
     }
 
+    /// True when it has more entries than any receiver accepts. The walk ends then: links to directories of links may lead to
+    /// the same files without end.
+    pub fn is_too_long(&self) -> bool {
+        self.entries.len() + self.left_out.len() > MOST_ENTRIES
+    }
+
     /// The unreadable files, one line each.
     pub fn unreadable(&self) -> Vec<String> {
         let files = self.entries.iter().enumerate();
@@ -267,6 +275,9 @@ impl Listing {
         };
         found.sort_by_key(DirEntry::file_name);
         for entry in found {
+            if self.is_too_long() {
+                return;
+            }
             let name = entry.file_name();
             let shown = join(path, &name.to_string_lossy());
             let added = match name.to_str() {

@@ -91,6 +91,8 @@ pub struct Contents {
     pub hard_links: u64,
     /// True when something cannot be sent, and there is no other file or link.
     pub all_missed: bool,
+    /// True when it has more entries than receivers accept; the figures are then of its first part.
+    pub too_many: bool,
 }
 
 impl Share {
@@ -248,6 +250,9 @@ impl Share {
         };
         let listing = Listing::of_roots(roots, *scope);
         let (files, bytes) = totals(&listing.entries);
+        if listing.is_too_long() {
+            return Contents { files, bytes: Some(bytes), too_many: true, ..Contents::default() };
+        }
         let (left_out, unreadable) =
             (listing.left_out.iter().map(ToString::to_string).collect(), listing.unreadable());
         let is_content = |entry: &&Entry| !matches!(entry.kind, EntryKind::Directory { .. });
@@ -255,7 +260,7 @@ impl Share {
         let missed = !unreadable.is_empty() || listing.left_out.iter().any(|what| what.missed);
         let all_missed = missed && content == unreadable.len();
         let hard_links = listing.hard_links;
-        Contents { files, bytes: Some(bytes), left_out, unreadable, hard_links, all_missed }
+        Contents { files, bytes: Some(bytes), left_out, unreadable, hard_links, all_missed, too_many: false }
     }
 
     /// True for a stream that a receiver has begun to read: no other receiver can get it.

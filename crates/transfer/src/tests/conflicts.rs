@@ -43,7 +43,7 @@ async fn by_default_a_different_file_stays_and_is_named_while_the_rest_arrives()
 async fn overwriting_replaces_what_differs() {
     let (received, read, found, _temp) = into_taken(Conflict::Overwrite).await;
     let summary = received.unwrap();
-    assert_eq!((summary.files, summary.skipped), (3, 1));
+    assert_eq!((summary.files, summary.skipped, summary.unchecked), (3, 1, 0));
     assert_eq!((read("other"), read("longer")), ("new".into(), "new content".into()));
     assert_eq!(found, ["longer", "new", "other", "same"]);
 }
@@ -95,7 +95,8 @@ async fn renaming_again_finds_the_renamed_one_identical() {
 async fn skipping_leaves_everything_that_is_there() {
     let (received, read, found, _temp) = into_taken(Conflict::Skip).await;
     let summary = received.unwrap();
-    assert_eq!((summary.files, summary.skipped), (1, 3));
+    assert_eq!((summary.files, summary.skipped, summary.unchecked), (1, 3, 3));
+    assert_eq!((summary.bytes, summary.resumed), (3, 0), "only the new file was received");
     assert_eq!((read("other"), read("longer")), ("old".into(), "old".into()));
     assert_eq!(found, ["longer", "new", "other", "same"]);
 }

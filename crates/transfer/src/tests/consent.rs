@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::{Arc, Mutex};
 
-use super::{directories, directory, names, noise, share, transfer, transfer_into, tree};
+use super::{TIMELESS, directories, directory, names, noise, share, transfer, transfer_into, tree};
 use crate::hash::BLOCK;
 use crate::{Consent, Offer, ReceiveOptions, Share, TransferError};
 
@@ -56,6 +56,26 @@ async fn hidden_names_go_into_a_directory_of_their_own_unless_allowed() {
     let options = ReceiveOptions { allow_hidden: true, ..ReceiveOptions::default() };
     transfer(&share, directory(&to), &options).await.1.unwrap();
     assert_eq!(names(&to), [".bashrc", ".profile", "mine", "new"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_with_hidden_names_goes_on_where_no_times_can_be_stored() {
+    let (_temp, from, to) = directories(&[(TIMELESS, b""), (".a", b"one"), (".b", b"two")]);
+    let share = Share::from_paths(&[TIMELESS, ".a", ".b"].map(|name| from.join(name))).unwrap();
+    let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+    for name in [".a", ".b"] {
+        fs::File::options().write(true).open(from.join(name)).unwrap().set_modified(old).unwrap();
+    }
+    fs::write(to.join(TIMELESS), b"").unwrap();
+    let options = ReceiveOptions { allow_hidden: true, ..ReceiveOptions::default() };
+    transfer(&share, directory(&to), &options).await.1.unwrap();
+    fs::remove_file(to.join(".b")).unwrap();
+    transfer_into(&share, &to).await;
+    assert_eq!(names(&to), [".a", ".b", TIMELESS]);
+    // A file of another length is no trace of an earlier attempt.
+    fs::write(to.join(".a"), b"mine, and longer").unwrap();
+    let (_, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(&received, Err(TransferError::Hidden { .. })), "{received:?}");
 }
 
 /// A sender that guesses what is in a home directory, and one that aims at a repository in the target.

@@ -213,3 +213,10 @@ pub const FULL: &str = "this disk is full";
 pub fn fail_if_full(directory: &Dir, block: u64) -> io::Result<()> {
     if block >= 10 && directory.exists(FULL) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }
+
+/// A file of this name in a directory simulates a file system that stores no times.
+pub const TIMELESS: &str = "no times here";
+
+pub fn fail_if_timeless(directory: &Dir) -> io::Result<()> {
+    if directory.exists(TIMELESS) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+}

@@ -239,6 +239,26 @@ async fn a_share_of_which_all_is_gone_says_so_on_any_target() {
     }
 }
 
+#[test]
+fn links_that_lead_to_the_same_files_again_and_again_are_not_followed_without_end() {
+    let (_temp, from, _) = directories(&[("few/x", b"x")]);
+    fs::create_dir(from.join("leaf")).unwrap();
+    for at in 0..10 {
+        fs::write(from.join(format!("leaf/{at}")), b"x").unwrap();
+    }
+    // Each directory links ten times to the next: a hundred thousand files.
+    for level in 0..4 {
+        fs::create_dir(from.join(format!("d{level}"))).unwrap();
+        let next = if level == 3 { "../leaf".into() } else { format!("../d{}", level + 1) };
+        for at in 0..10 {
+            std::os::unix::fs::symlink(&next, from.join(format!("d{level}/{at}"))).unwrap();
+        }
+    }
+    let contents = share(&from.join("d0")).following_links().contents();
+    assert!(contents.too_many && contents.files < 30_000, "{contents:?}");
+    assert!(!share(&from.join("few")).following_links().contents().too_many);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_leaves_ends_the_sender() {
     let (_temp, from, to) = directories(&[("a", &noise(3, 8 * BLOCK))]);

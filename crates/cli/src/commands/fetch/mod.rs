@@ -133,6 +133,7 @@ fn summary(
     if args.json && failed.is_empty() {
         let report = TransferReport {
             files: done.len() as u64,
+            skipped: 0,
             bytes,
             bytes_resumed: resumed,
             left_out: 0,

@@ -172,8 +172,14 @@ pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     outcome.and(capture.finish())
 }
 
-/// Refuses an offer without a single readable file.
+/// Refuses an offer without a single readable file, and one that no receiver accepts.
 fn check_offer(contents: &Contents) -> Result<(), Failure> {
+    if contents.too_many {
+        return Err(Failure::local("what was named has more files and directories than receivers accept")
+            .hint(
+                "send it in parts or as one archive; with `-L`, links may lead to the same directories again",
+            ));
+    }
     if !contents.all_missed {
         return Ok(());
     }
