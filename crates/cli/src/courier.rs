@@ -101,7 +101,7 @@ impl<'a, E: Errand> Courier<'a, E> {
         }
     }
 
-    /// The summary of all sessions. What earlier ones completed was there already for the last one.
+    /// The summary of all sessions. The last one found the files of the earlier ones on the disk.
     fn sum(&self, last: Summary) -> Summary {
         let (files, bytes) = (self.files.min(last.skipped), self.moved.min(last.unchecked_bytes));
         Summary {

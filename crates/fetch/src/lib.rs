@@ -41,5 +41,6 @@ pub use error::{FetchError, Tried};
 pub use metalink::{MetalinkFile, read_metalink};
 pub use progress::{Progress, Snapshot, SourceStatus};
 pub use route::{Outlet, Route};
+pub use store::kept;
 pub use tls::Tls;
 pub use url::{Scheme, Url, safe_name};

@@ -1,13 +1,15 @@
 //! Lists of mirrors, sizes and hashes: Metalink 4 (RFC 5854).
 
 use quick_xml::Reader;
-use quick_xml::events::{BytesStart, Event};
+use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::{BytesRef, BytesStart, Event};
 
 use crate::checksum::Checksum;
 use crate::url::Url;
 
-/// Most files of a list, and most mirrors of a file that are used.
+/// Most files of a list; longer ones are refused.
 const MOST_FILES: usize = 10_000;
+/// Most mirrors of a file that are used.
 const MOST_MIRRORS: usize = 5;
 
 /// A file in a list.
@@ -48,7 +50,7 @@ impl Parser {
         self.text.clear();
         let names: Vec<&[u8]> = self.path.iter().map(Vec::as_slice).collect();
         self.field = match names[..] {
-            [b"metalink", b"file"] if self.files.len() < MOST_FILES => {
+            [b"metalink", b"file"] => {
                 let name = attribute(start, "name").unwrap_or_default();
                 self.files.push(MetalinkFile { name, ..MetalinkFile::default() });
                 None
@@ -92,9 +94,11 @@ pub fn read_metalink(text: &str) -> Result<Vec<MetalinkFile>, String> {
         match reader.read_event().map_err(|error| format!("it is no Metalink: {error}"))? {
             Event::Eof => break,
             Event::Start(start) => parser.start(&start),
+            _ if parser.files.len() > MOST_FILES => {
+                return Err(format!("it names more than {MOST_FILES} files; split it"));
+            }
             Event::Text(text) => parser.text.push_str(&text.decode().map_err(|error| error.to_string())?),
-            // Addresses have no other entity.
-            Event::GeneralRef(entity) if entity[..] == *b"amp" => parser.text.push('&'),
+            Event::GeneralRef(entity) => parser.text.push_str(&resolved(&entity)?),
             Event::End(_) => parser.end(),
             _ => {}
         }
@@ -106,6 +110,17 @@ pub fn read_metalink(text: &str) -> Result<Vec<MetalinkFile>, String> {
         Some(file) => Err(format!("the file {:?} has no address to fetch", file.name)),
         None => Ok(parser.files),
     }
+}
+
+/// The text that a reference such as `&amp;` or `&#38;` stands for.
+fn resolved(entity: &BytesRef<'_>) -> Result<String, String> {
+    let wrong = |error: String| format!("it is no Metalink: {error}");
+    if let Some(letter) = entity.resolve_char_ref().map_err(|error| wrong(error.to_string()))? {
+        return Ok(letter.into());
+    }
+    let name = entity.decode().map_err(|error| wrong(error.to_string()))?;
+    let known = resolve_predefined_entity(&name).map(str::to_owned);
+    known.ok_or_else(|| wrong(format!("an unknown reference, &{name};")))
 }
 
 fn attribute(start: &BytesStart<'_>, name: &str) -> Option<String> {
@@ -141,6 +156,30 @@ mod tests {
         assert_eq!(mirrors, ["https://example.com/example.ext?a=1&b=2", "ftp://ftp.example.com/example.ext"]);
         assert_eq!(files[0].checksums.len(), 1);
         assert!(files[0].checksums[0].fits(&b"abc"[..]).unwrap());
+    }
+
+    #[test]
+    fn references_in_addresses_are_resolved() {
+        for and in ["&amp;", "&#38;", "&#x26;"] {
+            let files = read_metalink(&LIST.replace("&amp;", and)).unwrap();
+            assert_eq!(files[0].mirrors[0].to_string(), "https://example.com/example.ext?a=1&b=2", "{and}");
+        }
+        for wrong in ["&none;", "&#xfffffff;"] {
+            assert!(read_metalink(&LIST.replace("&amp;", wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_refused_with_the_limit() {
+        let list = |count: usize| {
+            let file = |at| format!("<file name='{at}'><url>http://a/{at}</url></file>");
+            format!("<metalink>{}</metalink>", (0..count).map(file).collect::<String>())
+        };
+        assert_eq!(read_metalink(&list(MOST_FILES)).unwrap().len(), MOST_FILES);
+        assert_eq!(
+            read_metalink(&list(MOST_FILES + 1)).unwrap_err(),
+            "it names more than 10000 files; split it"
+        );
     }
 
     #[test]

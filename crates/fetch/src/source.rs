@@ -20,6 +20,8 @@ use crate::url::{Scheme, Url};
 
 /// How long a server may take to begin its answer.
 const ANSWER: Duration = Duration::from_secs(30);
+/// Why a source is of no use at the moment.
+pub(crate) const PAGE: &str = "a web page came instead of the file: the network may want a login";
 /// Most redirects in a row.
 const MOST_REDIRECTS: usize = 10;
 
@@ -60,6 +62,8 @@ pub struct Answer {
     pub version: Validator,
     /// The hash of the file by the server.
     pub digest: Option<Checksum>,
+    /// Whether a web page came where the file's name promises something else.
+    pub is_page: bool,
     /// The bytes.
     pub body: Body,
 }
@@ -92,6 +96,16 @@ impl Refusal {
     fn useless(why: impl Into<String>) -> Self {
         Self::Trouble(Trouble::Useless(why.into()))
     }
+}
+
+/// A response that is no redirect.
+struct Response {
+    head: Head,
+    body: Incoming,
+    /// An address from an earlier redirect was asked.
+    was_redirected: bool,
+    /// The request had an `If-Range`.
+    was_conditional: bool,
 }
 
 /// How a response is dealt with.
@@ -154,24 +168,24 @@ impl Source {
         let got = connection.get(&self.mirror, wanted.range.clone()).await;
         let FtpAnswer { start, size, is_part, version, body } = got.map_err(Refusal::Trouble)?;
         self.check(&version, size, wanted)?;
-        Ok(Answer { start, size, is_part, version, digest: None, body: Body::Ftp(body) })
+        Ok(Answer { start, size, is_part, version, digest: None, is_page: false, body: Body::Ftp(body) })
     }
 
     async fn attempt(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Step, Refusal> {
         let start = wanted.range.as_ref().map_or(0, |range| range.start);
-        let if_range = {
-            let memory = self.memory();
-            let usable = wanted.size.is_some() && start > 0 && !memory.dislikes_if_range;
-            memory.version.if_range().filter(|_| usable).map(str::to_owned)
-        };
-        let ask = Ask { range: wanted.range.clone(), if_range: if_range.clone() };
-        let (head, body, was_redirected) = self.follow(connection, &ask).await?;
+        let Response { head, body, was_redirected, was_conditional } =
+            self.follow(connection, wanted).await?;
+        let is_page = head.is_page(self.mirror.path());
+        if is_page && wanted.size.is_some() {
+            return Err(Refusal::failed(PAGE));
+        }
         let answer = |start, size, is_part| Answer {
             start,
             size,
             is_part,
             version: head.validator.clone(),
             digest: head.digest.clone(),
+            is_page,
             body: Body::Http(body),
         };
         match head.judge(start, self.mirror.path()) {
@@ -185,7 +199,7 @@ impl Source {
             }
             Verdict::Whole(size) => {
                 self.check(&head.validator, size, wanted)?;
-                if if_range.is_none() {
+                if !was_conditional {
                     return Err(Refusal::failed("the server sends the whole file instead of a part"));
                 }
                 // Nothing changed, so the server does not understand `If-Range`. Answers are compared instead.
@@ -204,6 +218,7 @@ impl Source {
             Verdict::Denied(status) => Err(Refusal::useless(match status {
                 404 => "the server has no such file (404)".to_owned(),
                 410 => "the file is gone (410)".to_owned(),
+                400 => "the server answers 400".to_owned(),
                 status => format!("the server does not allow it ({status})"),
             })),
             Verdict::Busy(pause) => Err(Refusal::Trouble(Trouble::Busy(pause))),
@@ -220,26 +235,33 @@ impl Source {
         if other_size || other { Err(Refusal::Changed) } else { Ok(()) }
     }
 
-    /// Sends the request, and again wherever the server redirects to. The last value tells whether an address from an earlier
-    /// redirect was used.
-    async fn follow(
-        &self,
-        connection: &mut HttpConnection,
-        ask: &Ask,
-    ) -> Result<(Head, Incoming, bool), Refusal> {
+    /// The condition for a request to `host`: that the file is still the one that the download began with.
+    fn if_range(&self, wanted: &Wanted, host: &str) -> Option<String> {
+        let memory = self.memory();
+        let is_late = wanted.size.is_some() && wanted.range.as_ref().is_some_and(|range| range.start > 0);
+        let usable = is_late && !memory.dislikes_if_range;
+        memory.version.if_range(host).filter(|_| usable).map(str::to_owned)
+    }
+
+    /// Sends the request, and again wherever the server redirects to.
+    async fn follow(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Response, Refusal> {
         let known = self.memory().redirected.clone();
         let was_redirected = known.is_some();
         let mut url = known.unwrap_or_else(|| self.mirror.clone());
         for _ in 0..=MOST_REDIRECTS {
-            let response = timeout(ANSWER, connection.get(&url, ask)).await;
+            let host = url.authority();
+            let ask = Ask { range: wanted.range.clone(), if_range: self.if_range(wanted, &host) };
+            let response = timeout(ANSWER, connection.get(&url, &ask)).await;
             let response = response.map_err(|_| Refusal::failed("the server does not answer"))?;
             let response = response.map_err(Refusal::Trouble)?;
-            let head = Head::read(response.status().as_u16(), response.headers(), SystemTime::now());
+            let mut head = Head::read(response.status().as_u16(), response.headers(), SystemTime::now());
+            head.validator = head.validator.of_host(host);
             let Verdict::Redirect(to) = head.judge(0, "") else {
                 if url != self.mirror {
                     self.memory().redirected = Some(url);
                 }
-                return Ok((head, response.into_body(), was_redirected));
+                let (body, was_conditional) = (response.into_body(), ask.if_range.is_some());
+                return Ok(Response { head, body, was_redirected, was_conditional });
             };
             let next =
                 url.join(&to).map_err(|why| Refusal::useless(format!("a redirect leads nowhere: {why}")))?;

@@ -238,6 +238,13 @@ async fn a_server_with_a_limit_of_connections_gets_fewer_and_its_pause() {
 
 #[tokio::test]
 async fn an_expired_redirect_is_asked_for_again() {
+    for status in [400, 403] {
+        expired_redirect(status).await;
+    }
+}
+
+/// Links expire after a few requests, and are then answered with this status.
+async fn expired_redirect(status: u16) {
     let content = noise(SIZE, 12);
     let body = content.clone();
     let server = Server::start(move |request| {
@@ -247,7 +254,7 @@ async fn an_expired_redirect_is_asked_for_again() {
         let made: usize = request.path.split('?').nth(1).unwrap().parse().unwrap();
         // Each link serves two requests only.
         if request.number > made + 2 {
-            Response::new(403, b"expired")
+            Response::new(status, b"expired")
         } else {
             Response::right(request, &body)
         }
@@ -306,6 +313,106 @@ async fn mirrors_with_another_size_content_or_without_ranges_are_left_out() {
         Server::start(move |request| Response { rate: Some(2_000_000), ..Response::right(request, &body) });
     let mirrors: Vec<_> = [&right, &steady].into_iter().chain(&slow).map(|server| server.url("/a")).collect();
     fetched(&Place::new(&mirrors), &content).await;
+}
+
+#[tokio::test]
+async fn a_mirror_whose_file_changes_is_left_out_and_the_others_go_on() {
+    let (old, new) = (noise(SIZE, 25), noise(SIZE, 26));
+    let body = old.clone();
+    // It answers first, and its file changes after a few requests.
+    let changing = Server::start(move |request| {
+        let which = usize::from(request.number > 2);
+        let response = Response::right(request, [&body, &new][which]).with("ETag", format!("\"{which}\""));
+        if request.header("if-range").is_some_and(|tag| which == 1 && tag != "\"1\"") {
+            return Response::new(200, &new).with("ETag", "\"1\"");
+        }
+        Response { rate: (which == 0).then_some(1_000_000), ..response }
+    });
+    let body = old.clone();
+    let steady = Server::start(move |request| {
+        let response = Response::right(request, &body).with("ETag", "\"0\"");
+        Response { rate: Some(1_000_000), ..response }
+    });
+    let place = Place::new(&[changing.url("/a"), steady.url("/a")]);
+    fetched(&place, &old).await;
+    assert!(changing.requests().len() > 3, "it was asked after the change");
+}
+
+#[tokio::test]
+async fn a_redirector_may_lead_to_hosts_with_versions_of_their_own() {
+    let content = noise(SIZE, 27);
+    let hosts: Vec<Server> = (0..2)
+        .map(|at| {
+            let body = content.clone();
+            Server::start(move |request| {
+                if request.path != "/file" {
+                    return Response::new(404, b"");
+                }
+                let tag = format!("\"{at}\"");
+                if request.header("if-range").is_some_and(|wanted| wanted != tag) {
+                    return Response::new(200, &body).with("ETag", tag);
+                }
+                // Each link is good for one request.
+                match request.number % 2 {
+                    0 => Response::right(request, &body).with("ETag", tag),
+                    _ => Response::new(403, b"expired"),
+                }
+            })
+        })
+        .collect();
+    let to: Vec<String> = hosts.iter().map(|host| host.url("/file")).collect();
+    let redirector = Server::start(move |request| {
+        Response::new(302, b"").with("Location", to[request.number % 2].clone())
+    });
+    let place = Place::new(&[redirector.url("/a")]);
+    fetched(&place, &content).await;
+    assert!(hosts.iter().all(|host| host.requests().len() > 1), "both hosts send parts");
+    assert_eq!(redirector.requests()[0].header("if-range"), None);
+}
+
+#[tokio::test]
+async fn a_login_page_of_a_network_does_not_cost_what_is_there() {
+    let content = noise(SIZE, 28);
+    let (page, body) = (noise(5000, 29), content.clone());
+    for has_ranges in [false, true] {
+        let (page, body) = (page.clone(), body.clone());
+        let state = Arc::new(AtomicUsize::new(0));
+        let now = state.clone();
+        let server = Server::start(move |request| match (now.load(Ordering::SeqCst), has_ranges) {
+            (0, _) => Response { rate: Some(1_000_000), ..Response::right(request, &body) },
+            (1, true) => Response::right(request, &page).with("Content-Type", "text/html; charset=utf-8"),
+            (1, false) => Response::new(200, &page).with("Content-Type", "text/html"),
+            _ => Response::right(request, &body),
+        });
+        let place = Place::new(&[server.url("/a.iso")]);
+        assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
+        state.store(1, Ordering::SeqCst);
+        let error = place.fetch().await.unwrap_err();
+        assert!(matches!(error, FetchError::Unreachable(_)), "{error}");
+        assert!(causes(error).contains("login"));
+        state.store(2, Ordering::SeqCst);
+        let report = place.fetch().await.unwrap();
+        assert!(report.resumed > 500_000, "{report:?}");
+        assert!(place.content() == content, "wrong bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_was_named_just_before_a_kill_is_checked_again() {
+    let interrupted = |hash: &str| {
+        let mut place = Place::new(&["http://127.0.0.1:1/a".to_owned()]);
+        std::fs::write(&place.job.target, "abc").unwrap();
+        let journal = r#"{"size":3,"ranges":[[0,3]]}"#;
+        std::fs::write(place.folder.path().join(".file.anabranch-fetch"), journal).unwrap();
+        place.job.checksums = vec![format!("sha-256={hash}").parse::<Checksum>().unwrap()];
+        place
+    };
+    let place = interrupted("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert!(place.fetch().await.unwrap().verified);
+    let place = interrupted(&"00".repeat(32));
+    let error = place.fetch().await.unwrap_err();
+    assert!(matches!(error, FetchError::Exists(_)), "{error}");
+    assert_eq!(place.content(), b"abc", "the file stays");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::now;
 use crate::connection::Connection;
 use crate::limit::Limit;
-use crate::plan::{LaneId, Next, Planner, SourceId, Trouble};
+use crate::plan::{LaneId, Next, Planner, SourceId, Standing, Trouble};
 use crate::source::{Answer, Refusal, Source, Wanted};
 use crate::store::Store;
 
@@ -58,8 +58,8 @@ pub(super) struct Active {
 /// Why a lane ends the whole download.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// The file is another one now.
-    Changed,
+    /// The file of this source is another one now.
+    Changed(Arc<Source>),
     /// The disk does not take it.
     Disk(std::io::Error),
 }
@@ -85,6 +85,9 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
             }
             Next::Fetch(range) => {
                 let ended = Request { shared, active, lane }.run(range, &mut connection).await?;
+                if matches!(ended, RequestEnd::Changed) {
+                    return leave(shared, active, lane);
+                }
                 match ended {
                     RequestEnd::Whole => connection.end().await,
                     _ => connection.close(),
@@ -100,6 +103,18 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
     }
 }
 
+/// Gives up a source whose file has changed; the first of its lanes reports that.
+fn leave(shared: &Shared, active: &Active, lane: LaneId) -> Result<(), Halt> {
+    let mut planner = shared.planner();
+    let was_out = matches!(planner.standing(active.id), Standing::Out(_));
+    let why = "its file is another one now".to_owned();
+    planner.on_end(lane, Some(Trouble::Useless(why)), shared.now());
+    planner.close_lane(lane);
+    drop(planner);
+    shared.news.notify_waiters();
+    if was_out { Ok(()) } else { Err(Halt::Changed(active.source.clone())) }
+}
+
 /// How a request ends.
 enum RequestEnd {
     /// All its bytes came, and the answer is over.
@@ -107,6 +122,8 @@ enum RequestEnd {
     /// The rest is not needed.
     Cut,
     Trouble(Trouble),
+    /// The file is another one now.
+    Changed,
 }
 
 struct Request<'a> {
@@ -126,7 +143,7 @@ impl Request<'_> {
         match answer {
             Ok(answer) => self.receive(answer, range).await,
             Err(Refusal::Trouble(trouble)) => Ok(RequestEnd::Trouble(trouble)),
-            Err(Refusal::Changed) => Err(Halt::Changed),
+            Err(Refusal::Changed) => Ok(RequestEnd::Changed),
             Err(Refusal::NoSuchBytes(_)) => Ok(trouble("the server denies that it has these bytes")),
         }
     }

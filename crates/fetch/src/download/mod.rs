@@ -11,7 +11,7 @@ mod parts;
 mod whole;
 
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ pub async fn fetch(
         };
         let (store, journal) = match Store::open(&job.target, job.replace).map_err(unfit)? {
             Opened::Store(store, journal) => (*store, journal),
-            Opened::Complete(bytes) => return Ok(context.report(bytes, bytes)),
+            Opened::Complete(bytes) => return context.recheck(bytes).await,
         };
         let ended = context.attempt(store, journal).await;
         match ended {
@@ -192,9 +192,21 @@ impl Context<'_> {
         }
     }
 
-    fn report(&self, bytes: u64, resumed: u64) -> Report {
+    /// Checks a file that an earlier attempt has given its name.
+    async fn recheck(&self, bytes: u64) -> Result<Report, FetchError> {
+        let (checksums, target) = (self.job.checksums.clone(), self.job.target.clone());
+        let checked = tokio::task::spawn_blocking(move || match first_wrong(&checksums, &target)? {
+            // It is the file of another checksum.
+            Some(_) => Err(FetchError::Exists(target)),
+            None => Ok(checksums.iter().any(Checksum::is_strong)),
+        });
+        let verified =
+            checked.await.map_err(|error| FetchError::file("check", &self.job.target, error.into()))??;
+        Ok(self.report(bytes, bytes, verified))
+    }
+
+    fn report(&self, bytes: u64, resumed: u64, verified: bool) -> Report {
         let sources = self.progress.take().sources;
-        let verified = !self.job.checksums.is_empty();
         Report { path: self.job.target.clone(), bytes, resumed, verified, sources }
     }
 
@@ -222,12 +234,9 @@ impl Context<'_> {
         let checked = tokio::task::spawn_blocking(move || {
             let file = |action, error| FetchError::file(action, &target, error);
             store.flush().map_err(|error| file("write", error))?;
-            for checksum in &checksums {
-                let part = std::fs::File::open(store.part()).map_err(|error| file("read", error))?;
-                if !checksum.fits(part).map_err(|error| file("read", error))? {
-                    store.discard().map_err(|error| file("remove", error))?;
-                    return Err(FetchError::Corrupt(checksum.to_string()));
-                }
+            if let Some(wrong) = first_wrong(&checksums, store.part())? {
+                store.discard().map_err(|error| file("remove", error))?;
+                return Err(FetchError::Corrupt(wrong.to_string()));
             }
             store.finish(&end.journal).map_err(|error| match error.kind() {
                 std::io::ErrorKind::AlreadyExists => FetchError::Exists(target.clone()),
@@ -237,8 +246,20 @@ impl Context<'_> {
         });
         let verified =
             checked.await.map_err(|error| FetchError::file("finish", &self.job.target, error.into()))??;
-        Ok(Report { verified, ..self.report(size, end.resumed) })
+        Ok(self.report(size, end.resumed, verified))
     }
+}
+
+/// The first checksum that a file does not have. Blocks.
+fn first_wrong<'a>(checksums: &'a [Checksum], path: &Path) -> Result<Option<&'a Checksum>, FetchError> {
+    let failed = |error| FetchError::file("read", path, error);
+    for checksum in checksums {
+        let file = std::fs::File::open(path).map_err(failed)?;
+        if !checksum.fits(file).map_err(failed)? {
+            return Ok(Some(checksum));
+        }
+    }
+    Ok(None)
 }
 
 /// Facts about a complete file.

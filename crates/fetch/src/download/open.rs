@@ -14,7 +14,7 @@ use crate::error::{FetchError, Tried};
 use crate::http::validator::Validator;
 use crate::plan::Trouble;
 use crate::progress::SourceStatus;
-use crate::source::{Answer, Refusal, Source, Wanted};
+use crate::source::{Answer, PAGE, Refusal, Source, Wanted};
 
 /// Pauses between attempts to open a source.
 const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
@@ -49,6 +49,7 @@ pub(super) struct FirstPart {
     pub(super) bytes: Bytes,
     pub(super) version: Validator,
     pub(super) digest: Option<Checksum>,
+    pub(super) is_page: bool,
     pub(super) connection: Connection,
 }
 
@@ -162,10 +163,16 @@ impl Opening {
                 }
                 return self.whole.take().ok_or_else(|| self.failure());
             };
-            let (size, is_whole) = match &first {
-                First::Part(part) => (Some(part.size), false),
-                First::Whole(answer, _) => (answer.size, true),
+            let (size, is_whole, is_page) = match &first {
+                First::Part(part) => (Some(part.size), false, part.is_page),
+                First::Whole(answer, _) => (answer.size, true, answer.is_page),
             };
+            if is_page && held.is_some() {
+                // The earlier attempt fetched a file, so this page is not it.
+                self.all_refused = false;
+                self.refuse(context, &opened, PAGE);
+                continue;
+            }
             if let Some(known) = context.job.size
                 && size.is_some_and(|size| size != known)
             {
@@ -236,7 +243,14 @@ async fn first_bytes(source: &Source) -> Result<First, Refusal> {
     let mut answer = match source.ask(&mut connection, &wanted).await {
         Err(Refusal::NoSuchBytes(Some(0))) => {
             let (bytes, version) = (Bytes::new(), Validator::default());
-            return Ok(First::Part(FirstPart { size: 0, bytes, version, digest: None, connection }));
+            return Ok(First::Part(FirstPart {
+                size: 0,
+                bytes,
+                version,
+                digest: None,
+                is_page: false,
+                connection,
+            }));
         }
         // A server that cannot deal with ranges may still have the file.
         Err(Refusal::NoSuchBytes(_)) => whole(source, &mut connection).await?,
@@ -253,7 +267,7 @@ async fn first_bytes(source: &Source) -> Result<First, Refusal> {
     if bytes.len() as u64 != PROBE.min(size) {
         return Err(failed("the server breaks off"));
     }
-    let (version, digest) = (answer.version.clone(), answer.digest.take());
+    let (version, digest, is_page) = (answer.version.clone(), answer.digest.take(), answer.is_page);
     drop(answer);
     connection.end().await;
     if !begins_anywhere(source, &mut connection, &bytes).await? {
@@ -261,7 +275,7 @@ async fn first_bytes(source: &Source) -> Result<First, Refusal> {
         let answer = whole(source, &mut connection).await?;
         return Ok(First::Whole(Box::new(answer), connection));
     }
-    Ok(First::Part(FirstPart { size, bytes, version, digest, connection }))
+    Ok(First::Part(FirstPart { size, bytes, version, digest, is_page, connection }))
 }
 
 /// Whether an FTP server obeys `REST`. Some accept it and send the file from its beginning.

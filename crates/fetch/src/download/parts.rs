@@ -14,7 +14,7 @@ use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::limit::Limit;
 use crate::plan::{Planner, SourceTerms, Standing};
-use crate::source::{Refusal, Wanted};
+use crate::source::{Refusal, Source, Wanted};
 use crate::store::{Journal, Store};
 
 /// How often the journal is written.
@@ -243,12 +243,27 @@ impl Run<'_> {
     fn on_lane_end(&self, ended: Result<Result<(), Halt>, JoinError>) -> Result<(), Ended> {
         match ended {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(Halt::Changed)) => Err(Ended::Again(FetchError::Changed)),
+            Ok(Err(Halt::Changed(source))) => self.on_change(&source),
             Ok(Err(Halt::Disk(error))) => {
                 Err(FetchError::file("write", &self.context.job.target, error).into())
             }
             Err(error) => Err(FetchError::file("fetch", &self.context.job.target, error.into()).into()),
         }
+    }
+
+    /// Goes on without a mirror whose file has changed, if another one still has the file.
+    fn on_change(&self, changed: &Source) -> Result<(), Ended> {
+        let planner = self.shared.planner();
+        let is_of_use = |active: &Arc<Active>| {
+            active.source.mirror != changed.mirror && !matches!(planner.standing(active.id), Standing::Out(_))
+        };
+        if !self.active.iter().any(is_of_use) {
+            return Err(Ended::Again(FetchError::Changed));
+        }
+        self.context
+            .progress
+            .note(format!("{}: its file is another one now; going on without it", changed.label));
+        Ok(())
     }
 
     fn open_lanes(&mut self) {

@@ -15,6 +15,9 @@ use crate::checksum::Checksum;
 /// Names whose content is compressed already. Servers often declare that as an encoding.
 const COMPRESSED: [&str; 8] = [".gz", ".tgz", ".svgz", ".emz", ".wmz", ".bz2", ".xz", ".zst"];
 
+/// Ends of names of files that may be web pages.
+const PAGES: [&str; 9] = ["html", "htm", "xhtml", "shtml", "php", "asp", "aspx", "jsp", "cgi"];
+
 /// A `Content-Range` (RFC 9110 §14.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentRange {
@@ -66,6 +69,7 @@ pub struct Head {
     pub location: Option<String>,
     encoding: Option<String>,
     is_multipart: bool,
+    is_html: bool,
     retry_after: Option<Span>,
 }
 
@@ -103,6 +107,9 @@ impl Head {
                 Some(Span::from_secs(pause.as_secs()))
             }
         });
+        let is_of_kind = |kind: &str| {
+            text(header::CONTENT_TYPE).is_some_and(|has| has.to_ascii_lowercase().starts_with(kind))
+        };
         let digest = |name| text(HeaderName::from_static(name)).and_then(Checksum::from_digest_header);
         Self {
             status,
@@ -114,10 +121,18 @@ impl Head {
             encoding: text(header::CONTENT_ENCODING)
                 .filter(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"))
                 .map(str::to_owned),
-            is_multipart: text(header::CONTENT_TYPE)
-                .is_some_and(|kind| kind.to_ascii_lowercase().starts_with("multipart/byteranges")),
+            is_multipart: is_of_kind("multipart/byteranges"),
+            is_html: is_of_kind("text/html"),
             retry_after,
         }
+    }
+
+    /// Whether the body is a web page although the name of the file at `path` promises something else. Networks that want a
+    /// login send such pages.
+    pub fn is_page(&self, path: &str) -> bool {
+        let name = path.split('?').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+        let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
+        self.is_html && end.is_some_and(|end| !PAGES.contains(&&*end))
     }
 
     /// Judges the response to a request for bytes from `start` on. `path` is that of the file.
@@ -128,7 +143,8 @@ impl Head {
                 Some(location) => Verdict::Redirect(location.clone()),
                 None => Verdict::Useless("the server redirects to nowhere".to_owned()),
             },
-            401 | 403 | 404 | 410 => Verdict::Denied(self.status),
+            // Some stores answer 400 to a signed link that has expired.
+            400 | 401 | 403 | 404 | 410 => Verdict::Denied(self.status),
             416 => Verdict::NoSuchBytes(match self.content_range {
                 Some(Ok(ContentRange::Size(size))) => Some(size),
                 _ => None,

@@ -13,6 +13,9 @@ pub struct Validator {
     modified: Option<String>,
     /// The last change was at least a second before the response, so a later change would show.
     is_old: bool,
+    /// The host and port that sent it. Tags and times of other hosts say nothing about this one's.
+    #[serde(default)]
+    host: Option<String>,
 }
 
 /// Whether two responses are of the same version.
@@ -47,25 +50,36 @@ impl Validator {
             tag: tag.filter(quoted).map(str::to_owned),
             modified: changed.and(modified).map(str::to_owned),
             is_old,
+            host: None,
         }
+    }
+
+    /// The same, as sent by this host.
+    #[must_use]
+    pub fn of_host(self, host: String) -> Self {
+        Self { host: Some(host), ..self }
     }
 
     /// The version of an FTP file, by its time of change.
     pub fn of_time(modified: Option<String>) -> Self {
-        Self { tag: None, modified, is_old: false }
+        Self { modified, ..Self::default() }
     }
 
     fn strong_tag(&self) -> Option<&str> {
         self.tag.as_deref().filter(|tag| !tag.starts_with("W/"))
     }
 
-    /// The value for `If-Range`; weak tags must not be used there.
-    pub fn if_range(&self) -> Option<&str> {
-        self.strong_tag().or_else(|| self.modified.as_deref().filter(|_| self.is_old))
+    /// The value for `If-Range` in a request to `host`; weak tags must not be used there.
+    pub fn if_range(&self, host: &str) -> Option<&str> {
+        let value = self.strong_tag().or_else(|| self.modified.as_deref().filter(|_| self.is_old));
+        value.filter(|_| self.host.as_ref().is_none_or(|own| own == host))
     }
 
     /// Whether `other` is of the same version.
     pub fn compare(&self, other: &Self) -> Same {
+        if self.host.as_ref().zip(other.host.as_ref()).is_some_and(|(one, another)| one != another) {
+            return Same::Unknown;
+        }
         if let Some((one, another)) = self.strong_tag().zip(other.strong_tag()) {
             return if one == another { Same::Yes } else { Same::No };
         }
@@ -90,10 +104,14 @@ mod tests {
 
     #[test]
     fn weak_tags_and_fresh_dates_are_not_used_for_if_range() {
-        assert_eq!(validator(Some("\"a\""), Some(EARLY), LATE).if_range(), Some("\"a\""));
-        assert_eq!(validator(Some("W/\"a\""), None, LATE).if_range(), None);
-        assert_eq!(validator(Some("W/\"a\""), Some(EARLY), LATE).if_range(), Some(EARLY));
-        assert_eq!(validator(None, Some(EARLY), EARLY).if_range(), None, "it may change within the second");
+        assert_eq!(validator(Some("\"a\""), Some(EARLY), LATE).if_range("a"), Some("\"a\""));
+        assert_eq!(validator(Some("W/\"a\""), None, LATE).if_range("a"), None);
+        assert_eq!(validator(Some("W/\"a\""), Some(EARLY), LATE).if_range("a"), Some(EARLY));
+        assert_eq!(
+            validator(None, Some(EARLY), EARLY).if_range("a"),
+            None,
+            "it may change within the second"
+        );
         assert_eq!(validator(Some("unquoted"), Some("yesterday"), LATE), Validator::default());
     }
 
@@ -105,5 +123,14 @@ mod tests {
         assert_eq!(one.compare(&validator(Some("W/\"b\""), Some(EARLY), LATE)), Same::Yes);
         assert_eq!(one.compare(&validator(None, Some(LATE), LATE)), Same::No);
         assert_eq!(one.compare(&Validator::default()), Same::Unknown);
+    }
+
+    #[test]
+    fn versions_of_two_hosts_are_not_compared() {
+        let [one, other] = ["\"a\"", "\"b\""].map(|tag| validator(Some(tag), Some(EARLY), LATE));
+        let (near, far) = (one.of_host("near".into()), other.of_host("far".into()));
+        assert_eq!(near.compare(&far), Same::Unknown);
+        assert_eq!(near.compare(&far.clone().of_host("near".into())), Same::No);
+        assert_eq!((near.if_range("near"), near.if_range("far")), (Some("\"a\""), None));
     }
 }

@@ -54,6 +54,13 @@ pub enum Opened {
     Complete(u64),
 }
 
+/// Bytes of an unfinished `target` that a later attempt can use.
+pub fn kept(target: &Path) -> u64 {
+    let names = Names::new(target).ok().filter(|names| names.part.exists());
+    let journal = names.and_then(|names| Journal::read(&names.journal)).filter(Journal::is_sound);
+    journal.map_or(0, |journal| journal.ranges().total())
+}
+
 impl Store {
     /// Opens the unfinished file for `target`, or creates it.
     ///

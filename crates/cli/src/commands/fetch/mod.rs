@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anabranch_fetch::{FetchError, Job, Options, Progress, Report, Tls, Url, fetch, safe_name};
+use anabranch_fetch::{FetchError, Job, Options, Progress, Report, Tls, Url, fetch, kept, safe_name};
 use anabranch_node::Threads;
 use tokio::sync::Notify;
 
@@ -112,8 +112,8 @@ async fn fetch_all(args: &FetchArgs, jobs: &[Job], context: &Context) -> Result<
         match outcome {
             Ok(report) => done.push(report),
             Err(FetchError::Stopped) => return Err(stopped_early(job)),
-            Err(error) if jobs.len() == 1 => return Err(failure(error)),
-            Err(error) => failed.push((job.target.clone(), failure(error))),
+            Err(error) if jobs.len() == 1 => return Err(failure(error, job)),
+            Err(error) => failed.push((job.target.clone(), failure(error, job))),
         }
     }
     routes.close().await;
@@ -162,19 +162,27 @@ fn summary(
 }
 
 fn stopped_early(job: &Job) -> Failure {
-    Failure::new(Kind::Interrupted, format!("{} is not complete", job.target.display()))
-        .hint("what has arrived is kept: run the same command again to go on from there")
+    let failure = Failure::new(Kind::Interrupted, format!("{} is not complete", job.target.display()));
+    with_hint_to_resume(failure, job)
 }
 
-fn failure(error: FetchError) -> Failure {
+fn with_hint_to_resume(failure: Failure, job: &Job) -> Failure {
+    match kept(&job.target) {
+        0 => failure,
+        _ => failure.hint("what has arrived is kept: run the same command again to go on from there"),
+    }
+}
+
+fn failure(error: FetchError, job: &Job) -> Failure {
     let message = error.to_string();
     match error {
         FetchError::Exists(_) => {
             Failure::local(message).hint("`--force` replaces it, `-o FILE` names another file")
         }
         FetchError::File { action, path, error } => file_failure(action, &path, &error),
-        FetchError::Unreachable(tried) => with_causes(Failure::new(Kind::Unreachable, message), &tried)
-            .hint("what has arrived is kept: run the same command again to go on from there"),
+        FetchError::Unreachable(tried) => {
+            with_hint_to_resume(with_causes(Failure::new(Kind::Unreachable, message), &tried), job)
+        }
         FetchError::Refused(tried) => {
             with_causes(Failure::new(Kind::Refused, message), &tried).hint("is the address right?")
         }
@@ -220,6 +228,21 @@ mod tests {
         let folder = std::env::temp_dir();
         let words = ["https://a.example/c.iso", "-o", folder.to_str().unwrap()];
         assert_eq!(target(&words).unwrap(), folder.join("c.iso"));
+    }
+
+    #[test]
+    fn only_what_is_kept_is_said_to_be_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let args: FetchArgs = parse(&["https://a.example/c.iso"]).unwrap();
+        let entry = Entry { mirrors: args.urls.clone(), ..Entry::default() };
+        let job = Job { target: folder.path().join("c.iso"), ..job(&args, entry).unwrap() };
+        assert_eq!(stopped_early(&job).hint, None);
+        assert_eq!(failure(FetchError::Unreachable(Vec::new()), &job).hint, None);
+        std::fs::write(folder.path().join(".c.iso.anabranch-fetch-part"), "abc").unwrap();
+        assert_eq!(stopped_early(&job).hint, None, "no one knows what of it is there");
+        std::fs::write(folder.path().join(".c.iso.anabranch-fetch"), r#"{"size":3,"ranges":[[0,2]]}"#)
+            .unwrap();
+        assert!(stopped_early(&job).hint.unwrap().starts_with("what has arrived is kept"));
     }
 
     #[test]
