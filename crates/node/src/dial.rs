@@ -94,6 +94,13 @@ impl Dial {
         self
     }
 
+    /// The known addresses of the node and of the ticket's relays.
+    pub fn hosts(&self) -> Vec<IpAddr> {
+        let relays = self.guest.iter().flat_map(|(relays, _)| relays).flat_map(|relay| &relay.addresses);
+        let all = self.target.typed.iter().chain(&self.target.addresses).chain(relays);
+        all.map(SocketAddr::ip).collect()
+    }
+
     /// The port of the node's first address.
     pub fn port(&self) -> u16 {
         self.target.typed.iter().chain(&self.target.addresses).next().map_or(USUAL_PORT, SocketAddr::port)

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use crate::redirect::RedirectError;
+
 /// See the module's documentation.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
@@ -23,6 +25,9 @@ pub enum ProxyError {
     /// The other end is something else.
     #[error("the other end is not an exit: {0}")]
     NotAnExit(String),
+    /// The connections of this machine are not led through the proxy.
+    #[error(transparent)]
+    Redirect(#[from] RedirectError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),

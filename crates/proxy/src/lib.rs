@@ -10,6 +10,7 @@
 //! | `target` | destinations: addresses and names |
 //! | `message`, `head`, `control` | what client and exit say to each other |
 //! | `client` | the port on the user's machine |
+//! | `redirect` | connections that the firewall leads to the client |
 //! | `exit` | the other end: names, connections |
 //! | `policy` | destinations that an exit allows, without I/O |
 //! | `copy` | the bytes of a connection, both ways |
@@ -29,6 +30,7 @@ pub mod http;
 pub mod message;
 mod meter;
 mod policy;
+mod redirect;
 pub mod socks4;
 pub mod socks5;
 pub mod status;
@@ -45,6 +47,7 @@ pub use exit::{Connector, Exit, ExitOptions, Notice as ExitNotice, Record, Resol
 pub use head::{read_head, read_outcome};
 pub use meter::{ConnectionName, ConnectionStatus, Connections, Entered, Meter, Totals};
 pub use policy::{AddressRange, Policy, Verdict};
+pub use redirect::{Method, RedirectError, Redirection, Taker};
 pub use target::{HostName, NotATarget, Target};
 
 /// Connections of one session at the same time.

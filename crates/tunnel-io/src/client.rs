@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anabranch_net::{Clock, Session};
 use anabranch_proxy::message::Head;
-use anabranch_proxy::{Connections, Control};
+use anabranch_proxy::{Connections, Control, Method, Taker};
 use anabranch_tunnel::access::PrefixTable;
 use anabranch_tunnel::message::{Answer, Request, VERSION};
 use anabranch_tunnel::packet::Header;
@@ -32,7 +32,7 @@ use crate::guard::Guard;
 use crate::pump::{Link, from_device, inner_mtu, to_device};
 use crate::server::own_addresses;
 use crate::status::Status;
-use crate::streams::{self, Taker};
+use crate::streams;
 use crate::system::{ClientSystem, Slot, kill_switch, tunnel_network};
 
 /// How long the server may take to answer.
@@ -124,7 +124,7 @@ impl Standing {
     /// Redirects the TCP connections that this policy carries as streams.
     fn redirect(&self, policy: &Policy) -> Result<(), TunnelError> {
         let Some(taker) = &self.taker else { return Ok(()) };
-        self.system.redirect(taker.port, policy)
+        self.system.redirect(taker.port(), policy)
     }
 }
 
@@ -278,7 +278,10 @@ impl Client {
         check_addresses(&welcome.addresses, &own_addresses()?)?;
         let device = Arc::new(Device::create(&options.interface, welcome.mtu)?);
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&device);
-        let taker = (options.streams && welcome.streams).then(Taker::bind).transpose()?.map(Arc::new);
+        let taker = (options.streams && welcome.streams)
+            .then(|| Taker::bind(Method::Redirect))
+            .transpose()?
+            .map(Arc::new);
         let routes = match &options.scope {
             Scope::All => welcome.routes.clone(),
             Scope::Networks(networks) => networks.clone(),
@@ -291,7 +294,7 @@ impl Client {
             routes,
             dns: if options.dns && options.scope == Scope::All { welcome.dns.clone() } else { Vec::new() },
             udp_port: options.udp_port,
-            stream_port: taker.as_ref().map(|taker| taker.port),
+            stream_port: taker.as_ref().map(|taker| taker.port()),
             policy: self.policy(),
         };
         self.link.mtu.store(welcome.mtu, Ordering::Relaxed);
@@ -362,7 +365,7 @@ impl Client {
     async fn take_connections(&self, taker: Option<&Taker>) {
         let Some(taker) = taker else { return std::future::pending().await };
         loop {
-            let Ok(taken) = taker.accept().await else { return };
+            let taken = taker.accept().await;
             match self.link.session() {
                 Some(session) => {
                     tokio::spawn(streams::carry(session, taken, self.open.clone()));

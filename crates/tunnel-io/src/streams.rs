@@ -6,8 +6,7 @@
 //! so a refusal stays a refusal. Each direction ends separately (half-close).
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,83 +14,13 @@ use anabranch_net::{Session, Stream};
 use anabranch_proxy::message::{Head, Outcome};
 use anabranch_proxy::{ConnectionName, Connections, dial, read_outcome, reset};
 use anabranch_tunnel::session::MOST_CONNECTIONS;
-use nix::sys::socket::{getsockopt, sockopt};
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// How long the far end may take to connect and to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Accepts the connections that the firewall redirects here.
-pub(crate) struct Taker {
-    listeners: Vec<TcpListener>,
-    pub port: u16,
-}
-
-impl Taker {
-    /// Listens on a free port of both families, or only of IPv4 on a system without IPv6.
-    pub(crate) fn bind() -> io::Result<Self> {
-        let v4 = listener((Ipv4Addr::UNSPECIFIED, 0).into())?;
-        let port = v4.local_addr()?.port();
-        let v6 = listener((Ipv6Addr::UNSPECIFIED, port).into());
-        Ok(Self { listeners: std::iter::once(v4).chain(v6).collect(), port })
-    }
-
-    /// The next connection and its original destination.
-    pub(crate) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        loop {
-            let accepted = match &self.listeners[..] {
-                [v4, v6] => tokio::select! {
-                    accepted = v4.accept() => accepted,
-                    accepted = v6.accept() => accepted,
-                },
-                [v4, ..] => v4.accept().await,
-                [] => std::future::pending().await,
-            };
-            let connection = match accepted {
-                Ok((connection, _)) => connection,
-                // No descriptors are left, or the caller is gone: waiting callers are accepted later.
-                Err(error) => {
-                    tracing::debug!(%error, "a connection was not taken");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            };
-            if let Some(destination) = original_destination(&connection) {
-                return Ok((connection, destination));
-            }
-        }
-    }
-}
-
-fn listener(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(1024)?;
-    TcpListener::from_std(socket.into())
-}
-
-/// The original destination of a redirected connection. `None` for a connection made directly to this port, which would
-/// make it an open proxy.
-fn original_destination(connection: &TcpStream) -> Option<SocketAddr> {
-    let local = connection.local_addr().ok()?;
-    let destination = if local.is_ipv4() {
-        let address = getsockopt(&connection.as_fd(), sockopt::OriginalDst).ok()?;
-        let octets = u32::from_be(address.sin_addr.s_addr).to_be_bytes();
-        SocketAddr::new(octets.into(), u16::from_be(address.sin_port))
-    } else {
-        let address = getsockopt(&connection.as_fd(), sockopt::Ip6tOriginalDst).ok()?;
-        SocketAddr::new(address.sin6_addr.s6_addr.into(), u16::from_be(address.sin6_port))
-    };
-    (destination != local).then_some(destination)
-}
 
 /// Carries one redirected connection through the session.
 pub(crate) async fn carry(

@@ -13,6 +13,7 @@ mod guide_steps;
 mod names;
 mod networks;
 mod proxy;
+mod redirect;
 mod relay;
 mod running;
 mod serve;

@@ -33,7 +33,7 @@ impl ExitDialer {
 
     /// Follows the session with the exit until it is not dialed any more; returns why. Connections need this to run.
     pub async fn follow(&self, mut held: Held, notice: impl Fn(Notice)) -> ProxyError {
-        let none = Remote { forwards: Vec::new(), connections: Connections::default() };
+        let none = Remote { forwards: Vec::new(), connections: Connections::default(), is_marked: false };
         self.upstream.follow(&mut held, &none, &notice).await
     }
 

@@ -27,6 +27,8 @@ pub(crate) enum Protocol {
     Http,
     /// A local port that leads to one destination.
     Forward,
+    /// The firewall led the connection here.
+    Redirect,
 }
 
 impl Protocol {
@@ -37,7 +39,13 @@ impl Protocol {
             Self::Connect => "connect",
             Self::Http => "http",
             Self::Forward => "forward",
+            Self::Redirect => "redirect",
         }
+    }
+
+    /// Whether the program knows of a proxy and so understands an answer.
+    pub(crate) fn has_answers(self) -> bool {
+        !matches!(self, Self::Forward | Self::Redirect)
     }
 
     /// The answer for an outcome; `None` when the exit is not reached. Empty for success where the server answers itself.
@@ -46,7 +54,7 @@ impl Protocol {
             (Self::Socks4, _) => socks4::reply(outcome).to_vec(),
             (Self::Socks5, _) => socks5::reply(outcome.into(), None),
             (Self::Connect, Some(Outcome::Open)) => http::ESTABLISHED.to_vec(),
-            (Self::Http, Some(Outcome::Open)) | (Self::Forward, _) => Vec::new(),
+            (Self::Http, Some(Outcome::Open)) | (Self::Forward | Self::Redirect, _) => Vec::new(),
             (Self::Connect | Self::Http, _) => http::failure(outcome),
         }
     }

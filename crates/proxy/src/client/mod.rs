@@ -24,6 +24,7 @@ use crate::copy;
 use crate::error::ProxyError;
 use crate::message::{Head, Outcome};
 use crate::meter::{ConnectionName, Connections};
+use crate::redirect::{Keeper, RedirectError, Redirection, Taker};
 use crate::status::{MOST_LISTED, ProxyStatus};
 use crate::target::Target;
 
@@ -47,16 +48,47 @@ pub struct ProxyOptions {
     pub forwards: Vec<Forward>,
     /// Ports of the exit that lead to a destination on this side.
     pub remote_forwards: Vec<Forward>,
+    /// Leads the TCP connections of this machine here.
+    pub redirection: Option<Redirection>,
     /// The address that associations name as theirs, where programs reach this machine at another than it knows.
     pub advertise: Option<IpAddr>,
     /// Connections at the same time; others wait to be accepted.
     pub most_connections: usize,
 }
 
+/// Where connections come in.
+enum Port {
+    /// Programs say where they want to go.
+    Asking(TcpListener),
+    /// Each connection goes to one destination.
+    Forward(TcpListener, Target),
+    /// The firewall knows where each wanted to go.
+    Redirected(Taker),
+}
+
+impl Port {
+    /// The next connection; its protocol and destination unless the program is still to be asked.
+    async fn accept(&self) -> io::Result<(TcpStream, Option<(Protocol, Target)>)> {
+        match self {
+            Self::Asking(listener) => listener.accept().await.map(|(connection, _)| (connection, None)),
+            Self::Forward(listener, to) => {
+                let (connection, _) = listener.accept().await?;
+                Ok((connection, Some((Protocol::Forward, to.clone()))))
+            }
+            Self::Redirected(taker) => {
+                let (connection, to) = taker.accept().await;
+                Ok((connection, Some((Protocol::Redirect, to.into()))))
+            }
+        }
+    }
+}
+
 /// A proxy that listens.
 pub struct Proxy {
-    listener: TcpListener,
-    forwards: Vec<(TcpListener, Target)>,
+    at: SocketAddr,
+    ports: Vec<Port>,
+    /// Leads connections to [`Port::Redirected`].
+    keeper: Option<Keeper>,
     remote: Remote,
     advertise: Option<IpAddr>,
     upstream: Upstream,
@@ -65,34 +97,44 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Binds all ports.
+    /// Binds all ports, and makes sure that connections can be redirected if that is wanted.
     ///
     /// # Errors
-    /// [`ProxyError::Listen`].
+    /// [`ProxyError::Listen`] and [`ProxyError::Redirect`].
     pub async fn bind(options: &ProxyOptions) -> Result<Arc<Self>, ProxyError> {
-        let mut forwards = Vec::new();
+        let main = listen(options.listen).await?;
+        let at = main.local_addr()?;
+        let mut ports = vec![Port::Asking(main)];
         for forward in &options.forwards {
-            forwards.push((listen(forward.at).await?, forward.to.clone()));
+            ports.push(Port::Forward(listen(forward.at).await?, forward.to.clone()));
+        }
+        let mut keeper = None;
+        if let Some(redirection) = &options.redirection {
+            let taker = Taker::bind(redirection.method).map_err(RedirectError::from)?;
+            keeper = Some(Keeper::prepare(redirection, taker.port()).await?);
+            ports.push(Port::Redirected(taker));
         }
         let connections = Connections::default();
         Ok(Arc::new(Self {
-            listener: listen(options.listen).await?,
-            forwards,
-            remote: Remote { forwards: options.remote_forwards.clone(), connections: connections.clone() },
+            at,
+            remote: Remote {
+                forwards: options.remote_forwards.clone(),
+                connections: connections.clone(),
+                is_marked: keeper.is_some(),
+            },
+            keeper,
             advertise: options.advertise,
             upstream: Upstream::new(),
             connections,
             // Each port holds room for one while it waits.
-            room: Arc::new(Semaphore::new(options.most_connections + options.forwards.len())),
+            room: Arc::new(Semaphore::new(options.most_connections + ports.len() - 1)),
+            ports,
         }))
     }
 
     /// Where SOCKS and HTTP are spoken.
-    ///
-    /// # Errors
-    /// When the system does not say.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    pub fn local_addr(&self) -> SocketAddr {
+        self.at
     }
 
     /// The current status.
@@ -100,7 +142,7 @@ impl Proxy {
         let session = self.upstream.session();
         let (connections, totals) = self.connections.status(MOST_LISTED);
         ProxyStatus {
-            listen: self.local_addr().map(|at| at.to_string()).unwrap_or_default(),
+            listen: self.at.to_string(),
             exit: session.as_ref().map(|session| session.session().peer().to_string()).unwrap_or_default(),
             paths: session.as_ref().map(|session| session.list()).unwrap_or_default(),
             why: session.err().flatten(),
@@ -114,34 +156,47 @@ impl Proxy {
     pub async fn run(self: &Arc<Self>, mut held: Held, notice: impl Fn(Notice) + Send + Sync) -> ProxyError {
         // Dropped with this future, and all connections with it.
         let mut serving = JoinSet::new();
-        serving.spawn(self.clone().accept(None));
-        for index in 0..self.forwards.len() {
-            serving.spawn(self.clone().accept(Some(index)));
+        for index in 0..self.ports.len() {
+            serving.spawn(self.clone().accept(index));
         }
-        self.upstream.follow(&mut held, &self.remote, &notice).await
+        tokio::select! {
+            error = self.upstream.follow(&mut held, &self.remote, &notice) => error,
+            error = self.redirect(&notice) => error.into(),
+        }
     }
 
-    /// Accepts connections at the main port, or at one that leads to a destination.
-    async fn accept(self: Arc<Self>, forward: Option<usize>) {
-        let forward = forward.map(|index| &self.forwards[index]);
-        let listener = forward.map_or(&self.listener, |(listener, _)| listener);
+    /// Has the firewall lead connections here as soon as the exit is reached. Returns why it no longer does.
+    async fn redirect(&self, notice: &(impl Fn(Notice) + Send + Sync)) -> RedirectError {
+        let Some(keeper) = &self.keeper else { return std::future::pending().await };
+        let exit = self.upstream.opened().await;
+        match keeper.set(&exit).await {
+            Ok(rules) => {
+                notice(Notice::Redirecting);
+                rules.follow().await
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// Accepts connections at a port.
+    async fn accept(self: Arc<Self>, port: usize) {
         let mut connections = JoinSet::new();
         loop {
             // Those that are over are forgotten.
             while connections.try_join_next().is_some() {}
             let Ok(room) = self.room.clone().acquire_owned().await else { return };
-            let mut connection = match listener.accept().await {
-                Ok((connection, _)) => connection,
+            let (mut connection, to) = match self.ports[port].accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
                     sleep(PAUSE).await;
                     continue;
                 }
             };
-            let (proxy, to) = (self.clone(), forward.map(|(_, to)| to.clone()));
+            let proxy = self.clone();
             connections.spawn(async move {
                 let asked = match to {
-                    Some(to) => Ok(Asked::Connect { protocol: Protocol::Forward, to, first: Bytes::new() }),
+                    Some((protocol, to)) => Ok(Asked::Connect { protocol, to, first: Bytes::new() }),
                     None => handshake(&mut connection).await,
                 };
                 match asked {
@@ -185,7 +240,7 @@ impl Proxy {
                     }
                     Err(outcome) => {
                         tracing::debug!(to = entered.meter.name.to, ?outcome, "not connected");
-                        if protocol == Protocol::Forward {
+                        if !protocol.has_answers() {
                             return copy::reset(connection);
                         }
                         // The client may be gone; there is nothing left to do for it.

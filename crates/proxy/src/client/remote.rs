@@ -4,8 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use anabranch_net::Stream;
+use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use crate::control::Control;
@@ -13,6 +14,7 @@ use crate::copy;
 use crate::head::read_head;
 use crate::message::{Answer, Head, Outcome, Request};
 use crate::meter::{ConnectionName, Connections};
+use crate::redirect::OWN_MARK;
 use crate::target::Target;
 
 use super::forward::Forward;
@@ -22,10 +24,12 @@ use super::upstream::{Link, Notice, printable};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Remote forwards, and where their connections are counted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Remote {
     pub(super) forwards: Vec<Forward>,
     pub(super) connections: Connections,
+    /// Sockets to destinations are marked, so that the firewall does not redirect them.
+    pub(super) is_marked: bool,
 }
 
 impl Remote {
@@ -42,7 +46,7 @@ impl Remote {
         };
         let streams = async {
             while let Ok(stream) = link.node.session().accept_stream().await {
-                tokio::spawn(accepted(stream, self.forwards.clone(), self.connections.clone()));
+                tokio::spawn(accepted(stream, self.clone()));
             }
         };
         tokio::select! {
@@ -71,13 +75,32 @@ impl Remote {
             Answer::Welcome { .. } | Answer::Refused { .. } => {}
         }
     }
+
+    async fn connect(&self, to: &Target) -> io::Result<TcpStream> {
+        let addresses = match to {
+            Target::Address(address) => vec![*address],
+            Target::Name(name, port) => lookup_host((name.as_str(), *port)).await?.collect(),
+        };
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in addresses {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            if self.is_marked {
+                SockRef::from(&socket).set_mark(OWN_MARK)?;
+            }
+            match socket.connect(address).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
 }
 
 /// Connects what the exit accepted. It chooses among the forwards that were asked for, and no other destination.
-async fn accepted(mut stream: Stream, forwards: Vec<Forward>, connections: Connections) {
+async fn accepted(mut stream: Stream, remote: Remote) {
     let Ok(Head::Accepted { listener, from }) = read_head(&mut stream).await else { return };
-    let Some(forward) = forwards.get(usize::from(listener)) else { return };
-    let opened = timeout(PATIENCE, connect(&forward.to)).await;
+    let Some(forward) = remote.forwards.get(usize::from(listener)) else { return };
+    let opened = timeout(PATIENCE, remote.connect(&forward.to)).await;
     let (outcome, connection) = match opened {
         Ok(Ok(connection)) => (Outcome::Open, Some(connection)),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => (Outcome::Refused, None),
@@ -88,16 +111,6 @@ async fn accepted(mut stream: Stream, forwards: Vec<Forward>, connections: Conne
         && let Some(connection) = connection
     {
         let name = ConnectionName { from: from.to_string(), to: forward.to.to_string() };
-        copy::carry(connection, stream, &connections.enter(name, None).meter).await;
-    }
-}
-
-async fn connect(to: &Target) -> io::Result<TcpStream> {
-    match to {
-        Target::Address(address) => TcpStream::connect(address).await,
-        Target::Name(name, port) => {
-            let found: Vec<_> = lookup_host((name.as_str(), *port)).await?.collect();
-            TcpStream::connect(&found[..]).await
-        }
+        copy::carry(connection, stream, &remote.connections.enter(name, None).meter).await;
     }
 }

@@ -1,6 +1,7 @@
 //! The session with the exit, dialed again whenever it is lost.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub enum Notice {
     Up(PublicKey),
     /// The session ended or could not be opened; it is dialed again.
     Lost(String),
+    /// The TCP connections of this machine go through the exit from now on.
+    Redirecting,
     /// The exit does or does not accept connections at a port.
     Listener {
         /// The port and what it forwards to.
@@ -93,6 +96,15 @@ impl Upstream {
             State::Dialing(why) => Err(why.clone()),
             State::Ended => Err(None),
         }
+    }
+
+    /// Waits until a session is open; returns the exit's addresses on paths without relays.
+    pub(crate) async fn opened(&self) -> Vec<IpAddr> {
+        let mut states = self.0.subscribe();
+        let Some(link) = open_link(&mut states).await else { return std::future::pending().await };
+        let session = link.node.session();
+        let direct = session.paths().into_iter().filter(|path| session.relays(&path.route).is_empty());
+        direct.map(|path| path.route.remote.ip().to_canonical()).collect()
     }
 
     /// Follows a session until it is not dialed any more, or the first attempt failed; returns why.

@@ -5,9 +5,10 @@ pub(super) mod text;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anabranch_node::{Threads, keyfile};
+use anabranch_node::{Dial, Threads, keyfile};
 use anabranch_proxy::{
-    Forward, MOST_CONNECTIONS, Proxy, ProxyError, ProxyNotice, ProxyOptions, session_config,
+    Forward, MOST_CONNECTIONS, Method, Proxy, ProxyError, ProxyNotice, ProxyOptions, RedirectError,
+    Redirection, session_config,
 };
 use clap::{Args, Subcommand};
 
@@ -30,6 +31,7 @@ Examples:
   export ALL_PROXY=socks5h://127.0.0.1:1080  programs of this shell use it
   anabranch proxy TICKET --forward 5432=db.example.org:5432
                                              also a port that leads to one destination
+  sudo anabranch proxy TICKET --redirect     TCP connections of all programs, which need no settings
   anabranch proxy status                     paths and connections of the running proxy";
 
 /// Let programs use all paths through an exit, without root
@@ -79,6 +81,15 @@ pub struct ServeArgs {
     /// A port of the exit, which allows it with `--listen`, that leads to a destination on this side; may be repeated
     #[arg(long = "remote-forward", value_name = "PORT=HOST:PORT")]
     pub remote_forwards: Vec<Forward>,
+    /// Lead the TCP connections of all programs here, and those this machine forwards; needs root and nftables
+    ///
+    /// UDP and DNS stay direct, and so do connections to this machine, private networks, networks with a route of their
+    /// own, the exit and its relays. The rules end with the proxy, even when it is killed.
+    #[arg(long, conflicts_with = "tproxy")]
+    pub redirect: bool,
+    /// Like `--redirect`, without address translation (NAT); also needs the command `ip`
+    #[arg(long)]
+    pub tproxy: bool,
     /// This machine's address for programs that send datagrams by SOCKS5
     #[arg(long, value_name = "ADDRESS")]
     pub advertise: Option<IpAddr>,
@@ -98,6 +109,25 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
     let port = text.parse::<u16>().map(|port| ([127, 0, 0, 1], port).into());
     port.or_else(|_| text.parse())
         .map_err(|_| format!("`{text}` is no address; write 127.0.0.1:1080, [::1]:1080 or a port"))
+}
+
+impl ServeArgs {
+    /// How the firewall leads connections here, for an exit that is dialed so.
+    async fn redirection(&self, dial: &Dial) -> Option<Redirection> {
+        let method = match (self.redirect, self.tproxy) {
+            (true, _) => Method::Redirect,
+            (_, true) => Method::Tproxy,
+            _ => return None,
+        };
+        let mut nodes = dial.hosts();
+        for relay in self.node.relays.iter().flat_map(|route| &route.0) {
+            // A name without an address is reported when the relay is dialed.
+            if let Ok(found) = relay.resolve().await {
+                nodes.extend(found.addresses.iter().map(SocketAddr::ip));
+            }
+        }
+        Some(Redirection { method, nodes })
+    }
 }
 
 impl ProxyArgs {
@@ -124,22 +154,24 @@ async fn status(args: &StatusArgs) -> Result<(), Failure> {
 
 async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<(), Failure> {
     let stop = interrupt::requested();
+    let dial = exit.dial().await?;
     let options = ProxyOptions {
         listen: args.listen,
         forwards: args.forwards.clone(),
         remote_forwards: args.remote_forwards.clone(),
+        redirection: args.redirection(&dial).await,
         advertise: args.advertise,
         most_connections: args.connections,
     };
     let proxy = Proxy::bind(&options).await.map_err(|error| failure(&error))?;
-    let listen = proxy.local_addr().map_err(|error| Failure::local(error.to_string()))?;
+    let listen = proxy.local_addr();
     let node =
         args.node.node().key(keyfile::named_or_usual(args.node.key.as_deref())?).session(session_config());
     let node = node.path_rules(args.node.paths_wanted.rules()?).control(args.running.control.clone());
     let node = node.start().await?;
     let (socket, asked) = (runtime_socket("proxy", listen.port())?, proxy.clone());
     let _socket = service::answer_at(Some(&socket), StatusOf(move || asked.status()))?;
-    let held = node.hold(exit.dial().await?, None);
+    let held = node.hold(dial, None);
     let how = Telling { json: args.json, quiet: context.quiet, listen, was_up: AtomicBool::new(false) };
     let outcome = tokio::select! {
         error = proxy.run(held, move |notice| tell(&notice, &how)) => Err(failure(&error)),
@@ -166,6 +198,7 @@ fn tell(notice: &ProxyNotice, how: &Telling) {
             ProxyNotice::Up(exit) => {
                 serde_json::json!({"event": "up", "exit": exit.to_string(), "listen": listen.to_string()})
             }
+            ProxyNotice::Redirecting => serde_json::json!({"event": "redirecting"}),
             ProxyNotice::Lost(why) => serde_json::json!({"event": "lost", "reason": why}),
             ProxyNotice::Listener { name, refused } => {
                 serde_json::json!({"event": "listener", "name": name, "refused": refused})
@@ -187,6 +220,9 @@ fn tell(notice: &ProxyNotice, how: &Telling) {
             }
             let _ = out::print(&format!("export ALL_PROXY=socks5h://{listen}\n"));
             warning(listen)
+        }
+        ProxyNotice::Redirecting => {
+            Some("TCP connections of all programs go through the exit; UDP and DNS stay direct".to_owned())
         }
         ProxyNotice::Lost(why) => {
             Some(format!("no session with the exit ({}); dialing again", printable(why)))
@@ -227,7 +263,25 @@ fn failure(error: &ProxyError) -> Failure {
         }
         ProxyError::NotAnExit(_) => Failure::new(errors::Kind::Unreachable, error.to_string())
             .hint("is the ticket the one that `anabranch exit` printed?"),
+        ProxyError::Redirect(error) => redirect_failure(error),
         ProxyError::Io(_) => Failure::new(errors::Kind::Unreachable, error.to_string()),
+    }
+}
+
+fn redirect_failure(error: &RedirectError) -> Failure {
+    let failure = Failure::local(error.to_string());
+    match error {
+        RedirectError::NotRoot => failure.hint("run it as root (`sudo`), or give the container NET_ADMIN"),
+        RedirectError::NoNft => failure.hint("install the package nftables"),
+        RedirectError::Taken => {
+            failure.hint("end it first; `ps ax | grep 'nft -i'` shows what holds the table")
+        }
+        RedirectError::ExitHere => failure.hint("run the exit on another machine, or leave the option out"),
+        RedirectError::Unsupported(_) => failure.hint(
+            "this needs Linux 5.12 and nftables 1.0 or later; without NAT in the kernel, try `--tproxy`",
+        ),
+        RedirectError::Gone(_) => failure.hint("start the proxy again"),
+        RedirectError::Io(_) => failure,
     }
 }
 

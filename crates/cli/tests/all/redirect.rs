@@ -1,0 +1,247 @@
+//! `proxy --redirect` and `--tproxy` between namespaces: programs without proxy settings reach a server behind the exit.
+//!
+//! ```text
+//!   behind ── lan ── near (proxy) ══ two links ══ far (exit, server at public addresses)
+//! ```
+//! The server answers with the address that asked it: an address of near or behind if the connection was direct, and one
+//! of the far machine if the exit made it. Needs root; otherwise it reports skipped tests.
+#![cfg(target_os = "linux")]
+
+use crate::common;
+
+use std::process::{Command, Stdio};
+
+use common::netns::{Machines, Namespace, Side, run};
+use common::programs::{PROGRAM, Running, Scratch, wait_for};
+use common::skip;
+
+/// Public addresses of the far machine: a server's, and the exit's own.
+const SERVER: [&str; 2] = ["1.2.3.4", "2a00:1::4"];
+const EXIT: &str = "1.2.3.5";
+const PORT: u16 = 8000;
+const METHODS: [&str; 2] = ["--redirect", "--tproxy"];
+
+/// Answers each request with the address of its client.
+const ANSWERING: &str = "
+import http.server, socket
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        text = self.client_address[0].replace('::ffff:', '').encode()
+        self.send_response(200)
+        self.send_header('Content-Length', str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+Server(('::', 8000), Answer).serve_forever()
+";
+
+/// All machines, with a running exit and server.
+struct Stage {
+    machines: Machines,
+    behind: Namespace,
+    scratch: Scratch,
+    ticket: String,
+    _running: [Running; 2],
+}
+
+impl Stage {
+    fn new(test: &str) -> Option<Self> {
+        for name in ["curl", "python3"] {
+            if Command::new(name).arg("--version").output().is_err() {
+                skip(test, &format!("{name} is not installed"));
+                return None;
+            }
+        }
+        let made = Machines::new(&[100, 50]).and_then(|machines| Ok((machines, Namespace::new()?)));
+        let (machines, behind) = made.map_err(|why| skip(test, &why)).ok()?;
+        machines.add_two_default_routes().unwrap();
+        let scratch = Scratch::new();
+        let server = Running::start(machines.command(Side::Far, "python3").args(["-c", ANSWERING]));
+        let command = program(&machines, Side::Far, &scratch, "from");
+        let mut exit = Running::start({ command }.args(["exit", "--address", EXIT]).args(
+            SERVER.iter().flat_map(|server| ["--allow", server]).chain(["--listen", "127.0.0.1:8080"]),
+        ));
+        let line = exit.line();
+        let ticket = line.split_whitespace().last().expect("a ticket").to_owned();
+        let stage = Self { machines, behind, scratch, ticket, _running: [server, exit] };
+        stage.join();
+        wait_for("the server", || stage.ask(Side::Near, SERVER[0]).is_some());
+        Some(stage)
+    }
+
+    /// Gives the machines their further addresses and joins the one behind.
+    fn join(&self) {
+        let [near, far] = [Side::Near, Side::Far].map(|side| self.machines.namespace_name(side));
+        let behind = self.behind.name();
+        for line in [
+            format!("-n {far} address add {}/32 dev lo", SERVER[0]),
+            format!("-n {far} address add {EXIT}/32 dev lo"),
+            format!("-n {far} address add {}/128 dev lo", SERVER[1]),
+            format!("-n {near} address add fd77::1/64 dev path0 nodad"),
+            format!("-n {far} address add fd77::2/64 dev path0 nodad"),
+            format!("-n {near} route add default via fd77::2"),
+            format!("-n {far} route add default via fd77::1"),
+            format!("-n {near} link add lan type veth peer name lan netns {behind}"),
+            format!("-n {near} address add 192.168.5.1/24 dev lan"),
+            format!("-n {near} address add fd78::1/64 dev lan nodad"),
+            format!("-n {behind} address add 192.168.5.2/24 dev lan"),
+            format!("-n {behind} address add fd78::2/64 dev lan nodad"),
+            format!("-n {near} link set lan up"),
+            format!("-n {behind} link set lan up"),
+            format!("-n {behind} route add default via 192.168.5.1"),
+            format!("-n {behind} route add default via fd78::1"),
+        ] {
+            run("ip", &line).unwrap();
+        }
+        for setting in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
+            assert!(
+                self.machines
+                    .command(Side::Near, "sysctl")
+                    .args(["-qw", setting])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
+    }
+
+    /// Starts a proxy that redirects, and waits until it does.
+    fn proxy(&self, options: &[&str]) -> Running {
+        let mut command = program(&self.machines, Side::Near, &self.scratch, "to");
+        let mut proxy = Running::start(command.args(["proxy", &self.ticket, "--json"]).args(options));
+        // Other events come before or after.
+        loop {
+            let line = proxy.line();
+            if line.contains(r#""redirecting""#) {
+                return proxy;
+            }
+            if line.is_empty() || line.contains(r#""error""#) {
+                panic!("{line}: {}", proxy.end().1);
+            }
+        }
+    }
+
+    /// The address that a server at this address sees when a program asks it; `None` if the connection fails.
+    fn ask(&self, from: Side, server: &str) -> Option<String> {
+        asked(&mut self.machines.command(from, "curl"), server, PORT)
+    }
+
+    fn ask_from_behind(&self, server: &str) -> Option<String> {
+        asked(&mut self.behind.command("curl"), server, PORT)
+    }
+
+    /// The firewall's tables and the routing rules of the near machine.
+    fn rules(&self) -> String {
+        let mut text = String::new();
+        for words in ["nft list tables", "ip -4 rule", "ip -6 rule", "ip -4 route show table 51876"] {
+            let mut words = words.split(' ');
+            let mut command = self.machines.command(Side::Near, words.next().unwrap());
+            text += &String::from_utf8(command.args(words).output().unwrap().stdout).unwrap();
+        }
+        text
+    }
+}
+
+fn program(machines: &Machines, side: Side, scratch: &Scratch, home: &str) -> Command {
+    let mut command = machines.command(side, PROGRAM);
+    command.env("HOME", scratch.path(home)).env("XDG_RUNTIME_DIR", scratch.path(home));
+    command.env_remove("ANABRANCH_KEY").env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
+    command
+}
+
+fn asked(curl: &mut Command, server: &str, port: u16) -> Option<String> {
+    let host = if server.contains(':') { format!("[{server}]") } else { server.to_owned() };
+    let output = curl.args(["-s", "-g", "-m", "15", &format!("http://{host}:{port}/")]).output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+#[test]
+fn programs_without_proxy_settings_go_through_the_exit() {
+    let Some(stage) = Stage::new("programs_without_proxy_settings_go_through_the_exit") else { return };
+    let [v4, v6] = SERVER;
+    assert_eq!(stage.ask(Side::Near, v4), some("10.77.1.1"), "direct before");
+    let before = stage.rules();
+    for method in METHODS {
+        let proxy = stage.proxy(&[method]);
+        assert_eq!(stage.ask(Side::Near, v4), some(v4), "{method}");
+        assert_eq!(stage.ask(Side::Near, v6), some(v6), "{method}");
+        assert_eq!(stage.ask_from_behind(v4), some(v4), "{method}");
+        assert_eq!(stage.ask_from_behind(v6), some(v6), "{method}");
+        proxy.interrupt();
+        let (code, errors) = proxy.end();
+        assert_eq!((code, stage.rules()), (Some(0), before.clone()), "{method}: {errors}");
+        assert_eq!(stage.ask(Side::Near, v4), some("10.77.1.1"), "direct again");
+    }
+}
+
+#[test]
+fn a_killed_proxy_leaves_no_rules() {
+    let Some(stage) = Stage::new("a_killed_proxy_leaves_no_rules") else { return };
+    let before = stage.rules();
+    for method in METHODS {
+        let proxy = stage.proxy(&[method]);
+        assert_ne!(stage.rules(), before);
+        proxy.kill();
+        wait_for("the end of the rules", || stage.rules() == before);
+        assert!(!stage.scratch.path("to/.nft.history").exists(), "{method}");
+        assert_eq!(stage.ask(Side::Near, SERVER[0]), some("10.77.1.1"), "{method}");
+    }
+}
+
+#[test]
+fn the_proxys_own_connections_and_local_networks_stay_direct() {
+    let Some(stage) = Stage::new("the_proxys_own_connections_and_local_networks_stay_direct") else { return };
+    let near = stage.machines.namespace_name(Side::Near);
+    for method in METHODS {
+        let forward = format!("127.0.0.1:8080={}:{PORT}", SERVER[0]);
+        let proxy = stage.proxy(&[method, "--remote-forward", &forward]);
+        // From the exit to this machine, and from there to the server: the second part is the proxy's own connection.
+        let through = || asked(&mut stage.machines.command(Side::Far, "curl"), "127.0.0.1", 8080);
+        wait_for("the remote forward", || through().is_some());
+        assert_eq!(through(), some("10.77.1.1"), "{method}");
+        assert_eq!(stage.ask(Side::Near, EXIT), some("10.77.1.1"), "{method}: the exit itself");
+        assert_eq!(stage.ask(Side::Near, "10.77.1.2"), some("10.77.1.1"), "{method}: a private address");
+        // A network to which a route of its own appears is left alone from then on.
+        assert_eq!(stage.ask(Side::Near, SERVER[0]), some(SERVER[0]), "{method}");
+        run("ip", &format!("-n {near} route add 1.2.3.0/29 via 10.77.2.2")).unwrap();
+        wait_for("the route", || stage.ask(Side::Near, SERVER[0]) == some("10.77.2.1"));
+        run("ip", &format!("-n {near} route delete 1.2.3.0/29 via 10.77.2.2")).unwrap();
+        wait_for("the route's end", || stage.ask(Side::Near, SERVER[0]) == some(SERVER[0]));
+        proxy.interrupt();
+        proxy.end();
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_of_redirecting_is_named() {
+    let Some(stage) = Stage::new("what_stands_in_the_way_of_redirecting_is_named") else { return };
+    let failure = |command: &mut Command| {
+        let output = command.args([&stage.ticket, "--listen", "0", "--redirect"]).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let proxy = stage.proxy(&["--tproxy"]);
+    let command = || program(&stage.machines, Side::Near, &stage.scratch, "from");
+    let taken = failure({ command() }.arg("proxy"));
+    assert!(taken.contains("another proxy") && taken.contains("end it first"), "{taken}");
+    let mut without = stage.machines.command(Side::Near, "env");
+    let no_nft = failure(without.args(["PATH=/nowhere", PROGRAM, "proxy"]));
+    assert!(no_nft.contains("`nft` is not installed"), "{no_nft}");
+    let mut nobody = stage.machines.command_as_nobody(Side::Near, PROGRAM);
+    stage.scratch.open_to_all();
+    let not_root = failure(nobody.env("HOME", "/nowhere").env_remove("XDG_CONFIG_HOME").arg("proxy"));
+    assert!(not_root.contains("needs root") && not_root.contains("sudo"), "{not_root}");
+    proxy.interrupt();
+    proxy.end();
+    let mut exit = Running::start({ command() }.args(["exit", "--port", "4436", "--address", "10.77.1.1"]));
+    let line = exit.line();
+    let ticket = line.split_whitespace().last().unwrap();
+    let output = { command() }.args(["proxy", ticket, "--redirect"]).output().unwrap();
+    let here = String::from_utf8(output.stderr).unwrap();
+    assert!(here.contains("the exit runs on this machine"), "{here}");
+}

@@ -1,0 +1,196 @@
+//! The text of the firewall's rules, without I/O.
+//!
+//! One table holds a chain for connections of this machine and one for those that it forwards. Both first let pass
+//! what stays direct. With [`Method::Redirect`] the kernel then rewrites the destination. With [`Method::Tproxy`] it
+//! leaves the connection as it is and hands it to the proxy's socket; for that, packets are marked, and a routing rule
+//! leads marked ones to this machine.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use anabranch_tunnel::access::DENIED;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::Method;
+
+/// The firewall's table. One name: two tables would compete for the same connections.
+pub(super) const TABLE: &str = "anabranch_proxy";
+/// Mark of the proxy's own TCP sockets, which stay direct ("ab", 1).
+pub(crate) const OWN_MARK: u32 = 0x6162_0001;
+/// Mark of packets that the proxy's socket takes.
+const TAKEN_MARK: u32 = 0x6162_0002;
+/// Table and priority of the routing rule for those, below the tunnel's.
+const ROUTES: u32 = 51_876;
+const PRIORITY: u32 = 5_270;
+
+/// The inputs of the rules.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    pub(super) method: Method,
+    /// Where the proxy takes connections.
+    pub(super) port: u16,
+    /// The exit and relays: connections to them stay direct, and forwarded ones from them.
+    pub(super) nodes: Vec<IpAddr>,
+    /// The families whose packets this machine forwards: `ipv4`, `ipv6`.
+    pub(super) forwarded: Vec<&'static str>,
+}
+
+impl Rules {
+    /// The table, as one line: `nft -i` takes a line as one change of the firewall.
+    pub(super) fn table(&self, networks: &[IpNet]) -> String {
+        let (v4, v6) = self.direct(networks);
+        let chains = match self.method {
+            Method::Redirect => self.redirecting(),
+            Method::Tproxy => self.handing_over(),
+        };
+        format!(
+            "table inet {TABLE} {{ flags owner; \
+             set direct4 {{ type ipv4_addr; flags interval; elements = {{ {v4} }}; }}; \
+             set direct6 {{ type ipv6_addr; flags interval; elements = {{ {v6} }}; }}; \
+             chain direct {{ \
+             meta mark {OWN_MARK:#x} accept; \
+             tcp dport {{ 53, 853 }} accept; \
+             fib daddr type {{ local, broadcast, multicast }} accept; \
+             ip daddr @direct4 accept; \
+             ip6 daddr @direct6 accept; }}; \
+             {chains}}}"
+        )
+    }
+
+    /// The change after which these networks stay direct, as one line.
+    pub(super) fn update(&self, networks: &[IpNet]) -> String {
+        let (v4, v6) = self.direct(networks);
+        format!(
+            "flush set inet {TABLE} direct4; add element inet {TABLE} direct4 {{ {v4} }}; \
+             flush set inet {TABLE} direct6; add element inet {TABLE} direct6 {{ {v6} }}"
+        )
+    }
+
+    /// Everything that stays direct, by family: special ranges, nodes, and these networks.
+    fn direct(&self, networks: &[IpNet]) -> (String, String) {
+        let special = DENIED.iter().filter_map(|range| range.parse::<IpNet>().ok());
+        let all = special.chain(self.nodes.iter().map(|node| IpNet::from(node.to_canonical())));
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for network in all.chain(networks.iter().copied()) {
+            match network {
+                IpNet::V4(network) => v4.push(network),
+                IpNet::V6(network) => v6.push(network),
+            }
+        }
+        // The ranges of a set must not overlap.
+        (list(&Ipv4Net::aggregate(&v4)), list(&Ipv6Net::aggregate(&v6)))
+    }
+
+    fn redirecting(&self) -> String {
+        let to = format!("meta l4proto tcp redirect to :{};", self.port);
+        let mut chains = format!(
+            "chain output {{ type nat hook output priority -100; meta l4proto tcp jump direct; {to} }}; "
+        );
+        if !self.forwarded.is_empty() {
+            let _ = write!(
+                chains,
+                "chain prerouting {{ type nat hook prerouting priority -100; \
+                 {} meta l4proto tcp jump direct; {to} }}; ",
+                self.not_forwarded()
+            );
+        }
+        chains
+    }
+
+    /// Packets of this machine leave, are marked, and so come back over `lo`, where the proxy's socket takes them.
+    /// Only a first packet marks its connection, so connections from before the rules stay as they were.
+    fn handing_over(&self) -> String {
+        let (port, mark) = (self.port, TAKEN_MARK);
+        let first = "tcp flags & (fin | syn | rst | ack) == syn";
+        let mut chains = format!(
+            "chain take {{ \
+             meta nfproto ipv4 meta l4proto tcp meta mark set {mark:#x} tproxy ip to 127.0.0.1:{port} accept; \
+             meta nfproto ipv6 meta l4proto tcp meta mark set {mark:#x} tproxy ip6 to [::1]:{port} accept; }}; \
+             chain output {{ type route hook output priority -150; meta l4proto != tcp accept; \
+             {first} jump direct; \
+             {first} ct mark set {mark:#x}; \
+             ct direction original ct mark {mark:#x} meta mark set {mark:#x}; }}; \
+             chain prerouting {{ type filter hook prerouting priority -150; meta l4proto != tcp accept; \
+             socket transparent 1 meta mark set {mark:#x} accept; \
+             {first} iif lo meta mark {mark:#x} jump take; \
+             {first} iif != lo jump forwarded; }}; "
+        );
+        let forwarded = match self.forwarded.is_empty() {
+            true => "accept;".to_owned(),
+            false => format!("{} jump direct; jump take;", self.not_forwarded()),
+        };
+        let _ = write!(chains, "chain forwarded {{ {forwarded} }}; ");
+        chains
+    }
+
+    /// Lets pass the families that this machine does not forward, and connections from an exit behind it.
+    fn not_forwarded(&self) -> String {
+        let mut rules = format!("meta nfproto != {{ {} }} accept;", self.forwarded.join(", "));
+        for node in &self.nodes {
+            let family = if node.is_ipv4() { "ip" } else { "ip6" };
+            let _ = write!(rules, " {family} saddr {node} accept;");
+        }
+        rules
+    }
+
+    /// The shell's command that runs `nft`. For [`Method::Tproxy`] it first leads marked packets to this machine, and
+    /// takes that back in the end.
+    pub(super) fn command(&self) -> String {
+        let marked = format!("fwmark {TAKEN_MARK:#x} lookup {ROUTES} priority {PRIORITY}");
+        let add = |ip: &str| {
+            format!("{ip} rule add {marked} && {ip} route add local default dev lo table {ROUTES}")
+        };
+        let delete = ["ip -4", "ip -6"]
+            .map(|ip| format!("{ip} rule delete {marked}; {ip} route flush table {ROUTES}"))
+            .join("; ");
+        match self.method {
+            Method::Redirect => "nft -i".to_owned(),
+            // A machine may be without IPv6, and there may be nothing to delete.
+            Method::Tproxy => format!(
+                "delete() {{ {delete}; }} 2>/dev/null; delete; \
+                 {} && {{ {{ {}; }} 2>/dev/null || :; }} && nft -i; delete",
+                add("ip -4"),
+                add("ip -6")
+            ),
+        }
+    }
+}
+
+fn list<T: ToString>(networks: &[T]) -> String {
+    networks.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(method: Method) -> Rules {
+        Rules { method, port: 4000, nodes: vec!["192.0.2.9".parse().unwrap()], forwarded: vec!["ipv4"] }
+    }
+
+    #[test]
+    fn what_stays_direct_is_one_list_without_overlaps() {
+        let networks = ["93.184.216.0/24", "10.1.0.0/16", "2a00:1::/64"].map(|text| text.parse().unwrap());
+        let (v4, v6) = rules(Method::Redirect).direct(&networks);
+        assert!(v4.contains("93.184.216.0/24") && v4.contains("10.0.0.0/8") && !v4.contains("10.1"), "{v4}");
+        assert!(v6.contains("2a00:1::/64") && v6.contains("fc00::/7") && !v6.contains("::1/128"), "{v6}");
+    }
+
+    #[test]
+    fn a_machine_that_forwards_nothing_takes_nothing_of_its_neighbours() {
+        for method in [Method::Redirect, Method::Tproxy] {
+            let forwards = rules(method).table(&[]);
+            assert!(forwards.contains("ip saddr 192.0.2.9 accept"), "{forwards}");
+            let forwards_nothing = Rules { forwarded: Vec::new(), ..rules(method) }.table(&[]);
+            assert!(!forwards_nothing.contains("saddr"), "{forwards_nothing}");
+        }
+    }
+
+    #[test]
+    fn each_change_is_one_line() {
+        for method in [Method::Redirect, Method::Tproxy] {
+            let rules = rules(method);
+            assert!(!(rules.table(&[]) + &rules.update(&[])).contains('\n'));
+        }
+    }
+}
