@@ -8,12 +8,12 @@ use clap::Args;
 
 use super::receive::{Taken, confine, report};
 use super::send::Source;
-use super::server::{Connected, ServerArgs, all_sent};
+use super::server::{Connected, ServerArgs};
 use crate::capture::Capture;
 use crate::carrier::Carrier;
 use crate::context::{Context, OUTPUT};
 use crate::courier::{Courier, Errand};
-use crate::errors::Failure;
+use crate::errors::{Failure, all_sent};
 use crate::ui::out::Stream;
 use crate::ui::paths::Direction;
 

@@ -3,15 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anabranch_node::{Dial, Node, NodeSession, RelayRoute, keyfile};
-use anabranch_transfer::Summary;
 use clap::Args;
 
 use crate::capture::Capture;
-use crate::errors::{Failure, Kind};
+use crate::errors::Failure;
 use crate::node_word::{NodeWord, TICKET_PREFIX, looks_like_node};
 use crate::reach::Reach;
 use crate::relays::ControllerOptions;
-use crate::ui::human;
 use crate::values;
 
 /// The server, and paths.
@@ -99,20 +97,6 @@ pub struct Connected {
     pub session: NodeSession,
     /// How to open further ones.
     pub dial: Dial,
-}
-
-/// Fails if files could not be read here, so that the other end does not have them.
-///
-/// # Errors
-/// [`Kind::Incomplete`] with their number.
-pub fn all_sent(summary: &Summary) -> Result<(), Failure> {
-    match summary.missed {
-        0 => Ok(()),
-        missed => {
-            let missed = human::count(missed, "file");
-            Err(Failure::new(Kind::Incomplete, format!("{missed} could not be read here")))
-        }
-    }
 }
 
 /// A path on the server as text.

@@ -9,11 +9,11 @@ use clap::Args;
 use super::get::Getting;
 use super::put::Putting;
 use super::receive::{confine, report};
-use super::server::{Connected, ServerArgs, all_sent, remote};
+use super::server::{Connected, ServerArgs, remote};
 use crate::capture::Capture;
 use crate::context::{Context, OUTPUT};
 use crate::courier::{Courier, Errand};
-use crate::errors::Failure;
+use crate::errors::{Failure, all_sent};
 use crate::interrupt;
 use crate::ui::out::Stream;
 

@@ -2,9 +2,10 @@
 
 use std::io;
 
-use anabranch_transfer::TransferError;
+use anabranch_transfer::{Summary, TransferError};
 
 use super::{Failure, Kind, describe};
+use crate::ui::human;
 
 /// The most files to list by name; the rest are counted.
 const MOST_NAMED: usize = 10;
@@ -49,6 +50,20 @@ impl From<TransferError> for Failure {
         match text.split_once("; ") {
             Some((message, advice)) => Self::new(kind(&error), message).hint(advice),
             None => Self::new(kind(&error), text),
+        }
+    }
+}
+
+/// Fails if files could not be read here, so that the other end does not have them.
+///
+/// # Errors
+/// [`Kind::Incomplete`] with their number.
+pub(crate) fn all_sent(summary: &Summary) -> Result<(), Failure> {
+    match summary.missed {
+        0 => Ok(()),
+        missed => {
+            let missed = human::count(missed, "file");
+            Err(Failure::new(Kind::Incomplete, format!("{missed} could not be read here")))
         }
     }
 }

@@ -4,14 +4,14 @@
 //! last, and only when everything else has arrived: an unreadable directory at the sender must not empty its copy.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
 
-use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
+use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, Metadata, OpenOptions};
 
 use super::job::FileJob;
 use super::part::{set_mode, system_time};
 use super::plan::Planner;
+use super::remove::{is_same, names, remove};
 use super::target::{TargetTree, sync_directory};
 use crate::error::TransferError;
 use crate::manifest::Entry;
@@ -56,17 +56,6 @@ impl Planner {
         let may_remove = self.mirror.is_some_and(|mirror| mirror.delete) && !self.report.has_failed();
         may_remove && !self.clashes(path, found)
     }
-}
-
-/// Removes the directory `name`, whose replacement is complete, unless something has failed meanwhile.
-pub(super) fn clear(directory: &Dir, name: &str, report: &Report) -> io::Result<()> {
-    let Some(found) = directory.symlink_metadata(name).ok().filter(Metadata::is_dir) else { return Ok(()) };
-    if report.has_failed() {
-        return Err(io::Error::other("a directory stays there, because not everything has arrived"));
-    }
-    let removed = remove(directory, name, &found)?;
-    report.add(|summary| summary.removed += removed);
-    Ok(())
 }
 
 /// Removes what is in the tree and not in the list, if everything of the list has arrived. `left_out` are paths that the
@@ -136,40 +125,6 @@ fn aliases<'a>(
 ) -> Vec<(&'a str, Metadata)> {
     let others = listed.iter().filter(|name| !names.contains(std::ffi::OsStr::new(**name)));
     others.filter_map(|name| Some((*name, directory.symlink_metadata(name).ok()?))).collect()
-}
-
-#[cfg(unix)]
-pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
-    use cap_std::fs::MetadataExt as _;
-    (one.dev(), one.ino()) == (other.dev(), other.ino())
-}
-
-/// Keeps too much rather than too little.
-#[cfg(not(unix))]
-pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
-    one.is_dir() == other.is_dir() && one.len() == other.len()
-}
-
-/// Removes a file or a whole directory, without following links; returns how many entries.
-fn remove(directory: &Dir, name: &str, found: &Metadata) -> io::Result<u64> {
-    if !found.is_dir() {
-        directory.remove_file(name)?;
-        return Ok(1);
-    }
-    let mut count = 1;
-    let inner = directory.open_dir_nofollow(name)?;
-    for name in names(&inner)? {
-        let name = name.to_str().ok_or_else(|| io::Error::other("a name in it is not UTF-8"))?.to_owned();
-        let found = inner.symlink_metadata(&name)?;
-        count += remove(&inner, &name, &found)?;
-    }
-    directory.remove_dir(name)?;
-    Ok(count)
-}
-
-/// The names in a directory, read before any of them is removed.
-pub(super) fn names(directory: &Dir) -> io::Result<BTreeSet<std::ffi::OsString>> {
-    directory.entries()?.map(|entry| entry.map(|entry| entry.file_name())).collect()
 }
 
 /// True if the file has the listed time; on file systems without fractions of seconds, the same second.

@@ -8,6 +8,7 @@ mod part;
 mod place;
 mod plan;
 mod quota;
+mod remove;
 mod spelling;
 mod target;
 mod write;

@@ -13,7 +13,7 @@ use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, OpenOptions};
 
 use super::job::FileJob;
-use super::mirror::clear;
+use super::remove::clear;
 #[cfg(all(test, unix))]
 use crate::hash::BLOCK;
 use crate::hash::is_zero;

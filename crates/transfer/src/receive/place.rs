@@ -5,9 +5,9 @@ use std::io;
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
-use super::mirror::clear;
 use super::part::PartFile;
 use super::plan::{DirectoryModes, Planner, cannot_enter, clash, exists, no_name};
+use super::remove::clear;
 use super::target::set_directory_mode;
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::path::{RelPath, part_name};

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 
 use cap_std::fs::Metadata;
 
-use super::mirror::{is_same, names};
+use super::remove::{is_same, names};
 use super::target::TargetTree;
 use crate::manifest::Entry;
 use crate::path::RelPath;

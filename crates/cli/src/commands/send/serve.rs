@@ -10,8 +10,7 @@ use tokio::task::JoinSet;
 
 use super::resources;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
-use crate::commands::server::all_sent;
-use crate::errors::{Failure, Kind};
+use crate::errors::{Failure, Kind, all_sent};
 use crate::report::{Event, TransferReport};
 use crate::ui::human;
 use crate::ui::out::Stream;
