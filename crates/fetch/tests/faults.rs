@@ -339,6 +339,30 @@ async fn a_mirror_whose_file_changes_is_left_out_and_the_others_go_on() {
 }
 
 #[tokio::test]
+async fn a_download_goes_on_with_the_mirror_that_still_has_its_file() {
+    let (old, new) = (noise(SIZE, 31), noise(SIZE, 32));
+    let now = Arc::new(AtomicUsize::new(0));
+    let (which, body) = (now.clone(), old.clone());
+    let changing = Server::start(move |request| {
+        let which = which.load(Ordering::SeqCst);
+        let response = Response::right(request, [&body, &new][which]).with("ETag", format!("\"{which}\""));
+        Response { rate: (which == 0).then_some(500_000), ..response }
+    });
+    let (later, body) = (now.clone(), old.clone());
+    let steady = Server::start(move |request| {
+        // At the second attempt, it answers after the other mirror.
+        std::thread::sleep(Duration::from_millis(500 * later.load(Ordering::SeqCst) as u64));
+        Response { rate: Some(500_000), ..Response::right(request, &body).with("ETag", "\"0\"") }
+    });
+    let place = Place::new(&[changing.url("/a"), steady.url("/a")]);
+    assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
+    now.store(1, Ordering::SeqCst);
+    let report = place.fetch().await.unwrap();
+    assert!(report.resumed > 300_000, "{report:?}");
+    assert!(place.content() == old, "wrong bytes");
+}
+
+#[tokio::test]
 async fn a_redirector_may_lead_to_hosts_with_versions_of_their_own() {
     let content = noise(SIZE, 27);
     let hosts: Vec<Server> = (0..2)

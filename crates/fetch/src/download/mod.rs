@@ -27,7 +27,7 @@ use crate::source::Source;
 use crate::store::{Journal, Opened, Store};
 use crate::tls::Tls;
 use crate::url::Url;
-use open::{First, Opening};
+use open::{First, Opened as OpenedSource, Opening};
 
 /// The first bytes, by which mirrors are compared.
 const PROBE: u64 = 64 << 10;
@@ -179,17 +179,39 @@ impl Options {
 impl Context<'_> {
     async fn attempt(&self, store: Store, journal: Option<Journal>) -> Result<Report, Ended> {
         let mut opening = Opening::start(self);
-        let held = journal.as_ref().map(|journal| journal.size);
-        let first = tokio::select! {
-            first = opening.first(self, held) => first?,
-            () = self.stop.notified() => return Err(FetchError::Stopped.into()),
-        };
-        match first {
-            (opened, First::Whole(answer, connection)) => {
-                self.whole((*answer, connection), opened.route, store).await
+        let mut deferred = false;
+        loop {
+            let first = tokio::select! {
+                first = self.first(&mut opening, (&store, journal.as_ref())) => first?,
+                () = self.stop.notified() => return Err(FetchError::Stopped.into()),
+            };
+            let (opened, part, fits) = match first {
+                (opened, First::Whole(answer, connection), _) => {
+                    return self.whole((*answer, connection), opened.route, store).await;
+                }
+                (opened, First::Part(part), fits) => (opened, part, fits),
+            };
+            if fits || deferred || self.job.mirrors.len() == 1 || opening.is_over() {
+                return self.parts((opened, part), opening, (store, fits)).await;
             }
-            (source, First::Part(part)) => self.parts((source, part), opening, (store, journal)).await,
+            // Another mirror may still have the file of the earlier attempt.
+            deferred = true;
+            opening.defer(opened, part);
         }
+    }
+
+    /// The next source, and whether its file is that of an earlier attempt.
+    async fn first(
+        &self,
+        opening: &mut Opening,
+        (store, journal): (&Store, Option<&Journal>),
+    ) -> Result<(OpenedSource, First, bool), FetchError> {
+        let (opened, mut first) = opening.first(self, journal.map(|journal| journal.size)).await?;
+        let fits = match (&mut first, journal) {
+            (First::Part(part), Some(journal)) => self.fits_journal(&opened, part, (store, journal)).await?,
+            _ => true,
+        };
+        Ok((opened, first, fits))
     }
 
     /// Checks a file that an earlier attempt has given its name.

@@ -180,8 +180,12 @@ impl Opening {
                 continue;
             }
             if !is_whole && held.is_none_or(|held| size == Some(held)) {
-                if let Some((other, _)) = self.whole.take() {
-                    self.refuse(context, &other, "another source has the file in parts");
+                if let Some((other, first)) = self.whole.take() {
+                    let why = match first {
+                        First::Part(_) => "its file is another one now",
+                        First::Whole(..) => "another source has the file in parts",
+                    };
+                    self.refuse(context, &other, why);
                 }
                 return Ok((opened, first));
             }
@@ -189,6 +193,11 @@ impl Opening {
                 self.whole = Some((opened, first));
             }
         }
+    }
+
+    /// Keeps a source that does not have the file of an earlier attempt, in case that no other has it.
+    pub(super) fn defer(&mut self, opened: Opened, part: FirstPart) {
+        self.whole = Some((opened, First::Part(part)));
     }
 
     /// Why there is no file when no source is left.

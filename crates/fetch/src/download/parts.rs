@@ -30,22 +30,14 @@ struct Reference {
 }
 
 impl Context<'_> {
-    /// Fetches a file whose first bytes have come.
+    /// Fetches a file whose first bytes have come. Unless it `fits` what an earlier attempt left, that is dropped.
     pub(super) async fn parts(
         &self,
         (opened, part): (Opened, FirstPart),
         opening: Opening,
-        (store, journal): (Store, Option<Journal>),
+        (store, fits): (Store, bool),
     ) -> Result<Report, Ended> {
         let disk = |error| Ended::from(FetchError::file("write", &self.job.target, error));
-        let mut part = part;
-        let fits = match &journal {
-            Some(journal) => tokio::select! {
-                fits = self.fits_journal(&opened, &mut part, (&store, journal)) => fits?,
-                () = self.stop.notified() => return Err(FetchError::Stopped.into()),
-            },
-            None => true,
-        };
         if !fits {
             store.reset().map_err(disk)?;
             self.progress.note("the file on the server is another one now; beginning again");
@@ -85,7 +77,7 @@ impl Context<'_> {
     }
 
     /// Whether the file is still that of an earlier attempt; fails when the source does not say.
-    async fn fits_journal(
+    pub(super) async fn fits_journal(
         &self,
         opened: &Opened,
         part: &mut FirstPart,
