@@ -242,13 +242,14 @@ impl Controller {
         let advice = auto.on_ack(sample, &view);
         match advice {
             Advice::Shrink(bytes) => self.shrink(index, bytes, sample.now),
-            Advice::TakeBack => {
+            // A loss on a coupled path may have reduced the window since the cut.
+            Advice::TakeBack if window.was_cut() => {
                 self.paths[index].window.undo();
                 self.resize(index, self.paths[index].window.bytes);
                 self.epoch += 1;
             }
             Advice::Restart => self.paths[index].window.memory.restart(),
-            Advice::Grow | Advice::Probe(_) | Advice::Hold => {}
+            Advice::Grow | Advice::Probe(_) | Advice::Hold | Advice::TakeBack => {}
         }
         advice
     }

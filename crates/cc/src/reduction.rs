@@ -118,6 +118,7 @@ impl Controller {
         self.left_by_loss(index);
         self.resize(index, bytes);
         let window = &mut self.paths[index].window;
+        window.note_cut();
         window.leave_slow_start();
         window.reduced_at = Some(now);
         self.epoch += 1;
@@ -220,6 +221,7 @@ impl Controller {
             window.ssthresh = left.min(window.bytes).max(2.0 * mss);
             window.memory.on_timeout();
         }
+        self.end_test(index);
         let least = self.bounded(0.0, self.paths[owner].mss);
         let window = &mut self.paths[owner].window;
         window.bytes = least;
@@ -230,13 +232,16 @@ impl Controller {
     }
 
     /// Undoes the path's last reduction because the packets declared lost had arrived (RFC 4015, RFC 5682). Does nothing
-    /// without a reduction to undo.
+    /// without a reduction to undo, or if the last one was not for a loss.
     pub fn on_spurious_loss(&mut self, path: PathId) {
         let Some(index) = self.index(path) else { return };
         if self.model(index, Bbr::on_spurious_loss).is_some() {
             return;
         }
         let owner = self.owner(index);
+        if self.paths[owner].window.was_cut() {
+            return;
+        }
         let reduced_at = self.paths[owner].window.reduced_at;
         let Some(given) = self.paths[owner].window.undo() else { return };
         if self.cubic_groups {
@@ -284,6 +289,14 @@ impl Controller {
         window.memory.restart();
         let halved = window.bytes * libm::exp2(-(halvings.min(64) as f64));
         self.resize(owner, halved.max(restart));
+        self.end_test(index);
         self.epoch += 1;
+    }
+
+    /// Under `auto`, ends a test of the queue. Taking back its cut would undo what came after it.
+    fn end_test(&mut self, index: usize) {
+        if let Some(auto) = &mut self.paths[index].auto {
+            auto.on_restart();
+        }
     }
 }

@@ -68,6 +68,8 @@ struct Undo {
     by: Option<PathId>,
     /// Whether it was in slow start.
     slow_start: bool,
+    /// Whether the reduction was a cut for the path's own queue, under `auto`.
+    is_cut: bool,
     /// The share of the window that the loss left.
     left: f64,
     /// Bytes found lost since then, of those outstanding at the loss.
@@ -108,6 +110,7 @@ impl Window {
             given: 0.0,
             by: None,
             slow_start: self.in_slow_start(),
+            is_cut: false,
             left: 1.0,
             lost: 0.0,
         };
@@ -115,6 +118,18 @@ impl Window {
             Some(known) => **known = undo,
             None => self.undo = Some(Box::new(undo)),
         }
+    }
+
+    /// Records that the reduction was a cut for the path's own queue.
+    pub(crate) fn note_cut(&mut self) {
+        if let Some(undo) = &mut self.undo {
+            undo.is_cut = true;
+        }
+    }
+
+    /// True if the last reduction was a cut for the path's own queue.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.undo.as_ref().is_some_and(|undo| undo.is_cut)
     }
 
     /// Saves the share of the window that the reduction left.

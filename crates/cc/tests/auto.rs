@@ -3,6 +3,8 @@
 mod bottleneck;
 
 use anabranch_cc::RuleKind::{self, Auto, Cubic};
+use anabranch_cc::{AckSample, Config, Controller, RttEstimator};
+use anabranch_wire::{PathId, Span, Time};
 use bottleneck::{Bottleneck, Flow, Measured, run};
 
 const SEEDS: std::ops::Range<u64> = 1..5;
@@ -113,4 +115,60 @@ fn the_queue_is_short_again_after_a_neighbour_has_left() {
     let flows = [Flow::new(Auto, 40, 0.0), Flow::tcp(Cubic, 40, 0.0).until(30.0)];
     let measured = run(&line, &flows, 80.0, 120.0)[0];
     assert!(measured.mbit >= 49.0 && measured.queue_ms <= 35.0, "{measured:?}");
+}
+
+/// A path in congestion avoidance, whose round trips are acknowledged at once.
+struct Rounds {
+    controller: Controller,
+    rtt: RttEstimator,
+    now: Time,
+}
+
+impl Rounds {
+    /// A path at 100 packets of 1,000 bytes.
+    fn new() -> Self {
+        let config = Config { initial_window: 100, initial_ssthresh: Some(100), ..Config::new(Auto) };
+        let mut controller = Controller::new(config);
+        controller.add_path(PathId::FIRST, 1_000, Time::ZERO);
+        Self { controller, rtt: RttEstimator::new(Span::from_millis(40)), now: Time::ZERO }
+    }
+
+    /// A round trip that takes so long and delivers so much; returns the window.
+    fn round(&mut self, millis: u64, acked_bytes: u64) -> u64 {
+        let rtt = Span::from_millis(millis);
+        self.now += rtt;
+        self.rtt.update(self.now, rtt, Span::ZERO);
+        let sample = AckSample {
+            now: self.now,
+            acked_bytes,
+            rtt,
+            in_flight: acked_bytes,
+            delivery_rate: None,
+            round_start: true,
+            app_limited: false,
+            window_limited: true,
+            ce_marks: 0,
+        };
+        self.controller.on_ack(PathId::FIRST, &sample, &self.rtt);
+        self.controller.window(PathId::FIRST)
+    }
+
+    /// Round trips with a queue, until the path cuts its window to test it; returns the window that is left.
+    fn test_queue(&mut self) -> u64 {
+        self.round(40, 100_000);
+        let before = self.round(100, 100_000);
+        let left = self.round(100, 100_000);
+        assert!(left < before * 2 / 3, "{left} of {before}: a test begins");
+        left
+    }
+}
+
+#[test]
+fn a_rival_that_a_test_finds_does_not_undo_a_timeout() {
+    let mut path = Rounds::new();
+    path.test_queue();
+    path.now += Span::from_secs(1);
+    path.controller.on_timeout(PathId::FIRST, path.now, 0);
+    let after = [2_000; 3].map(|acked| path.round(100, acked));
+    assert!(after[2] < 8_000, "{after:?}");
 }

@@ -186,7 +186,7 @@ impl Rate {
         self.0 as f64 / 8.0
     }
 
-    /// How long `bytes` take at this rate, rounded up; [`Span::MAX`] at rate zero.
+    /// How long `bytes` take at this rate, rounded up; [`Span::MAX`] at rate zero and if it would be longer.
     #[must_use]
     pub fn time_for(self, bytes: u64) -> Span {
         if self.0 == 0 {
@@ -195,7 +195,10 @@ impl Rate {
         let product = bytes.checked_mul(8 * NANOS);
         Span(match product {
             Some(bit_nanos) => bit_nanos.div_ceil(self.0),
-            None => (u128::from(bytes) * u128::from(8 * NANOS)).div_ceil(u128::from(self.0)) as u64,
+            None => {
+                let bit_nanos = u128::from(bytes) * u128::from(8 * NANOS);
+                bit_nanos.div_ceil(u128::from(self.0)).min(u128::from(u64::MAX)) as u64
+            }
         })
     }
 
@@ -288,6 +291,12 @@ impl fmt::Display for Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_too_long_for_a_span_is_the_longest_one() {
+        assert_eq!(Rate::from_bits(1).time_for(1 << 62), Span::MAX);
+        assert_eq!(Rate::from_bits(8).time_for(3_000_000_000), Span::from_secs(3_000_000_000));
+    }
 
     #[test]
     fn a_span_in_words_has_at_most_two_units() {

@@ -441,6 +441,11 @@ impl Auto {
         Advice::Shrink(left)
     }
 
+    /// Ends a test and catching up: a timeout or a pause has set the window.
+    pub(crate) fn on_restart(&mut self) {
+        (self.rivalry.test, self.rivalry.catches_up) = (None, false);
+    }
+
     /// Records lost bytes.
     pub(crate) fn on_lost(&mut self, bytes: f64) {
         self.losses.on_lost(bytes);
