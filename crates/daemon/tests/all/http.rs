@@ -12,7 +12,7 @@ use anabranch_node::ControllerHint;
 use anabranch_node::{GrantWanted, Grants};
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::Limits;
-use anabranch_service::http::{Door, HttpLimits, HttpSettings, TlsFiles, metrics};
+use anabranch_service::http::{Door, HttpLimits, HttpSettings, LONGEST_HEAD, TlsFiles, metrics};
 use anabranch_wire::Rate;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -301,6 +301,18 @@ async fn a_client_that_sends_its_request_slowly_is_cut_off() {
         assert!(begun.elapsed() >= Duration::from_millis(patience), "{said:?}: {:?}", begun.elapsed());
         assert_eq!(heard.starts_with(b"HTTP/1.1 200"), said == whole, "{said:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_without_an_end_is_refused_at_sixteen_kibibytes() {
+    let at = limited(8, 60_000, None).await;
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let mut head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nFiller: ".to_vec();
+    head.resize(LONGEST_HEAD, b'x');
+    stream.write_all(&head).await.unwrap();
+    let mut heard = [0; 12];
+    timeout(Duration::from_secs(10), stream.read_exact(&mut heard)).await.expect("an answer").unwrap();
+    assert_eq!(&heard, b"HTTP/1.1 431");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | connections | [`MOST_CONNECTIONS`]; others wait |
 //! | a TLS handshake, a request's head | each must arrive within [`PATIENCE`], or the connection is closed |
+//! | the length of a request's head | [`LONGEST_HEAD`] |
 //! | an answer | the caller must keep reading: after [`PATIENCE`] without progress the connection is closed |
 //! | a caller without the token | one answer, then the connection is closed |
 
@@ -46,6 +47,8 @@ pub use tls::TlsFiles;
 pub const MOST_CONNECTIONS: usize = 256;
 /// How long a request's head may take to arrive, and how long an answer waits for a caller that does not read.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Most bytes of a request's head, so that heads without an end do not fill the memory of a small machine.
+pub const LONGEST_HEAD: usize = 16 << 10;
 /// Shortest token, in characters.
 const SHORTEST_TOKEN: usize = 16;
 
@@ -215,7 +218,7 @@ impl Door {
 /// Serves one connection to its end.
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, routes: Router, patience: Duration) {
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(patience);
+    http.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(LONGEST_HEAD);
     let stream = Patient::new(stream, patience);
     // The caller may disconnect.
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
