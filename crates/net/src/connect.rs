@@ -150,9 +150,32 @@ fn join<T: ToString>(items: &[T]) -> String {
 pub(crate) async fn connect(
     endpoint: &Arc<EndpointInner>,
     target: &Target,
-    mut config: Config,
+    config: Config,
     through: Option<(Pid, Chain)>,
 ) -> Result<Session, ConnectError> {
+    let own = through.as_ref().map(|(own, _)| *own);
+    let begun = begin(endpoint, target, config, through);
+    if let (Err(_), Some(own)) = (&begun, own) {
+        // Otherwise only the end of a session removes the chain.
+        endpoint.sockets.relayed.remove(own);
+    }
+    let (inner, routes) = begun?;
+    tokio::spawn(inner.clone().drive());
+    inner.pump();
+    let session = Session::new(Handle { inner: inner.clone() });
+    if session.established().await {
+        return Ok(session);
+    }
+    Err(explain(&inner, tried(endpoint, &routes)))
+}
+
+/// Chooses routes, and makes a session that calls over them.
+fn begin(
+    endpoint: &Arc<EndpointInner>,
+    target: &Target,
+    mut config: Config,
+    through: Option<(Pid, Chain)>,
+) -> Result<(Arc<SessionInner>, Vec<Route>), ConnectError> {
     let agent = agent_for(endpoint, target)?;
     if let Some(pins) = agent.pins() {
         // Neither end may open more paths than the user asked for.
@@ -188,13 +211,7 @@ pub(crate) async fn connect(
         return Err(ConnectError::NoRoute { remotes: listed(), locals });
     }
     let inner = dial(endpoint, target, Opening { config, agent, routes: &routes, relayed: own })?;
-    tokio::spawn(inner.clone().drive());
-    inner.pump();
-    let session = Session::new(Handle { inner: inner.clone() });
-    if session.established().await {
-        return Ok(session);
-    }
-    Err(explain(&inner, tried(endpoint, &routes)))
+    Ok((inner, routes))
 }
 
 /// The caps that exclude routes, in words.
@@ -311,5 +328,32 @@ fn explain(inner: &SessionInner, tried: Tried) -> ConnectError {
     match core.closed.clone() {
         Some(CloseReason::ConnectTimeout) | None => ConnectError::TimedOut(tried),
         Some(reason) => ConnectError::Closed(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_engine::{PathRule, PathRules, Pattern, Priority, Terms};
+    use anabranch_secure::NodeKey;
+
+    use super::*;
+    use crate::endpoint::{Addresses, Endpoint, EndpointConfig};
+
+    #[tokio::test]
+    async fn a_chain_of_relays_over_which_no_session_begins_is_forgotten() {
+        let here = EndpointConfig::new(NodeKey::from_random([1; 32]));
+        let here = here.addresses(Addresses::Exactly(vec![[127, 0, 0, 1].into()]));
+        let endpoint = Endpoint::bind(here).await.expect("it binds");
+        let relay = NodeKey::from_random([2; 32]).public();
+        let entry = Route { socket: endpoint.sockets()[0].id, remote: ([127, 0, 0, 9], 9).into() };
+        let chain = Chain { entry, forward: Pid(5), back: Pid(6), relays: vec![relay] };
+        let never = Terms { priority: Priority::Never, meter: None };
+        let rules = PathRules::new(vec![PathRule { pattern: Pattern::Any, terms: never }]);
+        let config = Config { rules, ..Config::default() };
+        let own = endpoint.new_pid();
+        let target = Target::new(NodeKey::from_random([3; 32]).public(), Vec::new());
+        let refused = endpoint.connect_through(&target, config, (own, chain)).await;
+        assert!(matches!(refused, Err(ConnectError::RuledOut { ways: 1 })));
+        assert_eq!(endpoint.inner.sockets.relayed.arrival(own, entry), entry);
     }
 }

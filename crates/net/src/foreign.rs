@@ -164,7 +164,7 @@ impl Gathered {
 impl Bundle {
     /// True if datagrams may be appended: they have the same size, or it is a single shorter one, which ends the batch.
     fn takes(&self, (contents, segment): (&[u8], usize), ecn: Ecn) -> bool {
-        let is_last = contents.len() <= self.segment;
+        let is_last = contents.len() <= segment.min(self.segment);
         self.ecn == ecn
             && self.bytes.len().is_multiple_of(self.segment)
             && (segment == self.segment || is_last)

@@ -205,9 +205,7 @@ impl Receiver {
                 Err(error) => self.sessions[session].fail_decoding(now, &error),
             }
         }
-        for group in self.decoded.chunk_by_mut(|a, b| a.buffer == b.buffer) {
-            thrifty(group.iter_mut().filter_map(|decoded| decoded.packet.as_mut()));
-        }
+        copy_small_runs(&mut self.decoded);
         let alone = self.sessions.len() == 1;
         for (index, session) in self.sessions.iter().enumerate() {
             session.deliver(now, index, &mut self.decoded);
@@ -221,6 +219,13 @@ impl Receiver {
         self.sessions.clear();
         self.decoded.clear();
         endpoint.buffers.put(now, buffers.into_iter());
+    }
+}
+
+/// Copies payloads that would keep a buffer for few bytes. Each session counts by itself, as the others may end sooner.
+fn copy_small_runs(decoded: &mut [Decoded]) {
+    for group in decoded.chunk_by_mut(|a, b| (a.buffer, a.session) == (b.buffer, b.session)) {
+        thrifty(group.iter_mut().filter_map(|decoded| decoded.packet.as_mut()));
     }
 }
 
@@ -310,4 +315,34 @@ fn handle_other(
         _ => return false,
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::{Frame, Frames, StreamFrame, StreamId};
+
+    use super::*;
+
+    /// Whether packets with consecutive bytes, each of its session, keep the buffer that they came in.
+    fn keep_their_buffer(session_of: impl Fn(usize) -> usize) -> bool {
+        let buffer = Bytes::from(vec![1; 1 << 16]);
+        let route = Route { socket: 0, remote: ([127, 0, 0, 1], 9).into() };
+        let arrival = Arrival { route, size: 1_050, ecn: Ecn::NotEct };
+        let packet = |at: usize| {
+            let (offset, data) = (at as u64 * 1_000, buffer.slice(at * 1_000..(at + 1) * 1_000));
+            let frame = Frame::Stream(StreamFrame { stream: StreamId(0), offset, fin: false, data });
+            let frames = Frames::from_iter([frame]);
+            let packet = Some(Packet { path: PathId::FIRST, fsn: Fsn(at as u64), frames });
+            Decoded { session: session_of(at), buffer: 0, arrival, packet }
+        };
+        let mut decoded: Vec<Decoded> = (0..40).map(packet).collect();
+        copy_small_runs(&mut decoded);
+        !buffer.is_unique()
+    }
+
+    #[test]
+    fn pieces_of_many_sessions_are_no_run_that_keeps_a_buffer() {
+        assert!(keep_their_buffer(|_| 0));
+        assert!(!keep_their_buffer(|at| at));
+    }
 }

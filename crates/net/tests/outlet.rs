@@ -48,3 +48,16 @@ async fn datagrams_of_many_sizes_arrive_in_order_by_few_system_calls() {
         assert!(calls <= 16, "{calls} calls for 48 datagrams");
     }
 }
+
+#[tokio::test]
+async fn several_short_datagrams_stay_apart_behind_a_longer_one() {
+    let (endpoint, sink) = (endpoint().await, sink());
+    let to = Route { socket: endpoint.sockets()[0].id, remote: sink.local_addr().unwrap() };
+    let outlet = endpoint.outlet();
+    outlet.send(to, (&[1; 2_400], 1_200), Ecn::NotEct);
+    outlet.send(to, (&[2; 180], 60), Ecn::NotEct);
+    drop(outlet);
+    let mut buffer = [0; 2_048];
+    let lengths: Vec<usize> = (0..5).map(|_| sink.recv(&mut buffer).expect("it arrives")).collect();
+    assert_eq!(lengths, [1_200, 1_200, 60, 60, 60]);
+}

@@ -29,7 +29,7 @@ const FRESH_LINE: usize = SHORT_ID + 32;
 const SHORT_ID: usize = 8;
 /// Longer than any line, but much shorter than a file.
 const MAX_LINE: usize = 1024;
-/// Path ids tried for a PID that is new.
+/// For a PID that is new, path ids are tried up to the highest one so far and this many more.
 const PATHS: u32 = 64;
 /// Packets with an unknown PID that are tried before the PID counts as another session's.
 const TRIALS: u32 = 4;
@@ -81,6 +81,7 @@ pub struct CapturedSession {
     /// The sending and the receiving direction of the end that wrote the line.
     directions: [Direction; 2],
     known: HashMap<Pid, Known>,
+    highest: PathId,
 }
 
 impl std::fmt::Debug for CapturedSession {
@@ -190,7 +191,7 @@ impl CapturedSession {
         let mut id = [0; 32];
         id.copy_from_slice(&bytes[..32]);
         let directions = [Direction::new(&bytes[32..64]), Direction::new(&bytes[64..])];
-        Ok(Self { id, directions, known: HashMap::new() })
+        Ok(Self { id, directions, known: HashMap::new(), highest: PathId::FIRST })
     }
 
     /// Parses the lines of any number of sessions, in the order in which they were written. Empty lines and lines that
@@ -242,9 +243,12 @@ impl CapturedSession {
             return None;
         }
         let fsn = Fsn(u64::from(header.fsn));
-        for (path, direction) in (0..PATHS).flat_map(|path| [(PathId(path), 0), (PathId(path), 1)]) {
+        // A session that opens and closes paths for days uses ever higher ids.
+        let ids = 0..self.highest.0.saturating_add(PATHS);
+        for (path, direction) in ids.flat_map(|path| [(PathId(path), 0), (PathId(path), 1)]) {
             if self.directions[direction].open(header, path, fsn, body) {
                 let next = Fsn(fsn.0 + 1);
+                self.highest = self.highest.max(path);
                 self.known.insert(header.pid, Known::Path { direction, path, next });
                 return Some(Opened { sent: direction == 0, path, fsn, len });
             }
@@ -312,9 +316,21 @@ mod tests {
                 assert_eq!(&copy[..opened.len], b"frames");
                 let envelope = Envelope::new(&header, PathId(path as u32), Fsn(fsn));
                 ends[1 - end].open(now, &envelope, &mut body).unwrap();
+                ends[end].handle_acked(PathId(path as u32), Fsn(fsn));
             }
         }
         assert!(phases.iter().any(|(_, phase)| *phase), "keys changed");
+    }
+
+    #[test]
+    fn packets_of_ever_new_paths_are_opened() {
+        let mut captured = CapturedSession::from_line(&keys(1, 2).to_line()).unwrap();
+        let mut end = Protection::new(&keys(1, 2), Limits::default(), Time::ZERO);
+        for path in (0..200).step_by(2) {
+            let (header, mut body) = sealed(&mut end, Time::ZERO, 7 + u64::from(path), path, 0);
+            let opened = captured.open(&header, &mut body).map(|opened| opened.path);
+            assert_eq!(opened, Some(PathId(path)));
+        }
     }
 
     #[test]

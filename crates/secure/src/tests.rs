@@ -143,6 +143,7 @@ fn packet(phase: u32, path: PathId, fsn: Fsn) -> Value {
             let mut buffer = [0; TAG_LEN];
             from.seal(&envelope, &mut buffer).unwrap();
             to.open(now, &envelope, &mut buffer).unwrap();
+            from.handle_acked(PathId(u32::MAX), Fsn(step));
         }
     }
     assert_eq!(here.phases(), u64::from(phase));

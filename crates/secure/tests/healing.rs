@@ -172,6 +172,7 @@ impl World {
             let line = end.exchange(now, Some(&half));
             self.lines.extend(line.map(|line| (now, line)));
         }
+        self.ends[1 - to].keys.handle_acked(sent.path, Fsn(sent.fsn));
     }
 
     /// Packets of each direction that the thief opens who had all secrets until `stolen`, sent at `from` or later.

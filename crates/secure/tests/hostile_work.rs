@@ -106,8 +106,10 @@ impl Ends {
         let envelope = self.envelope(PathId(0), phase, self.next);
         let mut body = vec![7; LEN];
         self.peer.seal(&envelope, &mut body).unwrap();
+        let opened = self.open_counted(&envelope, &mut body);
+        self.peer.handle_acked(PathId(0), Fsn(self.next));
         self.next += 1;
-        self.open_counted(&envelope, &mut body)
+        opened
     }
 
     /// Sends a packet by which the peer learns that the victim follows.

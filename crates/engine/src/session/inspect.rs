@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anabranch_wire::{PathId, Payload, Pid, Span};
+use anabranch_wire::{Fsn, PathId, Payload, Pid, Span};
 
 use super::Session;
 use crate::bottleneck::Verdict;
@@ -15,6 +15,11 @@ impl<P: Payload> Session<P> {
     pub fn remote_pid(&self, path: PathId) -> Option<Pid> {
         let place = self.flight.paths.place_of(path)?;
         self.flight.paths[place].remote_pid()
+    }
+
+    /// The highest number of each path that the peer has acknowledged. Drivers need it to change keys.
+    pub fn highest_acked(&self) -> impl Iterator<Item = (PathId, Fsn)> {
+        self.flight.paths.iter().filter_map(|path| Some((path.id(), path.board().highest_acked()?)))
     }
 
     /// Whether two paths share a bottleneck, by the evidence of [`Config::detector`]. Undecided when no one

@@ -14,6 +14,7 @@ use super::Addresses;
 use super::sockets::BoundSocket;
 use crate::endpoint::inner::EndpointInner;
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
+use crate::lasting::Lasting;
 use crate::receive::receive_loop;
 use crate::socket::{BindTo, UdpSocket, explain_bind_error};
 use crate::tap::Taps;
@@ -144,28 +145,37 @@ fn start(endpoint: &Arc<EndpointInner>, socket: Arc<BoundSocket>) {
 
 /// Binds and closes sockets as addresses come and go.
 async fn follow(endpoint: Weak<EndpointInner>, watch: InterfaceWatch, binder: Binder, port: u16) {
-    let mut news = watch.subscribe();
-    let mut complete = true;
+    let (mut news, mut trouble) = (watch.subscribe(), Lasting::default());
+    let mut pause = FAR;
     loop {
-        // A port may still be taken when its address comes back quickly; then try again soon.
-        let pause = if complete { FAR } else { BIND_PAUSE };
         if let Ok(Err(_)) = tokio::time::timeout(pause, news.changed()).await {
             return;
         }
         let found = news.borrow_and_update().clone();
         let Some(endpoint) = endpoint.upgrade() else { return };
         let wanted = binder.choose(&found).unwrap_or_default();
-        complete = apply(&endpoint, &binder, &wanted, port);
+        let problem = apply(&endpoint, &binder, &wanted, port).err();
+        if trouble.is_news(problem.as_deref()) {
+            match &problem {
+                Some(problem) => tracing::warn!("cannot use a new address yet: {problem}"),
+                None => tracing::info!("all addresses can be used"),
+            }
+        }
+        // A port may still be taken when its address comes back quickly; then try again soon.
+        pause = if problem.is_none() { FAR } else { BIND_PAUSE };
     }
 }
 
-/// Binds and closes sockets to match the addresses; false if one could not be bound.
+/// Binds and closes sockets to match the addresses.
+///
+/// # Errors
+/// Why some could not be bound.
 pub(super) fn apply(
     endpoint: &Arc<EndpointInner>,
     binder: &Binder,
     wanted: &[InterfaceAddress],
     port: u16,
-) -> bool {
+) -> Result<(), String> {
     let sockets: Vec<_> = endpoint.sockets.all().into_iter().map(|socket| (socket.place(), socket)).collect();
     let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;
     let gone: BTreeSet<u32> = sockets
@@ -176,7 +186,7 @@ pub(super) fn apply(
     for id in &gone {
         endpoint.sockets.remove(*id);
     }
-    let (mut changed, mut complete) = (false, true);
+    let (mut changed, mut problems) = (false, Vec::new());
     for place in wanted {
         if let Some((_, socket)) = sockets.iter().find(|(old, _)| same(place, old)) {
             changed |= socket.update(place);
@@ -188,10 +198,7 @@ pub(super) fn apply(
                 start(endpoint, socket);
                 changed = true;
             }
-            Err(error) => {
-                tracing::warn!(%error, "cannot use a new address yet");
-                complete = false;
-            }
+            Err(error) => problems.push(error.to_string()),
         }
     }
     if changed || !gone.is_empty() {
@@ -205,7 +212,7 @@ pub(super) fn apply(
             session.addresses_changed();
         }
     });
-    complete
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
 /// The route of a pinned pair.

@@ -37,7 +37,7 @@ use crate::tap::Taps;
 pub(crate) use binding::pinned_route;
 pub use config::{Addresses, EndpointConfig, Limits, Target};
 
-/// How long [`Endpoint::close`] waits for peers to acknowledge.
+/// How long [`Endpoint::close`] waits for peers to acknowledge: for those that relays may lead to, and for the others.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
 /// How long it then stays to repeat the end for peers that may have missed it, and how often it checks whether to stop.
 const LINGER_PATIENCE: Duration = Duration::from_secs(1);
@@ -261,28 +261,34 @@ impl Endpoint {
         let mut incoming = self.incoming.lock().await;
         while incoming.try_recv().is_ok() {}
         drop(incoming);
-        let all = async {
-            // Sessions without relays last, since their peers may be relays of the others.
-            for may_be_relayed in [true, false] {
-                let mut sessions = self.inner.sessions.all();
-                sessions.retain(|session| session.may_be_relayed() == may_be_relayed);
-                each_of(&sessions, SessionInner::close);
-                for session in sessions {
-                    session.closed().await;
-                }
+        // Sessions without relays last, since their peers may be relays of the others.
+        for relayed_only in [true, false] {
+            let mut sessions = self.inner.sessions.all();
+            sessions.retain(|session| !relayed_only || session.may_be_relayed());
+            self.close_all(&sessions).await;
+        }
+    }
+
+    /// Closes sessions, and aborts those whose peers do not answer. Peers that continue to send get the abort again.
+    async fn close_all(&self, sessions: &[Arc<SessionInner>]) {
+        each_of(sessions, SessionInner::close);
+        let closed = async {
+            for session in sessions {
+                session.closed().await;
             }
         };
-        // Abort sessions whose peers have not answered. Peers that continue to send get the abort again.
-        if tokio::time::timeout(CLOSE_PATIENCE, all).await.is_err() {
-            self.inner.each_session(|session| session.abort(0, "the endpoint closes"));
-            let gone = async {
-                while !self.inner.sessions.all().is_empty() {
-                    tokio::time::sleep(LINGER_PAUSE).await;
-                }
-            };
-            // A session lingers for three retransmission timeouts, which can be long on a slow path.
-            drop(tokio::time::timeout(LINGER_PATIENCE, gone).await);
+        if tokio::time::timeout(CLOSE_PATIENCE, closed).await.is_ok() {
+            return;
         }
+        each_of(sessions, |session| session.abort(0, "the endpoint closes"));
+        let is_one = |left: &Arc<SessionInner>| sessions.iter().any(|session| Arc::ptr_eq(session, left));
+        let gone = async {
+            while self.inner.sessions.all().iter().any(is_one) {
+                tokio::time::sleep(LINGER_PAUSE).await;
+            }
+        };
+        // A session lingers for three retransmission timeouts, which can be long on a slow path.
+        drop(tokio::time::timeout(LINGER_PATIENCE, gone).await);
     }
 }
 

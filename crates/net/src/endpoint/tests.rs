@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
 use std::thread::ThreadId;
 
+use anabranch_agent::Permission;
 use anabranch_engine::{Decision, Item, PathState, PathView, Scheduler, SessionView};
 use anabranch_secure::{NodeKey, ShareId};
 use anabranch_wire::{DatagramFrame, Time};
@@ -81,16 +82,31 @@ async fn an_address_takes_its_path_with_it_when_it_goes_and_brings_one_when_it_r
         client.inner.sockets.all().iter().map(|socket| socket.place()).collect();
     let port = client.local_addresses()[0].port();
     let binder = binder(&[31, 32]);
-    assert!(apply(&client.inner, &binder, &places[..1], port));
+    assert!(apply(&client.inner, &binder, &places[..1], port).is_ok());
     assert_eq!(client.local_addresses().len(), 1);
     leaves_from(&session, &[31]).await;
 
     // The old socket may still be held for a moment by the task that received from it.
-    while !apply(&client.inner, &binder, &places, port) {
+    while apply(&client.inner, &binder, &places, port).is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     leaves_from(&session, &[31, 32]).await;
     assert!(client.local_addresses().iter().all(|local| local.port() == port));
+}
+
+#[tokio::test]
+async fn an_address_whose_port_stays_taken_is_the_same_problem_each_time() {
+    let client = Endpoint::bind(config(2, &[31])).await.unwrap();
+    let mut places = vec![client.inner.sockets.all()[0].place()];
+    places.push(InterfaceAddress { address: IpAddr::from([127, 0, 0, 33]), ..places[0].clone() });
+    let port = client.local_addresses()[0].port();
+    let other = std::net::UdpSocket::bind(("127.0.0.33", port)).unwrap();
+    let attempt = || apply(&client.inner, &binder(&[31, 33]), &places, port);
+    let problem = attempt().unwrap_err();
+    assert!(problem.contains("127.0.0.33 is taken"), "{problem}");
+    assert_eq!(attempt(), Err(problem));
+    drop(other);
+    assert_eq!(attempt(), Ok(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,7 +117,7 @@ async fn a_fault_in_one_session_keeps_no_other_from_following_the_addresses() {
     let places: Vec<InterfaceAddress> =
         client.inner.sockets.all().iter().map(|socket| socket.place()).collect();
     let port = client.local_addresses()[0].port();
-    assert!(apply(&client.inner, &binder(&[31, 32]), &places[..1], port));
+    assert!(apply(&client.inner, &binder(&[31, 32]), &places[..1], port).is_ok());
     leaves_from(&other, &[31]).await;
     drop(faulty);
 }
@@ -116,6 +132,27 @@ async fn a_fault_in_one_session_keeps_the_endpoint_from_closing_no_other() {
     assert!(other.close_reason().is_some());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_while_one_sessions_paths_are_planned_ends_no_other() {
+    let unlucky = Endpoint::bind(config(1, &[21, 22])).await.unwrap();
+    let server = Endpoint::bind(config(3, &[23, 24])).await.unwrap();
+    let faulty = unlucky.node();
+    let judge = move |peer: &PublicKey, _: SocketAddr| {
+        assert!(*peer != faulty, "on purpose, when an announced address is judged");
+        Permission::ByRule
+    };
+    let client = Endpoint::bind(config(2, &[31, 32]).address_policy(judge)).await.unwrap();
+    let target = Target::new(unlucky.node(), unlucky.local_addresses());
+    // The addresses may come before the session is handed out.
+    if let Ok(session) = client.connect(&target, Config::default()).await {
+        let ended = tokio::time::timeout(Duration::from_secs(10), session.closed()).await;
+        assert!(ended.is_ok(), "no address was judged, so the test shows nothing");
+    }
+    let target = Target::new(server.node(), server.local_addresses());
+    let other = client.connect(&target, Config::default()).await.unwrap();
+    leaves_from(&other, &[31, 32]).await;
+}
+
 #[tokio::test]
 async fn an_interface_without_an_address_is_named() {
     let addresses = Addresses::Interfaces(vec!["nosuch0".into()]);
@@ -128,4 +165,22 @@ async fn an_address_of_another_machine_is_refused_with_a_hint() {
     let addresses = Addresses::Exactly(vec!["192.0.2.7".parse().unwrap()]);
     let error = Endpoint::bind(config(1, &[]).addresses(addresses)).await.unwrap_err();
     assert!(error.to_string().contains("192.0.2.7 is not a usable address"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_client_does_not_cost_other_sessions_their_orderly_end() {
+    let far = Endpoint::bind(config(1, &[21])).await.unwrap();
+    let middle = Endpoint::bind(config(2, &[31])).await.unwrap();
+    let client = Endpoint::bind(config(3, &[41])).await.unwrap();
+    let (to_far, to_middle) = (
+        Target::new(far.node(), far.local_addresses()),
+        Target::new(middle.node(), middle.local_addresses()),
+    );
+    let (opened, there) = tokio::join!(middle.connect(&to_far, Config::default()), far.accept());
+    let (silent, accepted) = tokio::join!(client.connect(&to_middle, Config::default()), middle.accept());
+    let _held = (opened.unwrap(), silent.unwrap(), accepted.unwrap());
+    client.fall_silent();
+    middle.close().await;
+    let end = tokio::time::timeout(Duration::from_secs(10), there.unwrap().closed()).await;
+    assert_eq!(end, Ok(anabranch_engine::CloseReason::Finished));
 }

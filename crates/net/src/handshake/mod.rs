@@ -71,6 +71,11 @@ pub(crate) fn handle_init(endpoint: &Arc<EndpointInner>, now: Time, arrival: Arr
 /// Answers an INIT from a proven address.
 pub(crate) fn open(endpoint: &Arc<EndpointInner>, knock: Knock) {
     let Knock { id, arrival, body } = knock;
+    if endpoint.is_closing() {
+        // It came before the end. Nothing would close its session.
+        endpoint.sessions.inits().remove(&id);
+        return count(&endpoint.counters.inits_dropped);
+    }
     let now = endpoint.clock.now();
     let session = open_session(endpoint, now, arrival, (id, &body));
     let mut inits = endpoint.sessions.inits();

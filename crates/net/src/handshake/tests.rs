@@ -84,6 +84,32 @@ async fn of_the_copies_of_one_init_few_are_remembered() {
     assert_eq!(copies.len(), MOST_COPIES);
 }
 
+/// An INIT of a new client with a cookie.
+fn proven_init(endpoint: &Endpoint, arrival: Arrival) -> Vec<u8> {
+    let (inner, now) = (&endpoint.inner, endpoint.inner.clock.now());
+    let engine: Engine<bytes::Bytes> =
+        Engine::connect(Arc::default(), &[], inner.new_pids(), inner.budget.clone(), now);
+    let (params, dial) = (engine.local_params(), Dial { remote: endpoint.node(), credential: None });
+    let key = NodeKey::from_random([2; 32]);
+    let initiator = Initiator::new(&key, &dial, params.pid, &encoded(params), random()).expect("a key");
+    let admission = inner.cookies.admit(now, arrival.route.remote, &initiator.init_body(None));
+    let Admission::Challenge { body, .. } = admission else { panic!("an address has to be proven") };
+    initiator.init_body(Some(&initiator.open_cookie(&body).expect("it answers the INIT")))
+}
+
+#[tokio::test]
+async fn an_init_that_waits_while_its_endpoint_closes_opens_no_session() {
+    let endpoint = endpoint(1).await;
+    let (inner, arrival) = (&endpoint.inner, arrival(&endpoint, 1_200));
+    for closing in [false, true] {
+        handle_init(inner, inner.clock.now(), arrival, &proven_init(&endpoint, arrival));
+        inner.closing.send_replace(closing);
+        open(inner, inner.door.pop().expect("it waits"));
+        assert_eq!(inner.sessions.count(), 1, "{closing}");
+    }
+    assert_eq!(inner.sessions.inits().len(), 1);
+}
+
 /// A cookie does not contain its address, so anyone who saw one can repeat it from anywhere.
 #[tokio::test]
 async fn of_a_cookie_repeated_from_everywhere_only_what_comes_from_where_init_went_is_kept() {

@@ -173,17 +173,27 @@ async fn follow(sender: watch::Sender<Arc<[InterfaceAddress]>>, mut changes: sys
     let mut trouble = Lasting::default();
     loop {
         changes.next().await;
-        match local_addresses().await {
+        let list: Arc<[InterfaceAddress]> = listed(local_addresses, &mut trouble).await.into();
+        sender.send_if_modified(|current| {
+            let changed = *current != list;
+            *current = list;
+            changed
+        });
+    }
+}
+
+/// Lists the addresses. After an error it tries again, without another change.
+async fn listed<F>(list: impl Fn() -> F, trouble: &mut Lasting) -> Vec<InterfaceAddress>
+where
+    F: Future<Output = io::Result<Vec<InterfaceAddress>>>,
+{
+    loop {
+        match list().await {
             Ok(list) => {
                 if trouble.is_news(None) {
                     tracing::info!("interfaces can be listed again");
                 }
-                let list: Arc<[InterfaceAddress]> = list.into();
-                sender.send_if_modified(|current| {
-                    let changed = *current != list;
-                    *current = list;
-                    changed
-                });
+                return list;
             }
             Err(error) => {
                 if trouble.is_news(Some(&error.to_string())) {
@@ -254,6 +264,18 @@ mod tests {
         let mut pods: Vec<_> = (1..=20).map(|index| at(index, "fe80::9")).collect();
         keep_bare_links(&mut pods);
         assert!(pods.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_cannot_be_read_is_read_again_without_another_change() {
+        let attempts = std::cell::Cell::new(0);
+        let list = || {
+            attempts.set(attempts.get() + 1);
+            let refused = attempts.get() < 3;
+            std::future::ready(if refused { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(Vec::new()) })
+        };
+        assert!(listed(list, &mut Lasting::default()).await.is_empty());
+        assert_eq!(attempts.get(), 3);
     }
 
     #[tokio::test]

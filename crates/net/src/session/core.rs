@@ -22,6 +22,7 @@ use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
 use super::wakers::{Wait, Wakers, Woken};
 use crate::endpoint::inner::EndpointInner;
+use crate::fault::lock;
 use crate::half_open::Hold;
 use crate::relayed::is_chain;
 
@@ -136,8 +137,11 @@ impl Core {
         tell
     }
 
-    /// A receiver of events from now on.
+    /// A receiver of events from now on; it has ended if the session is forgotten.
     pub(crate) fn subscribe(&mut self) -> broadcast::Receiver<Event> {
+        if self.is_forgotten {
+            return broadcast::channel(1).1;
+        }
         self.events.get_or_insert_with(|| broadcast::channel(EVENTS_KEPT).0).subscribe()
     }
 
@@ -388,7 +392,8 @@ impl Core {
             endpoint.describe_sockets(now, &mut self.engine);
         }
         let locals = endpoint.sockets.locals();
-        let mut probes = endpoint.probes.lock().expect("no panic while held");
+        // A panic of another session's agent leaves the budget usable.
+        let mut probes = lock(&endpoint.probes, |_| {});
         loop {
             let mut paths = self.engine.paths();
             paths.retain(|path| !self.is_relayed(session, path.route));

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use anabranch_engine::{Ecn, Route, Transmit};
 use anabranch_secure::{Envelope, Protection, SealError};
-use anabranch_wire::{Frame, Header, Kind, MarkedFrame, Packet, PathId, Pid, TAG_LEN, Time, encode_frames};
+use anabranch_wire::{
+    Frame, Fsn, Header, Kind, MarkedFrame, Packet, PathId, Pid, TAG_LEN, Time, encode_frames,
+};
 use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
@@ -78,7 +80,11 @@ pub(crate) struct Outbox {
     sockets: SmallVec<[Arc<BoundSocket>; 4]>,
     /// The latest [`MOST_PEERS`] pairs from which resets for this session may come.
     peers: SmallVec<[Peer; 4]>,
+    acked: Option<Acked>,
 }
+
+/// The highest acknowledged number of each path, while the keys wait for an acknowledgement.
+type Acked = Vec<(PathId, Fsn)>;
 
 /// Memory for one pass of a pump. It belongs to the thread, so that idle sessions use none.
 #[derive(Debug, Default)]
@@ -144,6 +150,14 @@ impl Outbox {
         self.blocked.retain(|blocked| !blocked.socket.is_gone());
     }
 
+    /// Takes the highest acknowledged number of each path, which the next packet may need for its key.
+    pub(crate) fn note_acked(&mut self, acked: impl Iterator<Item = (PathId, Fsn)>) {
+        if let Some(known) = &mut self.acked {
+            known.clear();
+            known.extend(acked);
+        }
+    }
+
     /// Seals and sends everything in the queue.
     ///
     /// # Errors
@@ -161,8 +175,10 @@ impl Outbox {
         order.extend(0..queue.len());
         order.sort_by_key(|at| queue[*at].path());
         buffer.clear();
-        let mut keys = Keys { protection, held: None, phase: false, wants_exchange: false, now };
+        let acked = self.acked.take();
+        let mut keys = Keys { protection, held: None, phase: false, wants_exchange: false, acked, now };
         let result = self.send_in_order(sockets, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
+        self.acked = keys.acked;
         queue.clear();
         Ok(Sent { peers: result?, wants_exchange: keys.wants_exchange })
     }
@@ -307,6 +323,7 @@ struct Keys<'a> {
     held: Option<MutexGuard<'a, Option<Protection>>>,
     phase: bool,
     wants_exchange: bool,
+    acked: Option<Acked>,
     now: Time,
 }
 
@@ -325,8 +342,12 @@ impl Keys<'_> {
         if self.held.is_none() {
             let mut guard = lock_keys(self.protection);
             if let Some(keys) = guard.as_mut() {
+                for (path, highest) in self.acked.take().into_iter().flatten() {
+                    keys.handle_acked(path, highest);
+                }
                 self.phase = keys.key_phase(self.now);
                 self.wants_exchange |= keys.wants_exchange(self.now);
+                self.acked = keys.awaits_ack().then(Vec::new);
             }
             self.held = Some(guard);
         }

@@ -33,6 +33,9 @@ impl UdpSocket {
         use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg};
         use smallvec::SmallVec;
 
+        if self.needs_tail && segment.is_some() {
+            return 0;
+        }
         let batches = &batches[..batches.len().min(MOST)];
         let mark = super::codepoint_of(batches[0].ecn).map_or(0, |mark| mark as u8);
         let class = i32::from(mark);

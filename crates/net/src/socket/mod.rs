@@ -7,6 +7,7 @@
 //! - **Segmentation offload is given up per destination**: after one refusal, quinn-udp turns it off for the whole socket.
 //! - **ECN marks stay**: after any refusal, quinn-udp sends IPv4 without marks. If the system refuses the datagram without a mark
 //!   too, the mark was not the cause, and a new quinn-udp state is used.
+//! - **Batches of equal datagrams end with one of one byte** where the kernel damages them otherwise (`kernel.rs`).
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut};
@@ -22,6 +23,7 @@ use tokio::io::Interest;
 
 use crate::tap::{Seen, Taps};
 
+mod kernel;
 mod many;
 
 /// Buffer size requested for each direction, in bytes; the system may grant less.
@@ -50,6 +52,8 @@ pub struct UdpSocket {
     no_offload: Mutex<BTreeSet<SocketAddr>>,
     /// True once `no_offload` has an entry; most sockets have none and need not lock it.
     any_refused: AtomicBool,
+    /// The kernel damages batches of equal datagrams.
+    needs_tail: bool,
     counters: Counters,
     taps: Taps,
 }
@@ -149,6 +153,7 @@ impl UdpSocket {
             bound_to_interface,
             no_offload: Mutex::default(),
             any_refused: AtomicBool::new(false),
+            needs_tail: kernel::damages_equal_batches(&kernel::release()),
             counters: Counters::default(),
             taps: Taps::default(),
         })
@@ -269,6 +274,14 @@ impl UdpSocket {
     }
 
     fn try_send(&self, batch: &Batch<'_>, contents: &[u8]) -> io::Result<()> {
+        let with_tail;
+        let contents = if self.needs_tail && kernel::is_equal_batch(contents, batch.segment) {
+            // Too short for a header, so the peer drops it.
+            with_tail = [contents, b"\0"].concat();
+            &with_tail[..]
+        } else {
+            contents
+        };
         let transmit = Transmit {
             destination: batch.remote,
             ecn: codepoint_of(batch.ecn),
@@ -277,14 +290,18 @@ impl UdpSocket {
             src_ip: None,
         };
         self.counters.send_calls.fetch_add(1, Ordering::Relaxed);
+        let send = || {
+            let state = self.state.read().expect("no panic while held");
+            state.try_send((&self.io).into(), &transmit)
+        };
         // Try without asking the runtime, which does not know that a new socket is writable.
-        let result = self.state.read().expect("no panic while held").try_send((&self.io).into(), &transmit);
+        let mut result = send();
+        if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            // Informs the runtime, so that `writable` waits. It sees another attempt, since room may have come.
+            result = self.io.try_io(Interest::WRITABLE, send);
+        }
         if matches!(&result, Err(error) if is_offload_refusal(error)) {
             self.begin_anew();
-        }
-        if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-            // Informs the runtime, so that `writable` waits.
-            return self.io.try_io(Interest::WRITABLE, || result);
         }
         result
     }

@@ -89,6 +89,24 @@ async fn marks_are_kept_after_something_was_refused() {
 }
 
 #[tokio::test]
+async fn on_a_kernel_that_damages_equal_batches_one_byte_follows_them() {
+    let (sender, receiver) = (UdpSocket { needs_tail: true, ..loopback() }, loopback());
+    let remote = receiver.local_addr();
+    for (len, arrives) in [(2_400, 2_401), (2_300, 2_300), (1_200, 1_200)] {
+        let contents = vec![7; len];
+        let batch = Batch { remote, contents: &contents, segment: 1_200, ecn: Ecn::NotEct };
+        sender.send(&batch).unwrap();
+        sender.send_each(&[batch, batch]);
+        let mut bytes = 0;
+        while bytes < 3 * arrives {
+            bytes += receive(&receiver).await.0.len();
+        }
+        assert_eq!(bytes, 3 * arrives);
+    }
+    assert_eq!((sender.stats().sent, receiver.stats().received), (15, 18));
+}
+
+#[tokio::test]
 async fn a_taken_port_is_named_in_the_error() {
     let first = loopback();
     let address = first.local_addr();

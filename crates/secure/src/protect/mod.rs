@@ -5,7 +5,9 @@
 //!
 //! **Starting a phase.** An end starts the next phase after a number of packets, or some time after the first packet, of
 //! the current one ([`Limits`]), but never
-//! - before the current phase is *confirmed*: a packet of it was opened, so the peer has the key;
+//! - before the current phase is *confirmed*: a packet of it was opened, and the peer acknowledged one that this end
+//!   sealed in it. The acknowledgement shows that the peer can open the next phase, even if the first packets of this one
+//!   were lost. In phase 0 it is not needed;
 //! - within the *retention time* after that, so that late packets of the previous phase still open; only a volume near the
 //!   cipher's limit overrides this.
 //!
@@ -285,6 +287,17 @@ impl Protection {
         self.sealer.seal(envelope, buffer, self.limits.max_packets)
     }
 
+    /// Whether the next phase waits for [`Protection::handle_acked`]. Cheap, so ask with each batch.
+    #[must_use]
+    pub fn awaits_ack(&self) -> bool {
+        !self.sealer.is_acked()
+    }
+
+    /// Takes the highest number of a path that the peer has acknowledged (RFC 9001 §6.1).
+    pub fn handle_acked(&mut self, path: PathId, highest: Fsn) {
+        self.sealer.handle_acked(path, highest);
+    }
+
     /// Opens `buffer`, sealed text and tag, in place, and records its number; returns the text. On failure the text is
     /// destroyed and the last [`TAG_LEN`] bytes are unchanged.
     ///
@@ -324,7 +337,7 @@ impl Protection {
     /// Closes a path. Its id is refused from now on, in both directions.
     pub fn close_path(&mut self, path: PathId) {
         self.opener.close_path(path);
-        self.sealer.next.remove(&path);
+        self.sealer.close_path(path);
     }
 
     /// Frees the memory for missing numbers, in an idle session: those packets will not arrive any more.
@@ -340,10 +353,10 @@ impl Protection {
 
     fn update_is_due(&self, now: Time) -> bool {
         let Some(confirmed_at) = self.opener.confirmed_at else { return false };
-        if self.sealer.phase != self.opener.phase {
+        // Without a packet of the present phase the peer cannot open one of the next.
+        if self.sealer.phase != self.opener.phase || !self.sealer.is_acked() {
             return false;
         }
-        // Without a packet of the present phase the peer cannot open one of the next.
         let packets = self.sealer.packets;
         let aged = packets > 0 && now.since(self.sealer.began) >= self.limits.rekey_after;
         let calm = now.since(confirmed_at) >= self.retention;

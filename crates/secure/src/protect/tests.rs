@@ -62,10 +62,11 @@ fn receive(to: &mut Protection, now: Time, path: PathId, datagram: &[u8]) -> Res
     to.open(now, &envelope, &mut rest).map(|text| text.to_vec())
 }
 
-/// Sends and receives at once.
+/// Sends, receives and acknowledges at once.
 fn pass(from: &mut Protection, to: &mut Protection, now: Time, path: PathId, fsn: u64) {
     let datagram = send(from, now, path, fsn);
     assert_eq!(receive(to, now, path, &datagram), Ok(text(path, fsn)), "{path} number {fsn}");
+    from.handle_acked(path, Fsn(fsn));
 }
 
 #[test]
@@ -256,6 +257,24 @@ fn both_ends_change_phase_after_a_volume_and_again_only_after_confirmation() {
 }
 
 #[test]
+fn an_end_that_followed_begins_no_phase_before_a_packet_of_the_present_one_was_acknowledged() {
+    let (mut a, mut b) = pair(limits());
+    pass(&mut a, &mut b, at(0), FAST, 0);
+    pass(&mut b, &mut a, at(0), FAST, 0);
+    pass(&mut a, &mut b, at(120_000), FAST, 1);
+    assert_eq!((a.phases(), b.phases()), (1, 1));
+    for lost in 1..=150 {
+        send(&mut b, at(120_000), FAST, lost);
+    }
+    b.handle_acked(FAST, Fsn(0));
+    // By its volume and by its age the phase is over, but A could not open the next one.
+    pass(&mut b, &mut a, at(250_000), FAST, 151);
+    assert_eq!((a.phases(), b.phases()), (1, 1));
+    pass(&mut b, &mut a, at(250_000), FAST, 152);
+    assert_eq!((a.phases(), b.phases()), (2, 2));
+}
+
+#[test]
 fn within_the_retention_time_only_a_volume_near_the_limit_starts_another_phase() {
     let (mut a, mut b) = pair(limits());
     a.set_retention(Span::from_secs(6));
@@ -331,11 +350,14 @@ fn packets_of_both_phases_open_while_one_path_lags_by_two_seconds() {
             to_a.push((now + delay, path, fsn, send(&mut b, at(now), path, fsn)));
         }
         fsn += 1;
-        for (arrivals, end) in [(&mut to_b, &mut b), (&mut to_a, &mut a)] {
+        for is_to_b in [true, false] {
+            let (arrivals, from, to) =
+                if is_to_b { (&mut to_b, &mut a, &mut b) } else { (&mut to_a, &mut b, &mut a) };
             let due: Vec<_> = arrivals.extract_if(.., |(when, ..)| *when <= now).collect();
             for (_, path, fsn, datagram) in due {
-                assert_eq!(receive(end, at(now), path, &datagram), Ok(text(path, fsn)), "at {now} ms");
-                assert_eq!(receive(end, at(now), path, &datagram), Err(OpenError::Replayed));
+                assert_eq!(receive(to, at(now), path, &datagram), Ok(text(path, fsn)), "at {now} ms");
+                assert_eq!(receive(to, at(now), path, &datagram), Err(OpenError::Replayed));
+                from.handle_acked(path, Fsn(fsn));
                 opened += 1;
                 if path == SLOW {
                     both_bits_on_slow[usize::from(Header::decode(&datagram).unwrap().0.key_phase)] = true;
@@ -530,8 +552,9 @@ proptest! {
             }
             let due: Vec<_> = in_flight.extract_if(.., |(when, ..)| *when <= now).collect();
             for (_, to_b, path, fsn, datagram) in due {
-                let end = if to_b { &mut b } else { &mut a };
-                prop_assert_eq!(receive(end, at(now), path, &datagram), Ok(text(path, fsn)));
+                let (from, to) = if to_b { (&mut a, &mut b) } else { (&mut b, &mut a) };
+                prop_assert_eq!(receive(to, at(now), path, &datagram), Ok(text(path, fsn)));
+                from.handle_acked(path, Fsn(fsn));
             }
         }
         if lost.iter().any(|lost| !lost) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anabranch_wire::{Ranges, Rate, Time};
+use anabranch_wire::{Fsn, Ranges, Rate, Time};
 use smallvec::SmallVec;
 
 use super::{AckOutcome, Arrived, MAX_REORDER_PACKETS, Sample, Scoreboard, Slot, State};
@@ -12,6 +12,11 @@ use crate::event::ProtocolError;
 type Newest = (u64, Sample);
 
 impl Scoreboard {
+    /// The highest acknowledged number.
+    pub(crate) fn highest_acked(&self) -> Option<Fsn> {
+        self.largest_acked.map(Fsn)
+    }
+
     /// Handles the ranges of an acknowledgement; calls `tell` for each newly acknowledged packet.
     pub(crate) fn on_ack(
         &mut self,

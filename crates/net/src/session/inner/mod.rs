@@ -9,7 +9,7 @@
 //! | `protection` | pump and receivers | sealing and opening a batch |
 //!
 //! The pump runs in the task that has just changed something. A task that finds it running sets a flag, and the running
-//! pump starts another round. So no task waits, and packets leave in the order of their numbers.
+//! pump, or the driver task, starts another round. So no task waits, and packets leave in the order of their numbers.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -176,7 +176,12 @@ impl SessionInner {
     /// Sends the engine's output, and wakes waiting tasks.
     pub(crate) fn pump(self: &Arc<Self>) {
         self.wanted.store(true, Ordering::SeqCst);
+        let mut turns = 0..ROUNDS;
         while self.wanted.load(Ordering::SeqCst) {
+            if turns.next().is_none() {
+                // A receiver has its socket to empty, however often others want something sent.
+                return self.wake_driver();
+            }
             let Some(mut outbox) = try_lock(&self.outbox, Outbox::clear) else { return };
             self.wanted.store(false, Ordering::SeqCst);
             let mut scratch = SCRATCH.take();
@@ -193,6 +198,7 @@ impl SessionInner {
             let mut core = self.core();
             let outcome = core.poll(self, now, &mut scratch.queue, (BATCH, &mut woken));
             let deadline = core.deadline(now);
+            outbox.note_acked(core.engine.highest_acked());
             drop(core);
             self.set_deadline(deadline);
             woken.into_iter().for_each(std::task::Waker::wake);
@@ -379,18 +385,13 @@ impl SessionInner {
             let deadline = self.arm();
             sleep.as_mut().reset(self.endpoint.clock.instant(Time::from_nanos(deadline)).into());
             let blocked = self.outbox().blocked_on();
-            if self.wanted.load(Ordering::SeqCst) {
-                // A task found the outbox locked and left the pumping to this one.
-                self.pump_contained();
-                if self.core().engine.is_closed() {
-                    break;
+            // Otherwise a task has left the pumping to this one.
+            if !self.wanted.load(Ordering::SeqCst) {
+                tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = &mut sleep => {}
+                    () = writable(&blocked) => {}
                 }
-                continue;
-            }
-            tokio::select! {
-                () = self.wake.notified() => {}
-                () = &mut sleep => {}
-                () = writable(&blocked) => {}
             }
             self.armed.store(0, Ordering::SeqCst);
             self.pump_contained();

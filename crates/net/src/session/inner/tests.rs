@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anabranch_engine::{Arrival, Config, Decision, Ecn, Item, PathView, Scheduler, SessionView};
+use anabranch_engine::{
+    Arrival, Config, DatagramSource, Decision, Ecn, Item, PathView, Pulled, Scheduler, SessionView,
+};
 use anabranch_secure::{NodeKey, ShareId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -167,6 +169,37 @@ async fn a_fault_with_the_keys_ends_the_session() {
     assert!(matches!(ends(&there).await, CloseReason::Local { code: close_code::KEYS_EXHAUSTED, .. }));
 }
 
+/// As if other tasks wanted something sent all the time.
+struct Restless(std::sync::Weak<SessionInner>);
+
+impl DatagramSource<Bytes> for Restless {
+    fn is_waiting(&self) -> bool {
+        if let Some(session) = self.0.upgrade() {
+            session.wanted.store(true, Ordering::SeqCst);
+        }
+        false
+    }
+
+    fn next(&mut self, _: &SessionView, _: &[PathView]) -> Pulled<Bytes> {
+        Pulled::Wait(Time::NEVER)
+    }
+}
+
+/// On this runtime's one thread, the driver task does not run in between.
+#[tokio::test]
+async fn a_task_that_sends_for_others_comes_back_to_its_own_work() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, _here) = pair(&server, &client).await;
+    let inner = inner_of(&client, &there);
+    inner.core().engine.set_datagram_source(Box::new(Restless(Arc::downgrade(&inner))));
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        inner.pump();
+        done.send(inner.wanted.load(Ordering::SeqCst))
+    });
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(10)), Ok(true), "true: the driver goes on");
+}
+
 /// A scheduler of an application's own with a fault.
 struct Torn;
 
@@ -211,6 +244,17 @@ async fn a_session_whose_task_is_gone_tells_those_who_wait() {
     // The first reason counts, whatever the new engine reports.
     inner.abort(close_code::NONE, "ended by its application too");
     assert!(matches!(inner.close_reason(), Some(CloseReason::Local { code: close_code::INTERNAL, .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_the_events_of_a_forgotten_session_gets_their_end() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, _here) = pair(&server, &client).await;
+    // As a runtime does that ends before the task has run.
+    drop(inner_of(&client, &there).drive());
+    let mut events = there.events();
+    let next = tokio::time::timeout(Duration::from_secs(10), events.next()).await;
+    assert!(matches!(next, Ok(None)), "{next:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
