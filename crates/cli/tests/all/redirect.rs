@@ -9,6 +9,7 @@
 
 use crate::common;
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 use common::netns::{Machines, Namespace, Side, run};
@@ -217,6 +218,58 @@ fn the_proxys_own_connections_and_local_networks_stay_direct() {
     }
 }
 
+/// Connects to the server, then waits for a line before it asks.
+const EARLY: &str = "
+import socket, sys
+connection = socket.create_connection(('1.2.3.4', 8000))
+print('connected', flush=True)
+sys.stdin.readline()
+connection.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')
+answer = b''
+while part := connection.recv(4096):
+    answer += part
+print(answer.decode().split()[-1], flush=True)
+";
+
+#[test]
+fn connections_from_before_and_from_outside_stay_as_they_are() {
+    let Some(stage) = Stage::new("connections_from_before_and_from_outside_stay_as_they_are") else { return };
+    let _server = Running::start(stage.machines.command(Side::Near, "python3").args(["-c", ANSWERING]));
+    for method in METHODS {
+        let connect = |mut command: Command| {
+            let mut early = Running::start(command.args(["-c", EARLY]).stdin(Stdio::piped()));
+            assert_eq!(early.line(), "connected");
+            early
+        };
+        let near = (connect(stage.machines.command(Side::Near, "python3")), "10.77.1.1");
+        let behind = (connect(stage.behind.command("python3")), "192.168.5.2");
+        let _proxy = stage.proxy(&[method]);
+        for (mut early, address) in [near, behind] {
+            early.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+            assert_eq!(early.line(), address, "{method}");
+        }
+        let mut outside = stage.machines.command(Side::Far, "curl");
+        let outside = asked(outside.args(["--interface", SERVER[0]]), "10.77.1.1", PORT);
+        assert_eq!(outside, some(SERVER[0]), "{method}");
+    }
+}
+
+#[test]
+fn a_proxy_whose_rules_are_gone_ends() {
+    let Some(stage) = Stage::new("a_proxy_whose_rules_are_gone_ends") else { return };
+    let near = stage.machines.namespace_name(Side::Near);
+    let name = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    for method in METHODS {
+        let proxy = stage.proxy(&[method]);
+        let pids = run("ip", &format!("netns pids {near}")).unwrap();
+        let nft = pids.split_whitespace().find(|pid| name(pid).trim() == "nft").expect("nft");
+        run("kill", &format!("-9 {nft}")).unwrap();
+        let (code, errors) = proxy.end();
+        assert_ne!(code, Some(0));
+        assert!(errors.contains("connections are direct again"), "{errors}");
+    }
+}
+
 #[test]
 fn what_stands_in_the_way_of_redirecting_is_named() {
     let Some(stage) = Stage::new("what_stands_in_the_way_of_redirecting_is_named") else { return };
@@ -241,7 +294,6 @@ fn what_stands_in_the_way_of_redirecting_is_named() {
     let mut exit = Running::start({ command() }.args(["exit", "--port", "4436", "--address", "10.77.1.1"]));
     let line = exit.line();
     let ticket = line.split_whitespace().last().unwrap();
-    let output = { command() }.args(["proxy", ticket, "--redirect"]).output().unwrap();
-    let here = String::from_utf8(output.stderr).unwrap();
+    let (_, here) = Running::start({ command() }.args(["proxy", ticket, "--redirect"])).end();
     assert!(here.contains("the exit runs on this machine"), "{here}");
 }

@@ -22,6 +22,8 @@ const TAKEN_MARK: u32 = 0x6162_0002;
 /// Table and priority of the routing rule for those, below the tunnel's.
 const ROUTES: u32 = 51_876;
 const PRIORITY: u32 = 5_270;
+/// Matches the first packet of a connection. Connections from before the rules stay as they are.
+const FIRST: &str = "tcp flags & (fin | syn | rst | ack) == syn";
 
 /// The inputs of the rules.
 #[derive(Clone, Debug, Default)]
@@ -82,15 +84,13 @@ impl Rules {
     }
 
     fn redirecting(&self) -> String {
-        let to = format!("meta l4proto tcp redirect to :{};", self.port);
-        let mut chains = format!(
-            "chain output {{ type nat hook output priority -100; meta l4proto tcp jump direct; {to} }}; "
-        );
+        let to = format!("{FIRST} jump direct; {FIRST} redirect to :{};", self.port);
+        let mut chains = format!("chain output {{ type nat hook output priority -100; {to} }}; ");
         if !self.forwarded.is_empty() {
             let _ = write!(
                 chains,
                 "chain prerouting {{ type nat hook prerouting priority -100; \
-                 {} meta l4proto tcp jump direct; {to} }}; ",
+                 {} {to} }}; ",
                 self.not_forwarded()
             );
         }
@@ -98,22 +98,20 @@ impl Rules {
     }
 
     /// Packets of this machine leave, are marked, and so come back over `lo`, where the proxy's socket takes them.
-    /// Only a first packet marks its connection, so connections from before the rules stay as they were.
     fn handing_over(&self) -> String {
         let (port, mark) = (self.port, TAKEN_MARK);
-        let first = "tcp flags & (fin | syn | rst | ack) == syn";
         let mut chains = format!(
             "chain take {{ \
              meta nfproto ipv4 meta l4proto tcp meta mark set {mark:#x} tproxy ip to 127.0.0.1:{port} accept; \
              meta nfproto ipv6 meta l4proto tcp meta mark set {mark:#x} tproxy ip6 to [::1]:{port} accept; }}; \
              chain output {{ type route hook output priority -150; meta l4proto != tcp accept; \
-             {first} jump direct; \
-             {first} ct mark set {mark:#x}; \
+             {FIRST} jump direct; \
+             {FIRST} ct mark set {mark:#x}; \
              ct direction original ct mark {mark:#x} meta mark set {mark:#x}; }}; \
              chain prerouting {{ type filter hook prerouting priority -150; meta l4proto != tcp accept; \
              socket transparent 1 meta mark set {mark:#x} accept; \
-             {first} iif lo meta mark {mark:#x} jump take; \
-             {first} iif != lo jump forwarded; }}; "
+             {FIRST} iif lo meta mark {mark:#x} jump take; \
+             {FIRST} iif != lo jump forwarded; }}; "
         );
         let forwarded = match self.forwarded.is_empty() {
             true => "accept;".to_owned(),
