@@ -43,7 +43,7 @@ impl Protocol {
         }
     }
 
-    /// Whether the program knows of a proxy and so understands an answer.
+    /// Whether the program asked a proxy and so understands an answer.
     pub(crate) fn has_answers(self) -> bool {
         !matches!(self, Self::Forward | Self::Redirect)
     }
