@@ -17,6 +17,7 @@ mod interrupt;
 mod large_pages;
 mod node_word;
 mod path_rules;
+mod qr;
 mod reach;
 mod relays;
 mod report;

@@ -66,6 +66,11 @@ impl Paint {
         self.wrap("1", text)
     }
 
+    /// White on black, in any theme: a QR code.
+    pub fn white_on_black(self, text: &str) -> String {
+        self.wrap("97;40", text)
+    }
+
     /// Dim: secondary information.
     pub fn dim(self, text: &str) -> String {
         self.wrap("2", text)

@@ -306,3 +306,34 @@ fn programs_killed_at_fifty_moments_leave_no_half_file_under_a_final_name() {
     assert_eq!(code, Some(0), "{told}");
     wait_for("the last file", || tree(&server.path("again/d")) == source);
 }
+
+#[test]
+fn a_ticket_is_drawn_as_a_qr_code_on_request_and_standard_output_holds_its_text_alone() {
+    let scratch = Scratch::new();
+    let file = scratch.file("a", 1000, 1);
+    let file = file.to_str().unwrap();
+    let sender = Running::start(&mut program(&["send", file, "--qr", "--expires", "1s"]));
+    let (code, told) = sender.end();
+    assert!(told.contains("█▀▀") && told.contains("▄▄▄▄▄"), "{code:?} {told}");
+    let server = Server::start(Scratch::new(), &["--qr"]);
+    let listed = server.client("ls", &[]);
+    assert!(listed.status.success(), "{}", errors(&listed));
+    server.running.interrupt();
+    let Server { running, .. } = server;
+    let (_, told) = running.end();
+    assert!(told.contains("█▀▀"), "{told}");
+    for words in [
+        &["send", file, "--qr", "--json"][..],
+        &["exit", "--qr", "--json"],
+        &["exit", "--qr", "--no-ticket", "--client", &server_key(&scratch)],
+    ] {
+        let output = own(&scratch, words).output().expect("the program");
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(errors(&output).contains("`--qr` draws"), "{words:?} {}", errors(&output));
+    }
+}
+
+/// The public key of a new key file.
+fn server_key(scratch: &Scratch) -> String {
+    common::programs::new_key(&scratch.text("key"))
+}

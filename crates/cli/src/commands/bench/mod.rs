@@ -26,6 +26,7 @@ use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;
+use crate::qr::QrOption;
 use crate::relays::{KEY_IF_KNOWN, NodeOptions};
 use crate::values::{self, PathPin, RemoteEnd};
 
@@ -80,6 +81,8 @@ pub struct ServerArgs {
     pub capture: CaptureOptions,
     #[command(flatten)]
     pub tuning: Tuning,
+    #[command(flatten)]
+    pub drawing: QrOption,
 }
 
 /// How the end that sends the data sends it.

@@ -18,6 +18,7 @@ use crate::commands::standing_ticket;
 use crate::context::{Context, OUTPUT};
 use crate::errors::{Failure, printable};
 use crate::interrupt;
+use crate::qr::QrOption;
 use crate::relays::{NodeOptions, RELAY_TO_HERE};
 use crate::ui::out;
 use crate::values::{self, HostPort};
@@ -112,6 +113,8 @@ pub struct ServeArgs {
     /// Report each connection when it ends: client, destination and bytes
     #[arg(long, help_heading = OUTPUT)]
     pub log: bool,
+    #[command(flatten)]
+    pub drawing: QrOption,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -136,6 +139,7 @@ async fn status(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
+    args.drawing.check(args.json, args.no_ticket)?;
     let stop = interrupt::requested();
     let key = args.node.load_key()?;
     let share = standing_ticket::share("anabranch 2026 exit ticket", &key, &args.ticket);
@@ -186,6 +190,7 @@ fn announce(args: &ServeArgs, ticket: &Ticket, context: Context) {
     let advice = if args.no_ticket { "" } else { "keep the ticket as you would a password; " };
     let is_chatty = !args.json && !context.quiet;
     service::print_for_clients(&line, &format!("{advice}Ctrl-C ends the exit"), is_chatty);
+    args.drawing.show(&ticket_text, &context);
 }
 
 /// How events are reported.

@@ -22,6 +22,7 @@ use crate::commands::bench::Tuning;
 use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, describe, printable};
+use crate::qr::QrOption;
 use crate::relays::{KEY_IF_KNOWN, NodeOptions, RELAY_TO_HERE};
 use crate::report::Event;
 use crate::ui::human;
@@ -98,6 +99,8 @@ pub struct SendArgs {
     pub running: ControlOption,
     #[command(flatten)]
     pub capture: CaptureOptions,
+    #[command(flatten)]
+    pub drawing: QrOption,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -151,6 +154,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
 
 /// Offers the files until the ticket expires, one receiver was enough, or the user stops the command.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
+    args.drawing.check(args.json, false)?;
     let share = Source::of(&args.paths, args.name.as_deref())?.share()?;
     let share = if args.follow { share.following_links() } else { share };
     let share = match args.rate {
@@ -264,6 +268,7 @@ fn announce(
         out::error(&format!("offering {}; on the other machine run\n\n", described(contents)));
     }
     out::print(&line_to_paste(&text, std::io::stdout().is_terminal() && !context.quiet))?;
+    args.drawing.show(&text, context);
     if !context.quiet {
         let lasts = human::seconds(args.expires.as_secs_f64());
         out::error(&format!(

@@ -22,6 +22,7 @@ use crate::commands::service;
 use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::Failure;
+use crate::qr::QrOption;
 use crate::relays::{NodeOptions, RELAY_TO_HERE};
 use crate::ticket_store::TicketStore;
 use crate::ui::out::{self, Stream};
@@ -97,6 +98,9 @@ pub struct ServeArgs {
     /// Captures.
     #[command(flatten)]
     pub capture: CaptureOptions,
+    /// The drawing of the ticket.
+    #[command(flatten)]
+    pub drawing: QrOption,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -104,6 +108,7 @@ pub struct ServeArgs {
 
 /// Serves until the user stops the command.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
+    args.drawing.check(args.json, args.no_ticket)?;
     let folders = Folders::open(&args.folders)?;
     let memory = args
         .memory
@@ -178,9 +183,11 @@ async fn serve(
     // They keep the node at its relays.
     let mut invitations = Vec::new();
     for ticket in doors.tickets() {
-        invitations.push(node.invite(&ticket.share, &outside).await?);
-        let text = invitations.last().map(|invitation| invitation.ticket.to_text());
-        announce(&ticket.name, ticket.rights, (&text.unwrap_or_default(), args.json), context);
+        let invitation = node.invite(&ticket.share, &outside).await?;
+        let text = invitation.ticket.to_text();
+        invitations.push(invitation);
+        announce(&ticket.name, ticket.rights, (&text, args.json), context);
+        args.drawing.show(&text, &context);
     }
     if args.no_ticket
         && let Some(address) = outside.iter().copied().chain(node.addresses()).next()

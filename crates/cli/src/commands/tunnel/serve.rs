@@ -19,6 +19,7 @@ use crate::commands::service::{self, Signals};
 use crate::commands::standing_ticket;
 use crate::context::Context;
 use crate::errors::{Failure, printable};
+use crate::qr::QrOption;
 use crate::ui::out;
 use crate::values::{self, HostPort};
 
@@ -70,6 +71,8 @@ pub struct ServeArgs {
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
     #[command(flatten)]
+    pub drawing: QrOption,
+    #[command(flatten)]
     pub end: EndOptions,
 }
 
@@ -100,6 +103,7 @@ impl ServeArgs {
             ticket: self.ticket.clone().or(file.ticket),
             port: self.port.or(file.port),
             addresses: or(&self.addresses, file.addresses),
+            drawing: self.drawing,
             end,
         };
         Ok(Wanted { args, rules })
@@ -125,6 +129,7 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
 async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let Wanted { args, rules } = given.with_file()?;
+    args.drawing.check(args.end.json, false)?;
     let (end, interface) = (&args.end, args.end.device.name());
     let key = end.node.load_key()?;
     let ticket = args.ticket.as_deref().unwrap_or("tunnel");
@@ -171,7 +176,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
         () = async {
             // The line is printed once the device is there: a failure comes without it.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-            announce(&invitation.ticket, (json, context));
+            announce(&invitation.ticket, args.drawing, (json, context));
             service::notify(&[sd_notify::NotifyState::Ready]);
             until_stopped(&mut signals, &running).await;
         } => Ok(()),
@@ -180,7 +185,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
     outcome
 }
 
-fn announce(ticket: &Ticket, (json, context): (bool, Context)) {
+fn announce(ticket: &Ticket, drawing: QrOption, (json, context): (bool, Context)) {
     let text = ticket.to_text();
     let line = if json {
         serde_json::json!({"event": "ticket", "ticket": *text}).to_string()
@@ -189,6 +194,7 @@ fn announce(ticket: &Ticket, (json, context): (bool, Context)) {
     };
     let advice = "keep the ticket as you would a password; Ctrl-C ends the tunnel";
     service::print_for_clients(&line, advice, !json && !context.quiet);
+    drawing.show(&text, &context);
 }
 
 fn tell(notice: &Notice, (json, context): (bool, Context)) {
