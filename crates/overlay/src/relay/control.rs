@@ -111,7 +111,7 @@ impl Relay {
         self.check_room(account)?;
         let (next, consent, agreed_until) = match (wanted.target, guest_of) {
             (Target::Host, Some(share)) => {
-                let (hop, host, path) = self.host_of(account, share)?;
+                let (hop, host, path) = self.host_of(account, share, from.socket)?;
                 (hop, Consent::Host(host, path), Time::NEVER)
             }
             (Target::Host, None) => return Err(Refused::NoHost),
@@ -219,9 +219,15 @@ impl Relay {
         Ok(())
     }
 
-    /// The host's path for a guest's next flow; the paths take turns. The guest's session must have been opened for
-    /// this host, because another node may have registered the same share since.
-    fn host_of(&self, account: u32, share: ShareId) -> Result<(Hop, SessionId, PathId), Refused> {
+    /// The host's path for a guest's next flow. Paths at the socket by which the guest comes are preferred, so that a
+    /// guest can avoid a bad address of this relay for both directions; they take turns. The guest's session must have
+    /// been opened for this host, because another node may have registered the same share since.
+    fn host_of(
+        &self,
+        account: u32,
+        share: ShareId,
+        socket: u32,
+    ) -> Result<(Hop, SessionId, PathId), Refused> {
         let guests =
             self.clients.values().filter(|guest| guest.guest_of == Some(share) && guest.account == account);
         let flows: usize = guests.map(|guest| guest.flows.len()).sum();
@@ -231,8 +237,10 @@ impl Relay {
         }
         let host = self.clients.get(&share.session).filter(|host| host.account == account);
         let host = host.ok_or(Refused::NoHost)?;
-        let turn = flows % host.paths.len().max(1);
-        let (path, hop) = host.paths.iter().nth(turn).ok_or(Refused::NoHost)?;
+        let is_near = host.paths.values().any(|hop| hop.socket == socket);
+        let paths = || host.paths.iter().filter(|(_, hop)| !is_near || hop.socket == socket);
+        let turn = flows % paths().count().max(1);
+        let (path, hop) = paths().nth(turn).ok_or(Refused::NoHost)?;
         Ok((*hop, share.session, *path))
     }
 

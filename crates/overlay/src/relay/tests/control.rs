@@ -286,6 +286,33 @@ fn the_holder_of_a_ticket_reaches_its_maker_only_and_on_its_quota() {
 }
 
 #[test]
+fn a_guest_leaves_for_its_host_at_the_address_of_the_relay_where_it_comes() {
+    let mut world = World::new();
+    let at = |socket, address: &str| Hop { socket, ..hop(address) };
+    let host = world.open(1, 1, "203.0.113.5:1000");
+    world.relay.handle_session_path(host, PathId(2), Some(at(1, "203.0.113.5:2000")));
+    let secret = GuestSecret::new(&TicketSecret::from_random([3; 16]), &key(100));
+    world.ask(host, Request::Host { share: secret.share(), hash: secret.hash(), flows: 9 });
+    let guest = SessionId(2);
+    world.relay.handle_session_opened(world.now, guest, as_guest(60, secret.share()));
+    let from = [0, 1, 7].map(|socket| at(socket, "192.88.1.1:5"));
+    for (path, hop) in from.into_iter().enumerate() {
+        world.relay.handle_session_path(guest, PathId(path as u32), Some(hop));
+    }
+    world.ask(guest, Request::Hello { version: 1 });
+    // No path of the host comes to the last address, so its paths take turns.
+    for (path, port) in [(1, 2000), (0, 1000), (0, 1000), (1, 2000), (2, 1000), (2, 2000)] {
+        let (target, out, back) = (Target::Host, Pid::HANDSHAKE, BACK);
+        let request = Request::Allocate { request: 1, via: PathId(path), target, out, back };
+        let allocated = world.ask(guest, request);
+        let Reply::Allocated { forward, .. } = allocated[0] else { panic!("{allocated:?}") };
+        let mut init = datagram(Kind::Init, forward, 1, 1_200);
+        let sent = world.run(from[path as usize], &mut init, 1_200);
+        assert_eq!(sent[0].to.address.port(), port, "path {path}");
+    }
+}
+
+#[test]
 fn a_host_that_registers_anothers_share_later_gets_no_guests_of_the_first() {
     let mut world = World::new();
     let (share, hash) = (ShareId(5), TicketSecret::from_random([1; 16]));
