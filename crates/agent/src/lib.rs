@@ -10,11 +10,13 @@
 //! | addresses to which packets may be sent | [`may_try`] |
 //! | number of attempts at unproven addresses | [`ProbeBudget`] |
 //! | relays in use, of many candidates | [`RelayChoice`], with estimates by [`Capacity`] |
+//! | the address at which a path enters its relay | [`EntryChoice`] |
 //! | when to retry a relay | [`Retry`] |
 
 mod budget;
 mod capacity;
 mod direct;
+mod entries;
 mod permission;
 mod plan;
 mod relays;
@@ -23,6 +25,7 @@ mod retry;
 pub use budget::ProbeBudget;
 pub use capacity::Capacity;
 pub use direct::{Action, Direct, View};
+pub use entries::{Entries, EntryAction, EntryChoice, MOST_ENTRIES};
 pub use permission::{Named, Permission, Reaches, may_try};
 pub use plan::{LocalAddress, plan_routes};
 pub use relays::{Candidate, GivenUp, HEAD_START, RelayAction, RelayChoice};
