@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -51,6 +52,11 @@ struct Overlay {
 
 impl Overlay {
     fn start(machines: [Namespace; 3], entry: Option<&str>) -> Self {
+        Self::over(machines, entry, &["--time", "50s", "-q"])
+    }
+
+    /// Starts the bench with these options.
+    fn over(machines: [Namespace; 3], entry: Option<&str>, options: &[&str]) -> Self {
         let scratch = Scratch::new();
         let key = scratch.text("user.key");
         let settings = format!(
@@ -70,8 +76,8 @@ impl Overlay {
         let route = entry.map_or_else(|| line.clone(), |entry| format!("{key_of_relay}@{entry}:4600"));
         let mut bench = start(server, &["bench", "server"]);
         let ticket = bench.line().split_whitespace().last().expect("the line to paste").to_owned();
-        let words = ["bench", "client", &ticket, "--time", "50s", "--key", &key, "--relay", &route, "-q"];
-        let sender = start(client, &words);
+        let words = ["bench", "client", &ticket, "--key", &key, "--relay", &route];
+        let sender = start(client, &[&words, options].concat());
         Self { machines, scratch, running: vec![forwarder, bench, sender] }
     }
 
@@ -152,4 +158,59 @@ fn a_relay_with_two_addresses_on_one_interface_sends_from_the_one_that_its_route
     let overlay = Overlay::start(machines, Some("50.1.0.2"));
     wait_for("packets of the session are forwarded", || overlay.forwarded() > 100);
     drop(overlay.running);
+}
+
+/// A client and a relay joined by two links, and a server that only the relay reaches.
+fn two_links() -> Result<[Namespace; 3], String> {
+    let machines = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
+    let [client, relay, server] = &machines;
+    for (name, network, rate) in [("slow", "10.88.4", 8), ("fast", "10.88.5", 40)] {
+        join((client, relay), name)?;
+        for (end, host) in [(client, 1), (relay, 2)] {
+            give(end, name, &format!("{network}.{host}"))?;
+            let qdisc = format!("root tbf rate {rate}mbit burst 32kb latency 50ms");
+            run("tc", &format!("-n {} qdisc add dev {name} {qdisc}", end.name()))?;
+        }
+    }
+    join((relay, server), "second")?;
+    give(relay, "second", OF_THE_RELAY)?;
+    give(server, "second", "10.88.2.2")?;
+    Ok(machines)
+}
+
+/// Runs a bench through a relay with two addresses; the path over the fast link must be left. Then checks its rate.
+fn bench_over_two_addresses(options: &[&str]) -> Result<String, String> {
+    let words = [&["--time", "9s", "--json", "-v"], options].concat();
+    // Nothing answers at the second address.
+    let entries = "10.88.4.2:4600,10.88.4.9:4600,10.88.5.2";
+    let mut overlay = Overlay::over(two_links()?, Some(entries), &words);
+    let mut report = String::new();
+    let mut client = overlay.running.pop().expect("the client");
+    client.child.stdout.take().expect("a pipe").read_to_string(&mut report).map_err(|why| why.to_string())?;
+    let (code, errors) = client.end();
+    if code != Some(0) {
+        return Err(errors);
+    }
+    assert!(errors.contains("no answer at 10.88.4.9:4600"), "{errors}");
+    let report: Value = serde_json::from_str(&report).map_err(|why| why.to_string())?;
+    let intervals = report["intervals"].as_array().ok_or("no intervals")?;
+    let paths = intervals.last().and_then(|last| last["paths"].as_array()).ok_or("no paths")?;
+    let left: Vec<&Value> = paths.iter().filter(|path| path["state"] != "closed").collect();
+    assert!(left.len() == 1 && left[0]["remote"] == "10.88.5.2:4600", "{paths:?}");
+    // By then, the addresses have been tried.
+    let late = intervals.iter().filter(|interval| interval["t_s"].as_f64() > Some(6.0));
+    let sum = |key: &str| late.clone().filter_map(|interval| interval[key].as_f64()).sum::<f64>();
+    let rate = sum("bytes") * 8e-6 / sum("seconds");
+    if rate > 33.0 { Ok(format!("{rate:.1} Mbit/s")) } else { Err(format!("{rate:.1} Mbit/s")) }
+}
+
+#[test]
+fn of_a_relays_two_addresses_the_one_behind_the_faster_link_is_kept() {
+    let test = "of_a_relays_two_addresses_the_one_behind_the_faster_link_is_kept";
+    if let Err(why) = two_links() {
+        return common::skip(test, &why);
+    }
+    for options in [&[][..], &["--reverse"]] {
+        common::within_three_attempts(test, || bench_over_two_addresses(options));
+    }
 }

@@ -399,7 +399,7 @@ impl Attempt<'_> {
         let Call { target, config } = self.call;
         let own = self.endpoint.new_pid();
         let last = address.map(|address| (address, target.node));
-        let mut prepared = chain.prepare(last, Pid::HANDSHAKE, own).await?;
+        let mut prepared = chain.prepare(last, (Pid::HANDSHAKE, own), None).await?;
         // Another attempt has won, so the other end need not see this one.
         if self.is_over.load(Ordering::Relaxed) {
             return Err(RelayError::Gone);

@@ -3,8 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use anabranch_net::{Addresses, NodeKey, PathRules, Span, TicketSecret};
-use anabranch_node::{Access, Dial, ErrorKind, Holding, Node, NodeBuilder, NodeSession, TicketShare};
+use anabranch_net::{Addresses, NodeKey, PathRules, Pid, Span, TicketSecret};
+use anabranch_node::{
+    Access, Dial, Entry, ErrorKind, Holding, Node, NodeBuilder, NodeSession, RelayConnection, TicketShare,
+    Wanted,
+};
+use anabranch_overlay::relay::{FlowId, Refused, Reply, Request, Target};
 use anabranch_secure::RelayHint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -151,4 +155,46 @@ async fn a_relay_that_is_named_twice_is_refused_before_anything_starts() {
     let relays = vec![relay.parse().unwrap(), relay.parse().unwrap()];
     let error = builder(10).relays(relays).start().await.err().unwrap();
     assert_eq!(error.kind, ErrorKind::Usage, "{error}");
+}
+
+/// Answers one client as a relay that refuses the first requests for a path.
+async fn refuse_first(node: &Node, times: u32) {
+    let session = accept(node).await.expect("a session");
+    let mut stream = session.session().accept_stream().await.unwrap();
+    let (mut read, mut asked) = (Vec::new(), 0);
+    while stream.read_buf(&mut read).await.is_ok_and(|len| len > 0) {
+        while let Some((request, len)) = Request::decode(&read).unwrap() {
+            read.drain(..len);
+            let reply = match request {
+                Request::Hello { version } => Reply::Hello { version },
+                Request::Allocate { request, .. } if asked < times => {
+                    asked += 1;
+                    Reply::Refused { request, why: Refused::NoSuchPath }
+                }
+                Request::Allocate { request, .. } => {
+                    Reply::Allocated { request, flow: FlowId(1), forward: Pid(2), back: Pid(3) }
+                }
+                _ => continue,
+            };
+            let mut write = Vec::new();
+            reply.encode(&mut write);
+            stream.write_all(&write).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_the_relay_has_not_proven_yet_is_asked_for_again() {
+    let client = builder(18).start().await.unwrap();
+    for (seed, times, is_given) in [(19, 3, true), (20, 100, false)] {
+        let relay = builder(seed).access(Access::by_keys([client.id()])).start().await.unwrap();
+        let hint = RelayHint { node: relay.id(), addresses: relay.addresses() };
+        tokio::spawn(async move { refuse_first(&relay, times).await });
+        let entry = Entry::default();
+        let opened = RelayConnection::open(client.endpoint(), &hint, &entry);
+        let connection = timeout(PATIENCE, opened).await.expect("an end").unwrap();
+        let wanted = Wanted { target: Target::Host, out: Pid::HANDSHAKE, back: Pid(1) };
+        let allocated = timeout(PATIENCE, connection.allocate(wanted)).await.expect("an end");
+        assert_eq!(allocated.is_ok(), is_given, "{:?}", allocated.err());
+    }
 }

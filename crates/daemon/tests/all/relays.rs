@@ -195,7 +195,7 @@ async fn a_next_hop_that_does_not_answer_is_named() {
     let chain = RelayChain::open(&client, &[hint], &Entry::default()).await.unwrap();
     // This address does not answer.
     let nobody = SocketAddr::new(ip(119), 9);
-    let prepared = chain.prepare(Some((nobody, key(119).public())), Pid(7), client.new_pid()).await;
+    let prepared = chain.prepare(Some((nobody, key(119).public())), (Pid(7), client.new_pid()), None).await;
     assert_eq!(prepared.err(), Some(RelayError::Unanswered(nobody)));
 }
 

@@ -11,7 +11,8 @@ use anabranch_net::{Chain, Endpoint, Event, Events, PathId, Pid, PublicKey, Sess
 use anabranch_overlay::relay::{FlowState, Target};
 use anabranch_secure::RelayHint;
 
-use super::connection::{Flow, RelayConnection, Wanted};
+use super::connection::RelayConnection;
+use super::requests::{Flow, Wanted};
 use super::{Entry, RelayError};
 use crate::grants::Grants;
 
@@ -82,7 +83,7 @@ impl RelayChain {
         grants: &Grants,
     ) -> Result<Link, RelayError> {
         let own = endpoint.new_pid();
-        let prepared = self.prepare(Some((address, hint.node)), Pid::HANDSHAKE, own).await?;
+        let prepared = self.prepare(Some((address, hint.node)), (Pid::HANDSHAKE, own), None).await?;
         let over = (own, prepared);
         let connection = RelayConnection::open_through(endpoint, (hint, grants.clone()), over).await?;
         Ok(Link { connection, at: Some(address) })
@@ -93,16 +94,21 @@ impl RelayChain {
         self.is_guest
     }
 
+    /// The addresses at which the first relay answers, the quickest first.
+    pub(crate) fn entries(&self) -> Vec<SocketAddr> {
+        self.links.first().map(|link| link.connection.entries()).unwrap_or_default()
+    }
+
     /// Allocates flows to a node, or with `None` to the host of a guest. The path's PID is `out` at the node and `own`
-    /// here.
+    /// here. It enters the first relay at `entry`, or at the address that answers first.
     ///
     /// # Errors
     /// When a relay refuses, or a next hop does not agree.
     pub async fn prepare(
         &self,
         last: Option<(SocketAddr, PublicKey)>,
-        out: Pid,
-        own: Pid,
+        (out, own): (Pid, Pid),
+        entry: Option<SocketAddr>,
     ) -> Result<Prepared, RelayError> {
         let (mut flows, mut targets): (Vec<Flow>, Vec<Option<SocketAddr>>) = Default::default();
         let mut next = (last, out);
@@ -112,7 +118,8 @@ impl RelayChain {
                 None => Target::Host,
             };
             let back = if index == 0 { own } else { PLACEHOLDER };
-            let flow = link.connection.allocate(Wanted { target, out: next.1, back }).await?;
+            let entry = entry.filter(|_| index == 0);
+            let flow = link.connection.allocate_at(entry, Wanted { target, out: next.1, back }).await?;
             targets.insert(0, next.0.map(|(address, _)| address));
             next = (link.at.map(|address| (address, link.connection.node())), flow.forward);
             flows.insert(0, flow);

@@ -1,102 +1,43 @@
-//! A session to one relay: the grant shown there and the allocated flows.
-//!
-//! One task owns the stream of requests. It sends requests, delivers replies, and publishes the progress of each flow to
-//! its owner. All flows end with the session.
+//! A session to one relay, and the addresses at which the relay answers.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Config, Endpoint, Event, Events, PathId, PathInfo, PathState, Pid, PublicKey, Route, Session, ShareId,
-    Span, Stream, Target as Node, TicketSecret,
+    Config, Endpoint, Event, Events, PathId, PathInfo, PathState, Pid, PublicKey, Session, ShareId, Span,
+    Target as Node, TicketSecret,
 };
-use anabranch_overlay::grant::{GrantId, GuestSecret};
-use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
+use anabranch_overlay::grant::GuestSecret;
+use anabranch_overlay::relay::Refused;
 use anabranch_secure::RelayHint;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use super::chain::Prepared;
+use super::requests::{Flow, Requests, Wanted};
 use super::{Entry, RelayError};
 use crate::grants::Grants;
 
-/// Requests that may wait for the task.
-const BACKLOG: usize = 64;
 /// A relay that is silent for this long is gone.
 const IDLE: Span = Span::from_secs(20);
 /// A relay is pinged after this long; a restarted one answers that it does not know the session.
 const KEEP_ALIVE: Span = Span::from_secs(3);
-
-/// How long a relay may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A flow to request.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// Its destination.
-    pub target: Target,
-    /// The next hop's PID; [`Pid::HANDSHAKE`] before one is assigned.
-    pub out: Pid,
-    /// This end's PID for the return packets.
-    pub back: Pid,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Progress {
-    /// How many PIDs the next hop has accepted so far.
-    ready: u32,
-    /// Why it ended.
-    over: Option<FlowState>,
-}
-
-enum Ask {
-    Allocate(Allocation),
-    Host(ShareId, TicketSecret, oneshot::Sender<Result<(), RelayError>>),
-    Say(Request),
-}
-
-/// A request for a flow, over a path of the session with the relay.
-struct Allocation {
-    wanted: Wanted,
-    via: PathId,
-    entry: Route,
-    answer: oneshot::Sender<Result<Flow, RelayError>>,
-}
+/// First and longest pause while the relay has not proven a path yet, which takes another round trip than here.
+const FIRST_PROVING: Duration = Duration::from_millis(25);
+const LONGEST_PROVING: Duration = Duration::from_millis(800);
+/// An address of a relay without an answer after this time is reported in the log.
+const SILENT: Duration = Duration::from_secs(5);
 
 /// A session to a relay.
 pub struct RelayConnection {
     session: Session,
-    asks: mpsc::Sender<Ask>,
+    requests: Requests,
     /// The relay's addresses from the user.
     named: Vec<SocketAddr>,
     /// Flows at relays before this one, over which the session's first path runs.
     before: Option<Prepared>,
-    /// Announces to peers the addresses at which the relay sees this node; ends with the connection.
-    _announcing: JoinSet<()>,
-}
-
-/// A flow at a relay, released when dropped.
-pub struct Flow {
-    id: FlowId,
-    /// The PID for packets to the relay.
-    pub forward: Pid,
-    /// The PID that the next hop uses for packets to the relay.
-    pub back: Pid,
-    /// The socket and the address of the relay.
-    pub entry: Route,
-    progress: watch::Receiver<Progress>,
-    asks: mpsc::Sender<Ask>,
-}
-
-impl Drop for Flow {
-    fn drop(&mut self) {
-        // If the task has ended or its queue is full, the flow ends with the session.
-        let _ = self.asks.try_send(Ask::Say(Request::Release { flow: self.id }));
-    }
+    /// Tasks that end with the connection.
+    tasks: JoinSet<()>,
 }
 
 impl RelayConnection {
@@ -114,7 +55,12 @@ impl RelayConnection {
         };
         let target = Node { credential, ..Node::new(relay.node, relay.addresses.clone()) };
         let session = endpoint.connect(&target, config()).await?;
-        Self::greet(session, (relay, grants), None).await
+        let mut connection = Self::greet(session, (relay, grants), None).await?;
+        let locals = endpoint.local_addresses();
+        let is_possible = |to: &SocketAddr| locals.iter().any(|from| from.is_ipv4() == to.is_ipv4());
+        let awaited = relay.addresses.iter().copied().filter(is_possible).collect();
+        connection.tasks.spawn(report_silent(connection.session.clone(), awaited));
+        Ok(connection)
     }
 
     /// As [`Self::open`], through relays with prepared flows.
@@ -135,15 +81,11 @@ impl RelayConnection {
         before: Option<Prepared>,
     ) -> Result<Self, RelayError> {
         let stream = session.open_stream().await.map_err(|_| RelayError::Gone)?;
-        let (asks, inbox) = mpsc::channel(BACKLOG);
-        let (greeted, greeting) = oneshot::channel();
-        let task = Task::new(relay.node, grants, (greeted, asks.downgrade()));
-        tokio::spawn(task.run(stream, inbox));
-        answer("greeting", greeting).await?;
-        let mut announcing = JoinSet::new();
-        announcing.spawn(announce_observed(session.clone()));
+        let requests = Requests::begin(stream, relay.node, grants).await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(announce_observed(session.clone()));
         let named = relay.addresses.clone();
-        Ok(Self { session, asks, named, before, _announcing: announcing })
+        Ok(Self { session, requests, named, before, tasks })
     }
 
     /// The relay's identity.
@@ -170,18 +112,32 @@ impl RelayConnection {
     /// # Errors
     /// [`RelayError::Refused`] with the relay's reason.
     pub async fn allocate(&self, wanted: Wanted) -> Result<Flow, RelayError> {
-        let usable = |state| matches!(state, PathState::Active | PathState::Suspect);
-        let paths = self.session.paths();
-        // The user's addresses come first: the operator wants them to be used.
-        let rank = |path: &&PathInfo| (!self.named.contains(&path.route.remote), path.rtt);
-        // Packets through earlier relays arrive from the last of them, even if there is a direct path.
-        let fits = |path: &&PathInfo| self.before.is_none() || path.id == PathId::FIRST;
-        let best = paths.iter().filter(|path| usable(path.state)).filter(fits).min_by_key(rank);
-        let (via, entry) = best.map(|path| (path.id, path.route)).ok_or(RelayError::Gone)?;
-        let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Allocate(Allocation { wanted, via, entry, answer })).await?;
-        let allocated = self::answer("request for a path", answered).await;
-        allocated.map_err(|error| about_target(error, wanted.target))
+        self.allocate_at(None, wanted).await
+    }
+
+    /// As [`Self::allocate`], from a path to this address of the relay.
+    pub(crate) async fn allocate_at(
+        &self,
+        entry: Option<SocketAddr>,
+        wanted: Wanted,
+    ) -> Result<Flow, RelayError> {
+        let mut pause = FIRST_PROVING;
+        loop {
+            match self.allocate_once(entry, wanted).await {
+                Err(RelayError::Refused(Refused::NoSuchPath)) if pause <= LONGEST_PROVING => {
+                    sleep(pause).await;
+                    pause *= 2;
+                }
+                allocated => return allocated,
+            }
+        }
+    }
+
+    async fn allocate_once(&self, entry: Option<SocketAddr>, wanted: Wanted) -> Result<Flow, RelayError> {
+        let paths = self.usable_paths();
+        let mut fitting = paths.iter().filter(|path| entry.is_none_or(|entry| path.route.remote == entry));
+        let (via, entry) = fitting.next().map(|path| (path.id, path.route)).ok_or(RelayError::Gone)?;
+        self.requests.allocate(wanted, via, entry).await
     }
 
     /// Makes this node reachable, on its own quota, for holders of the secret behind `hash`.
@@ -189,47 +145,43 @@ impl RelayConnection {
     /// # Errors
     /// As [`Self::allocate`].
     pub async fn host(&self, share: ShareId, hash: TicketSecret) -> Result<(), RelayError> {
-        let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Host(share, hash, answer)).await?;
-        self::answer("request for a place", answered).await
+        self.requests.host(share, hash).await
     }
 
-    async fn ask(&self, ask: Ask) -> Result<(), RelayError> {
-        self.asks.send(ask).await.map_err(|_| RelayError::Gone)
+    /// The user's addresses at which the relay answers, the quickest first.
+    pub(crate) fn entries(&self) -> Vec<SocketAddr> {
+        let mut entries: Vec<SocketAddr> = Vec::new();
+        for remote in self.usable_paths().iter().map(|path| path.route.remote) {
+            if self.named.contains(&remote) && !entries.contains(&remote) {
+                entries.push(remote);
+            }
+        }
+        entries
+    }
+
+    /// The session's paths that may carry flows, best first.
+    fn usable_paths(&self) -> Vec<PathInfo> {
+        let mut paths = self.session.paths();
+        // Packets through earlier relays arrive from the last of them, even if there is a direct path.
+        let fits = |path: &PathInfo| self.before.is_none() || path.id == PathId::FIRST;
+        paths.retain(|path| matches!(path.state, PathState::Active | PathState::Suspect) && fits(path));
+        // The user's addresses come first: the operator wants them to be used.
+        paths.sort_by_key(|path| (!self.named.contains(&path.route.remote), path.rtt));
+        paths
     }
 }
 
-impl Flow {
-    /// Waits until the next hop has agreed to the first PID.
-    ///
-    /// # Errors
-    /// When it does not agree, or the relay is gone.
-    pub async fn ready(&mut self) -> Result<(), RelayError> {
-        self.agreed(1).await
+/// Logs the addresses at which the relay has not answered after a while.
+async fn report_silent(session: Session, mut awaited: Vec<SocketAddr>) {
+    sleep(SILENT).await;
+    let answered = |path: &PathInfo| !matches!(path.state, PathState::Validating | PathState::Closing);
+    for path in session.paths().into_iter().filter(answered) {
+        awaited.retain(|address| *address != path.route.remote);
     }
-
-    /// Changes the PIDs of the flow; a `back` of 0 leaves the return PID. Waits until the next hop has accepted a new
-    /// PID.
-    ///
-    /// # Errors
-    /// As [`Self::ready`].
-    pub async fn redirect(&mut self, out: Pid, back: Pid, is_new: bool) -> Result<(), RelayError> {
-        let agreed = self.progress.borrow().ready;
-        let say = Ask::Say(Request::Redirect { flow: self.id, out, back });
-        self.asks.send(say).await.map_err(|_| RelayError::Gone)?;
-        if is_new { self.agreed(agreed + 1).await } else { Ok(()) }
-    }
-
-    /// Waits for the end of the flow and returns the reason.
-    pub async fn over(&mut self) -> RelayError {
-        let over = self.progress.wait_for(|progress| progress.over.is_some()).await;
-        over.map_or(RelayError::Gone, |progress| progress.over.map_or(RelayError::Gone, RelayError::Over))
-    }
-
-    async fn agreed(&mut self, times: u32) -> Result<(), RelayError> {
-        let far = |progress: &Progress| progress.ready >= times || progress.over.is_some();
-        let progress = *self.progress.wait_for(far).await.map_err(|_| RelayError::Gone)?;
-        progress.over.map_or(Ok(()), |state| Err(RelayError::Over(state)))
+    if session.close_reason().is_none() {
+        for address in awaited {
+            tracing::info!(relay = %session.peer(), "no answer at {address}; other addresses of the relay are used");
+        }
     }
 }
 
@@ -248,244 +200,10 @@ async fn announce_observed(session: Session) {
     }
 }
 
-/// Waits for the relay's answer, for as long as it may take.
-async fn answer<T>(
-    to: &'static str,
-    answered: oneshot::Receiver<Result<T, RelayError>>,
-) -> Result<T, RelayError> {
-    match timeout(PATIENCE, answered).await {
-        Ok(answered) => answered.map_err(|_| RelayError::Gone)?,
-        Err(_) => Err(RelayError::Silent(to)),
-    }
-}
-
-/// Adds the address of the next hop to a refusal about it.
-fn about_target(error: RelayError, target: Target) -> RelayError {
-    match (error, target) {
-        (RelayError::Refused(why), Target::Address { address, .. }) if why.is_of_a_next_hop() => {
-            RelayError::NextHop { to: address, why }
-        }
-        (error, _) => error,
-    }
-}
-
 fn config() -> Config {
     let mut config = Config { idle_timeout: IDLE, keep_alive: Some(KEEP_ALIVE), ..Config::default() };
     // Requests and replies are short.
     config.memory.initial_window = 16 << 10;
     config.memory.max_window = 64 << 10;
     config
-}
-
-/// The owner of the stream.
-struct Task {
-    relay: PublicKey,
-    grants: Grants,
-    /// Grants that were shown and not yet answered, in order.
-    showing: VecDeque<GrantId>,
-    greeted: Option<oneshot::Sender<Result<(), RelayError>>>,
-    next_request: u32,
-    allocating: BTreeMap<u32, Allocation>,
-    hosting: BTreeMap<ShareId, oneshot::Sender<Result<(), RelayError>>>,
-    flows: BTreeMap<FlowId, Arc<watch::Sender<Progress>>>,
-    /// For the flows, which release themselves. It does not keep the task running.
-    asks: mpsc::WeakSender<Ask>,
-}
-
-impl Task {
-    fn new(
-        relay: PublicKey,
-        grants: Grants,
-        (greeted, asks): (oneshot::Sender<Result<(), RelayError>>, mpsc::WeakSender<Ask>),
-    ) -> Self {
-        Self {
-            relay,
-            grants,
-            showing: VecDeque::new(),
-            greeted: Some(greeted),
-            next_request: 0,
-            allocating: BTreeMap::new(),
-            hosting: BTreeMap::new(),
-            flows: BTreeMap::new(),
-            asks,
-        }
-    }
-
-    async fn run(mut self, stream: Stream, mut asks: mpsc::Receiver<Ask>) {
-        let (mut reader, mut writer) = tokio::io::split(stream);
-        let mut write = Vec::new();
-        let mut read = Vec::new();
-        let (grants, mut seen) = (self.grants.clone(), self.grants.watch());
-        Request::Hello { version: RELAY_VERSION }.encode(&mut write);
-        self.show(&mut write);
-        loop {
-            if !write.is_empty() && writer.write_all(&write).await.is_err() {
-                return;
-            }
-            write.clear();
-            tokio::select! {
-                ask = asks.recv() => match ask {
-                    Some(ask) => self.take(ask, &mut write),
-                    None => return,
-                },
-                () = grants.changed(&mut seen) => self.show(&mut write),
-                more = reader.read_buf(&mut read) => {
-                    if !matches!(more, Ok(1..)) || self.read(&mut read).is_err() {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Shows the grant for this relay, at the start and after each renewal.
-    fn show(&mut self, write: &mut Vec<u8>) {
-        if let Some((id, grant)) = self.grants.for_relay(&self.relay) {
-            self.showing.push_back(id);
-            Request::Show { grant }.encode(write);
-        }
-    }
-
-    fn take(&mut self, ask: Ask, write: &mut Vec<u8>) {
-        match ask {
-            Ask::Allocate(allocation) => {
-                self.next_request = self.next_request.wrapping_add(1).max(1);
-                let (request, via) = (self.next_request, allocation.via);
-                let Wanted { target, out, back } = allocation.wanted;
-                self.allocating.insert(request, allocation);
-                Request::Allocate { request, via, target, out, back }.encode(write);
-            }
-            Ask::Host(share, hash, answer) => {
-                self.hosting.insert(share, answer);
-                Request::Host { share, hash, flows: u32::MAX }.encode(write);
-            }
-            Ask::Say(request) => {
-                if let Request::Release { flow } = request {
-                    self.flows.remove(&flow);
-                }
-                request.encode(write);
-            }
-        }
-    }
-
-    /// Handles complete replies at the front.
-    fn read(&mut self, read: &mut Vec<u8>) -> Result<(), anabranch_overlay::MessageError> {
-        let mut taken = 0;
-        while let Some((reply, len)) = Reply::decode(&read[taken..])? {
-            taken += len;
-            self.on_reply(&reply);
-        }
-        read.drain(..taken);
-        Ok(())
-    }
-
-    /// Delivers an answer; its requester may be gone.
-    fn on_reply(&mut self, reply: &Reply) {
-        match *reply {
-            Reply::Hello { version } if version != RELAY_VERSION => {
-                self.on_greeted(Err(RelayError::Refused(Refused::Version)));
-            }
-            // With a grant to show, its answer completes the greeting.
-            Reply::Hello { .. } if self.showing.is_empty() => self.on_greeted(Ok(())),
-            Reply::Hello { .. } => {}
-            Reply::Allocated { request, flow: id, forward, back } => {
-                let (Some(Allocation { entry, answer, .. }), Some(asks)) =
-                    (self.allocating.remove(&request), self.asks.upgrade())
-                else {
-                    return;
-                };
-                let (sender, progress) = watch::channel(Progress::default());
-                self.flows.insert(id, Arc::new(sender));
-                // If the requester has given up, the flow is dropped here, and so released.
-                let _ = answer.send(Ok(Flow { id, forward, back, entry, progress, asks }));
-            }
-            Reply::Refused { request, why } => self.on_refused(request, why),
-            Reply::Flow { flow, state } => {
-                let Some(progress) = self.flows.get(&flow) else { return };
-                progress.send_modify(|progress| match state {
-                    FlowState::Ready => progress.ready += 1,
-                    over => progress.over = Some(over),
-                });
-                if state != FlowState::Ready {
-                    self.flows.remove(&flow);
-                }
-            }
-            Reply::Hosting { share } => {
-                let _ = self.hosting.remove(&share).map(|answer| answer.send(Ok(())));
-            }
-            Reply::Draining { seconds } => tracing::info!(
-                "the relay is drained: its paths end in {}, and it takes no others until it is restarted",
-                Span::from_secs(seconds.into()).in_words()
-            ),
-            Reply::Granted { .. } => {
-                self.showing.pop_front();
-                self.on_greeted(Ok(()));
-            }
-        }
-    }
-
-    fn on_greeted(&mut self, outcome: Result<(), RelayError>) {
-        // The requester may be gone.
-        let _ = self.greeted.take().map(|greeted| greeted.send(outcome));
-    }
-
-    /// Handles a refusal. One without a number refuses the greeting or a hosting request, which have none.
-    fn on_refused(&mut self, request: u32, why: Refused) {
-        if let Some(allocation) = self.allocating.remove(&request) {
-            let _ = allocation.answer.send(Err(RelayError::Refused(why)));
-        } else if why.is_of_a_grant()
-            && let Some(grant) = self.showing.pop_front()
-        {
-            tracing::warn!(relay = %self.relay, "{why}");
-            self.grants.on_refused(grant, why);
-            self.on_greeted(Err(RelayError::Refused(why)));
-        } else if self.greeted.is_some() {
-            self.on_greeted(Err(RelayError::Refused(why)));
-        } else {
-            for (_, answer) in std::mem::take(&mut self.hosting) {
-                let _ = answer.send(Err(RelayError::Refused(why)));
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use anabranch_net::NodeKey;
-
-    #[tokio::test]
-    async fn a_relay_of_another_version_is_told_as_that_and_one_of_this_version_is_greeted() {
-        for (version, is_refused) in [(RELAY_VERSION, false), (RELAY_VERSION + 1, true)] {
-            let (greeted, greeting) = oneshot::channel();
-            let relay = NodeKey::from_random([1; 32]).public();
-            let asks = mpsc::channel(BACKLOG).0.downgrade();
-            let mut task = Task::new(relay, Grants::default(), (greeted, asks));
-            task.on_reply(&Reply::Hello { version });
-            let told = answer("greeting", greeting).await;
-            let expected = if is_refused { Err(RelayError::Refused(Refused::Version)) } else { Ok(()) };
-            assert_eq!(told, expected);
-        }
-        let told = RelayError::Refused(Refused::Version).to_string();
-        assert!(told.contains("version"), "{told}");
-    }
-
-    #[tokio::test]
-    async fn a_flow_whose_requester_gave_up_is_released_when_the_relay_has_allocated_it() {
-        let (asks, mut inbox) = mpsc::channel(BACKLOG);
-        let relay = NodeKey::from_random([1; 32]).public();
-        let mut task = Task::new(relay, Grants::default(), (oneshot::channel().0, asks.downgrade()));
-        let (answer, answered) = oneshot::channel();
-        let wanted = Wanted { target: Target::Host, out: Pid(7), back: Pid(8) };
-        let entry = Route { socket: 0, remote: "192.0.2.1:4600".parse().unwrap() };
-        let mut write = Vec::new();
-        task.take(Ask::Allocate(Allocation { wanted, via: PathId::FIRST, entry, answer }), &mut write);
-        drop(answered);
-        let flow = FlowId(5);
-        task.on_reply(&Reply::Allocated { request: 1, flow, forward: Pid(9), back: Pid(10) });
-        let Ok(Ask::Say(request)) = inbox.try_recv() else { panic!("nothing is released") };
-        assert_eq!(request, Request::Release { flow });
-        task.take(Ask::Say(request), &mut write);
-        assert!(task.flows.is_empty(), "it is forgotten here as well");
-    }
 }

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until};
 
 use super::chain::{Prepared, RelayChain};
+use super::entries;
 use super::open_path::{self, Carrier, End, OpenPath, Shown, lock};
 use super::spares;
 use super::tries::Tries;
@@ -284,7 +285,7 @@ impl Keeper {
             let opened = match first.take() {
                 Some(first) => Ok(first),
                 None => tokio::select! {
-                    opened = self.open_path(&chain) => opened,
+                    opened = self.open_path(&chain, (None, self.path.clone())) => opened,
                     () = &mut lost => return RelayError::Gone,
                 },
             };
@@ -292,8 +293,10 @@ impl Keeper {
                 Ok(open) => open,
                 Err(error) => return error,
             };
+            let open_at = |entry| self.open_path(&chain, (Some(entry), Shown::default()));
+            let held = entries::hold((&self.endpoint, &self.session), (&chain, &mut open), open_at);
             let error = tokio::select! {
-                end = open.end() => match end {
+                end = held => match end {
                     End::Closed { was_open } => {
                         *worked |= was_open;
                         // The session closed the path because it did not answer or is not wanted. The relay may still
@@ -337,8 +340,12 @@ impl Keeper {
         }
     }
 
-    /// A path through the chain, with the flows that carry it.
-    async fn open_path(&self, chain: &Arc<RelayChain>) -> Result<OpenPath, RelayError> {
+    /// A path through the chain, with the flows that carry it. It enters at this address, or at any.
+    async fn open_path(
+        &self,
+        chain: &Arc<RelayChain>,
+        (entry, shown): (Option<SocketAddr>, Shown),
+    ) -> Result<OpenPath, RelayError> {
         let targets: Vec<Option<SocketAddr>> = if chain.is_guest() {
             vec![None]
         } else {
@@ -348,7 +355,7 @@ impl Keeper {
         for target in targets {
             let reservation = self.reserve().await?;
             let reserved = reservation.path;
-            let prepared = match self.prepare(chain, target, &reserved).await {
+            let prepared = match self.prepare(chain, (target, entry), &reserved).await {
                 Ok(prepared) => prepared,
                 Err(error) => {
                     last = error;
@@ -359,7 +366,7 @@ impl Keeper {
             let opened = self.session.open_path_through(reserved, prepared.chain.clone());
             opened.map_err(|error| path_error(&error))?;
             let carrier = Carrier { chain: chain.clone(), prepared };
-            return Ok(OpenPath::new((&self.session, events), (reserved.id, &self.path), carrier));
+            return Ok(OpenPath::new((&self.session, events), (reserved.id, &shown), carrier));
         }
         Err(last)
     }
@@ -367,12 +374,12 @@ impl Keeper {
     async fn prepare(
         &self,
         chain: &RelayChain,
-        target: Option<SocketAddr>,
+        (target, entry): (Option<SocketAddr>, Option<SocketAddr>),
         reserved: &ReservedPath,
     ) -> Result<Prepared, RelayError> {
-        let (own, out): (Pid, Pid) = (reserved.own, reserved.remote);
+        let pids: (Pid, Pid) = (reserved.remote, reserved.own);
         let peer = self.session.peer();
-        chain.prepare(target.map(|address| (address, peer)), out, own).await
+        chain.prepare(target.map(|address| (address, peer)), pids, entry).await
     }
 
     async fn reserve(&self) -> Result<Reservation<'_>, RelayError> {

@@ -2,9 +2,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `connection` | a session to one relay, and the flows there |
+//! | `connection` | a session to one relay |
+//! | `requests` | the stream of requests to one relay, and the flows there |
 //! | `chain` | a series of relays, prepared for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
+//! | `entries` | keeps a path at the best address of the first relay |
 //! | `open_path` | an open path through relays, and when it is closed |
 //! | `tries` | why routes through relays have not given a path so far |
 //! | `trouble` | failures of relays that are worth a warning, with advice |
@@ -13,9 +15,11 @@
 
 pub(crate) mod chain;
 mod connection;
+mod entries;
 mod host;
 mod keeper;
 pub(crate) mod open_path;
+mod requests;
 mod spares;
 mod tries;
 mod trouble;
@@ -33,9 +37,10 @@ use crate::address::{NodeAt, Unresolved};
 use crate::grants::Grants;
 
 pub use chain::RelayChain;
-pub use connection::{Flow, RelayConnection, Wanted};
+pub use connection::RelayConnection;
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
+pub use requests::{Flow, Wanted};
 
 /// How relays admit a node.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 //! another one works, even if it is silent.
 
 use std::future::pending;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anabranch_net::{Event, Events, PathChange, PathId, Session};
@@ -70,6 +71,22 @@ impl OpenPath {
         self
     }
 
+    pub fn id(&self) -> PathId {
+        self.path
+    }
+
+    /// The address of the first relay.
+    pub fn entry(&self) -> Option<SocketAddr> {
+        self.carrier.as_ref().map(|carrier| carrier.prepared.chain.entry.remote)
+    }
+
+    /// Closes this path and shows another one in its place.
+    pub fn become_other(&mut self, mut other: Self) {
+        other.shown = self.shown.clone();
+        *lock(&other.shown.path) = Some(other.path);
+        *self = other;
+    }
+
     /// The relays that carry it.
     pub fn chain(&self) -> Option<&Arc<RelayChain>> {
         self.carrier.as_ref().map(|carrier| &carrier.chain)
@@ -125,7 +142,9 @@ impl Drop for OpenPath {
                 });
             }
             // Without a runtime, no task can continue.
-            _ => *lock(&self.shown.path) = None,
+            _ => {
+                lock(&self.shown.path).take_if(|path| *path == self.path);
+            }
         }
     }
 }
