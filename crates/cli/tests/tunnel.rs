@@ -5,10 +5,16 @@
 mod common;
 #[path = "tunnel/kill.rs"]
 mod kill;
+#[path = "tunnel/kill_switch.rs"]
+mod kill_switch;
 #[path = "tunnel/mtu.rs"]
 mod mtu;
+#[path = "tunnel/refused.rs"]
+mod refused;
 #[path = "tunnel/speed.rs"]
 mod speed;
+#[path = "tunnel/without_ipv6.rs"]
+mod without_ipv6;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -454,13 +460,20 @@ fn a_running_tunnel_is_shown_changed_and_ended() {
     assert!(ask(&tunnel, Side::Near, &["reload"]).0);
     wait_for("the server to follow", || lane_of_pings(Side::Far) == "low-latency");
     for (words, wanted) in [
-        (&["set", "class.pong=striped"][..], "there is no class `pong`"),
+        (&["set", "class.ping=routed", "class.pong=striped"][..], "there is no class `pong`"),
         (&["set", "lane=stripped"], "did you mean `striped`?"),
         (&["set", "speed=9"], "`speed` is not a setting"),
+        (&["cleanup"], "is running"),
     ] {
         let (succeeded, text) = ask(&tunnel, Side::Near, words);
         assert!(!succeeded && text.contains(wanted), "{text}");
     }
+    // It says so when it may not clean up.
+    let cleanup = ["tunnel", "cleanup", "--interface", "none"];
+    let output = machines.command_as_nobody(Side::Near, PROGRAM).args(cleanup).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("sudo"), "{text}");
+    assert_eq!(lane_of_pings(Side::Near), "low-latency", "nothing was set");
     assert!(ask(&tunnel, Side::Near, &["flows"]).1.contains("low-latency"));
     let script = "exec 3<>/dev/tcp/127.0.0.1/9601; \
         printf 'GET /metrics HTTP/1.1\\r\\nHost: 127.0.0.1:9601\\r\\nConnection: close\\r\\n\\r\\n' >&3; cat <&3";

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use anabranch_wire::Time;
+use anabranch_wire::{Span, Time};
 use thiserror::Error;
 
 /// Bytes of one opportunity: a full IP packet. (Mahimahi counts 1504, since its packets carry the 4 bytes of a TUN header.)
@@ -98,7 +98,7 @@ impl Trace {
     /// Bits a second on average over one period.
     pub fn mean_rate(&self) -> anabranch_wire::Rate {
         let bytes = self.opportunities.len() as u64 * OPPORTUNITY_BYTES;
-        let period = anabranch_wire::Span::from_millis(u64::from(self.period()));
+        let period = Span::from_millis(u64::from(self.period()));
         anabranch_wire::Rate::from_bytes_in(bytes, period)
     }
 
@@ -128,6 +128,19 @@ impl Trace {
         Position { round, index }
     }
 
+    /// The time from an opportunity to the next one; opportunities at the same time share it.
+    fn slot(&self, position: Position) -> Span {
+        let at = self.opportunities[position.index];
+        let first = self.opportunities.partition_point(|other| *other < at);
+        let end = self.opportunities.partition_point(|other| *other <= at);
+        let next = match self.opportunities.get(end) {
+            Some(next) => u64::from(*next),
+            None if self.repeats => u64::from(self.period()) + u64::from(self.opportunities[0]),
+            None => u64::from(at),
+        };
+        Span::from_millis(next - u64::from(at)) / (end - first) as u64
+    }
+
     fn after(&self, position: Position) -> Position {
         if position.index + 1 < self.opportunities.len() {
             Position { index: position.index + 1, ..position }
@@ -149,11 +162,13 @@ struct Position {
 pub(crate) struct Playback {
     position: Position,
     left: u64,
+    /// The slots that the last packet took; of an opportunity used in part, that part.
+    pub(crate) used: Span,
 }
 
 impl Playback {
     pub(crate) fn new() -> Self {
-        Self { position: Position { round: 0, index: 0 }, left: OPPORTUNITY_BYTES }
+        Self { position: Position { round: 0, index: 0 }, left: OPPORTUNITY_BYTES, used: Span::ZERO }
     }
 
     /// Sends `bytes` from `start` on; returns when the last of them leaves.
@@ -163,8 +178,11 @@ impl Playback {
             self.left = OPPORTUNITY_BYTES;
         }
         let mut needed = bytes;
+        self.used = Span::ZERO;
         loop {
             let taken = needed.min(self.left);
+            let slot = if taken > 0 { trace.slot(self.position).as_nanos() } else { 0 };
+            self.used += Span::from_nanos(slot.saturating_mul(taken) / OPPORTUNITY_BYTES);
             needed -= taken;
             self.left -= taken;
             if needed == 0 {

@@ -78,6 +78,16 @@ impl Transmitter {
             .flatten()
     }
 
+    /// True on a trace.
+    pub(crate) fn is_traced(&self) -> bool {
+        matches!(self.pace, Pace::Trace(_))
+    }
+
+    /// On a trace, how much of it the packet being sent takes.
+    pub(crate) fn used(&self) -> Option<Span> {
+        if let Pace::Trace(traced) = &self.pace { Some(traced.1.used) } else { None }
+    }
+
     /// How long these bytes take, if [`Self::is_regular`].
     pub(crate) fn time_for(&self, bytes: u64) -> Span {
         if let Pace::Fixed(rate) = self.pace { rate.time_for(bytes) } else { Span::ZERO }

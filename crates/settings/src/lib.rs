@@ -24,6 +24,9 @@ pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     Some((number, text[end..].trim_start()))
 }
 
+/// Longest word that is compared with others: the time grows with the product of both lengths.
+const LONGEST: usize = 300;
+
 /// The hint for text that is not TOML.
 const FORM: &str = "a line is `key = value`, with text and quantities in quotes: `delay = \"5 ms\"`";
 
@@ -197,11 +200,14 @@ fn key_before(text: &str) -> Option<String> {
 
 /// The known word most similar to `word`, if one is similar enough: by letters inserted, removed, changed or swapped with
 /// their neighbours. Among equally similar ones, prefers the same length, then the nearest letter in the alphabet: `n3`
-/// for `n4`.
+/// for `n4`. Words of more than 300 bytes are like no other.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    if word.len() > LONGEST {
+        return None;
+    }
     let word = word.to_lowercase();
     let distance = |other: &str| strsim::damerau_levenshtein(&word, &other.to_lowercase());
-    let close = |other: &&&str| distance(other) <= word.chars().count() / 2;
+    let close = |other: &&&str| other.len() <= LONGEST && distance(other) <= word.chars().count() / 2;
     let first_difference = |other: &str| {
         let mut pairs = word.chars().zip(other.chars().flat_map(char::to_lowercase));
         pairs.find_map(|(a, b)| (a != b).then_some(u32::from(a).abs_diff(u32::from(b))))
@@ -230,6 +236,9 @@ mod tests {
         assert_eq!(nearest("sizez", &["size", "sizes"]), Some("sizes"));
         assert_eq!(nearest("n4", &["n0", "n3", "n1"]), Some("n3"));
         assert_eq!(nearest("E", &["a", "b"]), None, "every letter is one change from every other");
+        let [long, other] = ["x", "y"].map(|letter| letter.repeat(200_000));
+        assert_eq!(nearest(&long, &[other.as_str(), "x"]), None, "a comparison would take minutes");
+        assert_eq!(nearest("delya", &[long.as_str(), "delay"]), Some("delay"));
     }
 
     #[test]

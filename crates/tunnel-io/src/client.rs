@@ -33,7 +33,7 @@ use crate::pump::{Link, from_device, inner_mtu, to_device};
 use crate::server::own_addresses;
 use crate::status::Status;
 use crate::streams;
-use crate::system::{ClientSystem, Slot, kill_switch, tunnel_network};
+use crate::system::{self, ClientSystem, Slot, kill_switch, tunnel_network};
 
 /// How long the server may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -257,7 +257,8 @@ impl Client {
         match answer {
             Some(Answer::Welcome { version: VERSION, addresses, gateways, dns, routes, mtu, streams }) => {
                 let mtu = mtu.clamp(576, MTU);
-                Ok((control, Welcome { addresses, gateways, dns, routes, mtu, streams }))
+                let welcome = Welcome { addresses, gateways, dns, routes, mtu, streams };
+                Ok((control, if system::has_ipv6() { welcome } else { welcome.without_ipv6() }))
             }
             Some(Answer::Welcome { version, .. }) => {
                 Err(TunnelError::Protocol(format!("it speaks version {version}, this end version {VERSION}")))
@@ -388,6 +389,17 @@ struct Welcome {
     streams: bool,
 }
 
+impl Welcome {
+    /// The part for a machine without IPv6: its devices take no address of it.
+    fn without_ipv6(mut self) -> Self {
+        self.addresses.retain(|address| address.addr().is_ipv4());
+        self.gateways.retain(IpAddr::is_ipv4);
+        self.dns.retain(IpAddr::is_ipv4);
+        self.routes.retain(|route| route.addr().is_ipv4());
+        self
+    }
+}
+
 /// The server chooses the addresses, but none at which programs of this machine listen for others.
 fn check_addresses(addresses: &[IpNet], own: &BTreeSet<IpAddr>) -> Result<(), TunnelError> {
     let is_good = |address: &IpNet| {
@@ -471,5 +483,7 @@ mod tests {
             assert!(check(wrong).is_err(), "{wrong}");
         }
         assert!(check("10.77.0.2/24").is_ok() && check("fd77::2/64").is_ok());
+        let told = check("192.168.1.20/32").unwrap_err().to_string();
+        assert!(told.starts_with("no tunnel with the other end: it gave 192.168.1.20/32"), "{told}");
     }
 }

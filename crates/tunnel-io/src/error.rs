@@ -41,8 +41,8 @@ pub enum TunnelError {
     /// The server does not open the tunnel.
     #[error("the server refused the tunnel: {0}")]
     Refused(String),
-    /// The peer does not speak this protocol.
-    #[error("the other end does not speak the tunnel's protocol: {0}")]
+    /// The peer does not speak this protocol, or grants what cannot be used here.
+    #[error("no tunnel with the other end: {0}")]
     Protocol(String),
     /// The session ended.
     #[error("the session ended: {0}")]

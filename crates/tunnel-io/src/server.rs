@@ -364,7 +364,8 @@ impl Server {
     /// Assigns a client its addresses, or returns why it gets none.
     fn join(&self, node: PublicKey, networks: &[IpNet]) -> Result<Joined, String> {
         let granted = self.options.behind.get(&node).map(Vec::as_slice).unwrap_or_default();
-        if let Some(network) = networks.iter().find(|network| !granted.contains(network)) {
+        let is_granted = |network: &&IpNet| granted.iter().any(|known| known.trunc() == network.trunc());
+        if let Some(network) = networks.iter().find(|network| !is_granted(network)) {
             return Err(format!(
                 "this server does not route {network} to you; its operator has to list it for your key, {node}"
             ));

@@ -21,7 +21,7 @@ use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
 /// Time between two answers from which rates are computed.
-const BETWEEN: Duration = Duration::from_millis(500);
+pub const BETWEEN: Duration = Duration::from_millis(500);
 
 /// The signals that a service handles.
 pub struct Signals {
@@ -280,6 +280,10 @@ async fn not_answered(whom: Asked, socket: &Path, error: &io::Error) -> Failure 
             ))
         }
         None if has_refused => Failure::local(error.to_string()),
+        None if error.kind() == ErrorKind::PermissionDenied => {
+            Failure::local(format!("this user may not ask at {at}"))
+                .hint("root may, and the user who runs the program there: try it with `sudo`")
+        }
         None => Failure::local(format!("no one answers at {at}: {error}")).hint(
             "is it running, and was it given this file, with `--control` or as `control = \"…\"` in its configuration?",
         ),
@@ -316,6 +320,13 @@ mod tests {
         let command = format!("`anabranch controller status --control {}`", socket.display());
         assert!(told.hint.unwrap().starts_with(&command));
         assert!(ask(Asked::Controller).await.message.starts_with("no one answers"), "another version of it");
+    }
+
+    #[tokio::test]
+    async fn a_user_who_may_not_ask_learns_who_may() {
+        let socket = Path::new("/run/anabranch/relay/control.sock");
+        let told = not_answered(Asked::Relay, socket, &ErrorKind::PermissionDenied.into()).await;
+        assert!(told.message.contains("may not ask at /run") && told.hint.unwrap().contains("sudo"));
     }
 
     #[test]

@@ -75,8 +75,9 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         _ => None,
     });
     match silent {
-        Some(why) => Err(Failure::local(why)
-            .hint("is it running? a file that a killed program left behind can be removed")),
+        Some(why) => Err(Failure::local(why).hint(
+            "is it running, and are you its user or root? a file that a killed program left can be removed",
+        )),
         None => Ok(()),
     }
 }

@@ -130,7 +130,7 @@ fn outlook(total: &Total) -> Option<String> {
         Outlook::Left(seconds) => Some(format!("{} left", human::seconds(seconds))),
         Outlook::Comparing => Some("comparing with what is there already".into()),
         Outlook::Stalled(seconds) => Some(format!("stalled for {}", human::seconds(seconds))),
-        Outlook::Waiting => Some("waiting for the sender".into()),
+        Outlook::Waiting => Some("looking for the other end".into()),
     }
 }
 
@@ -336,8 +336,8 @@ mod tests {
     #[test]
     fn a_transfer_that_waits_says_for_whom_and_one_of_which_all_was_there_has_no_rate() {
         let waiting = Total { outlook: Outlook::Waiting, ..total(5, Some(10)) };
-        assert!(total_line(&waiting, Paint::OFF, 100).ends_with("waiting for the sender"));
-        assert!(plain_line(&waiting, &[]).ends_with(", waiting for the sender"));
+        assert!(total_line(&waiting, Paint::OFF, 100).ends_with("looking for the other end"));
+        assert!(plain_line(&waiting, &[]).ends_with(", looking for the other end"));
         let resumed = Summary { files: 1, bytes: 10, resumed: 10, ..Summary::default() };
         let told = summary(&resumed, Duration::from_secs(1));
         assert_eq!(told, "1 file, 10 B in 1.0 s; all of it had been received before");

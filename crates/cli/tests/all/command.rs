@@ -1,7 +1,10 @@
 //! The program from a user's view: its output and its exit codes.
 
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+
+use crate::common::programs::{Running, program};
 
 /// A home directory of its own for each test, removed afterwards.
 struct Home(PathBuf);
@@ -130,4 +133,19 @@ fn experiments_tell_what_was_not_as_expected_the_same_way_wherever_it_is_looked_
     }
     let wrong = home.run(&["sim", "sweep", "two-links", "--set", "flow.M.rules=lia"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+#[test]
+fn a_test_that_breaks_off_prints_what_it_has_measured() {
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let words = ["bench", "client", &ticket, "--time", "1m", "--interval", "100ms"];
+    let mut client = Running::start(&mut program(&words));
+    assert!(client.line().contains("received") && client.line().contains("bit/s"), "heading and interval");
+    server.interrupt();
+    let mut output = client.child.stdout.take().unwrap();
+    let (code, told) = client.end();
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert!(code == Some(3) && rest.contains("longest silence"), "{code:?} {told} {rest}");
 }

@@ -185,3 +185,24 @@ fn a_relay_that_lists_the_usual_key_is_added_to_a_test() {
     let (_, told) = server.end();
     assert!(told.contains("client 1 at 127.0.0.1: key ab1"), "{told}");
 }
+
+#[test]
+fn a_cap_that_is_set_while_a_command_runs_lasts() {
+    let scratch = Scratch::new();
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let socket = scratch.text("bench.sock");
+    let mut client = program(&["bench", "client", &ticket, "--time", "5m", "--control", &socket]);
+    client.env("XDG_CONFIG_HOME", scratch.path("config")).env("XDG_STATE_HOME", scratch.path("state"));
+    let client = Running::start(client.env_remove("STATE_DIRECTORY"));
+    let set = |rule: &str| program(&["path", "set", rule, "--control", &socket]).output().unwrap();
+    wait_for("a session", || set("lo=primary:900GB/15").status.success());
+    wait_for("its use in the record of caps", || {
+        let record = fs::read_to_string(scratch.path("state/anabranch/caps")).unwrap_or_default();
+        record.lines().any(|line| line.starts_with("lo\t") && !line.ends_with("\t0"))
+    });
+    let refused = set("0=primary:900GB/15");
+    assert!(!refused.status.success() && errors(&refused).contains("interface"), "{}", errors(&refused));
+    client.interrupt();
+    assert_eq!(client.end().0, Some(130));
+}

@@ -567,6 +567,18 @@ fn as_nobody(words: &[&str]) -> Option<Command> {
 }
 
 #[test]
+fn a_tunnel_that_is_started_without_root_says_how_to_start_it() {
+    let scratch = Scratch::new();
+    scratch.open_to_all();
+    let Some(mut command) = as_nobody(&["tunnel", "serve", "--port", "0"]) else {
+        return skip("a_tunnel_that_is_started_without_root", "running as another user needs root");
+    };
+    command.env("HOME", scratch.path("to")).env_remove("XDG_CONFIG_HOME").env_remove("ANABRANCH_KEY");
+    let output = command.output().unwrap();
+    assert_failed(&output, 1, &["a tunnel needs root", "hint    run it with `sudo`"]);
+}
+
+#[test]
 fn a_file_that_may_not_be_read_is_noted_before_it_is_offered() {
     let scratch = Scratch::new();
     scratch.open_to_all();

@@ -62,8 +62,7 @@ impl FairVerdict {
     }
 }
 
-/// The rate of all paths together through these bottlenecks, over the sum of the best path alone through each. The
-/// interval propagates the errors of both to first order.
+/// The rate of all paths together through these bottlenecks, over the sum of the best path alone through each.
 fn ratio(runs: &[FairRun], bottlenecks: &[&Vec<usize>], when: usize) -> Spread {
     let spread = |of: &dyn Fn(&FairRun) -> f64| Spread::of(&runs.iter().map(of).collect::<Vec<_>>());
     let best = |paths: &Vec<usize>| {
@@ -74,9 +73,7 @@ fn ratio(runs: &[FairRun], bottlenecks: &[&Vec<usize>], when: usize) -> Spread {
     let best: Vec<usize> = bottlenecks.iter().map(|paths| best(paths)).collect();
     let below = spread(&|run| best.iter().map(|path| run.singles[*path][when]).sum());
     let above = spread(&|run| bottlenecks.iter().copied().flatten().map(|path| run.parts[*path][when]).sum());
-    let mean = above.mean / below.mean;
-    let relative = (above.ci95 / above.mean).hypot(below.ci95 / below.mean);
-    Spread { runs: above.runs, mean, ci95: mean * relative }
+    crate::grid::ratio(&above, &below)
 }
 
 /// The metrics of the grid.
@@ -143,6 +140,8 @@ mod tests {
         assert!(verdict.fails());
         let metrics = metrics(&[verdict]);
         assert_eq!((metrics["failing"], metrics["found_in_30_s"]), (1.0, 1.0));
+        let stalled = FairVerdict::of(cell(), &[run([4.0, 5.0, 8.0], [2.0, 3.0, 0.0])]);
+        assert!(stalled.fails(), "the path of its own carries nothing");
     }
 
     #[test]

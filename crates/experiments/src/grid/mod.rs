@@ -53,11 +53,10 @@ impl Verdict {
     }
 }
 
-/// The ratio of two means that vary independently; its interval is first order in both.
+/// The ratio of two means that vary independently; its interval is first order in both. `above` may be zero.
 pub(crate) fn ratio(above: &Spread, below: &Spread) -> Spread {
     let mean = above.mean / below.mean;
-    let relative = (above.ci95 / above.mean).hypot(below.ci95 / below.mean);
-    Spread { runs: above.runs, mean, ci95: mean * relative }
+    Spread { runs: above.runs, mean, ci95: libm::hypot(above.ci95, mean * below.ci95) / below.mean }
 }
 
 /// The metrics of the grid: `cells`, `failing`, `worst_vs_best_single`, `median_vs_sum` (cells with ample receive
@@ -107,6 +106,8 @@ mod tests {
         let unsure = Verdict::of(two_paths(), &unsure);
         assert!(!unsure.fails() && !unsure.is_decided());
         assert!(Verdict::of(two_paths(), &steady).is_decided());
+        let stalled = [run(0.0, [10.0, 5.0]), run(0.0, [9.0, 5.0])];
+        assert!(Verdict::of(two_paths(), &stalled).fails(), "all paths together carry nothing");
     }
 
     #[test]

@@ -11,6 +11,8 @@ const SPAN: Span = Span::from_secs(10);
 /// Pairs of relays for which routes are chosen and estimates are checked.
 const PAIRS: usize = 100;
 const ESTIMATES: usize = 2_000;
+/// The quantiles of errors.
+const MIDDLE_AND_HIGH: [(&str, f64); 2] = [("p50", 0.5), ("p90", 0.9)];
 
 /// Bytes that each relay sends for sensing.
 pub(super) struct Traffic {
@@ -78,18 +80,22 @@ impl Runner {
             return;
         }
         let to = neighbours[self.chance.below(neighbours.len())];
-        let again = self.failures.iter().any(|failure| [failure.from, failure.to] == [from, to]);
+        // A failure cuts both directions.
+        let is_cut = |failure: &Failure| [[from, to], [to, from]].contains(&[failure.from, failure.to]);
+        let again = self.failures.iter().any(is_cut);
         if !again {
             self.fail(from, to);
             self.failures.push(Failure { from, to, at: self.now, noticed: None, known: None });
         }
     }
 
-    /// A relay found that a link is down.
-    pub fn note_down(&mut self, relay: usize) {
+    /// A relay found that a link is down; `down` are the other ends of all its links that it counts as down.
+    pub fn note_down(&mut self, relay: usize, down: &[usize]) {
         let now = self.now;
-        for failure in self.failures.iter_mut().filter(|failure| failure.from == relay) {
-            failure.noticed.get_or_insert(now);
+        for failure in &mut self.failures {
+            if failure.from == relay && down.contains(&failure.to) {
+                failure.noticed.get_or_insert(now);
+            }
         }
     }
 
@@ -114,8 +120,7 @@ impl Runner {
         metrics.insert("failures".into(), self.failures.len() as f64);
         metrics.insert("failures_known".into(), known.len() as f64);
         for (name, times) in [("noticed_s", noticed), ("known_s", known)] {
-            metrics.insert(format!("{name}.p50"), quantile(&times, 0.5));
-            metrics.insert(format!("{name}.max"), quantile(&times, 1.0));
+            put(metrics, name, &times, [("p50", 0.5), ("max", 1.0)]);
         }
     }
 
@@ -137,8 +142,7 @@ impl Runner {
             down += links[1];
         }
         let off = sorted(off.into_iter());
-        metrics.insert("estimate_off.p50".into(), quantile(&off, 0.5));
-        metrics.insert("estimate_off.p90".into(), quantile(&off, 0.9));
+        put(metrics, "estimate_off", &off, MIDDLE_AND_HIGH);
         metrics.insert("links_measured".into(), measured as f64);
         metrics.insert("links_down_by_mistake".into(), f64::from(u32::try_from(down).unwrap_or(u32::MAX)));
         self.judge_ways(metrics);
@@ -166,8 +170,7 @@ impl Runner {
         for (name, off) in all {
             let off = sorted(off.into_iter());
             metrics.insert(format!("{name}_known"), off.len() as f64);
-            metrics.insert(format!("{name}_off.p50"), quantile(&off, 0.5));
-            metrics.insert(format!("{name}_off.p90"), quantile(&off, 0.9));
+            put(metrics, &format!("{name}_off"), &off, MIDDLE_AND_HIGH);
         }
     }
 
@@ -186,11 +189,13 @@ impl Runner {
             let best = others.map(|relay| truth(&[relay])).fold(f64::INFINITY, f64::min);
             // A node would measure the first five before it used them.
             let chosen = found.iter().take(5).map(|way| truth(&way.relays)).fold(f64::INFINITY, f64::min);
-            longer.push(chosen / best);
+            // Between two relays there is no other to choose.
+            if best.is_finite() {
+                longer.push(chosen / best);
+            }
         }
         let longer = sorted(longer.into_iter());
-        metrics.insert("way_rtt_over_best.p50".into(), quantile(&longer, 0.5));
-        metrics.insert("way_rtt_over_best.p90".into(), quantile(&longer, 0.9));
+        put(metrics, "way_rtt_over_best", &longer, MIDDLE_AND_HIGH);
         metrics.insert("ways_looked_at".into(), looked as f64 / PAIRS as f64);
     }
 
@@ -218,8 +223,28 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// Nearest rank; 0 for an empty list.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+/// Adds quantiles (nearest rank) of a sorted list. An empty list has none.
+fn put(metrics: &mut Metrics, name: &str, sorted: &[f64], shares: [(&str, f64); 2]) {
     let last = sorted.len().saturating_sub(1);
-    sorted.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)
+    for (of, share) in shares {
+        let value = sorted.get((last as f64 * share).round() as usize);
+        metrics.extend(value.map(|value| (format!("{name}.{of}"), *value)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlay::{OverlayConfig, World};
+
+    #[test]
+    fn a_relay_that_noticed_one_failure_has_not_noticed_another() {
+        let config = OverlayConfig { relays: 3, neighbours: 2, failures: 0 };
+        let mut runner = Runner::new(World::new(3, 1), config, 1);
+        let failure = |to| Failure { from: 0, to, at: Time::ZERO, noticed: None, known: None };
+        runner.failures.extend([failure(1), failure(2)]);
+        runner.note_down(0, &[2]);
+        let noticed: Vec<bool> = runner.failures.iter().map(|failure| failure.noticed.is_some()).collect();
+        assert_eq!(noticed, [false, true]);
+    }
 }

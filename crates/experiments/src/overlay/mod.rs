@@ -81,3 +81,16 @@ const WARM_UP: Span = Span::from_secs(600);
 const MEASURED: Span = Span::from_secs(600);
 /// A failure that is not noticed by then counts as never noticed.
 const ENOUGH: Span = Span::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_fails_once_whichever_of_its_ends_is_drawn() {
+        let config = OverlayConfig { relays: 3, neighbours: 2, failures: 0 };
+        let mut runner = run::Runner::new(World::new(3, 1), config, 1);
+        (0..100).for_each(|_| runner.fail_some_link());
+        assert_eq!(runner.failures.len(), 3, "there are three pairs of relays");
+    }
+}

@@ -178,7 +178,10 @@ impl Runner {
         let now = self.now;
         self.relays[relay].wake = Time::NEVER;
         if self.relays[relay].sensor.handle_timeout(now) {
-            self.note_down(relay);
+            let links = self.relays[relay].sensor.links(now);
+            let down = links.iter().filter(|link| !link.up).filter_map(|link| self.map.find(&link.to));
+            let down: Vec<usize> = down.collect();
+            self.note_down(relay, &down);
             self.tell(relay, false);
         }
         while let Some((node, message)) = self.relays[relay].sensor.poll_transmit(now) {
@@ -284,5 +287,23 @@ impl Runner {
     /// The indices of the relays that one measures.
     pub fn neighbours(&self, relay: usize) -> Vec<usize> {
         self.mesh.measures(&key(relay)).iter().filter_map(|node| self.map.find(node)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_that_were_not_noticed_have_no_time() {
+        let config = OverlayConfig { relays: 2, neighbours: 2, failures: 0 };
+        let mut runner = Runner::new(World::new(2, 1), config, 1);
+        runner.fail_some_link();
+        let mut metrics = Metrics::new();
+        runner.judge_failures(&mut metrics);
+        assert_eq!((metrics["failures"], metrics["failures_known"]), (1.0, 0.0));
+        runner.judge_estimates(&mut metrics);
+        let quantiles = metrics.keys().filter(|name| name.contains(".p") || name.ends_with(".max"));
+        assert_eq!(quantiles.count(), 0, "nothing was measured: {metrics:?}");
     }
 }

@@ -86,7 +86,9 @@ impl Album {
                 });
             }
         }
-        drawings.extend(draw_distributions(&scenario, &self.distributions));
+        let mut distributions = self.distributions.clone();
+        distributions.retain(|_, variants| variants.iter().flat_map(|(_, values)| values).count() > 1);
+        drawings.extend(draw_distributions(&scenario, &distributions));
         if self.runs.len() > 1 || !patterns.is_empty() {
             let usual = [USUAL.to_owned()];
             let patterns = if patterns.is_empty() { &usual } else { patterns };

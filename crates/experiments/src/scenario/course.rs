@@ -161,7 +161,7 @@ impl Recorder {
                     per_second(bytes) * 8e-6 / flows.len() as f64
                 }
                 Probe::Path { flow, path } => {
-                    let paths = network.paths(*flow, true);
+                    let paths = network.counted_paths(*flow, true);
                     let of_it = paths.iter().filter(|info| info.route.socket as usize == *path);
                     per_second(of_it.map(|info| info.stats.data_received).sum()) * 8e-6
                 }
@@ -248,8 +248,8 @@ fn active_path(network: &Network, flow: usize, path: usize) -> Option<PathInfo> 
     network.paths(flow, false).into_iter().find(is_it)
 }
 
-/// A distribution of values in any order; `None` when there are fewer than two.
+/// A distribution of values in any order; `None` without values. A single value counts when several runs are drawn.
 pub(crate) fn distribution(of: &str, mut values: Vec<f64>) -> Option<Distribution> {
     values.sort_by(f64::total_cmp);
-    (values.len() > 1).then(|| Distribution { of: of.to_owned(), values })
+    (!values.is_empty()).then(|| Distribution { of: of.to_owned(), values })
 }

@@ -12,7 +12,7 @@ use super::build::Built;
 use super::error::{ScenarioError, from_toml, nearest, some_of};
 
 /// Keys whose values are tables.
-const WITHIN: [&str; 4] = ["back", "datagrams", "leave_out", "reports"];
+const WITHIN: [&str; 5] = ["agent", "back", "datagrams", "leave_out", "reports"];
 /// Tables that a file has once.
 const ONE: [&str; 4] = ["expect", "links", "topology", "transport"];
 /// Tables that a file may have several times.

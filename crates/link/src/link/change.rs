@@ -12,6 +12,7 @@ impl<T: Clone> Link<T> {
     /// Changes the rate, also for waiting packets and the rest of the packet being sent.
     pub fn set_rate(&mut self, now: Time, rate: RateModel) {
         self.change(now, |link| {
+            let (busy, was_traced) = (link.busy(now), link.transmitter.is_traced());
             if link.flags.sends {
                 link.departs = link.transmitter.change_mid_packet(now, rate);
             } else {
@@ -19,7 +20,19 @@ impl<T: Clone> Link<T> {
             }
             link.last_time = (0, Span::ZERO);
             link.per_byte = link.transmitter.per_byte();
+            if was_traced || link.transmitter.is_traced() {
+                link.continue_busy(now, busy);
+            }
         });
+    }
+
+    /// Counts busy time from `busy` on.
+    fn continue_busy(&mut self, now: Time, busy: Span) {
+        self.idle = now.since(Time::ZERO + busy);
+        self.rare.slots_until = now;
+        if !self.flags.sends {
+            self.last_departure = self.last_departure.max(now);
+        }
     }
 
     /// Changes the delay of all packets that have not left yet.

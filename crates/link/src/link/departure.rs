@@ -27,6 +27,10 @@ impl<T: Clone> Link<T> {
                 self.depart();
             }
             self.last_departure = departed;
+            if let Some(used) = self.transmitter.used() {
+                self.idle += departed.since(self.rare.slots_until);
+                self.rare.slots_until = self.rare.slots_until.max(departed) + used;
+            }
             self.begin_next(departed);
         }
     }
@@ -163,5 +167,39 @@ impl<T: Clone> Link<T> {
             }
         }
         least
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use anabranch_wire::Rate;
+
+    use super::*;
+    use crate::{LinkConfig, RateModel, Trace};
+
+    fn us(micros: u64) -> Time {
+        Time::from_nanos(micros * 1_000)
+    }
+
+    #[test]
+    fn a_link_with_a_trace_is_busy_for_the_opportunities_that_it_uses() {
+        let rate = RateModel::Trace(Arc::new(Trace::parse("1\n2\n3\n4\n").unwrap()));
+        let mut link = Link::new(LinkConfig { rate, ..LinkConfig::default() });
+        for number in 0..40 {
+            // Just before each opportunity, a packet that needs half of it.
+            link.enqueue(us(number * 1_000 + 900), 750, number, Ecn::NotCapable).unwrap();
+        }
+        assert_eq!(link.busy(us(50_000)), Span::from_millis(20));
+        for number in 0..10 {
+            link.enqueue(us(50_000), 1500, number, Ecn::NotCapable).unwrap();
+        }
+        for (at, busy) in [(51_000, 21_000), (55_500, 25_500), (61_000, 30_000), (70_000, 30_000)] {
+            assert_eq!(link.busy(us(at)), Span::from_micros(busy), "{at}");
+        }
+        link.set_rate(us(70_000), RateModel::Fixed(Rate::from_mbit(12.0)));
+        link.enqueue(us(80_000), 1500, 0, Ecn::NotCapable).unwrap();
+        assert_eq!(link.busy(us(80_500)), Span::from_micros(30_500));
     }
 }

@@ -57,7 +57,8 @@ pub struct Link<T> {
     /// Without `per_byte`: the last size and its time. Many packets have the size of the one before.
     last_time: (u64, Span),
     flying_bytes: u64,
-    /// Total time in which nothing was being sent, before the current or last packet.
+    /// Total time in which nothing was being sent, before the current or last packet; on a trace, before the current or
+    /// last opportunity used.
     idle: Span,
     stats: LinkStats,
     /// Packets that left in a row while few were held.
@@ -100,6 +101,8 @@ struct Rare<T> {
     impairments: Impairments,
     /// The fate of the packet being sent.
     fate: Fate,
+    /// On a trace, when the opportunities used so far end.
+    slots_until: Time,
     outages: Outages,
     /// Packets lost after they were accepted, if the driver wants them back.
     lost: Option<Vec<T>>,
@@ -142,6 +145,7 @@ impl<T: Clone> Link<T> {
             outages: Outages::new(std::mem::take(&mut config.outages)),
             impairments: Impairments::new(&config),
             fate: Fate::default(),
+            slots_until: Time::ZERO,
             lost: None,
         };
         let flags = Flags {
@@ -230,7 +234,7 @@ impl<T: Clone> Link<T> {
         if !self.flags.sends {
             let start = now.max(self.last_departure);
             self.begin_next(start);
-            if self.flags.sends {
+            if self.flags.sends && !self.transmitter.is_traced() {
                 self.idle += start.since(self.last_departure);
             }
         }
@@ -302,10 +306,17 @@ impl<T: Clone> Link<T> {
         (self.stats.max_queue_packets, self.stats.max_queue_bytes) = self.backlog(now);
     }
 
-    /// The total time in which a packet was being sent, by `now`: its share of a period is the link's utilisation.
+    /// The total time in which a packet was being sent, by `now`: its share of a period is the link's utilisation. On a
+    /// trace, each opportunity used counts as the time until the next one.
     pub fn busy(&mut self, now: Time) -> Span {
         self.catch_up(now);
-        let until = if self.flags.sends { now } else { self.last_departure.min(now) };
+        let until = if self.transmitter.is_traced() {
+            self.rare.slots_until.min(now)
+        } else if self.flags.sends {
+            now
+        } else {
+            self.last_departure.min(now)
+        };
         until.since(Time::ZERO + self.idle)
     }
 

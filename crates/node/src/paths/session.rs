@@ -187,16 +187,18 @@ impl NodeSession {
         let numbered = rule.split_once('=').and_then(|(id, terms)| Some((id.parse::<u32>().ok()?, terms)));
         let rule = match numbered {
             Some((id, terms)) => {
+                let terms = super::rules::parse_terms(terms)?;
+                if terms.meter.as_ref().is_some_and(|meter| meter.resets_on().is_some()) {
+                    return Err("a cap that lasts needs a pattern, such as the interface of the path".into());
+                }
                 let path = session.paths().into_iter().find(|path| path.id.0 == id);
                 let path = path.ok_or_else(|| format!("there is no path {id}"))?;
-                PathRule {
-                    pattern: session.pattern_of(&path.route),
-                    terms: super::rules::parse_terms(terms)?,
-                }
+                PathRule { pattern: session.pattern_of(&path.route), terms }
             }
             None => super::rules::parse_rule(rule)?,
         };
-        session.set_path_rules(session.path_rules().with(&rule)).map_err(|error| error.to_string())
+        let rules = super::keep_caps(session.path_rules().with(&rule)).map_err(|error| error.to_string())?;
+        session.set_path_rules(rules).map_err(|error| error.to_string())
     }
 
     /// Whether the path of this route is open.

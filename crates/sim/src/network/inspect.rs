@@ -189,7 +189,7 @@ impl Network {
         self.flows[flow].sessions[usize::from(server)].as_ref().map(Session::paths).unwrap_or_default()
     }
 
-    /// As [`Self::paths`], but after the flow's end with its last counters.
+    /// As [`Self::paths`], but after the flow's end with its last counters. With a path agent also closed ones.
     ///
     /// # Panics
     /// If the plan has no such flow.

@@ -128,4 +128,9 @@ fn an_interface_that_goes_and_comes_back_has_its_path_closed_and_opened_again() 
     );
     let opened = decided(&network, |one| *one == Decision::Open { path: 0 }, 15.0);
     assert!(opened.is_some_and(|at| at < 20.1), "{:?}", network.decisions(0));
+    // The path and its successor over the same links carried data for about 20 s.
+    let counted = network.counted_paths(0, true);
+    let of_it = counted.iter().filter(|path| path.route.socket == 0);
+    let carried: u64 = of_it.map(|path| path.stats.data_received).sum();
+    assert!(carried > 16_000_000, "{carried} bytes");
 }

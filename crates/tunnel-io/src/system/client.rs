@@ -44,7 +44,8 @@ impl ClientSystem {
         let hosts: Vec<IpNet> = self.addresses.iter().map(|address| IpNet::from(address.addr())).collect();
         let mut steps = address_steps(interface, &hosts);
         let inside = self.addresses.iter().map(tunnel_network).filter(|network| !is_host(network));
-        for route in inside.chain(self.routes.iter().copied()) {
+        // The kernel takes no route to 10.20.1.1/16: that network is 10.20.0.0/16.
+        for route in inside.chain(self.routes.iter().map(IpNet::trunc)) {
             if has(&self.addresses, route.addr().is_ipv6()) {
                 steps.push(Step::new(&format!(
                     "{} route replace {route} dev {interface} table {table} proto {RULE_PROTOCOL}",
@@ -278,6 +279,13 @@ mod tests {
         for network in ["10.77.0.0/16", "192.168.1.0/25", "fd77::/64"] {
             assert_eq!(with(&format!("route replace {network} dev")), 1, "{lines:#?}");
         }
+    }
+
+    #[test]
+    fn a_network_may_be_named_by_an_address_in_it() {
+        let system = ClientSystem { routes: vec!["10.20.1.1/16".parse().unwrap()], ..client() };
+        let lines: Vec<String> = system.steps().iter().map(|step| step.command.join(" ")).collect();
+        assert!(lines.iter().any(|line| line.contains("route replace 10.20.0.0/16 dev")), "{lines:#?}");
     }
 
     #[test]

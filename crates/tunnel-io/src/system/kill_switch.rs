@@ -22,13 +22,27 @@ pub fn close(interface: &str, udp_port: u16) -> Result<(), TunnelError> {
     })
 }
 
+/// Whether there is one, of a tunnel that runs or has ended.
+#[must_use]
+pub fn is_closed() -> bool {
+    registry::update(|registry| Ok(!registry.kill_switch.is_empty())).unwrap_or(false)
+}
+
 /// Removes the kill switch; called only at the user's request.
-pub fn open() {
-    let _ = registry::update(|registry| {
-        registry.kill_switch.clear();
+///
+/// # Errors
+/// [`TunnelError`] if it may still be there.
+pub fn open() -> Result<(), TunnelError> {
+    registry::update(|registry| {
+        // Adding the table first makes a missing one no error.
+        let opened = Step::nft(format!("add table inet {TABLE}\ndelete table inet {TABLE}\n")).run();
+        // Without an entry there is no kill switch, and perhaps no `nft`.
+        if !registry.kill_switch.is_empty() {
+            opened?;
+            registry.kill_switch.clear();
+        }
         Ok(())
-    });
-    let _ = Step::nft(format!("delete table inet {TABLE}\n")).run();
+    })
 }
 
 fn script(tunnels: &[(&String, u16)]) -> String {

@@ -14,6 +14,7 @@ pub mod kill_switch;
 mod registry;
 mod server;
 
+use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
@@ -67,7 +68,8 @@ impl Slot {
 /// tunnel of another running process stays.
 pub fn clean(interface: &str) {
     if !is_running(interface) {
-        take_back(interface, false);
+        // It reports no error: one would only hide the error that led here.
+        let _ = take_back(interface, false);
     }
 }
 
@@ -75,18 +77,21 @@ pub fn clean(interface: &str) {
 pub fn clean_after(interface: &str, process: u32) {
     let is_its = registry::runs_in(interface, process);
     if is_its || !is_running(interface) {
-        take_back(interface, is_its);
+        let _ = take_back(interface, is_its);
     }
 }
 
-/// Like [`clean`], even for a running tunnel.
-pub fn force_clean(interface: &str) {
-    take_back(interface, true);
+/// Like [`clean`], for a user, who learns of errors.
+///
+/// # Errors
+/// When the record of the settings cannot be written.
+pub fn clean_up(interface: &str) -> Result<(), TunnelError> {
+    take_back(interface, false)
 }
 
-fn take_back(interface: &str, even_running: bool) {
-    // This goes on after errors, and reports none: one would only hide the error that led here.
-    let _ = registry::update(|registry| {
+fn take_back(interface: &str, even_running: bool) -> Result<(), TunnelError> {
+    // This goes on after commands that fail.
+    registry::update(|registry| {
         registry.release(interface, even_running);
         let claims = registry.tunnels.values();
         let claimed: Vec<u32> = claims.flat_map(|claim| Slot(claim.slot).priorities()).collect();
@@ -94,7 +99,7 @@ fn take_back(interface: &str, even_running: bool) {
         let names: Vec<String> = registry.tunnels.keys().map(|name| table_name(name)).collect();
         delete_tables(&names);
         Ok(())
-    });
+    })
 }
 
 /// Deletes firewall tables that belong to no running tunnel.
@@ -119,6 +124,12 @@ fn delete_rules(family: &str, claimed: &[u32]) {
         let _ =
             Step::new(&format!("{family} rule delete priority {priority} protocol {RULE_PROTOCOL}")).run();
     }
+}
+
+/// Whether new devices take IPv6 addresses. Many administrators turn IPv6 off.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6").is_ok_and(|off| off.trim() == "0")
 }
 
 fn has(addresses: &[IpNet], v6: bool) -> bool {

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -224,8 +225,14 @@ impl Registry {
             };
         }
         let part = file.with_extension("part");
-        fs::write(&part, serde_json::to_vec(self).unwrap_or_default()).map_err(failed)?;
-        fs::rename(&part, &file).map_err(failed)
+        let write = || {
+            let mut written = File::create(&part)?;
+            written.write_all(&serde_json::to_vec(self).unwrap_or_default())?;
+            // It is on disk before the resolver's file changes: after a power cut, that one comes back from it.
+            written.sync_all()?;
+            fs::rename(&part, &file)
+        };
+        write().map_err(failed)
     }
 }
 

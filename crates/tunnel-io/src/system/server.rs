@@ -26,10 +26,10 @@ impl ServerSystem {
     pub fn steps(&self) -> Vec<Step> {
         let interface = &self.interface;
         let mut steps = address_steps(interface, &self.addresses);
-        for network in &self.behind {
+        for network in self.behind.iter().map(IpNet::trunc) {
             steps.push(Step::new(&format!(
                 "{} route replace {network} dev {interface} proto {RULE_PROTOCOL}",
-                ip(network)
+                ip(&network)
             )));
         }
         if self.exit {
@@ -109,7 +109,7 @@ mod tests {
         let server = ServerSystem {
             interface: "anabranch0".into(),
             addresses: vec!["10.77.0.1/24".parse().unwrap(), "fd77::1/64".parse().unwrap()],
-            behind: vec!["192.168.50.0/24".parse().unwrap()],
+            behind: vec!["192.168.50.1/24".parse().unwrap()],
             exit: true,
         };
         let steps = server.steps();

@@ -58,8 +58,8 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
         session.abort(0, "the test is over");
     }
     match outcome {
-        Err(failure) if failure.kind != Kind::Interrupted || view.is_empty() => Err(failure),
-        // Measurements before an interruption are printed as well.
+        Err(failure) if view.is_empty() => Err(failure),
+        // Measurements before an interruption or a loss are printed as well.
         outcome => view.finish(without_path).and(outcome),
     }
 }

@@ -54,7 +54,8 @@ impl Asking {
             return Ok(Self(None));
         }
         let node = args.granted.node().key(args.key.clone()).start().await?;
-        let (endpoint, relays) = (node.endpoint().clone(), node.grants().relays());
+        let endpoint = node.endpoint().clone();
+        let relays = of_the_nodes_kind(node.grants().relays(), args.node.0);
         let controllers = Controllers::new(endpoint.clone(), args.granted.controllers.clone());
         let mut sensing = None;
         if args.capacity {
@@ -179,6 +180,12 @@ impl Known {
     }
 }
 
+/// Puts addresses of the node's kind first. The first one stands for its relay; no route may lead to the other kind.
+fn of_the_nodes_kind(mut relays: Vec<RelayHint>, node: IpAddr) -> Vec<RelayHint> {
+    relays.iter_mut().for_each(|relay| relay.addresses.sort_by_key(|at| at.is_ipv4() != node.is_ipv4()));
+    relays
+}
+
 fn addresses(relays: &[RelayHint]) -> impl Iterator<Item = IpAddr> {
     relays.iter().filter_map(|relay| relay.addresses.first()).map(|address| address.ip())
 }
@@ -218,6 +225,16 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_relay_goes_by_its_address_of_the_nodes_kind() {
+        let both = ["[2001:db8::1]:4600", "192.0.2.1:4600"].map(|text| text.parse().unwrap()).to_vec();
+        let relay = RelayHint { node: PublicKey::from_bytes([1; 32]), addresses: both };
+        for (node, stands) in [("203.0.113.9", "192.0.2.1"), ("2001:db8::9", "2001:db8::1")] {
+            let relays = of_the_nodes_kind(vec![relay.clone()], node.parse().unwrap());
+            assert_eq!(addresses(&relays).collect::<Vec<IpAddr>>(), [stands.parse::<IpAddr>().unwrap()]);
+        }
+    }
 
     #[test]
     fn relays_of_one_address_are_one_way_that_names_both() {

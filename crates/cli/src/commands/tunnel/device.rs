@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use anabranch_service::control::Socket;
 use anabranch_tunnel_io::TunnelError;
 use clap::Args;
 
-use crate::errors::Failure;
+use super::running::Running;
+use crate::commands::service;
+use crate::errors::{Failure, Kind};
 
 /// The device's name, if no other is given.
 const INTERFACE: &str = "anabranch0";
@@ -32,6 +35,16 @@ pub(super) fn socket(interface: &str) -> PathBuf {
     Path::new("/run").join(format!("anabranch-tunnel-{interface}.sock"))
 }
 
+/// Answers requests at the control socket. It is made where only root may make files, and a tunnel takes root anyway.
+pub(super) fn answer(interface: &str, running: Running) -> Result<Option<Socket>, Failure> {
+    service::answer_at(Some(&socket(interface)), running).map_err(|failure| {
+        if rustix::process::geteuid().is_root() {
+            return failure;
+        }
+        Failure::local("a tunnel needs root, for its network device").hint("run it with `sudo`")
+    })
+}
+
 /// The command line of the own program for the guard.
 pub(super) fn guard_command(interface: &str) -> Vec<std::ffi::OsString> {
     ["tunnel", "guard", "--interface", interface].map(Into::into).into()
@@ -45,14 +58,23 @@ pub(super) fn interface(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Adds advice to a failure of the tunnel.
+/// A failure of the tunnel with its cause and with advice.
 pub(super) fn failure(error: &TunnelError) -> Failure {
-    let failure = Failure::local(error.to_string());
+    let kind = match error {
+        TunnelError::Unreachable(_) | TunnelError::Session(_) => Kind::Unreachable,
+        TunnelError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => Kind::Unreachable,
+        TunnelError::Refused(_) | TunnelError::Protocol(_) => Kind::Refused,
+        _ => Kind::Local,
+    };
+    let failure = Failure::new(kind, error.to_string());
     match error {
         TunnelError::Device { .. } => failure.hint(
             "run it as root (`sudo`); in a container, give it the device /dev/net/tun and the capability NET_ADMIN; \
              a device of this name may belong to another program (`ip link`)",
         ),
+        TunnelError::File { error, .. } if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            failure.hint("run it as root (`sudo`)")
+        }
         TunnelError::Command { .. } => failure.hint("the packages iproute2 and nftables have these commands"),
         TunnelError::Running(_) => failure.hint("end it, or give this one another name with `--interface NAME`"),
         TunnelError::Unreachable(_) => failure.hint(
@@ -66,6 +88,14 @@ pub(super) fn failure(error: &TunnelError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_has_the_exit_code_of_its_cause() {
+        let code = |error| failure(&error).kind.exit_code();
+        assert_eq!(code(TunnelError::Unreachable("no answer".into())), 3);
+        assert_eq!(code(TunnelError::Refused("no address is left".into())), 4);
+        assert_eq!(code(TunnelError::TooMany), 1);
+    }
 
     #[test]
     fn names_of_devices_are_plain() {

@@ -17,10 +17,11 @@ use anabranch_tunnel_io::status::{PeerStatus, Status};
 use anabranch_tunnel_io::{guard, system};
 use clap::{Args, Subcommand};
 
+use crate::commands::service::{BETWEEN, Earlier};
 use crate::context::{Context, OUTPUT};
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
-use device::socket;
+use device::{failure, socket};
 use running::Done;
 
 pub use device::DeviceArgs;
@@ -98,9 +99,12 @@ pub fn run(args: &TunnelArgs, context: &Context) -> Result<(), Failure> {
     match &args.action {
         TunnelCommand::Serve(args) => serve::run(args, context),
         TunnelCommand::Up(args) => up::run(args, context),
+        TunnelCommand::Status(args) if args.json => Stream::Stdout.json(&status(&args.device)?),
         TunnelCommand::Status(args) => {
-            let status = status(&args.device)?;
-            if args.json { Stream::Stdout.json(&status) } else { out::print(&text::status(&status)) }
+            let (was, began) = (status(&args.device)?, Instant::now());
+            std::thread::sleep(BETWEEN);
+            let ago = began.elapsed().as_secs_f64();
+            out::print(&text::status(&status(&args.device)?, &Earlier { was: &was, ago }))
         }
         TunnelCommand::Flows(args) => {
             let peers = status(&args.device)?.peers;
@@ -109,11 +113,7 @@ pub fn run(args: &TunnelArgs, context: &Context) -> Result<(), Failure> {
         TunnelCommand::Set(args) => change(&args.device, &format!("set {}", args.settings.join(" "))),
         TunnelCommand::Reload(device) => change(device, "reload"),
         TunnelCommand::Down(device) => down(device),
-        TunnelCommand::Cleanup(args) => {
-            system::force_clean(args.name());
-            system::kill_switch::open();
-            Ok(())
-        }
+        TunnelCommand::Cleanup(args) => cleanup(args.name()),
         TunnelCommand::Guard(args) => guard::watch(args.name())
             .map_err(|error| Failure::local(format!("cannot read standard input: {error}"))),
     }
@@ -153,6 +153,16 @@ fn change(device: &DeviceArgs, request: &str) -> Result<(), Failure> {
     let done: Done = ask(device, request)?;
     done.done.iter().for_each(|line| out::error(&format!("{line}\n")));
     Ok(())
+}
+
+/// Removes what a killed tunnel has left. One that runs would go on without its rules, and its packets outside it.
+fn cleanup(name: &str) -> Result<(), Failure> {
+    if system::is_running(name) {
+        return Err(Failure::local(format!("the tunnel {name} is running"))
+            .hint("`anabranch tunnel down` ends it, and leaves nothing behind but its kill switch"));
+    }
+    let cleaned = system::clean_up(name).and_then(|()| system::kill_switch::open());
+    cleaned.map_err(|error| failure(&error))
 }
 
 /// Ends a tunnel and waits until it has ended.

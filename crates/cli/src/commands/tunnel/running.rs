@@ -3,9 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_net::{PathRules, Session};
-use anabranch_node::parse_rule;
+use anabranch_node::{keep_caps, parse_rule};
 use anabranch_service::control::{self, Answer};
-use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::client::Client;
 use anabranch_tunnel_io::server::Server;
@@ -113,50 +112,44 @@ impl Running {
         Ok(())
     }
 
+    /// Takes over all settings, or none of them.
     fn set(&self, settings: &[&str]) -> Result<Done, String> {
         if settings.is_empty() {
             return Err(WORDS.to_owned());
         }
-        let mut done = Vec::new();
+        let (mut policy, mut rules): (Option<Policy>, Option<PathRules>) = (None, None);
         for setting in settings {
             let (key, value) = setting.rsplit_once('=').ok_or(WORDS)?;
             match key.split_once('.') {
-                None if key == "lane" => {
-                    self.change_policy(value, |policy, lane| {
-                        policy.lane = lane;
-                        Ok(())
-                    })?;
-                }
-                Some(("class", name)) => self.change_policy(value, |policy, lane| {
-                    let class = policy.classes.iter_mut().find(|class| class.name == name);
+                None if key == "lane" => self.policy(&mut policy)?.lane = lane::lane(value)?,
+                Some(("class", name)) => {
+                    let lane = lane::lane(value)?;
+                    let class = self.policy(&mut policy)?.classes.iter_mut().find(|class| class.name == name);
                     class.ok_or_else(|| format!("there is no class `{name}`"))?.lane = lane;
-                    Ok(())
-                })?,
+                }
                 Some(("path", pattern)) => {
                     let rule = parse_rule(&format!("{pattern}={value}"))?;
-                    let rules = self.0.rules.lock().unwrap_or_else(PoisonError::into_inner).with(&rule);
-                    self.set_rules(rules)?;
+                    let known = || self.0.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    rules = Some(rules.unwrap_or_else(known).with(&rule));
                 }
                 _ => return Err(format!("`{key}` is not a setting; {WORDS}")),
             }
-            done.push((*setting).to_owned());
         }
-        Ok(Done { done })
+        if let Some(rules) = rules {
+            self.set_rules(keep_caps(rules).map_err(|error| error.to_string())?)?;
+        }
+        if let (End::Client(client), Some(policy)) = (&self.0.end, policy) {
+            client.set_policy(policy);
+        }
+        Ok(Done { done: settings.iter().map(|setting| (*setting).to_owned()).collect() })
     }
 
-    fn change_policy(
-        &self,
-        lane: &str,
-        change: impl FnOnce(&mut Policy, Lane) -> Result<(), String>,
-    ) -> Result<(), String> {
+    /// The policy to change: at first the client's own.
+    fn policy<'a>(&self, changed: &'a mut Option<Policy>) -> Result<&'a mut Policy, String> {
         let End::Client(client) = &self.0.end else {
             return Err("the client's lanes count for both ends: set them there".to_owned());
         };
-        let lane = lane::lane(lane)?;
-        let mut policy = client.policy();
-        change(&mut policy, lane)?;
-        client.set_policy(policy);
-        Ok(())
+        Ok(changed.get_or_insert_with(|| client.policy()))
     }
 
     fn handle(&self, line: &str) -> Result<Done, String> {

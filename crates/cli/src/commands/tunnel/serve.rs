@@ -7,11 +7,12 @@ use anabranch_net::{PathRules, PublicKey, Ticket};
 use anabranch_node::{Access, Threads, keyfile};
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::server::{Notice, Server, ServerOptions};
+use anabranch_tunnel_io::system;
 use clap::Args;
 use ipnet::IpNet;
 
 use super::config::ServeSettings;
-use super::device::{failure, guard_command, socket};
+use super::device::{answer, failure, guard_command};
 use super::options::EndOptions;
 use super::running::{Changeable, End, Running, until_stopped};
 use crate::commands::send::outside;
@@ -91,7 +92,7 @@ impl ServeArgs {
         let (end, rules) = self.end.with(file.shared)?;
         let mut inside = or(&self.inside, file.inside);
         if inside.is_empty() {
-            inside = INSIDE.iter().filter_map(|address| address.parse().ok()).collect();
+            inside = usual(system::has_ipv6());
         }
         let clients = file.clients.into_iter().map(|client| (client.key, client.networks)).collect();
         let args = Self {
@@ -108,6 +109,21 @@ impl ServeArgs {
         };
         Ok(Wanted { args, rules })
     }
+}
+
+/// The server's addresses in the tunnel if no others are given.
+fn usual(has_ipv6: bool) -> Vec<IpNet> {
+    let all = INSIDE.iter().filter_map(|address| address.parse::<IpNet>().ok());
+    all.filter(|address| has_ipv6 || address.addr().is_ipv4()).collect()
+}
+
+/// The networks behind each client, whose key may be named several times.
+fn behind(clients: &[(PublicKey, Vec<IpNet>)]) -> BTreeMap<PublicKey, Vec<IpNet>> {
+    let mut all = BTreeMap::<PublicKey, Vec<IpNet>>::new();
+    for (key, networks) in clients {
+        all.entry(*key).or_default().extend(networks);
+    }
+    all
 }
 
 fn client(text: &str) -> Result<(PublicKey, Vec<IpNet>), String> {
@@ -146,7 +162,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
         allow: args.allow.clone(),
         dns: args.dns.clone(),
         streams: !end.no_streams,
-        behind: args.clients.iter().cloned().collect::<BTreeMap<_, _>>(),
+        behind: behind(&args.clients),
         most_clients: MOST_CLIENTS,
         guard: guard_command(interface),
     };
@@ -157,7 +173,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
         Ok(Changeable { policy: Policy::default(), allow: args.allow, rules })
     };
     let running = Running::new(End::Server(server.clone()), rules, Box::new(read));
-    let _socket = service::answer_at(Some(&socket(interface)), running.clone())?;
+    let _socket = answer(interface, running.clone())?;
     let asked = running.clone();
     let _metrics = end.serve_metrics(move || asked.status()).await?;
     let json = end.json;
@@ -233,10 +249,18 @@ mod tests {
     use crate::commands::test::parse;
 
     #[test]
+    fn a_machine_without_ipv6_serves_the_other_network() {
+        assert_eq!(usual(true).len(), 2);
+        assert_eq!(usual(false), ["10.177.0.1/16".parse::<IpNet>().unwrap()]);
+    }
+
+    #[test]
     fn clients_are_listed_with_their_networks() {
         let key = anabranch_net::NodeKey::from_random([1; 32]).public();
         let args: ServeArgs = parse(&["--client", &format!("{key}=192.168.50.0/24,fd50::/64")]).unwrap();
         assert_eq!(args.clients[0].1.len(), 2);
+        let more = (key, vec!["10.9.0.0/16".parse().unwrap()]);
+        assert_eq!(behind(&[args.clients[0].clone(), more])[&key].len(), 3);
         assert!(parse::<ServeArgs>(&["--client", "x"]).is_err());
     }
 }

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use anabranch_tunnel_io::status::{Flow, PeerStatus, Reorder, Status};
 
+use crate::commands::service::Earlier;
 use crate::ui::human;
 
 /// Flows shown for each peer.
 const MOST_FLOWS: usize = 20;
 
-/// The whole status.
-pub fn status(status: &Status) -> String {
+/// The whole status, with the paths' rates since the earlier one.
+pub fn status(status: &Status, before: &Earlier<'_, Status>) -> String {
     let mut text = format!("{}\n", status.interface);
     if status.streams > 0 {
         let _ = writeln!(text, "  {} in the stream lane", human::count(status.streams as u64, "connection"));
@@ -18,11 +19,11 @@ pub fn status(status: &Status) -> String {
     if status.device_dropped > 0 {
         let _ = writeln!(text, "  {} refused by the kernel", human::count(status.device_dropped, "packet"));
     }
-    status.peers.iter().for_each(|status| peer(status, &mut text));
+    status.peers.iter().for_each(|status| peer(status, before, &mut text));
     text
 }
 
-fn peer(peer: &PeerStatus, text: &mut String) {
+fn peer(peer: &PeerStatus, before: &Earlier<'_, Status>, text: &mut String) {
     let node = if peer.node.is_empty() { "no session" } else { &peer.node };
     let networks = peer.networks.join(", ");
     let state = if peer.connected { "connected" } else { "not connected" };
@@ -37,10 +38,16 @@ fn peer(peer: &PeerStatus, text: &mut String) {
         peer.sent.refused + peer.received.refused,
     );
     for path in &peer.paths {
+        let was = |status: &Status| {
+            let peer = status.peers.iter().find(|earlier| earlier.node == peer.node)?;
+            peer.paths.iter().find(|earlier| earlier.id == path.id).cloned()
+        };
+        let sent = before.rate(|status| Some(was(status)?.bytes_sent), path.bytes_sent);
+        let received = before.rate(|status| Some(was(status)?.bytes_received), path.bytes_received);
         let _ = writeln!(
             text,
-            "    path {:<2} {:<10} → {:<24} {:>8.1} Mbit/s  rtt {:>6.1} ms  {}",
-            path.id, path.interface, path.remote, path.rate_mbit, path.rtt_ms, path.state
+            "    path {:<2} {:<10} → {:<24} {sent:>12} out  {received:>12} in  rtt {:>6.1} ms  {}",
+            path.id, path.interface, path.remote, path.rtt_ms, path.state
         );
     }
     if peer.reorder.waited > 0 {
@@ -78,5 +85,26 @@ fn list(flows: &[Flow], text: &mut String) {
             flow.lane,
             flow.reason
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_tunnel_io::status::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_carries_nothing_has_no_rate_of_earlier() {
+        let path = |id, bytes_sent| Path { id, bytes_sent, rate_mbit: 47.0, ..Path::default() };
+        let with = |paths| {
+            let peer = PeerStatus { paths, ..PeerStatus::default() };
+            Status { peers: vec![peer], ..Status::default() }
+        };
+        let was = with(vec![path(0, 500), path(1, 500)]);
+        let now = with(vec![path(0, 500), path(1, 1_000_500)]);
+        let text = status(&now, &Earlier { was: &was, ago: 0.5 });
+        assert!(text.contains(" 0.0 kbit/s out") && text.contains("16.0 Mbit/s out"), "{text}");
+        assert!(!text.contains("47.0"), "{text}");
     }
 }

@@ -1,15 +1,20 @@
 //! `tunnel up`: the client's end.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use anabranch_net::{PathRules, Ticket};
 use anabranch_node::{Dial, Threads, keyfile};
 use anabranch_tunnel::entry::Lane;
+use anabranch_tunnel::message::{self, LONGEST, Request, VERSION};
 use anabranch_tunnel::policy::Policy;
+use anabranch_tunnel_io::TunnelError;
 use anabranch_tunnel_io::client::{Client, ClientOptions, Notice, Scope};
+use anabranch_tunnel_io::system::kill_switch;
 use clap::Args;
 use ipnet::IpNet;
 
 use super::config::UpSettings;
-use super::device::{failure, guard_command, socket};
+use super::device::{answer, failure, guard_command};
 use super::lane;
 use super::options::EndOptions;
 use super::running::{Changeable, End, Running, until_stopped};
@@ -26,6 +31,10 @@ Examples:
   sudo anabranch tunnel up TICKET --path-rule 'wwan*=metered:500MB'
                                                     mobile data only while nothing else works
   sudo anabranch tunnel up --config tunnel.toml     as this file says; `peer` in it is the ticket";
+
+/// What the user has to know at the end: the machine is cut off.
+const CLOSED: &str =
+    "the kill switch stays: nothing leaves outside a tunnel until `sudo anabranch tunnel cleanup`";
 
 /// Send this machine's packets through a tunnel server
 ///
@@ -78,8 +87,20 @@ impl UpArgs {
             end,
         };
         let policy = Policy { lane: lane.unwrap_or_default(), classes: file.classes };
+        check_size(&args.networks, &policy)?;
         Ok(Wanted { args, rules, policy })
     }
+}
+
+/// Refuses more classes and networks than fit into a message: no server would take it.
+fn check_size(networks: &[IpNet], policy: &Policy) -> Result<(), Failure> {
+    let hello = Request::Hello { version: VERSION, networks: networks.to_vec(), policy: policy.clone() };
+    let length = message::write(&hello).len();
+    if length <= LONGEST {
+        return Ok(());
+    }
+    let text = format!("the classes and networks take {length} bytes, and a server accepts {LONGEST}");
+    Err(Failure::local(text).hint("join networks, ports or classes"))
 }
 
 /// Keeps the tunnel up until interrupted.
@@ -115,14 +136,22 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
         Ok(Changeable { policy, allow: Vec::new(), rules })
     };
     let running = Running::new(End::Client(client.clone()), rules, Box::new(read));
-    let _socket = service::answer_at(Some(&socket(interface)), running.clone())?;
+    let _socket = answer(interface, running.clone())?;
     let asked = running.clone();
     let _metrics = end.serve_metrics(move || asked.status()).await?;
     let (dialer, dial, adopter) = (node.clone(), Dial::ticket(ticket), running.clone());
+    // Why the last attempt failed, with its cause and advice.
+    let last = Arc::new(Mutex::new(None));
+    let noted = last.clone();
     let dial: anabranch_tunnel_io::client::Dial = Box::new(move || {
         let (node, dial, running) = (dialer.clone(), dial.clone(), adopter.clone());
+        let noted = noted.clone();
         Box::pin(async move {
-            let session = node.dial(&dial).await.map_err(|error| error.to_string())?;
+            let session = node.dial(&dial).await.map_err(|error| {
+                let text = error.to_string();
+                *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Failure::from(error));
+                text
+            })?;
             running.adopt(session.session());
             Ok(session.session().clone())
         })
@@ -131,12 +160,22 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
     let outcome = tokio::select! {
         result = client.run(dial, move |notice| tell(&notice, (json, context))) => match result {
             Ok(never) => match never {},
-            Err(error) => Err(failure(&error)),
+            Err(error) => {
+                let last = last.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let dialed = last.filter(|_| matches!(error, TunnelError::Unreachable(_)));
+                Err(dialed.unwrap_or_else(|| failure(&error)))
+            }
         },
         () = until_stopped(&mut signals, &running) => Ok(()),
     };
     node.close().await;
-    outcome
+    if !kill_switch::is_closed() {
+        return outcome;
+    }
+    if outcome.is_ok() && !json && !context.quiet {
+        out::error(&format!("{CLOSED}\n"));
+    }
+    outcome.map_err(|failure| failure.detail(CLOSED))
 }
 
 fn tell(notice: &Notice, (json, context): (bool, Context)) {
@@ -178,5 +217,25 @@ fn event(notice: &Notice) -> serde_json::Value {
         Notice::Unreachable(why) => json!({"event": "unreachable", "reason": why}),
         Notice::Trouble(why) => json!({"event": "trouble", "reason": why}),
         Notice::RulesRestored => json!({"event": "rules-restored"}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    #[test]
+    fn more_classes_than_a_server_accepts_are_refused_at_once() {
+        let networks: Vec<String> = (0..32).map(|last| format!("\"2001:db8:ffff::{last:x}/128\"")).collect();
+        let class = format!("[[class]]\nlane = \"striped\"\nnetworks = [{}]\n", networks.join(", "));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |classes| {
+            std::fs::write(&file, class.repeat(classes)).unwrap();
+            let args: UpArgs = parse(&["--config", file.path().to_str().unwrap()]).unwrap();
+            args.with_file().map(drop)
+        };
+        assert_eq!(read(2), Ok(()));
+        assert!(read(64).unwrap_err().message.contains("a server accepts 16384"));
     }
 }

@@ -52,7 +52,9 @@ impl Measured {
         let mut first = 0;
         for group in groups {
             let rates = (first..first + group.count).map(|flow| self.mbit_s(self.bytes(flow))).collect();
-            found.extend(distribution(&format!("goodput of each flow of {}, Mbit/s", group.name), rates));
+            if group.count > 1 {
+                found.extend(distribution(&format!("goodput of each flow of {}, Mbit/s", group.name), rates));
+            }
             first += group.count;
         }
         let mut classes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();

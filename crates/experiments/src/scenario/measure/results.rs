@@ -40,6 +40,8 @@ pub(super) struct Planned {
     datagrams: Option<(Span, usize)>,
     /// If it has a path agent: how many direct paths it has, and how many relays.
     agent: Option<(usize, usize)>,
+    /// Whether it is a stream of a tunnel's session, without a session of its own.
+    is_stream: bool,
 }
 
 impl Planned {
@@ -55,6 +57,7 @@ impl Planned {
             ends: matches!(flow.supply, Supply::File(_) | Supply::Script(_)),
             datagrams,
             agent: agent.map(|direct| (direct, flow.paths.len().saturating_sub(direct))),
+            is_stream: flow.tunnel.is_some_and(|tunnel| tunnel.lane.is_none()),
         }
     }
 }
@@ -91,13 +94,19 @@ impl Measured {
         let all = first..first + group.count;
         let flows: Vec<usize> = all.clone().filter(|flow| self.takes_part(*flow)).collect();
         let rates: Vec<f64> = flows.iter().map(|flow| self.mbit_s(self.bytes(*flow))).collect();
-        let mut place = sheet.of("flow", &group.name);
         let total: u64 = all.clone().map(|flow| self.bytes(flow)).sum();
         let each = self.mbit_s(total) / group.count as f64;
-        place.put("goodput_mbit_s", each);
-        place.put("pkt_s", self.pkt_s(total) / group.count as f64);
+        let mut of_sessions = Sheet::default();
+        let mut place = of_sessions.of("flow", &group.name);
         self.trouble(&mut place, all.clone());
         self.buffers(&mut place, &flows, each);
+        if group.count == 1 {
+            self.flow_paths(&mut place, first);
+        }
+        sheet.take(of_sessions, !self.planned[first].is_stream);
+        let mut place = sheet.of("flow", &group.name);
+        place.put("goodput_mbit_s", each);
+        place.put("pkt_s", self.pkt_s(total) / group.count as f64);
         self.verdicts(&mut place, all.clone());
         let pauses = flows.iter().filter_map(|flow| self.after.flows[*flow].pause);
         place.put("pause_s", largest(pauses.map(Span::as_secs_f64)));
@@ -111,7 +120,6 @@ impl Measured {
             self.datagrams(&mut place, all.clone(), datagrams);
         }
         if group.count == 1 {
-            self.flow_paths(&mut place, first);
             self.decisions(&mut place, first);
         } else {
             spread(&mut place, &rates);

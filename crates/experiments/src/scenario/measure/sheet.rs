@@ -29,6 +29,16 @@ impl Sheet {
         Prefixed { sheet: self, prefix: format!("{kind}.{name}.") }
     }
 
+    /// Adds the metrics of another sheet, or only their names.
+    pub(super) fn take(&mut self, other: Self, with_values: bool) {
+        self.missing.extend(other.missing);
+        if with_values {
+            self.measured.extend(other.measured);
+        } else {
+            self.missing.extend(other.measured.into_keys());
+        }
+    }
+
     pub(super) fn into_names(self) -> BTreeSet<String> {
         self.measured.into_keys().chain(self.missing).collect()
     }

@@ -155,11 +155,35 @@ fn datagrams_are_goodput_like_bytes_of_streams() {
 }
 
 #[test]
+fn a_stream_of_a_tunnel_has_the_goodput_of_its_own_and_no_paths() {
+    let flow = "\n[[tunnel]]\nname = \"t\"\npaths = [\"a\"]\n[[flow]]\nname = \"f\"\ntunnel = \"t\"\n";
+    let text = format!("{}{flow}", WIRE.replace("500 ms", "20 ms"));
+    let metrics = measured(&text);
+    for key in ["flow.f.goodput_mbit_s", "tunnel.t.path1.goodput_mbit_s"] {
+        assert!(metrics[key] > 5.0, "{metrics:#?}");
+    }
+    for key in ["path1.goodput_mbit_s", "reductions", "buffer_kb"] {
+        assert_eq!(metrics.get(&format!("flow.f.{key}")), None);
+    }
+    // In another lane it has a session, so a sweep may have a bound.
+    let bound = format!("{text}\n[expect]\n\"flow.f.reductions\" = {{ max = 100 }}\n");
+    assert!(Scenario::parse(&bound, "s").is_ok());
+}
+
+#[test]
 fn a_flow_that_nothing_arrives_of_has_no_pause() {
     let flow = "\n[[flow]]\nname = \"f\"\npaths = [\"a\"]\n\n[expect]\n\"flow.f.pause_s\" = { max = 1 }\n";
     let text = format!("{WIRE}loss = \"100 %\"\n{flow}");
     let report = Scenario::parse(&text, "s").unwrap().run(1).unwrap();
     assert_eq!((report.expect[0].value, report.ok()), (None, false));
+}
+
+#[test]
+fn a_flow_that_is_stopped_pauses_until_then_and_no_longer() {
+    let event = "\n[[event]]\nat = \"5 s\"\nlink = \"a\"\ndown = true\n";
+    let flow = "\n[[flow]]\nname = \"f\"\npaths = [\"a\"]\nrate = \"1 Mbit/s\"\nstop = \"8 s\"\n";
+    let pause = measured(&format!("{}{flow}{event}", WIRE.replace("500 ms", "20 ms")))["flow.f.pause_s"];
+    assert!((2.9..3.0).contains(&pause), "{pause}");
 }
 
 #[test]

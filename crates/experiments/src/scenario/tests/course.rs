@@ -60,3 +60,16 @@ fn every_metric_of_a_run_has_a_known_name() {
     let measured = small().run(1).unwrap().metrics;
     assert!(measured.keys().all(|name| known.contains(name)), "{known:?}");
 }
+
+#[test]
+fn the_only_file_of_a_run_counts_in_the_distribution_over_several_runs() {
+    let text = "duration = \"3 s\"\n[[link]]\nname = \"a\"\nrate = \"10 Mbit/s\"\n\
+                [[arrivals]]\nname = \"w\"\npaths = [\"a\"]\nrate = [\"1 /s\"]\nsize = \"10 kB\"\n\
+                sizes = \"fixed\"\nstop = \"1 s\"\n";
+    let scenario = Scenario::parse(text, "files").unwrap();
+    let run = |seed| scenario.run_with(seed, Extras { course: true, ..Extras::default() }).unwrap();
+    let is_single = |(report, _): &(Report, Course)| report.metrics["arrivals.w.completed"] == 1.0;
+    let (_, course) = (1..100).map(run).find(is_single).expect("a run with one file");
+    let counts: Vec<usize> = course.distributions.iter().map(|found| found.values.len()).collect();
+    assert_eq!(counts, [1]);
+}

@@ -427,6 +427,7 @@ fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told()
         of_host.plan.links[place * 2].delay
     };
     assert_eq!((delay("left.0").as_millis_f64(), delay("right.0").as_millis_f64()), (9.0, 0.0));
+    assert_eq!(set("flow.f.agent.relays=0,1").map(|variants| variants.len()), Ok(2));
     let told = |setting: &str| set(setting).unwrap_err().to_string();
     let both = ["link.*.delay=1 ms", "link.left.0.delay=9 ms"].map(|text| text.parse().unwrap());
     let told_of_both = variants(&base, &both).unwrap_err().to_string();

@@ -4,6 +4,7 @@
 //! own interface; the path's number is its socket. The paths after the direct ones lead through relays and are the
 //! candidates.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -50,6 +51,8 @@ pub(crate) struct Guided {
     /// When relays join the race for the first path.
     relays_race_at: Time,
     is_established: bool,
+    /// The closed paths of each end with their last counters. The sessions forget them.
+    closed: [BTreeMap<PathId, PathInfo>; 2],
     /// Decisions at the client, oldest first.
     pub decisions: Vec<Decided>,
 }
@@ -68,6 +71,7 @@ impl Guided {
             started_at: Time::ZERO,
             relays_race_at: Time::NEVER,
             is_established: false,
+            closed: Default::default(),
             decisions: Vec::new(),
             plan,
         }
@@ -165,6 +169,14 @@ impl Guided {
                 self.carry_on(now, candidate, session);
             }
         }
+        let closing = session.paths().into_iter().filter(|path| path.state == PathState::Closing);
+        self.closed[end].extend(closing.map(|path| (path.id, path)));
+    }
+
+    /// The closed paths of an end that are not among these.
+    pub(super) fn closed_besides(&self, end: usize, known: &[PathInfo]) -> Vec<PathInfo> {
+        let is_known = |id: PathId| known.iter().any(|path| path.id == id);
+        self.closed[end].values().filter(|path| !is_known(path.id)).cloned().collect()
     }
 
     /// Applies the interface changes that are due.

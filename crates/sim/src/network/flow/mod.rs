@@ -339,10 +339,15 @@ impl Flow {
         self.sessions[SERVER].as_ref().map_or(0, |session| session.stats().bytes_read)
     }
 
-    /// An end's paths with their counters, also after the flow's end.
+    /// An end's paths with their counters, also after the flow's end; with a path agent, also the closed ones.
     pub(crate) fn counted_paths(&self, end: usize) -> Vec<PathInfo> {
         let ended = || self.ended[end].as_ref().map(|ended| ended.paths.clone());
-        self.sessions[end].as_ref().map(Session::paths).or_else(ended).unwrap_or_default()
+        let mut paths = self.sessions[end].as_ref().map(Session::paths).or_else(ended).unwrap_or_default();
+        if let Some(guided) = &self.guided {
+            let closed = guided.closed_besides(end, &paths);
+            paths.extend(closed);
+        }
+        paths
     }
 
     /// An end's counters, also after the flow's end.
@@ -373,6 +378,9 @@ impl Flow {
     /// Handles a timeout of an end; false if the flow is over.
     pub(crate) fn handle_timeout(&mut self, now: Time, end: usize) -> bool {
         if now >= self.stop {
+            if self.sessions[SERVER].is_some() {
+                self.counts.pause = self.counts.pause_until(now);
+            }
             self.end();
             return false;
         }
@@ -433,9 +441,11 @@ impl Flow {
         let Some(packet) = message.packet() else { return };
         for frame in &packet.frames {
             if let Frame::Stream(frame) = frame {
+                let highest = self.highest_of(frame.stream);
+                let is_late = frame.offset < *highest;
+                *highest = (*highest).max(frame.offset + frame.data.len() as u64);
                 self.counts.data_packets += 1;
-                self.counts.late_packets += u64::from(frame.offset < self.highest);
-                self.highest = self.highest.max(frame.offset + frame.data.len() as u64);
+                self.counts.late_packets += u64::from(is_late);
             }
         }
     }

@@ -4,7 +4,7 @@ use anabranch_engine::Read;
 use anabranch_wire::{Payload, StreamId, Time};
 
 use super::super::load::Load;
-use super::{CLIENT, Flow, FlowCounts, SERVER, Supply};
+use super::{CLIENT, Flow, FlowCounts, Passage, SERVER, Supply};
 
 /// The stream of a flow.
 pub(crate) struct TunnelStream {
@@ -17,6 +17,8 @@ pub(crate) struct TunnelStream {
     is_finished: bool,
     /// When all of it was acknowledged.
     pub finished_at: Option<Time>,
+    /// End of the data that arrived, including gaps.
+    highest: u64,
     pub counts: FlowCounts,
 }
 
@@ -31,6 +33,7 @@ impl Flow {
             left,
             is_finished: false,
             finished_at: None,
+            highest: 0,
             counts,
         });
     }
@@ -38,6 +41,15 @@ impl Flow {
     /// The stream of a flow.
     pub(crate) fn stream_of(&self, flow: usize) -> Option<&TunnelStream> {
         self.tunnel.streams.iter().find(|stream| stream.flow as usize == flow)
+    }
+
+    /// End of a stream's data that arrived, including gaps. Only a tunnel's session has several streams.
+    pub(super) fn highest_of(&mut self, stream: StreamId) -> &mut u64 {
+        let own = match self.passage {
+            Passage::Carrier(_) => self.tunnel.streams.iter_mut().find(|own| own.stream == Some(stream)),
+            _ => None,
+        };
+        own.map_or(&mut self.highest, |own| &mut own.highest)
     }
 
     /// Opens the streams that are not open yet, and writes what they take.

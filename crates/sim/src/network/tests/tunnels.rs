@@ -67,3 +67,17 @@ fn files_end_and_flows_share_a_tunnel() {
         assert!(state.pause.is_some_and(|pause| pause < secs(4.0).since(Time::ZERO)), "{flow}: {state:?}");
     }
 }
+
+#[test]
+fn the_data_of_one_stream_is_not_late_because_another_has_sent_more() {
+    let mut plan = tunnel(&[link(20.0, 10, 100)], &[None, None]);
+    plan.flows[1].start = secs(5.0);
+    let mut network = Network::new(plan);
+    let carrier = network.tunnel_session(0);
+    network.run(secs(5.0));
+    let before = network.flow(carrier);
+    network.run(secs(8.0));
+    let after = network.flow(carrier);
+    let late = after.late_packets - before.late_packets;
+    assert!(late * 4 < after.data_packets - before.data_packets, "{before:?} {after:?}");
+}

@@ -1,0 +1,20 @@
+//! The kill switch stays when a tunnel ends, and its user is told.
+
+use super::*;
+
+#[test]
+fn a_tunnel_that_does_not_start_says_that_its_kill_switch_stays() {
+    let test = "a_tunnel_that_does_not_start_says_that_its_kill_switch_stays";
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let before = state(&machines, Side::Near);
+    let mut tunnel = Tunnel::served(&machines, first(), &[]);
+    let old = tunnel.ticket.clone();
+    tunnel.server.take().unwrap().kill();
+    tunnel.start_server_with(&["--ticket", "newer"]);
+    tunnel.ticket = old;
+    let (code, told) = tunnel.spawn_client(&["--kill-switch"]).end();
+    assert!(code != Some(0) && told.contains("tunnel cleanup"), "{told}");
+    assert!(state(&machines, Side::Near).contains("anabranch_kill_switch"));
+    assert!(ask(&tunnel, Side::Near, &["cleanup"]).0);
+    wait_for_state(&machines, Side::Near, &before);
+}
