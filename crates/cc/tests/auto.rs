@@ -34,6 +34,17 @@ fn alone_it_keeps_its_queue_short_at_the_full_rate() {
     }
 }
 
+/// Two packets take longer than 25 ms there, and were once taken for a rival's queue.
+#[test]
+fn on_a_slow_link_its_queue_is_a_few_packets() {
+    for network in [Network(0.3, 40, 12.0, 0.0), Network(0.5, 20, 25.0, 0.0)] {
+        let packet_ms = 12.0 / network.0;
+        let Measured { mbit, queue_ms, .. } = alone(Auto, network, 1);
+        assert!(mbit >= 0.95 * network.0, "{network:?}: {mbit} Mbit/s");
+        assert!(queue_ms <= 6.0 * packet_ms, "{network:?}: {queue_ms} ms");
+    }
+}
+
 #[test]
 fn losses_on_the_wire_hardly_cost_rate() {
     let networks = [

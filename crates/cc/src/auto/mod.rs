@@ -2,13 +2,14 @@
 //!
 //! Each path runs `cubic`, with its coupling over shared bottlenecks. Three things change it.
 //!
-//! **Its own queue.** When the round trip exceeds the least one by the aim (25 ms, or a quarter of the least round trip if
-//! that is more), the window stops growing, and slow start ends. A longer queue is somebody else's, or the
+//! **Its own queue.** When the round trip exceeds the least one by the aim (25 ms, or a quarter of the least round trip or
+//! three packets if that is more), the window stops growing, and slow start ends. A longer queue is somebody else's, or the
 //! rate has fallen. To find out, the path *tests* it: it cuts its window so that its queue should shrink to half of the aim.
 //! If the queue shrinks by nearly as much as the cut, it is the path's own (Copa, Nimbus). If it does not, a *rival*
 //! fills it. The cut is undone, and the path grows as CUBIC does, for ten seconds and twice as long after each test
 //! that finds a rival again. A loss-based neighbour therefore sees a CUBIC flow. A queue shorter than the aim
-//! never starts a test: there the path is CUBIC as well.
+//! never starts a test: there the path is CUBIC as well. A slightly longer one does after ten seconds: if the route
+//! has become longer, the window would otherwise never grow again.
 //!
 //! The short queue left the path a smaller window than CUBIC would have. So after the first test that finds a rival, it
 //! *catches up*: it grows by half per round trip until the next loss. If the delivery rate no longer follows, nearly
@@ -38,6 +39,8 @@ use recent::Largest;
 /// The queue that the path aims at: this, or this part of the least round trip.
 const AIM: Span = Span::from_millis(25);
 const AIM_PART: u64 = 4;
+/// But at least the time of so many packets: on a slow link two already take longer than the aim.
+const LEAST_PACKETS: f64 = 3.0;
 /// The same while losses are no congestion.
 const SHORT_AIM: Span = Span::from_millis(3);
 const SHORT_AIM_PART: u64 = 16;
@@ -46,10 +49,13 @@ const AIM_PACKETS: f64 = 4.0;
 const NOISE_PART: u64 = 32;
 const NOISE_PACKETS: f64 = 2.0;
 const NOISE: (Span, Span) = (Span::from_micros(500), Span::from_millis(5));
-/// The part of the aim by which a queue must exceed it to be tested.
+/// The part of the aim by which a queue must exceed it to be tested, until the window was held for so long.
 const EXCESS: u64 = 4;
+const HELD: Span = Span::from_secs(10);
 /// The least share of the expected decrease of a queue that is the path's own.
 const OWN: f64 = 0.75;
+/// Noise counts for at most this part of that decrease: it is longer than the whole decrease of a small window.
+const DOUBT: u64 = 4;
 /// A queue that exceeds the aim by half so soon after it was the path's own belongs to a rival: its own stays at the aim.
 const AGAIN: Span = Span::from_secs(5);
 /// A path that was alone for so long has a smaller window than CUBIC would have. When it finds a rival, it grows by this
@@ -139,7 +145,7 @@ enum Kind {
 }
 
 /// Tests of the queue, and their results.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Rivalry {
     test: Option<Test>,
     /// The path has a rival, and looks again after this time.
@@ -152,8 +158,8 @@ struct Rivalry {
     rival_at: Option<Time>,
     /// It catches up with a rival that was just found.
     catches_up: bool,
-    /// The window stays as it is, and `cubic`'s curve goes on.
-    holds: bool,
+    /// Since when the window stays as it is. `cubic`'s curve goes on.
+    holds: Option<Time>,
 }
 
 /// Fast growth while nothing is congested.
@@ -192,15 +198,7 @@ impl Auto {
             round: Round::begin(now),
             rate: Largest::default(),
             losses: Losses::default(),
-            rivalry: Rivalry {
-                test: None,
-                until: None,
-                lasted: Span::ZERO,
-                own_at: None,
-                rival_at: None,
-                catches_up: false,
-                holds: false,
-            },
+            rivalry: Rivalry::default(),
             probing: Probing {
                 rate: 0.0,
                 windows: [0.0; 2],
@@ -251,7 +249,8 @@ impl Auto {
             return Advice::Shrink(fitting.clamp(view.window / 2.0, view.window));
         }
         let holds = queue > aim || self.rivalry.test.is_some();
-        if holds != std::mem::replace(&mut self.rivalry.holds, holds) || holds {
+        let since = holds.then(|| self.rivalry.holds.unwrap_or(now));
+        if std::mem::replace(&mut self.rivalry.holds, since).is_some() || holds {
             return if holds { Advice::Hold } else { Advice::Restart };
         }
         if view.slow_start || !self.losses.are_random() {
@@ -287,7 +286,7 @@ impl Auto {
 
     /// The same while losses are congestion.
     fn long_aim(&self) -> Span {
-        AIM.max(self.delay.base() / AIM_PART)
+        AIM.max(self.delay.base() / AIM_PART).max(self.time_of(LEAST_PACKETS))
     }
 
     /// The window that leaves a queue of half the aim at this delivery rate.
@@ -325,7 +324,9 @@ impl Auto {
             return self.judge_test(now, round.least, now - sample.rtt, view);
         }
         let aim = self.aim();
-        if !self.is_overdue(now) || view.slow_start || !round.limited || queue <= aim + aim / EXCESS {
+        let held = self.rivalry.holds.is_some_and(|since| now.since(since) >= HELD);
+        let longest = if held { aim } else { aim + aim / EXCESS };
+        if !self.is_overdue(now) || view.slow_start || !round.limited || queue <= longest {
             return None;
         }
         let was_own = self.rivalry.own_at.is_some_and(|own| now.since(own) < AGAIN);
@@ -390,7 +391,7 @@ impl Auto {
         self.rivalry.test = None;
         let fell = before.saturating_sub(least);
         let noise = self.noise();
-        let is_own = fell + noise >= expected.mul_f64(OWN);
+        let is_own = fell + noise.min(expected / DOUBT) >= expected.mul_f64(OWN);
         let had_rival = self.rivalry.until.is_some();
         match kind {
             Kind::Search if is_own && fell > noise => Some(self.search(now, least, view)),
@@ -495,3 +496,6 @@ impl Round {
         Self { since: now, acked: 0.0, least: Span::MAX, limited: true }
     }
 }
+
+#[cfg(test)]
+mod tests;
