@@ -45,6 +45,8 @@ struct Memory {
     redirected: Option<Url>,
     /// The server answers `If-Range` with the whole file although nothing changed.
     dislikes_if_range: bool,
+    /// The first bytes came as a web page.
+    begins_as_page: bool,
     /// The version of the file there.
     version: Validator,
 }
@@ -176,8 +178,11 @@ impl Source {
         let Response { head, body, was_redirected, was_conditional } =
             self.follow(connection, wanted).await?;
         let is_page = head.is_page(self.mirror.path());
-        if is_page && wanted.size.is_some() {
-            return Err(Refusal::failed(PAGE));
+        match wanted.size {
+            // Some servers call every file a page.
+            None => self.memory().begins_as_page = is_page,
+            Some(_) if is_page && !self.memory().begins_as_page => return Err(Refusal::failed(PAGE)),
+            Some(_) => {}
         }
         let answer = |start, size, is_part| Answer {
             start,

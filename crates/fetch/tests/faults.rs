@@ -363,6 +363,51 @@ async fn a_download_goes_on_with_the_mirror_that_still_has_its_file() {
 }
 
 #[tokio::test]
+async fn a_mirror_with_another_file_now_is_left_out_over_every_route() {
+    let old = noise(SIZE, 33);
+    let mut new = old.clone();
+    new[SIZE - 1] ^= 1;
+    let now = Arc::new(AtomicUsize::new(0));
+    let (which, body) = (now.clone(), old.clone());
+    let changing = Server::start(move |request| {
+        let which = which.load(Ordering::SeqCst);
+        let response = Response::right(request, [&body, &new][which]).with("ETag", format!("\"{which}\""));
+        Response { rate: (which == 0).then_some(200_000), ..response }
+    });
+    let (later, body) = (now.clone(), old.clone());
+    let steady = Server::start(move |request| {
+        std::thread::sleep(Duration::from_millis(500 * later.load(Ordering::SeqCst) as u64));
+        Response { rate: Some(200_000), ..Response::right(request, &body).with("ETag", "\"0\"") }
+    });
+    let place = Place::new(&[changing.url("/a"), steady.url("/a")]).over_addresses(&[2, 3]);
+    assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
+    now.store(1, Ordering::SeqCst);
+    let report = place.fetch().await.unwrap();
+    assert!(report.resumed > 0, "{report:?}");
+    assert!(place.content() == old, "wrong bytes");
+}
+
+#[tokio::test]
+async fn a_download_that_begins_again_uses_all_mirrors() {
+    let bodies = [noise(SIZE, 34), noise(SIZE, 35)];
+    let now = Arc::new(AtomicUsize::new(0));
+    let mirrors = [(), ()].map(|()| {
+        let (which, bodies) = (now.clone(), bodies.clone());
+        Server::start(move |request| {
+            let which = which.load(Ordering::SeqCst);
+            let response = Response::right(request, &bodies[which]).with("ETag", format!("\"{which}\""));
+            Response { rate: Some(500_000), ..response }
+        })
+    });
+    let place = Place::new(&mirrors.map(|server| server.url("/a")));
+    assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
+    now.store(1, Ordering::SeqCst);
+    let report = place.fetch().await.unwrap();
+    assert!(report.sources.iter().all(|source| source.bytes > 0), "{report:?}");
+    assert!(place.content() == bodies[1], "wrong bytes");
+}
+
+#[tokio::test]
 async fn a_redirector_may_lead_to_hosts_with_versions_of_their_own() {
     let content = noise(SIZE, 27);
     let hosts: Vec<Server> = (0..2)
@@ -392,6 +437,21 @@ async fn a_redirector_may_lead_to_hosts_with_versions_of_their_own() {
     fetched(&place, &content).await;
     assert!(hosts.iter().all(|host| host.requests().len() > 1), "both hosts send parts");
     assert_eq!(redirector.requests()[0].header("if-range"), None);
+}
+
+#[tokio::test]
+async fn a_file_that_its_server_calls_a_web_page_is_fetched_and_resumed() {
+    let content = noise(SIZE, 36);
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        let response = Response::right(request, &body).with("Content-Type", "text/html");
+        Response { rate: Some(500_000), ..response }
+    });
+    let place = Place::new(&[server.url("/a.bin")]);
+    assert!(matches!(place.fetch_for(Duration::from_millis(1000)).await, Err(FetchError::Stopped)));
+    let report = place.fetch().await.unwrap();
+    assert!(report.resumed > 0, "{report:?}");
+    assert!(place.content() == content, "wrong bytes");
 }
 
 #[tokio::test]

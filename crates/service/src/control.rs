@@ -227,7 +227,7 @@ mod tests {
             loop {
                 match listen(&path) {
                     Err(_) if tries.next().is_some() => {
-                        std::thread::sleep(std::time::Duration::from_millis(1))
+                        std::thread::sleep(std::time::Duration::from_millis(1));
                     }
                     found => return found.unwrap(),
                 }

@@ -109,7 +109,10 @@ impl Stage {
 
     /// Starts a proxy that redirects, and waits until it does.
     fn proxy(&self, options: &[&str]) -> Running {
-        let mut command = program(&self.machines, Side::Near, &self.scratch, "to");
+        self.proxy_by(program(&self.machines, Side::Near, &self.scratch, "to"), options)
+    }
+
+    fn proxy_by(&self, mut command: Command, options: &[&str]) -> Running {
         let mut proxy = Running::start(command.args(["proxy", &self.ticket, "--json"]).args(options));
         // Other events come before or after.
         loop {
@@ -218,6 +221,36 @@ fn the_proxys_own_connections_and_local_networks_stay_direct() {
     }
 }
 
+/// Shows a prompt and each line that it reads, as `nft` does with some libraries.
+const PROMPTING: &str = r#"#!/bin/sh
+PATH=${PATH#*:}
+[ "$1" = -i ] || exec nft "$@"
+exec 3>&1
+while IFS= read -r line; do
+    printf 'nft> %s\n' "$line" >&3
+    printf '%s\n' "$line"
+done | nft -i
+"#;
+
+#[test]
+fn an_nft_that_shows_a_prompt_takes_changes() {
+    let Some(stage) = Stage::new("an_nft_that_shows_a_prompt_takes_changes") else { return };
+    let (near, tools) = (stage.machines.namespace_name(Side::Near), stage.scratch.path("tools"));
+    std::fs::create_dir(&tools).unwrap();
+    std::fs::write(tools.join("nft"), PROMPTING).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(tools.join("nft"), mode).unwrap();
+    let mut command = program(&stage.machines, Side::Near, &stage.scratch, "to");
+    command.env("PATH", format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()));
+    let proxy = stage.proxy_by(command, &["--redirect"]);
+    run("ip", &format!("-n {near} route add 1.2.3.0/29 via 10.77.2.2")).unwrap();
+    wait_for("the route", || stage.ask(Side::Near, SERVER[0]) == some("10.77.2.1"));
+    run("ip", &format!("-n {near} route delete 1.2.3.0/29 via 10.77.2.2")).unwrap();
+    wait_for("the route's end", || stage.ask(Side::Near, SERVER[0]) == some(SERVER[0]));
+    proxy.interrupt();
+    assert_eq!(proxy.end().0, Some(0));
+}
+
 /// Connects to the server, then waits for a line before it asks.
 const EARLY: &str = "
 import socket, sys
@@ -255,6 +288,29 @@ fn connections_from_before_and_from_outside_stay_as_they_are() {
 }
 
 #[test]
+fn networks_of_containers_stay_direct() {
+    let Some(stage) = Stage::new("networks_of_containers_stay_direct") else { return };
+    let (near, behind) = (stage.machines.namespace_name(Side::Near), stage.behind.name());
+    for line in [
+        format!("-n {near} link add docker7 type veth peer name guest netns {behind}"),
+        format!("-n {near} address add 1.2.4.1/24 dev docker7"),
+        format!("-n {behind} address add 1.2.4.2/24 dev guest"),
+        format!("-n {near} link set docker7 up"),
+        format!("-n {behind} link set guest up"),
+    ] {
+        run("ip", &line).unwrap();
+    }
+    let _server = Running::start(stage.behind.command("python3").args(["-c", ANSWERING]));
+    wait_for("the container's server", || stage.ask(Side::Near, "1.2.4.2").is_some());
+    for method in METHODS {
+        let proxy = stage.proxy(&[method]);
+        assert_eq!(stage.ask(Side::Near, "1.2.4.2"), some("1.2.4.1"), "{method}");
+        proxy.interrupt();
+        proxy.end();
+    }
+}
+
+#[test]
 fn a_proxy_whose_rules_are_gone_ends() {
     let Some(stage) = Stage::new("a_proxy_whose_rules_are_gone_ends") else { return };
     let near = stage.machines.namespace_name(Side::Near);
@@ -268,6 +324,37 @@ fn a_proxy_whose_rules_are_gone_ends() {
         assert_ne!(code, Some(0));
         assert!(errors.contains("connections are direct again"), "{errors}");
     }
+}
+
+/// Takes no rules before there is a file `go`.
+const LATE: &str = r#"#!/bin/sh
+PATH=${PATH#*:}
+if [ "$1" = -i ]; then
+    tools=${0%/*}
+    : >"$tools/waits"
+    while [ ! -e "$tools/go" ]; do sleep 0.05; done
+fi
+exec nft "$@"
+"#;
+
+#[test]
+fn a_proxy_that_comes_second_leaves_the_routes_of_the_first() {
+    let test = "a_proxy_that_comes_second_leaves_the_routes_of_the_first";
+    let Some(stage) = Stage::new(test) else { return };
+    let tools = stage.scratch.path("tools");
+    std::fs::create_dir(&tools).unwrap();
+    std::fs::write(tools.join("nft"), LATE).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(tools.join("nft"), mode).unwrap();
+    let mut command = program(&stage.machines, Side::Near, &stage.scratch, "from");
+    command.env("PATH", format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()));
+    let second = Running::start(command.args(["proxy", &stage.ticket, "--listen", "0", "--tproxy"]));
+    wait_for("the second proxy", || tools.join("waits").exists());
+    let _first = stage.proxy(&["--tproxy"]);
+    std::fs::write(tools.join("go"), "").unwrap();
+    let (code, errors) = second.end();
+    assert!(code != Some(0) && errors.contains("another proxy"), "{errors}");
+    assert_eq!(stage.ask(Side::Near, SERVER[0]), some(SERVER[0]));
 }
 
 #[test]

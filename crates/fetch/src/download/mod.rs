@@ -179,7 +179,7 @@ impl Options {
 impl Context<'_> {
     async fn attempt(&self, store: Store, journal: Option<Journal>) -> Result<Report, Ended> {
         let mut opening = Opening::start(self);
-        let mut deferred = false;
+        let mut kept = None;
         loop {
             let first = tokio::select! {
                 first = self.first(&mut opening, (&store, journal.as_ref())) => first?,
@@ -191,11 +191,16 @@ impl Context<'_> {
                 }
                 (opened, First::Part(part), fits) => (opened, part, fits),
             };
-            if fits || deferred || self.job.mirrors.len() == 1 || opening.is_over() {
+            // The source that was kept comes again when no better one has answered.
+            let is_last = kept == Some(opened.index) || opening.is_over();
+            if fits || is_last || self.job.mirrors.len() == 1 {
+                if !fits {
+                    opening.begin_again();
+                }
                 return self.parts((opened, part), opening, (store, fits)).await;
             }
             // Another mirror may still have the file of the earlier attempt.
-            deferred = true;
+            kept = Some(opened.index);
             opening.defer(opened, part);
         }
     }

@@ -15,6 +15,7 @@ use crate::http::validator::Validator;
 use crate::plan::Trouble;
 use crate::progress::SourceStatus;
 use crate::source::{Answer, PAGE, Refusal, Source, Wanted};
+use crate::url::Url;
 
 /// Pauses between attempts to open a source.
 const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
@@ -64,6 +65,10 @@ pub(super) struct Opening {
     all_refused: bool,
     /// The source that is used unless a better one answers.
     whole: Option<(Opened, First)>,
+    /// Others that answered before the download began.
+    passed: Vec<(Opened, First)>,
+    /// Mirrors that do not have the file of an earlier attempt.
+    changed: Vec<Url>,
 }
 
 impl Opening {
@@ -80,8 +85,15 @@ impl Opening {
         });
         let all = sources.into_iter().enumerate();
         let waiting = all.map(|(index, (source, route))| Opened { source, route, index }).collect();
-        let (pending, failed) = (JoinSet::new(), Vec::new());
-        let mut opening = Self { pending, waiting, failed, all_refused: true, whole: None };
+        let mut opening = Self {
+            pending: JoinSet::new(),
+            waiting,
+            failed: Vec::new(),
+            all_refused: true,
+            whole: None,
+            passed: Vec::new(),
+            changed: Vec::new(),
+        };
         opening.widen(context);
         opening
     }
@@ -109,11 +121,19 @@ impl Opening {
 
     /// Whether every source has answered or failed.
     pub(super) fn is_over(&self) -> bool {
-        self.pending.is_empty() && self.waiting.is_empty()
+        self.pending.is_empty() && self.waiting.is_empty() && self.passed.is_empty()
     }
 
-    /// The next source that has answered; `None` when there is no more.
+    /// The next further source for a download that has begun; `None` when there is no more.
     pub(super) async fn next(&mut self, context: &Context<'_>) -> Option<(Opened, First)> {
+        match self.passed.pop() {
+            Some(passed) => Some(passed),
+            None => self.answered(context).await,
+        }
+    }
+
+    /// The next source that answers; `None` when there is no more.
+    async fn answered(&mut self, context: &Context<'_>) -> Option<(Opened, First)> {
         loop {
             let (opened, first) = match self.pending.join_next().await? {
                 Ok(ended) => ended,
@@ -157,7 +177,7 @@ impl Opening {
                 (None, false) => NEEDED,
                 (None, true) => Duration::MAX,
             };
-            let Ok(Some((opened, first))) = timeout(wait, self.next(context)).await else {
+            let Ok(Some((opened, first))) = timeout(wait, self.answered(context)).await else {
                 if self.whole.is_none() && self.widen(context) {
                     continue;
                 }
@@ -167,8 +187,8 @@ impl Opening {
                 First::Part(part) => (Some(part.size), false, part.is_page),
                 First::Whole(answer, _) => (answer.size, true, answer.is_page),
             };
-            if is_page && held.is_some() {
-                // The earlier attempt fetched a file, so this page is not it.
+            if is_page && held.is_some() && (is_whole || size != held) {
+                // The earlier attempt fetched a file in parts, so this page is not it.
                 self.all_refused = false;
                 self.refuse(context, &opened, PAGE);
                 continue;
@@ -181,23 +201,37 @@ impl Opening {
             }
             if !is_whole && held.is_none_or(|held| size == Some(held)) {
                 if let Some((other, first)) = self.whole.take() {
-                    let why = match first {
-                        First::Part(_) => "its file is another one now",
-                        First::Whole(..) => "another source has the file in parts",
-                    };
-                    self.refuse(context, &other, why);
+                    match first {
+                        First::Part(_) => self.passed.push((other, first)),
+                        First::Whole(..) => {
+                            self.refuse(context, &other, "another source has the file in parts");
+                        }
+                    }
                 }
                 return Ok((opened, first));
             }
-            if self.whole.is_none() || !is_whole {
-                self.whole = Some((opened, first));
+            match &self.whole {
+                Some(_) if is_whole => {}
+                Some((_, First::Part(_))) => self.passed.push((opened, first)),
+                _ => self.whole = Some((opened, first)),
             }
         }
     }
 
     /// Keeps a source that does not have the file of an earlier attempt, in case that no other has it.
     pub(super) fn defer(&mut self, opened: Opened, part: FirstPart) {
+        self.changed.push(opened.source.mirror.clone());
         self.whole = Some((opened, First::Part(part)));
+    }
+
+    /// Takes mirrors without the file of an earlier attempt, which is dropped.
+    pub(super) fn begin_again(&mut self) {
+        self.changed.clear();
+    }
+
+    /// Whether a mirror does not have the file of an earlier attempt, with which the download goes on.
+    pub(super) fn has_changed(&self, mirror: &Url) -> bool {
+        self.changed.contains(mirror)
     }
 
     /// Why there is no file when no source is left.

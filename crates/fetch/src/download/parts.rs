@@ -165,6 +165,9 @@ impl Run<'_> {
     fn consider(&mut self, opened: &Opened, first: First) {
         let why = match first {
             First::Whole(..) => "it sends the whole file only",
+            First::Part(_) if self.opening.has_changed(&opened.source.mirror) => {
+                "its file is another one now"
+            }
             First::Part(part) if part.size != self.reference.size => "its file has another size",
             First::Part(part) if part.bytes != self.reference.first => "its file has another content",
             First::Part(part) => {

@@ -146,10 +146,8 @@ impl InterfaceWatch {
     /// # Errors
     /// If the operating system cannot be queried for the first list.
     pub async fn start() -> io::Result<Self> {
-        let changes = system::Changes::subscribe()?;
-        let first: Arc<[InterfaceAddress]> = local_addresses().await?.into();
-        let (sender, current) = watch::channel(first);
-        Ok(Self { current, task: tokio::spawn(follow(sender, changes)) })
+        let (current, task) = start(local_addresses).await?;
+        Ok(Self { current, task })
     }
 
     /// The addresses as last seen.
@@ -169,11 +167,63 @@ impl Drop for InterfaceWatch {
     }
 }
 
-async fn follow(sender: watch::Sender<Arc<[InterfaceAddress]>>, mut changes: system::Changes) {
+/// Follows the destinations of all routes until it is dropped, also of routes to containers.
+#[derive(Debug)]
+pub struct RouteWatch {
+    current: watch::Receiver<Arc<[Prefix]>>,
+    task: JoinHandle<()>,
+}
+
+impl RouteWatch {
+    /// Starts watching.
+    ///
+    /// # Errors
+    /// If the operating system cannot be queried for the first list.
+    pub async fn start() -> io::Result<Self> {
+        let (current, task) = start(system::routes).await?;
+        Ok(Self { current, task })
+    }
+
+    /// The destinations as last seen.
+    pub fn current(&self) -> Arc<[Prefix]> {
+        self.current.borrow().clone()
+    }
+
+    /// A receiver for new lists.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<[Prefix]>> {
+        self.current.clone()
+    }
+}
+
+impl Drop for RouteWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A list, and the task that reads it again after each change of the network.
+async fn start<T, F, L>(list: L) -> io::Result<(watch::Receiver<Arc<[T]>>, JoinHandle<()>)>
+where
+    T: PartialEq + Send + Sync + 'static,
+    F: Future<Output = io::Result<Vec<T>>> + Send + 'static,
+    L: Fn() -> F + Copy + Send + Sync + 'static,
+{
+    let changes = system::Changes::subscribe()?;
+    let first: Arc<[T]> = list().await?.into();
+    let (sender, current) = watch::channel(first);
+    Ok((current, tokio::spawn(follow(sender, changes, list))))
+}
+
+async fn follow<T, F, L>(sender: watch::Sender<Arc<[T]>>, mut changes: system::Changes, list: L)
+where
+    T: PartialEq,
+    F: Future<Output = io::Result<Vec<T>>>,
+    L: Fn() -> F + Copy,
+{
     let mut trouble = Lasting::default();
     loop {
         changes.next().await;
-        let list: Arc<[InterfaceAddress]> = listed(local_addresses, &mut trouble).await.into();
+        let list: Arc<[T]> = listed(list, &mut trouble).await.into();
         sender.send_if_modified(|current| {
             let changed = *current != list;
             *current = list;
@@ -182,10 +232,10 @@ async fn follow(sender: watch::Sender<Arc<[InterfaceAddress]>>, mut changes: sys
     }
 }
 
-/// Lists the addresses. After an error it tries again, without another change.
-async fn listed<F>(list: impl Fn() -> F, trouble: &mut Lasting) -> Vec<InterfaceAddress>
+/// Reads the list. After an error it tries again, without another change.
+async fn listed<T, F>(list: impl Fn() -> F, trouble: &mut Lasting) -> Vec<T>
 where
-    F: Future<Output = io::Result<Vec<InterfaceAddress>>>,
+    F: Future<Output = io::Result<Vec<T>>>,
 {
     loop {
         match list().await {
@@ -274,7 +324,8 @@ mod tests {
             let refused = attempts.get() < 3;
             std::future::ready(if refused { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(Vec::new()) })
         };
-        assert!(listed(list, &mut Lasting::default()).await.is_empty());
+        let found: Vec<InterfaceAddress> = listed(list, &mut Lasting::default()).await;
+        assert!(found.is_empty());
         assert_eq!(attempts.get(), 3);
     }
 

@@ -98,9 +98,28 @@ pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {
     result
 }
 
+/// Destinations of the routes over all interfaces.
+pub(super) async fn routes() -> io::Result<Vec<Prefix>> {
+    let opened = new_connection();
+    let (connection, handle, _messages) = match opened {
+        Ok(opened) => opened,
+        Err(_) if proc::is_there() => return proc::routes(),
+        Err(error) => return Err(error),
+    };
+    let connection = tokio::spawn(connection);
+    let result = ask_routes(&handle).await.map_err(io::Error::other);
+    connection.abort();
+    Ok(result?.into_values().flatten().collect())
+}
+
 async fn ask(handle: &Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error> {
     let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
     let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
+    Ok(combine(&links, &addresses, &ask_routes(handle).await?))
+}
+
+/// Destinations of routes, by interface.
+async fn ask_routes(handle: &Handle) -> Result<BTreeMap<u32, Vec<Prefix>>, rtnetlink::Error> {
     let mut routes: BTreeMap<u32, Vec<Prefix>> = BTreeMap::new();
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
@@ -110,7 +129,7 @@ async fn ask(handle: &Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error>
             note_route(&route, &mut routes);
         }
     }
-    Ok(combine(&links, &addresses, &routes))
+    Ok(routes)
 }
 
 fn combine(

@@ -21,6 +21,11 @@ impl Changes {
     }
 }
 
+/// Routes are unknown here.
+pub(super) async fn routes() -> io::Result<Vec<Prefix>> {
+    Ok(Vec::new())
+}
+
 /// All usable addresses. Routes are unknown here, so each interface is assumed to have a default route. A path that leads
 /// nowhere fails to open, without other harm.
 pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {

@@ -36,6 +36,12 @@ pub(super) fn list() -> io::Result<Vec<InterfaceAddress>> {
     Ok(combine(&tables, number_of))
 }
 
+/// Destinations of the IPv4 routes over all interfaces.
+pub(super) fn routes() -> io::Result<Vec<Prefix>> {
+    let table = std::fs::read_to_string("/proc/net/route")?;
+    Ok(table.lines().skip(1).filter_map(read_route).map(|(_, prefix)| prefix).collect())
+}
+
 /// The number of an interface; 0 if unknown.
 fn number_of(interface: &str) -> u32 {
     let file = Path::new("/sys/class/net").join(interface).join("ifindex");

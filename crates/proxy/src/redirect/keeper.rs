@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anabranch_net::interfaces::InterfaceWatch;
+use anabranch_net::interfaces::{RouteWatch, local_addresses};
 use ipnet::IpNet;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdin, Command};
@@ -63,7 +63,7 @@ impl From<io::Error> for RedirectError {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     rules: Rules,
-    watch: InterfaceWatch,
+    watch: RouteWatch,
 }
 
 impl Keeper {
@@ -78,7 +78,7 @@ impl Keeper {
             nodes: redirection.nodes.iter().map(|node| node.to_canonical()).collect(),
             forwarded: forwarded(),
         };
-        let watch = InterfaceWatch::start().await?;
+        let watch = RouteWatch::start().await?;
         let keeper = Self { rules, watch };
         keeper.check().await?;
         Ok(keeper)
@@ -113,7 +113,7 @@ impl Keeper {
     /// # Errors
     /// Why they are not set.
     pub(crate) async fn set(&self, exit: &[IpAddr]) -> Result<InForce<'_>, RedirectError> {
-        let own = self.watch.current();
+        let own = local_addresses().await?;
         if exit.iter().any(|exit| exit.is_loopback() || own.iter().any(|own| own.address == *exit)) {
             return Err(RedirectError::ExitHere);
         }
@@ -128,10 +128,10 @@ impl Keeper {
         else {
             return Err(RedirectError::Gone(String::new()));
         };
-        let mut rules =
-            InForce { keeper: self, child, input: Some(input), errors: BufReader::new(errors).lines() };
+        let (output, errors) = (BufReader::new(output).lines(), BufReader::new(errors).lines());
+        let mut rules = InForce { keeper: self, child, input: Some(input), output, errors };
         rules.write(&format!("{}list tables inet\n", self.table())).await?;
-        let mut output = BufReader::new(output).lines();
+        let InForce { output, errors, .. } = &mut rules;
         let is_set = async {
             while let Some(line) = output.next_line().await? {
                 if line.split_whitespace().eq(["table", "inet", TABLE]) {
@@ -142,7 +142,7 @@ impl Keeper {
         };
         let set = tokio::select! {
             biased;
-            line = rules.errors.next_line() => Err(line?.unwrap_or_default()),
+            line = errors.next_line() => Err(line?.unwrap_or_default()),
             set = timeout(PATIENCE, is_set) => Ok(set.map_err(|_| slow())?),
         };
         match set {
@@ -158,6 +158,8 @@ pub(crate) struct InForce<'a> {
     keeper: &'a Keeper,
     child: Child,
     input: Option<ChildStdin>,
+    /// Read to the end: an `nft` that shows a prompt would block or die if no one did.
+    output: Lines<BufReader<tokio::process::ChildStdout>>,
     errors: Lines<BufReader<ChildStderr>>,
 }
 
@@ -172,6 +174,7 @@ impl InForce<'_> {
                     Ok(Some(line)) => tracing::warn!(line, "nft"),
                     _ => return RedirectError::Gone(String::new()),
                 },
+                Ok(Some(_)) = self.output.next_line() => {}
                 Ok(()) = changes.changed() => {
                     let now = networks(&changes.borrow_and_update());
                     if now != known
@@ -233,7 +236,10 @@ fn slow() -> io::Error {
 fn reason(message: &str) -> RedirectError {
     if message.contains("you must be root") || message.contains("cache initialization failed") {
         RedirectError::NotRoot
-    } else if message.contains("Could not process rule: Operation not permitted") {
+    } else if ["Could not process rule: Operation not permitted", "RTNETLINK answers: File exists"]
+        .iter()
+        .any(|of_another| message.contains(of_another))
+    {
         RedirectError::Taken
     } else {
         // The other lines repeat the rules, which are long.
@@ -252,6 +258,8 @@ mod tests {
         assert!(matches!(not_root, RedirectError::NotRoot), "{not_root}");
         let taken = reason("/dev/stdin:1:1-9: Error: Could not process rule: Operation not permitted\n");
         assert!(matches!(taken, RedirectError::Taken), "{taken}");
+        let has_route = reason("RTNETLINK answers: File exists\n");
+        assert!(matches!(has_route, RedirectError::Taken), "{has_route}");
         let unsupported = reason("\nError: syntax error, unexpected string\ntable inet\n      ^^^^\n");
         assert!(unsupported.to_string().ends_with("syntax error, unexpected string"), "{unsupported}");
     }

@@ -12,7 +12,7 @@ mod taker;
 
 use std::net::IpAddr;
 
-use anabranch_net::interfaces::InterfaceAddress;
+use anabranch_net::Prefix;
 use ipnet::IpNet;
 
 pub(crate) use keeper::Keeper;
@@ -41,9 +41,8 @@ pub struct Redirection {
 
 /// The networks to which this machine has routes of their own: they stay direct. Halves of all addresses, by which some
 /// programs replace a default route, do not.
-fn networks(interfaces: &[InterfaceAddress]) -> Vec<IpNet> {
-    let routes = interfaces.iter().flat_map(|interface| interface.routes.iter());
-    let specific = routes.filter(|route| route.bits > 1);
+fn networks(routes: &[Prefix]) -> Vec<IpNet> {
+    let specific = routes.iter().filter(|route| route.bits > 1);
     let mut networks: Vec<IpNet> =
         specific.filter_map(|route| IpNet::new(route.address, route.bits).ok()).collect();
     networks.sort_unstable();

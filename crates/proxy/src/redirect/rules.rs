@@ -132,7 +132,7 @@ impl Rules {
     }
 
     /// The shell's command that runs `nft`. For [`Method::Tproxy`] it first leads marked packets to this machine, and
-    /// takes that back in the end.
+    /// takes that back in the end, unless another proxy needs the same.
     pub(super) fn command(&self) -> String {
         let marked = format!("fwmark {TAKEN_MARK:#x} lookup {ROUTES} priority {PRIORITY}");
         let add = |ip: &str| {
@@ -145,7 +145,7 @@ impl Rules {
             Method::Redirect => "nft -i".to_owned(),
             // A machine may be without IPv6, and there may be nothing to delete.
             Method::Tproxy => format!(
-                "delete() {{ {delete}; }} 2>/dev/null; delete; \
+                "delete() {{ nft list chain inet {TABLE} take >&2 || {{ {delete}; }}; }} 2>/dev/null; delete; \
                  {} && {{ {{ {}; }} 2>/dev/null || :; }} && nft -i; delete",
                 add("ip -4"),
                 add("ip -6")

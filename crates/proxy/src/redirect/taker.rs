@@ -12,6 +12,8 @@ use super::Method;
 
 /// Pause after a connection could not be accepted: the descriptors are used up, most likely.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How many ports are tried.
+const TRIES: u32 = 50;
 
 /// Accepts the connections that the firewall leads here.
 #[derive(Debug)]
@@ -24,19 +26,34 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// Listens on a free port of both families, or only of IPv4 on a system without IPv6.
+    /// Listens on a port that is free for both families, or only for IPv4 on a system without IPv6.
     ///
     /// # Errors
     /// The system's error, for [`Method::Tproxy`] also without the capability `NET_ADMIN`.
     pub fn bind(method: Method) -> io::Result<Self> {
+        let mut tries = 1..TRIES;
+        loop {
+            match Self::bind_at(method, 0) {
+                // Another program has the port for IPv6. It would get the redirected connections.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries.next().is_some() => {}
+                bound => return bound,
+            }
+        }
+    }
+
+    fn bind_at(method: Method, port: u16) -> io::Result<Self> {
         let at: [IpAddr; 2] = match method {
             // The kernel redirects a neighbour's connection to an address of the interface on which it came.
             Method::Redirect => [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
             Method::Tproxy => [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
         };
-        let v4 = listener(SocketAddr::new(at[0], 0), method)?;
+        let v4 = listener(SocketAddr::new(at[0], port), method)?;
         let port = v4.local_addr()?.port();
-        let v6 = listener(SocketAddr::new(at[1], port), method).ok();
+        let v6 = match listener(SocketAddr::new(at[1], port), method) {
+            Ok(v6) => Some(v6),
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable || !has_ipv6() => None,
+            Err(error) => return Err(error),
+        };
         Ok(Self { v4, v6, method, port })
     }
 
@@ -86,6 +103,10 @@ impl Taker {
     }
 }
 
+fn has_ipv6() -> bool {
+    Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).is_ok()
+}
+
 fn listener(address: SocketAddr, method: Method) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
@@ -107,6 +128,14 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_port_that_another_program_has_for_ipv6_is_not_used() {
+        let Taker { v4, v6: Some(_other), port, .. } = Taker::bind(Method::Redirect).unwrap() else { return };
+        drop(v4);
+        let taken = Taker::bind_at(Method::Redirect, port).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    }
 
     #[tokio::test]
     async fn a_connection_made_directly_to_the_port_is_not_taken() {

@@ -152,12 +152,14 @@ impl Source {
     /// Answers requests with a chunk in `buffer`; blocks.
     pub fn turn(&mut self, queue: &mut VecDeque<Request>, buffer: Buffer) -> Chunk {
         let mut out = Chunk { buffer, carried: 0, held: 0 };
-        let mut read = 0;
+        let (mut read, is_check) = (0, self.is_checking(queue));
         while out.len() < out.buffer.size && read < A_TURN {
             let step = match (self.task.take(), queue.is_empty()) {
                 (Some(Task::Blocks(blocks)), _) => self.send(blocks, &mut out),
                 (Some(Task::Hash(file)), _) => self.hash(file, &mut out),
                 (None, true) => break,
+                // It needs the place of comparisons.
+                (None, false) if !is_check && queue.front().is_some_and(Request::is_check) => break,
                 (None, false) => queue.pop_front().map_or(Ok(Step::Waits), |request| self.begin(request)),
             };
             match step {

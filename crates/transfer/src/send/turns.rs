@@ -42,11 +42,16 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::time::Duration;
 
     use tokio::time::timeout;
 
     use super::*;
+    use crate::message::Request;
+    use crate::report::Report;
+    use crate::send::source::Source;
+    use crate::{Progress, Share};
 
     #[tokio::test(start_paused = true)]
     async fn checks_leave_a_place_to_downloads() {
@@ -54,5 +59,19 @@ mod tests {
         let _check = turns.next(true).await;
         let is_served = async |is_check| timeout(Duration::from_secs(1), turns.next(is_check)).await.is_ok();
         assert!(!is_served(true).await && is_served(false).await);
+    }
+
+    #[test]
+    fn a_check_waits_for_its_place_whatever_was_asked_before_it() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("a"), "content").unwrap();
+        let share = Share::from_paths(&[place.path().join("a")]).unwrap();
+        let mut source = Source::new(share.list().unwrap(), Progress::new(), Report::default());
+        let mut queue = VecDeque::from([Request::Wait, Request::Hash { file: 0 }]);
+        assert!(!source.is_checking(&queue));
+        let before = source.turn(&mut queue, share.memory().consumer().buffer());
+        assert!(before.buffer.bytes.is_empty() && source.is_checking(&queue));
+        let check = source.turn(&mut queue, share.memory().consumer().buffer());
+        assert!(!check.buffer.bytes.is_empty() && queue.is_empty());
     }
 }
