@@ -13,6 +13,8 @@ use crate::values;
 /// The help of `--key` where a node makes a new key unless others must know it.
 pub const KEY_IF_KNOWN: &str =
     "Key file [default: the usual one with `--relay`, `--controller` or `--control`, else a new key]";
+/// The same where `--name` keeps a ticket, which holds the key.
+pub const KEY_IF_KEPT: &str = "Key file [default: the usual one with `--name`, `--relay`, `--controller` or `--control`, else a new key]";
 /// The help of `--relay` where others reach this machine.
 pub const RELAY_TO_HERE: &str =
     "A relay through which others reach this machine, whose key it lists; may be repeated";

@@ -1,4 +1,4 @@
-//! The standing tickets of `anabranch serve`: one file each in the state directory, readable by their owner only.
+//! The standing tickets of `anabranch serve` and `anabranch send --name`: one file each in the state directory, readable by their owner only.
 //!
 //! A ticket lives as long as its file: a server that starts again reads it, and a running one notices when it is gone.
 
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anabranch_net::{ShareId, TicketSecret};
 use anabranch_node::{TicketShare, caps_directory, file};
+use anabranch_wire::Span;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
@@ -33,6 +34,23 @@ pub struct Stored {
     pub folders: Vec<PathBuf>,
     /// When it was made, in seconds since 1970.
     pub made_s: u64,
+    /// When it expires, in seconds since 1970; `None` for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_s: Option<u64>,
+    /// The UDP port that it names; `None` if the command line decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+}
+
+/// The rights of a ticket of `anabranch send`.
+pub const SEND: &str = "send";
+
+/// A ticket that a sender opened.
+pub struct SenderTicket {
+    /// Its share.
+    pub share: TicketShare,
+    /// The UDP port of the earlier run.
+    pub port: Option<u16>,
 }
 
 /// All tickets of a store.
@@ -69,7 +87,29 @@ impl Stored {
         });
         let secret: Option<Zeroizing<Vec<u8>>> = secret.collect::<Option<Vec<u8>>>().map(Zeroizing::new);
         let secret = TicketSecret::from_random(secret?.as_slice().try_into().ok()?);
-        Some(TicketShare::stored(ShareId(id), secret))
+        let share = TicketShare::stored(ShareId(id), secret);
+        Some(match self.expires_s {
+            Some(end) => share.until(end),
+            None => share,
+        })
+    }
+
+    /// Refuses to use this ticket for other folders, or to give its holders more rights.
+    fn check(&self, name: &str, rights: &str, folders: &[PathBuf]) -> Result<(), Failure> {
+        let another =
+            if rights == SEND { "--name NAME".to_owned() } else { format!("--ticket NAME={rights}") };
+        let advice =
+            format!("name another with `{another}`, or end that one with `anabranch ticket revoke {name}`");
+        if self.rights != rights && (self.rights != "write" || rights == SEND) {
+            let message = format!("the ticket `{name}` was given out with the right `{}`", self.rights);
+            return Err(Failure::local(message).hint(advice));
+        }
+        if !self.folders.iter().any(|folder| folders.contains(folder)) {
+            let for_others = self.folders.first().map(|folder| folder.display().to_string());
+            let message = format!("the ticket `{name}` is for {}", for_others.unwrap_or_default());
+            return Err(Failure::local(message).hint(advice));
+        }
+        Ok(())
     }
 }
 
@@ -96,46 +136,71 @@ impl TicketStore {
 
     /// The ticket of this name, with these rights and folders. A missing one is made.
     pub fn open(&self, name: &str, rights: &str, folders: &[PathBuf]) -> Result<TicketShare, Failure> {
-        let path = self.0.join(name);
-        let failed = |error: &io::Error| Failure::file("use the ticket", &path, error);
+        Ok(self.open_or_make(name, rights, (folders, None))?.share)
+    }
+
+    /// The ticket of this name for `anabranch send`. A missing or expired one is made, and lasts for `lifetime`.
+    pub fn open_for_sender(
+        &self,
+        name: &str,
+        paths: &[PathBuf],
+        lifetime: Span,
+    ) -> Result<SenderTicket, Failure> {
+        self.open_or_make(name, SEND, (paths, Some(lifetime)))
+    }
+
+    fn open_or_make(
+        &self,
+        name: &str,
+        rights: &str,
+        (folders, lifetime): (&[PathBuf], Option<Span>),
+    ) -> Result<SenderTicket, Failure> {
         let stored = match self.read(name) {
             Ok(stored) => Some(stored),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed(&error)),
+            Err(error) => return Err(self.failed(name, &error)),
         };
-        if let Some(stored) = &stored
-            && !stored.folders.iter().any(|folder| folders.contains(folder))
-        {
-            let for_others = stored.folders.first().map(|folder| folder.display().to_string());
-            let message = format!("the ticket `{name}` is for {}", for_others.unwrap_or_default());
-            return Err(Failure::local(message).hint(format!(
-                "name another with `--ticket NAME`, or end that one with `anabranch ticket revoke {name}`"
-            )));
-        }
-        if let Some(stored) = &stored
-            && stored.rights != rights
-            && stored.rights != "write"
-        {
-            let message = format!("the ticket `{name}` was given out with the right `{}`", stored.rights);
-            return Err(Failure::local(message).hint(format!(
-                "name another with `--ticket NAME={rights}`, or end that one with `anabranch ticket revoke {name}`"
-            )));
-        }
+        let now = anabranch_node::wall().0;
+        let stored = stored.filter(|stored| stored.expires_s.is_none_or(|end| end > now));
         let share = match &stored {
-            Some(stored) => stored.share().ok_or_else(|| failed(&io::ErrorKind::InvalidData.into()))?,
-            None => TicketShare::new(None)?,
+            Some(stored) => {
+                stored.check(name, rights, folders)?;
+                stored.share().ok_or_else(|| self.failed(name, &io::ErrorKind::InvalidData.into()))?
+            }
+            None => TicketShare::new(lifetime)?,
         };
         let secret: String = share.secret.expose().iter().map(|byte| format!("{byte:02x}")).collect();
-        let now = Stored {
+        let port = stored.as_ref().and_then(|stored| stored.port);
+        let ticket = Stored {
             share: format!("{:016x}", share.id.0),
             secret,
             rights: rights.to_owned(),
             folders: folders.to_owned(),
-            made_s: stored.map_or_else(|| anabranch_node::wall().0, |stored| stored.made_s),
+            made_s: stored.map_or(now, |stored| stored.made_s),
+            expires_s: share.expires(),
+            port,
         };
-        let text = Zeroizing::new(toml::to_string(&now).map_err(|error| Failure::local(error.to_string()))?);
-        make_private(&self.0).and_then(|()| file::replace(&path, text.as_bytes())).map_err(|e| failed(&e))?;
-        Ok(share)
+        self.write(name, &ticket)?;
+        Ok(SenderTicket { share, port })
+    }
+
+    /// Remembers the UDP port that a sender's ticket names.
+    pub fn keep_port(&self, name: &str, port: u16) -> Result<(), Failure> {
+        let mut stored = self.read(name).map_err(|error| self.failed(name, &error))?;
+        stored.port = Some(port);
+        self.write(name, &stored)
+    }
+
+    fn write(&self, name: &str, ticket: &Stored) -> Result<(), Failure> {
+        let text =
+            Zeroizing::new(toml::to_string(ticket).map_err(|error| Failure::local(error.to_string()))?);
+        make_private(&self.0)
+            .and_then(|()| file::replace(&self.0.join(name), text.as_bytes()))
+            .map_err(|error| self.failed(name, &error))
+    }
+
+    fn failed(&self, name: &str, error: &io::Error) -> Failure {
+        Failure::file("use the ticket", &self.0.join(name), error)
     }
 
     /// True while the ticket of this name opens this share. A damaged file counts as gone. One that cannot be read now, such
@@ -219,6 +284,31 @@ mod tests {
         store.revoke("pub").unwrap();
         assert!(!store.has("pub", first.id) && store.revoke("pub").is_err());
         assert_ne!(store.open("pub", "read", &[here]).unwrap().id, first.id);
+    }
+
+    #[test]
+    fn a_ticket_of_a_sender_keeps_its_end_and_port_and_is_made_anew_when_it_has_expired() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = TicketStore::at(directory.path());
+        let paths = [PathBuf::from("/here")];
+        let open = |seconds| store.open_for_sender("x", &paths, Span::from_secs(seconds));
+        let first = open(60).unwrap();
+        assert_eq!(first.port, None);
+        store.keep_port("x", 4433).unwrap();
+        let again = open(9_000).unwrap();
+        assert_eq!(
+            (again.share.id, again.share.expires(), again.port),
+            (first.share.id, first.share.expires(), Some(4433))
+        );
+        assert!(store.open("x", "read", &paths).is_err(), "its holders would get another right");
+        let other = store.open_for_sender("x", &["/there".into()], Span::from_secs(60)).err().unwrap();
+        assert!(other.message.contains("is for /here"), "{other}");
+        store.open("w", "write", &paths).unwrap();
+        assert!(store.open_for_sender("w", &paths, Span::from_secs(60)).is_err(), "it is a server's");
+        let mut stored = store.read("x").unwrap();
+        stored.expires_s = Some(1);
+        store.write("x", &stored).unwrap();
+        assert_ne!(open(60).unwrap().share.id, first.share.id);
     }
 
     #[cfg(unix)]

@@ -41,6 +41,16 @@ impl TicketShare {
         Self { id, secret, lifetime: Duration::MAX, end: Deadline::NEVER }
     }
 
+    /// The same share, open until this time in seconds since 1970.
+    #[must_use]
+    pub fn until(mut self, seconds: u64) -> Self {
+        let wall = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+        self.lifetime =
+            wall.map_or(Duration::MAX, |end| end.duration_since(SystemTime::now()).unwrap_or_default());
+        self.end = Deadline { steady: Instant::now().checked_add(self.lifetime), wall };
+        self
+    }
+
     /// True until the share expires.
     pub fn is_open(&self) -> bool {
         !self.end.is_over((Instant::now(), SystemTime::now()))
@@ -178,6 +188,16 @@ mod tests {
         let expired = TicketShare { end: Deadline { steady: Some(Instant::now()), wall: None }, ..share };
         access.allow_share(expired.clone());
         assert!(!accepts(Some(expired.id)) && !expired.is_open());
+    }
+
+    #[test]
+    fn a_stored_share_keeps_the_time_of_its_end() {
+        let share = TicketShare::new(Some(Span::from_secs(60))).unwrap();
+        let again = |seconds| TicketShare::stored(share.id, share.secret.clone()).until(seconds);
+        let end = share.expires().unwrap();
+        assert_eq!((again(end).expires(), again(end).is_open()), (Some(end), true));
+        assert!(again(end).time_left().0 <= Duration::from_secs(60));
+        assert!(!again(end - 61).is_open() && again(u64::MAX).is_open());
     }
 
     #[test]

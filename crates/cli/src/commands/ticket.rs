@@ -1,4 +1,4 @@
-//! `anabranch ticket`: lists and revokes the standing tickets of `anabranch serve`.
+//! `anabranch ticket`: lists and revokes the tickets that `anabranch serve` and `anabranch send --name` keep.
 
 use std::fmt::Write as _;
 
@@ -12,12 +12,13 @@ use crate::ui::out::{self, Stream};
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch ticket list          the tickets of this user's servers
+  anabranch ticket list          the tickets of this user's servers and senders
   anabranch ticket revoke pub    end one for good";
 
-/// List and revoke the tickets of this machine's servers
+/// List and revoke the tickets of this machine's servers and senders
 ///
-/// `anabranch serve` keeps its tickets in the state directory of its user, so that they stay good when it starts again.
+/// `anabranch serve` and `anabranch send --name` keep their tickets in the state directory of their user, so that they stay
+/// good after a restart.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct TicketArgs {
@@ -29,9 +30,9 @@ pub struct TicketArgs {
 /// The actions on tickets.
 #[derive(Debug, Subcommand)]
 pub enum TicketCommand {
-    /// List the tickets: name, rights, age and folders
+    /// List the tickets: name, rights, age, life and folders
     List(ListArgs),
-    /// End a ticket; a running server closes its sessions within seconds
+    /// End a ticket; a running command closes its sessions within seconds
     Revoke(RevokeArgs),
 }
 
@@ -74,7 +75,7 @@ pub fn run(args: &TicketArgs, context: &Context) -> Result<(), Failure> {
                 return tickets.iter().try_for_each(|(name, stored)| {
                     Stream::Stdout.json(&serde_json::json!({
                         "ticket": name, "rights": stored.rights, "folders": stored.folders,
-                        "made_s": stored.made_s,
+                        "made_s": stored.made_s, "expires_s": stored.expires_s,
                     }))
                 });
             }
@@ -86,7 +87,12 @@ pub fn run(args: &TicketArgs, context: &Context) -> Result<(), Failure> {
 
 fn line(name: &str, stored: &Stored, now: u64) -> String {
     let age = human::seconds(now.saturating_sub(stored.made_s) as f64);
-    let mut line = format!("{name}  {}, {age} old:", printable(&stored.rights));
+    let life = match stored.expires_s {
+        None => String::new(),
+        Some(end) if end <= now => ", expired".into(),
+        Some(end) => format!(", expires in {}", human::seconds((end - now) as f64)),
+    };
+    let mut line = format!("{name}  {}, {age} old{life}:", printable(&stored.rights));
     for folder in &stored.folders {
         let _ = write!(line, " {}", printable(&folder.display().to_string()));
     }

@@ -337,3 +337,40 @@ fn a_ticket_is_drawn_as_a_qr_code_on_request_and_standard_output_holds_its_text_
 fn server_key(scratch: &Scratch) -> String {
     common::programs::new_key(&scratch.text("key"))
 }
+
+#[test]
+fn a_named_ticket_of_a_sender_outlives_restarts_until_it_is_revoked() {
+    let scratch = Scratch::new();
+    let file = scratch.file("a", 200_000, 1);
+    let send = |words: &[&str]| {
+        let words =
+            [&["send", file.to_str().unwrap(), "--name", "family", "--expires", "10m"], words].concat();
+        let mut running = Running::start(&mut own(&scratch, &words));
+        let ticket = running.line();
+        (running, ticket)
+    };
+    let (sender, first) = send(&[]);
+    sender.kill();
+    let (sender, again) = send(&[]);
+    assert_eq!(first, again);
+    let to = scratch.text("to");
+    let received = common::programs::receive(&[&first, &to]);
+    assert!(received.status.success(), "{}", errors(&received));
+    assert!(same(&scratch.path("to/a"), &file));
+    let list = own(&scratch, &["ticket", "list"]).output().unwrap();
+    assert!(
+        text(&list).starts_with("family  send, ") && text(&list).contains(" old, expires in "),
+        "{}",
+        text(&list)
+    );
+    let other = own(&scratch, &["send", &to, "--name", "family"]).output().unwrap();
+    assert!(errors(&other).contains("the ticket `family` is for "), "{}", errors(&other));
+    assert!(own(&scratch, &["ticket", "revoke", "family"]).status().unwrap().success());
+    let (code, told) = sender.end();
+    assert!(code == Some(0) && told.contains("the ticket `family` was revoked"), "{code:?} {told}");
+    let (sender, new) = send(&[]);
+    assert_ne!(first, new);
+    let refused = common::programs::receive(&[&first, &to, "--overwrite"]);
+    assert!(!refused.status.success());
+    drop(sender);
+}

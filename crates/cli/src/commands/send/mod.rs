@@ -2,6 +2,7 @@
 //!
 //! [`serve`] serves the receivers.
 
+mod kept;
 pub(crate) mod resources;
 mod serve;
 
@@ -23,12 +24,14 @@ use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, describe, printable};
 use crate::qr::QrOption;
-use crate::relays::{KEY_IF_KNOWN, NodeOptions, RELAY_TO_HERE};
+use crate::relays::{KEY_IF_KEPT, NodeOptions, RELAY_TO_HERE};
 use crate::report::Event;
+use crate::ticket_store::SenderTicket;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
 use crate::values::HostPort;
 use crate::{interrupt, values};
+use kept::Kept;
 use serve::{Offer, Server};
 
 /// A receiver that is silent on every path for this long is dropped, unless it asks for less.
@@ -44,6 +47,7 @@ Examples:
   anabranch send a.iso b.iso --expires 2h    two files, for two hours
   anabranch send photos/ --port 4433 --address home.example.org:4433
                                              behind a router that forwards UDP port 4433 to this machine
+  anabranch send photos/ --name family       the same ticket each time, for a day
   tar c src | anabranch send - --name src.tar";
 
 /// Offer files or directories and print their ticket
@@ -58,18 +62,21 @@ Examples:
 /// contents, modes and times of files are sent, but not owners, extended attributes and times of directories.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-#[command(mut_arg("key", |key| key.help(KEY_IF_KNOWN)), mut_arg("relays", |relay| relay.help(RELAY_TO_HERE)))]
+#[command(mut_arg("key", |key| key.help(KEY_IF_KEPT)), mut_arg("relays", |relay| relay.help(RELAY_TO_HERE)))]
 pub struct SendArgs {
     /// Files and directories to offer; `-` for standard input, for one receiver, once
     #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// Name for standard input [default: stdin]
+    /// Keep the ticket under this name, so that it stays good when the same command runs again; or name standard input
+    ///
+    /// The ticket, its port and its life are kept in the state directory until the ticket expires or `anabranch ticket revoke`
+    /// ends it. This machine's key is the one in the key file. For standard input it is the file's name [default: stdin].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Follow links: send what they lead to, even out of the offer
     #[arg(short = 'L', long)]
     pub follow: bool,
-    /// Life of the ticket
+    /// Life of the ticket, from when it was made
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::span)]
     pub expires: Span,
     /// Stop when one receiver has all files that can be read
@@ -127,13 +134,9 @@ impl Source {
                 Err(Failure::usage("standard input cannot be offered together with files")
                     .hint("send `-` alone; a file that is called so is `./-`"))
             }
-            Some(_) if !stdin => {
-                Err(Failure::usage("files keep their own names: `--name` is for standard input")
-                    .hint("leave `--name` out"))
-            }
+            _ if !stdin => Ok(Self::Paths(paths.to_owned())),
             Some(name) => check_name(name).map(|()| Self::Stdin { name: name.to_owned() }),
-            None if stdin => Ok(Self::Stdin { name: "stdin".into() }),
-            None => Ok(Self::Paths(paths.to_owned())),
+            None => Ok(Self::Stdin { name: "stdin".into() }),
         }
     }
 
@@ -155,7 +158,8 @@ fn check_name(name: &str) -> Result<(), Failure> {
 /// Offers the files until the ticket expires, one receiver was enough, or the user stops the command.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     args.drawing.check(args.json, false)?;
-    let share = Source::of(&args.paths, args.name.as_deref())?.share()?;
+    let source = Source::of(&args.paths, args.name.as_deref())?;
+    let share = source.clone().share()?;
     let share = if args.follow { share.following_links() } else { share };
     let share = match args.rate {
         Some(rate) => share.at_most(rate),
@@ -168,9 +172,11 @@ pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     resources::allow_many_files();
     let contents = share.contents();
     check_offer(&contents)?;
+    let kept = kept::open(args, &source)?;
     let runtime = Threads::start()?;
     let capture = args.capture.start()?;
-    let outcome = runtime.block_on(offer(args, &capture, (share, &contents), context));
+    let outcome =
+        runtime.block_on(offer(args, &capture, Offered { share, contents: &contents, kept }, context));
     // A thread may still wait for standard input, which is not needed any more.
     runtime.shutdown_background();
     outcome.and(capture.finish())
@@ -196,26 +202,49 @@ fn check_offer(contents: &Contents) -> Result<(), Failure> {
         .hint("look at owner and mode with `ls -l`; make it readable for this user, or name something else"))
 }
 
+/// An offer, and its ticket if that is kept.
+struct Offered<'a> {
+    share: Share,
+    contents: &'a Contents,
+    kept: Option<(SenderTicket, Kept)>,
+}
+
 async fn offer(
     args: &SendArgs,
     capture: &Capture,
-    (share, contents): (Share, &Contents),
+    offered: Offered<'_>,
     context: &Context,
 ) -> Result<(), Failure> {
     // From here on Ctrl-C ends the command with a farewell to the receivers.
     let stop = interrupt::requested();
-    let access = TicketShare::new(Some(args.expires))?;
-    let node = args.node.node().port(args.port).path_rules(args.node.paths_wanted.rules()?);
+    let Offered { share, contents, kept } = offered;
+    let (ticket, kept) = kept.unzip();
+    let mut node = args.node.node();
+    let mut port = args.port;
+    let access = match ticket {
+        None => TicketShare::new(Some(args.expires))?,
+        Some(ticket) => {
+            node = node.key(args.node.load_key()?);
+            port = if port == 0 { ticket.port.unwrap_or(0) } else { port };
+            ticket.share
+        }
+    };
+    let node = node.port(port).path_rules(args.node.paths_wanted.rules()?);
     let node = node.session(args.tuning.config()).silence(PATIENCE);
     let node = node.access(Access::by_ticket(access.clone())).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);
+    if let Some(kept) = &kept {
+        kept.keep_port(port)?;
+    }
     let invitation = node.invite(&access, &outside(&args.addresses, port).await?).await?;
-    announce(args, &invitation, (contents, context))?;
+    let lasts_s =
+        if kept.is_some() { access.time_left().0.as_secs_f64().ceil() } else { args.expires.as_secs_f64() };
+    announce(args, &invitation, (contents, context), lasts_s)?;
     let events = args.json.then_some(Stream::Stdout);
     let display = context.progress(args.json, Stream::Stdout);
     let most = resources::most_receivers();
-    let offer = Offer { share, access, most, once: args.once, events };
+    let offer = Offer { share, access, kept, most, once: args.once, events };
     let outcome = Server::new(&node, offer, display).run(stop).await;
     node.close().await;
     outcome
@@ -252,12 +281,12 @@ fn announce(
     args: &SendArgs,
     invitation: &Invitation,
     (contents, context): (&Contents, &Context),
+    lasts_s: f64,
 ) -> Result<(), Failure> {
     let Invitation { ticket, left_out, .. } = invitation;
     let text = ticket.to_text();
     if args.json {
-        let expires_s = args.expires.as_secs_f64();
-        Stream::Stdout.json(&Event::Ticket { ticket: &text, expires_s })?;
+        Stream::Stdout.json(&Event::Ticket { ticket: &text, expires_s: lasts_s })?;
         let warnings = warnings(contents, ticket, left_out);
         return warnings.iter().try_for_each(|message| Stream::Stdout.json(&Event::Note { message }));
     }
@@ -270,7 +299,7 @@ fn announce(
     out::print(&line_to_paste(&text, std::io::stdout().is_terminal() && !context.quiet))?;
     args.drawing.show(&text, context);
     if !context.quiet {
-        let lasts = human::seconds(args.expires.as_secs_f64());
+        let lasts = human::seconds(lasts_s);
         out::error(&format!(
             "\nit is good for {lasts}; keep it as you would a password; Ctrl-C ends the offer\n"
         ));
@@ -313,7 +342,7 @@ mod tests {
         let args: SendArgs = parse(&["a", "b", "--expires", "10m", "--once"]).unwrap();
         assert_eq!(source(&args), Ok(Source::Paths(vec!["a".into(), "b".into()])));
         assert!(args.once);
-        assert!(source(&parse(&["a", "--name", "b"]).unwrap()).is_err());
+        assert_eq!(source(&parse(&["a", "--name", "b"]).unwrap()), Ok(Source::Paths(vec!["a".into()])));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use anabranch_node::{Node, TicketShare};
 use anabranch_transfer::{Share, Summary};
 use tokio::task::JoinSet;
 
+use super::kept::Kept;
 use super::resources;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind, all_sent};
@@ -22,12 +23,17 @@ use crate::ui::snapshot::{PathLine, ProgressSnapshot};
 /// The user is warned this long before the ticket expires, but not before three quarters of its life.
 const NOTICE: Duration = Duration::from_secs(60);
 
+/// Time between looks whether the ticket was revoked.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// A share and the rules for serving it.
 pub struct Offer {
     /// The files.
     pub share: Share,
     /// Admits receivers.
     pub access: TicketShare,
+    /// The ticket in the store, if it is kept.
+    pub kept: Option<Kept>,
     /// Most receivers at the same time.
     pub most: usize,
     /// Whether to stop after one complete receiver.
@@ -95,6 +101,7 @@ impl<'a> Server<'a> {
     /// completes.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), Failure> {
         let mut tick = tokio::time::interval(REDRAW);
+        let mut look = tokio::time::interval(LOOK);
         tokio::pin!(stop);
         loop {
             tokio::select! {
@@ -107,6 +114,12 @@ impl<'a> Server<'a> {
                     }
                 }
                 Some(session) = self.node.accept() => self.start(session.session().clone())?,
+                _ = look.tick(), if self.offer.kept.is_some() => {
+                    if let Some(name) = self.revoked() {
+                        self.receivers.values().for_each(|receiver| receiver.carrier.revoke());
+                        return self.note(&format!("the ticket `{name}` was revoked: no one can receive any more"));
+                    }
+                }
                 _ = tick.tick() => {
                     self.watch_expiry()?;
                     if !self.receivers.is_empty() {
@@ -117,6 +130,11 @@ impl<'a> Server<'a> {
                 }
             }
         }
+    }
+
+    /// The name of the ticket, if it is kept and was revoked.
+    fn revoked(&self) -> Option<String> {
+        self.offer.kept.as_ref().filter(|kept| kept.is_revoked()).map(|kept| kept.name.clone())
     }
 
     /// Warns before the ticket expires, and ends open transfers when it does.

@@ -144,7 +144,7 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
 }
 
 /// Refuses folders that hold this machine's key or tickets: a client could fetch a ticket with more rights.
-fn check_secrets(folders: &[PathBuf], secrets: &[&Path]) -> Result<(), Failure> {
+pub(super) fn check_secrets(folders: &[PathBuf], secrets: &[&Path]) -> Result<(), Failure> {
     for secret in secrets {
         let missing = secret.ancestors().find_map(|path| Some((path, path.canonicalize().ok()?)));
         let Some((there, real)) = missing else { continue };
