@@ -169,6 +169,7 @@ impl Gauge {
             bytes_total: bytes_total(&counters),
             waiting: false,
             paths: self.lines(elapsed),
+            receivers: Vec::new(),
         }
     }
 }

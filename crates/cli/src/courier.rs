@@ -194,6 +194,7 @@ async fn show_waiting(counters: &Snapshot, display: &mut Progress, start: Instan
         bytes_total: carrier::bytes_total(counters),
         waiting: true,
         paths: Vec::new(),
+        receivers: Vec::new(),
     };
     redraw(display, || Some(snapshot())).await
 }

@@ -6,6 +6,7 @@
 pub mod human;
 pub mod log;
 pub mod out;
+pub mod pace;
 pub mod paint;
 pub mod paths;
 pub mod progress;

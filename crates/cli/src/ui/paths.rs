@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use anabranch_engine::{PathInfo, PathState as EngineState, PathStats, Standing};
 use anabranch_wire::{PathId, Rate, Span};
 
-use super::progress::Meter;
+use super::pace::Meter;
 use super::snapshot::{PathLine, PathState};
 
 /// The direction of a command's data.

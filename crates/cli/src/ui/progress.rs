@@ -2,19 +2,17 @@
 //!
 //! A command passes a [`ProgressSnapshot`] several times a second; [`Progress`] decides whether and how to show it. A
 //! terminal redraws on every snapshot, a log gets a line every few seconds, and a program gets an event every half
-//! second. All rates cover the last [`WINDOW`]. Time comes from the snapshots, so this module reads no clock. The
-//! total rate is never shown higher than the sum of the paths: bytes that waited for earlier ones become content all
-//! at once.
+//! second. [`Pace`] measures rates. Time comes from the snapshots, so this module reads no clock.
 
-use std::collections::VecDeque;
 use std::io::{self, Write};
 
 use anabranch_wire::{Rate, Span};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::pace::Pace;
 use super::paint::Paint;
 use super::screen::SCREEN;
-use super::snapshot::{Outlook, PathLine, ProgressSnapshot, Total};
+use super::snapshot::{ProgressSnapshot, Total};
 use super::width::{Size, fit, wrap};
 use super::{Mode, out, render};
 use crate::report::Event;
@@ -23,22 +21,12 @@ use crate::report::Event;
 const LINE_EVERY: Span = Span::from_secs(5);
 /// Time between JSON events.
 const EVENT_EVERY: Span = Span::from_millis(500);
-/// The time over which rates are measured.
-const WINDOW: Span = Span::from_secs(5);
-/// The shortest time from which a rate is computed.
-const SHORTEST: Span = Span::from_millis(400);
-/// Longer estimates are meaningless and not shown.
-const ETA_MAX_S: f64 = 30.0 * 86_400.0;
-/// After this long without a byte the display shows a stall instead of the time left.
-const STALL: Span = Span::from_secs(3);
 
 /// Shows the progress of one transfer.
 pub struct Progress {
     view: View,
     paint: Paint,
-    meter: Meter,
-    /// The bytes done at the last change, and the time of that change.
-    changed: Option<(Span, u64)>,
+    pace: Pace,
     /// When the next line or event is due; `None` before the first snapshot.
     next_at: Option<Span>,
 }
@@ -59,21 +47,21 @@ impl Progress {
             Mode::Json => View::Events(events.writer()),
             Mode::Quiet => View::Nothing,
         };
-        Self { view, paint, meter: Meter::default(), changed: None, next_at: None }
+        Self { view, paint, pace: Pace::default(), next_at: None }
     }
 
     /// Takes a snapshot and shows it if an update is due.
     pub fn update(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
-        let total = self.total(snapshot);
+        let total = self.pace.total(snapshot);
         match &mut self.view {
-            View::Bars(bars) => bars.draw(&total, &snapshot.paths, (self.paint, Size::of_stderr())),
+            View::Bars(bars) => bars.draw(&total, snapshot, (self.paint, Size::of_stderr())),
             View::Nothing => {}
             View::Lines(_) | View::Events(_) if self.next_at.is_some_and(|at| snapshot.elapsed < at) => {}
             // The first snapshot has no rate yet, so the first line waits one interval.
             View::Lines(_) if self.next_at.is_none() => self.next_at = Some(snapshot.elapsed + LINE_EVERY),
             View::Lines(_) => {
                 self.next_at = Some(snapshot.elapsed + LINE_EVERY);
-                self.say(&render::plain_line(&total, &snapshot.paths));
+                self.say(&render::plain_line(&total, &snapshot.paths, &snapshot.receivers));
             }
             View::Events(writer) => {
                 self.next_at = Some(snapshot.elapsed + EVENT_EVERY);
@@ -107,7 +95,7 @@ impl Progress {
         if let View::Bars(bars) = &mut self.view {
             bars.leave();
         }
-        (self.meter, self.changed, self.next_at) = (Meter::default(), None, None);
+        (self.pace, self.next_at) = (Pace::default(), None);
         Ok(())
     }
 
@@ -115,36 +103,6 @@ impl Progress {
         if let View::Lines(writer) = &mut self.view {
             // A transfer continues even if its progress cannot be written.
             let _ = writeln!(writer, "{}", crate::errors::printable(line));
-        }
-    }
-
-    fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
-        let moved = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
-        let of_paths: f64 = snapshot.paths.iter().map(|path| path.rate_mbit_s).sum();
-        let most = if snapshot.paths.is_empty() { f64::MAX } else { of_paths };
-        let rate = moved.map(|rate| if rate.as_mbit() > most { Rate::from_mbit(most) } else { rate });
-        let outlook = self.outlook(snapshot, rate);
-        let is_idle = matches!(outlook, Outlook::Stalled(_) | Outlook::Waiting | Outlook::Comparing);
-        let rate = rate.filter(|rate| !is_idle && *rate > Rate::ZERO);
-        Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, outlook }
-    }
-
-    fn outlook(&mut self, snapshot: &ProgressSnapshot, rate: Option<Rate>) -> Outlook {
-        let since = match self.changed {
-            Some((since, bytes)) if bytes == snapshot.bytes_done => since,
-            _ => snapshot.elapsed,
-        };
-        self.changed = Some((since, snapshot.bytes_done));
-        let silent = snapshot.elapsed.saturating_sub(since);
-        let left = snapshot.bytes_total.map(|total| total.saturating_sub(snapshot.bytes_done));
-        let eta_s = |left: u64| Some(left as f64 / rate?.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
-        match left {
-            _ if snapshot.waiting => Outlook::Waiting,
-            Some(0) => Outlook::Unknown,
-            _ if silent >= STALL => Outlook::Stalled(silent.as_secs_f64()),
-            _ if snapshot.bytes_resumed > 0 && snapshot.bytes_moved() == 0 => Outlook::Comparing,
-            Some(left) => eta_s(left).map_or(Outlook::Unknown, Outlook::Left),
-            None => Outlook::Unknown,
         }
     }
 }
@@ -162,41 +120,6 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
     }
 }
 
-/// The rate over the last [`WINDOW`].
-///
-/// Measuring starts with the first byte, and restarts when the total falls, as after a new connection.
-#[derive(Default)]
-pub struct Meter {
-    /// Totals of the last seconds, the oldest first.
-    samples: VecDeque<(Span, u64)>,
-}
-
-impl Meter {
-    /// Takes the current total and returns the rate; `None` until enough time has passed.
-    pub fn sample(&mut self, at: Span, bytes: u64) -> Option<Rate> {
-        match self.samples.back() {
-            Some((_, last)) if bytes < *last => self.samples.clear(),
-            Some((last, _)) if at <= *last => return self.rate(),
-            _ => {}
-        }
-        if bytes == 0 {
-            // Time before the first byte does not count.
-            self.samples.clear();
-        }
-        self.samples.push_back((at, bytes));
-        while self.samples.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= WINDOW) {
-            self.samples.pop_front();
-        }
-        self.rate()
-    }
-
-    fn rate(&self) -> Option<Rate> {
-        let ((from, first), (to, last)) = self.samples.front().zip(self.samples.back())?;
-        let lasted = to.saturating_sub(*from);
-        (lasted >= SHORTEST).then(|| Rate::from_bytes_in(last - first, lasted))
-    }
-}
-
 /// Lines that redraw themselves at the bottom of a terminal: the paths, then the total.
 #[derive(Default)]
 struct Bars {
@@ -205,15 +128,8 @@ struct Bars {
 }
 
 impl Bars {
-    fn draw(&mut self, total: &Total, paths: &[PathLine], (paint, size): (Paint, Size)) {
-        // One row stays free for the cursor, and one for the total.
-        let shown = paths.len().min(size.rows.saturating_sub(2));
-        let (shown, left_out) =
-            if shown < paths.len() { (shown.saturating_sub(1), true) } else { (shown, false) };
-        let mut lines = render::path_lines_within(&paths[..shown], paint, size.columns);
-        if left_out {
-            lines.push(fit(&format!("  and {} more paths", paths.len() - shown), size.columns));
-        }
+    fn draw(&mut self, total: &Total, snapshot: &ProgressSnapshot, (paint, size): (Paint, Size)) {
+        let lines = lines_above_total(snapshot, paint, size);
         let last = self.total.get_or_insert_with(|| SCREEN.add(line()));
         while self.paths.len() < lines.len() {
             self.paths.push(SCREEN.insert_before(last, line()));
@@ -244,6 +160,24 @@ impl Bars {
     }
 }
 
+/// One line for each receiver if there are several, else one for each path; as many as the terminal has room for.
+fn lines_above_total(snapshot: &ProgressSnapshot, paint: Paint, size: Size) -> Vec<String> {
+    let (paths, receivers) = (&snapshot.paths, &snapshot.receivers);
+    let (count, what) =
+        if receivers.is_empty() { (paths.len(), "paths") } else { (receivers.len(), "receivers") };
+    // One row stays free for the cursor, and one for the total.
+    let room = size.rows.saturating_sub(2);
+    let shown = if count <= room { count } else { room.saturating_sub(1) };
+    let mut lines = match receivers.is_empty() {
+        true => render::path_lines_within(&paths[..shown], paint, size.columns),
+        false => render::receiver_lines(&receivers[..shown], paint, size.columns),
+    };
+    if shown < count {
+        lines.push(fit(&format!("  and {} more {what}", count - shown), size.columns));
+    }
+    lines
+}
+
 /// A line of text that already fits.
 fn line() -> ProgressBar {
     let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -255,7 +189,8 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::ui::snapshot::PathState;
+    use crate::ui::pace::Meter;
+    use crate::ui::snapshot::{Outlook, PathLine, PathState, ReceiverLine};
 
     #[derive(Clone, Default)]
     struct Page(Arc<Mutex<Vec<u8>>>);
@@ -279,7 +214,7 @@ mod tests {
     fn shown(view: impl FnOnce(Box<dyn Write + Send>) -> View) -> (Progress, Page) {
         let page = Page::default();
         let view = view(Box::new(page.clone()));
-        (Progress { view, paint: Paint::OFF, meter: Meter::default(), changed: None, next_at: None }, page)
+        (Progress { view, paint: Paint::OFF, pace: Pace::default(), next_at: None }, page)
     }
 
     /// A transfer of 100 MB at 1 MB every 100 ms.
@@ -300,6 +235,7 @@ mod tests {
             bytes_total: Some(100_000_000),
             waiting: false,
             paths,
+            receivers: Vec::new(),
         }
     }
 
@@ -338,16 +274,16 @@ mod tests {
     #[test]
     fn bytes_of_an_earlier_attempt_are_not_speed() {
         let (mut progress, _) = shown(View::Lines);
-        progress.total(&at(0));
+        progress.pace.total(&at(0));
         let resumed = |moved: u64, tenths: u64| ProgressSnapshot {
             bytes_done: 60_000_000 + moved,
             bytes_resumed: 60_000_000,
             ..at(tenths)
         };
-        assert_eq!(progress.total(&resumed(0, 200)).outlook, Outlook::Comparing);
-        assert_eq!(progress.total(&resumed(0, 201)).rate, None);
-        progress.total(&resumed(100_000, 202));
-        let total = progress.total(&resumed(1_100_000, 212));
+        assert_eq!(progress.pace.total(&resumed(0, 200)).outlook, Outlook::Comparing);
+        assert_eq!(progress.pace.total(&resumed(0, 201)).rate, None);
+        progress.pace.total(&resumed(100_000, 202));
+        let total = progress.pace.total(&resumed(1_100_000, 212));
         assert_eq!(total.rate, Some(Rate::from_mbit(8.0)), "the time of comparing does not count");
         assert_eq!(total.outlook, Outlook::Left(38.9));
     }
@@ -360,10 +296,12 @@ mod tests {
         }
         let stalled = |tenths: u64| ProgressSnapshot { elapsed: Span::from_millis(100 * tenths), ..at(20) };
         for tenths in 21..50 {
-            let Outlook::Left(eta) = progress.total(&stalled(tenths)).outlook else { panic!("at {tenths}") };
+            let Outlook::Left(eta) = progress.pace.total(&stalled(tenths)).outlook else {
+                panic!("at {tenths}")
+            };
             assert!(eta < 60.0, "{eta}");
         }
-        assert_eq!(progress.total(&stalled(70)).outlook, Outlook::Stalled(5.0));
+        assert_eq!(progress.pace.total(&stalled(70)).outlook, Outlook::Stalled(5.0));
         progress.update(&stalled(70)).unwrap();
         progress.update(&ProgressSnapshot { waiting: true, ..stalled(80) }).unwrap();
         let events: Vec<serde_json::Value> =
@@ -380,7 +318,7 @@ mod tests {
         progress.finish(&at(100)).unwrap();
         let next = ProgressSnapshot { bytes_done: 0, ..at(101) };
         progress.update(&next).unwrap();
-        let total = progress.total(&ProgressSnapshot { bytes_done: 1_000_000, ..at(111) });
+        let total = progress.pace.total(&ProgressSnapshot { bytes_done: 1_000_000, ..at(111) });
         assert!(total.rate < Some(Rate::from_mbit(9.0)), "{total:?}");
         assert_eq!(page.lines().len(), 1);
     }
@@ -405,13 +343,13 @@ mod tests {
     fn the_whole_is_never_shown_faster_than_its_paths_together_and_not_while_nothing_comes() {
         let (mut progress, _) = shown(View::Lines);
         for tenths in 0..10 {
-            progress.total(&at(tenths));
+            progress.pace.total(&at(tenths));
         }
         // Many bytes that waited for an earlier one become content at once.
         let burst = ProgressSnapshot { bytes_done: 60_000_000, ..at(10) };
-        assert_eq!(progress.total(&burst).rate, Some(Rate::from_mbit(80.0)));
+        assert_eq!(progress.pace.total(&burst).rate, Some(Rate::from_mbit(80.0)));
         let silent = ProgressSnapshot { elapsed: Span::from_secs(5), ..burst };
-        let total = progress.total(&silent);
+        let total = progress.pace.total(&silent);
         assert_eq!((total.rate, total.outlook), (None, Outlook::Stalled(4.0)));
     }
 
@@ -419,19 +357,19 @@ mod tests {
     fn before_half_a_second_there_is_no_rate() {
         let (mut progress, _) = shown(View::Lines);
         for tenths in 0..4 {
-            assert_eq!(progress.total(&at(tenths)).rate, None);
+            assert_eq!(progress.pace.total(&at(tenths)).rate, None);
         }
-        assert_eq!(progress.total(&at(4)).rate, Some(Rate::from_mbit(80.0)));
+        assert_eq!(progress.pace.total(&at(4)).rate, Some(Rate::from_mbit(80.0)));
     }
 
     #[test]
     fn a_stalled_or_endless_transfer_promises_no_time() {
         let (mut progress, _) = shown(View::Lines);
-        progress.total(&at(0));
+        progress.pace.total(&at(0));
         let nothing = ProgressSnapshot { bytes_done: 0, ..at(10) };
-        assert_eq!(progress.total(&nothing).outlook, Outlook::Unknown, "no rate");
+        assert_eq!(progress.pace.total(&nothing).outlook, Outlook::Unknown, "no rate");
         let unknown = ProgressSnapshot { bytes_total: None, ..at(20) };
-        assert_eq!(progress.total(&unknown).outlook, Outlook::Unknown, "no length");
+        assert_eq!(progress.pace.total(&unknown).outlook, Outlook::Unknown, "no length");
     }
 
     #[test]
@@ -451,5 +389,35 @@ mod tests {
         }
         let (mut progress, _) = shown(|_| View::Events(Box::new(Gone)));
         assert!(progress.update(&at(1)).is_err());
+    }
+
+    #[test]
+    fn each_of_several_receivers_has_a_line_and_those_without_room_are_counted() {
+        let one = |name: &str, bytes_done| ReceiverLine {
+            name: name.into(),
+            total: Total {
+                bytes_done,
+                bytes_total: Some(100_000_000),
+                rate: Some(Rate::from_mbit(8.0)),
+                outlook: Outlook::Left(60.0),
+            },
+        };
+        let receivers = (1..=20).map(|n| one(&format!("{n}: 192.0.2.{n}"), n * 1_000_000)).collect();
+        let snapshot = ProgressSnapshot { receivers, ..at(3) };
+        let size = Size { columns: 80, rows: 24 };
+        let lines = lines_above_total(&snapshot, Paint::OFF, size);
+        assert_eq!(lines.len(), 20);
+        assert!(lines[1].starts_with("  2: 192.0.2.2    "), "{lines:#?}");
+        assert!(lines[1].ends_with("  2 %  2.00 MB of 100 MB  8.0 Mbit/s  1 min left"), "{lines:#?}");
+        assert!(lines[19].contains(" 20 %"), "{lines:#?}");
+        let small = Size { columns: 40, rows: 10 };
+        let lines = lines_above_total(&snapshot, Paint::OFF, small);
+        assert_eq!((lines.len(), lines[7].as_str()), (8, "  and 13 more receivers"));
+        assert!(lines.iter().all(|line| crate::ui::width::width(line) <= 40), "{lines:#?}");
+        let (mut progress, _) = shown(View::Lines);
+        let total = progress.pace.total(&snapshot);
+        let plain = render::plain_line(&total, &snapshot.paths, &snapshot.receivers);
+        assert!(plain.contains("; 1: 192.0.2.1 1 %, 2: 192.0.2.2 2 %, "), "{plain}");
+        assert!(plain.ends_with(" 8 %, and 12 more receivers"), "{plain}");
     }
 }

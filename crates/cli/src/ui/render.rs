@@ -7,7 +7,7 @@ use anabranch_wire::{Rate, Span};
 
 use super::human;
 use super::paint::Paint;
-use super::snapshot::{Outlook, PathLine, PathState, Total};
+use super::snapshot::{Outlook, PathLine, PathState, ReceiverLine, Total};
 use super::width::{fit, width};
 use crate::errors::printable;
 
@@ -15,6 +15,8 @@ use crate::errors::printable;
 const LABEL_MAX: usize = 34;
 /// The narrowest width to which a label shrinks to make room for other columns.
 const LABEL_MIN: usize = 10;
+/// Most receivers in a plain line.
+const MOST_IN_LINE: usize = 8;
 /// The width of the total's bar in characters, on a wide terminal.
 const BAR_WIDTH: usize = 24;
 /// Its width on a narrow terminal.
@@ -123,6 +125,19 @@ pub fn total_line(total: &Total, paint: Paint, columns: usize) -> String {
     fitting.cloned().unwrap_or_else(|| fit(&forms[4], columns))
 }
 
+/// One line for each receiver, in at most this many columns: its name, then as [`total_line`].
+pub fn receiver_lines(receivers: &[ReceiverLine], paint: Paint, columns: usize) -> Vec<String> {
+    let label_max = (columns / 3).min(LABEL_MAX);
+    let labels: Vec<String> = receivers.iter().map(|one| label(&one.name, label_max)).collect();
+    let widest = labels.iter().map(|label| width(label)).max().unwrap_or(0);
+    let line = |(label, one): (&String, &ReceiverLine)| {
+        let gap = " ".repeat(widest - width(label));
+        let left = columns.saturating_sub(2 + widest);
+        fit(&format!("  {label}{gap}{}", total_line(&one.total, paint, left)), columns)
+    };
+    labels.iter().zip(receivers).map(line).collect()
+}
+
 /// The time left, in words.
 fn outlook(total: &Total) -> Option<String> {
     match total.outlook {
@@ -135,7 +150,7 @@ fn outlook(total: &Total) -> Option<String> {
 }
 
 /// The whole progress in one line without colours, for log files and dumb terminals.
-pub fn plain_line(total: &Total, paths: &[PathLine]) -> String {
+pub fn plain_line(total: &Total, paths: &[PathLine], receivers: &[ReceiverLine]) -> String {
     let mut line = human::bytes(total.bytes_done);
     if let (Some(bytes), Some(fraction)) = (total.bytes_total, total.fraction()) {
         line += &format!(" of {} ({:.0} %)", human::bytes(bytes), (fraction * 100.0).floor());
@@ -146,8 +161,24 @@ pub fn plain_line(total: &Total, paths: &[PathLine]) -> String {
     if let Some(expected) = outlook(total) {
         line += &format!(", {expected}");
     }
-    let each: Vec<String> = paths.iter().map(plain_path).collect();
+    let mut each: Vec<String> = if receivers.is_empty() {
+        paths.iter().map(plain_path).collect()
+    } else {
+        receivers.iter().take(MOST_IN_LINE).map(plain_receiver).collect()
+    };
+    if receivers.len() > MOST_IN_LINE {
+        each.push(format!("and {} more receivers", receivers.len() - MOST_IN_LINE));
+    }
     if each.is_empty() { line } else { line + "; " + &each.join(", ") }
+}
+
+fn plain_receiver(one: &ReceiverLine) -> String {
+    let done = one.total.fraction();
+    let done = done.map_or_else(
+        || human::bytes(one.total.bytes_done),
+        |fraction| format!("{:.0} %", (fraction * 100.0).floor()),
+    );
+    format!("{} {done}", label(&one.name, LABEL_MAX))
 }
 
 fn plain_path(path: &PathLine) -> String {
@@ -290,7 +321,7 @@ mod tests {
         assert!(
             path_lines(std::slice::from_ref(&idle), Paint::OFF)[0].ends_with("  its 500.0 MB are used up")
         );
-        assert!(plain_line(&total(5, None), &[idle]).ends_with("a standby (its 500.0 MB are used up)"));
+        assert!(plain_line(&total(5, None), &[idle], &[]).ends_with("a standby (its 500.0 MB are used up)"));
         let stands_in = because(PathState::Active, "stands in: no better path works");
         assert!(path_lines(&[stands_in], Paint::OFF)[0].ends_with("50 %  stands in: no better path works"));
     }
@@ -337,7 +368,7 @@ mod tests {
     fn a_transfer_that_waits_says_for_whom_and_one_of_which_all_was_there_has_no_rate() {
         let waiting = Total { outlook: Outlook::Waiting, ..total(5, Some(10)) };
         assert!(total_line(&waiting, Paint::OFF, 100).ends_with("looking for the other end"));
-        assert!(plain_line(&waiting, &[]).ends_with(", looking for the other end"));
+        assert!(plain_line(&waiting, &[], &[]).ends_with(", looking for the other end"));
         let resumed = Summary { files: 1, bytes: 10, resumed: 10, ..Summary::default() };
         let told = summary(&resumed, Duration::from_secs(1));
         assert_eq!(told, "1 file, 10 B in 1.0 s; all of it had been received before");
@@ -357,10 +388,10 @@ mod tests {
     fn a_plain_line_tells_all_without_drawing() {
         let paths = [path("wlan0", 48.1, PathState::Active), path("eth0", 0.0, PathState::Failed)];
         assert_eq!(
-            plain_line(&total(412_000_000, Some(1_240_000_000)), &paths),
+            plain_line(&total(412_000_000, Some(1_240_000_000)), &paths, &[]),
             "412 MB of 1.24 GB (33 %), 94.3 Mbit/s, 1 min 12 s left; wlan0 48.1 Mbit/s 50 %, eth0 silent"
         );
-        assert_eq!(plain_line(&total(5, None), &[]), "5 B, 94.3 Mbit/s, 1 min 12 s left");
+        assert_eq!(plain_line(&total(5, None), &[], &[]), "5 B, 94.3 Mbit/s, 1 min 12 s left");
     }
 
     #[test]

@@ -18,6 +18,17 @@ pub struct ProgressSnapshot {
     pub waiting: bool,
     /// The session's paths, in the order to show them.
     pub paths: Vec<PathLine>,
+    /// The receivers of a sender that serves several; else empty.
+    pub receivers: Vec<ReceiverLine>,
+}
+
+/// One of several receivers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceiverLine {
+    /// Its number and address.
+    pub name: String,
+    /// Its transfer.
+    pub total: Total,
 }
 
 impl ProgressSnapshot {

@@ -142,6 +142,7 @@ impl<S: Scene> Watch<'_, S> {
             bytes_total: Some(self.errand.bytes),
             waiting: false,
             paths: self.meter.lines(elapsed, &self.stage.named_paths(self.pair)),
+            receivers: Vec::new(),
         }
     }
 }

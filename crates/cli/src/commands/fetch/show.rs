@@ -50,6 +50,7 @@ impl Display {
             bytes_total: snapshot.size,
             waiting: false,
             paths: snapshot.sources.iter().map(|source| line(source, total)).collect(),
+            receivers: Vec::new(),
         };
         if is_last { self.display.finish(&shown) } else { self.display.update(&shown) }
     }

@@ -15,10 +15,11 @@ use crate::errors::{Failure, Kind, all_sent};
 use crate::report::{Event, TransferReport};
 use crate::ui::human;
 use crate::ui::out::Stream;
+use crate::ui::pace::Pace;
 use crate::ui::paths::Direction;
 use crate::ui::progress::Progress;
 use crate::ui::render;
-use crate::ui::snapshot::{PathLine, ProgressSnapshot};
+use crate::ui::snapshot::{PathLine, ProgressSnapshot, ReceiverLine};
 
 /// The user is warned this long before the ticket expires, but not before three quarters of its life.
 const NOTICE: Duration = Duration::from_secs(60);
@@ -47,6 +48,7 @@ struct Receiver {
     name: String,
     since: Instant,
     gauge: Gauge,
+    pace: Pace,
     carrier: Carrier,
 }
 
@@ -178,8 +180,10 @@ impl<'a> Server<'a> {
         let name = carrier.peer_name();
         self.note(&format!("{name} begins to receive"))?;
         let gauge = carrier.gauge(Direction::Out, &counters);
-        self.receivers
-            .insert(number, Receiver { name, since: Instant::now(), gauge, carrier: carrier.clone() });
+        self.receivers.insert(
+            number,
+            Receiver { name, since: Instant::now(), gauge, pace: Pace::default(), carrier: carrier.clone() },
+        );
         let share = self.offer.share.clone();
         self.tasks.spawn(async move {
             let start = Instant::now();
@@ -254,16 +258,22 @@ impl<'a> Server<'a> {
         self.display.update(&snapshot).map_err(|error| Failure::unheard(&error))
     }
 
-    /// All receivers together: the sum of their bytes, and the paths of each.
+    /// All receivers together: the sum of their bytes, and the paths of each. Several also have a line each.
     fn snapshot(&mut self) -> ProgressSnapshot {
         let elapsed = carrier::since(self.start);
         let mut sum = Tally { total: Some(0), ..Tally::default() };
-        let mut paths = Vec::new();
+        let (mut paths, mut receivers) = (Vec::new(), Vec::new());
         let several = self.receivers.len() > 1;
         for (number, receiver) in &mut self.receivers {
             sum.add(&receiver.gauge);
-            let who = if several { format!("{}: ", number + 1) } else { String::new() };
-            paths.extend(receiver.gauge.lines(elapsed).into_iter().map(|line| named(line, &who)));
+            let one = receiver.gauge.snapshot(elapsed);
+            let total = receiver.pace.total(&one);
+            let mut who = String::new();
+            if several {
+                who = format!("{}: ", number + 1);
+                receivers.push(ReceiverLine { name: format!("{who}{}", receiver.name), total });
+            }
+            paths.extend(one.paths.into_iter().map(|line| named(line, &who)));
         }
         ProgressSnapshot {
             elapsed,
@@ -272,6 +282,7 @@ impl<'a> Server<'a> {
             bytes_total: sum.total.filter(|total| *total > 0),
             waiting: false,
             paths,
+            receivers,
         }
     }
 }

@@ -1,0 +1,95 @@
+//! Measures a transfer: its rate over the last seconds, and the time left.
+//!
+//! The total rate is never higher than the sum of the paths: bytes that waited for earlier ones become content all at
+//! once.
+
+use std::collections::VecDeque;
+
+use anabranch_wire::{Rate, Span};
+
+use super::snapshot::{Outlook, ProgressSnapshot, Total};
+
+/// The time over which rates are measured.
+const WINDOW: Span = Span::from_secs(5);
+/// The shortest time from which a rate is computed.
+const SHORTEST: Span = Span::from_millis(400);
+/// Longer estimates are meaningless and not shown.
+const ETA_MAX_S: f64 = 30.0 * 86_400.0;
+/// After this long without a byte the display shows a stall instead of the time left.
+const STALL: Span = Span::from_secs(3);
+
+/// The pace of one transfer.
+#[derive(Default)]
+pub struct Pace {
+    meter: Meter,
+    /// The bytes done at the last change, and the time of that change.
+    changed: Option<(Span, u64)>,
+}
+
+impl Pace {
+    /// Takes the next snapshot and returns the values to show.
+    pub fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
+        let moved = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
+        let of_paths: f64 = snapshot.paths.iter().map(|path| path.rate_mbit_s).sum();
+        let most = if snapshot.paths.is_empty() { f64::MAX } else { of_paths };
+        let rate = moved.map(|rate| if rate.as_mbit() > most { Rate::from_mbit(most) } else { rate });
+        let outlook = self.outlook(snapshot, rate);
+        let is_idle = matches!(outlook, Outlook::Stalled(_) | Outlook::Waiting | Outlook::Comparing);
+        let rate = rate.filter(|rate| !is_idle && *rate > Rate::ZERO);
+        Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, outlook }
+    }
+
+    fn outlook(&mut self, snapshot: &ProgressSnapshot, rate: Option<Rate>) -> Outlook {
+        let since = match self.changed {
+            Some((since, bytes)) if bytes == snapshot.bytes_done => since,
+            _ => snapshot.elapsed,
+        };
+        self.changed = Some((since, snapshot.bytes_done));
+        let silent = snapshot.elapsed.saturating_sub(since);
+        let left = snapshot.bytes_total.map(|total| total.saturating_sub(snapshot.bytes_done));
+        let eta_s = |left: u64| Some(left as f64 / rate?.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
+        match left {
+            _ if snapshot.waiting => Outlook::Waiting,
+            Some(0) => Outlook::Unknown,
+            _ if silent >= STALL => Outlook::Stalled(silent.as_secs_f64()),
+            _ if snapshot.bytes_resumed > 0 && snapshot.bytes_moved() == 0 => Outlook::Comparing,
+            Some(left) => eta_s(left).map_or(Outlook::Unknown, Outlook::Left),
+            None => Outlook::Unknown,
+        }
+    }
+}
+
+/// The rate over the last [`WINDOW`].
+///
+/// Measuring starts with the first byte, and restarts when the total falls, as after a new connection.
+#[derive(Default)]
+pub struct Meter {
+    /// Totals of the last seconds, the oldest first.
+    samples: VecDeque<(Span, u64)>,
+}
+
+impl Meter {
+    /// Takes the current total and returns the rate; `None` until enough time has passed.
+    pub fn sample(&mut self, at: Span, bytes: u64) -> Option<Rate> {
+        match self.samples.back() {
+            Some((_, last)) if bytes < *last => self.samples.clear(),
+            Some((last, _)) if at <= *last => return self.rate(),
+            _ => {}
+        }
+        if bytes == 0 {
+            // Time before the first byte does not count.
+            self.samples.clear();
+        }
+        self.samples.push_back((at, bytes));
+        while self.samples.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= WINDOW) {
+            self.samples.pop_front();
+        }
+        self.rate()
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        let ((from, first), (to, last)) = self.samples.front().zip(self.samples.back())?;
+        let lasted = to.saturating_sub(*from);
+        (lasted >= SHORTEST).then(|| Rate::from_bytes_in(last - first, lasted))
+    }
+}
