@@ -1,38 +1,42 @@
 //! Waits for the user to stop the command.
 
 use std::sync::LazyLock;
+use std::task::Poll;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::errors::Kind;
 
-/// Waits for Ctrl-C, SIGTERM or SIGHUP. After that, a second one ends the program at once, without
-/// notifying the other end.
-pub async fn requested() {
-    first().await;
-    tokio::spawn(async {
-        first().await;
-        std::process::exit(Kind::Interrupted.exit_code().into());
-    });
-}
-
-async fn first() {
-    let Ok(mut polite) = signal(SignalKind::terminate()) else { return ctrl_c().await };
-    tokio::select! {
-        () = ctrl_c() => {}
-        _ = polite.recv() => {}
-        () = hang_up() => {}
+/// Waits for Ctrl-C, SIGTERM or SIGHUP. They count from this call on, also before the first poll. After that, a second one
+/// ends the program at once, without notifying the other end.
+pub fn requested() -> impl Future<Output = ()> {
+    let mut signals = Signals::register();
+    async move {
+        signals.next().await;
+        tokio::spawn(async move {
+            signals.next().await;
+            std::process::exit(Kind::Interrupted.exit_code().into());
+        });
     }
 }
 
-/// Waits for SIGHUP, which reports that the terminal is gone. Under `nohup` it stays ignored.
-async fn hang_up() {
-    if !ignores_hang_up()
-        && let Ok(mut gone) = signal(SignalKind::hangup())
-    {
-        gone.recv().await;
-    } else {
-        std::future::pending::<()>().await;
+/// The signals that end a command. Without a handler, the system's default applies, which ends the program.
+struct Signals(Vec<Signal>);
+
+impl Signals {
+    /// SIGHUP reports that the terminal is gone. Under `nohup` it stays ignored.
+    fn register() -> Self {
+        let hang_up = (!ignores_hang_up()).then_some(SignalKind::hangup());
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate()].into_iter().chain(hang_up);
+        Self(kinds.filter_map(|kind| signal(kind).ok()).collect())
+    }
+
+    async fn next(&mut self) {
+        std::future::poll_fn(|context| {
+            let comes = self.0.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+            if comes { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 }
 
@@ -55,9 +59,15 @@ pub fn survive_file_size_limit() {
     drop(signal(SignalKind::from_raw(FILE_SIZE)));
 }
 
-async fn ctrl_c() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        // Without a handler the system's default applies, which ends the program.
-        std::future::pending::<()>().await;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_counts_before_anybody_waits_for_it() {
+        let stop = requested();
+        let own = std::process::id().to_string();
+        assert!(std::process::Command::new("kill").args(["-TERM", &own]).status().unwrap().success());
+        tokio::time::timeout(std::time::Duration::from_secs(5), stop).await.unwrap();
     }
 }

@@ -36,7 +36,7 @@ fn a_window_is_not_held_for_ever_because_of_a_delay_just_above_the_aim() {
 /// At four packets in a round trip, two take longer than the queue that a test cuts.
 #[test]
 fn a_small_window_is_not_cut_again_and_again_by_tests_that_show_nothing() {
-    let advice = advice_after(80, 4_000, 20);
+    let advice = advice_after(1_000, 4_000, 20);
     let cuts = advice.iter().filter(|advice| matches!(advice, Advice::Shrink(_))).count();
     assert!(cuts == 1 && advice.contains(&Advice::TakeBack), "{advice:?}");
 }

@@ -98,20 +98,20 @@ fn names(value: &serde_json::Value, found: &mut Vec<String>) {
     }
 }
 
-/// Every field of every message is in the tables of `docs/reference/protocol.md`, in the row of its kind.
+/// Every field of every message is in the lists of `docs/reference/protocol.md`, at its kind.
 #[test]
 fn the_protocols_page_names_every_field() {
     let page = include_str!("../../../../../docs/reference/protocol.md");
     let (_, section) = page.split_once("### Controllers\n").expect("the section");
     let section = section.split("\n### ").next().unwrap_or_default();
-    let (requests, rest) = section.split_once("\n| answer |").expect("a table of answers");
+    let (requests, rest) = section.split_once("\nAnswers:\n").expect("a list of answers");
     let (answers, changes) = rest.split_once("\nChanges of links:").expect("what changes are");
-    let check = |table: &str, message: serde_json::Value| {
+    let check = |list: &str, message: serde_json::Value| {
         let mut found = Vec::new();
         names(&message, &mut found);
         let (kind, fields) = found.split_first().expect("a kind");
-        let row = table.lines().find(|line| line.starts_with(&format!("| `{kind}` |")));
-        let row = row.unwrap_or_else(|| panic!("no row of {kind}"));
+        let row = list.split("\n- ").find(|item| item.starts_with(&format!("`{kind}`")));
+        let row = row.unwrap_or_else(|| panic!("no item of {kind}"));
         for field in fields {
             assert!(row.contains(&format!("`{field}`")), "{kind}: {field} is not in {row}");
         }
