@@ -1,4 +1,5 @@
-//! The standing tickets of `anabranch serve` and `anabranch send --name`: one file each in the state directory, readable by their owner only.
+//! The standing tickets of `anabranch serve` and `anabranch send --name`: one file each in the state directory, readable
+//! by their owner only.
 //!
 //! A ticket lives as long as its file: a server that starts again reads it, and a running one notices when it is gone.
 
@@ -258,6 +259,21 @@ fn make_private(directory: &Path) -> io::Result<()> {
     builder.create(directory)
 }
 
+/// Refuses folders that hold this machine's key or tickets: a client could fetch a ticket with more rights.
+pub fn check_secrets(folders: &[PathBuf], secrets: &[&Path]) -> Result<(), Failure> {
+    for secret in secrets {
+        let missing = secret.ancestors().find_map(|path| Some((path, path.canonicalize().ok()?)));
+        let Some((there, real)) = missing else { continue };
+        let real = real.join(secret.strip_prefix(there).unwrap_or(Path::new("")));
+        if let Some(folder) = folders.iter().find(|folder| real.starts_with(folder)) {
+            let message = format!("{} holds the key or the tickets of this machine", folder.display());
+            return Err(Failure::local(message)
+                .hint("serve directories below it, or keep those elsewhere with `--key`"));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,5 +342,15 @@ mod tests {
         // Not readable is not revoked.
         fs::create_dir(store.0.join("busy")).unwrap();
         assert!(store.has("busy", ShareId(7)) && !store.has("none", ShareId(7)));
+    }
+
+    #[test]
+    fn a_folder_that_holds_the_key_or_the_tickets_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(home.join("pub")).unwrap();
+        let tickets = home.join("state/tickets");
+        assert!(check_secrets(std::slice::from_ref(&home), &[&tickets]).is_err(), "not made yet");
+        assert!(check_secrets(&[home.join("pub")], &[&tickets]).is_ok());
     }
 }

@@ -8,10 +8,9 @@ use anabranch_net::ShareId;
 use anabranch_node::keyfile;
 
 use super::{SendArgs, Source};
-use crate::commands::serve::check_secrets;
 use crate::commands::ticket;
 use crate::errors::Failure;
-use crate::ticket_store::{SenderTicket, TicketStore};
+use crate::ticket_store::{SenderTicket, TicketStore, check_secrets};
 
 /// A ticket in the store.
 pub struct Kept {

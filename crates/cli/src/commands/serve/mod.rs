@@ -7,7 +7,7 @@ mod host;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anabranch_node::{Threads, keyfile};
 use anabranch_service::process::sandbox::Sandbox;
@@ -24,7 +24,7 @@ use crate::control::ControlOption;
 use crate::errors::Failure;
 use crate::qr::QrOption;
 use crate::relays::{NodeOptions, RELAY_TO_HERE};
-use crate::ticket_store::TicketStore;
+use crate::ticket_store::{TicketStore, check_secrets};
 use crate::ui::out::{self, Stream};
 use crate::values::{self, HostPort};
 use access::{ClientWord, Doors, RightsWord, TicketWord};
@@ -143,21 +143,6 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     outcome.and(capture.finish())
 }
 
-/// Refuses folders that hold this machine's key or tickets: a client could fetch a ticket with more rights.
-pub(super) fn check_secrets(folders: &[PathBuf], secrets: &[&Path]) -> Result<(), Failure> {
-    for secret in secrets {
-        let missing = secret.ancestors().find_map(|path| Some((path, path.canonicalize().ok()?)));
-        let Some((there, real)) = missing else { continue };
-        let real = real.join(secret.strip_prefix(there).unwrap_or(Path::new("")));
-        if let Some(folder) = folders.iter().find(|folder| real.starts_with(folder)) {
-            let message = format!("{} holds the key or the tickets of this machine", folder.display());
-            return Err(Failure::local(message)
-                .hint("serve directories below it, or keep those elsewhere with `--key`"));
-        }
-    }
-    Ok(())
-}
-
 /// The folders, and the tickets and keys that open them.
 struct Offering<'a> {
     capture: &'a Capture,
@@ -222,20 +207,5 @@ fn announce(name: &str, rights: RightsWord, (word, json): (&str, bool), context:
     let _ = out::print(&format!("{word}\n"));
     if !context.quiet {
         out::error("\nkeep a ticket as you would a password; Ctrl-C ends the server\n");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_that_holds_the_key_or_the_tickets_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let home = directory.path().canonicalize().unwrap();
-        std::fs::create_dir(home.join("pub")).unwrap();
-        let tickets = home.join("state/tickets");
-        assert!(check_secrets(std::slice::from_ref(&home), &[&tickets]).is_err(), "not made yet");
-        assert!(check_secrets(&[home.join("pub")], &[&tickets]).is_ok());
     }
 }
