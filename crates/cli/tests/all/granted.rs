@@ -182,7 +182,7 @@ fn relays_measure_each_other_and_people_see_it() {
     );
     assert_eq!(said["services"][1]["status"]["links"][0]["up"], true);
     let none = program(&["status", "--control", "/nowhere.sock"]).output().unwrap();
-    assert!(!none.status.success() && errors(&none).contains("is it running?"), "{}", errors(&none));
+    assert!(!none.status.success() && errors(&none).contains("is it running"), "{}", errors(&none));
 
     // The route past the first relay to the second: a relay measures the stretch between them.
     let key = overlay.scratch.text("user.key");
