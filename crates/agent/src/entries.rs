@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_engine::{IdleReason, PathInfo, PathState, Standing};
+use anabranch_engine::{PathInfo, PathState};
 use anabranch_wire::{PathId, Span, Time};
 
 /// Most addresses of a relay in use at a time.
@@ -184,9 +184,10 @@ impl Window {
         self.before.get(&path.id).map_or(0, |then| bytes(path).saturating_sub(*then))
     }
 
-    /// Whether every path that works has carried data.
+    /// Whether every path that works has carried data, and at least one works.
     fn has_rates(&self, entries: &Entries<'_>) -> bool {
-        !entries.all().any(|path| may_carry(path) && self.carried(path) < ENOUGH)
+        let mut working = entries.all().filter(|path| may_carry(path)).peekable();
+        working.peek().is_some() && working.all(|path| self.carried(path) >= ENOUGH)
     }
 
     /// The path that works and has carried most, if that is clearly more than the current path.
@@ -202,20 +203,22 @@ impl Window {
     }
 }
 
-/// Whether a path works, so that its rate counts once it carries data.
+/// Whether a path works and is used, so that its rate counts once it carries data.
 fn may_carry(path: &PathInfo) -> bool {
-    let is_left_out = matches!(path.standing, Standing::Idle(IdleReason::TooSlow { .. }));
-    path.state == PathState::Active && !is_left_out
+    path.state == PathState::Active && path.standing.is_used()
 }
 
 /// The data that a path has carried in both directions, without what was lost.
 fn bytes(path: &PathInfo) -> u64 {
-    let lost = path.stats.packets_lost * u64::from(path.mtu);
+    let lost = path.stats.packets_lost.saturating_sub(path.stats.spurious_losses) * u64::from(path.mtu);
     path.stats.data_sent.saturating_sub(lost) + path.stats.data_received
 }
 
 #[cfg(test)]
 mod tests {
+    use anabranch_engine::{IdleReason, Standing};
+    use anabranch_wire::PathUse;
+
     use super::*;
     use crate::capacity::tests::path;
 
@@ -312,10 +315,32 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_were_declared_lost_and_arrived_count_as_carried() {
+        let mut reordered = path(0, (1_000_000, 0));
+        (reordered.stats.packets_lost, reordered.stats.spurious_losses) = (500, 490);
+        assert_eq!(bytes(&reordered), 1_000_000 - 10 * u64::from(reordered.mtu));
+    }
+
+    #[test]
     fn of_many_addresses_three_are_in_use_at_a_time() {
         let mut relay = Relay::new(&[1_000_000; 5]);
         relay.run(2, 100_000_000);
         assert_eq!(relay.seen, [(0, EntryAction::Try(2))]);
+    }
+
+    #[test]
+    fn a_path_that_rules_leave_idle_does_not_keep_the_others_from_a_decision() {
+        let mut choice = EntryChoice::new(Time::ZERO);
+        let mut seen = Vec::new();
+        for tick in 1..60_u64 {
+            let current = path(0, (20_000 * tick, 0));
+            let mut backup = path(1, (0, 0));
+            backup.standing = Standing::Idle(IdleReason::Kept(PathUse::Backup));
+            let tried = [backup, path(2, (200_000 * tick, 0))];
+            let entries = Entries { current: &current, tried: &tried, opening: 0, others: 2, paths: 3 };
+            seen.extend(choice.look(Time::ZERO + LOOK * tick, &entries));
+        }
+        assert_eq!(seen, [EntryAction::Try(2), EntryAction::Keep(PathId(2))]);
     }
 
     #[test]
@@ -357,6 +382,27 @@ mod tests {
         assert_eq!(relay.open, [0], "{:?}", relay.seen);
         relay.run(30, 100_000_000);
         assert_eq!(relay.open, [1], "{:?}", relay.seen);
+    }
+
+    #[test]
+    fn a_trial_during_which_all_paths_fail_decides_nothing_and_another_follows() {
+        let mut choice = EntryChoice::new(Time::ZERO);
+        let mut seen = Vec::new();
+        for tick in 1..250_u64 {
+            let (state, ticks) = match tick {
+                ..10 => (PathState::Active, tick),
+                10..150 => (PathState::Failed, 10),
+                _ => (PathState::Active, tick - 140),
+            };
+            let current = PathInfo { state, ..path(0, (20_000 * ticks, 0)) };
+            let other = [PathInfo { state, ..path(1, (200_000 * ticks, 0)) }];
+            let is_tried = matches!(seen.last(), Some(EntryAction::Try(_)));
+            let tried = &other[..usize::from(is_tried)];
+            let entries = Entries { current: &current, tried, opening: 0, others: 1, paths: 2 };
+            seen.extend(choice.look(Time::ZERO + LOOK * tick, &entries));
+        }
+        let (again, keep) = (EntryAction::Try(1), |path| EntryAction::Keep(PathId(path)));
+        assert_eq!(seen, [again, keep(0), again, keep(1)]);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::errors::Kind;
 
 /// Waits for Ctrl-C, SIGTERM or SIGHUP. They count from this call on, also before the first poll. After that, a second one
-/// ends the program at once, without notifying the other end.
+/// ends the program at once, without notifying the other end. Until the future is polled nothing ends the program, so
+/// commands call this when they are ready, not before they resolve names or call relays.
 pub fn requested() -> impl Future<Output = ()> {
     let mut signals = Signals::register();
     async move {

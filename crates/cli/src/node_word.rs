@@ -8,8 +8,8 @@ use anabranch_node::{Dial, NodeAt};
 use crate::errors::Failure;
 use crate::values;
 
-/// How every ticket begins.
-pub const TICKET_PREFIX: &str = "anabranch1";
+/// How every ticket begins. QR codes hold tickets in capitals.
+const TICKET_PREFIX: &str = "anabranch1";
 
 /// The word for a node.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl NodeWord {
 
     /// The ticket that was given as a word.
     pub fn ticket_word(&self) -> Option<&str> {
-        let is_ticket = matches!(self.at, At::Ticket(_)) && self.text.starts_with(TICKET_PREFIX);
+        let is_ticket = matches!(self.at, At::Ticket(_)) && begins_ticket(&self.text);
         is_ticket.then_some(&*self.text)
     }
 
@@ -63,9 +63,14 @@ impl NodeWord {
     }
 }
 
+/// True for a word that begins as a ticket does.
+pub fn begins_ticket(word: &str) -> bool {
+    word.get(..TICKET_PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(TICKET_PREFIX))
+}
+
 /// True for a word that looks like a node rather than a path.
 pub fn looks_like_node(word: &str) -> bool {
-    word.starts_with('@') || word.starts_with(TICKET_PREFIX) || (word.starts_with("ab1") && is_key(word))
+    word.starts_with('@') || begins_ticket(word) || (word.starts_with("ab1") && is_key(word))
 }
 
 fn is_key(word: &str) -> bool {

@@ -262,6 +262,8 @@ fn make_private(directory: &Path) -> io::Result<()> {
 /// Refuses folders that hold this machine's key or tickets: a client could fetch a ticket with more rights.
 pub fn check_secrets(folders: &[PathBuf], secrets: &[&Path]) -> Result<(), Failure> {
     for secret in secrets {
+        // The last ancestor of a relative path is empty and has no real path.
+        let secret = std::path::absolute(secret).map_err(|error| Failure::file("find", secret, &error))?;
         let missing = secret.ancestors().find_map(|path| Some((path, path.canonicalize().ok()?)));
         let Some((there, real)) = missing else { continue };
         let real = real.join(secret.strip_prefix(there).unwrap_or(Path::new("")));
@@ -352,5 +354,7 @@ mod tests {
         let tickets = home.join("state/tickets");
         assert!(check_secrets(std::slice::from_ref(&home), &[&tickets]).is_err(), "not made yet");
         assert!(check_secrets(&[home.join("pub")], &[&tickets]).is_ok());
+        let here = Path::new(".").canonicalize().unwrap();
+        assert!(check_secrets(&[here], &[Path::new("not-made-yet.key")]).is_err(), "a relative path");
     }
 }

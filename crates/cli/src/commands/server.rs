@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::capture::Capture;
 use crate::errors::Failure;
-use crate::node_word::{NodeWord, TICKET_PREFIX, looks_like_node};
+use crate::node_word::{NodeWord, begins_ticket, looks_like_node};
 use crate::reach::Reach;
 use crate::relays::ControllerOptions;
 use crate::values;
@@ -59,7 +59,7 @@ impl ServerArgs {
 
     /// The ticket in the first word, which the program then hides from the list of processes.
     pub fn ticket_word(&self) -> Option<&str> {
-        self.first.as_deref().and_then(Path::to_str).filter(|word| word.starts_with(TICKET_PREFIX))
+        self.first.as_deref().and_then(Path::to_str).filter(|word| begins_ticket(word))
     }
 
     /// A node with this machine's key, by which servers tell their clients apart, and the session with the server.

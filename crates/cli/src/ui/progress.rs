@@ -414,6 +414,10 @@ mod tests {
         let lines = lines_above_total(&snapshot, Paint::OFF, small);
         assert_eq!((lines.len(), lines[7].as_str()), (8, "  and 13 more receivers"));
         assert!(lines.iter().all(|line| crate::ui::width::width(line) <= 40), "{lines:#?}");
+        for columns in 1..40 {
+            let narrow = lines_above_total(&snapshot, Paint::OFF, Size { columns, rows: 24 });
+            assert!(narrow.iter().all(|line| crate::ui::width::width(line) <= columns), "{narrow:#?}");
+        }
         let (mut progress, _) = shown(View::Lines);
         let total = progress.pace.total(&snapshot);
         let plain = render::plain_line(&total, &snapshot.paths, &snapshot.receivers);

@@ -127,7 +127,7 @@ pub fn total_line(total: &Total, paint: Paint, columns: usize) -> String {
 
 /// One line for each receiver, in at most this many columns: its name, then as [`total_line`].
 pub fn receiver_lines(receivers: &[ReceiverLine], paint: Paint, columns: usize) -> Vec<String> {
-    let label_max = (columns / 3).min(LABEL_MAX);
+    let label_max = (columns / 3).clamp(LABEL_MIN, LABEL_MAX);
     let labels: Vec<String> = receivers.iter().map(|one| label(&one.name, label_max)).collect();
     let widest = labels.iter().map(|label| width(label)).max().unwrap_or(0);
     let line = |(label, one): (&String, &ReceiverLine)| {

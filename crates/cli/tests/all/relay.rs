@@ -202,6 +202,24 @@ fn a_relay_that_gave_no_path_is_told_with_what_a_bench_measured_however_short_it
 }
 
 #[test]
+fn ctrl_c_ends_a_sender_at_once_while_it_waits_for_its_relay() {
+    let dir = TempDir::new().unwrap();
+    let [own, other, file] = ["user.key", "other.key", "note"].map(|name| dir.path().join(name));
+    let key = own.to_str().unwrap();
+    new_key(key);
+    fs::write(&file, "x").unwrap();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let route = format!("{}@{}", new_key(other.to_str().unwrap()), silent.local_addr().unwrap());
+    let words = ["send", file.to_str().unwrap(), "--relay", &route, "--key", key];
+    let mut sender = Running(run(&words).spawn().unwrap());
+    silent.recv_from(&mut [0; 2_000]).expect("it calls the relay");
+    let pid = sender.0.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    wait_for_end(&mut sender.0, Duration::from_secs(5));
+}
+
+#[test]
 fn a_mistake_in_the_configuration_is_told_with_its_line() {
     let dir = TempDir::new().unwrap();
     let config = dir.path().join("relay.toml");

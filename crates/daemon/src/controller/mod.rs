@@ -8,6 +8,7 @@
 //! | `http`, `openapi` | its HTTP API, and the description of it |
 //! | `sensing` | which relays measure each other, and the links they report |
 //! | `status` | relays and grants, for people and programs |
+//! | `removed` | grants of clients that are no longer listed |
 //! | `registration` | for relays: the registration with controllers |
 
 pub mod config;
@@ -15,6 +16,7 @@ pub mod http;
 mod openapi;
 mod peers;
 pub mod registration;
+mod removed;
 mod sensing;
 mod serve;
 pub mod status;
@@ -31,7 +33,7 @@ use anabranch_net::{
 };
 use anabranch_overlay::controller::{
     ControlError, Denied, Directory, MAX_SKEW, Policy, Store, StoreError, held_by, lead, load_relays, revoke,
-    sweep, unlisted,
+    sweep,
 };
 use anabranch_overlay::grant::{ControllerKey, GrantId, GrantSigner, UnixTime, WallClock};
 use anabranch_secure::{ResetKey, secret};
@@ -217,7 +219,7 @@ impl ControllerService {
         self.shared.unchecked.store(true, Ordering::Relaxed);
         let removed = old.clients.into_keys().filter(|key| policy.quota(key).is_err());
         for client in removed {
-            tokio::spawn(revoke_all(self.watch(), client));
+            tokio::spawn(removed::revoke_all(self.watch(), client, true));
         }
     }
 
@@ -333,21 +335,6 @@ impl anabranch_service::control::Answer for Watch {
     }
 }
 
-/// Revokes the grants of a client that the configuration no longer lists; relays end its paths with their next heartbeat.
-async fn revoke_all(watch: Watch, client: PublicKey) {
-    match watch.revoke(client, None).await {
-        Ok(grants) if grants.is_empty() => {}
-        Ok(grants) => {
-            let count = grants.len();
-            tracing::info!(%client, count, "grants revoked: the configuration no longer lists this key");
-        }
-        Err(error) => tracing::warn!(
-            %client,
-            "its grants cannot be revoked though the configuration no longer lists this key: {error}; run `anabranch controller revoke {client}` when the store answers"
-        ),
-    }
-}
-
 /// Admits relays and clients that the policy lists, up to their share of sessions.
 fn admit_peer(
     (policy, peers): (&RwLock<Policy>, &Peers),
@@ -370,16 +357,13 @@ fn admit_peer(
 /// Reloads the relays' records, and does the leader's work while this controller leads.
 async fn tend(watch: Watch, node: PublicKey) {
     let shared = watch.shared.clone();
-    let mut failing = false;
+    let (mut failing, mut is_first) = (false, true);
     let mut clock = WallClock::new(shared.clock.now(), wall());
     for turn in 0_u32.. {
         watch_clock(&mut clock, (shared.clock.now(), wall()), shared.store.is_shared());
         let mut result = tend_once(&shared, &node, turn % SWEEP_EVERY == 1).await;
-        if result.is_ok() && shared.unchecked.swap(false, Ordering::Relaxed) {
-            result = revoke_unlisted(&watch).await;
-            if result.is_err() {
-                shared.unchecked.store(true, Ordering::Relaxed);
-            }
+        if result.is_ok() {
+            result = removed::check(&watch, &mut is_first).await;
         }
         match &result {
             Err(error) if !failing => tracing::warn!("{error}; trying again"),
@@ -389,16 +373,6 @@ async fn tend(watch: Watch, node: PublicKey) {
         failing = result.is_err();
         tokio::time::sleep(if failing { AGAIN } else { RENEW }).await;
     }
-}
-
-/// Revokes the grants of clients that the policy does not list, also those that were taken off the list while this
-/// controller did not run.
-async fn revoke_unlisted(watch: &Watch) -> Result<(), StoreError> {
-    let policy = watch.shared.policy.read().expect("no panic while held").clone();
-    for client in unlisted(&watch.shared.store, |client| policy.quota(client).is_ok()).await? {
-        revoke_all(watch.clone(), client).await;
-    }
-    Ok(())
 }
 
 /// Logs when the machine's clock was set, not merely adjusted, while the controller runs.

@@ -1,6 +1,6 @@
 //! A relay's registration with its controllers: its reports to them, and their requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -48,7 +48,23 @@ struct Member {
     /// Addresses at which controllers see the relay, the latest last.
     observed: Mutex<Vec<IpAddr>>,
     /// Revocations that are stored in the ledger, if there is one.
-    confirmed: Mutex<Vec<GrantId>>,
+    confirmed: Mutex<Confirmed>,
+}
+
+/// Revocations of each controller's last heartbeat that the ledger has stored.
+#[derive(Default)]
+struct Confirmed(BTreeMap<PublicKey, BTreeSet<GrantId>>);
+
+impl Confirmed {
+    /// Whether the ledger has all of these already.
+    fn has(&self, controller: &PublicKey, grants: &[GrantId]) -> bool {
+        let known = self.0.get(controller);
+        grants.iter().all(|grant| known.is_some_and(|known| known.contains(grant)))
+    }
+
+    fn set(&mut self, controller: &PublicKey, grants: &[GrantId]) {
+        self.0.insert(*controller, grants.iter().copied().collect());
+    }
 }
 
 /// The settings that controllers see.
@@ -101,7 +117,10 @@ impl Membership {
         if with.0 != hints {
             let registration =
                 Registration::start(&self.member.endpoint, &hints, self.instance, &self.member);
+            let nodes = hints.iter().map(ControllerHint::node).collect();
             *with = (hints, registration);
+            self.member.sensing.forget_others(&nodes);
+            self.member.update_measurers();
         }
     }
 
@@ -149,6 +168,11 @@ impl Membership {
 }
 
 impl Member {
+    fn update_measurers(&self) {
+        let sensing = &self.sensing;
+        self.state.change_now(|relay, now| relay.update_measurers(now, |key| sensing.is_measurer(key)));
+    }
+
     /// Logs once when the relay's clock or a controller's turns out to be wrong, and when it agrees again.
     fn log_clock(&self, controller: &PublicKey, verdict: ClockVerdict) {
         let mut apart = lock(&self.apart);
@@ -229,8 +253,7 @@ impl Registrant for Member {
 
     fn measure(&self, controller: &PublicKey, neighbours: &Neighbours) {
         self.sensing.measure(controller, neighbours);
-        let sensing = &self.sensing;
-        self.state.change_now(|relay, now| relay.update_measurers(now, |key| sensing.is_measurer(key)));
+        self.update_measurers();
     }
 
     fn urgent(&self) -> watch::Receiver<u64> {
@@ -241,16 +264,36 @@ impl Registrant for Member {
         let Heard { clock, remembered } =
             self.state.change_now(|relay, now| relay.handle_heartbeat(now, controller, heartbeat));
         self.log_clock(controller, clock);
-        let is_new = !remembered.is_empty() && *lock(&self.confirmed) != remembered;
+        let is_new = !lock(&self.confirmed).has(controller, &remembered);
         if is_new && self.ledger.as_ref().is_some_and(|ledger| !ledger.is_written()) {
             // A restart would forget it, so the controller has to repeat it.
             return Vec::new();
         }
-        lock(&self.confirmed).clone_from(&remembered);
+        lock(&self.confirmed).set(controller, &remembered);
         remembered
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic while held")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revocation_is_stored_once_also_when_controllers_take_turns_and_others_lapse() {
+        let [first, second] = [1, 2].map(|byte| PublicKey::from_bytes([byte; 32]));
+        let [a, b, c] = [1, 2, 3].map(|byte| GrantId([byte; 16]));
+        let mut confirmed = Confirmed::default();
+        assert!(confirmed.has(&first, &[]) && !confirmed.has(&first, &[a]));
+        confirmed.set(&first, &[a, b]);
+        confirmed.set(&second, &[c]);
+        for _ in 0..2 {
+            assert!(confirmed.has(&first, &[a, b]) && confirmed.has(&second, &[c]));
+        }
+        assert!(confirmed.has(&first, &[b]), "the other has expired");
+        assert!(!confirmed.has(&first, &[b, c]));
+    }
 }

@@ -132,13 +132,27 @@ impl Sensing {
         if peers.guide.is_none_or(|guide| !peers.told.contains_key(&guide)) {
             peers.guide = Some(*controller);
         }
+        self.follow(&mut peers);
+    }
+
+    /// Forgets what controllers other than these chose.
+    pub(crate) fn forget_others(self: &Arc<Self>, controllers: &BTreeSet<PublicKey>) {
+        let mut peers = self.peers();
+        peers.told.retain(|controller, _| controllers.contains(controller));
+        let other = peers.told.keys().next().copied();
+        peers.guide = peers.guide.filter(|guide| controllers.contains(guide)).or(other);
+        self.follow(&mut peers);
+    }
+
+    /// Measures what the controllers chose last.
+    fn follow(self: &Arc<Self>, peers: &mut Peers) {
         let all = || peers.told.values().map(|(_, told)| told);
         let measured_by = all().flat_map(|told| &told.measured_by).copied().collect();
         let wanted: Vec<GrantedRelay> = all().flat_map(|told| &told.wanted).cloned().collect();
         let guide = peers.guide.and_then(|guide| peers.told.get(&guide));
         let measure = guide.map(|(_, told)| told.measure.clone()).unwrap_or_default();
         peers.measured_by = measured_by;
-        self.keep_to(&mut peers, &measure, &wanted);
+        self.keep_to(peers, &measure, &wanted);
     }
 
     /// Measures exactly these relays from now on.
@@ -284,5 +298,31 @@ pub async fn pump(sensing: Arc<Sensing>) {
             () = tokio::time::sleep_until(until.into()) => {}
             () = sensing.wake.notified() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::{Addresses, EndpointConfig, NodeKey};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_measured_for_a_controller_that_was_removed() {
+        let config = EndpointConfig::new(NodeKey::from_random([1; 32]))
+            .addresses(Addresses::Exactly(vec![[127, 0, 0, 1].into()]));
+        let endpoint = Arc::new(Endpoint::bind(config).await.expect("it binds"));
+        let sensing = Arc::new(Sensing::new(&endpoint, SensorConfig::default(), [2; 32]));
+        let [first, second, node, measurer] = [3, 4, 5, 6].map(|byte| PublicKey::from_bytes([byte; 32]));
+        let relay = GrantedRelay { node, addresses: vec![([127, 0, 0, 1], 9).into()] };
+        let chosen = Neighbours { measure: vec![relay], measured_by: vec![measurer], wanted: Vec::new() };
+        sensing.measure(&first, &chosen);
+        sensing.measure(&second, &Neighbours::default());
+        sensing.forget_others(&[first, second].into());
+        assert!(sensing.is_measurer(&measurer));
+        assert!(sensing.peers().measured.contains_key(&node));
+        sensing.forget_others(&[second].into());
+        assert!(!sensing.is_measurer(&measurer));
+        assert!(sensing.peers().measured.is_empty());
     }
 }

@@ -18,7 +18,7 @@ use crate::grant::{ControllerKey, Grant, GrantId, Leap, Limits, MAX_VALIDITY, Un
 
 /// Most grants that one key may use at a time.
 const MAX_HELD: usize = 8;
-/// Most grants that are remembered, and most revoked ones in addition.
+/// Most grants that are remembered, and most revoked and unused ones in addition.
 const MAX_KNOWN: usize = 65_536;
 const MAX_REVOKED: usize = 16_384;
 /// Most flows of one key whose next hop has not agreed.
@@ -115,6 +115,13 @@ struct Usage {
     signer: Option<ControllerKey>,
     /// Since when its end lies further back than [`REMEMBERED`].
     over: Option<Time>,
+}
+
+impl Usage {
+    /// Whether it is remembered only so that it is not accepted later.
+    fn is_only_revoked(&self) -> bool {
+        self.revoked && self.bytes == 0
+    }
 }
 
 /// All accounts, by number and by key.
@@ -236,8 +243,8 @@ impl Accounts {
             }
             return Ok(());
         }
-        let is_new = !self.usage.contains_key(&grant.id);
-        if account.held.len() >= MAX_HELD || (is_new && self.usage.len() >= MAX_KNOWN) {
+        let has_place = self.usage.contains_key(&grant.id) || self.has_place_for_another();
+        if self.slots[number as usize].held.len() >= MAX_HELD || !has_place {
             return Err(Refused::TooManyGrants);
         }
         self.settle(number, egress);
@@ -254,12 +261,27 @@ impl Accounts {
         Ok(())
     }
 
+    /// Whether a further grant can be remembered. Grants that were revoked before they were used leave the places of
+    /// others free: a client may ask for grants and give them back without end.
+    fn has_place_for_another(&self) -> bool {
+        let len = self.usage.len();
+        len < MAX_KNOWN || (len < MAX_KNOWN + MAX_REVOKED && len - self.only_revoked() < MAX_KNOWN)
+    }
+
+    fn only_revoked(&self) -> usize {
+        self.usage.values().filter(|usage| usage.is_only_revoked()).count()
+    }
+
     /// Revokes grants, and remembers each for as long as a grant can be valid. Returns those for which there was room;
     /// the controller must repeat the others.
     pub(super) fn revoke(&mut self, time: UnixTime, revoked: &[GrantId]) -> Vec<GrantId> {
+        if revoked.is_empty() {
+            return Vec::new();
+        }
         let until = UnixTime(time.0.saturating_add(MAX_VALIDITY));
+        let mut room = MAX_REVOKED.saturating_sub(self.only_revoked());
         let mut remember = |id: &GrantId| {
-            let has_room = self.usage.len() < MAX_KNOWN + MAX_REVOKED;
+            let has_room = room > 0 && self.usage.len() < MAX_KNOWN + MAX_REVOKED;
             let known = self.usage.get_mut(id);
             let is_kept = known.is_some() || has_room;
             match known {
@@ -267,6 +289,7 @@ impl Accounts {
                 None if has_room => {
                     let new = Usage { bytes: 0, until, revoked: true, signer: None, over: None };
                     self.usage.insert(*id, new);
+                    room -= 1;
                 }
                 None => {}
             }

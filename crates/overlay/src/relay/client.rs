@@ -20,7 +20,7 @@ pub(super) struct Client {
     pub measures: bool,
     /// Since when it may not use the relay.
     pub unentitled_since: Time,
-    /// Whether it could use the relay at the last sweep.
+    /// Whether it could use the relay at the last sweep, or since.
     pub was_entitled: bool,
     pub paths: BTreeMap<PathId, Hop>,
     pub flows: BTreeSet<u32>,

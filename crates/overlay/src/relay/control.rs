@@ -147,6 +147,7 @@ impl Relay {
         self.accounts.at(account).flows.insert(slot);
         if let Some(client) = self.clients.get_mut(&session) {
             client.flows.insert(slot);
+            client.was_entitled = true;
         }
         let [forward, back] = own;
         self.replies.push_back((session, Reply::Allocated { request, flow: id, forward, back }));
@@ -190,6 +191,10 @@ impl Relay {
     /// Makes room for a further flow of a guest. A guest's key has a fixed share. If a host's guests use all flows, the
     /// source with the most loses its newest, unless the newcomer has as many.
     fn make_room_for_guest(&mut self, session: SessionId, share: ShareId) -> Result<(), Refused> {
+        // No one yields to a flow that is refused in any case.
+        if self.is_draining() {
+            return Err(Refused::Draining);
+        }
         let Client { key, account, .. } = self.clients[&session];
         let guests =
             || self.clients.values().filter(|guest| guest.guest_of.is_some() && guest.account == account);

@@ -7,7 +7,7 @@
 //! instead.
 //!
 //! A session whose key loses its right to use the relay becomes such a session. Its paths end at once, and its client
-//! may show another grant within [`PATIENCE`].
+//! may show another grant within [`PATIENCE`]. So may a guest whose last flow has ended ask for another.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -71,10 +71,14 @@ impl Relay {
         }
     }
 
-    /// Records which sessions have lost or gained the right to use the relay since the last sweep.
+    /// Records which sessions have lost or gained the right to use the relay since the last sweep. A guest has it while
+    /// it has a flow.
     pub(super) fn note_lost_rights(&mut self, now: Time) {
-        for client in self.clients.values_mut().filter(|client| client.guest_of.is_none()) {
-            let is_entitled = self.accounts.may_use(client.account);
+        for client in self.clients.values_mut() {
+            let is_entitled = match client.guest_of {
+                None => self.accounts.may_use(client.account),
+                Some(_) => !client.flows.is_empty(),
+            };
             if client.was_entitled && !is_entitled {
                 client.unentitled_since = now;
             }

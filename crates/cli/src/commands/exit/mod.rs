@@ -140,7 +140,6 @@ async fn status(args: &StatusArgs) -> Result<(), Failure> {
 
 async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     args.drawing.check(args.json, args.no_ticket)?;
-    let stop = interrupt::requested();
     let key = args.node.load_key()?;
     let share = standing_ticket::share("anabranch 2026 exit ticket", &key, &args.ticket);
     let access = Access::by_keys(args.clients.iter().copied());
@@ -159,6 +158,7 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     });
     let asked = exit.clone();
     let _socket = service::answer_at(Some(&runtime_socket("exit", port)?), StatusOf(move || asked.status()))?;
+    let stop = interrupt::requested();
     announce(args, &invitation.ticket, context);
     let accepting = node.clone();
     let accept = move || {

@@ -153,7 +153,6 @@ async fn status(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<(), Failure> {
-    let stop = interrupt::requested();
     let dial = exit.dial().await?;
     let options = ProxyOptions {
         listen: args.listen,
@@ -173,6 +172,7 @@ async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<()
     let _socket = service::answer_at(Some(&socket), StatusOf(move || asked.status()))?;
     let held = node.hold(dial, None);
     let how = Telling { json: args.json, quiet: context.quiet, listen, was_up: AtomicBool::new(false) };
+    let stop = interrupt::requested();
     let outcome = tokio::select! {
         error = proxy.run(held, move |notice| tell(&notice, &how)) => Err(failure(&error)),
         () = stop => Ok(()),

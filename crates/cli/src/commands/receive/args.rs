@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::context::OUTPUT;
 use crate::errors::Failure;
-use crate::node_word::TICKET_PREFIX;
+use crate::node_word::begins_ticket;
 use crate::reach::Reach;
 use crate::ui::out::Stream;
 use crate::values;
@@ -67,7 +67,7 @@ pub struct ReceiveArgs {
 
 /// True for a word that looks like a ticket rather than a target.
 fn looks_like_ticket(word: &str) -> bool {
-    word.starts_with('@') || word.starts_with(TICKET_PREFIX)
+    word.starts_with('@') || begins_ticket(word)
 }
 
 /// The policy for files whose names are taken. By default such a file stays and is an error in the end. A file with the
@@ -124,7 +124,7 @@ impl ReceiveArgs {
     /// The ticket in the first word; `None` if the second word would be mistaken for a ticket without it.
     pub fn ticket_word(&self) -> Option<&str> {
         let target = self.second.as_ref().and_then(|target| target.to_str());
-        let first = self.first.as_deref().filter(|first| first.starts_with(TICKET_PREFIX));
+        let first = self.first.as_deref().filter(|first| begins_ticket(first));
         first.filter(|_| !target.is_some_and(looks_like_ticket))
     }
 
@@ -182,7 +182,10 @@ mod tests {
         assert_eq!(words(Some("to"), None), is("anabranch1variable", "to"));
         assert_eq!(words(Some("-"), None), is("anabranch1variable", "-"));
         assert_eq!(words(Some("anabranch1word"), None), is("anabranch1word", "."));
+        assert_eq!(words(Some("ANABRANCH1WORD"), None), is("ANABRANCH1WORD", "."));
         assert_eq!(words(Some("@file"), Some("to")), is("@file", "to"));
+        let in_capitals: ReceiveArgs = parse(&["ANABRANCH1WORD"]).unwrap();
+        assert_eq!(in_capitals.ticket_word(), Some("ANABRANCH1WORD"));
     }
 
     #[test]

@@ -215,8 +215,6 @@ async fn offer(
     offered: Offered<'_>,
     context: &Context,
 ) -> Result<(), Failure> {
-    // From here on Ctrl-C ends the command with a farewell to the receivers.
-    let stop = interrupt::requested();
     let Offered { share, contents, kept } = offered;
     let (ticket, kept) = kept.unzip();
     let mut node = args.node.node();
@@ -240,6 +238,8 @@ async fn offer(
     let invitation = node.invite(&access, &outside(&args.addresses, port).await?).await?;
     let lasts_s =
         if kept.is_some() { access.time_left().0.as_secs_f64().ceil() } else { args.expires.as_secs_f64() };
+    // From here on Ctrl-C ends the command with a farewell to the receivers.
+    let stop = interrupt::requested();
     announce(args, &invitation, (contents, context), lasts_s)?;
     let events = args.json.then_some(Stream::Stdout);
     let display = context.progress(args.json, Stream::Stdout);

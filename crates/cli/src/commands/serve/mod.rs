@@ -157,7 +157,6 @@ async fn serve(
     context: Context,
 ) -> Result<(), Failure> {
     let Offering { capture, folders, doors } = offering;
-    let stop = crate::interrupt::requested();
     let node = args.node.node().key(key).port(args.port);
     let node =
         node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.node.paths_wanted.rules()?);
@@ -168,9 +167,11 @@ async fn serve(
     // They keep the node at its relays.
     let mut invitations = Vec::new();
     for ticket in doors.tickets() {
-        let invitation = node.invite(&ticket.share, &outside).await?;
+        invitations.push(node.invite(&ticket.share, &outside).await?);
+    }
+    let stop = crate::interrupt::requested();
+    for (ticket, invitation) in doors.tickets().iter().zip(&invitations) {
         let text = invitation.ticket.to_text();
-        invitations.push(invitation);
         announce(&ticket.name, ticket.rights, (&text, args.json), context);
         args.drawing.show(&text, &context);
     }

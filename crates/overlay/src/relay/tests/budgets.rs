@@ -163,3 +163,18 @@ fn guests_of_one_source_that_took_all_paths_of_a_host_give_some_back_for_others(
         assert_eq!(world.relay.stats().flows, 16);
     }
 }
+
+#[test]
+fn no_guest_yields_to_another_while_the_relay_is_drained() {
+    let (mut world, share) = host(16, 128);
+    for number in 0..2 {
+        let early = guest(&mut world, 2 + number, 60 + number as u8, share, "192.88.1.1:5");
+        assert_eq!(take(&mut world, early), 8);
+    }
+    let late = guest(&mut world, 9, 70, share, "192.88.2.1:5");
+    world.relay.drain(world.now, world.now + Span::from_secs(5));
+    for _ in 0..10 {
+        assert_eq!(take(&mut world, late), 0);
+    }
+    assert_eq!(world.relay.stats().flows, 16);
+}

@@ -73,3 +73,17 @@ fn a_clock_that_no_controller_confirmed_has_nothing_forgotten() {
     assert_eq!(hear(&mut world, session, (18_000 + 3_700, 0)), []);
     assert_eq!(world.relay.usage(), []);
 }
+
+#[test]
+fn grants_that_were_revoked_before_they_were_used_take_no_place_of_others() {
+    let mut world = World::new();
+    for part in 0..82_u128 {
+        let revoked = (0..1_000_u128).map(|number| GrantId((part * 1_000 + number).to_be_bytes())).collect();
+        let heartbeat = Heartbeat { time: UnixTime(WALL), revoked };
+        world.relay.handle_heartbeat(world.now, &key(200), &heartbeat);
+    }
+    assert_eq!(world.relay.usage().len(), 16_384);
+    let session = world.open(1, 5, "203.0.113.5:1000");
+    show(&mut world, session, &lasting(3_600));
+    assert_eq!(world.relay.usage().len(), 16_385);
+}

@@ -127,3 +127,24 @@ fn a_guest_does_not_use_up_its_hosts_questions_to_next_hops() {
     }
     assert!(world.allocate(host, "198.51.99.7:1", Pid(1)).is_ok());
 }
+
+#[test]
+fn a_guest_whose_flow_has_ended_has_time_to_ask_for_another() {
+    let mut world = World::new();
+    let (share, hash) = (ShareId(3), TicketSecret::from_random([1; 16]));
+    let host = world.open(1, 1, "203.0.113.5:1000");
+    world.ask(host, Request::Host { share, hash, flows: 8 });
+    let guest = SessionId(2);
+    world.relay.handle_session_opened(world.now, guest, as_guest(60, share));
+    world.relay.handle_session_path(guest, PathId(0), Some(hop("192.88.1.1:5")));
+    world.ask(guest, Request::Hello { version: RELAY_VERSION });
+    let (via, target, out) = (PathId(0), Target::Host, Pid(9));
+    let request = Request::Allocate { request: 1, via, target, out, back: BACK };
+    let [Reply::Allocated { flow, .. }, ..] = world.ask(guest, request)[..] else { panic!("no flow") };
+    world.wait(Span::from_secs(30));
+    world.ask(guest, Request::Release { flow });
+    world.wait(Span::from_secs(5));
+    assert_eq!(world.relay.poll_close(), None);
+    world.wait(Span::from_secs(8));
+    assert_eq!(world.relay.poll_close(), Some((guest, Dismissal::NoBusiness)));
+}
