@@ -8,7 +8,7 @@ use anabranch_engine::{Arrival, Config, Coupling, Detector, Ecn, MemoryBudget, P
 use anabranch_wire::{
     ArrivalTime, Frame, Fsn, Message, NewPid, Packet, Params, PathId, Pid, ResetToken, Span,
 };
-use attacker::{Meter, Victim, ack, params, route, stream_frame};
+use attacker::{Meter, Victim, ack, highest, params, route, stream_frame};
 use bytes::Bytes;
 
 const SECOND: PathId = PathId(2);
@@ -136,4 +136,21 @@ fn detectors_that_use_delays_request_arrival_times() {
         assert!(!asks(Config { coupling: Coupling::Fixed, ..config }), "{name}: nothing is detected");
     }
     assert_eq!(Config::default().detector, Detector::Both);
+}
+
+/// MPMTP-AR §3.6 [R5].
+#[test]
+fn an_acknowledgement_leaves_although_the_data_bound_to_its_path_was_reset() {
+    let _turn = Meter::new();
+    let mut config = Config { early_binding: Some(1 << 20), ..Config::default() };
+    (config.cc.initial_window, config.cc.pacing) = (2, false);
+    let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));
+    let stream = victim.session.open_stream().unwrap();
+    victim.session.write(stream, &mut Bytes::from(vec![0; 20_000])).unwrap();
+    victim.drain();
+    victim.session.reset(stream, 0).unwrap();
+    let last = highest(&victim.drain()).expect("the reset leaves although the window is full");
+    let mut sent = victim.say([ack(0, [0..last + 1]), Frame::Ping]);
+    sent.extend(victim.wait(Span::from_millis(20)));
+    assert!(sent.iter().any(|sent| tells_of(sent, PathId::FIRST)), "the PING is not acknowledged");
 }

@@ -447,6 +447,32 @@ fn addresses_without_proof_are_sent_no_more_bytes_than_the_peer_sent() {
 }
 
 #[test]
+fn a_close_adds_nothing_to_what_addresses_without_proof_may_be_sent() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    for id in (1..16).step_by(2) {
+        let new = NewPid { path: PathId(id), pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
+        victim.say([Frame::NewPid(new)]);
+    }
+    for third in 0..7_u16 {
+        let remote = std::net::SocketAddr::from(([203, 0, 113, 9], 1_000 + third));
+        let _ = victim.session.open_path(victim.now, Route { socket: 0, remote });
+    }
+    let mut sent = victim.drain();
+    victim.session.abort(victim.now, 1, &"x".repeat(255));
+    let last = victim.drain();
+    let closes = |sent: &anabranch_engine::Transmit<Bytes>| {
+        sent.message.packet().is_some_and(|packet| matches!(packet.frames[0], Frame::Close(_)))
+    };
+    assert!(last.iter().any(|sent| sent.route == route() && closes(sent)), "the peer is informed");
+    sent.extend(last);
+    let there = sent.iter().filter(|sent| sent.route != route());
+    let reflected = there.map(|sent| sent.size as u64).sum::<u64>();
+    assert!(reflected > 0, "nothing was tried, so the test shows nothing");
+    assert!(reflected <= victim.bytes, "{reflected} bytes for {}", victim.bytes);
+}
+
+#[test]
 fn floods_of_challenges_get_few_answers_and_never_three_times_the_bytes() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
@@ -694,4 +720,21 @@ fn a_copy_of_the_first_packet_from_elsewhere_does_not_move_the_path() {
         sent.message.packet().is_some_and(|packet| matches!(packet.frames[0], Frame::PathChallenge { .. }))
     });
     assert!(there.len() == 1 && only_challenges, "{there:?}");
+}
+
+#[test]
+fn a_path_on_which_the_peer_admits_nothing_is_not_kept_alive_without_pause() {
+    let _turn = Meter::new();
+    let config = Config { keep_alive: Some(Span::from_secs(2)), ..Config::default() };
+    let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));
+    victim.say([Frame::Ping]);
+    let last = highest(&victim.wait(Span::from_millis(20))).unwrap();
+    victim.say([ack(0, [0..last + 1]), Frame::MaxPathData { path: PathId::FIRST, limit: 0 }]);
+    while victim.session.state() == State::Established {
+        let due = victim.session.poll_timeout().unwrap();
+        assert!(due > victim.now, "due again at once");
+        victim.now = due;
+        victim.session.handle_timeout(due);
+        victim.drain();
+    }
 }

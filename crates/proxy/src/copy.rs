@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::sleep;
 
+use crate::body::Body;
 use crate::meter::Meter;
 
 /// Bytes of one read.
@@ -98,11 +99,22 @@ impl Drop for Halves {
 
 /// Carries bytes both ways until both directions have ended, one broke, or there is no progress. When this future is
 /// dropped, both ends get a reset.
-pub async fn carry(mut connection: TcpStream, stream: Stream, meter: &Meter) -> End {
+pub async fn carry(connection: TcpStream, stream: Stream, meter: &Meter) -> End {
+    carry_request(connection, stream, meter, Body::EVERYTHING).await
+}
+
+/// As [`carry`], but of the connection's bytes only those of `body`: a server that leaves the connection open would get
+/// the client's next request otherwise.
+pub(crate) async fn carry_request(
+    mut connection: TcpStream,
+    stream: Stream,
+    meter: &Meter,
+    body: Body,
+) -> End {
     prepare(&connection);
     let (from, to) = stream.into_halves();
     let mut halves = Halves { from, to, is_complete: false };
-    let end = both(&mut connection, (&mut halves.from, &mut halves.to), meter).await;
+    let end = both(&mut connection, (&mut halves.from, &mut halves.to), meter, body).await;
     halves.is_complete = end == End::Complete;
     if halves.is_complete {
         let _ = SockRef::from(&connection).set_linger(None);
@@ -114,9 +126,10 @@ async fn both(
     connection: &mut TcpStream,
     (from_stream, to_stream): (&mut Stream, &mut Stream),
     meter: &Meter,
+    body: Body,
 ) -> End {
     let (from_tcp, mut to_tcp) = connection.split();
-    let mut up = pin!(up(&from_tcp, to_stream, meter));
+    let mut up = pin!(up(&from_tcp, to_stream, meter, body));
     let mut down = pin!(down(from_stream, &mut to_tcp, meter));
     let (mut is_up_over, mut is_down_over) = (false, false);
     let (mut progress, mut idle) = (meter.bytes(), Duration::ZERO);
@@ -145,9 +158,15 @@ async fn both(
 fn prepare(connection: &TcpStream) {
     // Without these the connection still works.
     let _ = connection.set_nodelay(true);
-    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 4);
-    let _ = SockRef::from(connection).set_tcp_keepalive(&keep_alive);
+    keep_alive(connection);
     let _ = SockRef::from(connection).set_linger(Some(Duration::ZERO));
+}
+
+/// Has the kernel notice that the other end's machine is gone.
+pub(crate) fn keep_alive(connection: &TcpStream) {
+    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 4);
+    // Without it the connection still works.
+    let _ = SockRef::from(connection).set_tcp_keepalive(&keep_alive);
 }
 
 /// Ends a connection with a reset, as the destination would have.
@@ -158,13 +177,13 @@ pub fn reset(connection: TcpStream) {
 }
 
 /// From the TCP connection into the session.
-async fn up(from: &ReadHalf<'_>, to: &mut Stream, meter: &Meter) -> Direction {
+async fn up(from: &ReadHalf<'_>, to: &mut Stream, meter: &Meter, mut body: Body) -> Direction {
     loop {
         if from.readable().await.is_err() {
             return Direction::Reset;
         }
         let mut buffer = POOL.take();
-        let piece = match from.try_read(&mut buffer) {
+        let mut piece = match from.try_read(&mut buffer) {
             Ok(0) => {
                 POOL.give_back(buffer);
                 return if to.finish().is_ok() { Direction::Complete } else { Direction::Stopped };
@@ -184,6 +203,9 @@ async fn up(from: &ReadHalf<'_>, to: &mut Stream, meter: &Meter) -> Direction {
                 return Direction::Reset;
             }
         };
+        let own = body.take(&piece);
+        let is_another = own < piece.len();
+        piece.truncate(own);
         if !meter.up(piece.len()).await {
             return Direction::UsedUp;
         }
@@ -191,6 +213,11 @@ async fn up(from: &ReadHalf<'_>, to: &mut Stream, meter: &Meter) -> Direction {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Direction::Stopped,
             Err(_) => return Direction::Reset,
+        }
+        if is_another {
+            // A client with an answer waits for no other one: the reset makes it ask again over a new connection.
+            let [_, answered] = meter.bytes();
+            return if answered > 0 { Direction::Reset } else { Direction::Stopped };
         }
     }
 }

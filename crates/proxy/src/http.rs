@@ -1,11 +1,12 @@
 //! HTTP as a proxy sees it, without I/O: CONNECT, and requests that name a whole URL.
 //!
 //! The head of a plain request is written anew: the URL becomes a path, headers for the proxy go, and `Connection: close` makes the
-//! server end the connection with its response. So the bytes behind the head need no reading, and each request gets a connection.
+//! server end the connection with its response. Each request gets a connection: of the bytes behind the head, only its body is sent.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use crate::body::Body;
 use crate::message::Outcome;
 use crate::target::Target;
 
@@ -30,6 +31,8 @@ pub enum Request {
         to: Target,
         /// The head to send there.
         head: Vec<u8>,
+        /// What follows it.
+        body: Body,
     },
     /// The browser's settings, see [`pac`].
     Settings,
@@ -87,8 +90,9 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request, usize)>, Malformed> {
     let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let host = host.rsplit_once('@').map_or(host, |(_credentials, host)| host);
     let to = authority(host, Some(80)).ok_or(Malformed::Destination)?;
-    let head = forwarded((method, path, host), parsed.version.unwrap_or(1), parsed.headers);
-    Ok(Some((Request::Forward { to, head }, length)))
+    let (head, upgrades) = forwarded((method, path, host), parsed.version.unwrap_or(1), parsed.headers);
+    let body = if upgrades { Some(Body::EVERYTHING) } else { Body::announced(parsed.headers) };
+    Ok(Some((Request::Forward { to, head, body: body.ok_or(Malformed::Syntax)? }, length)))
 }
 
 /// Reads `HOST:PORT`; the port may be missing if there is a usual one.
@@ -101,12 +105,12 @@ fn authority(text: &str, usual_port: Option<u16>) -> Option<Target> {
     Target::from_host(host, port).filter(|_| !host.contains(':') || host.starts_with('['))
 }
 
-/// The head for the server.
+/// The head for the server, and whether the connection may change to another protocol.
 fn forwarded(
     (method, path, host): (&str, &str, &str),
     minor: u8,
     headers: &[httparse::Header<'_>],
-) -> Vec<u8> {
+) -> (Vec<u8>, bool) {
     let value_of = |name: &str| {
         let found = headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
         found
@@ -117,7 +121,9 @@ fn forwarded(
     // A connection may name further headers that are meant for the proxy.
     let connection = value_of("connection");
     let named: Vec<&str> = connection.split(',').map(str::trim).collect();
-    let upgrades = named.contains(&"upgrade");
+    // HTTP/2 would need the settings, which are meant for the proxy.
+    let is_http2 = value_of("upgrade").split(',').any(|protocol| protocol.trim() == "h2c");
+    let upgrades = named.contains(&"upgrade") && !is_http2;
     let path = path.split('#').next().unwrap_or_default();
     let slash = if path.starts_with('/') { "" } else { "/" };
     let mut start = String::new();
@@ -135,7 +141,7 @@ fn forwarded(
     }
     let last: &[u8] = if upgrades { b"Connection: Upgrade\r\n\r\n" } else { b"Connection: close\r\n\r\n" };
     head.extend_from_slice(last);
-    head
+    (head, upgrades)
 }
 
 /// The response to a request that failed; `None` when the exit is not reached.
@@ -191,7 +197,7 @@ mod tests {
 
     fn forward(text: &str) -> (String, String) {
         match request(text.as_bytes()) {
-            Ok(Some((Request::Forward { to, head }, _))) => {
+            Ok(Some((Request::Forward { to, head, .. }, _))) => {
                 (to.to_string(), String::from_utf8(head).unwrap())
             }
             other => panic!("{other:?}"),
@@ -235,6 +241,10 @@ mod tests {
         let (_, head) =
             forward("GET http://a.example/ HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
         assert!(head.ends_with("Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n"), "{head}");
+        let (_, head) = forward(
+            "GET http://a.example/ HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\n",
+        );
+        assert!(head.ends_with("Host: a.example\r\nConnection: close\r\n\r\n"), "{head}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | `socks4`, `socks5`, `http` | what programs ask for, without I/O |
+//! | `socks4`, `socks5`, `http`, `body` | what programs ask for, without I/O |
 //! | `target` | destinations: addresses and names |
 //! | `message`, `head`, `control` | what client and exit say to each other |
 //! | `client` | the port on the user's machine |
@@ -19,6 +19,7 @@
 //! | `status` | what a running proxy or exit reports |
 
 mod account;
+pub mod body;
 mod client;
 mod control;
 mod copy;

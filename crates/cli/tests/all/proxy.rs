@@ -6,6 +6,7 @@ use crate::common;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -204,6 +205,29 @@ fn every_protocol_reaches_a_destination_by_address_and_by_name() {
 }
 
 #[test]
+fn the_next_request_of_a_client_does_not_go_to_a_server_that_leaves_the_connection_open() {
+    let (sender, requests) = mpsc::channel();
+    let web = server(move |mut connection| {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = connection.read(&mut buffer) {
+            let _ = sender.send(String::from_utf8_lossy(&buffer[..length]).into_owned());
+            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let pair = Pair::start(&[], &[]);
+    let mut stream = pair.dial();
+    let request = format!("POST http://localhost:{web}/ HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody");
+    stream.write_all(request.as_bytes()).unwrap();
+    assert!(head(&mut stream).starts_with("HTTP/1.1 200 OK"));
+    assert_eq!(&bytes::<2>(&mut stream), b"ok");
+    assert!(requests.recv().unwrap().ends_with("Connection: close\r\n\r\nbody"));
+    stream.write_all(b"GET http://other.example/ HTTP/1.1\r\nCookie: secret\r\n\r\n").unwrap();
+    assert_eq!(stream.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+    let got = requests.recv_timeout(Duration::from_secs(1));
+    assert!(got.is_err(), "{got:?}");
+}
+
+#[test]
 fn a_direction_that_has_ended_leaves_the_other_open() {
     let data = noise(3 << 20, 7);
     let copy = data.clone();
@@ -365,9 +389,35 @@ fn datagrams_go_to_addresses_and_names_and_come_back_from_where_they_were_sent()
     other.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     other.send_to(&[&by_address[..], b"x"].concat(), relay).unwrap();
     assert!(other.recv_from(&mut [0; 100]).is_err());
+    // The kernel looks after the connection: 02 is its timer for that.
+    let (at, program) = (pair.at.port(), control.local_addr().unwrap().port());
+    let is_at = |column: &str, port: u16| column.ends_with(&format!(":{port:04X}"));
+    wait_for("the timer", || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        rows.filter(|row| is_at(row[1], at) && is_at(row[2], program)).any(|row| row[5].starts_with("02:"))
+    });
     // The association ends with its connection.
     drop(control);
     wait_for("the association to end", || pair.status("exit")["open"] == 0);
+}
+
+#[test]
+fn a_proxy_at_all_addresses_names_an_ipv4_address_to_ipv4_programs() {
+    if TcpListener::bind("[::]:0").is_err() {
+        return skip("a proxy at all addresses", "there is no IPv6 here");
+    }
+    let mut pair = Pair::start(&[], &[]);
+    let words = ["proxy", &pair.ticket, "--listen", "[::]:0"];
+    let mut proxy = Running::start(&mut pair.command("other", &words));
+    let line = proxy.line();
+    let port: u16 = line.rsplit_once(':').unwrap().1.parse().unwrap();
+    pair.at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut control = pair.dial();
+    control.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+    assert_eq!(bytes::<10>(&mut control), [5, 0, 5, 0, 0, 1, 127, 0, 0, 1]);
+    let settings = pair.get("/proxy.pac");
+    assert!(settings.contains(&format!("PROXY 127.0.0.1:{port}")), "{settings}");
 }
 
 #[test]
@@ -395,6 +445,27 @@ fn ports_are_forwarded_both_ways() {
     assert_eq!(code, Some(0), "{errors}");
     assert!(errors.contains("does not accept connections at 127.0.0.1:9 "), "{errors}");
     wait_for("the exit to close its port", || TcpStream::connect((Ipv4Addr::LOCALHOST, far)).is_err());
+}
+
+#[test]
+fn a_port_of_the_exit_that_is_taken_is_forwarded_as_soon_as_it_is_free() {
+    let port = server(echo);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let far = taken.local_addr().unwrap().port();
+    let forward = format!("{far}=127.0.0.1:{port}");
+    let pair = Pair::start(&["--listen", "127.0.0.1:1024-65535"], &["--remote-forward", &forward]);
+    // The proxy has asked for the port by then.
+    thread::sleep(Duration::from_secs(1));
+    drop(taken);
+    wait_for("the port", || {
+        // Many attempts would meet themselves: a connection to a free port may get that port as its own.
+        thread::sleep(Duration::from_millis(100));
+        TcpStream::connect((Ipv4Addr::LOCALHOST, far)).is_ok()
+    });
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, far)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(is_echoed(&mut stream));
+    drop(pair);
 }
 
 #[test]

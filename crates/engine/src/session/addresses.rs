@@ -25,6 +25,7 @@ impl Addresses {
     pub(super) fn advertise(&mut self, out: &mut Outbox, id: u64, address: SocketAddr) {
         self.ours.retain(|(known, _)| *known != id);
         self.ours.push((id, address));
+        out.control.remove(Control::RemoveAddress(id));
         out.want(Control::AddAddress(id));
     }
 
@@ -56,15 +57,38 @@ impl Addresses {
         }
     }
 
-    /// The frame for an address; `None` for other controls, or if the address was withdrawn.
+    /// The frame for an address; `None` for other controls, or if the address was withdrawn or has returned.
     pub(super) fn frame<P: Payload>(&self, control: Control) -> Option<Frame<P>> {
         match control {
             Control::AddAddress(id) => {
                 let (_, address) = self.ours.iter().find(|(known, _)| *known == id)?;
                 Some(Frame::AddAddress(AddressFrame { id, address: *address }))
             }
-            Control::RemoveAddress(id) => Some(Frame::RemoveAddress { id }),
+            Control::RemoveAddress(id) => {
+                let is_gone = self.ours.iter().all(|(known, _)| *known != id);
+                is_gone.then_some(Frame::RemoveAddress { id })
+            }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_returns_is_not_withdrawn_by_an_earlier_frame() {
+        let (mut addresses, mut out) = (Addresses::default(), Outbox::default());
+        let address = SocketAddr::from(([192, 0, 2, 1], 443));
+        addresses.advertise(&mut out, 1, address);
+        addresses.withdraw(&mut out, 1);
+        addresses.advertise(&mut out, 1, address);
+        assert_eq!(out.control.after(Some(Control::AddAddress(1))), None, "nothing follows the address");
+        // The frame was lost, so it is wanted again.
+        let withdrawal = |addresses: &Addresses| addresses.frame::<bytes::Bytes>(Control::RemoveAddress(1));
+        assert_eq!(withdrawal(&addresses), None);
+        addresses.withdraw(&mut out, 1);
+        assert_eq!(withdrawal(&addresses), Some(Frame::RemoveAddress { id: 1 }));
     }
 }

@@ -75,13 +75,22 @@ impl<P: Payload> Session<P> {
         self.handshake.poll_transmit(now, &mut self.flight, &mut self.control.race)
     }
 
+    /// The next CLOSE. It leaves for the address of an unproven path only if the peer has sent enough bytes. Answers to
+    /// late packets from other addresses have a limit of their own.
     fn transmit_close(&mut self, now: Time) -> Option<Transmit<P>> {
-        let flight = &mut self.flight;
-        let (path, route, message) = flight.life.next_close()?;
-        let index = flight.paths.place_of(path)?;
-        let mut draft = Draft::new(usize::MAX, route);
-        draft.push(Frame::Close(message));
-        finish(now, flight, index, draft)
+        let (flight, control) = (&mut self.flight, &self.control);
+        while let Some((id, route, message)) = flight.life.next_close() {
+            let Some(index) = flight.paths.place_of(id) else { continue };
+            let path = &flight.paths[index];
+            let may_leave = path.route() != route || path.allowance().is_proven();
+            let mut draft = Draft::new(usize::MAX, route);
+            draft.push(Frame::Close(message));
+            let has_credit = draft.size() as u64 <= flight.credit.left(&flight.paths);
+            if may_leave || has_credit || control.is_proven(flight, route.remote) {
+                return finish(now, flight, index, draft);
+            }
+        }
+        None
     }
 
     /// Challenges and answers to them.

@@ -1,6 +1,6 @@
 //! Handles timeouts. [`Session::deadlines`] lists when each part of a session is due.
 
-use anabranch_wire::{Payload, Time};
+use anabranch_wire::{PACKET_OVERHEAD, Payload, Time};
 
 use super::Session;
 use crate::event::CloseReason;
@@ -45,7 +45,15 @@ impl<P: Payload> Session<P> {
     fn keep_alive_at(&self) -> Time {
         let flight = &self.flight;
         let at = flight.clock.keep_alive_at(&flight.config, flight.life.side());
-        at.filter(|_| flight.paths.best().is_some()).unwrap_or(Time::NEVER)
+        at.filter(|_| self.keep_alive_place().is_some()).unwrap_or(Time::NEVER)
+    }
+
+    /// The place of the path that keeps the session alive: the best one, or another if its limits let nothing leave.
+    fn keep_alive_place(&self) -> Option<usize> {
+        let paths = &self.flight.paths;
+        let has_room = |place: &usize| paths[*place].allowance().left() > PACKET_OVERHEAD as u64;
+        let usable = |place: &usize| has_room(place) && paths.may_carry(&paths[*place]);
+        paths.best().filter(has_room).or_else(|| (0..paths.len()).find(usable))
     }
 
     fn rest_at(&self) -> Time {
@@ -81,9 +89,9 @@ impl<P: Payload> Session<P> {
             self.flight.clock.wake_at = Time::NEVER;
         }
         if self.keep_alive_at() <= now
-            && let Some(best) = self.flight.paths.best()
+            && let Some(place) = self.keep_alive_place()
         {
-            self.flight.paths.edit(best).health_mut().want_probe();
+            self.flight.paths.edit(place).health_mut().want_probe();
         }
         if self.rest_at() <= now {
             self.rest();

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::sleep;
 
+use crate::copy;
 use crate::datagrams::Associations;
 use crate::meter::Meter;
 use crate::socks5::{self, Reply};
@@ -30,10 +31,13 @@ pub(super) async fn carry(
     advertised: Option<IpAddr>,
     meter: &Meter,
 ) -> io::Result<()> {
-    let program = connection.peer_addr()?.ip();
-    let own = connection.local_addr()?.ip();
+    // A port of all addresses gives those of IPv4 as IPv6 ones, to which an IPv4 socket cannot send.
+    let program = connection.peer_addr()?.ip().to_canonical();
+    let own = connection.local_addr()?.ip().to_canonical();
     let socket = UdpSocket::bind((own, 0)).await?;
     let bound = SocketAddr::new(advertised.unwrap_or(own), socket.local_addr()?.port());
+    // Nothing else ends the association of a program whose machine is gone.
+    copy::keep_alive(&connection);
     connection.write_all(&socks5::reply(Reply::Succeeded, Some(bound))).await?;
     let (inbox, mut outbox) = associations.join(stream);
     // Where the program's datagrams come from.

@@ -1,6 +1,7 @@
 //! Finds out which protocol a client speaks, and what it asks for.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -8,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::body::Body;
 use crate::message::Outcome;
 use crate::target::Target;
 use crate::{http, socks4, socks5};
@@ -69,6 +71,8 @@ pub(crate) enum Asked {
         to: Target,
         /// Bytes to send first.
         first: Bytes,
+        /// Which later bytes are sent.
+        body: Body,
     },
     /// A SOCKS5 association for datagrams.
     Associate,
@@ -125,7 +129,7 @@ impl Incoming<'_> {
     }
 
     fn connect(&mut self, protocol: Protocol, to: Target) -> Asked {
-        Asked::Connect { protocol, to, first: self.bytes.split().freeze() }
+        Asked::Connect { protocol, to, first: self.bytes.split().freeze(), body: Body::EVERYTHING }
     }
 
     async fn socks4(&mut self) -> io::Result<Asked> {
@@ -176,13 +180,15 @@ impl Incoming<'_> {
                     self.bytes.advance(length);
                     return match request {
                         http::Request::Connect(to) => Ok(self.connect(Protocol::Connect, to)),
-                        http::Request::Forward { to, head } => {
+                        http::Request::Forward { to, head, mut body } => {
                             // The body's first bytes follow the head.
-                            let first = [head, self.bytes.split().to_vec()].concat().into();
-                            Ok(Asked::Connect { protocol: Protocol::Http, to, first })
+                            let own = body.take(&self.bytes);
+                            let first = [&head[..], &self.bytes[..own]].concat().into();
+                            Ok(Asked::Connect { protocol: Protocol::Http, to, first, body })
                         }
                         http::Request::Settings => {
-                            let answer = http::pac(self.connection.local_addr()?);
+                            let at = self.connection.local_addr()?;
+                            let answer = http::pac(SocketAddr::new(at.ip().to_canonical(), at.port()));
                             self.refuse(&answer).await
                         }
                     };

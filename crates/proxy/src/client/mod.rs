@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::body::Body;
 use crate::copy;
 use crate::error::ProxyError;
 use crate::message::{Head, Outcome};
@@ -196,7 +197,9 @@ impl Proxy {
             let proxy = self.clone();
             connections.spawn(async move {
                 let asked = match to {
-                    Some((protocol, to)) => Ok(Asked::Connect { protocol, to, first: Bytes::new() }),
+                    Some((protocol, to)) => {
+                        Ok(Asked::Connect { protocol, to, first: Bytes::new(), body: Body::EVERYTHING })
+                    }
                     None => handshake(&mut connection).await,
                 };
                 match asked {
@@ -225,7 +228,7 @@ impl Proxy {
                     }
                 }
             }
-            Asked::Connect { protocol, to, first } => {
+            Asked::Connect { protocol, to, first, body } => {
                 let name = ConnectionName { from: protocol.name().to_owned(), to: to.to_string() };
                 let entered = self.connections.enter(name, None);
                 match self.upstream.open(&Head::Connect(to)).await {
@@ -235,7 +238,7 @@ impl Proxy {
                         if connection.write_all(&answer).await.is_ok()
                             && stream.write_chunk(first).await.is_ok()
                         {
-                            copy::carry(connection, stream, &entered.meter).await;
+                            copy::carry_request(connection, stream, &entered.meter, body).await;
                         }
                     }
                     Err(outcome) => {

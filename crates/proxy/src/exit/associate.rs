@@ -26,6 +26,9 @@ use crate::target::{HostName, Target};
 const MOST_REMEMBERED: usize = 1024;
 /// Names of one association that are resolved at the same time; datagrams for others are dropped.
 const MOST_RESOLVED: usize = 8;
+/// Bytes that each datagram counts besides its payload: the headers of IPv4 and UDP. Empty datagrams would pass all
+/// bounds otherwise.
+const HEADERS: usize = 28;
 /// Largest datagram.
 const LARGEST: usize = 65_535;
 /// Pause after an error of a socket.
@@ -101,7 +104,7 @@ pub(super) async fn carry(
 impl Association {
     /// Sends a datagram of the client on; false when no more may pass.
     async fn send(self: Arc<Self>, to: Target, payload: Bytes) -> bool {
-        if !self.meter.down(payload.len()).await {
+        if !self.meter.down(HEADERS + payload.len()).await {
             return false;
         }
         match &to {
@@ -174,11 +177,42 @@ impl Association {
             if !self.hosts.lock().unwrap_or_else(PoisonError::into_inner).contains(&from.ip()) {
                 continue;
             }
-            let is_over = !self.meter.up(length).await
+            let is_over = !self.meter.up(HEADERS + length).await
                 || outbox.lock().await.send(&from.into(), &buffer[..length]).await.is_err();
             if is_over {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::Limits;
+    use crate::meter::{ConnectionName, Connections};
+    use crate::policy::Policy;
+
+    #[tokio::test]
+    async fn empty_datagrams_use_up_the_bytes_of_an_account() {
+        let account = Account::new(Limits { connections: 1, rate: None, bytes: Some(1000) });
+        let name = ConnectionName { from: "node".to_owned(), to: "udp".to_owned() };
+        let entered = Connections::default().enter(name, Some(account.clone()));
+        let association = Arc::new(Association {
+            connector: Arc::new(Connector::new(Policy::default())),
+            account,
+            meter: entered.meter.clone(),
+            v4: None,
+            v6: None,
+            hosts: Mutex::default(),
+            names: Mutex::default(),
+            resolving: Arc::new(Semaphore::new(1)),
+        });
+        let to = Target::from_host("192.0.2.1", 9).unwrap();
+        let mut sent = 0;
+        while sent < 1000 && association.clone().send(to.clone(), Bytes::new()).await {
+            sent += 1;
+        }
+        assert_eq!(sent, 1000 / HEADERS);
     }
 }

@@ -1,11 +1,13 @@
 //! Ports of the exit that lead to a proxy's side (remote forwards).
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::{Client, Notice};
@@ -19,36 +21,72 @@ use crate::policy::AddressRange;
 pub(super) const MOST_LISTENERS: usize = 32;
 /// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Pause before another attempt to have a port that is taken.
+const AGAIN: Duration = Duration::from_secs(1);
 /// How long the proxy may take to connect.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Listens at an address that the operator allows for this.
-pub(super) async fn bind(allowed: &[AddressRange], at: SocketAddr) -> Result<TcpListener, String> {
+pub(super) async fn bind(allowed: &[AddressRange], at: SocketAddr) -> io::Result<TcpListener> {
     let is_allowed =
         |range: &AddressRange| range.network.contains(&at.ip()) && range.ports.contains(&at.port());
     if !allowed.iter().any(is_allowed) {
-        return Err(format!("its operator does not allow {at}; `anabranch exit --listen {at}` would"));
+        let reason = format!("its operator does not allow {at}; `anabranch exit --listen {at}` would");
+        return Err(io::Error::other(reason));
     }
-    TcpListener::bind(at).await.map_err(|error| error.to_string())
+    TcpListener::bind(at).await
+}
+
+/// Listens as soon as no one else has the port.
+async fn bind_when_free(allowed: &[AddressRange], at: SocketAddr) -> TcpListener {
+    loop {
+        sleep(AGAIN).await;
+        if let Ok(port) = bind(allowed, at).await {
+            return port;
+        }
+    }
 }
 
 impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
-    /// Begins to accept connections for a listener of the proxy, until its session ends.
-    pub(super) async fn listen(self: &Arc<Self>, listener: u16, at: SocketAddr) -> Answer {
-        match bind(&self.exit.listen, at).await {
-            Ok(port) => {
-                let address = port.local_addr().unwrap_or(at);
-                let client = self.clone();
-                tokio::spawn(async move {
-                    tokio::select! {
-                        _ = client.session.session().closed() => {}
-                        () = client.accept(&port, listener) => {}
-                    }
-                });
-                Answer::Listening { listener, address }
+    /// Begins to accept connections for a listener of the proxy, until its session ends. A port that is taken may belong
+    /// to a session that the same proxy has lost: `late` gets another answer when it is free.
+    pub(super) async fn listen(
+        self: &Arc<Self>,
+        (listener, at): (u16, SocketAddr),
+        late: mpsc::Sender<Answer>,
+    ) -> Answer {
+        let listening = move |port: &TcpListener| Answer::Listening {
+            listener,
+            address: port.local_addr().unwrap_or(at),
+        };
+        let bound = bind(&self.exit.listen, at).await;
+        let answer = match &bound {
+            Ok(port) => listening(port),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                Answer::NotListening { listener, reason: format!("{error}; it waits until the port is free") }
             }
-            Err(reason) => Answer::NotListening { listener, reason },
-        }
+            Err(error) => return Answer::NotListening { listener, reason: error.to_string() },
+        };
+        let client = self.clone();
+        tokio::spawn(async move {
+            let accept = async {
+                let port = match bound {
+                    Ok(port) => port,
+                    Err(_) => {
+                        let port = bind_when_free(&client.exit.listen, at).await;
+                        // Without a control stream, no one asks.
+                        let _ = late.send(listening(&port)).await;
+                        port
+                    }
+                };
+                client.accept(&port, listener).await;
+            };
+            tokio::select! {
+                _ = client.session.session().closed() => {}
+                () = accept => {}
+            }
+        });
+        answer
     }
 
     async fn accept(self: &Arc<Self>, port: &TcpListener, listener: u16) {

@@ -16,6 +16,7 @@ use anabranch_net::{PublicKey, ShareId, Stream};
 use anabranch_node::NodeSession;
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::account::{Account, Limits};
@@ -33,6 +34,9 @@ use associate::{Means, sockets};
 use listen::MOST_LISTENERS;
 
 pub use connect::{Connector, Resolver, Resolving, dial};
+
+/// Control streams of one session at the same time; each may hold a line that is not complete.
+const MOST_CONTROLS: usize = 32;
 
 /// Settings of an exit.
 #[derive(Clone, Debug)]
@@ -130,6 +134,7 @@ impl Exit {
                 exit: self.clone(),
                 associations: Associations::new(session.session()),
                 listeners: AtomicUsize::new(0),
+                controls: Semaphore::new(MOST_CONTROLS),
                 session,
                 notice: notice.clone(),
             });
@@ -171,6 +176,7 @@ struct Client<N> {
     associations: Arc<Associations>,
     /// Listeners that the node has asked for, over all its control streams.
     listeners: AtomicUsize,
+    controls: Semaphore,
     account: Arc<Account>,
     node: String,
     notice: N,
@@ -198,7 +204,11 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
         match read_head(&mut stream).await {
             Ok(Head::Connect(to)) => self.connect(stream, to).await,
             Ok(Head::Datagrams) => self.associate(stream).await,
-            Ok(Head::Control) => self.control(Control::new(stream)).await,
+            Ok(Head::Control) => {
+                if let Ok(_room) = self.controls.try_acquire() {
+                    self.control(Control::new(stream)).await;
+                }
+            }
             // A stream of another kind, or of none, is dropped.
             other => tracing::debug!(node = self.node, ?other, "not served"),
         }
@@ -254,14 +264,22 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
     /// Answers on the control stream until it ends.
     async fn control(self: &Arc<Self>, mut control: Control) {
         let may_listen = || self.listeners.fetch_add(1, Ordering::Relaxed) < MOST_LISTENERS;
+        let (late, mut later) = mpsc::channel(MOST_LISTENERS);
         loop {
-            let answer = match control.receive::<Request>().await {
+            let asked = tokio::select! {
+                asked = control.receive::<Request>() => asked,
+                Some(answer) = later.recv() => match control.send(&answer).await {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+            };
+            let answer = match asked {
                 Ok(Some(Request::Hello { version: VERSION })) => Answer::Welcome { version: VERSION },
                 Ok(Some(Request::Hello { version })) => Answer::Refused {
                     reason: format!("this exit speaks version {VERSION}, the proxy version {version}"),
                 },
                 Ok(Some(Request::Listen { listener, address })) if may_listen() => {
-                    self.listen(listener, address).await
+                    self.listen((listener, address), late.clone()).await
                 }
                 Ok(Some(Request::Listen { listener, .. })) => {
                     Answer::NotListening { listener, reason: format!("it takes {MOST_LISTENERS} at most") }

@@ -77,9 +77,10 @@ impl Scoreboard {
         {
             let number = slot.number(self.next);
             self.note_past();
-            self.on_spurious(number, outcome);
+            self.on_late(number);
             self.rate.delivered += u64::from(slot.size);
             outcome.packets += 1;
+            outcome.spurious += u64::from(!slot.contents.is_mtu_probe());
             take_newest(newest, (number, &slot), outcome);
             tell(&slot.arrived());
         }
@@ -102,7 +103,10 @@ impl Scoreboard {
             index += 1;
             match std::mem::replace(&mut slot.state, State::Acked) {
                 State::Acked => continue,
-                State::Lost => late.push(number),
+                State::Lost => {
+                    outcome.spurious += u64::from(!slot.contents.is_mtu_probe());
+                    late.push(number);
+                }
                 State::Outstanding | State::Doubted => {
                     self.pipe -= u64::from(slot.size);
                     outcome.acked_bytes += u64::from(slot.size);
@@ -113,13 +117,12 @@ impl Scoreboard {
             take_newest(newest, (number, slot), outcome);
             tell(&slot.arrived());
         }
-        late.into_iter().for_each(|number| self.on_spurious(number, outcome));
+        late.into_iter().for_each(|number| self.on_late(number));
     }
 
     /// Handles a packet that counted as lost but arrived. If others had overtaken it, loss detection allows more
     /// reordering from now on; the end of a silence shows none.
-    fn on_spurious(&mut self, number: u64, outcome: &mut AckOutcome) {
-        outcome.spurious += 1;
+    fn on_late(&mut self, number: u64) {
         self.past.lost -= 1;
         let Some(largest) = self.largest_acked.filter(|largest| *largest > number) else { return };
         let gap = largest - number + 1;

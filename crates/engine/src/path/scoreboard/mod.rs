@@ -133,7 +133,7 @@ pub(crate) struct AckOutcome {
     pub app_limited: bool,
     /// A round trip is over: a packet sent after the last round's end was acknowledged.
     pub round_start: bool,
-    /// Packets that were declared lost before.
+    /// Packets that were declared lost before, without probes of the path MTU, which do not count as losses.
     pub spurious: u64,
 }
 

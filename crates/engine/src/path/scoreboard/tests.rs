@@ -214,3 +214,22 @@ fn what_went_another_way_gives_no_round_trip() {
     let second = ack(&mut board, &[0..3]);
     assert_eq!((second.packets, second.rtt, board.pipe()), (1, Some(Span::from_millis(60)), 0));
 }
+
+#[test]
+fn a_probe_of_the_path_mtu_that_arrives_late_shows_no_spurious_loss() {
+    for given_up in [false, true] {
+        let mut board = Scoreboard::new(true);
+        board.on_sent(Time::ZERO, 0, true, Contents::One(Content::MtuProbe(1400)));
+        for _ in 0..5 {
+            board.on_sent(Time::ZERO, 1000, true, Contents::Nothing);
+        }
+        // The probe and the packet after it count as lost, and both arrive.
+        ack(&mut board, &[2..6]);
+        let losses = match given_up {
+            true => board.give_up(&mut Vec::new()),
+            false => board.detect_losses(Time::ZERO + RTT * 2, RTT, &mut Vec::new()),
+        };
+        assert_eq!(losses.packets, 2);
+        assert_eq!(ack(&mut board, &[0..6]).spurious, 1);
+    }
+}

@@ -123,7 +123,7 @@ impl Binding {
         bound > 0
     }
 
-    /// A packet from a path's buffer.
+    /// A packet from a path's buffer, or one with only acknowledgements if nothing there is needed any more.
     fn build<P: Payload>(
         &mut self,
         now: Time,
@@ -131,9 +131,9 @@ impl Binding {
         packets: &mut Packets<P>,
         index: usize,
     ) -> Option<Transmit<P>> {
+        let mut draft = Packets::draft(flight, index);
+        packets.add_acks(now, flight, index, &mut draft);
         while let Some(run) = flight.paths.edit(index).queued_mut().pop_bound() {
-            let mut draft = Packets::draft(flight, index);
-            packets.add_acks(now, flight, index, &mut draft);
             let Some(frame) = flight.streams.copy_of(&run, draft.room()) else {
                 // Part of it arrived over another path; the rest is divided again.
                 self.queue_again(flight, &run);
@@ -149,7 +149,8 @@ impl Binding {
             draft.add_stream(frame, &mut flight.paths, index);
             return finish(now, flight, index, draft);
         }
-        None
+        // The acknowledgements in it count as sent.
+        finish(now, flight, index, draft)
     }
 
     /// Queues a path's bound data again.
