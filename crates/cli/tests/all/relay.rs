@@ -202,7 +202,7 @@ fn a_relay_that_gave_no_path_is_told_with_what_a_bench_measured_however_short_it
 }
 
 #[test]
-fn ctrl_c_ends_a_sender_at_once_while_it_waits_for_its_relay() {
+fn a_signal_ends_a_sender_at_once_while_it_waits_for_its_relay() {
     let dir = TempDir::new().unwrap();
     let [own, other, file] = ["user.key", "other.key", "note"].map(|name| dir.path().join(name));
     let key = own.to_str().unwrap();
@@ -215,7 +215,8 @@ fn ctrl_c_ends_a_sender_at_once_while_it_waits_for_its_relay() {
     let mut sender = Running(run(&words).spawn().unwrap());
     silent.recv_from(&mut [0; 2_000]).expect("it calls the relay");
     let pid = sender.0.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    // Shells start programs in the background with SIGINT ignored.
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     wait_for_end(&mut sender.0, Duration::from_secs(5));
 }
 
