@@ -34,7 +34,7 @@ impl QrOption {
                 .hint("leave one of them out; the events hold the ticket's text, which a program can draw"));
         }
         if self.qr && no_ticket {
-            return Err(Failure::usage("`--qr` draws a ticket, and with `--no-ticket` there is none")
+            return Err(Failure::usage("`--qr` draws a ticket, but `--no-ticket` leaves it out")
                 .hint("leave one of them out"));
         }
         Ok(())

@@ -338,22 +338,27 @@ async fn a_mirror_whose_file_changes_is_left_out_and_the_others_go_on() {
     assert!(changing.requests().len() > 3, "it was asked after the change");
 }
 
+/// Two mirrors of the first file. One has the second file once `now` is 1, and then answers first.
+fn one_changes(now: &Arc<AtomicUsize>, files: [&Vec<u8>; 2], rate: usize) -> (Server, Server) {
+    let (which, bodies) = (now.clone(), files.map(Vec::clone));
+    let changing = Server::start(move |request| {
+        let which = which.load(Ordering::SeqCst);
+        let response = Response::right(request, &bodies[which]).with("ETag", format!("\"{which}\""));
+        Response { rate: (which == 0).then_some(rate), ..response }
+    });
+    let (later, body) = (now.clone(), files[0].clone());
+    let steady = Server::start(move |request| {
+        std::thread::sleep(Duration::from_millis(500 * later.load(Ordering::SeqCst) as u64));
+        Response { rate: Some(rate), ..Response::right(request, &body).with("ETag", "\"0\"") }
+    });
+    (changing, steady)
+}
+
 #[tokio::test]
 async fn a_download_goes_on_with_the_mirror_that_still_has_its_file() {
     let (old, new) = (noise(SIZE, 31), noise(SIZE, 32));
     let now = Arc::new(AtomicUsize::new(0));
-    let (which, body) = (now.clone(), old.clone());
-    let changing = Server::start(move |request| {
-        let which = which.load(Ordering::SeqCst);
-        let response = Response::right(request, [&body, &new][which]).with("ETag", format!("\"{which}\""));
-        Response { rate: (which == 0).then_some(500_000), ..response }
-    });
-    let (later, body) = (now.clone(), old.clone());
-    let steady = Server::start(move |request| {
-        // At the second attempt, it answers after the other mirror.
-        std::thread::sleep(Duration::from_millis(500 * later.load(Ordering::SeqCst) as u64));
-        Response { rate: Some(500_000), ..Response::right(request, &body).with("ETag", "\"0\"") }
-    });
+    let (changing, steady) = one_changes(&now, [&old, &new], 500_000);
     let place = Place::new(&[changing.url("/a"), steady.url("/a")]);
     assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
     now.store(1, Ordering::SeqCst);
@@ -368,17 +373,7 @@ async fn a_mirror_with_another_file_now_is_left_out_over_every_route() {
     let mut new = old.clone();
     new[SIZE - 1] ^= 1;
     let now = Arc::new(AtomicUsize::new(0));
-    let (which, body) = (now.clone(), old.clone());
-    let changing = Server::start(move |request| {
-        let which = which.load(Ordering::SeqCst);
-        let response = Response::right(request, [&body, &new][which]).with("ETag", format!("\"{which}\""));
-        Response { rate: (which == 0).then_some(200_000), ..response }
-    });
-    let (later, body) = (now.clone(), old.clone());
-    let steady = Server::start(move |request| {
-        std::thread::sleep(Duration::from_millis(500 * later.load(Ordering::SeqCst) as u64));
-        Response { rate: Some(200_000), ..Response::right(request, &body).with("ETag", "\"0\"") }
-    });
+    let (changing, steady) = one_changes(&now, [&old, &new], 200_000);
     let place = Place::new(&[changing.url("/a"), steady.url("/a")]).over_addresses(&[2, 3]);
     assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
     now.store(1, Ordering::SeqCst);

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Body(Left);
 
-/// What is still to come.
+/// The rest of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     /// Anything: the connection is no single request.
@@ -68,7 +68,7 @@ impl Body {
 }
 
 impl Left {
-    /// What is to come after a byte of a line.
+    /// The rest after a byte of a line.
     fn after(self, byte: u8) -> Self {
         match (self, byte) {
             (Self::Size { size: 0, .. }, b'\n') => Self::Trailers { is_empty: true },

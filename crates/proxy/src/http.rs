@@ -31,7 +31,7 @@ pub enum Request {
         to: Target,
         /// The head to send there.
         head: Vec<u8>,
-        /// What follows it.
+        /// The body that follows the head.
         body: Body,
     },
     /// The browser's settings, see [`pac`].

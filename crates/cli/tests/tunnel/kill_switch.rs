@@ -1,4 +1,4 @@
-//! The kill switch stays when a tunnel ends, and its user is told.
+//! The kill switch stays when a tunnel ends, and the tunnel says so.
 
 use super::*;
 

@@ -32,7 +32,7 @@ Examples:
                                                     mobile data only while nothing else works
   sudo anabranch tunnel up --config tunnel.toml     as this file says; `peer` in it is the ticket";
 
-/// What the user has to know at the end: the machine is cut off.
+/// The last message of a tunnel with a kill switch: the machine stays cut off.
 const CLOSED: &str =
     "the kill switch stays: nothing leaves outside a tunnel until `sudo anabranch tunnel cleanup`";
 

@@ -109,9 +109,8 @@ fn a_guest_needs_a_place_until_it_has_a_flow() {
     assert_eq!(world.relay.authorize(&key(60), Some(share)), Admission::Guest(hash));
 }
 
-#[test]
-fn a_guest_does_not_use_up_its_hosts_questions_to_next_hops() {
-    let mut world = World::new();
+/// A host that takes eight flows, and its guest.
+fn host_and_guest(world: &mut World) -> (SessionId, SessionId) {
     let (share, hash) = (ShareId(3), TicketSecret::from_random([1; 16]));
     let host = world.open(1, 1, "203.0.113.5:1000");
     world.ask(host, Request::Host { share, hash, flows: 8 });
@@ -119,6 +118,13 @@ fn a_guest_does_not_use_up_its_hosts_questions_to_next_hops() {
     world.relay.handle_session_opened(world.now, guest, as_guest(60, share));
     world.relay.handle_session_path(guest, PathId(0), Some(hop("192.88.1.1:5")));
     world.ask(guest, Request::Hello { version: RELAY_VERSION });
+    (host, guest)
+}
+
+#[test]
+fn a_guest_does_not_use_up_its_hosts_questions_to_next_hops() {
+    let mut world = World::new();
+    let (host, guest) = host_and_guest(&mut world);
     for out in 0..1_000 {
         let (via, target, out) = (PathId(0), Target::Host, Pid(out));
         let request = Request::Allocate { request: 1, via, target, out, back: BACK };
@@ -131,13 +137,7 @@ fn a_guest_does_not_use_up_its_hosts_questions_to_next_hops() {
 #[test]
 fn a_guest_whose_flow_has_ended_has_time_to_ask_for_another() {
     let mut world = World::new();
-    let (share, hash) = (ShareId(3), TicketSecret::from_random([1; 16]));
-    let host = world.open(1, 1, "203.0.113.5:1000");
-    world.ask(host, Request::Host { share, hash, flows: 8 });
-    let guest = SessionId(2);
-    world.relay.handle_session_opened(world.now, guest, as_guest(60, share));
-    world.relay.handle_session_path(guest, PathId(0), Some(hop("192.88.1.1:5")));
-    world.ask(guest, Request::Hello { version: RELAY_VERSION });
+    let (_, guest) = host_and_guest(&mut world);
     let (via, target, out) = (PathId(0), Target::Host, Pid(9));
     let request = Request::Allocate { request: 1, via, target, out, back: BACK };
     let [Reply::Allocated { flow, .. }, ..] = world.ask(guest, request)[..] else { panic!("no flow") };
