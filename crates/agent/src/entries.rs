@@ -20,18 +20,21 @@ const ROOM: usize = 6;
 const LOOK: Span = Span::from_millis(100);
 /// The same while there is nothing to choose.
 const WATCH: Span = Span::from_millis(500);
-/// How long paths may take to open, and then to reach their rates.
+/// How long paths may take to open.
 const GRACE: Span = Span::from_secs(3);
+/// How long open paths may take to reach their rates.
 const WARM_UP: Span = Span::from_secs(1);
 /// How long their rates are measured.
 const MEASURED: Span = Span::from_secs(2);
 /// The end of a trial without a result.
 const LONGEST: Span = Span::from_secs(10);
-/// Pause after a trial without a result; it doubles up to the second.
+/// First pause after a trial without a result; it doubles each time.
 const PAUSE: Span = Span::from_secs(5);
+/// Longest such pause.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
-/// Data flow when a path carries as many bytes between two looks, and more in a whole measurement.
+/// A path that carries this many bytes between two looks is in use, so a trial may begin.
 const SOME: u64 = 2_000;
+/// A path that carries this many bytes in a measurement has a rate.
 const ENOUGH: u64 = 25_000;
 /// Another path replaces the current one if it carries this many times as much.
 const BETTER: f64 = 1.25;

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_signal_counts_before_anybody_waits_for_it() {
+    async fn a_signal_counts_before_anyone_waits_for_it() {
         let stop = requested();
         let own = std::process::id().to_string();
         assert!(std::process::Command::new("kill").args(["-TERM", &own]).status().unwrap().success());

@@ -136,7 +136,7 @@ fn described(arg: &Arg) -> Described {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut help = help.split("\n\n").map(one_line).collect::<Vec<_>>().join(". ");
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-    if !defaults.is_empty() && arg.get_action().takes_values() {
+    if !defaults.is_empty() && arg.get_action().takes_values() && !arg.is_hide_default_value_set() {
         let _ = write!(help, " [default: {}]", defaults.join(", "));
     }
     if let Some(name) = arg.get_env() {

@@ -1,12 +1,11 @@
 //! Ways to a server: the system's own choice, an interface, or an exit.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_proxy::ExitDialer;
+use anabranch_proxy::{ExitDialer, interleaved};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -80,7 +79,7 @@ async fn connect(addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Res
     let reachable = |address: &SocketAddr| {
         outlet.is_none_or(|outlet| outlet.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4()))
     };
-    let mut waiting = alternate(addresses.into_iter().filter(reachable).collect());
+    let mut waiting = interleaved(addresses.into_iter().filter(reachable).collect());
     waiting.truncate(MOST_TRIED);
     let (mut trying, mut last) = (JoinSet::new(), None);
     let racing = async {
@@ -110,20 +109,6 @@ async fn connect(addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Res
     timeout(PATIENCE, racing).await.unwrap_or_else(|_| Err(silent("the server does not answer")))
 }
 
-/// Alternates between IPv6 and IPv4, beginning with the first address (RFC 8305 §4): many of one family do not hide the other.
-fn alternate(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
-    let begins_with_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
-    let (first, second): (Vec<_>, Vec<_>) =
-        addresses.into_iter().partition(|address| address.is_ipv4() == begins_with_v4);
-    let (mut second, mut all) = (second.into_iter(), VecDeque::new());
-    for address in first {
-        all.push_back(address);
-        all.extend(second.next());
-    }
-    all.extend(second);
-    all
-}
-
 async fn attempt(address: SocketAddr, outlet: Option<Outlet>) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if let Some(outlet) = outlet {
@@ -145,22 +130,4 @@ fn bind(socket: &TcpSocket, outlet: &Outlet, to: SocketAddr) -> io::Result<()> {
     }
     let own = outlet.addresses.iter().find(|own| own.is_ipv4() == to.is_ipv4());
     own.map_or(Ok(()), |own| socket.bind((*own, 0).into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_addresses_of_one_family_do_not_hide_the_other() {
-        let of = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>();
-        let mut found: Vec<SocketAddr> = (1..=9).map(|at| ([0xfd, 0, 0, 0, 0, 0, 0, at], 1).into()).collect();
-        found.extend(of(&["192.0.2.1:1", "192.0.2.2:1"]));
-        let all = alternate(found);
-        assert_eq!(all.len(), 11);
-        let begin: Vec<_> = all.into_iter().take(5).collect();
-        assert_eq!(begin, of(&["[fd::1]:1", "192.0.2.1:1", "[fd::2]:1", "192.0.2.2:1", "[fd::3]:1"]));
-        assert_eq!(alternate(of(&["192.0.2.1:1", "[fd::1]:1"])), of(&["192.0.2.1:1", "[fd::1]:1"]));
-        assert!(alternate(Vec::new()).is_empty());
-    }
 }

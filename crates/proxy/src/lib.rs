@@ -44,7 +44,9 @@ pub use client::{ExitDialer, Forward, Notice as ProxyNotice, Proxy, ProxyOptions
 pub use control::Control;
 pub use copy::{End, carry, reset};
 pub use error::ProxyError;
-pub use exit::{Connector, Exit, ExitOptions, Notice as ExitNotice, Record, Resolver, Resolving, dial};
+pub use exit::{
+    Connector, Exit, ExitOptions, Notice as ExitNotice, Record, Resolver, Resolving, dial, interleaved,
+};
 pub use head::{read_head, read_outcome};
 pub use meter::{ConnectionName, ConnectionStatus, Connections, Entered, Meter, Totals};
 pub use policy::{AddressRange, Policy, Verdict};

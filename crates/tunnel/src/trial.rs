@@ -14,8 +14,8 @@
 //!
 //! A sender that does not slow down, such as a video, must not lose packets to a trial. If packets still come as fast as
 //! before but pile up in front of the path, the path is too slow. The trial then ends before CoDel drops packets
-//! ([`Trial::piles_up`]). In the same way the flow is striped again as soon as it grows beyond its path. A trial also ends when a queue stands before the path's bottleneck and the path delivers less than
-//! striping did.
+//! ([`Trial::piles_up`]). In the same way, a flow that is kept on one path is striped again as soon as it grows beyond that
+//! path. A trial also ends when a queue stands before the path's bottleneck and the path delivers less than striping did.
 
 use std::collections::BTreeMap;
 

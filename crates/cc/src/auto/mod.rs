@@ -3,7 +3,7 @@
 //! Each path runs `cubic`, with its coupling over shared bottlenecks. Three things change it.
 //!
 //! **Its own queue.** When the round trip exceeds the least one by the aim (25 ms, or a quarter of the least round trip or
-//! three packets if that is more), the window stops growing, and slow start ends. A longer queue is somebody else's, or the
+//! three packets if that is more), the window stops growing, and slow start ends. A longer queue is another flow's, or the
 //! rate has fallen. To find out, the path *tests* it: it cuts its window so that its queue should shrink to half of the aim.
 //! If the queue shrinks by nearly as much as the cut, it is the path's own (Copa, Nimbus). If it does not, a *rival*
 //! fills it. The cut is undone, and the path grows as CUBIC does, for ten seconds and twice as long after each test

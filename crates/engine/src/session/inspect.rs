@@ -43,6 +43,11 @@ impl<P: Payload> Session<P> {
         self.flight.paths.iter().map(|path| self.info(path)).collect()
     }
 
+    /// The closing paths. Cheap without one, for callers that look often.
+    pub fn closing_paths(&self) -> impl Iterator<Item = PathInfo> {
+        self.flight.paths.iter().filter(|path| path.is_closing()).map(move |path| self.info(path))
+    }
+
     /// Window and round-trip time of all paths, for callers that look often.
     pub fn path_windows(&self) -> impl Iterator<Item = PathWindow> {
         self.flight.paths.iter().map(|path| {

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread::ThreadId;
 
 use anabranch_agent::Permission;
@@ -136,8 +136,10 @@ async fn a_fault_in_one_session_keeps_the_endpoint_from_closing_no_other() {
 async fn a_fault_while_one_sessions_paths_are_planned_ends_no_other() {
     let unlucky = Endpoint::bind(config(1, &[21, 22])).await.unwrap();
     let server = Endpoint::bind(config(3, &[23, 24])).await.unwrap();
-    let faulty = unlucky.node();
+    let (faulty, judged) = (unlucky.node(), Arc::new(AtomicBool::new(false)));
+    let noted = judged.clone();
     let judge = move |peer: &PublicKey, _: SocketAddr| {
+        noted.fetch_or(*peer == faulty, Ordering::SeqCst);
         assert!(*peer != faulty, "on purpose, when an announced address is judged");
         Permission::ByRule
     };
@@ -146,8 +148,9 @@ async fn a_fault_while_one_sessions_paths_are_planned_ends_no_other() {
     // The addresses may come before the session is handed out.
     if let Ok(session) = client.connect(&target, Config::default()).await {
         let ended = tokio::time::timeout(Duration::from_secs(10), session.closed()).await;
-        assert!(ended.is_ok(), "no address was judged, so the test shows nothing");
+        assert!(ended.is_ok(), "the session with the fault ends");
     }
+    assert!(judged.load(Ordering::SeqCst), "no address was judged, so the test shows nothing");
     let target = Target::new(server.node(), server.local_addresses());
     let other = client.connect(&target, Config::default()).await.unwrap();
     leaves_from(&other, &[31, 32]).await;

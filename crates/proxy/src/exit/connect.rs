@@ -142,8 +142,9 @@ fn sends_from(to: SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip().to_canonical())
 }
 
-/// The addresses of both families by turns, the first one's family first (RFC 8305 §4).
-fn interleaved(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+/// The addresses of both families by turns, the first one's family first (RFC 8305 §4): many of one family do not hide
+/// the other.
+pub fn interleaved(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut one, mut other): (VecDeque<_>, VecDeque<_>) =
         addresses.into_iter().partition(|address| address.is_ipv6() == first);
@@ -366,5 +367,7 @@ mod tests {
         let all = ["::1", "::2", "::3", "192.0.2.1"].map(address).to_vec();
         let order: Vec<String> = interleaved(all).iter().map(|address| address.ip().to_string()).collect();
         assert_eq!(order, ["::1", "192.0.2.1", "::2", "::3"]);
+        let begins_with_v4 = ["192.0.2.1", "::1"].map(address).to_vec();
+        assert_eq!(interleaved(begins_with_v4.clone()), begins_with_v4);
     }
 }

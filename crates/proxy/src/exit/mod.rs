@@ -33,7 +33,7 @@ use crate::target::Target;
 use associate::{Means, sockets};
 use listen::MOST_LISTENERS;
 
-pub use connect::{Connector, Resolver, Resolving, dial};
+pub use connect::{Connector, Resolver, Resolving, dial, interleaved};
 
 /// Control streams of one session at the same time; each may hold a line that is not complete.
 const MOST_CONTROLS: usize = 32;

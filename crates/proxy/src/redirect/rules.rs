@@ -1,6 +1,6 @@
 //! The text of the firewall's rules, without I/O.
 //!
-//! One table holds a chain for connections of this machine and one for those that it forwards. Both first let pass
+//! One table holds a chain for connections of this machine and one for those that it forwards. Both first accept
 //! what stays direct. With [`Method::Redirect`] the kernel then rewrites the destination. With [`Method::Tproxy`] it
 //! leaves the connection as it is and hands it to the proxy's socket; for that, packets are marked, and a routing rule
 //! leads marked ones to this machine.
@@ -121,7 +121,8 @@ impl Rules {
         chains
     }
 
-    /// Lets pass the families that this machine does not forward, and connections from an exit behind it.
+    /// Accepts packets of the families that this machine does not forward, and connections from the exit or a relay if
+    /// that is behind this machine.
     fn not_forwarded(&self) -> String {
         let mut rules = format!("meta nfproto != {{ {} }} accept;", self.forwarded.join(", "));
         for node in &self.nodes {

@@ -25,7 +25,7 @@ pub fn close(interface: &str, udp_port: u16) -> Result<(), TunnelError> {
 /// Whether there is one, of a tunnel that runs or has ended.
 #[must_use]
 pub fn is_closed() -> bool {
-    registry::update(|registry| Ok(!registry.kill_switch.is_empty())).unwrap_or(false)
+    registry::has_kill_switch()
 }
 
 /// Removes the kill switch; called only at the user's request.

@@ -275,6 +275,11 @@ pub fn is_running(interface: &str) -> bool {
     Registry::load().is_running(interface)
 }
 
+/// Whether the machine has a kill switch.
+pub(super) fn has_kill_switch() -> bool {
+    !Registry::load().kill_switch.is_empty()
+}
+
 /// Whether the process with this number runs a tunnel of this name.
 pub(super) fn runs_in(interface: &str, process: u32) -> bool {
     Registry::load().tunnels.get(interface).is_some_and(|claim| claim.process.id == process)

@@ -169,8 +169,7 @@ impl Guided {
                 self.carry_on(now, candidate, session);
             }
         }
-        let closing = session.paths().into_iter().filter(|path| path.state == PathState::Closing);
-        self.closed[end].extend(closing.map(|path| (path.id, path)));
+        self.closed[end].extend(session.closing_paths().map(|path| (path.id, path)));
     }
 
     /// The closed paths of an end that are not among these.
