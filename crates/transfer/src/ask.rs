@@ -16,6 +16,7 @@ const PUT: u8 = 3;
 
 const DEEP: u8 = 1;
 const CONTENTS: u8 = 1;
+const ATTRIBUTES: u8 = 2;
 const MIRROR: u8 = 1;
 const DELETE: u8 = 2;
 const BY_CONTENT: u8 = 4;
@@ -30,8 +31,9 @@ const MOST_PATHS: usize = 256;
 pub(crate) enum Ask {
     /// The names in a directory, or at the top level; `deep` lists everything below as well.
     List { path: Option<RelPath>, deep: bool },
-    /// These files and directories, or all; `contents` asks for what is in the one directory instead of the directory.
-    Get { paths: Vec<RelPath>, contents: bool },
+    /// These files and directories, or all; `contents` asks for what is in the one directory instead of the directory,
+    /// `attributes` for extended attributes as well.
+    Get { paths: Vec<RelPath>, contents: bool, attributes: bool },
     /// The client sends files for this directory.
     Put { to: Option<RelPath>, placing: Placing },
 }
@@ -64,7 +66,11 @@ impl Ask {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::List { deep, .. } => out.extend_from_slice(&[LIST, u8::from(*deep) * DEEP]),
-            Self::Get { contents, .. } => out.extend_from_slice(&[GET, u8::from(*contents) * CONTENTS]),
+            Self::Get { contents, attributes, .. } => {
+                let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+                let bits = bit(*contents, CONTENTS) | bit(*attributes, ATTRIBUTES);
+                out.extend_from_slice(&[GET, bits]);
+            }
             Self::Put { placing: Placing { conflict, mirror }, .. } => {
                 let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
                 let bits = mirror.map_or(0, |mirror| {
@@ -92,7 +98,9 @@ impl Ask {
         };
         Ok(match (verb, conflict) {
             (LIST, _) => Self::List { path: one(paths)?, deep: bits & DEEP != 0 },
-            (GET, _) => Self::Get { paths, contents: bits & CONTENTS != 0 },
+            (GET, _) => {
+                Self::Get { paths, contents: bits & CONTENTS != 0, attributes: bits & ATTRIBUTES != 0 }
+            }
             (PUT, Some(conflict)) => {
                 let mirror = Mirror { delete: bits & DELETE != 0, by_content: bits & BY_CONTENT != 0 };
                 let mirror = (bits & MIRROR != 0).then_some(mirror);

@@ -19,6 +19,7 @@ use crate::send::{Share, send_over};
 pub struct Wanted {
     paths: Vec<RelPath>,
     contents: bool,
+    attributes: bool,
 }
 
 impl Wanted {
@@ -28,7 +29,7 @@ impl Wanted {
     /// [`TransferError::UnsafePath`] for a path that no server can have.
     pub fn paths<P: AsRef<str>>(paths: &[P]) -> Result<Self, TransferError> {
         let paths = paths.iter().filter_map(|path| parse(path.as_ref()).transpose());
-        Ok(Self { paths: paths.collect::<Result<_, _>>()?, contents: false })
+        Ok(Self { paths: paths.collect::<Result<_, _>>()?, ..Self::default() })
     }
 
     /// The contents of this directory, without its own name.
@@ -37,6 +38,12 @@ impl Wanted {
     /// As [`Self::paths`].
     pub fn contents_of(directory: &str) -> Result<Self, TransferError> {
         Ok(Self { contents: true, ..Self::paths(&[directory])? })
+    }
+
+    /// Whether their extended attributes are wanted, too.
+    #[must_use]
+    pub fn with_attributes(self, attributes: bool) -> Self {
+        Self { attributes, ..self }
     }
 }
 
@@ -107,7 +114,7 @@ impl From<Entry> for Listed {
     fn from(entry: Entry) -> Self {
         let path = entry.path.to_foreign();
         let (kind, mode) = match entry.kind {
-            EntryKind::File(FileMeta { size, mode, modified }) => {
+            EntryKind::File(FileMeta { size, mode, modified, .. }) => {
                 (ListedKind::File { size, modified: modified.map(|time| time.seconds) }, Some(mode))
             }
             EntryKind::Directory { mode } => (ListedKind::Directory, Some(mode)),
@@ -159,7 +166,8 @@ pub async fn get<C: Connection>(
     options: &ReceiveOptions,
     progress: &Progress,
 ) -> Result<Summary, TransferError> {
-    let ask = Ask::Get { paths: wanted.paths.clone(), contents: wanted.contents };
+    let Wanted { paths, contents, attributes } = wanted.clone();
+    let ask = Ask::Get { paths, contents, attributes };
     let control = open(connection, ask).await?;
     receive_over(connection, control, Intake { target, options }, progress).await
 }

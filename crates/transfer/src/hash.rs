@@ -11,6 +11,9 @@ use blake3::{Hash, Hasher};
 /// Bytes in a block. Only the last block of a file is shorter.
 pub(crate) const BLOCK: usize = 1 << 20;
 
+/// A block of zeros.
+pub(crate) static ZERO_BLOCK: [u8; BLOCK] = [0; BLOCK];
+
 /// The hash of a block at its position in a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockHash {
@@ -102,6 +105,20 @@ impl FileHasher {
             self.alone = block.alone;
         }
         self.blocks += 1;
+    }
+
+    /// Adds `len` zeros of a file of `size` bytes, from within `block` on.
+    pub fn add_zeros(&mut self, block: &mut BlockHasher, mut len: usize, size: u64) {
+        while len > 0 {
+            let want = block_len(size, self.blocks) - block.len();
+            let zeros = len.min(want);
+            block.update(&ZERO_BLOCK[..zeros]);
+            if zeros == want {
+                self.push(block.finish());
+                *block = BlockHasher::new(self.blocks);
+            }
+            len -= zeros;
+        }
     }
 
     /// The file's hash.

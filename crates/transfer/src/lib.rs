@@ -29,6 +29,7 @@
 //! receivers share. Dropping a future closes the channels, and the threads end.
 
 mod ask;
+mod attributes;
 mod client;
 mod codec;
 mod connection;

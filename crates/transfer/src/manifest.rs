@@ -5,6 +5,7 @@ use std::fmt;
 
 use anabranch_wire::ForeignText;
 
+use crate::attributes::{Attribute, Attributes, are_few};
 use crate::error::TransferError;
 use crate::path::{RelPath, check_link};
 
@@ -41,6 +42,15 @@ pub(crate) struct FileMeta {
     pub mode: u16,
     /// When its content was last modified, if known.
     pub modified: Option<ModifiedTime>,
+    /// Bytes outside its holes, if it has holes.
+    pub data: Option<u64>,
+}
+
+impl FileMeta {
+    /// The bytes that it takes on a disk that can store holes, if its length is known.
+    pub fn stored(&self) -> Option<u64> {
+        self.size.map(|size| self.data.map_or(size, |data| data.min(size)))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,11 +93,13 @@ pub(crate) struct ManifestBuilder<'a> {
     left_out: Vec<String>,
     seen: HashMap<RelPath, bool>,
     entries: Vec<Entry>,
+    attributes: Attributes,
 }
 
 impl<'a> ManifestBuilder<'a> {
     pub fn new(limits: &'a Limits) -> Self {
-        Self { limits, names: 0, left_out: Vec::new(), seen: HashMap::new(), entries: Vec::new() }
+        let (left_out, seen, entries, attributes) = <_>::default();
+        Self { limits, names: 0, left_out, seen, entries, attributes }
     }
 
     /// Adds the next entry.
@@ -115,6 +127,25 @@ impl<'a> ManifestBuilder<'a> {
         Ok(())
     }
 
+    /// Adds an extended attribute of the last entry.
+    ///
+    /// # Errors
+    /// [`TransferError::TooMuch`] over a limit; [`TransferError::Protocol`] without a file or directory.
+    pub fn add_attribute(&mut self, attribute: Attribute) -> Result<(), TransferError> {
+        let last = self.entries.last().filter(|entry| !matches!(entry.kind, EntryKind::Link { .. }));
+        if last.is_none() || !self.left_out.is_empty() {
+            return Err(TransferError::protocol("an extended attribute of nothing"));
+        }
+        self.names += attribute.len() as u64;
+        self.check_names()?;
+        let held = self.attributes.entry(self.entries.len() as u32 - 1).or_default();
+        held.push(attribute);
+        if are_few(held) {
+            return Ok(());
+        }
+        Err(TransferError::protocol("more extended attributes than an entry may have"))
+    }
+
     /// Counts an entry that is not sent.
     ///
     /// # Errors
@@ -140,9 +171,9 @@ impl<'a> ManifestBuilder<'a> {
         Ok(())
     }
 
-    /// The entries, and the paths that are not sent.
-    pub fn finish(self) -> (Vec<Entry>, Vec<String>) {
-        (self.entries, self.left_out)
+    /// The entries, the paths that are not sent, and the attributes of entries.
+    pub fn finish(self) -> (Vec<Entry>, Vec<String>, Attributes) {
+        (self.entries, self.left_out, self.attributes)
     }
 }
 
@@ -177,7 +208,8 @@ mod tests {
     }
 
     const DIRECTORY: EntryKind = EntryKind::Directory { mode: 0o755 };
-    const FILE: EntryKind = EntryKind::File(FileMeta { size: Some(1), mode: 0o644, modified: None });
+    const FILE: EntryKind =
+        EntryKind::File(FileMeta { size: Some(1), mode: 0o644, modified: None, data: None });
 
     #[test]
     fn a_file_below_a_link_or_a_file_or_nothing_is_refused() {

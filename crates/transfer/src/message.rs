@@ -7,6 +7,7 @@ use anabranch_wire::{ForeignText, Reader};
 use blake3::hazmat::ChainingValue;
 
 use crate::ask::Ask;
+use crate::attributes::Attribute;
 use crate::codec::{FRAME_HEADER, put_frame, put_text, read_text};
 use crate::error::{LONGEST_MESSAGE, TransferError, cut};
 use crate::hash::BLOCK;
@@ -21,6 +22,8 @@ pub(crate) const MOST_HASHES: usize = 64;
 pub(crate) const LONGEST_CONTROL: usize = 16 << 10;
 pub(crate) const LONGEST_REQUEST: usize = 32 + 32 * MOST_HASHES;
 pub(crate) const LONGEST_REPLY: usize = 32 + BLOCK;
+/// Most bytes that one [`Reply::Zeros`] stands for: the receiver hashes them, and should soon notice an abort.
+pub(crate) const MOST_ZEROS: u32 = 64 << 20;
 
 const MAGIC: [u8; 4] = *b"ANBT";
 
@@ -32,6 +35,7 @@ const ABORT: u8 = 0x05;
 const LEFT_OUT: u8 = 0x06;
 const INCOMPLETE: u8 = 0x07;
 const ASK: u8 = 0x08;
+const ATTRIBUTE: u8 = 0x09;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 const WAIT: u8 = 0x13;
@@ -46,6 +50,7 @@ const ZEROS: u8 = 0x27;
 
 const HAS_SIZE: u8 = 1;
 const HAS_TIME: u8 = 2;
+const HAS_HOLES: u8 = 4;
 
 /// A message on the control stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +61,8 @@ pub(crate) enum Control {
     Ask(Ask),
     /// One entry of the share's list.
     Entry(Entry),
+    /// An extended attribute of the entry before it.
+    Attribute(Attribute),
     /// An entry of the share that is not sent, and why; sent among the entries.
     LeftOut(LeftOut),
     /// The list is complete.
@@ -89,8 +96,8 @@ pub(crate) enum Reply {
     Piece(Vec<u8>),
     /// The next block matches the receiver's hash.
     Same,
-    /// The next block is all zero bytes; only for files with a listed length.
-    Zeros,
+    /// The next bytes are zeros, which may begin and end within blocks; only for files with a listed length.
+    Zeros { len: u32 },
     /// The file ends here, with this length and hash; also the answer to [`Request::Hash`].
     End { len: u64, hash: [u8; 32] },
     /// The file cannot be sent, and why; ends the request.
@@ -107,6 +114,11 @@ impl Control {
             }),
             Self::Ask(ask) => put_frame(out, ASK, |out| ask.encode(out)),
             Self::Entry(entry) => put_frame(out, ENTRY, |out| put_entry(out, entry)),
+            Self::Attribute(Attribute { name, value }) => put_frame(out, ATTRIBUTE, |out| {
+                put_text(out, name);
+                out.extend_from_slice(&(value.len() as u16).to_be_bytes());
+                out.extend_from_slice(value);
+            }),
             Self::LeftOut(what) => put_frame(out, LEFT_OUT, |out| {
                 out.push(u8::from(what.missed));
                 put_message(out, what.path.raw());
@@ -136,6 +148,11 @@ impl Control {
             }
             ASK => Self::Ask(Ask::decode(&mut reader)?),
             ENTRY => Self::Entry(read_entry(&mut reader)?),
+            ATTRIBUTE => {
+                let name = read_text(&mut reader)?;
+                let len = reader.u16("length of a value")?;
+                Self::Attribute(Attribute::checked(name, reader.bytes("value", len.into())?)?)
+            }
             LEFT_OUT => Self::LeftOut(LeftOut {
                 missed: reader.u8("reason")? != 0,
                 path: read_message(&mut reader)?,
@@ -210,7 +227,7 @@ impl Reply {
             Self::Block(body) => put_frame(out, REPLY_BLOCK, |out| out.extend_from_slice(body)),
             Self::Piece(body) => put_frame(out, REPLY_PIECE, |out| out.extend_from_slice(body)),
             Self::Same => put_frame(out, SAME, |_| {}),
-            Self::Zeros => put_frame(out, ZEROS, |_| {}),
+            Self::Zeros { len } => put_frame(out, ZEROS, |out| out.extend_from_slice(&len.to_be_bytes())),
             Self::End { len, hash } => put_frame(out, END, |out| {
                 out.extend_from_slice(&len.to_be_bytes());
                 out.extend_from_slice(hash);
@@ -226,7 +243,7 @@ impl Reply {
             REPLY_BLOCK if body.len() >= 32 => return Ok(Self::Block(body)),
             REPLY_PIECE if body.len() > 32 => return Ok(Self::Piece(body)),
             SAME => Self::Same,
-            ZEROS => Self::Zeros,
+            ZEROS => Self::Zeros { len: reader.u32("length")? },
             END => Self::End { len: reader.u64("length")?, hash: reader.array("hash")? },
             FAILED => Self::Failed(read_message(&mut reader)?),
             _ => return Err(unknown(kind)),
@@ -265,15 +282,21 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
             out.push(0);
             put_text(out, entry.path.as_str());
             out.extend_from_slice(&meta.mode.to_be_bytes());
-            let flags =
-                (u8::from(meta.size.is_some()) * HAS_SIZE) | (u8::from(meta.modified.is_some()) * HAS_TIME);
-            out.push(flags);
+            let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+            out.push(
+                flag(meta.size.is_some(), HAS_SIZE)
+                    | flag(meta.modified.is_some(), HAS_TIME)
+                    | flag(meta.data.is_some(), HAS_HOLES),
+            );
             if let Some(size) = meta.size {
                 out.extend_from_slice(&size.to_be_bytes());
             }
             if let Some(time) = meta.modified {
                 out.extend_from_slice(&time.seconds.to_be_bytes());
                 out.extend_from_slice(&time.nanoseconds.to_be_bytes());
+            }
+            if let Some(data) = meta.data {
+                out.extend_from_slice(&data.to_be_bytes());
             }
         }
         EntryKind::Directory { mode } => {
@@ -298,7 +321,8 @@ fn read_entry(reader: &mut Reader<&[u8]>) -> Result<Entry, TransferError> {
             let flags = reader.u8("flags")?;
             let size = if flags & HAS_SIZE == 0 { None } else { Some(reader.u64("size")?) };
             let modified = if flags & HAS_TIME == 0 { None } else { Some(read_time(reader)?) };
-            EntryKind::File(FileMeta { size, mode, modified })
+            let data = if flags & HAS_HOLES == 0 { None } else { Some(reader.u64("bytes of data")?) };
+            EntryKind::File(FileMeta { size, mode, modified, data })
         }
         1 => EntryKind::Directory { mode: permission_bits(reader.u16("mode")?) },
         2 => EntryKind::Link { text: read_text(reader)?.to_owned() },
@@ -345,21 +369,22 @@ mod tests {
             Control::Hello { version: 2, asks: false },
             Control::Entry(Entry {
                 path: path("a/é"),
-                kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified }),
+                kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified, data: None }),
             }),
             Control::Entry(Entry {
                 path: path("-"),
-                kind: EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None }),
+                kind: EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None, data: None }),
             }),
             Control::Entry(Entry { path: path("d"), kind: EntryKind::Directory { mode: 0o755 } }),
             Control::Entry(Entry { path: path("l"), kind: EntryKind::Link { text: "d/é".into() } }),
+            Control::Attribute(Attribute { name: "user.tag".into(), value: b"red".into() }),
             Control::LeftOut(LeftOut { path: "s".into(), reason: "a socket".into(), missed: true }),
             Control::ListEnd,
             Control::Done,
             Control::Abort("disk full".into()),
             Control::Incomplete { count: 2, failed_here: 1, files: "a: no".into() },
             Control::Ask(Ask::List { path: Some(path("a/b")), deep: true }),
-            Control::Ask(Ask::Get { paths: vec![path("a"), path("b/c")], contents: false }),
+            Control::Ask(Ask::Get { paths: vec![path("a"), path("b/c")], contents: false, attributes: true }),
             Control::Ask(Ask::Put { to: None, placing: Placing { conflict: Conflict::Skip, mirror: None } }),
             Control::Ask(Ask::Put {
                 to: Some(path("a")),
@@ -405,7 +430,7 @@ mod tests {
             Reply::Block(vec![3; 40]),
             Reply::Piece(vec![4; 40]),
             Reply::Same,
-            Reply::Zeros,
+            Reply::Zeros { len: 5 },
             end,
             Reply::Failed("no".into()),
         ];
@@ -440,6 +465,7 @@ mod tests {
             "stream",
             "directory",
             "link",
+            "attribute",
             "left out",
             "list end",
             "done",
@@ -464,7 +490,14 @@ mod tests {
         let block = [&crate::hash::hash_block(0, b"abc").value[..], b"abc"].concat();
         let end = Reply::End { len: 3, hash: blake3::hash(b"abc").into() };
         let failed = Reply::Failed("no".into());
-        let replies = [Reply::Block(block), Reply::Piece(piece), Reply::Same, Reply::Zeros, end, failed];
+        let replies = [
+            Reply::Block(block),
+            Reply::Piece(piece),
+            Reply::Same,
+            Reply::Zeros { len: 8 << 20 },
+            end,
+            failed,
+        ];
         for (name, reply) in ["block", "piece", "same", "zeros", "end", "failed"].into_iter().zip(replies) {
             assert_eq!(encoded(&|out| reply.encode(out)), vector(name), "{name}");
         }
@@ -508,7 +541,7 @@ mod tests {
 
     #[test]
     fn special_mode_bits_do_not_come_through() {
-        let kind = EntryKind::File(FileMeta { size: None, mode: 0o6755, modified: None });
+        let kind = EntryKind::File(FileMeta { size: None, mode: 0o6755, modified: None, data: None });
         let mut bytes = Vec::new();
         Control::Entry(Entry { path: path("x"), kind }).encode(&mut bytes);
         let decoded = Control::decode(bytes[0], &bytes[FRAME_HEADER..]).unwrap();

@@ -48,6 +48,9 @@ struct Inner {
     failed_here: u64,
     changed: bool,
     notes: BTreeMap<&'static str, Note>,
+    /// Files without their extended attributes, and the first of them.
+    bare: u64,
+    first_bare: String,
 }
 
 /// A kind of metadata that could not be stored.
@@ -78,9 +81,9 @@ impl Report {
         });
     }
 
-    /// Records an entry that is not sent.
+    /// Records an entry that is not sent. One that is missed counts as a failure instead, where it is reported.
     pub fn leave_out(&self, what: &LeftOut) {
-        self.add(|summary| summary.left_out += 1);
+        self.add(|summary| summary.left_out += u64::from(!what.missed));
         self.warn(&what.to_string());
     }
 
@@ -89,6 +92,15 @@ impl Report {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let first = || Note { count: 0, first: path.shown(), why: why.to_string() };
         inner.notes.entry(what).or_insert_with(first).count += 1;
+    }
+
+    /// Records that the extended attributes of an entry are not kept.
+    pub fn drop_attributes(&self, path: &RelPath) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.bare == 0 {
+            inner.first_bare = path.shown();
+        }
+        inner.bare += 1;
     }
 
     /// Records that a file changed while it was sent: another attempt may succeed.
@@ -136,11 +148,23 @@ impl Report {
             }
         });
         inner.summary.warnings.extend(lines);
+        if inner.bare > 0 {
+            let note = not_kept(inner.bare, &inner.first_bare);
+            inner.summary.warnings.push(format!("{note}; `--xattrs` keeps them"));
+        }
         if inner.failed == 0 {
             return Ok(std::mem::take(&mut inner.summary));
         }
         let (failures, notes) =
             (std::mem::take(&mut inner.failures), std::mem::take(&mut inner.summary.warnings));
         Err(TransferError::Incomplete { failures, count: inner.failed, here: inner.failed_here, notes })
+    }
+}
+
+/// The note for entries without their extended attributes.
+pub(crate) fn not_kept(count: u64, first: &str) -> String {
+    match count {
+        1 => format!("the extended attributes of {first} are left out"),
+        _ => format!("the extended attributes of {count} files and directories ({first}, ...) are left out"),
     }
 }

@@ -50,6 +50,9 @@ pub struct GetArgs {
     /// Take exactly the server's modes, whatever the umask
     #[arg(long)]
     pub modes: bool,
+    /// Fetch extended attributes, too, those that any user may set (`user.*`)
+    #[arg(long)]
+    pub xattrs: bool,
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
@@ -94,6 +97,7 @@ async fn get(args: &GetArgs, capture: &Capture, context: &Context) -> Result<(),
     let (server, first) = args.server.server()?;
     let paths = first.into_iter().chain(args.paths.iter().map(PathBuf::as_path));
     let wanted = Wanted::paths(&paths.map(remote).collect::<Result<Vec<_>, _>>()?)?;
+    let wanted = wanted.with_attributes(args.xattrs);
     let Connected { node, session, dial } = args.server.connect(capture, &server).await?;
     interrupt::survive_file_size_limit();
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
@@ -102,6 +106,7 @@ async fn get(args: &GetArgs, capture: &Capture, context: &Context) -> Result<(),
         max_size: args.max_size,
         allow_hidden: args.hidden,
         all_modes: args.modes,
+        attributes: args.xattrs,
         ..ReceiveOptions::default()
     };
     let errand = Getting { wanted, target: &args.to, options };

@@ -47,6 +47,9 @@ pub struct PutArgs {
     /// Follow links: send what they lead to
     #[arg(short = 'L', long)]
     pub follow: bool,
+    /// Send extended attributes, too, those that any user may set (`user.*`)
+    #[arg(long)]
+    pub xattrs: bool,
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
@@ -65,6 +68,7 @@ pub fn run(args: &PutArgs, context: &Context) -> Result<(), Failure> {
     }
     let share = Source::of(&paths, args.name.as_deref())?.share()?;
     let share = if args.follow { share.following_links() } else { share };
+    let share = if args.xattrs { share.with_attributes() } else { share };
     let capture = args.server.reach.capture.start()?;
     let confined = confine::to(None, args.server.writes()?)?;
     let runtime = Threads::start()?;

@@ -46,6 +46,9 @@ pub struct SyncArgs {
     /// Compare the content of files that have the same length and time, too
     #[arg(long)]
     pub checksum: bool,
+    /// Copy extended attributes, too, those that any user may set (`user.*`)
+    #[arg(long)]
+    pub xattrs: bool,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -88,13 +91,19 @@ async fn sync(args: &SyncArgs, capture: &Capture, context: &Context) -> Result<(
     let (server, _) = args.server.server()?;
     if args.push {
         let share = Share::from_paths(&[here.canonicalize().as_deref().unwrap_or(here)])?.contents_only();
+        let share = if args.xattrs { share.with_attributes() } else { share };
         let errand = Putting { place: Place::mirror(there, args.mirror())?, share };
         let connected = args.server.connect(capture, &server).await?;
         return carry(args, &errand, connected, context).await;
     }
-    let options =
-        ReceiveOptions { mirror: Some(args.mirror()), allow_hidden: true, ..ReceiveOptions::default() };
-    let errand = Getting { wanted: Wanted::contents_of(there)?, target: here, options };
+    let options = ReceiveOptions {
+        mirror: Some(args.mirror()),
+        allow_hidden: true,
+        attributes: args.xattrs,
+        ..ReceiveOptions::default()
+    };
+    let wanted = Wanted::contents_of(there)?.with_attributes(args.xattrs);
+    let errand = Getting { wanted, target: here, options };
     let connected = args.server.connect(capture, &server).await?;
     interrupt::survive_file_size_limit();
     carry(args, &errand, connected, context).await

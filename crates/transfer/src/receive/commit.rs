@@ -12,6 +12,9 @@ use std::thread::JoinHandle;
 use super::job::FileJob;
 use super::part::PartFile;
 use super::place::hash_file;
+use super::plan::clash;
+use super::spelling::is_alias;
+use crate::attributes::Attributes;
 use crate::error::{TransferError, is_disk_full};
 use crate::report::Watch;
 
@@ -26,6 +29,13 @@ pub(crate) struct Complete {
     pub hash: [u8; 32],
 }
 
+/// Metadata for complete files.
+pub(crate) struct Keeping {
+    /// The permission bits that files may have.
+    pub mode_mask: u16,
+    pub attributes: Arc<Attributes>,
+}
+
 /// The threads, and the channel to them.
 pub(crate) struct Committer {
     files: SyncSender<Complete>,
@@ -36,18 +46,18 @@ pub(crate) struct Committer {
 /// The threads' common state.
 struct Work {
     watch: Watch,
-    mode_mask: u16,
+    keeping: Keeping,
     fatal: Mutex<Option<TransferError>>,
     renamed: Mutex<BTreeSet<String>>,
 }
 
 impl Committer {
-    /// Starts the threads. `mode_mask` limits the modes of files.
-    pub fn start(watch: Watch, mode_mask: u16) -> Result<Self, TransferError> {
+    /// Starts the threads.
+    pub fn start(watch: Watch, keeping: Keeping) -> Result<Self, TransferError> {
         let (files, waiting) = sync_channel(WAITING);
         let waiting = Arc::new(Mutex::new(waiting));
         let (fatal, renamed) = (Mutex::default(), Mutex::default());
-        let work = Arc::new(Work { watch, mode_mask, fatal, renamed });
+        let work = Arc::new(Work { watch, keeping, fatal, renamed });
         let start = |_| {
             let (waiting, work) = (Arc::clone(&waiting), Arc::clone(&work));
             std::thread::Builder::new().name("transfer-sync".into()).spawn(move || work.run(&waiting))
@@ -94,7 +104,7 @@ impl Work {
 
     fn put_in_place(&self, Complete { part, job, hash }: Complete) {
         let directory = part.directory();
-        match part.commit(&job, self.mode_mask, &self.watch.report) {
+        match part.commit(&job, &self.keeping, &self.watch.report) {
             Ok(()) => {
                 self.watch.progress.add_file();
                 self.watch.report.add(|summary| summary.files += 1);
@@ -113,6 +123,11 @@ impl Work {
                     let _ = PartFile::discard(&directory, &job.name);
                     self.watch.progress.add_file();
                     return self.watch.report.add(|summary| summary.skipped += 1);
+                }
+                if is_alias(&directory, &job.name) {
+                    // Another attempt would not need it either.
+                    let _ = PartFile::discard(&directory, &job.name);
+                    return self.watch.report.fail(&job.path, clash());
                 }
                 let reason = "a file of this name appeared while it was received; run the same command again";
                 self.watch.report.fail(&job.path, reason);

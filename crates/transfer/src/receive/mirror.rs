@@ -9,7 +9,7 @@ use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, Metadata, OpenOptions};
 
 use super::job::FileJob;
-use super::part::{set_mode, system_time};
+use super::part::{set_attributes, set_mode, system_time};
 use super::plan::Planner;
 use super::remove::{is_same, names, remove};
 use super::target::{TargetTree, sync_directory};
@@ -27,19 +27,20 @@ impl Planner {
             && has_time(job, found)
     }
 
-    /// Gives a kept file the time and mode of the source's, in a mirror.
+    /// Gives a kept file the time, mode and attributes of the source's, in a mirror.
     pub(super) fn renew(&self, directory: &Dir, job: &FileJob) {
         let Some(found) = self.mirror.and_then(|_| directory.symlink_metadata(&job.name).ok()) else {
             return;
         };
         let mode = job.meta.mode & self.tree.mode_mask();
-        if has_time(job, &found) && has_mode(&found, mode) {
+        if has_time(job, &found) && has_mode(&found, mode) && !self.attributes.contains_key(&job.index) {
             return;
         }
         let mut options = OpenOptions::new();
         options.read(true).follow(FollowSymlinks::No);
         let renewed = directory.open_with(&job.name, &options).and_then(|file| {
             let file = file.into_std();
+            set_attributes(&file, &self.attributes, (job.index, &job.path), &self.report);
             if let Some(time) = job.meta.modified.and_then(system_time) {
                 file.set_modified(time)?;
             }

@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
+use crate::attributes::{Attribute, Attributes};
 use crate::codec::{read_body, read_header};
 use crate::connection::Connection;
 use crate::control::ControlLink;
@@ -39,7 +40,7 @@ use crate::path::RelPath;
 use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
 use crate::report::{Report, Summary, Watch};
-use commit::Committer;
+use commit::{Committer, Keeping};
 use job::FileJob;
 use plan::{Fetch, InFlight, PlanPorts, Planner};
 use target::TargetTree;
@@ -70,6 +71,8 @@ pub struct ReceiveOptions {
     pub allow_hidden: bool,
     /// Whether files and directories get exactly the sender's modes; otherwise the umask applies.
     pub all_modes: bool,
+    /// Whether files and directories get the extended attributes that the sender sends.
+    pub attributes: bool,
 }
 
 /// Receives the share at the other end of `connection` into `target`.
@@ -141,7 +144,15 @@ async fn run<C: Connection>(
     Intake { target, options }: Intake<'_>,
     watch: &Watch,
 ) -> Result<(), TransferError> {
-    let List { entries, left_out } = read_list(control, &options.limits, &watch.report).await?;
+    let List { entries, left_out, mut attributes } =
+        read_list(control, &options.limits, &watch.report).await?;
+    if !options.attributes {
+        let mut dropped: Vec<u32> = attributes.drain().map(|(index, _)| index).collect();
+        dropped.sort_unstable();
+        let dropped = dropped.iter().filter_map(|index| entries.get(*index as usize));
+        dropped.for_each(|entry| watch.report.drop_attributes(&entry.path));
+    }
+    let attributes = Arc::new(attributes);
     watch.progress.set_totals(totals(&entries));
     watch.progress.set_stream(is_stream(&entries));
     let removes = options.mirror.is_some_and(|mirror| mirror.delete);
@@ -167,8 +178,8 @@ async fn run<C: Connection>(
     }
     let stream = connection.open().await.map_err(TransferError::Connection)?;
     let entries = Arc::new(entries);
-    work(stream, Order { place: place.clone(), entries: Arc::clone(&entries), options }, watch.clone(), stop)
-        .await?;
+    let order = Order { place: place.clone(), entries: Arc::clone(&entries), attributes, options };
+    work(stream, order, watch.clone(), stop).await?;
     match (place, removes) {
         (Destination::Directory(spot), true) => {
             let watch = watch.clone();
@@ -186,6 +197,7 @@ pub(crate) struct List {
     pub entries: Vec<Entry>,
     /// Paths that the sender has and does not send.
     pub left_out: Vec<String>,
+    pub attributes: Attributes,
 }
 
 pub(crate) async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
@@ -197,6 +209,7 @@ pub(crate) async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         match control.recv().await? {
             Control::Entry(entry) => builder.push(entry)?,
+            Control::Attribute(attribute) => builder.add_attribute(attribute)?,
             Control::LeftOut(what) => {
                 builder.leave_out(&what.path)?;
                 if what.missed {
@@ -206,8 +219,8 @@ pub(crate) async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
                 }
             }
             Control::ListEnd => {
-                let (entries, left_out) = builder.finish();
-                return Ok(List { entries, left_out });
+                let (entries, left_out, attributes) = builder.finish();
+                return Ok(List { entries, left_out, attributes });
             }
             Control::Abort(reason) => return Err(TransferError::Peer(reason)),
             _ => return Err(TransferError::protocol("a control message in the middle of the list")),
@@ -297,6 +310,7 @@ fn settle_target(
 struct Order<'a> {
     place: Destination,
     entries: Arc<Vec<Entry>>,
+    attributes: Arc<Attributes>,
     options: &'a ReceiveOptions,
 }
 
@@ -307,7 +321,7 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     watch: Watch,
     stop: impl Future<Output = TransferError>,
 ) -> Result<(), TransferError> {
-    let Order { place, entries, options } = order;
+    let Order { place, entries, attributes, options } = order;
     let (request_sender, requests) = mpsc::channel(IN_FLIGHT);
     let (reply_sender, replies) = mpsc::channel(REPLIES);
     let (in_flight_sender, in_flight) = sync_channel(IN_FLIGHT);
@@ -324,19 +338,27 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
             Destination::Directory(spot) => {
                 let (seen, entries_of, progress) =
                     (spot.clone(), Arc::clone(&entries), watch.progress.clone());
+                let attribute_bytes: usize = attributes.values().flatten().map(Attribute::len).sum();
                 // Before any directory is made.
                 let reserved = spawn_blocking(move || {
-                    quota.map(|quota| quota.reserve(seen.look(), &entries_of, placing, progress)).transpose()
+                    let reserve = |quota: Quota| {
+                        let (tree, missing) = seen.look();
+                        let more = missing.saturating_mul(quota::NAME).saturating_add(attribute_bytes as u64);
+                        quota.reserve((tree, more), &entries_of, placing, progress)
+                    };
+                    quota.map(reserve).transpose()
                 });
                 let reserved = reserved.await.map_err(panicked)??.map(Arc::new);
                 let opened = spawn_blocking(move || spot.open(all_modes)).await;
                 let mut tree = opened.map_err(panicked)??;
                 let most = reserved.as_ref().map_or(most, |reserved| most.min(reserved.most(listed)));
-                let committer = Committer::start(watch.clone(), tree.mode_mask())?;
+                let keeping = Keeping { mode_mask: tree.mode_mask(), attributes: Arc::clone(&attributes) };
+                let committer = Committer::start(watch.clone(), keeping)?;
                 let output = Output::Tree(tree.another(), committer);
                 let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
                 let (tree_of, room, watch_of) = (tree.another(), reserved.clone(), watch.clone());
                 let planner = Planner::new(tree_of, placing, watch_of, plan_ports).within(room);
+                let planner = planner.with_attributes(attributes);
                 let plan = spawn_blocking(move || planner.run(&entries));
                 let renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
                 let modes = plan.await.map_err(panicked)?;

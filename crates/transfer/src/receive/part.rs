@@ -5,20 +5,22 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, OpenOptions};
 
+use super::commit::Keeping;
 use super::job::FileJob;
 use super::remove::clear;
+use crate::attributes::{self, Attributes};
 #[cfg(all(test, unix))]
 use crate::hash::BLOCK;
 use crate::hash::is_zero;
 use crate::manifest::ModifiedTime;
-use crate::path::part_name;
+use crate::path::{RelPath, part_name};
 use crate::report::Report;
 
 /// How often, and how far apart, to try a lock that another receiver holds: an aborted one needs a moment.
@@ -26,6 +28,8 @@ const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Aligned zeros of this length become a hole.
 const PAGE: usize = 4 << 10;
+/// For a note.
+pub(super) const STORE_ATTRIBUTES: &str = "store the extended attributes";
 
 /// An open, locked, unfinished file.
 #[derive(Debug)]
@@ -110,7 +114,9 @@ impl PartFile {
         if written < data.len() {
             return self.write_at(offset + written as u64, &data[written..]);
         }
-        self.file.set_len(offset + data.len() as u64)
+        let end = offset + data.len() as u64;
+        // Some file systems only grow files by writing.
+        self.file.set_len(end).or_else(|_| self.write_at(end - 1, &[0]))
     }
 
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -123,13 +129,14 @@ impl PartFile {
         Ok(())
     }
 
-    /// Sets mode (within `mode_mask`) and time of the complete file, syncs and renames it. Adds a note to `report` for
+    /// Sets attributes, mode and time of the complete file, syncs and renames it. Adds a note to `report` for
     /// metadata that the file system refuses.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
-    pub fn commit(self, job: &FileJob, mode_mask: u16, report: &Report) -> io::Result<()> {
-        if let Err(error) = set_mode(&self.file, job.meta.mode & mode_mask) {
+    pub fn commit(self, job: &FileJob, keeping: &Keeping, report: &Report) -> io::Result<()> {
+        set_attributes(&self.file, &keeping.attributes, (job.index, &job.path), report);
+        if let Err(error) = set_mode(&self.file, job.meta.mode & keeping.mode_mask) {
             report.note("store the mode", &job.path, &error);
         }
         if let Some(time) = job.meta.modified.and_then(system_time)
@@ -149,6 +156,14 @@ impl PartFile {
         } else {
             rename_new(&self.directory, &self.name, &job.name)
         }
+    }
+}
+
+/// Sets the extended attributes of entry `index` at `path`, if it has any.
+pub(super) fn set_attributes(file: &File, all: &Attributes, (index, path): (u32, &RelPath), report: &Report) {
+    let attributes = all.get(&index).map_or(&[][..], Vec::as_slice);
+    if let Err(error) = attributes::write(file, attributes) {
+        report.note(STORE_ATTRIBUTES, path, &error);
     }
 }
 
@@ -178,6 +193,16 @@ pub(super) fn stores_times(directory: &Dir) -> bool {
 pub(super) fn is_near(one: SystemTime, other: SystemTime) -> bool {
     let apart = one.duration_since(other).or_else(|_| other.duration_since(one));
     apart.is_ok_and(|apart| apart <= Duration::from_secs(2))
+}
+
+/// Why an entry could not be made in a directory that exists.
+pub(super) fn cannot_make(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => {
+            format!("this file system does not take its name ({error}); rename it on the sender")
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// True if the file system cannot sync at all, rather than failed to.
@@ -292,7 +317,10 @@ fn rename_new(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
     rename_checked(directory, from, to)
 }
 
+/// One thread at a time: two names may be one on such a file system.
 fn rename_checked(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if directory.symlink_metadata(to).is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }

@@ -5,10 +5,10 @@ use std::io;
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
-use super::part::PartFile;
+use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
 use super::plan::{DirectoryModes, Planner, cannot_enter, clash, exists, no_name};
 use super::remove::clear;
-use super::target::set_directory_mode;
+use super::target::{readable, set_directory_mode};
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::path::{RelPath, part_name};
 use crate::policy::Conflict;
@@ -17,7 +17,7 @@ use crate::send::read_full;
 
 impl Planner {
     /// Makes the directory at `path`, accessible to its owner for now. An existing one keeps its mode.
-    pub fn make_directory(&mut self, path: &RelPath, mode: u16, modes: &mut DirectoryModes) {
+    pub fn make_directory(&mut self, (index, path): (u32, &RelPath), mode: u16, modes: &mut DirectoryModes) {
         let mode = mode & self.tree.mode_mask();
         let (parent, name) = path.split();
         if self.mirror.is_some()
@@ -25,14 +25,22 @@ impl Planner {
             && let Ok(found) = parent.symlink_metadata(name)
             && !found.is_dir()
             && self.may_clear(path, &found)
-            && parent.remove_file(name).is_ok()
         {
-            self.report.add(|summary| summary.removed += 1);
+            // An unfinished file is not needed any more. If it stays, the directory fails.
+            let _ = PartFile::discard(&parent, name);
+            self.tree.stage(path.as_str());
         }
+        let name = &*self.tree.current_name(path.as_str(), name);
         let made =
             self.tree.directory(parent).and_then(|parent| match parent.create_dir_with(name, &private()) {
                 Ok(()) => {
                     let directory = parent.open_dir_nofollow(name)?;
+                    if self.attributes.contains_key(&index) {
+                        match readable(&directory).map(cap_std::fs::File::into_std) {
+                            Ok(file) => set_attributes(&file, &self.attributes, (index, path), &self.report),
+                            Err(error) => self.report.note(STORE_ATTRIBUTES, path, &error),
+                        }
+                    }
                     if let Err(error) = set_directory_mode(&directory, mode | 0o700) {
                         self.report.note("store the mode", path, &error);
                         return Ok(false);

@@ -22,9 +22,10 @@ use super::place::hash_file;
 use super::quota::Reserved;
 use super::spelling::Spellings;
 use super::target::TargetTree;
+use crate::attributes::Attributes;
 use crate::error::{TransferError, is_disk_full};
 use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
-use crate::manifest::{Entry, EntryKind, FileMeta};
+use crate::manifest::{Entry, EntryKind};
 use crate::message::{MOST_HASHES, Request};
 use crate::path::{RelPath, alternative_name};
 use crate::policy::{Conflict, Mirror, Placing};
@@ -82,6 +83,8 @@ pub(crate) struct Planner {
     ports: PlanPorts,
     /// The room of the transfer, if there is a quota.
     room: Option<Arc<Reserved>>,
+    /// The extended attributes of entries.
+    pub attributes: Arc<Attributes>,
     /// The paths of the share: a renamed file must not take one of them.
     listed: HashSet<String>,
     /// Hashes of existing files, which are being compared.
@@ -104,8 +107,13 @@ impl Planner {
     pub fn new(tree: TargetTree, placing: Placing, watch: Watch, ports: PlanPorts) -> Self {
         let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
         let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
-        let (room, listed, hashes, spellings) = (None, HashSet::new(), HashMap::new(), Spellings::default());
-        Self { tree, conflict, mirror, report, progress, ports, room, listed, hashes, spellings }
+        let (room, attributes, listed, hashes, spellings) = <_>::default();
+        Self { tree, conflict, mirror, report, progress, ports, room, attributes, listed, hashes, spellings }
+    }
+
+    /// A planner that gives directories and kept files these attributes.
+    pub fn with_attributes(self, attributes: Arc<Attributes>) -> Self {
+        Self { attributes, ..self }
     }
 
     /// A planner that reserves more room for files that were expected to stay.
@@ -128,14 +136,12 @@ impl Planner {
         if self.conflict == Conflict::Rename {
             self.listed = entries.iter().map(|entry| entry.path.as_str().to_owned()).collect();
         }
-        if self.conflict == Conflict::Overwrite {
-            self.spellings = Spellings::of(entries);
-        }
+        self.spellings = Spellings::of(entries);
         let mut open_comparisons = 0;
         let mut undecided = VecDeque::new();
         for (index, entry) in (0..).zip(entries) {
             match &entry.kind {
-                EntryKind::Directory { mode } => self.make_directory(&entry.path, *mode, modes),
+                EntryKind::Directory { mode } => self.make_directory((index, &entry.path), *mode, modes),
                 EntryKind::Link { text } => self.make_link(&entry.path, text),
                 EntryKind::File(meta) => {
                     undecided.push_back(FileJob::new(index, entry.path.clone(), *meta));
@@ -164,14 +170,15 @@ impl Planner {
         let Some(free) = self.tree.free_bytes() else { return Ok(()) };
         let mut needed = 0_u64;
         for entry in entries {
-            let EntryKind::File(FileMeta { size: Some(size), .. }) = entry.kind else { continue };
+            let EntryKind::File(meta) = entry.kind else { continue };
+            let (Some(size), Some(stored)) = (meta.size, meta.stored()) else { continue };
             let (parent, name) = entry.path.split();
             let held =
                 self.tree.directory(parent).map_or(0, |directory| match directory.symlink_metadata(name) {
                     Ok(found) if found.len() == size || self.conflict.keeps() => size,
                     _ => PartFile::held(&directory, name).min(size),
                 });
-            needed = needed.saturating_add(size - held);
+            needed = needed.saturating_add(stored.saturating_sub(held));
         }
         if needed > free {
             return Err(TransferError::NoSpace { path: self.tree.path().to_owned(), needed, free });
@@ -190,7 +197,18 @@ impl Planner {
         };
         loop {
             let Ok(found) = directory.symlink_metadata(&job.name) else {
-                return self.fetch(job, &directory).map(|()| false);
+                if job.attempt > 0 || !self.spellings.meet(&mut self.tree, &job.path) {
+                    return self.fetch(job, &directory).map(|()| false);
+                }
+                if self.conflict != Conflict::Rename {
+                    self.report.fail(&job.path, clash());
+                    return Ok(false);
+                }
+                match self.resolve(job, None) {
+                    Some(decided) => job = decided,
+                    None => return Ok(false),
+                }
+                continue;
             };
             if self.conflict == Conflict::Skip {
                 self.skip(&job, false);

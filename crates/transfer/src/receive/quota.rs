@@ -22,7 +22,7 @@ use crate::policy::{Conflict, Placing};
 use crate::progress::Progress;
 
 /// The least that a name counts.
-const NAME: u64 = 4 << 10;
+pub(super) const NAME: u64 = 4 << 10;
 /// The greatest age of a count.
 const FRESH: Duration = Duration::from_secs(10);
 
@@ -72,16 +72,16 @@ impl Quota {
     }
 
     /// Reserves the room for these entries, and all that is left if a file's length is unknown. Walks the directories.
-    /// `target` is what exists of the target, and how many of its directories are missing.
+    /// `tree` is what exists of the target. `more` bytes are for its missing directories, and for attributes.
     pub(super) fn reserve(
         &self,
-        (mut tree, missing): (Option<TargetTree>, u64),
+        (mut tree, more): (Option<TargetTree>, u64),
         entries: &[Entry],
         placing: Placing,
         progress: Progress,
     ) -> Result<Reserved, TransferError> {
         let _turn = self.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut needed, mut kept) = (missing.saturating_mul(NAME), HashSet::new());
+        let (mut needed, mut kept) = (more, HashSet::new());
         for (index, entry) in (0..).zip(entries) {
             match room_for(tree.as_mut(), entry, placing) {
                 Some(bytes) => needed = needed.saturating_add(bytes),

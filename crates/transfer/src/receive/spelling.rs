@@ -1,22 +1,25 @@
-//! Names of the share that the target's file system may not tell apart, such as `A` and `a`.
+//! Names of the share that the target's file system may not tell apart, such as `A` and `a`, or the composed and the
+//! decomposed form of `é`.
 //!
 //! On such a file system the second of two names finds the file of the first. Overwriting must not replace it: only one
-//! of the two would remain. So the second fails, unless both have the same content.
+//! of the two would remain. Two files under way must not share an unfinished file either. So the second fails, unless
+//! both have the same content and the first is there.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 
-use cap_std::fs::Metadata;
+use cap_std::fs::{Dir, Metadata, OpenOptions};
+use unicode_normalization::UnicodeNormalization as _;
 
 use super::remove::{is_same, names};
 use super::target::TargetTree;
 use crate::manifest::Entry;
-use crate::path::RelPath;
+use crate::path::{RelPath, part_name};
 
 /// Most spellings of one path that are compared.
 const MOST: usize = 16;
 
-/// The paths of the share that differ only in case, by their lower-case form, in the order of the list.
+/// The paths of the share that differ only in case or composition, by their folded form, in the order of the list.
 #[derive(Default)]
 pub(super) struct Spellings(HashMap<String, Vec<RelPath>>);
 
@@ -24,13 +27,13 @@ impl Spellings {
     pub fn of(entries: &[Entry]) -> Self {
         let mut counts: HashMap<String, u32> = HashMap::new();
         for entry in entries {
-            *counts.entry(lower(&entry.path)).or_default() += 1;
+            *counts.entry(folded(&entry.path)).or_default() += 1;
         }
         let mut several: HashMap<String, Vec<RelPath>> = HashMap::new();
         for path in entries.iter().map(|entry| &entry.path) {
-            let lower = lower(path);
-            if counts.get(&lower).is_some_and(|count| *count > 1) {
-                several.entry(lower).or_default().push(path.clone());
+            let folded = folded(path);
+            if counts.get(&folded).is_some_and(|count| *count > 1) {
+                several.entry(folded).or_default().push(path.clone());
             }
         }
         Self(several)
@@ -38,18 +41,50 @@ impl Spellings {
 
     /// True if `found`, which has the name at `path`, is also found under an earlier spelling of that path.
     pub fn clash(&self, tree: &mut TargetTree, path: &RelPath, found: &Metadata) -> bool {
-        let Some(all) = self.0.get(&lower(path)) else { return false };
+        let Some(all) = self.0.get(&folded(path)) else { return false };
         let earlier = all.iter().take_while(|other| *other != path).take(MOST);
-        earlier.into_iter().any(|other| is_alias(tree, path, (other, found)))
+        earlier.into_iter().any(|other| is_one_entry(tree, path, (other, found)))
     }
 }
 
-fn lower(path: &RelPath) -> String {
-    path.as_str().to_lowercase()
+impl Spellings {
+    /// True if a new file at `path` would be the file of an earlier spelling. Tries it with a file, and removes that again:
+    /// the earlier one may not be there yet.
+    pub fn meet(&self, tree: &mut TargetTree, path: &RelPath) -> bool {
+        let Some(all) = self.0.get(&folded(path)) else { return false };
+        let earlier = all.iter().take_while(|other| *other != path).take(MOST);
+        earlier.into_iter().any(|other| find_each_other(tree, other, path))
+    }
+}
+
+fn find_each_other(tree: &mut TargetTree, one: &RelPath, other: &RelPath) -> bool {
+    let [(parent, name), (second_parent, second)] = [one.split(), other.split()];
+    let (Ok(here), Ok(there)) = (tree.directory(parent), tree.directory(second_parent)) else { return false };
+    let [name, second] = [name, second].map(|name| part_name(&format!("{name} spelling")));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    if here.open_with(&name, &options).is_err() {
+        return false;
+    }
+    let found = there.symlink_metadata(&second).is_ok();
+    // If it stays, it is an unfinished file like any other.
+    let _ = here.remove_file(&name);
+    found
+}
+
+fn folded(path: &RelPath) -> String {
+    let path = path.as_str();
+    if path.is_ascii() { path.to_ascii_lowercase() } else { path.to_lowercase().nfd().collect() }
+}
+
+/// True if `name` finds an entry with another spelling.
+pub(super) fn is_alias(directory: &Dir, name: &str) -> bool {
+    directory.symlink_metadata(name).is_ok()
+        && names(directory).is_ok_and(|all| !all.contains(OsStr::new(name)))
 }
 
 /// True if both paths lead to one directory entry, rather than to two names of one file.
-fn is_alias(tree: &mut TargetTree, path: &RelPath, (other, found): (&RelPath, &Metadata)) -> bool {
+fn is_one_entry(tree: &mut TargetTree, path: &RelPath, (other, found): (&RelPath, &Metadata)) -> bool {
     let ((parent, name), (second_parent, second)) = (other.split(), path.split());
     let Ok(directory) = tree.directory(parent) else { return false };
     if !directory.symlink_metadata(name).is_ok_and(|other| is_same(&other, found)) {
@@ -95,7 +130,7 @@ mod tests {
         links
             .iter()
             .for_each(|link| fs::hard_link(place.path().join("D/A"), place.path().join(link)).unwrap());
-        let kind = EntryKind::File(FileMeta { size: Some(1), mode: 0o644, modified: None });
+        let kind = EntryKind::File(FileMeta { size: Some(1), mode: 0o644, modified: None, data: None });
         let paths = paths.map(|path| RelPath::parse(path).unwrap());
         let entries = paths.clone().map(|path| Entry { path, kind: kind.clone() });
         let mut tree = TargetTree::open(place.path(), false).unwrap();
@@ -111,6 +146,20 @@ mod tests {
         assert!(!clash(["D/b", "D/B"], &[]), "two files");
         assert!(!clash(["D/A", "D/b"], &[]), "two names");
         assert!(!clash(["D/a", "D/A"], &[]), "the first is not there");
+    }
+
+    #[test]
+    fn a_decomposed_spelling_clashes_with_the_composed_one() {
+        let place = tempfile::tempdir().unwrap();
+        let names = ["Caf\u{e9}", "cafe\u{301}"];
+        fs::write(place.path().join(names[0]), "content").unwrap();
+        let kind = EntryKind::File(FileMeta { size: Some(1), mode: 0o644, modified: None, data: None });
+        let paths = names.map(|path| RelPath::parse(path).unwrap());
+        let entries = paths.clone().map(|path| Entry { path, kind: kind.clone() });
+        let mut tree = TargetTree::open(place.path(), false).unwrap();
+        // A file system that normalises names finds the first file under the second name.
+        let found = tree.directory("").unwrap().symlink_metadata(names[0]).unwrap();
+        assert!(Spellings::of(&entries).clash(&mut tree, &paths[1], &found));
     }
 
     #[test]

@@ -3,18 +3,19 @@
 //! Every directory is opened from the target's own handle, one component at a time. Symbolic links are never followed,
 //! whether the sender made them or they existed before.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cap_fs_ext::DirExt;
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
 use crate::error::TransferError;
-use crate::path::RelPath;
+use crate::path::{RelPath, part_name};
 use crate::report::Report;
 
 /// The target of received files.
@@ -81,6 +82,8 @@ pub(crate) struct TargetTree {
     mode_mask: u16,
     /// The last directory used: entries are sorted, so the next is often the same.
     last: Option<(String, Arc<Dir>)>,
+    /// New directories whose names a file still has. Until [`Self::finish`] they have the name of an unfinished file.
+    staged: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl TargetTree {
@@ -93,7 +96,7 @@ impl TargetTree {
             .and_then(|()| Dir::open_ambient_dir(path, ambient_authority()));
         let root = opened.map_err(|error| TransferError::io("open the target directory", path, error))?;
         let mode_mask = if all_modes { 0o777 } else { 0o777 & !umask() };
-        Ok(Self { path: path.to_owned(), root: Arc::new(root), mode_mask, last: None })
+        Ok(Self::new(path.to_owned(), root, mode_mask))
     }
 
     /// Opens the directory at `path` below `root`, creating it if necessary. Errors name it without the root's path,
@@ -111,8 +114,11 @@ impl TargetTree {
                 _ => directory = directory.open_dir_nofollow(name).map_err(failed)?,
             }
         }
-        let (path, root, mode_mask) = (named.to_owned(), Arc::new(directory), 0o777 & !umask());
-        Ok(Self { path, root, mode_mask, last: None })
+        Ok(Self::new(named.to_owned(), directory, 0o777 & !umask()))
+    }
+
+    fn new(path: PathBuf, root: Dir, mode_mask: u16) -> Self {
+        Self { path, root: Arc::new(root), mode_mask, last: None, staged: Arc::default() }
     }
 
     /// Opens the directory at `path` below `root` if it exists, and counts the directories that are missing. Makes none.
@@ -126,8 +132,7 @@ impl TargetTree {
             }
         }
         // To open it later reports any other obstacle.
-        let tree = |root| Self { path: path.into(), root: Arc::new(root), mode_mask: 0, last: None };
-        (opened.ok().map(tree), 0)
+        (opened.ok().map(|root| Self::new(path.into(), root, 0)), 0)
     }
 
     /// The permission bits that new files and directories may have.
@@ -137,7 +142,8 @@ impl TargetTree {
 
     /// The same tree for another thread.
     pub fn another(&self) -> Self {
-        Self { path: self.path.clone(), root: Arc::clone(&self.root), mode_mask: self.mode_mask, last: None }
+        let (path, root, staged) = (self.path.clone(), Arc::clone(&self.root), Arc::clone(&self.staged));
+        Self { path, root, mode_mask: self.mode_mask, last: None, staged }
     }
 
     /// The path of the target directory.
@@ -153,11 +159,53 @@ impl TargetTree {
             return Ok(Arc::clone(directory));
         }
         let mut directory = Arc::clone(&self.root);
+        let mut end = 0;
         for name in relative.split('/').filter(|name| !name.is_empty()) {
-            directory = Arc::new(directory.open_dir_nofollow(name)?);
+            end += name.len();
+            directory = Arc::new(directory.open_dir_nofollow(&*self.current_name(&relative[..end], name))?);
+            end += 1;
         }
         self.last = Some((relative.to_owned(), Arc::clone(&directory)));
         Ok(directory)
+    }
+
+    /// The present name of the directory at `path`, which ends in `name`.
+    pub fn current_name<'a>(&self, path: &str, name: &'a str) -> Cow<'a, str> {
+        if self.staged().contains(path) { part_name(name).into() } else { name.into() }
+    }
+
+    /// Gives the new directory at `path` another name, until the file of this name is removed.
+    pub fn stage(&mut self, path: &str) {
+        self.staged().insert(path.to_owned());
+        self.last = None;
+    }
+
+    fn staged(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the files whose names staged directories are to have, and renames those. The files stay if anything failed.
+    fn end_staging(&mut self, report: &Report) {
+        let staged = self.staged().clone();
+        // Children first: the paths to them have the names that their parents have until then.
+        for path in staged.iter().rev().filter_map(|path| RelPath::parse(path).ok()) {
+            if report.has_failed() {
+                report.fail(&path, "a file of this name stays, because not everything has arrived");
+                continue;
+            }
+            let (parent, name) = path.split();
+            let renamed = self.directory(parent).and_then(|parent| {
+                parent.remove_file(name)?;
+                parent.rename(part_name(name), &parent, name)?;
+                sync_directory(&parent)
+            });
+            match renamed {
+                Ok(()) => report.add(|summary| summary.removed += 1),
+                Err(error) => report.fail(&path, format!("it cannot take the place of a file: {error}")),
+            }
+            self.staged().remove(path.as_str());
+        }
+        self.last = None;
     }
 
     /// The path, or the current directory if it is empty.
@@ -167,10 +215,14 @@ impl TargetTree {
 
     /// Bytes free for this user; `None` if the system does not report it.
     pub fn free_bytes(&self) -> Option<u64> {
+        #[cfg(all(test, unix))]
+        if self.root.exists(crate::tests::SMALL) {
+            return Some(1 << 20);
+        }
         free_bytes(&self.root)
     }
 
-    /// Syncs the `renamed` directories, then sets the final mode of the directories in `modes`.
+    /// Syncs the `renamed` directories, sets the final mode of the directories in `modes`, and ends staging.
     ///
     /// `modes` lists parents before children and is applied in reverse: a parent's mode may block access to its
     /// children.
@@ -191,6 +243,7 @@ impl TargetTree {
                 report.note("store the mode", path, &error);
             }
         }
+        self.end_staging(report);
         Ok(())
     }
 }
@@ -261,8 +314,7 @@ pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
 }
 
 /// A handle that can be synced; the handles of the tree cannot.
-#[cfg(unix)]
-fn readable(directory: &Dir) -> io::Result<cap_std::fs::File> {
+pub(super) fn readable(directory: &Dir) -> io::Result<cap_std::fs::File> {
     directory.open_with(".", cap_std::fs::OpenOptions::new().read(true))
 }
 

@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 
 use super::commit::{Committer, Complete};
 use super::job::FileJob;
-use super::part::PartFile;
+use super::part::{PartFile, cannot_make};
 use super::plan::{Compared, Fetch, InFlight};
 use super::target::TargetTree;
 use crate::error::{TransferError, is_disk_full};
-use crate::hash::{BLOCK, BlockHash, BlockHasher, FileHasher, block_len};
-use crate::message::Reply;
+use crate::hash::{BLOCK, BlockHash, BlockHasher, FileHasher, ZERO_BLOCK, block_len};
+use crate::message::{MOST_ZEROS, Reply};
 use crate::progress::Progress;
 use crate::report::{Report, Watch};
 
@@ -26,8 +26,6 @@ use crate::report::{Report, Watch};
 pub(crate) const POOLED: usize = 64 << 10;
 /// Free space that a stream must leave on the disk; at most a tenth of the free space at its start.
 const RESERVE: u64 = 256 << 20;
-
-static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 pub(crate) struct WritePorts {
     pub in_flight: Receiver<InFlight>,
@@ -139,15 +137,16 @@ impl Writer {
             let (hasher, block) = (FileHasher::default(), BlockHasher::new(0));
             self.current = Some(Current { job, sink, hasher, block, received: 0 });
         }
-        let mut taken = 0;
-        while taken < count || last {
+        loop {
+            let taken =
+                self.current.as_ref().map_or(0, |current| current.hasher.blocks().saturating_sub(first));
+            if taken >= count && !last {
+                return Ok(());
+            }
             match self.next_reply()? {
-                Reply::Piece(body) if taken < count => {
-                    self.take_piece(body)?;
-                    continue;
-                }
+                Reply::Piece(body) if taken < count => self.take_piece(body)?,
                 Reply::Block(body) if taken < count => self.take_block(body)?,
-                Reply::Zeros if taken < count => self.take_zeros()?,
+                Reply::Zeros { len } if taken < count => self.take_zeros(len, count - taken)?,
                 Reply::Same => {
                     let index = usize::try_from(taken).unwrap_or(usize::MAX);
                     let block = held.get(index).ok_or_else(never_offered)?;
@@ -165,9 +164,7 @@ impl Writer {
                 }
                 _ => return Err(unasked()),
             }
-            taken += 1;
         }
-        Ok(())
     }
 
     /// Accepts a block on the disk that matches the sender's.
@@ -200,7 +197,7 @@ impl Writer {
                 return Err(job.write_error(error));
             }
             Err(error) => {
-                self.report.fail(&job.path, error.to_string());
+                self.report.fail(&job.path, cannot_make(&error));
                 Sink::Discard
             }
         };
@@ -237,16 +234,28 @@ impl Writer {
         Ok(())
     }
 
-    /// Handles a block of zeros.
-    fn take_zeros(&mut self) -> Result<(), TransferError> {
-        let current = self.current.as_mut().ok_or_else(unasked)?;
+    /// Handles zeros in the next `blocks` blocks.
+    fn take_zeros(&mut self, len: u32, blocks: u64) -> Result<(), TransferError> {
+        let current = self.current.as_ref().ok_or_else(unasked)?;
         let size = current.job.meta.size.ok_or_else(unasked)?;
-        let data = &ZEROS[..block_len(size, current.hasher.blocks())];
-        current.check_len(data.len(), true)?;
-        current.block.update(data);
-        let hash = current.block.finish();
-        self.write(data)?;
-        self.current.as_mut().ok_or_else(unasked)?.end_block(hash);
+        let most = blocks.saturating_mul(BLOCK as u64) - current.block.len() as u64;
+        let mut left = u64::from(len);
+        if len == 0 || len > MOST_ZEROS || left > most.min(size - current.received) {
+            return Err(unasked());
+        }
+        while left > 0 {
+            let current = self.current.as_mut().ok_or_else(unasked)?;
+            let want = block_len(size, current.hasher.blocks()) - current.block.len();
+            let data = &ZERO_BLOCK[..usize::try_from(left).unwrap_or(want).min(want)];
+            current.block.update(data);
+            self.write(data)?;
+            left -= data.len() as u64;
+            let current = self.current.as_mut().ok_or_else(unasked)?;
+            if data.len() == want {
+                let hash = current.block.finish();
+                current.end_block(hash);
+            }
+        }
         Ok(())
     }
 
@@ -272,13 +281,11 @@ impl Writer {
         match written {
             Ok(()) if matches!(current.sink, Sink::Discard) => {}
             Ok(()) => self.progress.add_bytes(data.len() as u64),
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                let why =
-                    "it is larger than files may be here; choose another file system, or a larger limit";
+            Err(error) => {
+                let why = refusal(&error).ok_or_else(|| current.job.write_error(error))?;
                 self.report.fail(&current.job.path, why);
                 discard(std::mem::replace(&mut current.sink, Sink::Discard), &current.job);
             }
-            Err(error) => return Err(current.job.write_error(error)),
         }
         Ok(())
     }
@@ -382,6 +389,20 @@ fn discard(sink: Sink, job: &FileJob) {
         drop(part);
         // If this fails as well, the file stays, under a name that identifies it.
         let _ = PartFile::discard(&directory, &job.name);
+    }
+}
+
+/// Why the file system does not take this file, if others may still be written.
+fn refusal(error: &io::Error) -> Option<String> {
+    use io::ErrorKind::{FileTooLarge, InvalidInput, PermissionDenied, Unsupported};
+    match error.kind() {
+        FileTooLarge => {
+            Some("it is larger than files may be here; choose another file system, or a larger limit".into())
+        }
+        InvalidInput | PermissionDenied | Unsupported => {
+            Some(format!("this file system does not take its content: {error}"))
+        }
+        _ => None,
     }
 }
 

@@ -10,8 +10,10 @@ use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt, OpenOptionsSyncEx
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, Metadata, OpenOptions};
 
+use super::holes::examine;
 use super::input::Input;
 use super::root::{Root, Scope};
+use crate::attributes::Attributes;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
 use crate::path::{RelPath, check_link, is_part_name};
@@ -59,6 +61,8 @@ impl Recent {
 pub(crate) struct Listing {
     pub entries: Vec<Entry>,
     pub left_out: Vec<LeftOut>,
+    /// The extended attributes of entries, if they are sent.
+    pub attributes: Attributes,
     /// How many entries are further names of a file in the list.
     pub hard_links: u64,
     scope: Scope,
@@ -157,21 +161,33 @@ impl Listing {
             let stream = stream.ok_or_else(|| io::Error::other(TransferError::Consumed))?;
             return Input::start(stream).map(Opened::Stream);
         }
+        let file = self.open_entry(index)?;
+        if file.metadata()?.is_file() { Ok(Opened::File(file)) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    /// Opens the file or directory with number `index`.
+    pub(super) fn open_entry(&self, index: usize) -> io::Result<cap_std::fs::File> {
         let place = self.starts.partition_point(|start| *start <= index).checked_sub(1);
         let (Some(entry), Some(root)) =
             (self.entries.get(index), place.and_then(|place| self.roots.get(place)))
         else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        let inside: PathBuf = entry.path.as_str().split('/').skip(root.depth).collect();
-        let path = root.file.as_deref().unwrap_or(&inside);
-        let file = root.directory.open(path)?;
-        if file.metadata()?.is_file() { Ok(Opened::File(file)) } else { Err(io::ErrorKind::NotFound.into()) }
+        let mut inside: PathBuf = entry.path.as_str().split('/').skip(root.depth).collect();
+        if inside.as_os_str().is_empty() {
+            inside.push(".");
+        }
+        root.directory.open(root.file.as_deref().unwrap_or(&inside))
+    }
+
+    /// True if the scope includes extended attributes.
+    pub fn has_attributes(&self) -> bool {
+        self.scope.attributes
     }
 
     /// A list with one file, read from `stream`.
     pub fn of_stream(name: &RelPath, stream: &Stream) -> Self {
-        let meta = FileMeta { size: None, mode: 0o644, modified: None };
+        let meta = FileMeta { size: None, mode: 0o644, modified: None, data: None };
         let entries = vec![Entry { path: name.clone(), kind: EntryKind::File(meta) }];
         Self { entries, stream: Some(Arc::clone(stream)), ..Self::default() }
     }
@@ -181,6 +197,9 @@ impl Listing {
         let mut listing = Self { scope, ..Self::default() };
         let mut walk = Walk::default();
         roots.iter().for_each(|root| listing.add_root(root, &mut walk));
+        if scope.attributes {
+            listing.add_attributes();
+        }
         listing
     }
 
@@ -206,7 +225,7 @@ impl Listing {
             Some(file) => {
                 let found = directory.metadata(file)?;
                 self.note_names(&found, walk);
-                let meta = with_true_size(file_meta(&found), || directory.open_with(file, &reading()));
+                let meta = examine(file_meta(&found), &found, || directory.open_with(file, &reading()));
                 self.begin_root(place);
                 self.entries.push(Entry { path, kind: EntryKind::File(meta) });
             }
@@ -286,7 +305,7 @@ impl Listing {
                     Err(Omission::Never("it is an unfinished transfer".into()))
                 }
                 Some(name) => RelPath::parse(&join(path, name))
-                    .map_err(|error| omission(&entry, error.to_string()))
+                    .map_err(|error| omission(&entry, unusable(&error)))
                     .and_then(|path| self.add_entry(directory, (name, path), walk)),
             };
             if let Err(omission) = added {
@@ -321,7 +340,7 @@ impl Listing {
             self.add_followed((name, path), walk)?;
         } else if meta.is_file() {
             self.note_names(&meta, walk);
-            let meta = with_true_size(file_meta(&meta), || directory.open_with(name, &reading()));
+            let meta = examine(file_meta(&meta), &meta, || directory.open_with(name, &reading()));
             self.entries.push(Entry { path, kind: EntryKind::File(meta) });
         } else if meta.is_symlink() {
             let text = directory.read_link_contents(name)?;
@@ -392,6 +411,14 @@ impl From<io::Error> for Omission {
     }
 }
 
+/// Why a path cannot be sent. The path is named next to it.
+fn unusable(error: &TransferError) -> String {
+    match error {
+        TransferError::UnsafePath { why, .. } => (*why).to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 /// Why an entry with an unusable name is not listed: it is missed, unless its kind is never sent.
 fn omission(entry: &DirEntry, why: String) -> Omission {
     let kind = entry.file_type();
@@ -419,24 +446,9 @@ fn reading() -> OpenOptions {
     options
 }
 
-/// Some file systems (`/proc`) report length 0 for files with content: their length is unknown.
-fn with_true_size(meta: FileMeta, open: impl FnOnce() -> io::Result<cap_std::fs::File>) -> FileMeta {
-    if meta.size != Some(0) {
-        return meta;
-    }
-    // An unreadable file is reported when it is requested.
-    let has_content = open().and_then(|mut file| file.read(&mut [0])).is_ok_and(|read| read > 0);
-    if !has_content {
-        return meta;
-    }
-    // The time distinguishes it from a stream, which has none.
-    let modified = meta.modified.or(Some(ModifiedTime { seconds: 0, nanoseconds: 0 }));
-    FileMeta { size: None, modified, ..meta }
-}
-
 fn file_meta(meta: &Metadata) -> FileMeta {
     let modified = meta.modified().ok().and_then(|time| modified_time(time.into_std()));
-    FileMeta { size: Some(meta.len()), mode: mode(meta), modified }
+    FileMeta { size: Some(meta.len()), mode: mode(meta), modified, data: None }
 }
 
 fn modified_time(time: std::time::SystemTime) -> Option<ModifiedTime> {

@@ -1,6 +1,9 @@
 //! The sending end: sends the list, then answers requests.
 
 mod answer;
+mod attributed;
+mod bits;
+mod holes;
 mod input;
 mod listing;
 mod memory;
@@ -11,9 +14,9 @@ mod share;
 mod source;
 mod turns;
 
+pub(crate) use holes::read_full;
 pub(crate) use share::Selection;
 pub use share::{Contents, Share};
-pub(crate) use source::read_full;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +153,10 @@ pub(crate) async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
     control: &mut ControlLink<S>,
     listing: &Listing,
 ) -> Result<(), TransferError> {
-    let entries = listing.entries.iter().cloned().map(Control::Entry);
+    let entries = (0..).zip(&listing.entries).flat_map(|(index, entry)| {
+        let attributes = listing.attributes.get(&index).into_iter().flatten();
+        [Control::Entry(entry.clone())].into_iter().chain(attributes.cloned().map(Control::Attribute))
+    });
     let left_out = listing.left_out.iter().cloned().map(Control::LeftOut);
     let (begin, mut sent) = (Instant::now(), 0);
     let mut bytes = Vec::new();

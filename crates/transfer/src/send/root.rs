@@ -49,4 +49,6 @@ pub(crate) struct Scope {
     pub follow: bool,
     /// No entries of listed directories.
     pub shallow: bool,
+    /// Send extended attributes.
+    pub attributes: bool,
 }

@@ -23,6 +23,7 @@ use super::turns::Turns;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, totals};
 use crate::path::RelPath;
+use crate::report::not_kept;
 
 /// Entries in lists for clients at which no further list begins: one may be as long as the share.
 const MOST_LISTED: usize = 1 << 20;
@@ -55,6 +56,8 @@ pub(crate) struct Selection<'a> {
     pub contents: bool,
     /// No entries of listed directories.
     pub shallow: bool,
+    /// With extended attributes.
+    pub attributes: bool,
 }
 
 /// The lists of the parts of a share, by selection: clients that ask for the same may get one list.
@@ -71,7 +74,13 @@ impl Parts {
             return Err(TransferError::Refused("too much is listed for others now; try again later".into()));
         }
         let paths: Vec<&str> = selection.paths.iter().map(RelPath::as_str).collect();
-        let key = format!("{}{}{}", selection.contents, selection.shallow, paths.join("\0"));
+        let key = format!(
+            "{}{}{}{}",
+            selection.contents,
+            selection.shallow,
+            selection.attributes,
+            paths.join("\0")
+        );
         Ok(Arc::clone(parts.entry(key).or_default()))
     }
 }
@@ -89,6 +98,8 @@ pub struct Contents {
     pub unreadable: Vec<String>,
     /// Further names of files in the share, each of which is sent as a file of its own.
     pub hard_links: u64,
+    /// A sentence about the files with extended attributes, if there are any and they are not sent.
+    pub attributes: Option<String>,
     /// True when something cannot be sent, and there is no other file or link.
     pub all_missed: bool,
     /// True when it has more entries than receivers accept; the figures are then of its first part.
@@ -123,6 +134,13 @@ impl Share {
         Self::new(Origin::Paths { roots: roots.clone(), scope: Scope { follow: true, ..*scope } })
     }
 
+    /// Sends extended attributes of files and directories, those that any user may set.
+    #[must_use]
+    pub fn with_attributes(self) -> Self {
+        let Origin::Paths { roots, scope } = &*self.origin else { return self };
+        Self::new(Origin::Paths { roots: roots.clone(), scope: Scope { attributes: true, ..*scope } })
+    }
+
     /// Sends what is in the directories, without the directories.
     #[must_use]
     pub fn contents_only(self) -> Self {
@@ -151,7 +169,7 @@ impl Share {
             return Err(TransferError::Refused(why));
         }
         let roots = roots.into_iter().map(|root| Root { contents: selection.contents, ..root }).collect();
-        let scope = Scope { shallow: selection.shallow, ..*scope };
+        let scope = Scope { shallow: selection.shallow, attributes: selection.attributes, ..*scope };
         let (origin, recent) = (Arc::new(Origin::Paths { roots, scope }), self.parts.recent(selection)?);
         Ok(Self { origin, recent, ..self.clone() })
     }
@@ -260,7 +278,10 @@ impl Share {
         let missed = !unreadable.is_empty() || listing.left_out.iter().any(|what| what.missed);
         let all_missed = missed && content == unreadable.len();
         let hard_links = listing.hard_links;
-        Contents { files, bytes: Some(bytes), left_out, unreadable, hard_links, all_missed, too_many: false }
+        let attributed = if listing.has_attributes() { Vec::new() } else { listing.attributed() };
+        let attributes = attributed.first().map(|first| not_kept(attributed.len() as u64, &first.shown()));
+        let bytes = Some(bytes);
+        Contents { files, bytes, left_out, unreadable, hard_links, attributes, all_missed, too_many: false }
     }
 
     /// True for a stream that a receiver has begun to read: no other receiver can get it.

@@ -11,8 +11,11 @@ use std::sync::Arc;
 
 use blake3::hazmat::ChainingValue;
 
+use super::bits::Bits;
+use super::holes::{Holes, read_full};
 use super::listing::{ChangeTime, Listing, Opened, unreadable};
 use super::memory::Buffer;
+use crate::attributes;
 use crate::codec::{FRAME_HEADER, finish_frame};
 use crate::hash::{BLOCK, BlockHasher, FileHasher, block_len, hash_block, is_zero};
 use crate::manifest::{EntryKind, FileMeta};
@@ -82,6 +85,7 @@ struct Current {
     /// The current block.
     block: BlockHasher,
     sent: u64,
+    holes: Holes,
     /// A file of unknown length has ended; only `End` is still to be sent.
     has_ended: bool,
 }
@@ -244,10 +248,11 @@ impl Source {
             }
             return Ok(Step::Read(0));
         }
-        let done = current.hasher.blocks();
-        let step = current.send_some(blocks.held.front(), out)?;
-        if current.hasher.blocks() > done {
-            blocks.left -= 1;
+        let before = current.hasher.blocks();
+        let step = current.send_some(&blocks, out)?;
+        let done = current.hasher.blocks() - before;
+        blocks.left -= done;
+        if done > 0 {
             blocks.held.pop_front();
         }
         self.task = Some(Task::Blocks(blocks));
@@ -292,6 +297,12 @@ impl Source {
         self.progress.set_current(path.shown());
         let file = self.listing.open(index)?;
         self.progress.set_stream(matches!(file, Opened::Stream(_)));
+        if let Opened::File(file) = &file
+            && !self.listing.has_attributes()
+            && attributes::exist(file)
+        {
+            self.report.drop_attributes(path);
+        }
         let changed_at = file.changed()?;
         let current = Current {
             index,
@@ -301,6 +312,7 @@ impl Source {
             hasher: FileHasher::default(),
             block: BlockHasher::new(0),
             sent: 0,
+            holes: Holes::of(meta),
             has_ended: false,
         };
         if current.is_as_listed()? { Ok(current) } else { Err(Trouble::Changed) }
@@ -332,14 +344,25 @@ impl Current {
     }
 
     /// Sends the next block or a piece of it, or confirms that `held` matches.
-    fn send_some(&mut self, held: Option<&ChainingValue>, out: &mut Chunk) -> Result<Step, Trouble> {
+    fn send_some(&mut self, blocks: &Blocks, out: &mut Chunk) -> Result<Step, Trouble> {
+        let held = blocks.held.front();
         let index = self.hasher.blocks();
         let want = self.meta.size.map_or(BLOCK, |size| block_len(size, index)) - self.block.len();
         if want == 0 {
             return Err("it was asked for past its end".into());
         }
+        let mut run = u64::MAX;
+        if let (None, Some(size), Opened::File(file)) = (held, self.meta.size, &mut self.file) {
+            let hole = self.holes.at(self.sent, (file, size))?;
+            if hole > 0 {
+                let most = blocks.left.saturating_mul(BLOCK as u64) - self.block.len() as u64;
+                return self.skip_hole(hole.min(most), out).map(Step::Read);
+            }
+            run = self.holes.run(self.sent);
+        }
         let room = out.buffer.size.saturating_sub(out.len());
-        let is_whole = self.block.len() == 0 && (want <= room || out.buffer.size >= BLOCK);
+        let is_whole =
+            self.block.len() == 0 && run >= want as u64 && (want <= room || out.buffer.size >= BLOCK);
         if let (Some(held), false, 0) = (held, is_whole, self.block.len())
             && self.holds(held, want)?
         {
@@ -351,6 +374,7 @@ impl Current {
         }
         let start = out.len();
         let want_now = if is_whole { want } else { want.min(room.max(SHORTEST_PIECE)) };
+        let want_now = want_now.min(usize::try_from(run).unwrap_or(want_now));
         let read = self.read_into(&mut out.buffer.bytes, want_now)?;
         let Some(read) = read else { return Ok(Step::Waits) };
         let is_complete = read == want || self.has_ended;
@@ -371,12 +395,25 @@ impl Current {
             out.buffer.bytes.truncate(start);
             let is_held = held == Some(&hash.value);
             *(if is_held { &mut out.held } else { &mut out.carried }) += read as u64;
-            out.reply(if is_held { &Reply::Same } else { &Reply::Zeros });
+            out.reply(&if is_held { Reply::Same } else { Reply::Zeros { len: read as u32 } });
         } else {
             self.put(out, (start, REPLY_BLOCK), &hash.value);
         }
         self.begin_block(read);
         Ok(Step::Read(read))
+    }
+
+    /// Sends zeros in place of a hole of `len` bytes or a part of it; returns how many.
+    fn skip_hole(&mut self, len: u64, out: &mut Chunk) -> Result<usize, Trouble> {
+        let len = usize::try_from(len).unwrap_or(A_TURN).min(A_TURN);
+        self.hasher.add_zeros(&mut self.block, len, self.meta.size.unwrap_or(0));
+        self.sent += len as u64;
+        if let Opened::File(file) = &mut self.file {
+            file.seek(SeekFrom::Start(self.sent))?;
+        }
+        out.carried += len as u64;
+        out.reply(&Reply::Zeros { len: len as u32 });
+        Ok(len)
     }
 
     /// Completes a frame of this kind; its data starts [`PREFIX`] bytes after `start`.
@@ -455,37 +492,28 @@ impl Current {
     }
 }
 
-/// A set of entries, by number.
-#[derive(Default)]
-struct Bits(Vec<u64>);
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::Share;
 
-impl Bits {
-    /// Adds an entry; false if it was already there.
-    fn set(&mut self, index: usize) -> bool {
-        let (word, bit) = (index / 64, 1 << (index % 64));
-        if word >= self.0.len() {
-            self.0.resize(word + 1, 0);
-        }
-        let is_new = self.0[word] & bit == 0;
-        self.0[word] |= bit;
-        is_new
+    #[test]
+    fn a_file_with_fewer_bytes_than_its_system_reports_is_named() {
+        // The system reports a page.
+        let odd = std::path::Path::new("/sys/kernel/uevent_seqnum");
+        let Ok(reported) = odd.metadata() else { return eprintln!("skipped: there is no {}", odd.display()) };
+        let share = Share::from_paths(&[odd]).unwrap();
+        let mut listing = Arc::into_inner(share.list().unwrap()).unwrap();
+        let EntryKind::File(meta) = &mut listing.entries[0].kind else { panic!("not a file") };
+        assert_eq!(meta.size, None, "its length was found out");
+        meta.size = Some(reported.len());
+        let mut source = Source::new(Arc::new(listing), Progress::new(), Report::default());
+        let fetch = Request::Fetch { file: 0, first: 0, count: 1, last: true, held: Vec::new() };
+        let chunk = source.turn(&mut VecDeque::from([fetch]), share.memory().consumer().buffer());
+        let replies = &chunk.buffer.bytes;
+        let Ok(Reply::Failed(why)) = Reply::decode(replies[0], replies[FRAME_HEADER..].to_vec()) else {
+            panic!("{replies:?}")
+        };
+        assert!(why.raw().contains("fewer can be read"), "{why}");
     }
-
-    fn has(&self, index: usize) -> bool {
-        self.0.get(index / 64).is_some_and(|word| word & (1 << (index % 64)) != 0)
-    }
-}
-
-/// Fills `buffer`, or reads to the end of the file.
-pub(crate) fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }

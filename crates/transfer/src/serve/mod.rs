@@ -129,7 +129,7 @@ impl Folders {
         let asked = asked.unwrap_or(Err(TransferError::Stalled { after: GREETING }));
         let ask = match asked {
             // A receiver that asks for nothing gets everything.
-            Ok(ask) => ask.unwrap_or(Ask::Get { paths: Vec::new(), contents: false }),
+            Ok(ask) => ask.unwrap_or(Ask::Get { paths: Vec::new(), contents: false, attributes: false }),
             Err(error) => {
                 let outcome = Err(error);
                 control.part(&outcome).await;
@@ -157,8 +157,8 @@ impl Folders {
                 control.part(&outcome).await;
                 outcome
             }
-            Ask::Get { paths, contents } => {
-                let selection = Selection { paths: &paths, contents, shallow: false };
+            Ask::Get { paths, contents, attributes } => {
+                let selection = Selection { paths: &paths, contents, attributes, shallow: false };
                 match self.share.select(&selection).and_then(|share| share.checked(contents)) {
                     Ok(share) => send_over(connection, control, &share, progress).await,
                     Err(error) => refuse(control, error).await,
@@ -188,6 +188,8 @@ impl Folders {
             quota: self.quota.clone(),
             limits: LIMITS,
             allow_hidden: true,
+            // Clients send them only on request.
+            attributes: true,
             ..ReceiveOptions::default()
         };
         let stop = async {
@@ -232,7 +234,12 @@ impl Folders {
         deep: bool,
     ) -> Result<Summary, TransferError> {
         let paths = path.map_or(&[][..], std::slice::from_ref);
-        let share = self.share.select(&Selection { paths, contents: path.is_some(), shallow: !deep })?;
+        let share = self.share.select(&Selection {
+            paths,
+            contents: path.is_some(),
+            shallow: !deep,
+            attributes: false,
+        })?;
         let listing = list(&share).await?;
         let report = Report::default();
         listing.left_out.iter().for_each(|what| report.leave_out(what));

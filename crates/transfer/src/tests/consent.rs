@@ -1,11 +1,10 @@
 //! A receiver's consent and limits, and its treatment of modes, metadata and odd files.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 
 use super::{TIMELESS, directories, directory, names, noise, share, transfer, transfer_into, tree};
-use crate::hash::BLOCK;
 use crate::{Consent, Offer, ReceiveOptions, Share, TransferError};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,49 +151,6 @@ async fn a_directory_that_is_there_keeps_its_mode_whatever_the_sender_has() {
     drop(received);
     fs::set_permissions(from.join("d"), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(fs::metadata(to.join("d")).unwrap().permissions().mode() & 0o777, 0o755);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sparse_files_stay_sparse_on_the_wire_and_on_the_disk() {
-    let (_temp, from, to) = directories(&[]);
-    let file = fs::File::create(from.join("disk.img")).unwrap();
-    file.set_len(200 * BLOCK as u64 + 5).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, &noise(1, 5000), 77 * BLOCK as u64 + 123).unwrap();
-    let mut part = vec![0; 3 * 4096];
-    part[..4096].copy_from_slice(&noise(2, 4096));
-    std::os::unix::fs::FileExt::write_all_at(&file, &part, 150 * BLOCK as u64).unwrap();
-    transfer_into(&share(&from.join("disk.img")), &to).await;
-    assert_eq!(tree(&from), tree(&to));
-    let blocks = fs::metadata(to.join("disk.img")).unwrap().blocks();
-    assert!(blocks * 512 < 1 << 20, "{blocks} blocks for some kilobytes");
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_reports_no_bytes_and_has_some_is_read_to_its_end() {
-    let (_temp, _, to) = directories(&[]);
-    transfer_into(&share(std::path::Path::new("/proc/version")), &to).await;
-    assert_eq!(fs::read(to.join("version")).unwrap(), fs::read("/proc/version").unwrap());
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_has_fewer_bytes_than_it_reports_is_named_and_the_rest_arrives() {
-    let (_temp, from, to) = directories(&[("a", b"a")]);
-    // The system reports a length of one page for these, but their content is shorter.
-    let odd =
-        ["/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/notes", "/sys/kernel/uevent_seqnum"];
-    let Some(odd) = odd.iter().find(|path| {
-        let reported = fs::metadata(path).map_or(0, |meta| meta.len());
-        fs::read(path).is_ok_and(|content| (content.len() as u64) < reported)
-    }) else {
-        return;
-    };
-    let share = Share::from_paths(&[from.join("a").as_path(), std::path::Path::new(odd)]).unwrap();
-    let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
-    let Err(TransferError::Incomplete { failures, count: 1, .. }) = &received else { panic!("{received:?}") };
-    assert!(failures[0].reason.text().contains("fewer can be read"), "{failures:?}");
-    assert_eq!((names(&to), sent.unwrap().missed), (vec!["a".to_owned()], 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -151,7 +151,7 @@ async fn a_receiver_sends_no_hash_of_a_file_that_is_there() {
     let hostile = async {
         let mut control = crate::control::ControlLink::new(sender.accept().await.unwrap());
         control.begin().await.unwrap();
-        let meta = crate::manifest::FileMeta { size: Some(4), mode: 0o600, modified: None };
+        let meta = crate::manifest::FileMeta { size: Some(4), mode: 0o600, modified: None, data: None };
         let path = crate::path::RelPath::parse("secret").unwrap();
         let kind = crate::manifest::EntryKind::File(meta);
         control.send(&Control::Entry(crate::manifest::Entry { path, kind })).await.unwrap();
@@ -180,7 +180,7 @@ async fn a_receiver_sends_no_hash_of_a_file_that_is_there() {
 async fn first_requests(sender: &Memory, size: u64, count: usize) -> Vec<u8> {
     let mut control = crate::control::ControlLink::new(sender.accept().await.unwrap());
     control.begin().await.unwrap();
-    let meta = crate::manifest::FileMeta { size: Some(size), mode: 0o600, modified: None };
+    let meta = crate::manifest::FileMeta { size: Some(size), mode: 0o600, modified: None, data: None };
     let path = crate::path::RelPath::parse("big").unwrap();
     let kind = crate::manifest::EntryKind::File(meta);
     control.send(&Control::Entry(crate::manifest::Entry { path, kind })).await.unwrap();

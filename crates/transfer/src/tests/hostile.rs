@@ -6,10 +6,11 @@ use std::os::unix::fs::symlink;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{directories, directory, names, noise, plain, share, transfer, transfer_into};
+use crate::attributes::Attribute;
 use crate::codec::put_text;
 use crate::hash::{BLOCK, FileHasher, hash_block};
 use crate::manifest::{Entry, EntryKind, FileMeta};
-use crate::message::{Control, Reply};
+use crate::message::{Control, MOST_ZEROS, Reply};
 use crate::path::RelPath;
 use crate::{
     Conflict, Connection, Limits, Progress, ReceiveOptions, Summary, Target, TransferError, receive,
@@ -75,7 +76,7 @@ fn list(entries: &[Control]) -> Vec<u8> {
 }
 
 fn file(size: u64) -> EntryKind {
-    EntryKind::File(FileMeta { size: Some(size), mode: 0o644, modified: None })
+    EntryKind::File(FileMeta { size: Some(size), mode: 0o644, modified: None, data: None })
 }
 
 fn replies(replies: &[Reply]) -> Vec<u8> {
@@ -191,6 +192,14 @@ async fn a_block_that_does_not_match_its_hash_never_gets_a_final_name() {
         ("ends early", "a does not match its hash", vec![block(0, &good), short_end]),
         ("one block too many", "not asked for", vec![block(0, &good), block(1, &other), block(2, &other)]),
         ("never offered", "never offered", vec![block(0, &good), Reply::Same, whole(&other)]),
+        ("no zeros", "not asked for", vec![block(0, &good), Reply::Zeros { len: 0 }]),
+        ("zeros past the end", "not asked for", vec![block(0, &good), Reply::Zeros { len: 101 }]),
+        (
+            "data after zeros",
+            "wrong length",
+            vec![block(0, &good), Reply::Zeros { len: 50 }, block(1, &other)],
+        ),
+        ("other zeros", "does not match", vec![Reply::Zeros { len: BLOCK as u32 + 100 }, whole(&other)]),
         ("a hash", "does not match", vec![Reply::End { len: 0, hash: [0; 32] }]),
     ];
     for (case, expected, sent) in cases {
@@ -206,9 +215,62 @@ async fn a_block_that_does_not_match_its_hash_never_gets_a_final_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_reply_stands_for_a_bounded_number_of_zeros() {
+    let (_temp, _, to) = directories(&[]);
+    let endless = EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None, data: None });
+    for (kind, len) in [(file(1 << 40), MOST_ZEROS + 1), (endless, 5)] {
+        let sent = replies(&[Reply::Zeros { len }]);
+        let mut sparse = kind.clone();
+        if let EntryKind::File(meta) = &mut sparse {
+            meta.data = Some(0);
+        }
+        let outcome =
+            face(list(&[entry("a", sparse)]), sent, directory(&to), &ReceiveOptions::default()).await;
+        assert!(
+            matches!(&outcome, Err(TransferError::Protocol(why)) if why.contains("not asked for")),
+            "{outcome:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_have_an_entry_a_name_for_users_and_a_limit() {
+    let attribute =
+        |name: &str, len| Control::Attribute(Attribute { name: name.into(), value: vec![7; len] });
+    let many = (0..65).map(|at| attribute(&format!("user.{at}"), 1));
+    let link = entry("l", EntryKind::Link { text: "a".into() });
+    let long = format!("user.{}", "x".repeat(251));
+    let cases = [
+        ("of no entry", vec![attribute("user.a", 1), entry("a", file(1))]),
+        ("of a link", vec![link, attribute("user.a", 1)]),
+        ("for the system", vec![entry("a", file(1)), attribute("security.capability", 20)]),
+        ("a long name", vec![entry("a", file(1)), attribute(&long, 1)]),
+        ("too many", [entry("a", file(1))].into_iter().chain(many).collect()),
+        ("too large", vec![entry("a", file(1)), attribute("user.a", 8 << 10), attribute("user.b", 8 << 10)]),
+    ];
+    for (case, controls) in cases {
+        let (_temp, _, to) = directories(&[]);
+        let options = ReceiveOptions { attributes: true, ..ReceiveOptions::default() };
+        let outcome = face(list(&controls), Vec::new(), directory(&to), &options).await;
+        assert!(
+            matches!(&outcome, Err(TransferError::Protocol(why)) if why.contains("extended attribute")),
+            "{case}: {outcome:?}"
+        );
+        assert!(names(&to).is_empty(), "{case}");
+    }
+    let (_temp, _, to) = directories(&[]);
+    let all = (0..100).flat_map(|at| [entry(&format!("f{at}"), file(1)), attribute("user.a", 10_000)]);
+    let all: Vec<_> = all.collect();
+    let limits = Limits { names: 500_000, ..Limits::default() };
+    let options = ReceiveOptions { limits, ..ReceiveOptions::default() };
+    let outcome = face(list(&all), Vec::new(), directory(&to), &options).await;
+    assert!(matches!(outcome, Err(TransferError::TooMuch { .. })), "all together: {outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_without_a_length_keep_to_the_most_bytes_all_together() {
     let (_temp, _, to) = directories(&[]);
-    let endless = EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None });
+    let endless = EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None, data: None });
     let control = list(&[entry("a", endless.clone()), entry("b", endless.clone()), entry("c", endless)]);
     let data = noise(4, 2 * BLOCK);
     let mut hasher = FileHasher::default();

@@ -1,13 +1,16 @@
 //! Whole transfers over streams in memory.
 
+mod attributes;
 mod conflicts;
 mod consent;
 mod crowd;
+mod file_systems;
 mod hostile;
 mod killed;
 mod resume;
 mod round_trip;
 mod serve;
+mod sources;
 mod trouble;
 
 use std::collections::BTreeMap;
@@ -213,6 +216,9 @@ pub const FULL: &str = "this disk is full";
 pub fn fail_if_full(directory: &Dir, block: u64) -> io::Result<()> {
     if block >= 10 && directory.exists(FULL) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }
+
+/// A file of this name in the target simulates a disk with one free megabyte.
+pub const SMALL: &str = "this disk is small";
 
 /// A file of this name in a directory simulates a file system that stores no times.
 pub const TIMELESS: &str = "no times here";

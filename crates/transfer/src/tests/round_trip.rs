@@ -83,7 +83,7 @@ async fn small_files_are_asked_for_without_waiting_for_each_other() {
         let mut control = ControlLink::new(sender.accept().await.unwrap());
         control.begin().await.unwrap();
         for at in 0..FILES {
-            let meta = FileMeta { size: Some(0), mode: 0o644, modified: None };
+            let meta = FileMeta { size: Some(0), mode: 0o644, modified: None, data: None };
             let path = RelPath::parse(&format!("{at}")).unwrap();
             control.send(&Control::Entry(Entry { path, kind: EntryKind::File(meta) })).await.unwrap();
         }

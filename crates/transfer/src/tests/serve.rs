@@ -23,7 +23,7 @@ fn visitor(rights: Rights) -> Visitor {
 }
 
 /// Runs a client against a server; returns the client's outcome and those of its requests at the server.
-async fn visit<T>(
+pub(super) async fn visit<T>(
     folders: &Folders,
     rights: Rights,
     client: impl AsyncFnOnce(Memory) -> T,
@@ -46,7 +46,7 @@ async fn fetch(folders: &Folders, rights: Rights, paths: &[&str], to: &Path) -> 
     visit(folders, rights, run).await.0
 }
 
-async fn store(folders: &Folders, rights: Rights, place: &Place, share: &Share) -> Outcome {
+pub(super) async fn store(folders: &Folders, rights: Rights, place: &Place, share: &Share) -> Outcome {
     visit(folders, rights, async |near: Memory| put(&near, place, share, &Progress::new()).await).await.0
 }
 
@@ -55,7 +55,7 @@ fn to(path: &str) -> Place {
 }
 
 /// A directory "pub" with these files, and one for the client.
-fn served(files: &[(&str, &[u8])]) -> (TempDir, Folders, std::path::PathBuf, std::path::PathBuf) {
+pub(super) fn served(files: &[(&str, &[u8])]) -> (TempDir, Folders, std::path::PathBuf, std::path::PathBuf) {
     let (temp, from, here) = directories(files);
     let folder = temp.path().join("pub");
     fs::rename(from, &folder).unwrap();
@@ -221,7 +221,7 @@ async fn a_quota_holds_for_files_beside_others_of_the_same_length_and_a_refused_
     assert_eq!(names(&folder), ["held"]);
 }
 
-fn mirror(delete: bool) -> Mirror {
+pub(super) fn mirror(delete: bool) -> Mirror {
     Mirror { delete, by_content: false }
 }
 
@@ -286,6 +286,42 @@ async fn a_directory_goes_only_when_the_file_in_its_place_has_arrived() {
     assert!(copy.join("e/y").exists());
     fs::remove_file(copy.join(FULL)).unwrap();
     assert_eq!(pull().await.unwrap().removed, 2);
+    assert_eq!(tree(&copy), tree(&folder));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_goes_only_when_all_else_has_arrived_if_a_directory_takes_its_place() {
+    let (_temp, folders, folder, here) = served(&[("e", b"old"), ("z", b"z")]);
+    let copy = here.join("copy");
+    let pull = async || {
+        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
+        let wanted = Wanted::contents_of("pub").unwrap();
+        let run =
+            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
+        visit(&folders, Rights::Read, run).await.0
+    };
+    pull().await.unwrap();
+    fs::remove_file(folder.join("e")).unwrap();
+    fs::create_dir_all(folder.join("e/sub")).unwrap();
+    fs::write(folder.join("e/sub/y"), "y").unwrap();
+    fs::write(folder.join("z"), noise(1, 12 * BLOCK)).unwrap();
+    // It stops for a full disk, then because one file cannot be put in its place.
+    fs::write(copy.join(FULL), "").unwrap();
+    let outcome = pull().await;
+    assert!(matches!(outcome, Err(TransferError::DiskFull { .. })), "{outcome:?}");
+    assert_eq!(fs::read(copy.join("e")).unwrap(), b"old");
+    fs::remove_file(copy.join(FULL)).unwrap();
+    fs::remove_file(copy.join(".z.anabranch-part")).unwrap();
+    fs::create_dir_all(copy.join(".z.anabranch-part/in the way")).unwrap();
+    let outcome = pull().await;
+    let Err(TransferError::Incomplete { failures, .. }) = &outcome else { panic!("{outcome:?}") };
+    let named: Vec<_> = failures.iter().map(|failure| failure.path.raw()).collect();
+    assert_eq!(named, ["z", "e"], "{failures:?}");
+    assert_eq!(fs::read(copy.join("e")).unwrap(), b"old");
+    fs::remove_dir_all(copy.join(".z.anabranch-part")).unwrap();
+    let summary = pull().await.unwrap();
+    // The content of the directory was on the disk.
+    assert_eq!((summary.removed, summary.files), (1, 1), "{summary:?}");
     assert_eq!(tree(&copy), tree(&folder));
 }
 

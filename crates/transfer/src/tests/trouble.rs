@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use super::{
-    FULL, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
+    FULL, Gate, SMALL, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
 };
 use crate::hash::BLOCK;
 use crate::{Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
@@ -179,20 +179,19 @@ async fn a_stream_that_fills_the_disk_is_not_said_to_be_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_share_that_cannot_fit_is_refused_before_anything_is_written() {
-    let (_temp, from, to) = directories(&[("d/small", b"small")]);
-    for at in 0..4 {
-        // Sparse, so it takes no space here.
-        fs::File::create(from.join(format!("d/huge{at}"))).unwrap().set_len(4 << 40).unwrap();
-    }
+    let (_temp, from, to) = directories(&[("d/small", b"small"), ("d/large", &noise(5, BLOCK))]);
+    fs::write(to.join(SMALL), b"").unwrap();
+    // Holes need no space.
+    fs::File::create(from.join("d/sparse")).unwrap().set_len(4 << 20).unwrap();
     let (sent, received) =
         transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
     let Err(TransferError::NoSpace { needed, free, .. }) = received else { panic!("{received:?}") };
-    assert!(needed == (16 << 40) + 5 && free < needed);
+    assert_eq!((needed, free), (BLOCK as u64 + 5, BLOCK as u64));
     assert!(
         matches!(&sent, Err(TransferError::Peer(why)) if why.raw().contains("not enough space")),
         "{sent:?}"
     );
-    assert!(names(&to).is_empty());
+    assert_eq!(names(&to), [SMALL]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

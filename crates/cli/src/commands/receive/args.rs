@@ -56,6 +56,9 @@ pub struct ReceiveArgs {
     /// Take exactly the sender's modes, whatever the umask
     #[arg(long)]
     pub modes: bool,
+    /// Take the extended attributes that the sender sends (`user.*`)
+    #[arg(long)]
+    pub xattrs: bool,
     #[command(flatten)]
     pub taken: Taken,
     #[command(flatten)]

@@ -75,6 +75,7 @@ impl Errand for Receiving<'_> {
             max_size: self.args.max_size,
             allow_hidden: self.args.hidden,
             all_modes: self.args.modes,
+            attributes: self.args.xattrs,
             ..ReceiveOptions::default()
         };
         anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await

@@ -59,7 +59,7 @@ Examples:
 ///
 /// Sockets, pipes, devices, links out of the offer and unfinished transfers are not sent. A file that cannot be sent,
 /// because it may not be read or its name is not UTF-8, makes receivers end with exit code 6 after all others. Names,
-/// contents, modes and times of files are sent, but not owners, extended attributes and times of directories.
+/// contents, modes and times of files are sent, but not owners and times of directories.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("key", |key| key.help(KEY_IF_KEPT)), mut_arg("relays", |relay| relay.help(RELAY_TO_HERE)))]
@@ -76,6 +76,9 @@ pub struct SendArgs {
     /// Follow links: send what they lead to, even out of the offer
     #[arg(short = 'L', long)]
     pub follow: bool,
+    /// Send the extended attributes that any user may set (`user.*`) to receivers that take them with `--xattrs`
+    #[arg(long)]
+    pub xattrs: bool,
     /// Life of the ticket, from when it was made
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::span)]
     pub expires: Span,
@@ -161,6 +164,7 @@ pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let source = Source::of(&args.paths, args.name.as_deref())?;
     let share = source.clone().share()?;
     let share = if args.follow { share.following_links() } else { share };
+    let share = if args.xattrs { share.with_attributes() } else { share };
     let share = match args.rate {
         Some(rate) => share.at_most(rate),
         None => share,
@@ -273,7 +277,9 @@ fn warnings(contents: &Contents, ticket: &Ticket, relays: &[String]) -> Vec<Stri
         let names = human::count(contents.hard_links, "further name");
         format!("{names} of files in the offer (hard links); each is sent as a file of its own")
     });
-    contents.left_out.iter().chain(relays).cloned().chain(names).chain(unreadable).chain(only_here).collect()
+    let attributes = contents.attributes.iter().map(|note| format!("{note}; `--xattrs` sends them"));
+    let items = contents.left_out.iter().chain(relays).cloned().chain(names).chain(attributes);
+    items.chain(unreadable).chain(only_here).collect()
 }
 
 /// Prints the ticket and how to use it.

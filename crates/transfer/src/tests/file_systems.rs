@@ -1,0 +1,168 @@
+//! Targets on file systems that refuse some metadata, names or lengths.
+//!
+//! They are mounted for the test, which needs root and the file system. Without them a test skips, with the reason.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{directories, directory, names, noise, share, transfer, tree};
+use crate::hash::BLOCK;
+use crate::{Conflict, ReceiveOptions, TransferError};
+
+/// A mounted file system, unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let ended = Command::new("umount").arg(&self.0).status();
+        assert!(ended.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+/// Runs these commands, the last of which mounts a file system at `at`. `None`, with the reason, if one of them fails.
+fn mount(at: &Path, commands: &[&[&str]]) -> Option<Mounted> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can mount file systems");
+        return None;
+    }
+    for command in commands {
+        let [program, words @ ..] = command else { continue };
+        let ended = Command::new(program).args(words).output();
+        let (is_done, why) = match ended {
+            Ok(output) => (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()),
+            Err(error) => (false, error.to_string()),
+        };
+        if !is_done {
+            eprintln!("skipped: {program} fails: {why}");
+            return None;
+        }
+    }
+    Some(Mounted(at.to_owned()))
+}
+
+/// Mounts the image file with a new file system, which `make` makes; tries these types of mount.
+fn mount_image(at: &Path, make: &[&str], types: &[&str]) -> Option<Mounted> {
+    let image = at.with_extension("img");
+    let file = fs::File::create(&image).ok()?;
+    file.set_len(64 << 20).ok()?;
+    fs::create_dir(at).ok()?;
+    let (image, target) = (image.to_str()?, at.to_str()?);
+    let make = [make, &[image]].concat();
+    let ways: Vec<_> =
+        types.iter().map(|kind| ["mount", "-t", kind, "-o", "loop,umask=000", image, target]).collect();
+    ways.iter().find_map(|way| mount(at, &[&make, way]))
+}
+
+/// Names that some file systems do not allow, or do not tell apart.
+const NAMES: [&str; 7] = ["Case", "a:b", "case", "caf\u{e9}", "cafe\u{301}", "plain", "q?"];
+
+/// A directory with [`NAMES`], a link, a sparse file, and a directory.
+fn varied(from: &Path) {
+    for name in NAMES {
+        fs::write(from.join("d").join(name), name).unwrap();
+    }
+    fs::create_dir(from.join("d/sub")).unwrap();
+    fs::write(from.join("d/sub/in"), "in").unwrap();
+    symlink("plain", from.join("d/link")).unwrap();
+    let sparse = fs::File::create(from.join("d/sparse")).unwrap();
+    sparse.set_len(8 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, b"end", (8 << 20) - 3).unwrap();
+}
+
+/// Sends [`varied`] to a file system. Returns the names of what failed; everything else must have arrived whole.
+async fn failures_on(mounted: &Mounted, from: &Path) -> Vec<(String, String)> {
+    let to = mounted.0.join("to");
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    let failures = match received {
+        Ok(_) => Vec::new(),
+        Err(TransferError::Incomplete { failures, .. }) => failures,
+        Err(error) => panic!("{error}"),
+    };
+    let failed: Vec<_> =
+        failures.iter().map(|failure| (failure.path.raw().to_owned(), failure.reason.text())).collect();
+    let expected: Vec<_> =
+        tree(from).into_keys().filter(|name| failed.iter().all(|(other, _)| other != name)).collect();
+    let arrived = tree(&to);
+    assert_eq!(arrived.keys().collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>(), "{failed:?}");
+    for name in expected.iter().filter(|name| from.join(name).is_file()) {
+        assert!(fs::read(from.join(name)).unwrap() == fs::read(to.join(name)).unwrap(), "{name}");
+    }
+    failed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_exfat_can_hold_arrives_and_the_rest_is_named_with_the_reason() {
+    let (temp, from, _) = directories(&[("d/x", b"x")]);
+    let types = ["exfat", "exfat-fuse"];
+    let Some(exfat) = mount_image(&temp.path().join("exfat"), &["mkfs.exfat"], &types) else { return };
+    varied(&from);
+    let mut failed = failures_on(&exfat, &from).await;
+    failed.sort();
+    let names: Vec<_> = failed.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["d/a:b", "d/case", "d/link", "d/q?"], "{failed:?}");
+    let reasons: Vec<_> = failed.iter().map(|(_, reason)| reason.as_str()).collect();
+    assert!(reasons[0].starts_with("this file system does not take its name"), "{reasons:?}");
+    assert!(reasons[1].starts_with("the file system here does not tell its name"), "{reasons:?}");
+    assert!(reasons[2].starts_with("the link cannot be made"), "{reasons:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ntfs_holds_everything() {
+    let (temp, from, _) = directories(&[("d/x", b"x")]);
+    let make = ["mkfs.ntfs", "-F", "-Q", "-q"];
+    let types = ["ntfs-3g", "ntfs3"];
+    let Some(ntfs) = mount_image(&temp.path().join("ntfs"), &make, &types) else { return };
+    varied(&from);
+    assert_eq!(failures_on(&ntfs, &from).await, []);
+    let stored = fs::metadata(ntfs.0.join("to/d/sparse")).unwrap().blocks() * 512;
+    assert!(stored < 1 << 20, "{stored} bytes for a hole");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn squashed_owners_cost_metadata_and_no_file() {
+    let (temp, from, _) = directories(&[("d/x", b"x")]);
+    let [behind, at] = ["behind", "squashed"].map(|name| temp.path().join(name));
+    fs::create_dir(&behind).unwrap();
+    fs::create_dir(&at).unwrap();
+    let (from_text, at_text) = (behind.to_str().unwrap(), at.to_str().unwrap());
+    let bindfs = [
+        "bindfs",
+        "--force-user=nobody",
+        "--perms=a+rwX",
+        "--chmod-deny",
+        "--chown-deny",
+        from_text,
+        at_text,
+    ];
+    let Some(squashed) = mount(&at, &[&bindfs]) else { return };
+    varied(&from);
+    fs::set_permissions(from.join("d/plain"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(failures_on(&squashed, &from).await, []);
+    let again = ReceiveOptions { conflict: Conflict::Overwrite, ..ReceiveOptions::default() };
+    fs::write(from.join("d/plain"), "changed").unwrap();
+    let (_, received) = transfer(&share(&from.join("d")), directory(&squashed.0.join("to")), &again).await;
+    let notes = received.unwrap().warnings;
+    assert!(notes.len() == 1 && notes[0].starts_with("this file system cannot store the mode"), "{notes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_compared_with_what_a_sparse_file_stores() {
+    let (temp, from, _) = directories(&[("d/x", b"x")]);
+    let at = temp.path().join("small");
+    fs::create_dir(&at).unwrap();
+    let tmpfs = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", at.to_str().unwrap()];
+    let Some(small) = mount(&at, &[&tmpfs]) else { return };
+    varied(&from);
+    if fs::metadata(from.join("d/sparse")).unwrap().blocks() * 512 > 1 << 20 {
+        return eprintln!("skipped: the source has no holes");
+    }
+    assert_eq!(failures_on(&small, &from).await, []);
+    fs::write(from.join("d/large"), noise(1, 2 * BLOCK)).unwrap();
+    let (_, received) =
+        transfer(&share(&from.join("d")), directory(&small.0.join("other")), &ReceiveOptions::default())
+            .await;
+    assert!(matches!(received, Err(TransferError::NoSpace { .. })), "{received:?}");
+    assert_eq!(names(&small.0.join("other")), [""; 0]);
+}

@@ -1,0 +1,85 @@
+//! Sources whose length, holes or depth are unusual.
+
+use std::fs;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::{Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree};
+use crate::hash::BLOCK;
+use crate::{Progress, ReceiveOptions, Share, TransferError, receive, send};
+
+/// Sends `share` to the directory `to`; returns the bytes that reach the receiver.
+async fn bytes_on_the_wire(share: &Share, to: &Path) -> u64 {
+    let gate = Gate::after(u64::MAX, false);
+    let (sender, receiver) = connect(gate.clone());
+    let (options, ours, theirs) = (ReceiveOptions::default(), Progress::new(), Progress::new());
+    let receiving = receive(&receiver, directory(to), &options, &theirs);
+    let (sent, received) = tokio::join!(send(&sender, share, &ours), receiving);
+    assert_eq!(sent.unwrap().bytes, received.unwrap().bytes);
+    u64::MAX - gate.left.load(Ordering::SeqCst)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holes_cost_no_bytes_on_the_wire_and_stay_holes() {
+    const LEN: u64 = (1 << 30) + 5;
+    let (_temp, from, to) = directories(&[]);
+    let file = fs::File::create(from.join("disk.img")).unwrap();
+    file.set_len(LEN).unwrap();
+    // Within a block, over a boundary of blocks, a block of written zeros, and the last bytes.
+    let mib = BLOCK as u64;
+    file.write_all_at(&noise(1, 5000), 77 * mib + 300_123).unwrap();
+    file.write_all_at(&noise(2, 8192), 150 * mib - 4096).unwrap();
+    file.write_all_at(&vec![0; BLOCK], 200 * mib).unwrap();
+    file.write_all_at(b"end", LEN - 3).unwrap();
+    if file.metadata().unwrap().blocks() * 512 > 4 * mib {
+        return eprintln!("skipped: this file system has no holes");
+    }
+    let wire = bytes_on_the_wire(&share(&from.join("disk.img")), &to).await;
+    println!("{wire} bytes on the wire for 1 GiB");
+    assert!(wire < 40_000, "{wire} bytes on the wire");
+    assert!(tree(&from) == tree(&to));
+    let stored = fs::metadata(to.join("disk.img")).unwrap().blocks() * 512;
+    assert!(stored < 100_000, "{stored} bytes on the disk");
+
+    // An attempt that was cut off goes on, with holes in what it has.
+    fs::rename(to.join("disk.img"), to.join(".disk.img.anabranch-part")).unwrap();
+    let part = fs::File::options().write(true).open(to.join(".disk.img.anabranch-part")).unwrap();
+    part.set_len(160 * mib).unwrap();
+    part.write_all_at(b"other", 3 * mib).unwrap();
+    let wire = bytes_on_the_wire(&share(&from.join("disk.img")), &to).await;
+    assert!(wire < 60_000, "{wire} bytes on the wire");
+    assert!(tree(&from) == tree(&to));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn files_with_another_length_than_their_system_reports_are_read_to_their_end() {
+    let (_temp, _, to) = directories(&[]);
+    // `/proc` reports no bytes, `/sys` a page.
+    let odd = ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/uevent_seqnum"];
+    for path in odd.iter().map(Path::new).filter(|path| path.exists()) {
+        transfer_into(&share(path), &to).await;
+        let name = path.file_name().unwrap();
+        assert_eq!(fs::read(to.join(name)).unwrap(), fs::read(path).unwrap(), "{path:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_deep_is_named_with_the_reason_and_the_rest_arrives() {
+    let (_temp, from, to) = directories(&[]);
+    let deepest = from.join("d").join(vec!["d"; 127].join("/"));
+    fs::create_dir_all(deepest.join("d")).unwrap();
+    fs::write(deepest.join("too deep"), "x").unwrap();
+    fs::write(deepest.parent().unwrap().join("file"), "x").unwrap();
+    let (sent, received) =
+        transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, count: 2, .. }) = &received else { panic!("{received:?}") };
+    for failure in failures {
+        assert_eq!(failure.reason.text(), "it is more than 128 levels deep");
+    }
+    let sent = sent.unwrap();
+    assert_eq!((sent.files, sent.missed, sent.left_out), (1, 2, 0));
+    let arrived = to.join(deepest.strip_prefix(&from).unwrap());
+    assert_eq!(names(arrived.parent().unwrap()), ["d", "file"]);
+}
