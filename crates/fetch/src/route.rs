@@ -3,22 +3,12 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use anabranch_proxy::{ExitDialer, interleaved};
+use anabranch_proxy::{ExitDialer, race};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
 
 use crate::dns::resolve;
-
-/// How long all addresses of a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The next address is tried when the one before has not answered after this long (RFC 8305 §5).
-const HEAD_START: Duration = Duration::from_millis(250);
-/// Most addresses of a name that are tried.
-const MOST_TRIED: usize = 8;
 
 /// Bytes both ways.
 pub trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -70,43 +60,19 @@ impl Route {
     }
 }
 
-fn silent(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, why.to_owned())
-}
-
-/// Tries addresses one after the other with a head start each; the first connection wins.
-async fn connect(addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Result<(Wire, String)> {
-    let reachable = |address: &SocketAddr| {
-        outlet.is_none_or(|outlet| outlet.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4()))
-    };
-    let mut waiting = interleaved(addresses.into_iter().filter(reachable).collect());
-    waiting.truncate(MOST_TRIED);
-    let (mut trying, mut last) = (JoinSet::new(), None);
-    let racing = async {
-        loop {
-            let has_more = waiting.pop_front().map(|address| {
-                let outlet = outlet.cloned();
-                trying.spawn(async move { attempt(address, outlet).await });
-            });
-            if has_more.is_none() && trying.is_empty() {
-                let none =
-                    || io::Error::new(io::ErrorKind::AddrNotAvailable, "no address of the server fits");
-                return Err(last.take().unwrap_or_else(none));
-            }
-            tokio::select! {
-                Some(ended) = trying.join_next() => match ended {
-                    Ok(Ok(stream)) => match stream.peer_addr() {
-                        Ok(peer) => return Ok((Box::new(stream) as Wire, peer.ip().to_string())),
-                        Err(error) => last = Some(error),
-                    },
-                    Ok(Err(error)) => last = Some(error),
-                    Err(error) => last = Some(io::Error::other(error)),
-                },
-                () = sleep(HEAD_START), if !waiting.is_empty() => {}
-            }
-        }
-    };
-    timeout(PATIENCE, racing).await.unwrap_or_else(|_| Err(silent("the server does not answer")))
+/// Connects to the first of these addresses that answers.
+async fn connect(mut addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Result<(Wire, String)> {
+    if let Some(outlet) = outlet {
+        addresses.retain(|address| outlet.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4()));
+    }
+    if addresses.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "no address of the server fits"));
+    }
+    let connected = race(addresses, |address| attempt(address, outlet.cloned()), |_, later| later).await;
+    let silent = || io::Error::new(io::ErrorKind::TimedOut, "the server does not answer");
+    let stream = connected.map_err(|error| error.unwrap_or_else(silent))?;
+    let peer = stream.peer_addr()?.ip().to_string();
+    Ok((Box::new(stream), peer))
 }
 
 async fn attempt(address: SocketAddr, outlet: Option<Outlet>) -> io::Result<TcpStream> {

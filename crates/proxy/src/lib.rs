@@ -13,6 +13,7 @@
 //! | `redirect` | connections that the firewall leads to the client |
 //! | `exit` | the other end: names, connections |
 //! | `policy` | destinations that an exit allows, without I/O |
+//! | `race` | attempts to connect to one of several addresses |
 //! | `copy` | the bytes of a connection, both ways |
 //! | `datagrams` | datagrams of associations over the session |
 //! | `account`, `meter` | bounds and counters |
@@ -31,6 +32,7 @@ pub mod http;
 pub mod message;
 mod meter;
 mod policy;
+mod race;
 mod redirect;
 pub mod socks4;
 pub mod socks5;
@@ -44,12 +46,11 @@ pub use client::{ExitDialer, Forward, Notice as ProxyNotice, Proxy, ProxyOptions
 pub use control::Control;
 pub use copy::{End, carry, reset};
 pub use error::ProxyError;
-pub use exit::{
-    Connector, Exit, ExitOptions, Notice as ExitNotice, Record, Resolver, Resolving, dial, interleaved,
-};
+pub use exit::{Connector, Exit, ExitOptions, Notice as ExitNotice, Record, Resolver, Resolving, dial};
 pub use head::{read_head, read_outcome};
 pub use meter::{ConnectionName, ConnectionStatus, Connections, Entered, Meter, Totals};
 pub use policy::{AddressRange, Policy, Verdict};
+pub use race::race;
 pub use redirect::{Method, RedirectError, Redirection, Taker};
 pub use target::{HostName, NotATarget, Target};
 

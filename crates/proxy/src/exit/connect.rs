@@ -1,9 +1,8 @@
-//! Connects to a destination from the exit: resolves its name, keeps the allowed addresses, and races them (RFC 8305).
+//! Connects to a destination from the exit: resolves its name, keeps the allowed addresses, and tries them.
 //!
 //! The policy is asked about each resolved address, and exactly that address is connected to. A name cannot point elsewhere between
 //! the two.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -13,19 +12,15 @@ use std::time::Duration;
 
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::message::Outcome;
 use crate::policy::{Policy, Verdict, embedded};
+use crate::race::race;
 use crate::target::Target;
 
-/// How long a name, and then its addresses, may take to answer.
+/// How long a name may take to resolve.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The next address is tried when the one before has not answered after this long (RFC 8305 §5).
-const HEAD_START: Duration = Duration::from_millis(250);
-/// Most addresses of a name that are tried.
-const MOST_TRIED: usize = 8;
 
 /// Resolves names.
 pub type Resolver = Box<dyn Fn(String, u16) -> Resolving + Send + Sync>;
@@ -91,7 +86,6 @@ impl Connector {
             return Err(Outcome::UnknownName);
         }
         addresses.retain(|address| self.allows(*address));
-        addresses.truncate(MOST_TRIED);
         if addresses.is_empty() { Err(Outcome::Denied) } else { Ok(addresses) }
     }
 
@@ -111,7 +105,10 @@ impl Connector {
 /// # Errors
 /// The outcome to report.
 pub async fn dial(addresses: Vec<SocketAddr>) -> Result<TcpStream, Outcome> {
-    timeout(PATIENCE, race(interleaved(addresses))).await.unwrap_or(Err(Outcome::Silent))
+    if addresses.is_empty() {
+        return Err(Outcome::Unreachable);
+    }
+    race(addresses, attempt, telling).await.map_err(|outcome| outcome.unwrap_or(Outcome::Silent))
 }
 
 /// Whether an address is one of this machine's: it can then be bound to. Where the system does not say, it counts as one:
@@ -142,50 +139,6 @@ fn sends_from(to: SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip().to_canonical())
 }
 
-/// The addresses of both families by turns, the first one's family first (RFC 8305 §4): many of one family do not hide
-/// the other.
-pub fn interleaved(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
-    let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (mut one, mut other): (VecDeque<_>, VecDeque<_>) =
-        addresses.into_iter().partition(|address| address.is_ipv6() == first);
-    let mut all = VecDeque::new();
-    while let Some(next) = one.pop_front() {
-        all.push_back(next);
-        std::mem::swap(&mut one, &mut other);
-        if one.is_empty() {
-            std::mem::swap(&mut one, &mut other);
-        }
-    }
-    all
-}
-
-/// Tries addresses one after the other with a head start each; the first connection wins.
-async fn race(mut waiting: VecDeque<SocketAddr>) -> Result<TcpStream, Outcome> {
-    let mut trying = JoinSet::new();
-    let mut worst = Outcome::Unreachable;
-    loop {
-        match waiting.pop_front() {
-            Some(next) => drop(trying.spawn(attempt(next))),
-            None if trying.is_empty() => return Err(worst),
-            None => {}
-        }
-        let next_turn = async {
-            match waiting.is_empty() {
-                true => std::future::pending().await,
-                false => sleep(HEAD_START).await,
-            }
-        };
-        tokio::select! {
-            Some(ended) = trying.join_next() => match ended {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(outcome)) => worst = telling(worst, outcome),
-                Err(_) => {}
-            },
-            () = next_turn => {}
-        }
-    }
-}
-
 /// The outcome that tells more: that a host refused, or that the exit is out of descriptors.
 fn telling(one: Outcome, other: Outcome) -> Outcome {
     let rank = |outcome| match outcome {
@@ -212,6 +165,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::net::TcpListener;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -355,19 +309,9 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let closed = SocketAddr::from(([127, 0, 0, 3], port));
         let begin = tokio::time::Instant::now();
-        let connection = race([closed, listener.local_addr().unwrap()].into()).await.unwrap();
+        let connection = dial(vec![closed, listener.local_addr().unwrap()]).await.unwrap();
         assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());
         assert!(begin.elapsed() < Duration::from_millis(200), "{:?}", begin.elapsed());
-        assert_eq!(race([closed].into()).await.unwrap_err(), Outcome::Refused);
-    }
-
-    #[test]
-    fn families_take_turns() {
-        let address = |text: &str| SocketAddr::new(text.parse().unwrap(), 1);
-        let all = ["::1", "::2", "::3", "192.0.2.1"].map(address).to_vec();
-        let order: Vec<String> = interleaved(all).iter().map(|address| address.ip().to_string()).collect();
-        assert_eq!(order, ["::1", "192.0.2.1", "::2", "::3"]);
-        let begins_with_v4 = ["192.0.2.1", "::1"].map(address).to_vec();
-        assert_eq!(interleaved(begins_with_v4.clone()), begins_with_v4);
+        assert_eq!(dial(vec![closed]).await.unwrap_err(), Outcome::Refused);
     }
 }

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_net::Stream;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{Client, Notice};
+use super::{Client, Notice, Record};
 use crate::copy;
 use crate::head::read_outcome;
 use crate::message::{Answer, Head, Outcome};
@@ -104,20 +105,44 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
 
     /// Carries an accepted connection, or resets it where the proxy does not connect.
     async fn accepted(&self, connection: TcpStream, (listener, from): (u16, SocketAddr)) {
-        let attempt = async {
-            let room = self.account.enter().ok()?;
-            let mut stream = self.session.session().open_stream().await.ok()?;
-            stream.write_all(&Head::Accepted { listener, from }.to_bytes()).await.ok()?;
-            let outcome = read_outcome(&mut stream).await.ok()?;
-            (outcome == Outcome::Open).then_some((room, stream))
-        };
-        match timeout(PATIENCE, attempt).await {
-            Ok(Some((_room, stream))) => {
+        let begin = Instant::now();
+        let called = connection.local_addr().map_or_else(|_| String::new(), |at| at.to_string());
+        let mut record = Record::new(&ConnectionName { from: self.node.clone(), to: called });
+        record.from = Some(from.to_string());
+        let attempt = timeout(PATIENCE, self.open((listener, from)));
+        match attempt.await.unwrap_or(Err(Outcome::Silent)) {
+            Ok((_room, stream)) => {
                 let name = ConnectionName { from: from.to_string(), to: self.node.clone() };
                 let entered = self.exit.connections.enter(name, Some(self.account.clone()));
-                copy::carry(connection, stream, &entered.meter).await;
+                record.outcome = Outcome::Open;
+                record.end = Some(copy::carry(connection, stream, &entered.meter).await);
+                record.bytes = entered.meter.bytes();
             }
-            _ => copy::reset(connection),
+            Err(outcome) => {
+                record.outcome = outcome;
+                copy::reset(connection);
+            }
+        }
+        record.seconds = begin.elapsed().as_secs_f64();
+        (self.notice)(Notice::Connection(record));
+    }
+
+    /// Has the proxy connect a caller.
+    async fn open(
+        &self,
+        (listener, from): (u16, SocketAddr),
+    ) -> Result<(OwnedSemaphorePermit, Stream), Outcome> {
+        let room = self.account.enter()?;
+        let asked = async {
+            let mut stream = self.session.session().open_stream().await?;
+            stream.write_all(&Head::Accepted { listener, from }.to_bytes()).await?;
+            let outcome = read_outcome(&mut stream).await?;
+            io::Result::Ok((outcome, stream))
+        };
+        match asked.await {
+            Ok((Outcome::Open, stream)) => Ok((room, stream)),
+            Ok((outcome, _)) => Err(outcome),
+            Err(_) => Err(Outcome::Unreachable),
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::target::Target;
 use associate::{Means, sockets};
 use listen::MOST_LISTENERS;
 
-pub use connect::{Connector, Resolver, Resolving, dial, interleaved};
+pub use connect::{Connector, Resolver, Resolving, dial};
 
 /// Control streams of one session at the same time; each may hold a line that is not complete.
 const MOST_CONTROLS: usize = 32;
@@ -76,14 +76,17 @@ pub enum Notice {
 pub struct Record {
     /// The node's key.
     pub node: String,
-    /// The destination.
+    /// The caller, if the exit accepted the connection for the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The destination; for a caller, the address that it called.
     pub to: String,
     /// Whether it was opened.
     pub outcome: Outcome,
     /// How it ended, if it was opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
-    /// Bytes from the destination, and to it.
+    /// Bytes from the destination or caller, and to it.
     pub bytes: [u64; 2],
     /// How long it was open.
     pub seconds: f64,
@@ -297,6 +300,7 @@ impl Record {
     fn new(name: &ConnectionName) -> Self {
         Self {
             node: name.from.clone(),
+            from: None,
             to: name.to.clone(),
             outcome: Outcome::Busy,
             end: None,

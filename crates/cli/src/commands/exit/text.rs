@@ -33,13 +33,14 @@ pub fn status(status: &ExitStatus) -> String {
 /// A line of the log.
 pub fn record(record: &Record) -> String {
     let [received, sent] = record.bytes.map(human::bytes);
+    let ends = match &record.from {
+        Some(from) => format!("{from} → {} for {}", record.to, record.node),
+        None => format!("{} → {}", record.node, record.to),
+    };
     match record.outcome {
-        Outcome::Open => format!(
-            "{} → {}: {sent} there, {received} back in {}",
-            record.node,
-            record.to,
-            human::seconds(record.seconds)
-        ),
-        outcome => format!("{} → {}: {}", record.node, record.to, outcome.text()),
+        Outcome::Open => {
+            format!("{ends}: {sent} there, {received} back in {}", human::seconds(record.seconds))
+        }
+        outcome => format!("{ends}: {}", outcome.text()),
     }
 }
