@@ -2,11 +2,14 @@
 //!
 //! The port stays the same for all destinations (endpoint-independent mapping), as games want it. Datagrams are accepted from hosts only
 //! that the client has sent to, whatever their port, so that the association is no open port for others.
+//!
+//! A name is resolved again a minute after the last look-up. Datagrams go to the known address meanwhile. They stay with it while the name
+//! still has it, so that a name with several servers does not change the server in the middle of an exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anabranch_net::Stream;
@@ -14,11 +17,12 @@ use bytes::Bytes;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::sync::{Mutex as TurnMutex, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::connect::Connector;
 use crate::account::Account;
 use crate::datagrams::{Associations, Outbox};
+use crate::message::Outcome;
 use crate::meter::Meter;
 use crate::target::{HostName, Target};
 
@@ -26,6 +30,9 @@ use crate::target::{HostName, Target};
 const MOST_REMEMBERED: usize = 1024;
 /// Names of one association that are resolved at the same time; datagrams for others are dropped.
 const MOST_RESOLVED: usize = 8;
+/// How long the address of a name is used without another look-up, and the pause after a look-up that failed.
+const FRESH: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_secs(10);
 /// Bytes that each datagram counts besides its payload: the headers of IPv4 and UDP. Empty datagrams would pass all
 /// bounds otherwise.
 const HEADERS: usize = 28;
@@ -42,8 +49,16 @@ struct Association {
     v4: Option<UdpSocket>,
     v6: Option<UdpSocket>,
     hosts: Mutex<BTreeSet<IpAddr>>,
-    names: Mutex<BTreeMap<HostName, IpAddr>>,
+    names: Mutex<BTreeMap<HostName, Known>>,
     resolving: Arc<Semaphore>,
+}
+
+/// The address of a name.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    ip: IpAddr,
+    /// When the name is resolved again.
+    until: Instant,
 }
 
 /// The exit's part of an association.
@@ -110,34 +125,58 @@ impl Association {
         match &to {
             Target::Address(address) => self.send_to(*address, &payload).await,
             Target::Name(name, port) => {
-                let known = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied();
-                match (known, self.resolving.clone().try_acquire_owned()) {
-                    (Some(ip), _) => self.send_to(SocketAddr::new(ip, *port), &payload).await,
-                    (None, Ok(turn)) => {
-                        tokio::spawn(async move {
-                            self.resolve_and_send(&to, &payload).await;
-                            drop(turn);
-                        });
-                    }
-                    (None, Err(_)) => {}
+                let known = self.names().get(name).copied();
+                if let Some(known) = known {
+                    self.send_to(SocketAddr::new(known.ip, *port), &payload).await;
+                }
+                if known.is_none_or(|known| known.until <= Instant::now())
+                    && let Ok(turn) = self.resolving.clone().try_acquire_owned()
+                {
+                    self.keep(name, known.map(|known| known.ip), AGAIN);
+                    let waiting = known.is_none().then_some(payload);
+                    tokio::spawn(async move {
+                        self.resolve(&to, waiting).await;
+                        drop(turn);
+                    });
                 }
             }
         }
         true
     }
 
-    async fn resolve_and_send(&self, to: &Target, payload: &[u8]) {
-        let Ok(addresses) = self.connector.resolve(to, &self.account.lookups).await else { return };
-        let has_socket = |address: &&SocketAddr| self.socket(address).is_some();
-        let Some(address) = addresses.iter().find(has_socket) else { return };
-        if let Target::Name(name, _) = to {
-            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-            if names.len() >= MOST_REMEMBERED {
-                names.clear();
-            }
-            names.insert(name.clone(), address.ip());
+    fn names(&self) -> MutexGuard<'_, BTreeMap<HostName, Known>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses an address of a name for a while.
+    fn keep(&self, name: &HostName, ip: Option<IpAddr>, time: Duration) {
+        let Some(ip) = ip else { return };
+        let mut names = self.names();
+        if names.len() >= MOST_REMEMBERED && !names.contains_key(name) {
+            names.clear();
         }
-        self.send_to(*address, payload).await;
+        names.insert(name.clone(), Known { ip, until: Instant::now() + time });
+    }
+
+    /// Resolves a name, and sends the datagram that waited for its address.
+    async fn resolve(&self, to: &Target, waiting: Option<Bytes>) {
+        let Target::Name(name, port) = to else { return };
+        let addresses = match self.connector.resolve(to, &self.account.lookups).await {
+            Ok(addresses) => addresses,
+            Err(outcome) => {
+                if outcome == Outcome::Denied {
+                    self.names().remove(name);
+                }
+                return;
+            }
+        };
+        let usable = || addresses.iter().filter(|address| self.socket(address).is_some()).map(SocketAddr::ip);
+        let before = self.names().get(name).map(|known| known.ip);
+        let Some(ip) = usable().find(|ip| Some(*ip) == before).or_else(|| usable().next()) else { return };
+        self.keep(name, Some(ip), FRESH);
+        if let Some(payload) = waiting {
+            self.send_to(SocketAddr::new(ip, *port), &payload).await;
+        }
     }
 
     /// Sends to an address if the policy allows it.
@@ -188,26 +227,59 @@ impl Association {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::connect::Resolver;
     use super::*;
     use crate::account::Limits;
     use crate::meter::{ConnectionName, Connections};
     use crate::policy::Policy;
 
-    #[tokio::test]
-    async fn empty_datagrams_use_up_the_bytes_of_an_account() {
+    fn association(connector: Connector, v4: Option<UdpSocket>) -> Arc<Association> {
         let account = Account::new(Limits { connections: 1, rate: None, bytes: Some(1000) });
         let name = ConnectionName { from: "node".to_owned(), to: "udp".to_owned() };
         let entered = Connections::default().enter(name, Some(account.clone()));
-        let association = Arc::new(Association {
-            connector: Arc::new(Connector::new(Policy::default())),
+        Arc::new(Association {
+            connector: Arc::new(connector),
             account,
             meter: entered.meter.clone(),
-            v4: None,
+            v4,
             v6: None,
             hosts: Mutex::default(),
             names: Mutex::default(),
             resolving: Arc::new(Semaphore::new(1)),
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_is_resolved_again_and_keeps_its_address_while_it_has_it() {
+        let answers: [&[u8]; 3] = [&[2], &[3, 2], &[3]];
+        let asked = AtomicUsize::new(0);
+        let resolver: Resolver = Box::new(move |_, port| {
+            let answer = answers[asked.fetch_add(1, Ordering::Relaxed).min(2)];
+            let found = answer.iter().map(|last| SocketAddr::from(([127, 0, 0, *last], port))).collect();
+            Box::pin(async move { Ok(found) })
         });
+        let policy = Policy::new(&["127.0.0.2", "127.0.0.3"].map(|text| text.parse().unwrap()), &[]);
+        let own = bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let association = association(Connector::with_resolver(policy, resolver), Some(own));
+        let to = Target::from_host("game.example", 9).unwrap();
+        for (wait, expected) in [(0, 2), (1, 2), (60, 2), (61, 3)] {
+            tokio::time::advance(Duration::from_secs(wait)).await;
+            assert!(association.clone().send(to.clone(), Bytes::from_static(b"x")).await);
+            // The look-up runs beside this.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            let known: Vec<Known> = association.names().values().copied().collect();
+            assert_eq!(known.len(), 1);
+            assert_eq!(known[0].ip, IpAddr::from([127, 0, 0, expected]), "after {wait} s");
+        }
+    }
+
+    #[tokio::test]
+    async fn empty_datagrams_use_up_the_bytes_of_an_account() {
+        let association = association(Connector::new(Policy::default()), None);
         let to = Target::from_host("192.0.2.1", 9).unwrap();
         let mut sent = 0;
         while sent < 1000 && association.clone().send(to.clone(), Bytes::new()).await {
