@@ -1,8 +1,16 @@
 //! The end of a plain HTTP request, without I/O. Bytes behind it are another request, perhaps for another server.
+//!
+//! A request for another protocol has no end if the server agrees, which the status of its answer shows.
+
+use crate::http::{LONGEST_HEAD, MOST_HEADERS};
 
 /// The bytes of a client that follow the head of its request and belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Body(Left);
+pub struct Body {
+    left: Left,
+    /// Asks for another protocol.
+    asks_upgrade: bool,
+}
 
 /// The rest of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +33,15 @@ const LINE_END: u64 = 2;
 
 impl Body {
     /// All bytes.
-    pub(crate) const EVERYTHING: Self = Self(Left::Everything);
+    pub(crate) const EVERYTHING: Self = Self { left: Left::Everything, asks_upgrade: false };
 
     /// The body that these headers announce; `None` if they name no length.
-    pub(crate) fn announced(headers: &[httparse::Header<'_>]) -> Option<Self> {
+    pub(crate) fn announced(headers: &[httparse::Header<'_>], asks_upgrade: bool) -> Option<Self> {
         let named = move |name: &'static str| {
             headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name))
         };
         if named("transfer-encoding").next().is_some() {
-            return Some(Self(NEXT_CHUNK));
+            return Some(Self { left: NEXT_CHUNK, asks_upgrade });
         }
         let mut length = None;
         for header in named("content-length") {
@@ -42,7 +50,12 @@ impl Body {
                 return None;
             }
         }
-        Some(Self(Left::Length(length.unwrap_or(0))))
+        Some(Self { left: Left::Length(length.unwrap_or(0)), asks_upgrade })
+    }
+
+    /// The answer to watch, if it decides about another protocol.
+    pub(crate) fn awaited(&self) -> Option<Answer> {
+        self.asks_upgrade.then(Answer::default)
     }
 
     /// Takes a client's next bytes; returns how many of them belong to the request. Empty lines behind it do (RFC 9112 §2.2).
@@ -50,7 +63,7 @@ impl Body {
         let mut taken = 0;
         while let Some(byte) = bytes.get(taken) {
             let rest = (bytes.len() - taken) as u64;
-            let (now, left) = match self.0 {
+            let (now, left) = match self.left {
                 Left::Everything => (rest, Left::Everything),
                 Left::Length(0) if !matches!(byte, b'\r' | b'\n') => return taken,
                 Left::Length(0) => (1, Left::Length(0)),
@@ -59,7 +72,7 @@ impl Body {
                 Left::Chunk(left) => (rest, Left::Chunk(left - rest)),
                 line => (1, line.after(*byte)),
             };
-            self.0 = left;
+            self.left = left;
             // No more than the rest of the bytes.
             taken += now as usize;
         }
@@ -88,6 +101,36 @@ impl Left {
     }
 }
 
+/// The first bytes of a server's answer to a request for another protocol.
+#[derive(Debug, Default)]
+pub(crate) struct Answer(Vec<u8>);
+
+impl Answer {
+    /// Takes the next bytes. Returns whether the server agrees, once that is known.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Option<bool> {
+        // A head that is too long is a refusal as well.
+        let room = (LONGEST_HEAD + 1).saturating_sub(self.0.len());
+        self.0.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        loop {
+            let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+            let mut response = httparse::Response::new(&mut headers);
+            match response.parse(&self.0) {
+                Ok(httparse::Status::Complete(_)) if response.code == Some(101) => return Some(true),
+                Ok(httparse::Status::Complete(length)) if response.code.is_some_and(is_interim) => {
+                    self.0.drain(..length);
+                }
+                Ok(httparse::Status::Partial) if self.0.len() <= LONGEST_HEAD => return None,
+                _ => return Some(false),
+            }
+        }
+    }
+}
+
+/// Whether another answer follows one with this status.
+fn is_interim(status: u16) -> bool {
+    (100..200).contains(&status)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -96,7 +139,28 @@ mod tests {
 
     fn announced(headers: &[(&str, &str)]) -> Option<Body> {
         let each = headers.iter().map(|&(name, value)| httparse::Header { name, value: value.as_bytes() });
-        Body::announced(&each.collect::<Vec<_>>())
+        Body::announced(&each.collect::<Vec<_>>(), false)
+    }
+
+    #[test]
+    fn a_server_agrees_to_another_protocol_by_its_status() {
+        let answers = |text: &str| {
+            // In one piece, and byte by byte: the same.
+            let whole = Answer::default().take(text.as_bytes());
+            let mut answer = Answer::default();
+            let single = text.as_bytes().chunks(1).find_map(|byte| answer.take(byte));
+            assert_eq!(single, whole, "{text}");
+            whole
+        };
+        assert_eq!(
+            answers("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\nframes"),
+            Some(true)
+        );
+        assert_eq!(answers("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 Yes\r\n\r\n"), Some(true));
+        assert_eq!(answers("HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n"), Some(false));
+        assert_eq!(answers("HTTP/1.1 101 Switching"), None);
+        assert_eq!(answers("SSH-2.0"), Some(false));
+        assert_eq!(answers(&format!("HTTP/1.1 101 Yes\r\nX: {}", "x".repeat(LONGEST_HEAD))), Some(false));
     }
 
     #[test]
@@ -125,7 +189,8 @@ mod tests {
 
         #[test]
         fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let taken = Body(NEXT_CHUNK).take(&bytes);
+            let taken = announced(&[("Transfer-Encoding", "chunked")]).unwrap().take(&bytes);
+            let _ = Answer::default().take(&bytes);
             prop_assert!(taken <= bytes.len());
         }
     }

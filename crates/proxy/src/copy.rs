@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::ready;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::sleep;
 
-use crate::body::Body;
+use crate::body::{Answer, Body};
 use crate::meter::Meter;
 
 /// Bytes of one read.
@@ -129,8 +129,9 @@ async fn both(
     body: Body,
 ) -> End {
     let (from_tcp, mut to_tcp) = connection.split();
-    let mut up = pin!(up(&from_tcp, to_stream, meter, body));
-    let mut down = pin!(down(from_stream, &mut to_tcp, meter));
+    let has_upgraded = AtomicBool::new(false);
+    let mut up = pin!(up(&from_tcp, to_stream, meter, (body, &has_upgraded)));
+    let mut down = pin!(down(from_stream, &mut to_tcp, meter, (body.awaited(), &has_upgraded)));
     let (mut is_up_over, mut is_down_over) = (false, false);
     let (mut progress, mut idle) = (meter.bytes(), Duration::ZERO);
     while !(is_up_over && is_down_over) {
@@ -177,7 +178,12 @@ pub fn reset(connection: TcpStream) {
 }
 
 /// From the TCP connection into the session.
-async fn up(from: &ReadHalf<'_>, to: &mut Stream, meter: &Meter, mut body: Body) -> Direction {
+async fn up(
+    from: &ReadHalf<'_>,
+    to: &mut Stream,
+    meter: &Meter,
+    (mut body, has_upgraded): (Body, &AtomicBool),
+) -> Direction {
     loop {
         if from.readable().await.is_err() {
             return Direction::Reset;
@@ -203,6 +209,9 @@ async fn up(from: &ReadHalf<'_>, to: &mut Stream, meter: &Meter, mut body: Body)
                 return Direction::Reset;
             }
         };
+        if has_upgraded.load(Ordering::Relaxed) {
+            body = Body::EVERYTHING;
+        }
         let own = body.take(&piece);
         let is_another = own < piece.len();
         piece.truncate(own);
@@ -223,7 +232,12 @@ async fn up(from: &ReadHalf<'_>, to: &mut Stream, meter: &Meter, mut body: Body)
 }
 
 /// From the session to the TCP connection.
-async fn down(from: &mut Stream, to: &mut WriteHalf<'_>, meter: &Meter) -> Direction {
+async fn down(
+    from: &mut Stream,
+    to: &mut WriteHalf<'_>,
+    meter: &Meter,
+    (mut awaited, has_upgraded): (Option<Answer>, &AtomicBool),
+) -> Direction {
     let mut pieces = Vec::with_capacity(MOST_PIECES);
     loop {
         pieces.clear();
@@ -234,6 +248,13 @@ async fn down(from: &mut Stream, to: &mut WriteHalf<'_>, meter: &Meter) -> Direc
                 return if to.shutdown().await.is_ok() { Direction::Complete } else { Direction::Stopped };
             }
             Err(_) => return Direction::Reset,
+        }
+        if let Some(answer) = &mut awaited
+            && let Some(agrees) = pieces.iter().find_map(|piece| answer.take(piece))
+        {
+            // The client learns of it only by these pieces, so its next bytes come later.
+            has_upgraded.store(agrees, Ordering::Relaxed);
+            awaited = None;
         }
         let length = pieces.iter().map(Bytes::len).sum();
         let taken = Taken::note(length);

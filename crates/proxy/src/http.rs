@@ -10,8 +10,8 @@ use crate::body::Body;
 use crate::message::Outcome;
 use crate::target::Target;
 
-/// Most headers of a request.
-const MOST_HEADERS: usize = 100;
+/// Most headers of a request or an answer.
+pub(crate) const MOST_HEADERS: usize = 100;
 /// Longest head of a request, in bytes.
 pub const LONGEST_HEAD: usize = 16 << 10;
 /// The path at which a browser finds its settings.
@@ -91,8 +91,8 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request, usize)>, Malformed> {
     let host = host.rsplit_once('@').map_or(host, |(_credentials, host)| host);
     let to = authority(host, Some(80)).ok_or(Malformed::Destination)?;
     let (head, upgrades) = forwarded((method, path, host), parsed.version.unwrap_or(1), parsed.headers);
-    let body = if upgrades { Some(Body::EVERYTHING) } else { Body::announced(parsed.headers) };
-    Ok(Some((Request::Forward { to, head, body: body.ok_or(Malformed::Syntax)? }, length)))
+    let body = Body::announced(parsed.headers, upgrades).ok_or(Malformed::Syntax)?;
+    Ok(Some((Request::Forward { to, head, body }, length)))
 }
 
 /// Reads `HOST:PORT`; the port may be missing if there is a usual one.
