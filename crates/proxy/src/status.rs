@@ -19,6 +19,8 @@ pub struct ProxyStatus {
     pub why: Option<String>,
     /// The paths to the exit, over which every connection is spread.
     pub paths: Vec<PathStatus>,
+    /// Whether the firewall leads the TCP connections of this machine here; `None` if that is not wanted.
+    pub redirecting: Option<bool>,
     /// Connections that are open.
     pub open: usize,
     /// The largest of them.

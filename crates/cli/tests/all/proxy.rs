@@ -19,14 +19,14 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// An exit and a proxy that uses it.
-struct Pair {
+pub struct Pair {
     scratch: Scratch,
     exit: Option<Running>,
     proxy: Option<Running>,
     /// The exit's UDP port, its line and the proxy's address.
     exit_port: u16,
     ticket: String,
-    at: SocketAddr,
+    pub at: SocketAddr,
 }
 
 /// A port that is free now.
@@ -36,7 +36,7 @@ fn free_port() -> u16 {
 
 impl Pair {
     /// Starts both; the exit allows loopback besides these options.
-    fn start(exit: &[&str], proxy: &[&str]) -> Self {
+    pub fn start(exit: &[&str], proxy: &[&str]) -> Self {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut pair = Self {
             scratch: Scratch::new(),
@@ -223,6 +223,43 @@ fn the_next_request_of_a_client_does_not_go_to_a_server_that_leaves_the_connecti
     assert!(requests.recv().unwrap().ends_with("Connection: close\r\n\r\nbody"));
     stream.write_all(b"GET http://other.example/ HTTP/1.1\r\nCookie: secret\r\n\r\n").unwrap();
     assert_eq!(stream.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+    let got = requests.recv_timeout(Duration::from_secs(1));
+    assert!(got.is_err(), "{got:?}");
+}
+
+#[test]
+fn a_refused_upgrade_ends_with_its_answer_and_an_accepted_one_goes_on() {
+    let (sender, requests) = mpsc::channel();
+    let web = server(move |mut connection| {
+        if head(&mut connection).starts_with("GET /yes") {
+            connection
+                .write_all(b"HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+                .unwrap();
+            return echo(connection);
+        }
+        connection.write_all(b"HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno").unwrap();
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = connection.read(&mut buffer) {
+            let _ = sender.send(String::from_utf8_lossy(&buffer[..length]).into_owned());
+        }
+    });
+    let pair = Pair::start(&[], &[]);
+    let ask = |path: &str| {
+        let mut stream = pair.dial();
+        let head = format!(
+            "GET http://localhost:{web}/{path} HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let mut accepted = ask("yes");
+    assert!(head(&mut accepted).starts_with("HTTP/1.1 101 Yes"));
+    assert!(is_echoed(&mut accepted));
+    let mut refused = ask("no");
+    assert!(head(&mut refused).starts_with("HTTP/1.1 403 No"));
+    assert_eq!(&bytes::<2>(&mut refused), b"no");
+    refused.write_all(b"GET http://other.example/ HTTP/1.1\r\nCookie: secret\r\n\r\n").unwrap();
+    assert_eq!(refused.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
     let got = requests.recv_timeout(Duration::from_secs(1));
     assert!(got.is_err(), "{got:?}");
 }
@@ -432,7 +469,7 @@ fn ports_are_forwarded_both_ways() {
         "--remote-forward",
         &format!("9=127.0.0.1:{port}"),
     ];
-    let mut pair = Pair::start(&["--listen", "127.0.0.1:1024-65535"], &options);
+    let mut pair = Pair::start(&["--listen", "127.0.0.1:1024-65535", "--log"], &options);
     for place in [near, far] {
         wait_for("the port", || TcpStream::connect((Ipv4Addr::LOCALHOST, place)).is_ok());
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, place)).unwrap();
@@ -445,6 +482,12 @@ fn ports_are_forwarded_both_ways() {
     assert_eq!(code, Some(0), "{errors}");
     assert!(errors.contains("does not accept connections at 127.0.0.1:9 "), "{errors}");
     wait_for("the exit to close its port", || TcpStream::connect((Ipv4Addr::LOCALHOST, far)).is_err());
+    // The exit logs connections of both kinds.
+    let exit = pair.exit.take().unwrap();
+    exit.interrupt();
+    let log = exit.end().1;
+    assert!(log.contains(&format!(" → localhost:{port}: 14 B there, 14 B back")), "{log}");
+    assert!(log.contains(&format!(" → 127.0.0.1:{far} for ab1")), "{log}");
 }
 
 #[test]
@@ -635,19 +678,28 @@ fn a_taken_port_and_a_wrong_ticket_are_clear_errors() {
 }
 
 /// An address of the far machine that stands for one on the Internet.
-const PUBLIC: &str = "1.2.3.4";
-const WEB_PORT: &str = "8000";
+pub const PUBLIC: &str = "1.2.3.4";
+pub const WEB_PORT: &str = "8000";
+
+/// A web server of a folder at an address and port.
+const WEB: &str = "
+import functools, http.server, sys
+class Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version, disable_nagle_algorithm = 'HTTP/1.1', True
+handler = functools.partial(Handler, directory=sys.argv[3])
+http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), handler).serve_forever()
+";
 
 /// An exit with a web server on the far machine, and a proxy on the near one.
-struct Links<'a> {
-    machines: &'a Machines,
-    scratch: Scratch,
+pub struct Links<'a> {
+    pub machines: &'a Machines,
+    pub scratch: Scratch,
     _running: Vec<Running>,
 }
 
 impl<'a> Links<'a> {
     /// Starts all three; `None` where a program is missing.
-    fn up(test: &str, machines: &'a Machines) -> Option<Self> {
+    pub fn up(test: &str, machines: &'a Machines) -> Option<Self> {
         for name in ["curl", "python3"] {
             if Command::new(name).arg("--version").output().is_err() {
                 skip(test, &format!("{name} is not installed"));
@@ -658,7 +710,7 @@ impl<'a> Links<'a> {
         assert!(machines.command(Side::Far, "ip").args(address).status().unwrap().success());
         let scratch = Scratch::in_memory();
         scratch.file("from/file", 48 << 20, 3);
-        let serve = ["-m", "http.server", WEB_PORT, "--bind", PUBLIC, "--directory", &scratch.text("from")];
+        let serve = ["-c", WEB, PUBLIC, WEB_PORT, &scratch.text("from")];
         let web = Running::start(machines.command(Side::Far, "python3").args(serve));
         wait_for("the web server", || {
             let url = format!("http://{PUBLIC}:{WEB_PORT}/");

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use common::netns::{Machines, Namespace, Side, run};
-use common::programs::{PROGRAM, Running, Scratch, wait_for};
+use common::programs::{PROGRAM, Running, Scratch, new_key, wait_for};
 use common::skip;
 
 /// Public addresses of the far machine: a server's, and the exit's own.
@@ -172,6 +172,9 @@ fn programs_without_proxy_settings_go_through_the_exit() {
     let before = stage.rules();
     for method in METHODS {
         let proxy = stage.proxy(&[method]);
+        let mut status = program(&stage.machines, Side::Near, &stage.scratch, "to");
+        let status = String::from_utf8(status.args(["proxy", "status"]).output().unwrap().stdout).unwrap();
+        assert!(status.contains("of all programs are led here"), "{status}");
         assert_eq!(stage.ask(Side::Near, v4), some(v4), "{method}");
         assert_eq!(stage.ask(Side::Near, v6), some(v6), "{method}");
         assert_eq!(stage.ask_from_behind(v4), some(v4), "{method}");
@@ -310,6 +313,57 @@ fn networks_of_containers_stay_direct() {
     }
 }
 
+/// Starts a controller behind the near machine and a relay at this address of the far one; returns the controller's
+/// address.
+fn granted_relay(stage: &Stage, at: &str) -> (String, [Running; 2]) {
+    let (near, behind) = (stage.machines.namespace_name(Side::Near), stage.behind.name());
+    run("ip", &format!("-n {behind} address add 1.2.5.1/32 dev lo")).unwrap();
+    run("ip", &format!("-n {near} route add 1.2.5.1 via 192.168.5.2")).unwrap();
+    let [relay, user] = ["relay.key", "user.key"].map(|name| new_key(&stage.scratch.text(name)));
+    let file = stage.scratch.text("controller.toml");
+    let text = format!(
+        "key = \"c.key\"\nport = 4500\naddresses = [\"1.2.5.1\"]\ncontrol = \"c.sock\"\n[store]\nfile = \"c.store\"\n\
+         [[relay]]\nkey = \"{relay}\"\n[[client]]\nkey = \"{user}\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut controller = stage.behind.command(PROGRAM);
+    let mut controller = Running::start(controller.args(["--quiet", "controller", "--config", &file]));
+    let (address, signs) = (controller.line(), controller.line());
+    let file = stage.scratch.text("relay.toml");
+    let text = format!(
+        "key = \"relay.key\"\nport = 4501\naddresses = [\"{at}\", \"10.77.1.2\"]\nplace = \"far\"\ncontrol = \"r.sock\"\n\
+         [[controller]]\nat = \"{address}\"\nsigns = \"{signs}\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let command = || program(&stage.machines, Side::Far, &stage.scratch, "from");
+    let mut relay = Running::start({ command() }.args(["relay", "--config", &file]));
+    relay.line();
+    let socket = stage.scratch.text("r.sock");
+    wait_for("the relay's registration", || {
+        let status =
+            { command() }.args(["relay", "status", "--json", "--control", &socket]).output().unwrap();
+        let status = serde_json::from_slice::<serde_json::Value>(&status.stdout).unwrap_or_default();
+        status["controllers"][0]["registered"] == true
+    });
+    (address, [controller, relay])
+}
+
+#[test]
+fn relays_that_a_controller_grants_stay_direct() {
+    let Some(stage) = Stage::new("relays_that_a_controller_grants_stay_direct") else { return };
+    let (far, relay) = (stage.machines.namespace_name(Side::Far), "1.2.3.6");
+    run("ip", &format!("-n {far} address add {relay}/32 dev lo")).unwrap();
+    let (controller, _running) = granted_relay(&stage, relay);
+    for method in METHODS {
+        let key = stage.scratch.text("user.key");
+        let proxy = stage.proxy(&[method, "--controller", &controller, "--key", &key]);
+        assert_eq!(stage.ask(Side::Near, relay), some("10.77.1.1"), "{method}");
+        assert_eq!(stage.ask(Side::Near, SERVER[0]), some(SERVER[0]), "{method}");
+        proxy.interrupt();
+        proxy.end();
+    }
+}
+
 #[test]
 fn a_proxy_whose_rules_are_gone_ends() {
     let Some(stage) = Stage::new("a_proxy_whose_rules_are_gone_ends") else { return };
@@ -369,12 +423,16 @@ fn what_stands_in_the_way_of_redirecting_is_named() {
     let command = || program(&stage.machines, Side::Near, &stage.scratch, "from");
     let taken = failure({ command() }.arg("proxy"));
     assert!(taken.contains("another proxy") && taken.contains("end it first"), "{taken}");
-    let mut without = stage.machines.command(Side::Near, "env");
-    let no_nft = failure(without.args(["PATH=/nowhere", PROGRAM, "proxy"]));
+    // Nothing is at the usual places in a namespace of its own, which `ip netns exec` makes.
+    let mut without = stage.machines.command(Side::Near, "sh");
+    let hide = "for folder in /usr/local/sbin /usr/sbin; do mount -t tmpfs none $folder; done; PATH=/nowhere exec \"$0\" \"$@\"";
+    let no_nft = failure(without.args(["-c", hide, PROGRAM, "proxy"]));
     assert!(no_nft.contains("`nft` is not installed"), "{no_nft}");
-    let mut nobody = stage.machines.command_as_nobody(Side::Near, PROGRAM);
+    // A user's search path often lacks the folder of `nft`.
+    let mut nobody = stage.machines.command_as_nobody(Side::Near, "env");
     stage.scratch.open_to_all();
-    let not_root = failure(nobody.env("HOME", "/nowhere").env_remove("XDG_CONFIG_HOME").arg("proxy"));
+    nobody.args(["-u", "XDG_CONFIG_HOME", "HOME=/nowhere", "PATH=/usr/bin", PROGRAM, "proxy"]);
+    let not_root = failure(&mut nobody);
     assert!(not_root.contains("needs root") && not_root.contains("sudo"), "{not_root}");
     proxy.interrupt();
     proxy.end();

@@ -11,6 +11,7 @@
 //! previous grant stays valid until it expires, since other programs may use it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -158,6 +159,23 @@ impl Grants {
         };
         if !changed {
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// The hosts of these relays.
+    pub fn hosts(&self) -> BTreeSet<IpAddr> {
+        self.relays().iter().flat_map(|relay| &relay.addresses).map(|at| at.ip().to_canonical()).collect()
+    }
+
+    /// Waits until [`Self::hosts`] differ from `known`, and returns them.
+    pub async fn hosts_changed(&self, known: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let mut seen = self.watch();
+        loop {
+            let now = self.hosts();
+            if now != *known {
+                return now;
+            }
+            self.changed(&mut seen).await;
         }
     }
 

@@ -10,9 +10,10 @@ mod upstream;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anabranch_node::Held;
+use anabranch_node::{Grants, Held};
 use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -90,6 +91,8 @@ pub struct Proxy {
     ports: Vec<Port>,
     /// Leads connections to [`Port::Redirected`].
     keeper: Option<Keeper>,
+    /// The keeper's rules are in force.
+    is_redirecting: AtomicBool,
     remote: Remote,
     advertise: Option<IpAddr>,
     upstream: Upstream,
@@ -124,6 +127,7 @@ impl Proxy {
                 is_marked: keeper.is_some(),
             },
             keeper,
+            is_redirecting: AtomicBool::new(false),
             advertise: options.advertise,
             upstream: Upstream::new(),
             connections,
@@ -147,6 +151,7 @@ impl Proxy {
             exit: session.as_ref().map(|session| session.session().peer().to_string()).unwrap_or_default(),
             paths: session.as_ref().map(|session| session.list()).unwrap_or_default(),
             why: session.err().flatten(),
+            redirecting: self.keeper.as_ref().map(|_| self.is_redirecting.load(Ordering::Relaxed)),
             open: self.connections.count(),
             connections,
             totals,
@@ -154,7 +159,13 @@ impl Proxy {
     }
 
     /// Serves until the session is not dialed any more, the first attempt to dial failed, or this future is dropped. Returns why.
-    pub async fn run(self: &Arc<Self>, mut held: Held, notice: impl Fn(Notice) + Send + Sync) -> ProxyError {
+    /// Connections to the relays of `grants` are not redirected.
+    pub async fn run(
+        self: &Arc<Self>,
+        mut held: Held,
+        grants: Grants,
+        notice: impl Fn(Notice) + Send + Sync,
+    ) -> ProxyError {
         // Dropped with this future, and all connections with it.
         let mut serving = JoinSet::new();
         for index in 0..self.ports.len() {
@@ -162,16 +173,17 @@ impl Proxy {
         }
         tokio::select! {
             error = self.upstream.follow(&mut held, &self.remote, &notice) => error,
-            error = self.redirect(&notice) => error.into(),
+            error = self.redirect(grants, &notice) => error.into(),
         }
     }
 
     /// Has the firewall lead connections here as soon as the exit is reached. Returns why it no longer does.
-    async fn redirect(&self, notice: &(impl Fn(Notice) + Send + Sync)) -> RedirectError {
+    async fn redirect(&self, grants: Grants, notice: &(impl Fn(Notice) + Send + Sync)) -> RedirectError {
         let Some(keeper) = &self.keeper else { return std::future::pending().await };
         let exit = self.upstream.opened().await;
-        match keeper.set(&exit).await {
+        match keeper.set(&exit, grants).await {
             Ok(rules) => {
+                self.is_redirecting.store(true, Ordering::Relaxed);
                 notice(Notice::Redirecting);
                 rules.follow().await
             }

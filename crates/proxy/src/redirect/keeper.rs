@@ -4,6 +4,8 @@
 //! however it ends, the pipe closes, `nft` ends, and the kernel removes the table. No other program can delete it meanwhile. A
 //! shell around `nft` adds and removes the routing rule that [`Method::Tproxy`](super::Method) needs.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -11,12 +13,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anabranch_net::interfaces::{RouteWatch, local_addresses};
-use ipnet::IpNet;
+use anabranch_node::Grants;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdin, Command};
 use tokio::time::timeout;
 
-use super::rules::{Rules, TABLE};
+use super::rules::{Direct, Rules, TABLE};
 use super::{Redirection, networks};
 
 /// How long `nft` may take.
@@ -63,6 +65,8 @@ impl From<io::Error> for RedirectError {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     rules: Rules,
+    /// The exit and relays as the user named them.
+    nodes: Vec<IpAddr>,
     watch: RouteWatch,
 }
 
@@ -72,14 +76,9 @@ impl Keeper {
     /// # Errors
     /// Why not.
     pub(crate) async fn prepare(redirection: &Redirection, port: u16) -> Result<Self, RedirectError> {
-        let rules = Rules {
-            method: redirection.method,
-            port,
-            nodes: redirection.nodes.iter().map(|node| node.to_canonical()).collect(),
-            forwarded: forwarded(),
-        };
+        let rules = Rules { method: redirection.method, port, forwarded: forwarded() };
         let watch = RouteWatch::start().await?;
-        let keeper = Self { rules, watch };
+        let keeper = Self { rules, nodes: redirection.nodes.clone(), watch };
         keeper.check().await?;
         Ok(keeper)
     }
@@ -87,6 +86,7 @@ impl Keeper {
     /// Has the kernel check the rules without setting them.
     async fn check(&self) -> Result<(), RedirectError> {
         let mut nft = Command::new("nft");
+        nft.env("PATH", search_path());
         nft.args(["-c", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = nft.kill_on_drop(true).spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RedirectError::NoNft,
@@ -94,7 +94,7 @@ impl Keeper {
         })?;
         if let Some(mut input) = child.stdin.take() {
             // An `nft` that does not read its input reports the reason.
-            let _ = input.write_all(self.table().as_bytes()).await;
+            let _ = input.write_all(self.table(&self.direct(&BTreeSet::new())).as_bytes()).await;
         }
         let output = timeout(PATIENCE, child.wait_with_output()).await.map_err(|_| slow())??;
         match output.status.success() {
@@ -103,8 +103,14 @@ impl Keeper {
         }
     }
 
-    fn table(&self) -> String {
-        self.rules.table(&networks(&self.watch.current())) + "\n"
+    fn table(&self, direct: &Direct) -> String {
+        self.rules.table(direct) + "\n"
+    }
+
+    /// The destinations that stay direct while controllers grant the relays at these hosts.
+    fn direct(&self, granted: &BTreeSet<IpAddr>) -> Direct {
+        let nodes = self.nodes.iter().chain(granted).map(IpAddr::to_canonical).collect();
+        Direct { nodes, networks: networks(&self.watch.current()) }
     }
 
     /// Sets the rules for an exit at these addresses. They are in force until the result is dropped or this program
@@ -112,7 +118,7 @@ impl Keeper {
     ///
     /// # Errors
     /// Why they are not set.
-    pub(crate) async fn set(&self, exit: &[IpAddr]) -> Result<InForce<'_>, RedirectError> {
+    pub(crate) async fn set(&self, exit: &[IpAddr], grants: Grants) -> Result<InForce<'_>, RedirectError> {
         let own = local_addresses().await?;
         if exit.iter().any(|exit| exit.is_loopback() || own.iter().any(|own| own.address == *exit)) {
             return Err(RedirectError::ExitHere);
@@ -121,7 +127,7 @@ impl Keeper {
         let script = format!("trap '' INT TERM HUP; {}", self.rules.command());
         let mut shell = Command::new("sh");
         // An interactive `nft` keeps a history in the home directory.
-        shell.args(["-c", &script]).process_group(0).env("HOME", "/dev/null");
+        shell.args(["-c", &script]).process_group(0).env("HOME", "/dev/null").env("PATH", search_path());
         let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (Some(input), Some(output), Some(errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -129,8 +135,12 @@ impl Keeper {
             return Err(RedirectError::Gone(String::new()));
         };
         let (output, errors) = (BufReader::new(output).lines(), BufReader::new(errors).lines());
-        let mut rules = InForce { keeper: self, child, input: Some(input), output, errors };
-        rules.write(&format!("{}list tables inet\n", self.table())).await?;
+        let granted = grants.hosts();
+        let direct = self.direct(&granted);
+        let mut rules =
+            InForce { keeper: self, grants, granted, direct, child, input: Some(input), output, errors };
+        let table = self.table(&rules.direct);
+        rules.write(&format!("{table}list tables inet\n")).await?;
         let InForce { output, errors, .. } = &mut rules;
         let is_set = async {
             while let Some(line) = output.next_line().await? {
@@ -156,6 +166,10 @@ impl Keeper {
 #[derive(Debug)]
 pub(crate) struct InForce<'a> {
     keeper: &'a Keeper,
+    grants: Grants,
+    granted: BTreeSet<IpAddr>,
+    /// The destinations that the rules leave direct.
+    direct: Direct,
     child: Child,
     input: Option<ChildStdin>,
     /// Read to the end: an `nft` that shows a prompt would block or die if no one did.
@@ -164,10 +178,9 @@ pub(crate) struct InForce<'a> {
 }
 
 impl InForce<'_> {
-    /// Follows the networks of this machine until the rules are gone; returns why.
+    /// Follows the networks of this machine and granted relays until the rules are gone; returns why.
     pub(crate) async fn follow(mut self) -> RedirectError {
         let mut changes = self.keeper.watch.subscribe();
-        let mut known: Vec<IpNet> = networks(&changes.borrow_and_update());
         loop {
             tokio::select! {
                 line = self.errors.next_line() => match line {
@@ -175,16 +188,16 @@ impl InForce<'_> {
                     _ => return RedirectError::Gone(String::new()),
                 },
                 Ok(Some(_)) = self.output.next_line() => {}
-                Ok(()) = changes.changed() => {
-                    let now = networks(&changes.borrow_and_update());
-                    if now != known
-                        && let Err(error) = self.write(&(self.keeper.rules.update(&now) + "\n")).await
-                    {
-                        return RedirectError::Gone(format!(": {error}"));
-                    }
-                    known = now;
-                }
+                Ok(()) = changes.changed() => {}
+                granted = self.grants.hosts_changed(&self.granted) => self.granted = granted,
             }
+            let now = self.keeper.direct(&self.granted);
+            if now != self.direct
+                && let Err(error) = self.write(&(now.update() + "\n")).await
+            {
+                return RedirectError::Gone(format!(": {error}"));
+            }
+            self.direct = now;
         }
     }
 
@@ -226,6 +239,13 @@ fn forwarded() -> Vec<&'static str> {
     };
     let families = [("ipv4", "ipv4/ip_forward"), ("ipv6", "ipv6/conf/all/forwarding")];
     families.into_iter().filter(|(_, setting)| is_on(setting)).map(|(family, _)| family).collect()
+}
+
+/// Where commands are looked for: users often lack the folders of an administrator's commands.
+fn search_path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/local/sbin:/usr/sbin:/sbin");
+    path
 }
 
 fn slow() -> io::Error {

@@ -5,6 +5,7 @@
 //! leaves the connection as it is and hands it to the proxy's socket; for that, packets are marked, and a routing rule
 //! leads marked ones to this machine.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
@@ -25,30 +26,79 @@ const PRIORITY: u32 = 5_270;
 /// Matches the first packet of a connection. Connections from before the rules stay as they are.
 const FIRST: &str = "tcp flags & (fin | syn | rst | ack) == syn";
 
-/// The inputs of the rules.
+/// The inputs of the rules that stay the same.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
     pub(super) method: Method,
     /// Where the proxy takes connections.
     pub(super) port: u16,
-    /// The exit and relays: connections to them stay direct, and forwarded ones from them.
-    pub(super) nodes: Vec<IpAddr>,
     /// The families whose packets this machine forwards: `ipv4`, `ipv6`.
     pub(super) forwarded: Vec<&'static str>,
 }
 
+/// Destinations that stay direct, besides special ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Direct {
+    /// The exit and relays: connections to them, and forwarded ones from them.
+    pub(super) nodes: BTreeSet<IpAddr>,
+    /// Networks with a route of their own.
+    pub(super) networks: Vec<IpNet>,
+}
+
+impl Direct {
+    /// The firewall's sets with their elements.
+    fn sets(&self) -> [(&'static str, String); 4] {
+        let special = DENIED.iter().filter_map(|range| range.parse::<IpNet>().ok());
+        let all =
+            special.chain(self.nodes.iter().copied().map(IpNet::from)).chain(self.networks.iter().copied());
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for network in all {
+            match network {
+                IpNet::V4(network) => v4.push(network),
+                IpNet::V6(network) => v6.push(network),
+            }
+        }
+        let nodes = |is_v4| list(self.nodes.iter().filter(|node| node.is_ipv4() == is_v4));
+        [
+            // The ranges of a set must not overlap.
+            ("direct4", list(Ipv4Net::aggregate(&v4))),
+            ("direct6", list(Ipv6Net::aggregate(&v6))),
+            ("nodes4", nodes(true)),
+            ("nodes6", nodes(false)),
+        ]
+    }
+
+    /// The change after which the rules know this, as one line.
+    pub(super) fn update(&self) -> String {
+        let change = |(set, elements): (&str, String)| {
+            let flush = format!("flush set inet {TABLE} {set}");
+            if elements.is_empty() {
+                flush
+            } else {
+                format!("{flush}; add element inet {TABLE} {set} {{ {elements} }}")
+            }
+        };
+        self.sets().map(change).join("; ")
+    }
+}
+
 impl Rules {
     /// The table, as one line: `nft -i` takes a line as one change of the firewall.
-    pub(super) fn table(&self, networks: &[IpNet]) -> String {
-        let (v4, v6) = self.direct(networks);
+    pub(super) fn table(&self, direct: &Direct) -> String {
+        let set = |(set, elements): (&str, String)| {
+            let kind = if set.ends_with('4') { "ipv4_addr" } else { "ipv6_addr" };
+            let elements =
+                if elements.is_empty() { elements } else { format!(" elements = {{ {elements} }};") };
+            format!("set {set} {{ type {kind}; flags interval;{elements} }};")
+        };
+        let sets = direct.sets().map(set).join(" ");
         let chains = match self.method {
             Method::Redirect => self.redirecting(),
             Method::Tproxy => self.handing_over(),
         };
         format!(
             "table inet {TABLE} {{ flags owner; \
-             set direct4 {{ type ipv4_addr; flags interval; elements = {{ {v4} }}; }}; \
-             set direct6 {{ type ipv6_addr; flags interval; elements = {{ {v6} }}; }}; \
+             {sets} \
              chain direct {{ \
              meta mark {OWN_MARK:#x} accept; \
              tcp dport {{ 53, 853 }} accept; \
@@ -57,30 +107,6 @@ impl Rules {
              ip6 daddr @direct6 accept; }}; \
              {chains}}}"
         )
-    }
-
-    /// The change after which these networks stay direct, as one line.
-    pub(super) fn update(&self, networks: &[IpNet]) -> String {
-        let (v4, v6) = self.direct(networks);
-        format!(
-            "flush set inet {TABLE} direct4; add element inet {TABLE} direct4 {{ {v4} }}; \
-             flush set inet {TABLE} direct6; add element inet {TABLE} direct6 {{ {v6} }}"
-        )
-    }
-
-    /// Everything that stays direct, by family: special ranges, nodes, and these networks.
-    fn direct(&self, networks: &[IpNet]) -> (String, String) {
-        let special = DENIED.iter().filter_map(|range| range.parse::<IpNet>().ok());
-        let all = special.chain(self.nodes.iter().map(|node| IpNet::from(node.to_canonical())));
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        for network in all.chain(networks.iter().copied()) {
-            match network {
-                IpNet::V4(network) => v4.push(network),
-                IpNet::V6(network) => v6.push(network),
-            }
-        }
-        // The ranges of a set must not overlap.
-        (list(&Ipv4Net::aggregate(&v4)), list(&Ipv6Net::aggregate(&v6)))
     }
 
     fn redirecting(&self) -> String {
@@ -124,12 +150,8 @@ impl Rules {
     /// Accepts packets of the families that this machine does not forward, and connections from the exit or a relay if
     /// that is behind this machine.
     fn not_forwarded(&self) -> String {
-        let mut rules = format!("meta nfproto != {{ {} }} accept;", self.forwarded.join(", "));
-        for node in &self.nodes {
-            let family = if node.is_ipv4() { "ip" } else { "ip6" };
-            let _ = write!(rules, " {family} saddr {node} accept;");
-        }
-        rules
+        let families = self.forwarded.join(", ");
+        format!("meta nfproto != {{ {families} }} accept; ip saddr @nodes4 accept; ip6 saddr @nodes6 accept;")
     }
 
     /// The shell's command that runs `nft`. For [`Method::Tproxy`] it first leads marked packets to this machine, and
@@ -155,8 +177,8 @@ impl Rules {
     }
 }
 
-fn list<T: ToString>(networks: &[T]) -> String {
-    networks.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+fn list<T: ToString>(all: impl IntoIterator<Item = T>) -> String {
+    all.into_iter().map(|one| one.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -164,32 +186,41 @@ mod tests {
     use super::*;
 
     fn rules(method: Method) -> Rules {
-        Rules { method, port: 4000, nodes: vec!["192.0.2.9".parse().unwrap()], forwarded: vec!["ipv4"] }
+        Rules { method, port: 4000, forwarded: vec!["ipv4"] }
+    }
+
+    fn direct(nodes: &[&str], networks: &[&str]) -> Direct {
+        Direct {
+            nodes: nodes.iter().map(|text| text.parse().unwrap()).collect(),
+            networks: networks.iter().map(|text| text.parse().unwrap()).collect(),
+        }
     }
 
     #[test]
     fn what_stays_direct_is_one_list_without_overlaps() {
-        let networks = ["93.184.216.0/24", "10.1.0.0/16", "2a00:1::/64"].map(|text| text.parse().unwrap());
-        let (v4, v6) = rules(Method::Redirect).direct(&networks);
+        let networks = ["93.184.216.0/24", "10.1.0.0/16", "2a00:1::/64"];
+        let [(_, v4), (_, v6), (_, nodes4), (_, nodes6)] = direct(&["192.0.2.9"], &networks).sets();
         assert!(v4.contains("93.184.216.0/24") && v4.contains("10.0.0.0/8") && !v4.contains("10.1"), "{v4}");
         assert!(v6.contains("2a00:1::/64") && v6.contains("fc00::/7") && !v6.contains("::1/128"), "{v6}");
+        assert_eq!((nodes4.as_str(), nodes6.as_str()), ("192.0.2.9", ""));
     }
 
     #[test]
     fn a_machine_that_forwards_nothing_takes_nothing_of_its_neighbours() {
         for method in [Method::Redirect, Method::Tproxy] {
-            let forwards = rules(method).table(&[]);
-            assert!(forwards.contains("ip saddr 192.0.2.9 accept"), "{forwards}");
-            let forwards_nothing = Rules { forwarded: Vec::new(), ..rules(method) }.table(&[]);
+            let forwards = rules(method).table(&Direct::default());
+            assert!(forwards.contains("ip saddr @nodes4 accept"), "{forwards}");
+            let forwards_nothing = Rules { forwarded: Vec::new(), ..rules(method) }.table(&Direct::default());
             assert!(!forwards_nothing.contains("saddr"), "{forwards_nothing}");
         }
     }
 
     #[test]
     fn each_change_is_one_line() {
+        let direct = direct(&["1.2.3.4", "2a00::1"], &["1.2.0.0/16"]);
         for method in [Method::Redirect, Method::Tproxy] {
-            let rules = rules(method);
-            assert!(!(rules.table(&[]) + &rules.update(&[])).contains('\n'));
+            assert!(!(rules(method).table(&direct) + &direct.update()).contains('\n'));
         }
+        assert!(Direct::default().update().ends_with("flush set inet anabranch_proxy nodes6"));
     }
 }

@@ -170,11 +170,11 @@ async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<()
     let node = node.start().await?;
     let (socket, asked) = (runtime_socket("proxy", listen.port())?, proxy.clone());
     let _socket = service::answer_at(Some(&socket), StatusOf(move || asked.status()))?;
-    let held = node.hold(dial, None);
+    let (held, grants) = (node.hold(dial, None), node.grants().clone());
     let how = Telling { json: args.json, quiet: context.quiet, listen, was_up: AtomicBool::new(false) };
     let stop = interrupt::requested();
     let outcome = tokio::select! {
-        error = proxy.run(held, move |notice| tell(&notice, &how)) => Err(failure(&error)),
+        error = proxy.run(held, grants, move |notice| tell(&notice, &how)) => Err(failure(&error)),
         () = stop => Ok(()),
     };
     node.close().await;

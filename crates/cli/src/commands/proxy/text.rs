@@ -20,6 +20,13 @@ pub fn status(status: &ProxyStatus) -> String {
         (exit, _) => format!("exit {exit}"),
     };
     let _ = writeln!(text, "{}  {exit}", status.listen);
+    match status.redirecting {
+        Some(true) => text.push_str("  TCP connections of all programs are led here\n"),
+        Some(false) => {
+            text.push_str("  connections of other programs stay direct until the exit is reached\n");
+        }
+        None => {}
+    }
     status.paths.iter().for_each(|status| path(status, &mut text));
     connections(&status.connections, status.open, &status.totals, &mut text);
     text
