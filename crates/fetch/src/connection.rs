@@ -1,6 +1,6 @@
 //! A connection of a source, by its protocol.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
@@ -47,8 +47,8 @@ impl Connection {
 /// A body that is being received.
 #[derive(Debug)]
 pub enum Body {
-    /// Of an HTTP response.
-    Http(Incoming),
+    /// Of an HTTP response, and bytes of it that were looked at.
+    Http(Incoming, BytesMut),
     /// Of an FTP transfer.
     Ftp(FtpBody),
 }
@@ -59,20 +59,40 @@ impl Body {
     /// # Errors
     /// Why the rest does not come.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
-        let body = match self {
-            Self::Ftp(body) => return body.next().await,
-            Self::Http(body) => body,
-        };
-        loop {
-            match body.frame().await {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    if let Ok(bytes) = frame.into_data() {
-                        return Ok(Some(bytes));
-                    }
+        match self {
+            Self::Ftp(body) => body.next().await,
+            Self::Http(_, seen) if !seen.is_empty() => Ok(Some(seen.split().freeze())),
+            Self::Http(body, _) => next(body).await,
+        }
+    }
+
+    /// Looks at the first bytes of an HTTP response, at least so many unless it has fewer. They come again with
+    /// [`Self::next`].
+    ///
+    /// # Errors
+    /// Why they do not come.
+    pub async fn peek(&mut self, least: usize) -> Result<&[u8], String> {
+        let Self::Http(body, seen) = self else { return Ok(&[]) };
+        while seen.len() < least
+            && let Some(bytes) = next(body).await?
+        {
+            seen.extend_from_slice(&bytes);
+        }
+        Ok(seen)
+    }
+}
+
+/// The next bytes of an HTTP response; `None` at the end.
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, String> {
+    loop {
+        match body.frame().await {
+            None => return Ok(None),
+            Some(Ok(frame)) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
                 }
-                Some(Err(error)) => return Err(describe(&error)),
             }
+            Some(Err(error)) => return Err(describe(&error)),
         }
     }
 }

@@ -23,6 +23,7 @@ mod dns;
 mod download;
 mod error;
 mod ftp;
+mod hosts;
 mod http;
 mod limit;
 mod metalink;

@@ -4,17 +4,20 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::checksum::Checksum;
 use crate::connection::{Body, Connection};
 use crate::ftp::{FtpAnswer, FtpConnection};
+use crate::hosts::{Hosts, Standing};
 use crate::http::head::{Head, Verdict};
-use crate::http::validator::{Same, Validator};
-use crate::http::{Ask, HttpConnection};
+use crate::http::validator::Validator;
+use crate::http::{Ask, HttpConnection, page};
 use crate::plan::Trouble;
 use crate::route::Route;
+use crate::store::WrittenPart;
 use crate::tls::Tls;
 use crate::url::{Scheme, Url};
 
@@ -22,6 +25,10 @@ use crate::url::{Scheme, Url};
 const ANSWER: Duration = Duration::from_secs(30);
 /// Why a source is of no use at the moment.
 pub(crate) const PAGE: &str = "a web page came instead of the file: the network may want a login";
+/// Why a source rests when a redirect leads to hosts with other files.
+const OTHER: &str = "the hosts to which the server redirects have different files";
+/// Most requests for one answer: from a redirect's target, from the mirror itself, without `If-Range`, and from further hosts.
+const MOST_STEPS: usize = 8;
 /// Most redirects in a row.
 const MOST_REDIRECTS: usize = 10;
 
@@ -47,8 +54,19 @@ struct Memory {
     dislikes_if_range: bool,
     /// The first bytes came as a web page.
     begins_as_page: bool,
-    /// The version of the file there.
-    version: Validator,
+    /// The hosts that answered, and the version of the file there.
+    hosts: Hosts,
+    /// Bytes of the file to compare further hosts with.
+    begin: Option<FileBegin>,
+}
+
+/// Bytes of the file that have come.
+#[derive(Clone, Debug)]
+pub struct FileBegin {
+    /// Its first bytes.
+    pub first: Bytes,
+    /// All that are written.
+    pub written: WrittenPart,
 }
 
 /// Bytes that a source sends.
@@ -106,6 +124,8 @@ struct Response {
     body: Incoming,
     /// An address from an earlier redirect was asked.
     was_redirected: bool,
+    /// A redirect led to this host.
+    is_redirect: bool,
     /// The request had an `If-Range`.
     was_conditional: bool,
 }
@@ -115,6 +135,10 @@ enum Step {
     Done(Box<Answer>),
     /// Ask again: from the mirror's own address, or without `If-Range`.
     Again,
+    /// Ask again, since this host has another file.
+    Elsewhere,
+    /// Compare the host before its bytes are used.
+    Compare,
 }
 
 impl Source {
@@ -137,14 +161,16 @@ impl Source {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The version of the file that later answers must have.
-    pub fn set_version(&self, version: Validator) {
-        self.memory().version = version;
+    /// Begins a download: later answers must have this version, and further hosts these bytes.
+    pub fn begin(&self, version: Validator, begin: FileBegin) {
+        let mut memory = self.memory();
+        memory.hosts = Hosts::begin(version);
+        memory.begin = Some(begin);
     }
 
     /// The version of the file there.
     pub fn version(&self) -> Validator {
-        self.memory().version.clone()
+        self.memory().hosts.own().clone()
     }
 
     /// Asks for bytes.
@@ -156,33 +182,61 @@ impl Source {
             Connection::Http(connection) => connection,
             Connection::Ftp(connection) => return self.ask_ftp(connection, wanted).await,
         };
-        // Once from a redirect's target, once from the mirror itself, once without `If-Range`.
-        for _ in 0..4 {
+        let mut why = "the server changes its answer with every request";
+        for _ in 0..MOST_STEPS {
             match self.attempt(connection, wanted).await? {
                 Step::Done(answer) => return Ok(*answer),
-                Step::Again => connection.close(),
+                Step::Again => {}
+                Step::Elsewhere => why = OTHER,
+                Step::Compare => {
+                    connection.close();
+                    self.compare(connection).await?;
+                }
             }
+            connection.close();
         }
-        Err(Refusal::failed("the server changes its answer with every request"))
+        Err(Refusal::failed(why))
     }
 
     async fn ask_ftp(&self, connection: &mut FtpConnection, wanted: &Wanted) -> Result<Answer, Refusal> {
         let got = connection.get(&self.mirror, wanted.range.clone()).await;
         let FtpAnswer { start, size, is_part, version, body } = got.map_err(Refusal::Trouble)?;
-        self.check(&version, size, wanted)?;
+        match self.check(&version, size, wanted) {
+            Standing::Fits => {}
+            _ => return Err(Refusal::Changed),
+        }
         Ok(Answer { start, size, is_part, version, digest: None, is_page: false, body: Body::Ftp(body) })
     }
 
     async fn attempt(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Step, Refusal> {
         let start = wanted.range.as_ref().map_or(0, |range| range.start);
-        let Response { head, body, was_redirected, was_conditional } =
+        let Response { head, body, was_redirected, is_redirect, was_conditional } =
             self.follow(connection, wanted).await?;
+        let mut body = Body::Http(body, BytesMut::new());
         let is_page = head.is_page(self.mirror.path());
         match wanted.size {
             // Some servers call every file a page.
             None => self.memory().begins_as_page = is_page,
             Some(_) if is_page && !self.memory().begins_as_page => return Err(Refusal::failed(PAGE)),
             Some(_) => {}
+        }
+        let verdict = head.judge(start, self.mirror.path());
+        let begins_file = matches!(verdict, Verdict::Part(0, _) | Verdict::Whole(_));
+        if begins_file && self.begins_as_page(&mut body).await? {
+            return Err(Refusal::failed(PAGE));
+        }
+        if let Verdict::Part(_, size) | Verdict::Whole(size) | Verdict::NoSuchBytes(size) = verdict {
+            match self.check(&head.validator, size, wanted) {
+                Standing::Fits => {}
+                Standing::Changed => return Err(Refusal::Changed),
+                Standing::Stranger => return Ok(Step::Compare),
+                Standing::Other => {
+                    let mut memory = self.memory();
+                    memory.hosts.note(head.validator, false);
+                    memory.redirected = None;
+                    return Ok(Step::Elsewhere);
+                }
+            }
         }
         let answer = |start, size, is_part| Answer {
             start,
@@ -191,32 +245,23 @@ impl Source {
             version: head.validator.clone(),
             digest: head.digest.clone(),
             is_page,
-            body: Body::Http(body),
+            body,
         };
-        match head.judge(start, self.mirror.path()) {
-            Verdict::Part(begin, size) => {
-                self.check(&head.validator, size, wanted)?;
-                Ok(Step::Done(Box::new(answer(begin, size, true))))
+        match verdict {
+            Verdict::Part(begin, size) => Ok(Step::Done(Box::new(answer(begin, size, true)))),
+            Verdict::Whole(size) if start == 0 => Ok(Step::Done(Box::new(answer(0, size, false)))),
+            Verdict::Whole(_) if !was_conditional => {
+                Err(Refusal::failed("the server sends the whole file instead of a part"))
             }
-            Verdict::Whole(size) if start == 0 => {
-                self.check(&head.validator, size, wanted)?;
-                Ok(Step::Done(Box::new(answer(0, size, false))))
-            }
-            Verdict::Whole(size) => {
-                self.check(&head.validator, size, wanted)?;
-                if !was_conditional {
-                    return Err(Refusal::failed("the server sends the whole file instead of a part"));
-                }
+            Verdict::Whole(_) => {
                 // Nothing changed, so the server does not understand `If-Range`. Answers are compared instead.
                 self.memory().dislikes_if_range = true;
                 Ok(Step::Again)
             }
-            Verdict::NoSuchBytes(size) => Err(match (size, wanted.size) {
-                (Some(size), Some(known)) if size != known => Refusal::Changed,
-                (size, None) => Refusal::NoSuchBytes(size),
-                _ => Refusal::failed("the server denies that it has these bytes"),
-            }),
-            Verdict::Denied(_) if was_redirected => {
+            Verdict::NoSuchBytes(size) if wanted.size.is_none() => Err(Refusal::NoSuchBytes(size)),
+            Verdict::NoSuchBytes(_) => Err(Refusal::failed("the server denies that it has these bytes")),
+            // The link has expired, or leads to a further host that lacks the file.
+            Verdict::Denied(_) if was_redirected || (is_redirect && wanted.size.is_some()) => {
                 self.memory().redirected = None;
                 Ok(Step::Again)
             }
@@ -233,11 +278,85 @@ impl Source {
         }
     }
 
+    /// Whether a web page came although no file of this name can be one.
+    async fn begins_as_page(&self, body: &mut Body) -> Result<bool, Refusal> {
+        let path = self.mirror.path();
+        if !page::cannot_be_text(path) {
+            return Ok(false);
+        }
+        let begin = timeout(ANSWER, body.peek(page::ENOUGH)).await;
+        let begin = begin.map_err(|_| Refusal::failed("the server sends nothing"))?;
+        Ok(page::is_page(path, begin.map_err(Refusal::failed)?))
+    }
+
     /// Compares an answer with the file that the download began with.
-    fn check(&self, version: &Validator, size: Option<u64>, wanted: &Wanted) -> Result<(), Refusal> {
-        let other_size = size.zip(wanted.size).is_some_and(|(size, known)| size != known);
-        let other = wanted.size.is_some() && self.memory().version.compare(version) == Same::No;
-        if other_size || other { Err(Refusal::Changed) } else { Ok(()) }
+    fn check(&self, version: &Validator, size: Option<u64>, wanted: &Wanted) -> Standing {
+        match wanted.size {
+            None => Standing::Fits,
+            Some(known) => self.memory().hosts.judge(version, size.is_some_and(|size| size != known)),
+        }
+    }
+
+    /// Compares the host to which the mirror redirects with the first and the last received bytes, and notes the result.
+    /// There must be bytes behind the first ones, and the same host must answer both times. Otherwise the host stays unknown.
+    async fn compare(&self, connection: &mut HttpConnection) -> Result<(), Refusal> {
+        let Some(FileBegin { first, written }) = self.memory().begin.clone() else { return Ok(()) };
+        let len = first.len() as u64;
+        let last = written.last(len).filter(|(at, bytes)| at + bytes.len() as u64 > len);
+        let mut has_file = false;
+        if let Some((at, bytes)) = last {
+            let (version, holds) = self.holds(connection, (0, &first)).await?;
+            let (other, also) = match holds {
+                true => self.holds(connection, (at, &bytes)).await?,
+                false => (version.clone(), false),
+            };
+            if other.host() == version.host() {
+                has_file = also;
+                tracing::debug!(
+                    source = self.label,
+                    host = version.host(),
+                    has_file,
+                    "a redirect was compared"
+                );
+                self.memory().hosts.note(version, has_file);
+            }
+        }
+        if !has_file {
+            self.memory().redirected = None;
+        }
+        Ok(())
+    }
+
+    /// Asks for bytes that are known; returns the version of the host that answers, and whether it has the same.
+    async fn holds(
+        &self,
+        connection: &mut HttpConnection,
+        (at, known): (u64, &[u8]),
+    ) -> Result<(Validator, bool), Refusal> {
+        let wanted = Wanted { range: Some(at..at + known.len() as u64), size: None };
+        for _ in 0..MOST_STEPS {
+            let Response { head, body, is_redirect, .. } = self.follow(connection, &wanted).await?;
+            let begin = match head.judge(at, self.mirror.path()) {
+                Verdict::Part(begin, _) => begin,
+                Verdict::Busy(pause) => return Err(Refusal::Trouble(Trouble::Busy(pause))),
+                Verdict::Denied(_) if is_redirect => {
+                    self.memory().redirected = None;
+                    connection.close();
+                    continue;
+                }
+                _ => return Err(Refusal::failed("a redirect leads to a host that cannot be compared")),
+            };
+            // An answer may begin earlier. More bytes than this are not worth the comparison.
+            let skip = usize::try_from(at - begin).ok().filter(|skip| *skip <= known.len());
+            let skip = skip.ok_or_else(|| Refusal::failed("the server sends other bytes than asked for"))?;
+            let mut body = Body::Http(body, BytesMut::new());
+            let bytes = timeout(ANSWER, body.peek(skip + known.len())).await;
+            let bytes = bytes.map_err(|_| Refusal::failed("the server is silent"))?;
+            let has_same = bytes.map_err(Refusal::failed)?.get(skip..skip + known.len()) == Some(known);
+            connection.close();
+            return Ok((head.validator, has_same));
+        }
+        Err(Refusal::failed("no link to which the server redirects is good"))
     }
 
     /// The condition for a request to `host`: that the file is still the one that the download began with.
@@ -245,7 +364,7 @@ impl Source {
         let memory = self.memory();
         let is_late = wanted.size.is_some() && wanted.range.as_ref().is_some_and(|range| range.start > 0);
         let usable = is_late && !memory.dislikes_if_range;
-        memory.version.if_range(host).filter(|_| usable).map(str::to_owned)
+        memory.hosts.if_range(host).filter(|_| usable).map(str::to_owned)
     }
 
     /// Sends the request, and again wherever the server redirects to.
@@ -262,11 +381,12 @@ impl Source {
             let mut head = Head::read(response.status().as_u16(), response.headers(), SystemTime::now());
             head.validator = head.validator.of_host(host);
             let Verdict::Redirect(to) = head.judge(0, "") else {
-                if url != self.mirror {
+                let is_redirect = url != self.mirror;
+                if is_redirect {
                     self.memory().redirected = Some(url);
                 }
                 let (body, was_conditional) = (response.into_body(), ask.if_range.is_some());
-                return Ok(Response { head, body, was_redirected, was_conditional });
+                return Ok(Response { head, body, was_redirected, is_redirect, was_conditional });
             };
             let next =
                 url.join(&to).map_err(|why| Refusal::useless(format!("a redirect leads nowhere: {why}")))?;

@@ -434,6 +434,69 @@ async fn a_redirector_may_lead_to_hosts_with_versions_of_their_own() {
     assert_eq!(redirector.requests()[0].header("if-range"), None);
 }
 
+/// Two hosts with files of one size that begin alike, behind a redirector whose links are good for so many requests.
+async fn hosts_with_two_versions(uses: usize) {
+    let one = noise(SIZE, 40);
+    let other = [&one[..100_000], &noise(SIZE - 100_000, 41)].concat();
+    let hosts = [one.clone(), other.clone()].map(|body| {
+        let used = Mutex::new(std::collections::BTreeMap::new());
+        Server::start(move |request| {
+            let mut used = used.lock().unwrap();
+            let used = used.entry(request.path.clone()).or_insert(0);
+            *used += 1;
+            if *used > uses {
+                return Response::new(403, b"expired");
+            }
+            let response = Response::right(request, &body).with("ETag", format!("\"{}\"", body[150_000]));
+            Response { rate: Some(1_000_000), ..response }
+        })
+    });
+    let to = hosts.each_ref().map(|host| host.url("/file"));
+    let redirector = Server::start(move |request| {
+        let number = request.number;
+        Response::new(302, b"").with("Location", format!("{}?{number}", to[number % 2]))
+    });
+    let place = Place::new(&[redirector.url("/a")]);
+    place.fetch().await.unwrap();
+    let content = place.content();
+    assert!(content == one || content == other, "a mixture of both");
+    assert!(hosts.iter().all(|host| host.requests().len() > 1), "both hosts are asked");
+}
+
+#[tokio::test]
+async fn versions_of_a_file_behind_a_redirector_are_not_mixed() {
+    for uses in [1, 2, 4] {
+        hosts_with_two_versions(uses).await;
+    }
+}
+
+#[tokio::test]
+async fn a_login_page_that_is_not_called_one_is_neither_taken_for_the_file_nor_for_a_change() {
+    let content = noise(SIZE, 42);
+    let (page, body) = (b"<!doctype html><title>Welcome</title>Please log in".to_vec(), content.clone());
+    let state = Arc::new(AtomicUsize::new(1));
+    let now = state.clone();
+    let server = Server::start(move |request| match now.load(Ordering::SeqCst) {
+        1 => Response::new(200, &page).with("Content-Type", "application/octet-stream"),
+        _ => Response { rate: Some(1_000_000), ..Response::right(request, &body) },
+    });
+    let place = Place::new(&[server.url("/a.iso")]);
+    let is_login = |error: FetchError| {
+        assert!(matches!(error, FetchError::Unreachable(_)), "{error}");
+        causes(error).contains("login")
+    };
+    assert!(is_login(place.fetch().await.unwrap_err()));
+    assert!(!place.job.target.exists());
+    state.store(0, Ordering::SeqCst);
+    assert!(matches!(place.fetch_for(Duration::from_millis(1500)).await, Err(FetchError::Stopped)));
+    state.store(1, Ordering::SeqCst);
+    assert!(is_login(place.fetch().await.unwrap_err()));
+    state.store(0, Ordering::SeqCst);
+    let report = place.fetch().await.unwrap();
+    assert!(report.resumed > 500_000, "{report:?}");
+    assert!(place.content() == content, "wrong bytes");
+}
+
 #[tokio::test]
 async fn a_file_that_its_server_calls_a_web_page_is_fetched_and_resumed() {
     let content = noise(SIZE, 36);

@@ -262,6 +262,8 @@ async fn open(source: &Source) -> Result<First, Trouble> {
         };
         let asked = match &trouble {
             Trouble::Useless(_) => return Err(trouble),
+            // The user has to log in first.
+            Trouble::Failed(why) if why == PAGE => return Err(trouble),
             Trouble::Busy(pause) => {
                 pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos()))
             }

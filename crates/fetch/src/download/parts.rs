@@ -14,7 +14,7 @@ use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::limit::Limit;
 use crate::plan::{Planner, SourceTerms, Standing};
-use crate::source::{Refusal, Source, Wanted};
+use crate::source::{FileBegin, Refusal, Source, Wanted};
 use crate::store::{Journal, Store};
 
 /// How often the journal is written.
@@ -147,7 +147,8 @@ impl Run<'_> {
             cap: usage.cap,
             most_lanes: self.context.options.connections,
         };
-        opened.source.set_version(part.version);
+        let begin = FileBegin { first: part.bytes.clone(), written: self.shared.store.written_part() };
+        opened.source.begin(part.version, begin);
         let mut planner = self.shared.planner();
         let id = planner.add_source(terms, self.context.now());
         planner.spend(id, part.bytes.len() as u64);

@@ -9,14 +9,12 @@ use anabranch_wire::Span;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName};
 
+use super::page;
 use super::validator::Validator;
 use crate::checksum::Checksum;
 
 /// Names whose content is compressed already. Servers often declare that as an encoding.
 const COMPRESSED: [&str; 8] = [".gz", ".tgz", ".svgz", ".emz", ".wmz", ".bz2", ".xz", ".zst"];
-
-/// Ends of names of files that may be web pages.
-const PAGES: [&str; 9] = ["html", "htm", "xhtml", "shtml", "php", "asp", "aspx", "jsp", "cgi"];
 
 /// A `Content-Range` (RFC 9110 §14.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,12 +125,9 @@ impl Head {
         }
     }
 
-    /// Whether the body is a web page although the name of the file at `path` promises something else. Networks that want a
-    /// login send such pages.
+    /// Whether the server calls the body a web page although the name of the file at `path` promises something else.
     pub fn is_page(&self, path: &str) -> bool {
-        let name = path.split('?').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
-        let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
-        self.is_html && end.is_some_and(|end| !PAGES.contains(&&*end))
+        self.is_html && page::is_unexpected(path)
     }
 
     /// Judges the response to a request for bytes from `start` on. `path` is that of the file.

@@ -1,6 +1,7 @@
 //! HTTP/1.1 and HTTP/2 for downloads: one connection with one request at a time.
 
 pub(crate) mod head;
+pub(crate) mod page;
 pub(crate) mod validator;
 
 use std::ops::Range;

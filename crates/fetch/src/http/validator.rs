@@ -60,6 +60,11 @@ impl Validator {
         Self { host: Some(host), ..self }
     }
 
+    /// The host that sent it.
+    pub fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
     /// The version of an FTP file, by its time of change.
     pub fn of_time(modified: Option<String>) -> Self {
         Self { modified, ..Self::default() }

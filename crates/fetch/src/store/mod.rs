@@ -37,6 +37,24 @@ pub struct Store {
     is_finished: bool,
 }
 
+/// The part of a file that is written.
+#[derive(Clone, Debug)]
+pub struct WrittenPart {
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+impl WrittenPart {
+    /// The last written bytes and their place, at most so many.
+    pub fn last(&self, most: u64) -> Option<(u64, Vec<u8>)> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let range = state.written.iter().last()?;
+        drop(state);
+        let start = range.start.max(range.end.saturating_sub(most));
+        Some((start, part::read_at(&self.path, start..range.end).ok()?))
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     written: RangeSet,
@@ -158,6 +176,11 @@ impl Store {
     /// The system's error.
     pub fn read(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
         part::read_at(&self.names.part, range)
+    }
+
+    /// A handle to look at what was written.
+    pub fn written_part(&self) -> WrittenPart {
+        WrittenPart { path: self.names.part.clone(), state: self.state.clone() }
     }
 
     /// Syncs what was written and notes it in the journal. Blocks.
