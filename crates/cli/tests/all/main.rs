@@ -4,6 +4,7 @@
 mod common;
 
 mod addresses;
+mod browser;
 mod capture;
 mod clock;
 mod command;
