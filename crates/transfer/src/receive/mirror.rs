@@ -12,6 +12,7 @@ use super::job::FileJob;
 use super::part::{set_attributes, set_mode, system_time};
 use super::plan::Planner;
 use super::remove::{is_same, names, remove};
+use super::spelling::are_alike;
 use super::target::{TargetTree, sync_directory};
 use crate::error::TransferError;
 use crate::manifest::Entry;
@@ -92,8 +93,8 @@ pub(super) fn remove_others(
             if is_part_name(text) || left_out.contains(inner.as_str()) {
                 continue;
             }
-            let alias =
-                aliases.iter().find(|(_, meta)| is_same(meta, &found)).map(|(name, _)| join(&path, name));
+            let alias = aliases.iter().find(|(name, meta)| is_same(meta, &found) || are_alike(name, text));
+            let alias = alias.map(|(name, _)| join(&path, name));
             if known.contains(inner.as_str()) || alias.is_some() {
                 pending.extend(found.is_dir().then(|| alias.unwrap_or(inner)));
                 continue;

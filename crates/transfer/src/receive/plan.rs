@@ -303,6 +303,7 @@ impl Planner {
     /// Applies the policy to a job whose name is taken; `None` if nothing is to be received.
     fn resolve(&self, mut job: FileJob, found: Option<&Metadata>) -> Option<FileJob> {
         match self.conflict {
+            Conflict::Error if job.clashes => self.report.fail(&job.path, clash()),
             Conflict::Error => self.report.fail(&job.path, exists()),
             Conflict::Skip => self.skip(&job, false),
             Conflict::Overwrite if job.clashes => self.report.fail(&job.path, clash()),

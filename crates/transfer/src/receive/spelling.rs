@@ -27,11 +27,11 @@ impl Spellings {
     pub fn of(entries: &[Entry]) -> Self {
         let mut counts: HashMap<String, u32> = HashMap::new();
         for entry in entries {
-            *counts.entry(folded(&entry.path)).or_default() += 1;
+            *counts.entry(folded(entry.path.as_str())).or_default() += 1;
         }
         let mut several: HashMap<String, Vec<RelPath>> = HashMap::new();
         for path in entries.iter().map(|entry| &entry.path) {
-            let folded = folded(path);
+            let folded = folded(path.as_str());
             if counts.get(&folded).is_some_and(|count| *count > 1) {
                 several.entry(folded).or_default().push(path.clone());
             }
@@ -41,9 +41,12 @@ impl Spellings {
 
     /// True if `found`, which has the name at `path`, is also found under an earlier spelling of that path.
     pub fn clash(&self, tree: &mut TargetTree, path: &RelPath, found: &Metadata) -> bool {
-        let Some(all) = self.0.get(&folded(path)) else { return false };
+        let Some(all) = self.0.get(&folded(path.as_str())) else { return false };
         let earlier = all.iter().take_while(|other| *other != path).take(MOST);
-        earlier.into_iter().any(|other| is_one_entry(tree, path, (other, found)))
+        // Some file systems give one entry another number under each spelling.
+        earlier
+            .into_iter()
+            .any(|other| is_one_entry(tree, path, (other, found)) || find_each_other(tree, other, path))
     }
 }
 
@@ -51,7 +54,7 @@ impl Spellings {
     /// True if a new file at `path` would be the file of an earlier spelling. Tries it with a file, and removes that again:
     /// the earlier one may not be there yet.
     pub fn meet(&self, tree: &mut TargetTree, path: &RelPath) -> bool {
-        let Some(all) = self.0.get(&folded(path)) else { return false };
+        let Some(all) = self.0.get(&folded(path.as_str())) else { return false };
         let earlier = all.iter().take_while(|other| *other != path).take(MOST);
         earlier.into_iter().any(|other| find_each_other(tree, other, path))
     }
@@ -72,8 +75,12 @@ fn find_each_other(tree: &mut TargetTree, one: &RelPath, other: &RelPath) -> boo
     found
 }
 
-fn folded(path: &RelPath) -> String {
-    let path = path.as_str();
+/// True if some file systems take these names for one.
+pub(super) fn are_alike(one: &str, other: &str) -> bool {
+    folded(one) == folded(other)
+}
+
+fn folded(path: &str) -> String {
     if path.is_ascii() { path.to_ascii_lowercase() } else { path.to_lowercase().nfd().collect() }
 }
 

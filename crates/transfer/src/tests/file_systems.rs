@@ -9,7 +9,7 @@ use std::process::Command;
 
 use super::{directories, directory, names, noise, share, transfer, tree};
 use crate::hash::BLOCK;
-use crate::{Conflict, ReceiveOptions, TransferError};
+use crate::{Conflict, Mirror, ReceiveOptions, TransferError};
 
 /// A mounted file system, unmounted when dropped.
 struct Mounted(PathBuf);
@@ -106,6 +106,38 @@ async fn what_exfat_can_hold_arrives_and_the_rest_is_named_with_the_reason() {
     assert!(reasons[0].starts_with("this file system does not take its name"), "{reasons:?}");
     assert!(reasons[1].starts_with("the file system here does not tell its name"), "{reasons:?}");
     assert!(reasons[2].starts_with("the link cannot be made"), "{reasons:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_exfat_no_file_replaces_another_of_the_share_and_a_copy_keeps_one_with_other_letters() {
+    let (temp, from, _) = directories(&[("d/Case", b"Case"), ("d/case", b"case")]);
+    let types = ["exfat", "exfat-fuse"];
+    let Some(exfat) = mount_image(&temp.path().join("exfat"), &["mkfs.exfat"], &types) else { return };
+    let to = exfat.0.join("to");
+    fs::create_dir_all(to.join("d")).unwrap();
+    let run =
+        async |options: ReceiveOptions| transfer(&share(&from.join("d")), directory(&to), &options).await.1;
+    for conflict in [Conflict::Error, Conflict::Overwrite] {
+        for old in ["Case", "longer"] {
+            fs::write(to.join("d/Case"), old).unwrap();
+            let received = run(ReceiveOptions { conflict, ..Default::default() }).await;
+            let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+            let second = failures.last().unwrap();
+            assert_eq!(second.path.raw(), "d/case", "{failures:?}");
+            assert!(second.reason.text().contains("does not tell its name"), "{failures:?}");
+            let kept = if conflict == Conflict::Error { old } else { "Case" };
+            assert_eq!(fs::read_to_string(to.join("d/Case")).unwrap(), kept, "{conflict:?}");
+        }
+    }
+    // Now the share has only the other spelling, and the copy its content.
+    fs::rename(from.join("d/Case"), from.join("d/case")).unwrap();
+    fs::write(to.join("d/old"), "old").unwrap();
+    // FUSE caches lengths for a second.
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    let mirror = Some(Mirror { delete: true, by_content: true });
+    let summary = run(ReceiveOptions { mirror, ..Default::default() }).await.unwrap();
+    assert_eq!(summary.removed, 1, "{summary:?}");
+    assert_eq!((summary.files, names(&to.join("d"))), (0, vec!["Case".to_owned()]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
