@@ -22,17 +22,36 @@ use anabranch_proxy::{Exit, ExitDialer, ExitOptions, Limits, session_config};
 use common::server::Server;
 use common::{Place, noise};
 
-/// Packets that wait for a path, as in the paper.
+/// Packets that may wait for a path, as in the paper.
 const QUEUE: u32 = 50;
-/// North and middle: rate in Mbit/s, and one-way delay.
-const USUAL: (f64, Span) = (1.0, Span::from_micros(500));
 
-/// The south path, from the exit to this machine.
+/// A path from an exit to this machine. Its loss is of that direction.
 #[derive(Clone, Copy, Debug)]
-struct South {
+struct Path {
     mbit: f64,
     delay: Span,
     loss: f64,
+}
+
+impl Path {
+    fn new(mbit: f64, ms: f64, loss: f64) -> Self {
+        Self { mbit, delay: Span::from_micros((ms * 1000.0) as u64), loss }
+    }
+
+    fn link(self, loss: f64) -> LinkConfig {
+        let mut link = LinkConfig::fixed(Rate::from_mbit(self.mbit), self.delay, 0);
+        // At high rates a queue of as many packets would be shorter than the delay.
+        let in_flight = self.mbit * 1e6 / 12_000.0 * self.delay.as_secs_f64() * 2.0;
+        link.queue.limit = Limit::Packets(QUEUE.max(in_flight as u32));
+        link.loss = if loss > 0.0 { LossModel::Bernoulli(loss) } else { LossModel::None };
+        link
+    }
+}
+
+/// SAFIRE's paths north and middle, and this one as south; `times` as fast as there.
+fn safire(south: Path, times: f64) -> Vec<Path> {
+    let usual = Path::new(1.0, 0.5, 0.0);
+    [usual, usual, south].map(|path| Path { mbit: path.mbit * times, ..path }).to_vec()
 }
 
 fn host(machine: u8, path: usize) -> IpAddr {
@@ -41,14 +60,6 @@ fn host(machine: u8, path: usize) -> IpAddr {
 
 fn key(seed: usize) -> NodeKey {
     NodeKey::from_random([u8::try_from(seed).unwrap() + 1; 32])
-}
-
-/// A link of so many times the paper's rate.
-fn link(times: f64, (mbit, delay): (f64, Span), loss: f64) -> LinkConfig {
-    let mut link = LinkConfig::fixed(Rate::from_mbit(mbit * times), delay, 0);
-    link.queue.limit = Limit::Packets(QUEUE);
-    link.loss = if loss > 0.0 { LossModel::Bernoulli(loss) } else { LossModel::None };
-    link
 }
 
 /// An exit at these addresses that admits the client.
@@ -71,57 +82,62 @@ async fn exit(seed: usize, hosts: Vec<IpAddr>, client: &NodeKey) -> Node {
     node
 }
 
-/// Fetches a file of so many bytes; returns the goodput in Mbit/s. Paths have so `many` times the paper's rates.
-async fn goodput(size: usize, times: f64, south: South, is_striped: bool) -> f64 {
+/// How a file is fetched.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// Over an exit behind each path.
+    Routed,
+    /// Over one exit behind all paths, with this many connections at most.
+    Striped(usize),
+}
+
+/// Fetches a file that takes so many seconds at the sum of the paths; returns the goodput in Mbit/s.
+async fn goodput(seconds: f64, paths: &[Path], way: Way) -> f64 {
+    let sum: f64 = paths.iter().map(|path| path.mbit).sum();
+    let size = (seconds * sum * 1e6 / 8.0) as usize;
     let content = noise(size, 50);
     let server = Server::right(&content);
     let client_key = key(9);
-    let local = Addresses::Exactly((0..3).map(|path| host(1, path)).collect());
+    let local = Addresses::Exactly((0..paths.len()).map(|path| host(1, path)).collect());
     let client = Node::builder().key(client_key.clone()).addresses(local).session(session_config());
     let client = client.start().await.unwrap();
-    let all = [vec![0, 1, 2]];
-    let each = [vec![0], vec![1], vec![2]];
-    let groups = if is_striped { &all[..] } else { &each[..] };
-    let (mut emulations, mut exits, mut routes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut place = Place::new(&[server.url("/a")]);
+    let groups: Vec<Vec<usize>> = match way {
+        Way::Routed => (0..paths.len()).map(|path| vec![path]).collect(),
+        Way::Striped(connections) => {
+            place.options.connections = connections;
+            vec![(0..paths.len()).collect()]
+        }
+    };
+    place.options.routes.clear();
+    let mut running = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         let exit = exit(number, group.iter().map(|path| host(3, *path)).collect(), &client_key).await;
         let port = exit.addresses()[0].port();
-        let paths = group.iter().map(|path| {
-            let (shape, loss) =
-                if *path == 2 { ((south.mbit, south.delay), south.loss) } else { (USUAL, 0.0) };
-            EmulatedPath {
-                listen: SocketAddr::new(host(2, *path), 0),
-                server: SocketAddr::new(host(3, *path), port),
-                forward: LinkConfig { seed: 1, ..link(times, shape, 0.0) },
-                reverse: LinkConfig { seed: 2, ..link(times, shape, loss) },
-            }
+        let emulated = group.iter().map(|path| EmulatedPath {
+            listen: SocketAddr::new(host(2, *path), 0),
+            server: SocketAddr::new(host(3, *path), port),
+            forward: LinkConfig { seed: 1, ..paths[*path].link(0.0) },
+            reverse: LinkConfig { seed: 2, ..paths[*path].link(paths[*path].loss) },
         });
-        let emulation = Emulation::start(&paths.collect::<Vec<_>>()).unwrap();
+        let emulation = Emulation::start(&emulated.collect::<Vec<_>>()).unwrap();
         let entries = emulation.addresses().to_vec();
         let pins = group.iter().zip(&entries).map(|(path, entry)| (host(1, *path), *entry)).collect();
         let dialer = ExitDialer::new(format!("exit {number}"));
         let held = client.hold(Dial::node(exit.id(), entries).pins(pins), None);
-        let follower = dialer.clone();
+        let (follower, name) = (dialer.clone(), dialer.name().to_owned());
         tokio::spawn(async move { follower.follow(held, |_| {}).await });
-        routes.push(RouteUse {
-            route: Route::Exit(dialer),
-            name: format!("exit {number}"),
-            rank: 0,
-            cap: None,
-        });
-        emulations.push(emulation);
-        exits.push(exit);
+        place.options.routes.push(RouteUse { route: Route::Exit(dialer), name, rank: 0, cap: None });
+        running.push((exit, emulation));
     }
     // Sessions are open and have found their paths.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut place = Place::new(&[server.url("/a")]);
-    place.options.routes = routes;
     let begin = Instant::now();
     place.fetch().await.unwrap();
     let seconds = begin.elapsed().as_secs_f64();
     assert!(place.content() == content, "wrong bytes");
     client.close().await;
-    for exit in exits {
+    for (exit, _emulation) in running {
         exit.close().await;
     }
     size as f64 * 8e-6 / seconds
@@ -130,24 +146,38 @@ async fn goodput(size: usize, times: f64, south: South, is_striped: bool) -> f64
 /// Twenty times the paper's rates, so that it is over soon.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_split_over_three_exits() {
-    let south = South { mbit: 2.0, delay: Span::from_millis(20), loss: 0.0 };
-    let rate = goodput(20_000_000, 20.0, south, false).await;
+    let rate = goodput(2.0, &safire(Path::new(2.0, 20.0, 0.0), 20.0), Way::Routed).await;
     assert!(rate > 0.75 * 80.0, "{rate:.1} of 80 Mbit/s");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes a quarter of an hour"]
 async fn curves_of_safire_over_exits() {
-    let size = |mbit: f64| (mbit * 1e6 / 8.0) as usize * 8;
     let delays = [0.5, 10.0, 20.0, 30.0, 40.0, 60.0, 100.0].map(|ms| (ms, 0.0));
-    let losses = [0.5, 50.0].map(|ms| [0.0, 0.02, 0.05, 0.1, 0.2].map(|loss| (ms, loss))).concat();
+    let losses = [0.5, 50.0].map(|ms| [0.02, 0.05, 0.1, 0.2].map(|loss| (ms, loss))).concat();
     println!("south (Mbit/s, ms, loss): routed, striped");
     for mbit in [1.0, 2.0] {
         for (ms, loss) in delays.iter().chain(&losses) {
-            let south = South { mbit, delay: Span::from_micros((ms * 1000.0) as u64), loss: *loss };
-            let routed = goodput(size(2.0 + mbit), 1.0, south, false).await;
-            let striped = goodput(size(2.0 + mbit), 1.0, south, true).await;
+            let paths = safire(Path::new(mbit, *ms, *loss), 1.0);
+            let routed = goodput(8.0, &paths, Way::Routed).await;
+            let striped = goodput(8.0, &paths, Way::Striped(4)).await;
             println!("{mbit}, {ms}, {loss}: {routed:.2}, {striped:.2}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes two minutes"]
+async fn one_exit_over_two_unequal_paths() {
+    println!("loss, connections: Mbit/s of 70");
+    for loss in [0.0, 0.01] {
+        for connections in [1, 8] {
+            let paths = [Path::new(50.0, 10.0, loss), Path::new(20.0, 100.0, loss)];
+            let mut rates = Vec::new();
+            for _ in 0..3 {
+                rates.push(goodput(10.0, &paths, Way::Striped(connections)).await);
+            }
+            println!("{loss}, {connections}: {rates:.1?}");
         }
     }
 }
