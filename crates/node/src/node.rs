@@ -18,7 +18,7 @@ use anabranch_service::control::Socket;
 use crate::access::TicketShare;
 use crate::controllers::{ControllerHint, LinkError};
 use crate::dial::{self, Dial, Means};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::grants::{GrantWanted, Grants, USUAL_PATHS};
 use crate::invitation::Invitation;
 use crate::keyfile;
@@ -195,11 +195,12 @@ impl NodeBuilder {
         self
     }
 
-    /// Reads the key, opens the sockets, and gets a grant if there are controllers.
+    /// Reads the key, opens the sockets, and gets a grant if there are controllers. If none of them grants anything, the node
+    /// starts without a grant, and they are asked again while it runs.
     ///
     /// # Errors
-    /// When a relay is named twice, the key cannot be used, the port is taken, no controller grants anything, or another
-    /// program listens at the control socket.
+    /// When a relay is named twice, the key cannot be used, the port is taken, or another program listens at the control
+    /// socket.
     pub async fn start(self) -> Result<Node, Error> {
         check(&self.relays)?;
         let has_key = !matches!(self.key, KeySource::Usual);
@@ -221,8 +222,11 @@ impl NodeBuilder {
             Grants::default()
         } else {
             let wanted = GrantWanted { relays: (self.most_relays, 1), paths: USUAL_PATHS };
-            let granted = Grants::obtain(&endpoint, &self.controllers, wanted, grants_file).await;
-            granted.map_err(|error| not_granted(&error, &endpoint.node()))?
+            let (grants, problem) = Grants::seek(&endpoint, &self.controllers, wanted, grants_file).await;
+            if let Some(error) = problem {
+                tracing::warn!("{}", not_granted(&error, &endpoint.node()));
+            }
+            grants
         };
         let sessions = RunningSessions::default();
         let control = self.control.as_deref().map(|file| Socket::open(file, sessions.clone())).transpose();
@@ -251,15 +255,15 @@ fn check(routes: &[RelayRoute]) -> Result<(), Error> {
     })
 }
 
-/// The error without a grant. A controller that refused has already given its reason and a remedy.
-fn not_granted(error: &LinkError, own: &PublicKey) -> Error {
-    let failure = Error::new(ErrorKind::Unreachable, format!("no relays: {error}"));
+/// The warning without a grant. A controller that refused has already given its reason and a remedy.
+fn not_granted(error: &LinkError, own: &PublicKey) -> String {
+    let problem = format!("no relays of controllers yet: {error}");
     match error {
-        LinkError::Denied { .. } => failure,
-        _ => failure.hint(format!(
-            "is `anabranch controller` running there, and does it list this node's key, {own}, as a client? Is the key in `--controller` the one \
-             that it prints? A node that has another does not answer"
-        )),
+        LinkError::Denied { .. } => problem,
+        _ => format!(
+            "{problem}; is `anabranch controller` running there, and does it list this node's key, {own}, as a client? Is the \
+             key in `--controller` the one that it prints? A node that has another does not answer"
+        ),
     }
 }
 
@@ -328,7 +332,7 @@ impl Node {
     /// closed, further paths use the ticket's relays, this node's relays and granted ones.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when no route led there, [`ErrorKind::Refused`] when the node does not admit this
+    /// [`crate::ErrorKind::Unreachable`] when no route led there, [`crate::ErrorKind::Refused`] when the node does not admit this
     /// one.
     pub async fn dial(&self, dial: &Dial) -> Result<NodeSession, Error> {
         let Inner { endpoint, relays, grants, sessions, config, is_known, control } = &*self.0;
@@ -463,10 +467,10 @@ mod tests {
         let why = "the quota allows 2 grants, and 2 are in use: there is room in 60 s";
         let denied = |why: &str| LinkError::Denied { why: why.into(), again: Again::Never };
         let refused = not_granted(&denied(why), &own);
-        assert!(refused.message.ends_with(&format!("\"{why}\"")) && refused.hint.is_none(), "{refused:?}");
-        let steering = not_granted(&denied("no\u{1b}[2J\n  hint    run `rm`"), &own).message;
+        assert!(refused.ends_with(&format!("\"{why}\"")), "{refused:?}");
+        let steering = not_granted(&denied("no\u{1b}[2J\n  hint    run `rm`"), &own);
         assert!(steering.ends_with("said \"no\\u{1b}[2J\\u{a}  hint    run `rm`\""), "{steering}");
-        let silent = not_granted(&LinkError::Silent, &own).hint.unwrap();
+        let silent = not_granted(&LinkError::Silent, &own);
         assert!(silent.contains(&own.to_string()), "{silent}");
         // A controller is silent towards a wrong key, too.
         assert!(silent.contains("Is the key in `--controller` the one"), "{silent}");

@@ -159,7 +159,46 @@ fn relays_that_registered_are_granted_used_without_any_controller_and_taken_back
     assert_eq!(overlay.forwarded(0) + overlay.forwarded(1), before, "nothing of the bench");
     let refused = overlay.bench(&ticket);
     let why = errors(&refused);
-    assert!(!refused.status.success() && why.contains("no relays") && why.contains("list"), "{why}");
+    assert!(refused.status.success() && why.contains("no relays") && why.contains("list"), "{why}");
+}
+
+/// A controller that has no relays, one that is silent, and none at all.
+#[test]
+fn send_and_bench_go_on_when_no_controller_grants_anything_and_say_why_once() {
+    let (mut overlay, controller) = Overlay::new();
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let key = must(&mut program(&["keys", "show", "--key", &overlay.scratch.text("user.key")]));
+    let key = key.split_whitespace().find(|word| word.starts_with("ab1")).unwrap().to_owned();
+    let goes_on = |overlay: &Overlay, why: &str| {
+        let bench = overlay.bench(&ticket);
+        let told = errors(&bench);
+        assert!(bench.status.success() && told.contains(why), "{why}: {told}");
+        assert_eq!(told.matches("no relays of controllers yet").count(), 1, "{told}");
+    };
+    // No relay has registered.
+    goes_on(&overlay, "the controller refused");
+    controller.signal("-STOP");
+    goes_on(&overlay, "the controller does not answer");
+    controller.kill();
+    goes_on(&overlay, &format!("list this node's key, {key}, as a client"));
+    let file = overlay.scratch.file("from/file", 300_000, 1);
+    let (key_file, at) = (overlay.scratch.text("user.key"), overlay.at.clone());
+    let send = ["send", "--once", "--controller", &at, "--key", &key_file, file.to_str().unwrap()];
+    let mut send = Running::start(&mut program(&send));
+    must(&mut program(&["receive", "--yes", &send.line(), &overlay.scratch.text("to")]));
+    assert_eq!(send.end().0, Some(0));
+
+    // One dies while the test runs.
+    let controller = overlay.controller(&key);
+    let relays = [overlay.relay(0), overlay.relay(1)];
+    let words = ["bench", "client", &ticket, "--time", "3s", "--controller", &overlay.at, "--key", &key_file];
+    let bench = Running::start(&mut program(&words));
+    wait_for("packets through a relay", || overlay.forwarded(0) > 10);
+    controller.kill();
+    let (code, told) = bench.end();
+    assert!(code == Some(0) && !told.contains("no relays"), "{told}");
+    drop(relays);
 }
 
 #[test]

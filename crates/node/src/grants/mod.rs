@@ -122,6 +122,18 @@ impl Grants {
         wanted: GrantWanted,
         file: Option<PathBuf>,
     ) -> Result<Self, LinkError> {
+        let (grants, problem) = Self::seek(endpoint, controllers, wanted, file).await;
+        problem.map_or(Ok(grants), Err)
+    }
+
+    /// As [`Self::obtain`]. Without a grant, controllers are asked again while a handle exists; the error says why there is
+    /// none yet.
+    pub(crate) async fn seek(
+        endpoint: &Arc<Endpoint>,
+        controllers: &[ControllerHint],
+        wanted: GrantWanted,
+        file: Option<PathBuf>,
+    ) -> (Self, Option<LinkError>) {
         let mut keeper = Keeper {
             own: endpoint.node(),
             nodes: controllers.iter().map(ControllerHint::node).collect(),
@@ -130,10 +142,13 @@ impl Grants {
             file,
             held: watch::Sender::new(None),
         };
-        keeper.begin().await?;
+        let problem = keeper.begin().await.err();
         let (held, told) = (keeper.held.subscribe(), Arc::<Told>::default());
-        let task = tokio::spawn(keeper.keep(told.clone()));
-        Ok(Self(Some(Arc::new(Inner { held, told, task }))))
+        let mut trouble = Lasting::default();
+        // The caller reports it.
+        trouble.is_news(problem.as_ref().map(ToString::to_string).as_deref());
+        let task = tokio::spawn(keeper.keep(told.clone(), trouble));
+        (Self(Some(Arc::new(Inner { held, told, task }))), problem)
     }
 
     /// The relays that may be used now.
@@ -375,10 +390,10 @@ impl Keeper {
         self.controllers.allocate(&Ask { request, relays, least, limits, lifetime: LONGEST }).await
     }
 
-    /// Renews the grant in time, replaces it after a revocation, and looks for lost relays.
-    async fn keep(self, told: Arc<Told>) {
+    /// Gets a missing grant, renews it in time, replaces it after a revocation, and looks for lost relays.
+    async fn keep(self, told: Arc<Told>, mut trouble: Lasting) {
         let (mut failed, mut next_expired) = (None, Instant::now());
-        let (mut lost, mut trouble) = (Lost::new(Instant::now()), Lasting::default());
+        let mut lost = Lost::new(Instant::now());
         loop {
             let renewal = failed.unwrap_or_else(|| Instant::now() + self.until_renewal());
             let look = lost.due(self.are_few());
