@@ -21,6 +21,8 @@ const INTERRUPTED: u64 = 1;
 const REVOKED: u64 = 2;
 /// Close code for a session whose client came again.
 const REPLACED: u64 = 3;
+/// Close code for a session whose server stopped, perhaps to start again with the same tickets.
+const AWAY: u64 = 4;
 /// How long an answer may take, with three round-trip times in addition.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two updates of the display.
@@ -75,11 +77,17 @@ impl Carrier {
         let _ = tokio::time::timeout(REASON, self.0.closed()).await;
         let lost = |message: String| Failure::new(Kind::Unreachable, message);
         match self.0.close_reason() {
+            Some(CloseReason::Peer { code: REVOKED, reason }) => {
+                Failure::new(Kind::Refused, "the other end stopped")
+                    .said(reason)
+                    .hint("ask for another ticket; what has arrived is kept")
+            }
             Some(CloseReason::Peer { reason, .. }) => lost("the other end stopped".into()).said(reason),
             Some(CloseReason::Finished) => lost("the other end stopped".into()),
             Some(CloseReason::IdleTimeout) => {
                 lost("the other end fell silent on every path".into()).detail(self.last_paths())
             }
+            Some(CloseReason::Local { reason, .. }) => lost(format!("this end stopped: {reason}")),
             Some(CloseReason::Reset) => lost("the other end no longer knows this session".into()),
             Some(CloseReason::Protocol(what)) => {
                 Failure::new(Kind::Corrupt, format!("the other end broke the protocol: {what}"))
@@ -88,9 +96,16 @@ impl Carrier {
         }
     }
 
-    /// True if neither end wanted the session to end, so that a new one may work.
+    /// True if a new session may work: neither end wanted this one to end, or the other end may start again.
     pub fn was_lost(&self) -> bool {
-        matches!(self.0.close_reason(), Some(CloseReason::IdleTimeout | CloseReason::Reset))
+        use CloseReason::{IdleTimeout, Reset};
+        matches!(self.0.close_reason(), Some(IdleTimeout | Reset)) || self.was_left()
+    }
+
+    /// True if the other end stopped and may start again. One that is about to exit ends new sessions without a reason.
+    pub fn was_left(&self) -> bool {
+        use CloseReason::{Finished, Peer};
+        matches!(self.0.close_reason(), Some(Finished | Peer { code: AWAY, .. }))
     }
 
     fn last_paths(&self) -> String {
@@ -102,6 +117,11 @@ impl Carrier {
     /// Tells the other end that the user here cancelled.
     pub fn interrupt(&self) {
         self.0.abort(INTERRUPTED, "interrupted by its user");
+    }
+
+    /// Tells the other end that this one stops and may start again.
+    pub fn leave(&self) {
+        self.0.abort(AWAY, "stopped by its user, and may start again");
     }
 
     /// Ends the session because there are too many others.

@@ -55,6 +55,11 @@ pub trait Errand {
     }
 }
 
+/// Pause before the other end is looked for again if it stopped. The program there takes a moment to exit.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Most sessions in a row that move nothing.
+const MOST_IDLE: u32 = 20;
+
 /// Runs one errand.
 pub struct Courier<'a, E> {
     errand: &'a E,
@@ -67,12 +72,14 @@ pub struct Courier<'a, E> {
     /// Bytes that earlier sessions moved, and files that they completed.
     moved: u64,
     files: u64,
+    /// The last sessions, which moved nothing.
+    idle: u32,
 }
 
 impl<'a, E: Errand> Courier<'a, E> {
     /// Prepares to transfer with the node that is dialled.
     pub fn new(errand: &'a E, retry: Span, (node, dial): (&'a Node, &'a Dial), display: Progress) -> Self {
-        Self { errand, retry, node, dial, display, start: Instant::now(), moved: 0, files: 0 }
+        Self { errand, retry, node, dial, display, start: Instant::now(), moved: 0, files: 0, idle: 0 }
     }
 
     /// Transfers over `session`, and over further sessions after losses.
@@ -89,9 +96,12 @@ impl<'a, E: Errand> Courier<'a, E> {
                     return Ok((self.sum(summary), took));
                 }
                 Err(failure) if carrier.was_lost() && self.may_go_on(&failure, &counters) => {
-                    self.moved += counters.bytes_done.saturating_sub(counters.bytes_resumed);
+                    let moved = counters.bytes_done.saturating_sub(counters.bytes_resumed);
+                    self.idle = if moved == 0 { self.idle + 1 } else { 0 };
+                    self.moved += moved;
                     self.files += counters.files_done.saturating_sub(counters.files_kept);
-                    carrier = Carrier::new(self.reach_again(failure, &counters).await?);
+                    let pause = if carrier.was_left() { PAUSE } else { Duration::ZERO };
+                    carrier = Carrier::new(self.reach_again(failure, &counters, pause).await?);
                 }
                 Err(failure) => {
                     self.node.close().await;
@@ -116,7 +126,7 @@ impl<'a, E: Errand> Courier<'a, E> {
 
     fn may_go_on(&self, failure: &Failure, counters: &Snapshot) -> bool {
         let repeatable = !self.errand.to_stdout() && !self.errand.is_spent() && !counters.is_stream;
-        failure.kind == Kind::Unreachable && repeatable && !self.retry.is_zero()
+        failure.kind == Kind::Unreachable && repeatable && !self.retry.is_zero() && self.idle < MOST_IDLE
     }
 
     async fn transfer_over(
@@ -149,19 +159,28 @@ impl<'a, E: Errand> Courier<'a, E> {
     }
 
     /// Reports the loss and dials the other end again.
-    async fn reach_again(&mut self, lost: Failure, counters: &Snapshot) -> Result<Session, Failure> {
+    async fn reach_again(
+        &mut self,
+        lost: Failure,
+        counters: &Snapshot,
+        pause: Duration,
+    ) -> Result<Session, Failure> {
         let patience = human::seconds(self.retry.as_secs_f64());
         let peer = E::PEER;
         let note = format!("{}; looking for {peer} again for {patience}", lost.message);
         self.display.note(&note).map_err(|error| Failure::unheard(&error))?;
         let limit = Duration::from_nanos(self.retry.as_nanos());
+        let redial = async {
+            tokio::time::sleep(pause).await;
+            self.node.redial(self.dial, Some(limit)).await
+        };
         let reached = tokio::select! {
             biased;
             () = interrupt::requested() => {
                 let so_far = SoFar { counters: counters.clone(), moved: self.moved, ..SoFar::of(self.errand) };
                 return Err(so_far.stopped());
             }
-            reached = self.node.redial(self.dial, Some(limit)) => reached.map_err(Failure::from),
+            reached = redial => reached.map_err(Failure::from),
             gone = show_waiting(counters, &mut self.display, self.start) => return Err(gone),
         };
         let reached = reached.map_err(|failure| match failure.kind {
@@ -219,7 +238,8 @@ async fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Fai
         _ => false,
     };
     let failure = carrier.explain(error).await;
-    if broke_off && failure.kind != Kind::Corrupt { failure.hint(so_far.what_now()) } else { failure }
+    let has_advice = failure.hint.is_some() || failure.kind == Kind::Corrupt;
+    if broke_off && !has_advice { failure.hint(so_far.what_now()) } else { failure }
 }
 
 /// The progress of a transfer that failed.

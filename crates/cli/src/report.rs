@@ -1,7 +1,7 @@
 //! The types of `--json` output; other programs rely on their names.
 //!
-//! `send` and `receive` write one [`Event`] per line while they run. `bench` and `demo` write one document at the end:
-//! a [`BenchReport`] or a [`DemoReport`]. Rates count payload, in 10⁶ bits a second; `t_s` and `seconds` are seconds
+//! Transfers write one [`Event`] per line while they run (`docs/reference/events.md`). `bench` and `demo` write one
+//! document at the end: a [`BenchReport`] or a [`DemoReport`]. Rates count payload, in 10⁶ bits a second; `t_s` and `seconds` are seconds
 //! since the start of the test; losses and shares range from 0 to 1.
 
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use anabranch_wire::{Rate, Span};
 use serde::Serialize;
 
 use crate::errors::Failure;
-use crate::ui::snapshot::{PathLine, PathState};
+use crate::ui::snapshot::{PathLine, PathState, ReceiverLine};
 
 /// One line of output of a running command.
 #[derive(Debug, Serialize)]
@@ -56,6 +56,9 @@ pub enum Event<'a> {
         waiting: bool,
         /// All paths.
         paths: &'a [PathLine],
+        /// The receivers of a sender.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        receivers: Vec<ReceiverReport<'a>>,
     },
     /// A notice that is not an error.
     Note {
@@ -66,6 +69,40 @@ pub enum Event<'a> {
     Done(TransferReport),
     /// The command failed.
     Error(&'a Failure),
+}
+
+/// The progress of one receiver.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReceiverReport<'a> {
+    /// Its number, by order of arrival from 1.
+    pub receiver: u64,
+    /// Its address.
+    pub address: &'a str,
+    /// Bytes that it has.
+    pub bytes: u64,
+    /// Bytes in all; null while unknown.
+    pub bytes_total: Option<u64>,
+    /// Its rate; 0 while unknown.
+    pub rate_mbit_s: f64,
+    /// Estimated seconds left; null while unknown.
+    pub eta_s: Option<f64>,
+    /// Seconds since its last byte, if that is long ago.
+    pub stalled_s: Option<f64>,
+}
+
+impl<'a> From<&'a ReceiverLine> for ReceiverReport<'a> {
+    fn from(line: &'a ReceiverLine) -> Self {
+        let total = &line.total;
+        Self {
+            receiver: line.number,
+            address: &line.address,
+            bytes: total.bytes_done,
+            bytes_total: total.bytes_total,
+            rate_mbit_s: total.rate.map_or(0.0, Rate::as_mbit),
+            eta_s: total.outlook.eta_s(),
+            stalled_s: total.outlook.stalled_s(),
+        }
+    }
 }
 
 /// One name at the top level of an offer, as the sender gives it.

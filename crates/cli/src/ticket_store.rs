@@ -2,6 +2,7 @@
 //! by their owner only.
 //!
 //! A ticket lives as long as its file: a server that starts again reads it, and a running one notices when it is gone.
+//! A change of a ticket locks the directory. A sender locks its ticket as long as it runs.
 
 use std::fmt;
 use std::fs;
@@ -46,12 +47,19 @@ pub struct Stored {
 /// The rights of a ticket of `anabranch send`.
 pub const SEND: &str = "send";
 
-/// A ticket that a sender opened.
+/// A ticket that a sender opened. No other sender can open it before this is dropped.
 pub struct SenderTicket {
+    /// Its name.
+    pub name: String,
     /// Its share.
     pub share: TicketShare,
     /// The UDP port of the earlier run.
     pub port: Option<u16>,
+    /// The share that the store had under this name.
+    before: Option<ShareId>,
+    /// The file's new content.
+    ticket: Stored,
+    _running: fs::File,
 }
 
 /// All tickets of a store.
@@ -137,25 +145,63 @@ impl TicketStore {
 
     /// The ticket of this name, with these rights and folders. A missing one is made.
     pub fn open(&self, name: &str, rights: &str, folders: &[PathBuf]) -> Result<TicketShare, Failure> {
-        Ok(self.open_or_make(name, rights, (folders, None))?.share)
+        let _changing = self.lock()?;
+        let (share, ticket) = self.find_or_make(name, rights, (folders, None))?;
+        self.write(name, &ticket)?;
+        Ok(share)
     }
 
     /// The ticket of this name for `anabranch send`. A missing or expired one is made, and lasts for `lifetime`.
+    /// [`Self::keep`] stores it.
     pub fn open_for_sender(
         &self,
         name: &str,
         paths: &[PathBuf],
         lifetime: Span,
     ) -> Result<SenderTicket, Failure> {
-        self.open_or_make(name, SEND, (paths, Some(lifetime)))
+        let file = self.0.join(format!(".{name}.lock"));
+        let running = self.open_lock(&file)?;
+        let locked = running.try_lock();
+        let before = self.stored_share(name);
+        let (share, ticket) = self.find_or_make(name, SEND, (paths, Some(lifetime)))?;
+        locked.map_err(|error| match error {
+            fs::TryLockError::WouldBlock => {
+                Failure::local(format!("another `anabranch send` uses the ticket `{name}` now"))
+                    .hint("end that one first, or name another ticket with `--name NAME`")
+            }
+            fs::TryLockError::Error(error) => Failure::file("lock", &file, &error),
+        })?;
+        Ok(SenderTicket {
+            name: name.to_owned(),
+            share,
+            port: ticket.port,
+            before,
+            ticket,
+            _running: running,
+        })
     }
 
-    fn open_or_make(
+    /// Stores a sender's ticket with the UDP port that it names.
+    ///
+    /// # Errors
+    /// When the ticket was revoked since it was opened.
+    pub fn keep(&self, opened: &mut SenderTicket, port: u16) -> Result<(), Failure> {
+        let _changing = self.lock()?;
+        let name = &opened.name;
+        if self.stored_share(name) != opened.before {
+            return Err(Failure::local(format!("the ticket `{name}` was just revoked or made anew"))
+                .hint("run the command again for a new ticket"));
+        }
+        opened.ticket.port = Some(port);
+        self.write(name, &opened.ticket)
+    }
+
+    fn find_or_make(
         &self,
         name: &str,
         rights: &str,
         (folders, lifetime): (&[PathBuf], Option<Span>),
-    ) -> Result<SenderTicket, Failure> {
+    ) -> Result<(TicketShare, Stored), Failure> {
         let stored = match self.read(name) {
             Ok(stored) => Some(stored),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -181,23 +227,35 @@ impl TicketStore {
             expires_s: share.expires(),
             port,
         };
-        self.write(name, &ticket)?;
-        Ok(SenderTicket { share, port })
+        Ok((share, ticket))
     }
 
-    /// Remembers the UDP port that a sender's ticket names.
-    pub fn keep_port(&self, name: &str, port: u16) -> Result<(), Failure> {
-        let mut stored = self.read(name).map_err(|error| self.failed(name, &error))?;
-        stored.port = Some(port);
-        self.write(name, &stored)
+    /// The share of the ticket of this name, also of an expired one.
+    fn stored_share(&self, name: &str) -> Option<ShareId> {
+        self.read(name).ok()?.share().map(|share| share.id)
+    }
+
+    /// Keeps others from changing tickets until the file is dropped.
+    fn lock(&self) -> Result<fs::File, Failure> {
+        let path = self.0.join(".lock");
+        let file = self.open_lock(&path)?;
+        file.lock().map_err(|error| Failure::file("lock", &path, &error))?;
+        Ok(file)
+    }
+
+    fn open_lock(&self, path: &Path) -> Result<fs::File, Failure> {
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let opened = make_private(&self.0).and_then(|()| options.open(path));
+        opened.map_err(|error| Failure::file("open", path, &error))
     }
 
     fn write(&self, name: &str, ticket: &Stored) -> Result<(), Failure> {
         let text =
             Zeroizing::new(toml::to_string(ticket).map_err(|error| Failure::local(error.to_string()))?);
-        make_private(&self.0)
-            .and_then(|()| file::replace(&self.0.join(name), text.as_bytes()))
-            .map_err(|error| self.failed(name, &error))
+        file::replace(&self.0.join(name), text.as_bytes()).map_err(|error| self.failed(name, &error))
     }
 
     fn failed(&self, name: &str, error: &io::Error) -> Failure {
@@ -223,7 +281,8 @@ impl TicketStore {
             Err(error) => return Err(Failure::file("read", &self.0, &error)),
         };
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        for name in names {
+        // Those with a dot are locks.
+        for name in names.filter(|name| !name.starts_with('.')) {
             match self.read(&name) {
                 Ok(stored) => list.tickets.push((name, stored)),
                 Err(_) => list.damaged.push(name),
@@ -235,6 +294,7 @@ impl TicketStore {
 
     /// Ends a ticket for good.
     pub fn revoke(&self, name: &str) -> Result<(), Failure> {
+        let _changing = self.lock()?;
         let path = self.0.join(name);
         fs::remove_file(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Failure::local(format!("there is no ticket `{name}`"))
@@ -304,29 +364,84 @@ mod tests {
         assert_ne!(store.open("pub", "read", &[here]).unwrap().id, first.id);
     }
 
+    /// Opens and keeps the ticket `x` of a sender, then ends that sender.
+    fn run(store: &TicketStore, path: &str, seconds: u64) -> Result<TicketShare, Failure> {
+        let mut opened = store.open_for_sender("x", &[path.into()], Span::from_secs(seconds))?;
+        store.keep(&mut opened, 4433)?;
+        Ok(opened.share)
+    }
+
     #[test]
     fn a_ticket_of_a_sender_keeps_its_end_and_port_and_is_made_anew_when_it_has_expired() {
         let directory = tempfile::tempdir().unwrap();
         let store = TicketStore::at(directory.path());
         let paths = [PathBuf::from("/here")];
-        let open = |seconds| store.open_for_sender("x", &paths, Span::from_secs(seconds));
-        let first = open(60).unwrap();
-        assert_eq!(first.port, None);
-        store.keep_port("x", 4433).unwrap();
-        let again = open(9_000).unwrap();
+        let first = run(&store, "/here", 60).unwrap();
+        let again = store.open_for_sender("x", &paths, Span::from_secs(9_000)).unwrap();
         assert_eq!(
             (again.share.id, again.share.expires(), again.port),
-            (first.share.id, first.share.expires(), Some(4433))
+            (first.id, first.expires(), Some(4433))
         );
+        drop(again);
         assert!(store.open("x", "read", &paths).is_err(), "its holders would get another right");
-        let other = store.open_for_sender("x", &["/there".into()], Span::from_secs(60)).err().unwrap();
+        let other = run(&store, "/there", 60).err().unwrap();
         assert!(other.message.contains("is for /here"), "{other}");
         store.open("w", "write", &paths).unwrap();
         assert!(store.open_for_sender("w", &paths, Span::from_secs(60)).is_err(), "it is a server's");
         let mut stored = store.read("x").unwrap();
         stored.expires_s = Some(1);
         store.write("x", &stored).unwrap();
-        assert_ne!(open(60).unwrap().share.id, first.share.id);
+        assert_ne!(run(&store, "/here", 60).unwrap().id, first.id);
+    }
+
+    #[test]
+    fn two_senders_cannot_use_one_ticket_at_the_same_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = TicketStore::at(directory.path());
+        let first = store.open_for_sender("x", &["/here".into()], Span::from_secs(60)).unwrap();
+        let second = run(&store, "/here", 60).unwrap_err();
+        assert!(second.message.contains("another `anabranch send` uses the ticket `x`"), "{second}");
+        drop(first);
+        run(&store, "/here", 60).unwrap();
+        let names: Vec<String> = store.list().unwrap().tickets.into_iter().map(|(name, _)| name).collect();
+        assert_eq!((names, store.list().unwrap().damaged.len()), (vec!["x".to_owned()], 0));
+    }
+
+    #[test]
+    fn a_sender_that_does_not_start_leaves_the_stored_ticket_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = TicketStore::at(directory.path());
+        run(&store, "/here", 60).unwrap();
+        let paths = ["/here", "/there"].map(PathBuf::from);
+        drop(store.open_for_sender("x", &paths, Span::from_secs(60)).unwrap());
+        assert_eq!(store.read("x").unwrap().folders, [PathBuf::from("/here")]);
+    }
+
+    #[test]
+    fn a_ticket_that_is_revoked_while_its_sender_starts_stays_revoked() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = TicketStore::at(directory.path());
+        run(&store, "/here", 60).unwrap();
+        let mut starting = store.open_for_sender("x", &["/here".into()], Span::from_secs(60)).unwrap();
+        store.revoke("x").unwrap();
+        let failure = store.keep(&mut starting, 4433).unwrap_err();
+        assert!(failure.message.contains("was just revoked"), "{failure}");
+        assert!(!store.has("x", starting.share.id));
+    }
+
+    #[test]
+    fn servers_that_start_at_the_same_time_get_one_ticket() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = TicketStore::at(directory.path());
+        let open = || store.open("pub", "read", &["/here".into()]).unwrap().id;
+        for _ in 0..20 {
+            let ids = std::thread::scope(|scope| {
+                let servers: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
+                servers.into_iter().map(|server| server.join().unwrap()).collect::<Vec<_>>()
+            });
+            assert!(ids.iter().all(|id| store.has("pub", *id)), "{ids:?}");
+            store.revoke("pub").unwrap();
+        }
     }
 
     #[cfg(unix)]

@@ -21,7 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   anabranch put TICKET photos/ --to pub    into a folder of the server
   anabranch put TICKET film.mkv            into its only folder, or a drop box
-  tar c src | anabranch put TICKET - --name src.tar";
+  tar c src | anabranch put TICKET - --as src.tar";
 
 /// Send files and directories to a server
 ///
@@ -41,9 +41,9 @@ pub struct PutArgs {
     /// Directory on the server, made if missing [default: its only folder]
     #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true)]
     pub to: String,
-    /// Name for standard input [default: stdin]
-    #[arg(long, value_name = "NAME")]
-    pub name: Option<String>,
+    /// Name of the file that standard input becomes [default: stdin]
+    #[arg(long = "as", value_name = "FILE")]
+    pub file_name: Option<String>,
     /// Follow links: send what they lead to
     #[arg(short = 'L', long)]
     pub follow: bool,
@@ -66,7 +66,7 @@ pub fn run(args: &PutArgs, context: &Context) -> Result<(), Failure> {
     if paths.is_empty() {
         return Err(Failure::usage("nothing is named to be sent").hint("name files or directories, or `-`"));
     }
-    let share = Source::of(&paths, args.name.as_deref())?.share()?;
+    let share = Source::of(&paths, args.file_name.as_deref())?.share()?;
     let share = if args.follow { share.following_links() } else { share };
     let share = if args.xattrs { share.with_attributes() } else { share };
     let capture = args.server.reach.capture.start()?;

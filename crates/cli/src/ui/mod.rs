@@ -33,13 +33,22 @@ pub enum Mode {
 impl Mode {
     /// The mode for these flags: `--json` wins over `--quiet`, which wins over what standard error is.
     pub fn choose(json: bool, quiet: bool) -> Self {
+        Self::of(json, quiet, std::io::stderr().is_terminal() && !is_dumb())
+    }
+
+    fn of(json: bool, quiet: bool, can_redraw: bool) -> Self {
         match (json, quiet) {
             (true, _) => Self::Json,
             (false, true) => Self::Quiet,
-            (false, false) if std::io::stderr().is_terminal() => Self::Terminal,
+            (false, false) if can_redraw => Self::Terminal,
             (false, false) => Self::Lines,
         }
     }
+}
+
+/// True for a terminal that cannot move its cursor.
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 #[cfg(test)]
@@ -50,5 +59,6 @@ mod tests {
     fn json_is_asked_for_by_programs_and_wins_over_quiet() {
         assert_eq!(Mode::choose(true, true), Mode::Json);
         assert_eq!(Mode::choose(false, true), Mode::Quiet);
+        assert_eq!([true, false].map(|redraw| Mode::of(false, false, redraw)), [Mode::Terminal, Mode::Lines]);
     }
 }

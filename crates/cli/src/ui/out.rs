@@ -7,7 +7,7 @@ use anabranch_wire::is_invisible;
 use serde::Serialize;
 
 use super::screen::AboveProgress;
-use super::width::{Size, wrap};
+use super::width::{Size, columns_of_stdout, wrap};
 use crate::errors::Failure;
 
 /// The stream for a command's events.
@@ -39,16 +39,22 @@ pub fn print(text: &str) -> Result<(), Failure> {
     write_to(&mut io::stdout().lock(), text.as_bytes())
 }
 
+/// Writes text to standard output, in lines that fit if it is a terminal.
+pub fn page(text: &str) -> Result<(), Failure> {
+    let columns = columns_of_stdout();
+    print(&text.lines().map(|line| wrap(line, columns) + "\n").collect::<String>())
+}
+
 /// Writes `text` to standard error. Ignores errors, because there is nowhere left to report them.
 pub fn error(text: &str) {
     let _ = AboveProgress.write_all(text.as_bytes());
 }
 
-/// Writes a sentence to standard error, in lines that fit if it is a terminal.
+/// Writes sentences to standard error, each in lines that fit if it is a terminal.
 pub fn sentence(text: &str) {
-    let text =
-        if io::stderr().is_terminal() { wrap(text, Size::of_stderr().columns) } else { text.to_owned() };
-    error(&format!("{text}\n"));
+    let columns = if io::stderr().is_terminal() { Size::of_stderr().columns } else { usize::MAX };
+    let lines: String = text.split('\n').map(|line| wrap(line, columns) + "\n").collect();
+    error(&lines);
 }
 
 /// One line of JSON with its newline. A value that cannot be encoded becomes an error event.

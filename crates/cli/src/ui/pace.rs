@@ -30,7 +30,7 @@ impl Pace {
     /// Takes the next snapshot and returns the values to show.
     pub fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
         let moved = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
-        let of_paths: f64 = snapshot.paths.iter().map(|path| path.rate_mbit_s).sum();
+        let of_paths: f64 = snapshot.paths.iter().map(|path| as_shown(path.rate_mbit_s)).sum();
         let most = if snapshot.paths.is_empty() { f64::MAX } else { of_paths };
         let rate = moved.map(|rate| if rate.as_mbit() > most { Rate::from_mbit(most) } else { rate });
         let outlook = self.outlook(snapshot, rate);
@@ -57,6 +57,11 @@ impl Pace {
             None => Outlook::Unknown,
         }
     }
+}
+
+/// A rate in Mbit/s with the decimals that a display shows. Otherwise a total could exceed the sum of rounded rates.
+fn as_shown(rate: f64) -> f64 {
+    if rate < 1.0 { rate } else { (rate * 10.0).round() / 10.0 }
 }
 
 /// The rate over the last [`WINDOW`].

@@ -31,8 +31,7 @@ impl Paint {
     /// Paint for standard error, following `--color`, `NO_COLOR` (<https://no-color.org>) and `TERM=dumb`.
     pub fn for_stderr(when: When) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let plain = set("NO_COLOR") || dumb || !std::io::stderr().is_terminal();
+        let plain = set("NO_COLOR") || super::is_dumb() || !std::io::stderr().is_terminal();
         Self { on: wanted(when, plain) }
     }
 

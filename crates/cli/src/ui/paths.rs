@@ -1,12 +1,12 @@
 //! Turns the engine's counters of each path into a line of the display.
 //!
 //! The engine reports totals since a path was opened, but the display shows the current rate. So each path has a
-//! [`Meter`]. A path's share is its rate divided by the sum of all rates, so the share of a cut path drops to zero
+//! [`Meter`]. A sender counts what was delivered: not what is in flight, and not what was lost. A path's share is its rate divided by the sum of all rates, so the share of a cut path drops to zero
 //! within seconds.
 
 use std::collections::BTreeMap;
 
-use anabranch_engine::{PathInfo, PathState as EngineState, PathStats, Standing};
+use anabranch_engine::{IdleReason, PathInfo, PathState as EngineState, PathStats, Standing};
 use anabranch_wire::{PathId, Rate, Span};
 
 use super::pace::Meter;
@@ -24,7 +24,15 @@ pub enum Direction {
 /// Keeps the rate of every path of one session.
 pub struct PathMeter {
     direction: Direction,
-    meters: BTreeMap<PathId, Meter>,
+    meters: BTreeMap<PathId, PathRate>,
+}
+
+/// The rate of one path.
+#[derive(Default)]
+struct PathRate {
+    meter: Meter,
+    /// Bytes transferred. The estimate of a sender's bytes can fall a little, these never.
+    bytes: u64,
 }
 
 impl PathMeter {
@@ -44,25 +52,51 @@ impl PathMeter {
 
     fn rate(&mut self, elapsed: Span, path: &PathInfo) -> Rate {
         let bytes = match self.direction {
-            Direction::Out => path.stats.data_sent,
+            Direction::Out => delivered(path),
             Direction::In => path.stats.data_received,
         };
-        let rate = self.meters.entry(path.id).or_default().sample(elapsed, bytes).unwrap_or(Rate::ZERO);
+        let known = self.meters.entry(path.id).or_default();
+        known.bytes = known.bytes.max(bytes);
+        let rate = known.meter.sample(elapsed, known.bytes).unwrap_or(Rate::ZERO);
         // A silent path has rate zero, even if its last seconds were fast.
         if path.state == EngineState::Failed { Rate::ZERO } else { rate }
     }
 
     fn line(&self, label: &str, path: &PathInfo, (rate, sum): (Rate, u64)) -> PathLine {
+        let (state, why) = match (self.direction, path.standing) {
+            (Direction::In, Standing::Idle(reason)) if is_open(path.state) && is_for_sending(reason) => {
+                (PathState::Active, None)
+            }
+            _ => (state(path), why(path)),
+        };
         PathLine {
             label: label.to_owned(),
             rate_mbit_s: rate.as_mbit(),
             rtt_ms: rtt_ms(path),
             loss: loss(self.direction, &path.stats),
-            share: if sum == 0 { 0.0 } else { rate.as_bits() as f64 / sum as f64 },
-            state: state(path),
-            why: why(path),
+            share: (sum > 0).then(|| rate.as_bits() as f64 / sum as f64),
+            state,
+            why,
         }
     }
+}
+
+/// The data that was delivered over a path, as far as is known.
+fn delivered(path: &PathInfo) -> u64 {
+    let PathStats { data_sent, packets_sent, .. } = path.stats;
+    let lost = loss(Direction::Out, &path.stats).unwrap_or(0.0) * data_sent as f64;
+    if packets_sent == 0 { 0 } else { data_sent.saturating_sub(lost as u64).saturating_sub(path.in_flight) }
+}
+
+/// True for a path over which data can arrive.
+fn is_open(state: EngineState) -> bool {
+    matches!(state, EngineState::Active | EngineState::Suspect)
+}
+
+/// True if this end keeps its own data off the path, but the other end may send over it.
+fn is_for_sending(reason: IdleReason) -> bool {
+    use IdleReason::{Held, Proving, SharesBottleneck, TooSlow};
+    matches!(reason, Held(_) | Proving | SharesBottleneck { .. } | TooSlow { .. })
 }
 
 /// Remembers the name of each path: the socket that the name comes from may close before the path does.
@@ -152,7 +186,7 @@ pub mod test {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_engine::IdleReason;
+    use anabranch_engine::Fault;
     use anabranch_wire::PathUse;
 
     use super::*;
@@ -162,7 +196,7 @@ mod tests {
     }
 
     fn sent(bytes: u64) -> PathStats {
-        PathStats { data_sent: bytes, ..PathStats::default() }
+        PathStats { data_sent: bytes, packets_sent: bytes / 1_000, ..PathStats::default() }
     }
 
     #[test]
@@ -171,7 +205,7 @@ mod tests {
         meter.lines(Span::ZERO, &[path(0, sent(5_000_000)), path(2, sent(0))]);
         let lines = meter.lines(Span::from_secs(1), &[path(0, sent(8_000_000)), path(2, sent(1_000_000))]);
         assert_eq!((lines[0].rate_mbit_s, lines[1].rate_mbit_s), (24.0, 8.0));
-        assert_eq!((lines[0].share, lines[1].share), (0.75, 0.25));
+        assert_eq!((lines[0].share, lines[1].share), (Some(0.75), Some(0.25)));
     }
 
     #[test]
@@ -179,7 +213,7 @@ mod tests {
         let mut meter = PathMeter::new(Direction::Out);
         meter.lines(Span::ZERO, &[path(0, sent(0))]);
         let lines = meter.lines(Span::from_secs(1), &[path(2, sent(9_000_000))]);
-        assert_eq!((lines.len(), lines[0].rate_mbit_s, lines[0].share), (1, 0.0, 0.0));
+        assert_eq!((lines.len(), lines[0].rate_mbit_s, lines[0].share), (1, 0.0, None));
         assert_eq!(meter.meters.len(), 1);
     }
 
@@ -192,6 +226,34 @@ mod tests {
         assert_eq!(loss(Direction::Out, sent), Some(0.02));
         assert_eq!(loss(Direction::In, received), Some(0.01));
         assert_eq!(loss(Direction::In, sent), None);
+    }
+
+    #[test]
+    fn a_sender_counts_neither_what_is_in_flight_nor_what_was_lost() {
+        let mut meter = PathMeter::new(Direction::Out);
+        let at = |bytes, in_flight, packets_lost| {
+            let (label, info) = path(0, PathStats { packets_lost, ..sent(bytes) });
+            (label, PathInfo { in_flight, ..info })
+        };
+        meter.lines(Span::ZERO, &[at(1_000_000, 1_000_000, 0)]);
+        // A tenth of 2 MB was lost, and 800 kB are in flight.
+        let lines = meter.lines(Span::from_secs(1), &[at(2_000_000, 800_000, 200)]);
+        assert_eq!(lines[0].rate_mbit_s, 8.0);
+        let again = meter.lines(Span::from_millis(1_100), &[at(2_000_000, 900_000, 200)]);
+        assert!(
+            (7.0..8.0).contains(&again[0].rate_mbit_s),
+            "an estimate that falls is no new start: {again:?}"
+        );
+    }
+
+    #[test]
+    fn a_receiver_shows_a_path_over_which_only_its_own_data_would_not_go_as_in_use() {
+        let standing = Standing::Idle(IdleReason::Held(Fault::Stalls));
+        let (label, info) = path(0, PathStats::default());
+        let held = [(label, PathInfo { standing, ..info })];
+        let shown = |direction| PathMeter::new(direction).lines(Span::ZERO, &held).remove(0);
+        assert_eq!((shown(Direction::In).state, shown(Direction::In).why), (PathState::Active, None));
+        assert_eq!(shown(Direction::Out).state, PathState::Standby);
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Progress {
             View::Lines(_) if self.next_at.is_none() => self.next_at = Some(snapshot.elapsed + LINE_EVERY),
             View::Lines(_) => {
                 self.next_at = Some(snapshot.elapsed + LINE_EVERY);
-                self.say(&render::plain_line(&total, &snapshot.paths, &snapshot.receivers));
+                self.say(&render::plain_line(&total, &snapshot.paths, snapshot.several_receivers()));
             }
             View::Events(writer) => {
                 self.next_at = Some(snapshot.elapsed + EVENT_EVERY);
@@ -117,30 +117,20 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
         stalled_s: total.outlook.stalled_s(),
         waiting: snapshot.waiting,
         paths: &snapshot.paths,
+        receivers: snapshot.receivers.iter().map(Into::into).collect(),
     }
 }
 
-/// Lines that redraw themselves at the bottom of a terminal: the paths, then the total.
+/// Lines that redraw themselves at the bottom of a terminal: the paths, then the total. They are one bar, so that all
+/// change at the same time.
 #[derive(Default)]
-struct Bars {
-    paths: Vec<ProgressBar>,
-    total: Option<ProgressBar>,
-}
+struct Bars(Option<ProgressBar>);
 
 impl Bars {
     fn draw(&mut self, total: &Total, snapshot: &ProgressSnapshot, (paint, size): (Paint, Size)) {
-        let lines = lines_above_total(snapshot, paint, size);
-        let last = self.total.get_or_insert_with(|| SCREEN.add(line()));
-        while self.paths.len() < lines.len() {
-            self.paths.push(SCREEN.insert_before(last, line()));
-        }
-        for gone in self.paths.drain(lines.len()..) {
-            SCREEN.remove(&gone);
-        }
-        for (bar, text) in self.paths.iter().zip(lines) {
-            bar.set_message(text);
-        }
-        last.set_message(render::total_line(total, paint, size.columns));
+        let mut lines = lines_above_total(snapshot, paint, size);
+        lines.push(render::total_line(total, paint, size.columns));
+        self.0.get_or_insert_with(|| SCREEN.add(block())).set_message(lines.join("\n"));
     }
 
     fn say(&self, message: &str) {
@@ -150,19 +140,16 @@ impl Bars {
 
     /// Leaves the last lines on the screen as text, so that later drawing does not overwrite them.
     fn leave(&mut self) {
-        let lines: Vec<_> = self.paths.drain(..).chain(self.total.take()).collect();
-        for line in &lines {
-            SCREEN.remove(line);
-        }
-        for line in &lines {
-            self.say(&line.message());
+        if let Some(bar) = self.0.take() {
+            SCREEN.remove(&bar);
+            self.say(&bar.message());
         }
     }
 }
 
 /// One line for each receiver if there are several, else one for each path; as many as the terminal has room for.
 fn lines_above_total(snapshot: &ProgressSnapshot, paint: Paint, size: Size) -> Vec<String> {
-    let (paths, receivers) = (&snapshot.paths, &snapshot.receivers);
+    let (paths, receivers) = (&snapshot.paths, snapshot.several_receivers());
     let (count, what) =
         if receivers.is_empty() { (paths.len(), "paths") } else { (receivers.len(), "receivers") };
     // One row stays free for the cursor, and one for the total.
@@ -178,8 +165,8 @@ fn lines_above_total(snapshot: &ProgressSnapshot, paint: Paint, size: Size) -> V
     lines
 }
 
-/// A line of text that already fits.
-fn line() -> ProgressBar {
+/// Lines of text that already fit.
+fn block() -> ProgressBar {
     let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new_spinner().with_style(style)
 }
@@ -224,7 +211,7 @@ mod tests {
             rate_mbit_s: 80.0,
             rtt_ms: None,
             loss: Some(0.0),
-            share: 1.0,
+            share: Some(1.0),
             state: PathState::Active,
             why: None,
         }];
@@ -354,6 +341,19 @@ mod tests {
     }
 
     #[test]
+    fn the_whole_is_not_faster_than_the_rounded_rates_of_its_paths_together() {
+        let (mut progress, _) = shown(View::Lines);
+        progress.pace.total(&at(0));
+        let mut two = at(10);
+        two.paths.push(two.paths[0].clone());
+        (two.paths[0].rate_mbit_s, two.paths[1].rate_mbit_s) = (9.44, 18.74);
+        assert_eq!(progress.pace.total(&two).rate, Some(Rate::from_mbit(28.1)), "9.4 and 18.7 are shown");
+        (two.paths[0].rate_mbit_s, two.paths[1].rate_mbit_s) = (0.04, 0.03);
+        two.elapsed = Span::from_millis(1_100);
+        assert_eq!(progress.pace.total(&two).rate, Some(Rate::from_mbit(0.07)), "a slow path counts");
+    }
+
+    #[test]
     fn before_half_a_second_there_is_no_rate() {
         let (mut progress, _) = shown(View::Lines);
         for tenths in 0..4 {
@@ -393,8 +393,9 @@ mod tests {
 
     #[test]
     fn each_of_several_receivers_has_a_line_and_those_without_room_are_counted() {
-        let one = |name: &str, bytes_done| ReceiverLine {
-            name: name.into(),
+        let one = |number, bytes_done| ReceiverLine {
+            number,
+            address: format!("192.0.2.{number}"),
             total: Total {
                 bytes_done,
                 bytes_total: Some(100_000_000),
@@ -402,7 +403,7 @@ mod tests {
                 outlook: Outlook::Left(60.0),
             },
         };
-        let receivers = (1..=20).map(|n| one(&format!("{n}: 192.0.2.{n}"), n * 1_000_000)).collect();
+        let receivers = (1..=20).map(|n| one(n, n * 1_000_000)).collect();
         let snapshot = ProgressSnapshot { receivers, ..at(3) };
         let size = Size { columns: 80, rows: 24 };
         let lines = lines_above_total(&snapshot, Paint::OFF, size);
@@ -423,5 +424,13 @@ mod tests {
         let plain = render::plain_line(&total, &snapshot.paths, &snapshot.receivers);
         assert!(plain.contains("; 1: 192.0.2.1 1 %, 2: 192.0.2.2 2 %, "), "{plain}");
         assert!(plain.ends_with(" 8 %, and 12 more receivers"), "{plain}");
+        let alone = ProgressSnapshot { receivers: vec![one(1, 5)], ..at(3) };
+        assert!(lines_above_total(&alone, Paint::OFF, size)[0].starts_with("  wlan0 "), "its paths");
+        let event = serde_json::to_value(event(&snapshot, &total)).unwrap();
+        let expected = serde_json::json!({
+            "receiver": 20, "address": "192.0.2.20", "bytes": 20_000_000, "bytes_total": 100_000_000,
+            "rate_mbit_s": 8.0, "eta_s": 60.0, "stalled_s": null,
+        });
+        assert_eq!((event["receivers"].as_array().unwrap().len(), &event["receivers"][19]), (20, &expected));
     }
 }

@@ -24,12 +24,8 @@ const SHORT_BAR: usize = 8;
 /// The width of the bar for a path's share.
 const SHARE_WIDTH: usize = 6;
 
-/// One line per path with aligned columns: label, rate, RTT, loss, share; or its state if it carries nothing.
-pub fn path_lines(paths: &[PathLine], paint: Paint) -> Vec<String> {
-    lines_with(paths, paint, (Columns::ALL, LABEL_MAX))
-}
-
-/// As `path_lines`, in at most this many columns: loss, RTT and bars give way to label, rate and share.
+/// One line per path with aligned columns: label, rate, RTT, loss, share; or its state if it carries nothing. In at most this
+/// many characters: loss, RTT and bars give way to label, rate and share.
 pub fn path_lines_within(paths: &[PathLine], paint: Paint, columns: usize) -> Vec<String> {
     let fits = |lines: &[String]| lines.iter().all(|line| width(line) <= columns);
     for shown in Columns::EACH {
@@ -81,11 +77,12 @@ fn columns(path: &PathLine, paint: Paint, shown: Columns) -> String {
     }
     match path.state {
         PathState::Active => {
-            let share = path.share.clamp(0.0, 1.0);
-            let bar = if shown.bar { format!("{}  ", bar(share, SHARE_WIDTH)) } else { String::new() };
-            let bar = bar.trim_end().to_owned() + if shown.bar { " " } else { "" };
+            if let Some(share) = path.share.map(|share| share.clamp(0.0, 1.0)) {
+                let bar = if shown.bar { bar(share, SHARE_WIDTH) + " " } else { String::new() };
+                numbers += &format!("  {bar}{:>3.0} %", share * 100.0);
+            }
             let why = path.why.as_ref().map_or_else(String::new, |why| format!("  {}", paint.dim(why)));
-            format!("{numbers}  {bar}{:>3.0} %{why}", share * 100.0)
+            numbers + &why
         }
         PathState::Suspect => {
             format!("{numbers}  {}", paint.yellow(reason(path, "acknowledgements overdue")))
@@ -125,10 +122,10 @@ pub fn total_line(total: &Total, paint: Paint, columns: usize) -> String {
     fitting.cloned().unwrap_or_else(|| fit(&forms[4], columns))
 }
 
-/// One line for each receiver, in at most this many columns: its name, then as [`total_line`].
+/// One line for each receiver, in at most this many columns: its number and address, then as [`total_line`].
 pub fn receiver_lines(receivers: &[ReceiverLine], paint: Paint, columns: usize) -> Vec<String> {
     let label_max = (columns / 3).clamp(LABEL_MIN, LABEL_MAX);
-    let labels: Vec<String> = receivers.iter().map(|one| label(&one.name, label_max)).collect();
+    let labels: Vec<String> = receivers.iter().map(|one| label(&one.label(), label_max)).collect();
     let widest = labels.iter().map(|label| width(label)).max().unwrap_or(0);
     let line = |(label, one): (&String, &ReceiverLine)| {
         let gap = " ".repeat(widest - width(label));
@@ -178,13 +175,16 @@ fn plain_receiver(one: &ReceiverLine) -> String {
         || human::bytes(one.total.bytes_done),
         |fraction| format!("{:.0} %", (fraction * 100.0).floor()),
     );
-    format!("{} {done}", label(&one.name, LABEL_MAX))
+    format!("{} {done}", label(&one.label(), LABEL_MAX))
 }
 
 fn plain_path(path: &PathLine) -> String {
     let label = label(&path.label, LABEL_MAX);
     match path.state {
-        PathState::Active => format!("{label} {} {:.0} %", rate(path.rate_mbit_s), path.share * 100.0),
+        PathState::Active => match path.share {
+            Some(share) => format!("{label} {} {:.0} %", rate(path.rate_mbit_s), share * 100.0),
+            None => label,
+        },
         PathState::Suspect => format!("{label} suspect"),
         PathState::Failed => format!("{label} silent"),
         PathState::Validating => format!("{label} validating"),
@@ -270,7 +270,7 @@ mod tests {
             rate_mbit_s,
             rtt_ms: Some(10.25),
             loss: Some(0.004),
-            share: 0.5,
+            share: Some(0.5),
             state,
             why: None,
         }
@@ -278,6 +278,10 @@ mod tests {
 
     fn total(bytes_done: u64, bytes_total: Option<u64>) -> Total {
         Total { bytes_done, bytes_total, rate: Some(Rate::from_mbit(94.3)), outlook: Outlook::Left(72.0) }
+    }
+
+    fn path_lines(paths: &[PathLine], paint: Paint) -> Vec<String> {
+        path_lines_within(paths, paint, usize::MAX)
     }
 
     #[test]
@@ -290,6 +294,14 @@ mod tests {
             lines[1],
             "  eth0 → fra-1   2.80 Gbit/s  rtt  10.2 ms  loss  0.4 %  acknowledgements overdue"
         );
+    }
+
+    #[test]
+    fn before_any_path_has_a_rate_none_has_a_share() {
+        let first = PathLine { share: None, ..path("wlan0", 0.0, PathState::Active) };
+        let lines = path_lines(std::slice::from_ref(&first), Paint::OFF);
+        assert_eq!(lines[0], "  wlan0             –  rtt  10.2 ms  loss  0.4 %");
+        assert_eq!(plain_line(&total(5, None), &[first], &[]), "5 B, 94.3 Mbit/s, 1 min 12 s left; wlan0");
     }
 
     #[test]

@@ -18,23 +18,37 @@ pub struct ProgressSnapshot {
     pub waiting: bool,
     /// The session's paths, in the order to show them.
     pub paths: Vec<PathLine>,
-    /// The receivers of a sender that serves several; else empty.
+    /// The receivers of a sender; empty for other commands.
     pub receivers: Vec<ReceiverLine>,
 }
 
-/// One of several receivers.
+/// One receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReceiverLine {
-    /// Its number and address.
-    pub name: String,
+    /// Its number, by order of arrival from 1.
+    pub number: u64,
+    /// Its address.
+    pub address: String,
     /// Its transfer.
     pub total: Total,
+}
+
+impl ReceiverLine {
+    /// Its number and address.
+    pub fn label(&self) -> String {
+        format!("{}: {}", self.number, self.address)
+    }
 }
 
 impl ProgressSnapshot {
     /// Bytes of content that crossed the paths in this attempt.
     pub fn bytes_moved(&self) -> u64 {
         self.bytes_done.saturating_sub(self.bytes_resumed)
+    }
+
+    /// The receivers to show one by one: all, if there are several.
+    pub fn several_receivers(&self) -> &[ReceiverLine] {
+        if self.receivers.len() > 1 { &self.receivers } else { &[] }
     }
 }
 
@@ -50,8 +64,8 @@ pub struct PathLine {
     pub rtt_ms: Option<f64>,
     /// Share of packets lost, 0 to 1; the receiver counts gaps. `None` before the first packet.
     pub loss: Option<f64>,
-    /// This path's share of the total rate, 0 to 1.
-    pub share: f64,
+    /// This path's share of the total rate, 0 to 1; `None` while no path has a rate.
+    pub share: Option<f64>,
     /// Whether it carries data.
     pub state: PathState,
     /// Why the path is idle, or why it is used despite being a backup; `None` in normal use.
@@ -116,12 +130,12 @@ impl Total {
 
 impl Outlook {
     /// Seconds left, if they are known.
-    pub(super) fn eta_s(self) -> Option<f64> {
+    pub fn eta_s(self) -> Option<f64> {
         if let Self::Left(seconds) = self { Some(seconds) } else { None }
     }
 
     /// Seconds since the last byte, if that is long ago.
-    pub(super) fn stalled_s(self) -> Option<f64> {
+    pub fn stalled_s(self) -> Option<f64> {
         if let Self::Stalled(seconds) = self { Some(seconds) } else { None }
     }
 }

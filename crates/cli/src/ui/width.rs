@@ -22,6 +22,11 @@ impl Size {
     }
 }
 
+/// The columns of the terminal at standard output; no limit in a file or a pipe.
+pub fn columns_of_stdout() -> usize {
+    terminal_size::terminal_size_of(std::io::stdout()).map_or(usize::MAX, |(columns, _)| columns.0.into())
+}
+
 /// The number of columns that `text` takes, ignoring its colours.
 pub fn width(text: &str) -> usize {
     pieces(text).map(|piece| piece.columns).sum()
@@ -48,22 +53,29 @@ pub fn fit(text: &str, columns: usize) -> String {
     out
 }
 
-/// `text` without colours in lines of at most `columns`, broken between words. Further lines are indented. A word that is
-/// too long has a line of its own.
+/// A line that is too long as several of at most `columns`, broken between words, with single spaces. Further lines are
+/// indented. A word that is too long has a line of its own.
 #[must_use]
-pub fn wrap(text: &str, columns: usize) -> String {
-    let (mut out, mut taken) = (String::with_capacity(text.len()), 0);
-    for (index, word) in text.split(' ').enumerate() {
+pub fn wrap(line: &str, columns: usize) -> String {
+    if width(line) <= columns {
+        return line.to_owned();
+    }
+    let lead = line.len() - line.trim_start_matches(' ').len();
+    let indent = (lead + 2).min(columns / 3).max(2);
+    let (mut out, mut taken, mut is_first) = (" ".repeat(lead), lead, true);
+    for word in line.split(' ').filter(|word| !word.is_empty()) {
         let wide = width(word);
-        if index > 0 && taken + 1 + wide > columns {
-            out.push_str("\n  ");
-            taken = 2;
-        } else if index > 0 {
+        if !is_first && taken + 1 + wide > columns {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            taken = indent;
+        } else if !is_first {
             out.push(' ');
             taken += 1;
         }
         out.push_str(word);
         taken += wide;
+        is_first = false;
     }
     out
 }
@@ -105,6 +117,9 @@ mod tests {
         assert_eq!(wrap(last, 80), last);
         assert_eq!(wrap(last, 40), "received 12 files, 104 MB in 10.3 s\n  (81.0 Mbit/s)");
         assert_eq!(wrap("  a bb ccc", 6), "  a bb\n  ccc");
+        let row = "    path 0  eth0        192.0.2.1   acknowledgements overdue";
+        assert_eq!(wrap(row, 80), row);
+        assert_eq!(wrap(row, 40), "    path 0 eth0 192.0.2.1\n      acknowledgements overdue");
         assert_eq!(wrap("aaaa b", 3), "aaaa\n  b");
     }
 

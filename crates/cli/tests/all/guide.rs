@@ -155,8 +155,8 @@ fn the_guides_scenario_keeps_what_it_expects() {
 
 #[test]
 fn a_command_line_is_split_as_a_shell_does() {
-    let found = commands("tar c x | anabranch send - --name 'a b' # why");
-    assert_eq!(found, [vec!["tar", "c", "x"], vec!["anabranch", "send", "-", "--name", "a b"]]);
+    let found = commands("tar c x | anabranch send - --as 'a b' # why");
+    assert_eq!(found, [vec!["tar", "c", "x"], vec!["anabranch", "send", "-", "--as", "a b"]]);
     let words = arguments(&commands("sudo anabranch receive TICKET > x")[0]).unwrap();
     assert_eq!(words, ["anabranch", "receive", TICKET]);
 }

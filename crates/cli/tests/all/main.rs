@@ -11,6 +11,7 @@ mod command;
 mod granted;
 mod guide;
 mod guide_steps;
+mod kept;
 mod names;
 mod networks;
 mod proxy;

@@ -235,7 +235,7 @@ fn a_ticket_survives_a_restart_until_it_is_revoked_and_then_open_sessions_end() 
     wait_for_part(&server.path("to"), 1_000_000);
     assert!(own(&server.scratch, &["ticket", "revoke", "pub"]).status().unwrap().success());
     let (code, told) = get.end();
-    assert_eq!(code, Some(3), "{told}");
+    assert_eq!(code, Some(4), "{told}");
     assert!(told.contains("opens nothing here any more"), "{told}");
     let late = own(&server.scratch, &["ls", &first]).output().unwrap();
     assert_eq!(late.status.code(), Some(4), "{}", errors(&late));
@@ -366,6 +366,11 @@ fn a_named_ticket_of_a_sender_outlives_restarts_until_it_is_revoked() {
     let other = own(&scratch, &["send", &to, "--name", "family"]).output().unwrap();
     assert!(errors(&other).contains("the ticket `family` is for "), "{}", errors(&other));
     assert!(own(&scratch, &["ticket", "revoke", "family"]).status().unwrap().success());
+    // The sender runs on for a while, to say so.
+    wait_for("the refusal", || {
+        let refused = common::programs::receive(&[&first, &to, "--overwrite"]);
+        refused.status.code() == Some(4)
+    });
     let (code, told) = sender.end();
     assert!(code == Some(0) && told.contains("the ticket `family` was revoked"), "{code:?} {told}");
     let (sender, new) = send(&[]);

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::programs::{
-    Running, Scratch, Sender, errors, last_event, noise, program, receive, wait_for, wait_for_part,
+    PROGRAM, Running, Scratch, Sender, errors, last_event, noise, program, receive, wait_for, wait_for_part,
 };
 
 /// Large enough to kill the program in mid-transfer, small enough for a test.
@@ -50,7 +50,7 @@ fn a_directory_arrives_as_it_was_sent_and_once_is_enough() {
 fn standard_input_arrives_on_standard_output() {
     let data = noise(5_000_000, 4);
     let mut sender =
-        Sender::start_as(program(&["send", "-", "--name", "src.tar", "--quiet"]).stdin(Stdio::piped()));
+        Sender::start_as(program(&["send", "-", "--as", "src.tar", "--quiet"]).stdin(Stdio::piped()));
     let mut pipe = sender.stdin.take().unwrap();
     let copy = data.clone();
     let writer = std::thread::spawn(move || pipe.write_all(&copy));
@@ -257,4 +257,17 @@ fn a_program_reads_the_ticket_and_the_outcome_as_json() {
     assert!(sender.wait().unwrap().success());
     let last: serde_json::Value = serde_json::from_str(events().lines().last().unwrap()).unwrap();
     assert_eq!((&last["event"], &last["files"]), (&"done".into(), &1.into()), "{last}");
+}
+
+#[test]
+fn a_receiver_in_a_deleted_directory_says_so_before_anything_is_sent() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/a.bin", 1_000, 10);
+    let sender = Sender::start(&[file.to_str().unwrap()]);
+    let mut receiver = std::process::Command::new("sh");
+    receiver.args(["-c", "mkdir gone && cd gone && rmdir ../gone && exec \"$@\"", "sh", PROGRAM]);
+    receiver.args(["receive", "--yes", &sender.ticket]).current_dir(scratch.path("to"));
+    let received = receiver.env_remove("ANABRANCH_KEY").output().unwrap();
+    assert_eq!(received.status.code(), Some(1));
+    assert!(errors(&received).contains("the current directory was deleted"), "{}", errors(&received));
 }

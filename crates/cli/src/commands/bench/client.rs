@@ -18,6 +18,7 @@ use crate::errors::{Failure, Kind};
 use crate::interrupt;
 use crate::report::{BenchReport, BenchStart, WithoutPath};
 use crate::ui::out::{self, Stream};
+use crate::ui::width::columns_of_stdout;
 use crate::values::{LocalEnd, PathPin};
 
 /// How long the server may take to say goodbye.
@@ -134,7 +135,7 @@ struct View<'a> {
 
 impl View<'_> {
     fn begin(&self) -> Result<(), Failure> {
-        if self.args.json { Ok(()) } else { out::print(&text::heading()) }
+        if self.args.json { Ok(()) } else { out::print(&text::heading(columns_of_stdout())) }
     }
 
     /// True before the end of the first interval.
@@ -145,14 +146,16 @@ impl View<'_> {
     fn show(&mut self, sample: Sample) -> Result<(), Failure> {
         let interval = self.recorder.record(sample, self.watch.take());
         let Some(interval) = interval.filter(|_| !self.args.json) else { return Ok(()) };
-        out::print(&text::interval_row(interval))?;
-        if self.verbose { out::print(&text::path_rows(&interval.measured.paths)) } else { Ok(()) }
+        let columns = columns_of_stdout();
+        out::print(&text::interval_row(interval, columns))?;
+        if self.verbose { out::print(&text::path_rows(&interval.measured.paths, columns)) } else { Ok(()) }
     }
 
     fn finish(self, without_path: Vec<WithoutPath>) -> Result<(), Failure> {
         let (intervals, end) = self.recorder.finish();
         if !self.args.json {
-            return out::print(&(text::end_rows(&end) + &text::without_path_rows(&without_path)));
+            let rows = text::end_rows(&end, columns_of_stdout());
+            return out::print(&(rows + &text::without_path_rows(&without_path)));
         }
         let start = BenchStart {
             version: env!("CARGO_PKG_VERSION"),

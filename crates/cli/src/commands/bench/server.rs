@@ -77,7 +77,7 @@ async fn serve_one(session: &Session, running: &Running, quiet: bool) {
     let client = format!("client {number} at {}", place.as_deref().unwrap_or("an unknown address"));
     let say = |text: &str| {
         if !quiet {
-            out::error(&format!("{client}: {text}\n"));
+            out::sentence(&format!("{client}: {text}"));
         }
     };
     say(&format!("key {}{}", session.peer(), beside(others, "running already")));
@@ -133,10 +133,10 @@ fn beside(others: usize, when: &str) -> String {
 fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
     if !context.quiet {
         if anabranch_node::only_here(&ticket.addresses) {
-            out::error(&format!("{} {}\n", context.paint.yellow("warning:"), anabranch_node::ONLY_HERE));
+            out::sentence(&format!("{} {}", context.paint.yellow("warning:"), anabranch_node::ONLY_HERE));
         }
         let places: Vec<String> = ticket.addresses.iter().map(ToString::to_string).collect();
-        out::error(&format!("{} listens on {}\n", ticket.node, places.join(", ")));
+        out::sentence(&format!("{} listens on {}", ticket.node, places.join(", ")));
         out::error("on the other machine, run\n\n");
     }
     out::print(&format!("anabranch bench client {}\n", ticket.to_text().as_str()))?;

@@ -67,7 +67,7 @@ fn line(source: &SourceStatus, total: f64) -> PathLine {
         rate_mbit_s: source.rate * 8.0 / 1e6,
         rtt_ms: None,
         loss: None,
-        share: if total > 0.0 { source.rate / total } else { 0.0 },
+        share: (total > 0.0).then(|| source.rate / total),
         state,
         why: source.why.clone(),
     }

@@ -17,6 +17,10 @@ pub struct Target(Vec<PathBuf>);
 impl Target {
     /// Makes the target directory where it is missing.
     fn make(target: &Path) -> Result<Self, Failure> {
+        if target.is_relative() && std::env::current_dir().is_err() {
+            return Err(Failure::local("the current directory was deleted")
+                .hint("change to another one, or name a directory in full"));
+        }
         let missing = target.ancestors().filter(|path| !path.as_os_str().is_empty());
         let mut missing: Vec<_> = missing.take_while(|path| !path.exists()).map(Path::to_owned).collect();
         missing.reverse();

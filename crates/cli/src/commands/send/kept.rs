@@ -4,8 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anabranch_net::ShareId;
-use anabranch_node::keyfile;
+use anabranch_node::{TicketShare, keyfile};
 
 use super::{SendArgs, Source};
 use crate::commands::ticket;
@@ -15,22 +14,23 @@ use crate::ticket_store::{SenderTicket, TicketStore, check_secrets};
 /// A ticket in the store.
 pub struct Kept {
     store: TicketStore,
-    /// Its name.
-    pub name: String,
-    share: ShareId,
+    ticket: SenderTicket,
 }
 
-/// Opens the ticket that `--name` names; `None` without `--name` and for standard input, which it names instead.
-pub fn open(args: &SendArgs, source: &Source) -> Result<Option<(SenderTicket, Kept)>, Failure> {
-    let (Some(name), Source::Paths(paths)) = (&args.name, source) else { return Ok(None) };
+/// Opens the ticket that `--name` names; `None` without `--name`.
+pub fn open(args: &SendArgs, source: &Source) -> Result<Option<Kept>, Failure> {
+    let Some(name) = &args.name else { return Ok(None) };
+    let Source::Paths(paths) = source else {
+        return Err(Failure::usage("standard input is received once: `--name` cannot keep its ticket")
+            .hint("`--as NAME` names the file that the receiver gets"));
+    };
     let name = ticket::name(name).map_err(Failure::usage)?;
     let paths = paths.iter().map(|path| real(path)).collect::<Result<Vec<PathBuf>, Failure>>()?;
     let store = TicketStore::of_user()?;
     let key = args.node.key.clone().map_or_else(keyfile::default_path, Ok)?;
     check_secrets(&paths, &[&key, store.directory()])?;
     let ticket = store.open_for_sender(&name, &paths, args.expires)?;
-    let share = ticket.share.id;
-    Ok(Some((ticket, Kept { store, name, share })))
+    Ok(Some(Kept { store, ticket }))
 }
 
 fn real(path: &Path) -> Result<PathBuf, Failure> {
@@ -38,13 +38,28 @@ fn real(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 impl Kept {
-    /// Remembers the port for the next run.
-    pub fn keep_port(&self, port: u16) -> Result<(), Failure> {
-        self.store.keep_port(&self.name, port)
+    /// The name of the ticket.
+    pub fn name(&self) -> &str {
+        &self.ticket.name
+    }
+
+    /// The share of the ticket.
+    pub fn share(&self) -> &TicketShare {
+        &self.ticket.share
+    }
+
+    /// The UDP port of the earlier run.
+    pub fn port(&self) -> Option<u16> {
+        self.ticket.port
+    }
+
+    /// Stores the ticket with this port for the next run.
+    pub fn keep(&mut self, port: u16) -> Result<(), Failure> {
+        self.store.keep(&mut self.ticket, port)
     }
 
     /// True after `anabranch ticket revoke`.
     pub fn is_revoked(&self) -> bool {
-        !self.store.has(&self.name, self.share)
+        !self.store.has(&self.ticket.name, self.ticket.share.id)
     }
 }

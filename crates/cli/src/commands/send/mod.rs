@@ -26,7 +26,6 @@ use crate::errors::{Failure, describe, printable};
 use crate::qr::QrOption;
 use crate::relays::{KEY_IF_KEPT, NodeOptions, RELAY_TO_HERE};
 use crate::report::Event;
-use crate::ticket_store::SenderTicket;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
 use crate::values::HostPort;
@@ -48,7 +47,7 @@ Examples:
   anabranch send photos/ --port 4433 --address home.example.org:4433
                                              behind a router that forwards UDP port 4433 to this machine
   anabranch send photos/ --name family       the same ticket each time, for a day
-  tar c src | anabranch send - --name src.tar";
+  tar c src | anabranch send - --as src.tar";
 
 /// Offer files or directories and print their ticket
 ///
@@ -67,12 +66,15 @@ pub struct SendArgs {
     /// Files and directories to offer; `-` for standard input, for one receiver, once
     #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// Keep the ticket under this name, so that it stays good when the same command runs again; or name standard input
+    /// Keep the ticket under this name, so that it stays good when the same command runs again
     ///
     /// The ticket, its port and its life are kept in the state directory until the ticket expires or `anabranch ticket revoke`
-    /// ends it. This machine's key is the one in the key file. For standard input it is the file's name [default: stdin].
+    /// ends it. This machine's key is the one in the key file.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Name of the file that standard input becomes [default: stdin]
+    #[arg(long = "as", value_name = "FILE")]
+    pub file_name: Option<String>,
     /// Follow links: send what they lead to, even out of the offer
     #[arg(short = 'L', long)]
     pub follow: bool,
@@ -129,7 +131,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source that these paths name.
+    /// The source that these paths name. `name` is for standard input.
     pub fn of(paths: &[PathBuf], name: Option<&str>) -> Result<Self, Failure> {
         let stdin = paths.iter().any(|path| path.as_os_str() == "-");
         match name {
@@ -137,7 +139,8 @@ impl Source {
                 Err(Failure::usage("standard input cannot be offered together with files")
                     .hint("send `-` alone; a file that is called so is `./-`"))
             }
-            _ if !stdin => Ok(Self::Paths(paths.to_owned())),
+            Some(_) if !stdin => Err(Failure::usage("`--as` names standard input, and no `-` is to be sent")),
+            None if !stdin => Ok(Self::Paths(paths.to_owned())),
             Some(name) => check_name(name).map(|()| Self::Stdin { name: name.to_owned() }),
             None => Ok(Self::Stdin { name: "stdin".into() }),
         }
@@ -147,7 +150,14 @@ impl Source {
     pub fn share(self) -> Result<Share, Failure> {
         Ok(match self {
             Self::Stdin { name } => Share::from_reader(&name, std::io::stdin())?,
-            Self::Paths(paths) => Share::from_paths(&paths)?,
+            Self::Paths(paths) => {
+                if let Some(link) = paths.iter().find(|path| path.is_symlink() && !path.exists()) {
+                    let message =
+                        format!("cannot share {}: what this link leads to is missing", link.display());
+                    return Err(Failure::local(message).hint("in a directory that is sent, links stay links"));
+                }
+                Share::from_paths(&paths)?
+            }
         })
     }
 }
@@ -161,7 +171,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
 /// Offers the files until the ticket expires, one receiver was enough, or the user stops the command.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     args.drawing.check(args.json, false)?;
-    let source = Source::of(&args.paths, args.name.as_deref())?;
+    let source = Source::of(&args.paths, args.file_name.as_deref())?;
     let share = source.clone().share()?;
     let share = if args.follow { share.following_links() } else { share };
     let share = if args.xattrs { share.with_attributes() } else { share };
@@ -210,7 +220,7 @@ fn check_offer(contents: &Contents) -> Result<(), Failure> {
 struct Offered<'a> {
     share: Share,
     contents: &'a Contents,
-    kept: Option<(SenderTicket, Kept)>,
+    kept: Option<Kept>,
 }
 
 async fn offer(
@@ -219,36 +229,36 @@ async fn offer(
     offered: Offered<'_>,
     context: &Context,
 ) -> Result<(), Failure> {
-    let Offered { share, contents, kept } = offered;
-    let (ticket, kept) = kept.unzip();
+    let Offered { share, contents, mut kept } = offered;
     let mut node = args.node.node();
     let mut port = args.port;
-    let access = match ticket {
+    let ticket = match &kept {
         None => TicketShare::new(Some(args.expires))?,
-        Some(ticket) => {
+        Some(kept) => {
             node = node.key(args.node.load_key()?);
-            port = if port == 0 { ticket.port.unwrap_or(0) } else { port };
-            ticket.share
+            port = if port == 0 { kept.port().unwrap_or(0) } else { port };
+            kept.share().clone()
         }
     };
     let node = node.port(port).path_rules(args.node.paths_wanted.rules()?);
     let node = node.session(args.tuning.config()).silence(PATIENCE);
-    let node = node.access(Access::by_ticket(access.clone())).control(args.running.control.clone());
+    let access = Access::by_ticket(ticket.clone());
+    let node = node.access(access.clone()).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);
-    if let Some(kept) = &kept {
-        kept.keep_port(port)?;
+    if let Some(kept) = &mut kept {
+        kept.keep(port)?;
     }
-    let invitation = node.invite(&access, &outside(&args.addresses, port).await?).await?;
+    let invitation = node.invite(&ticket, &outside(&args.addresses, port).await?).await?;
     let lasts_s =
-        if kept.is_some() { access.time_left().0.as_secs_f64().ceil() } else { args.expires.as_secs_f64() };
+        if kept.is_some() { ticket.time_left().0.as_secs_f64().ceil() } else { args.expires.as_secs_f64() };
     // From here on Ctrl-C ends the command with a farewell to the receivers.
     let stop = interrupt::requested();
     announce(args, &invitation, (contents, context), lasts_s)?;
     let events = args.json.then_some(Stream::Stdout);
     let display = context.progress(args.json, Stream::Stdout);
     let most = resources::most_receivers();
-    let offer = Offer { share, access, kept, most, once: args.once, events };
+    let offer = Offer { share, ticket, access, kept, most, once: args.once, events };
     let outcome = Server::new(&node, offer, display).run(stop).await;
     node.close().await;
     outcome
@@ -298,16 +308,16 @@ fn announce(
     }
     if !context.quiet {
         for warning in warnings(contents, ticket, left_out) {
-            out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(&warning)));
+            out::sentence(&format!("{} {}", context.paint.yellow("warning:"), printable(&warning)));
         }
-        out::error(&format!("offering {}; on the other machine run\n\n", described(contents)));
+        out::sentence(&format!("offering {}; on the other machine run\n", described(contents)));
     }
     out::print(&line_to_paste(&text, std::io::stdout().is_terminal() && !context.quiet))?;
     args.drawing.show(&text, context);
     if !context.quiet {
         let lasts = human::seconds(lasts_s);
-        out::error(&format!(
-            "\nit is good for {lasts}; keep it as you would a password; Ctrl-C ends the offer\n"
+        out::sentence(&format!(
+            "\nit is good for {lasts}; keep it as you would a password; Ctrl-C ends the offer"
         ));
     }
     Ok(())
@@ -337,7 +347,7 @@ mod tests {
     }
 
     fn source(args: &SendArgs) -> Result<Source, Failure> {
-        Source::of(&args.paths, args.name.as_deref())
+        Source::of(&args.paths, args.file_name.as_deref())
     }
 
     #[test]
@@ -349,14 +359,18 @@ mod tests {
         assert_eq!(source(&args), Ok(Source::Paths(vec!["a".into(), "b".into()])));
         assert!(args.once);
         assert_eq!(source(&parse(&["a", "--name", "b"]).unwrap()), Ok(Source::Paths(vec!["a".into()])));
+        assert!(source(&parse(&["a", "--as", "b"]).unwrap()).is_err(), "it would be ignored");
     }
 
     #[test]
     fn standard_input_stands_alone_and_may_be_named() {
-        let args: SendArgs = parse(&["-", "--name", "src.tar"]).unwrap();
+        let args: SendArgs = parse(&["-", "--as", "src.tar"]).unwrap();
         assert_eq!(source(&args), Ok(Source::Stdin { name: "src.tar".into() }));
         assert_eq!(source(&parse(&["-"]).unwrap()), Ok(Source::Stdin { name: "stdin".into() }));
         assert!(source(&parse(&["-", "a"]).unwrap()).is_err());
+        let kept: SendArgs = parse(&["-", "--name", "x"]).unwrap();
+        let failure = kept::open(&kept, &source(&kept).unwrap()).err().unwrap();
+        assert!(failure.message.contains("cannot keep its ticket"), "{failure}");
     }
 
     #[test]
@@ -367,9 +381,18 @@ mod tests {
     }
 
     #[test]
+    fn a_named_link_that_leads_nowhere_is_called_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("gone", &link).unwrap();
+        let failure = Source::Paths(vec![link]).share().err().unwrap();
+        assert!(failure.message.ends_with("link: what this link leads to is missing"), "{failure}");
+    }
+
+    #[test]
     fn a_name_has_no_directories_in_it() {
         for name in ["", "..", "a/b", "/etc/passwd"] {
-            assert!(source(&parse(&["-", "--name", name]).unwrap()).is_err(), "{name}");
+            assert!(source(&parse(&["-", "--as", name]).unwrap()).is_err(), "{name}");
         }
     }
 

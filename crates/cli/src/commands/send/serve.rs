@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anabranch_net::Session;
-use anabranch_node::{Node, TicketShare};
+use anabranch_node::{Access, Node, TicketShare};
 use anabranch_transfer::{Share, Summary};
 use tokio::task::JoinSet;
 
@@ -27,12 +27,17 @@ const NOTICE: Duration = Duration::from_secs(60);
 /// Time between looks whether the ticket was revoked.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How long the sender refuses receivers after its ticket was revoked.
+const FAREWELL: Duration = Duration::from_secs(10);
+
 /// A share and the rules for serving it.
 pub struct Offer {
     /// The files.
     pub share: Share,
+    /// The ticket's share.
+    pub ticket: TicketShare,
     /// Admits receivers.
-    pub access: TicketShare,
+    pub access: Access,
     /// The ticket in the store, if it is kept.
     pub kept: Option<Kept>,
     /// Most receivers at the same time.
@@ -45,6 +50,8 @@ pub struct Offer {
 
 /// One receiver being served.
 struct Receiver {
+    address: String,
+    /// Its number and address.
     name: String,
     since: Instant,
     gauge: Gauge,
@@ -73,6 +80,8 @@ pub struct Server<'a> {
     arrived: u64,
     /// Whether the user was warned that the ticket expires soon.
     warned: bool,
+    /// When the command ends, after the ticket was revoked.
+    ends: Option<Instant>,
 }
 
 /// Sums over receivers.
@@ -96,6 +105,7 @@ impl<'a> Server<'a> {
             receivers: BTreeMap::new(),
             arrived: 0,
             warned: false,
+            ends: None,
         }
     }
 
@@ -108,7 +118,7 @@ impl<'a> Server<'a> {
         loop {
             tokio::select! {
                 biased;
-                () = &mut stop => return Err(self.stop()),
+                () = &mut stop => return if self.ends.is_some() { Ok(()) } else { Err(self.stop()) },
                 Some(served) = self.tasks.join_next() => {
                     let served = served.map_err(|error| Failure::local(format!("a thread failed: {error}")))?;
                     if self.take(served)? {
@@ -118,15 +128,15 @@ impl<'a> Server<'a> {
                 Some(session) = self.node.accept() => self.start(session.session().clone())?,
                 _ = look.tick(), if self.offer.kept.is_some() => {
                     if let Some(name) = self.revoked() {
-                        self.receivers.values().for_each(|receiver| receiver.carrier.revoke());
-                        return self.note(&format!("the ticket `{name}` was revoked: no one can receive any more"));
+                        self.revoke(&name)?;
                     }
                 }
+                () = until(self.ends) => return Ok(()),
                 _ = tick.tick() => {
                     self.watch_expiry()?;
                     if !self.receivers.is_empty() {
                         self.draw()?;
-                    } else if !self.offer.access.is_open() {
+                    } else if self.ends.is_none() && !self.offer.ticket.is_open() {
                         return self.note("the ticket has expired: no one can receive any more");
                     }
                 }
@@ -136,12 +146,22 @@ impl<'a> Server<'a> {
 
     /// The name of the ticket, if it is kept and was revoked.
     fn revoked(&self) -> Option<String> {
-        self.offer.kept.as_ref().filter(|kept| kept.is_revoked()).map(|kept| kept.name.clone())
+        self.offer.kept.as_ref().filter(|kept| kept.is_revoked()).map(|kept| kept.name().to_owned())
+    }
+
+    /// Ends all transfers. For a while, the other end hears why it cannot receive.
+    fn revoke(&mut self, name: &str) -> Result<(), Failure> {
+        self.offer.access.remove_share(self.offer.ticket.id);
+        self.receivers.values().for_each(|receiver| receiver.carrier.revoke());
+        // Another sender may have the name now.
+        self.offer.kept = None;
+        self.ends = Some(Instant::now() + FAREWELL);
+        self.note(&format!("the ticket `{name}` was revoked: no one can receive any more"))
     }
 
     /// Warns before the ticket expires, and ends open transfers when it does.
     fn watch_expiry(&mut self) -> Result<(), Failure> {
-        let (left, lasts) = self.offer.access.time_left();
+        let (left, lasts) = self.offer.ticket.time_left();
         if left.is_zero() {
             self.offer.share.close("the ticket has expired");
         } else if !self.warned && !self.receivers.is_empty() && left < NOTICE.min(lasts / 4) {
@@ -170,6 +190,10 @@ impl<'a> Server<'a> {
     }
 
     fn start(&mut self, session: Session) -> Result<(), Failure> {
+        if self.ends.is_some() {
+            Carrier::new(session).revoke();
+            return Ok(());
+        }
         if !self.has_room()? {
             Carrier::new(session).refuse();
             return Ok(());
@@ -177,12 +201,20 @@ impl<'a> Server<'a> {
         let (number, counters) = (self.arrived, anabranch_transfer::Progress::new());
         self.arrived += 1;
         let carrier = Carrier::new(session);
-        let name = carrier.peer_name();
+        let address = carrier.peer_name();
+        let name = format!("{}: {address}", number + 1);
         self.note(&format!("{name} begins to receive"))?;
         let gauge = carrier.gauge(Direction::Out, &counters);
         self.receivers.insert(
             number,
-            Receiver { name, since: Instant::now(), gauge, pace: Pace::default(), carrier: carrier.clone() },
+            Receiver {
+                address,
+                name,
+                since: Instant::now(),
+                gauge,
+                pace: Pace::default(),
+                carrier: carrier.clone(),
+            },
         );
         let share = self.offer.share.clone();
         self.tasks.spawn(async move {
@@ -238,10 +270,15 @@ impl<'a> Server<'a> {
     }
 
     fn stop(&mut self) -> Failure {
+        let kept = self.offer.kept.as_ref();
+        let message = match kept {
+            Some(kept) => format!("the same command offers the ticket `{}` again", kept.name()),
+            None => "the ticket opens nothing any more".into(),
+        };
         for receiver in self.receivers.values() {
-            receiver.carrier.interrupt();
+            if kept.is_some() { receiver.carrier.leave() } else { receiver.carrier.interrupt() }
         }
-        let failure = Failure::new(Kind::Interrupted, "the ticket opens nothing any more");
+        let failure = Failure::new(Kind::Interrupted, message);
         match self.receivers.len() {
             0 => failure,
             1 => failure.detail("one receiver had not got it all"),
@@ -258,7 +295,7 @@ impl<'a> Server<'a> {
         self.display.update(&snapshot).map_err(|error| Failure::unheard(&error))
     }
 
-    /// All receivers together: the sum of their bytes, and the paths of each. Several also have a line each.
+    /// All receivers together: the sum of their bytes, and the paths of each.
     fn snapshot(&mut self) -> ProgressSnapshot {
         let elapsed = carrier::since(self.start);
         let mut sum = Tally { total: Some(0), ..Tally::default() };
@@ -268,11 +305,9 @@ impl<'a> Server<'a> {
             sum.add(&receiver.gauge);
             let one = receiver.gauge.snapshot(elapsed);
             let total = receiver.pace.total(&one);
-            let mut who = String::new();
-            if several {
-                who = format!("{}: ", number + 1);
-                receivers.push(ReceiverLine { name: format!("{who}{}", receiver.name), total });
-            }
+            let number = number + 1;
+            receivers.push(ReceiverLine { number, address: receiver.address.clone(), total });
+            let who = if several { format!("{number}: ") } else { String::new() };
             paths.extend(one.paths.into_iter().map(|line| named(line, &who)));
         }
         ProgressSnapshot {
@@ -284,6 +319,14 @@ impl<'a> Server<'a> {
             paths,
             receivers,
         }
+    }
+}
+
+/// Waits until this moment, or forever without one.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
     }
 }
 

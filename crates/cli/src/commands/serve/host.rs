@@ -95,7 +95,7 @@ impl<'a> Host<'a> {
                 _ = look.tick() => self.close_revoked(),
             }
         }
-        self.clients.values().for_each(|client| client.carrier.interrupt());
+        self.clients.values().for_each(|client| client.carrier.leave());
     }
 
     /// Ends the sessions of tickets that were revoked.
@@ -104,7 +104,7 @@ impl<'a> Host<'a> {
             let opened = self.clients.values().filter(|client| client.share == Some(door.share.id));
             opened.for_each(|client| client.carrier.revoke());
             if !self.how.quiet && !self.how.json {
-                out::error(&format!("the ticket `{}` was revoked\n", door.name));
+                out::sentence(&format!("the ticket `{}` was revoked", door.name));
             }
         }
     }
@@ -212,5 +212,5 @@ fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: 
             format!("{name}: {what} failed: {}{said}", failure.message)
         }
     };
-    out::error(&format!("{line}\n"));
+    out::sentence(&line);
 }
