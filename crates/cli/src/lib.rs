@@ -56,8 +56,8 @@ pub fn main() -> ExitCode {
     for cap in anabranch_node::settle_caps() {
         if !context.quiet {
             let (left, all) = (ui::human::bytes(cap.left), ui::human::bytes(cap.bytes));
-            out::error(&format!(
-                "{left} of {all} left for {} until day {} of the month\n",
+            out::sentence(&format!(
+                "{left} of {all} left for {} until day {} of the month",
                 cap.pattern, cap.day
             ));
         }
@@ -70,7 +70,7 @@ pub fn main() -> ExitCode {
                 // The exit code and standard error report the failure, too.
                 let _ = stream.json(&Event::Error(&failure));
             }
-            out::error(&failure.render(context.paint));
+            out::sentence(failure.render(context.paint).trim_end());
             ExitCode::from(failure.kind.exit_code())
         }
     }

@@ -90,7 +90,7 @@ pub fn run(args: &KeysArgs, context: &Context) -> Result<(), Failure> {
         return Stream::Stdout.json(&Shown { public_key: public.to_string(), file: path });
     }
     if matches!(args.action, KeysCommand::New(_)) && !context.quiet {
-        out::error(&format!("made {}; this node's public key is\n", path.display()));
+        out::sentence(&format!("made {}; this node's public key is", path.display()));
     }
     out::print(&format!("{public}\n"))
 }

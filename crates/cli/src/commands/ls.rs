@@ -125,7 +125,7 @@ fn line(entry: &Listed) -> String {
 
 fn warn(summary: &Summary, context: &Context) {
     if !context.quiet {
-        summary.warnings.iter().for_each(|warning| out::error(&format!("{}\n", printable(warning))));
+        summary.warnings.iter().for_each(|warning| out::sentence(&printable(warning)));
     }
 }
 

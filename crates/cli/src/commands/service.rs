@@ -168,7 +168,7 @@ pub async fn show_status<T: DeserializeOwned + Serialize>(
         Failure::local(format!("no {kind} answers at {}: {error}", socket.display()))
             .hint(format!("is `anabranch {kind}` running, with this `{option}` and as this user?"))
     })?;
-    if json { Stream::Stdout.json(&status) } else { out::print(&text(&status)) }
+    if json { Stream::Stdout.json(&status) } else { out::page(&text(&status)) }
 }
 
 /// How an answer is shown.
@@ -224,7 +224,7 @@ pub async fn ask<T: DeserializeOwned + Serialize>(
         Ok(reply) => reply,
         Err(error) => return Err(not_answered(whom, socket, &error).await),
     };
-    if answer.json { Stream::Stdout.json(&reply) } else { out::print(&text(&reply)) }
+    if answer.json { Stream::Stdout.json(&reply) } else { out::page(&text(&reply)) }
 }
 
 /// An earlier answer, and how long ago that was: for rates.

@@ -68,7 +68,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     if args.json {
         Stream::Stdout.json(&report)?;
     } else {
-        out::print(&text(&report))?;
+        out::page(&text(&report))?;
     }
     let silent = report.services.iter().find_map(|service| match &service.answer {
         Answer::Silent { why } => Some(format!("no one answers at {}: {why}", service.control.display())),

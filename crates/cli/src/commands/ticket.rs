@@ -69,7 +69,9 @@ pub fn run(args: &TicketArgs, context: &Context) -> Result<(), Failure> {
         TicketCommand::List(args) => {
             let TicketList { tickets, damaged } = store.list()?;
             if !context.quiet {
-                damaged.iter().for_each(|name| out::error(&format!("{} is not a ticket\n", printable(name))));
+                damaged
+                    .iter()
+                    .for_each(|name| out::sentence(&format!("{} is not a ticket", printable(name))));
             }
             if args.json {
                 return tickets.iter().try_for_each(|(name, stored)| {
@@ -80,7 +82,7 @@ pub fn run(args: &TicketArgs, context: &Context) -> Result<(), Failure> {
                 });
             }
             let now = anabranch_node::wall().0;
-            out::print(&tickets.iter().map(|(name, stored)| line(name, stored, now)).collect::<String>())
+            out::page(&tickets.iter().map(|(name, stored)| line(name, stored, now)).collect::<String>())
         }
     }
 }

@@ -94,7 +94,7 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
     if args.json {
         Stream::Stdout.json(&report)?;
     } else {
-        out::print(&format!("\n{}", summary(&report, context.paint)))?;
+        out::page(&format!("\n{}", summary(&report, context.paint)))?;
     }
     if report.verified {
         Ok(())

@@ -109,7 +109,7 @@ pub(super) fn report(
     }
     if !context.quiet {
         for warning in &summary.warnings {
-            out::error(&format!("{}\n", printable(warning)));
+            out::sentence(&printable(warning));
         }
         out::sentence(&format!("{done} {}", render::summary(summary, elapsed)));
     }

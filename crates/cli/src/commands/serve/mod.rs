@@ -203,10 +203,10 @@ fn announce(name: &str, rights: RightsWord, (word, json): (&str, bool), context:
     };
     if !context.quiet {
         let of = if name.is_empty() { String::new() } else { format!("ticket `{name}`: ") };
-        out::error(&format!("{of}{}; `anabranch {may}` on other machines with\n\n", rights.name()));
+        out::sentence(&format!("{of}{}; `anabranch {may}` on other machines with\n", rights.name()));
     }
     let _ = out::print(&format!("{word}\n"));
     if !context.quiet {
-        out::error("\nkeep a ticket as you would a password; Ctrl-C ends the server\n");
+        out::sentence("\nkeep a ticket as you would a password; Ctrl-C ends the server");
     }
 }

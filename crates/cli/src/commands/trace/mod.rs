@@ -46,5 +46,5 @@ pub fn run(args: &TraceArgs) -> Result<(), Failure> {
     if let Some(file) = &args.graph {
         std::fs::write(file, map.to_svg()).map_err(|error| Failure::file("write", file, &error))?;
     }
-    if args.json { Stream::Stdout.json(&report) } else { out::print(&text::render(&report)) }
+    if args.json { Stream::Stdout.json(&report) } else { out::page(&text::render(&report)) }
 }

@@ -104,11 +104,11 @@ pub fn run(args: &TunnelArgs, context: &Context) -> Result<(), Failure> {
             let (was, began) = (status(&args.device)?, Instant::now());
             std::thread::sleep(BETWEEN);
             let ago = began.elapsed().as_secs_f64();
-            out::print(&text::status(&status(&args.device)?, &Earlier { was: &was, ago }))
+            out::page(&text::status(&status(&args.device)?, &Earlier { was: &was, ago }))
         }
         TunnelCommand::Flows(args) => {
             let peers = status(&args.device)?.peers;
-            if args.json { Stream::Stdout.json(&flows(peers)) } else { out::print(&text::flows(&peers)) }
+            if args.json { Stream::Stdout.json(&flows(peers)) } else { out::page(&text::flows(&peers)) }
         }
         TunnelCommand::Set(args) => change(&args.device, &format!("set {}", args.settings.join(" "))),
         TunnelCommand::Reload(device) => change(device, "reload"),
