@@ -38,6 +38,8 @@ pub struct Report {
 pub struct Way {
     /// The hops, segment by segment.
     pub hops: Vec<Option<IpAddr>>,
+    /// Whether the end of every traced segment answered. If not, the route may lead nowhere, and its time is a lower bound.
+    pub answered: bool,
     /// Untraced segments with their ends. Each is assumed to be as long as the direct route.
     pub unknown: Vec<[IpAddr; 2]>,
     /// Segments that relays measured, or whose length was estimated from their measurements.
@@ -129,7 +131,8 @@ pub fn report(
         candidates.push(candidate);
         let address = |index: &usize| all[*index].hops.iter().map(|hop| hop.as_ref().map(|hop| hop.address));
         let told: Vec<Told> = told.iter().map(|(ends, figures)| Told::new(*ends, figures)).collect();
-        parts.push((stretches.iter().flat_map(address).collect(), unknown, told));
+        let answered = stretches.iter().all(|index| all[*index].is_complete());
+        parts.push((stretches.iter().flat_map(address).collect(), answered, unknown, told));
     }
     let choice = choose(&survey.topology, &candidates, limits);
     let routes = Routes { candidates: &candidates, choice: &choice, untraced: told_links };
@@ -139,7 +142,13 @@ pub fn report(
     let report = Report {
         node: args.node.0,
         ways: ways
-            .map(|((hops, unknown, told), explanation)| Way { hops, unknown, told, explanation })
+            .map(|((hops, answered, unknown, told), explanation)| Way {
+                hops,
+                answered,
+                unknown,
+                told,
+                explanation,
+            })
             .collect(),
         silent: known.silent(),
         sets: Sets::new(&map, known, (own, args.node.0), limits.k),

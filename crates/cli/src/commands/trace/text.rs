@@ -50,9 +50,14 @@ pub fn render(report: &Report) -> String {
 fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
     let explanation = &way.explanation;
     let is_exact = way.unknown.is_empty() && way.told.iter().all(|told| told.estimated.is_none());
-    let about = if is_exact { "" } else { "about " };
-    let verdict = verdict(&explanation.verdict);
-    write!(text, "{}: {verdict}; {about}{:.1} ms", explanation.name, explanation.rtt_ms)?;
+    let ms = explanation.rtt_ms;
+    let time = match (way.answered, is_exact) {
+        (false, _) if ms == 0.0 => "no answer from its end".into(),
+        (false, _) => format!("no answer from its end, at least {ms:.1} ms"),
+        (true, false) => format!("about {ms:.1} ms"),
+        (true, true) => format!("{ms:.1} ms"),
+    };
+    write!(text, "{}: {}; {time}", explanation.name, verdict(&explanation.verdict))?;
     if let Some(mbit) = explanation.capacity_mbit {
         write!(text, ", at most {mbit:.1} Mbit/s")?;
     }
@@ -62,11 +67,8 @@ fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
     }
     let hops: Vec<String> =
         way.hops.iter().map(|hop| hop.map_or("*".to_owned(), |address| address.to_string())).collect();
-    writeln!(
-        text,
-        "  over {}",
-        if hops.is_empty() { "hops that nobody told".to_owned() } else { hops.join(" ") }
-    )?;
+    let hops = if hops.is_empty() { "hops that did not answer".to_owned() } else { hops.join(" ") };
+    writeln!(text, "  over {hops}")?;
     for shared in &explanation.shares {
         let links = shared.links.join(", ");
         let (with, overlap) = (&shared.with, difference(shared.overlap_ms));
@@ -117,4 +119,38 @@ fn verdict(verdict: &Verdict) -> String {
 
 fn list(addresses: &[IpAddr]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_overlay::select::Explanation;
+
+    use super::*;
+
+    #[test]
+    fn a_route_whose_end_did_not_answer_is_not_said_to_take_no_time() {
+        let explanation = Explanation {
+            name: "direct".into(),
+            score_mbit: 0.0,
+            rtt_ms: 0.0,
+            loss: 0.0,
+            capacity_mbit: None,
+            silent_hops: 0,
+            like: None,
+            shares: Vec::new(),
+            verdict: Verdict::Used { rank: 1 },
+        };
+        let mut way =
+            Way { hops: Vec::new(), answered: false, unknown: Vec::new(), told: Vec::new(), explanation };
+        let text = |way: &Way| {
+            let mut text = String::new();
+            render_way(&mut text, way).unwrap();
+            text
+        };
+        assert!(text(&way).starts_with("direct: used, number 1; no answer from its end\n"), "{}", text(&way));
+        way.explanation.rtt_ms = 4.0;
+        assert!(text(&way).contains("no answer from its end, at least 4.0 ms"), "{}", text(&way));
+        way.answered = true;
+        assert!(text(&way).starts_with("direct: used, number 1; 4.0 ms\n"), "{}", text(&way));
+    }
 }

@@ -67,6 +67,11 @@ impl Trace {
         }
     }
 
+    /// Whether the destination answered.
+    pub fn is_complete(&self) -> bool {
+        self.hops.last().is_some_and(|hop| hop.as_ref().is_some_and(|hop| hop.address == self.to))
+    }
+
     /// The round-trip time to the last hop that answered.
     pub fn rtt(&self) -> Span {
         let last = self.hops.iter().rev().flatten().next();
@@ -144,6 +149,9 @@ mod tests {
         let known = load(&[Elsewhere { at, file: file.clone() }]).unwrap();
         assert_eq!(known, [(at, trace.clone())]);
         assert_eq!(trace.rtt(), Span::from_micros(12_250));
+        let silent = Trace { hops: vec![None], ..trace.clone() };
+        assert!(trace.is_complete() && !silent.is_complete());
+        assert!(!Trace { hops: Vec::new(), ..trace.clone() }.is_complete());
         for wrong in [
             "",
             "{}",
