@@ -578,6 +578,31 @@ fn connections_beyond_the_limit_of_descriptors_wait() {
     wait_for("all connections to end", || pair.status("proxy")["open"] == 0);
 }
 
+#[test]
+fn an_exit_without_descriptors_refuses_and_recovers() {
+    let port = server(echo);
+    let pair = Pair::start(&[], &[]);
+    assert!(is_echoed(&mut pair.socks5("127.0.0.1", port).unwrap()));
+    wait_for("the connection to end", || pair.status("exit")["open"] == 0);
+    let exit = pair.exit.as_ref().unwrap();
+    let before = descriptors(exit);
+    let process = exit.child.id().to_string();
+    let most = before + 40;
+    let limit =
+        Command::new("prlimit").args(["--pid", &process, &format!("--nofile={most}:{most}")]).status();
+    if !limit.is_ok_and(|status| status.success()) {
+        return skip("an_exit_without_descriptors_refuses_and_recovers", "prlimit is not installed");
+    }
+    let mut held: Vec<_> = (0..60).map(|_| pair.socks5("127.0.0.1", port)).collect();
+    let refused: Vec<_> = held.iter().filter_map(|one| one.as_ref().err()).collect();
+    assert!((10..50).contains(&refused.len()) && refused.iter().all(|code| **code == 1), "{refused:?}");
+    // Those that are open still work.
+    held.iter_mut().flatten().for_each(|stream| assert!(is_echoed(stream)));
+    drop(held);
+    wait_for("the connections to end", || descriptors(exit) == before);
+    assert!(is_echoed(&mut pair.socks5("127.0.0.1", port).unwrap()));
+}
+
 /// The files that a program has open.
 fn descriptors(program: &Running) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", program.child.id())).unwrap().count()
