@@ -1,6 +1,6 @@
-//! The extended attributes of a list's entries.
+//! The extended attributes of a list's entries, and its unreadable files.
 
-use super::listing::Listing;
+use super::listing::{Listing, unreadable};
 use crate::attributes;
 use crate::manifest::{EntryKind, LeftOut};
 use crate::path::RelPath;
@@ -27,11 +27,37 @@ impl Listing {
         }
     }
 
-    /// The paths of files and directories that have extended attributes.
-    pub fn attributed(&self) -> Vec<&RelPath> {
-        let all = self.entries.iter().enumerate();
-        let all = all.filter(|(_, entry)| !matches!(entry.kind, EntryKind::Link { .. }));
-        let all = all.filter(|(index, _)| self.open_entry(*index).is_ok_and(|file| attributes::exist(&file)));
-        all.map(|(_, entry)| &entry.path).collect()
+    /// Opens all files and directories.
+    pub fn inspect(&self) -> Inspection<'_> {
+        let mut found = Inspection::default();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let is_file = match entry.kind {
+                EntryKind::File(_) => true,
+                EntryKind::Directory { .. } if !self.has_attributes() => false,
+                _ => continue,
+            };
+            match self.open_entry(index) {
+                Ok(file) if !self.has_attributes() && attributes::exist(&file) => {
+                    found.first_attributed.get_or_insert(&entry.path);
+                    found.attributed += 1;
+                }
+                Ok(_) => {}
+                Err(error) if is_file => {
+                    found.unreadable.push(format!("{}: {}", entry.path.shown(), unreadable(&error)));
+                }
+                Err(_) => {}
+            }
+        }
+        found
     }
+}
+
+/// What opening a list's entries shows.
+#[derive(Default)]
+pub(crate) struct Inspection<'a> {
+    /// The unreadable files, one line each.
+    pub unreadable: Vec<String>,
+    /// How many files and directories have extended attributes that are not sent, and the first of them.
+    pub attributed: u64,
+    pub first_attributed: Option<&'a RelPath>,
 }

@@ -270,14 +270,6 @@ impl Listing {
         self.entries.len() + self.left_out.len() > MOST_ENTRIES
     }
 
-    /// The unreadable files, one line each.
-    pub fn unreadable(&self) -> Vec<String> {
-        let files = self.entries.iter().enumerate();
-        let files = files.filter(|(_, entry)| matches!(entry.kind, EntryKind::File(_)));
-        let tried = files.filter_map(|(index, entry)| Some((entry, self.open(index).err()?)));
-        tried.map(|(entry, error)| format!("{}: {}", entry.path.shown(), unreadable(&error))).collect()
-    }
-
     /// Adds the content of `directory`, sorted by name. Recursion is bounded, because the depth of a path is.
     fn add_directory(&mut self, directory: &Dir, path: &str, walk: &mut Walk) {
         let listed = directory.entries().and_then(Iterator::collect::<io::Result<Vec<_>>>);

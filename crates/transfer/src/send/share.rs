@@ -271,15 +271,15 @@ impl Share {
         if listing.is_too_long() {
             return Contents { files, bytes: Some(bytes), too_many: true, ..Contents::default() };
         }
-        let (left_out, unreadable) =
-            (listing.left_out.iter().map(ToString::to_string).collect(), listing.unreadable());
+        let left_out = listing.left_out.iter().map(ToString::to_string).collect();
+        let found = listing.inspect();
+        let attributes = found.first_attributed.map(|first| not_kept(found.attributed, &first.shown()));
+        let unreadable = found.unreadable;
         let is_content = |entry: &&Entry| !matches!(entry.kind, EntryKind::Directory { .. });
         let content = listing.entries.iter().filter(is_content).count();
         let missed = !unreadable.is_empty() || listing.left_out.iter().any(|what| what.missed);
         let all_missed = missed && content == unreadable.len();
         let hard_links = listing.hard_links;
-        let attributed = if listing.has_attributes() { Vec::new() } else { listing.attributed() };
-        let attributes = attributed.first().map(|first| not_kept(attributed.len() as u64, &first.shown()));
         let bytes = Some(bytes);
         Contents { files, bytes, left_out, unreadable, hard_links, attributes, all_missed, too_many: false }
     }
