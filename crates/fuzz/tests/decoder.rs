@@ -32,13 +32,18 @@ fn assert_agrees(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
+fn is_of_a_transfer(bytes: &[u8]) -> bool {
+    bytes.split_first().is_some_and(|(kind, body)| anabranch_transfer::check_message(*kind, body))
+}
+
 /// Lines with inputs and the verdicts of this implementation.
 fn verdicts() -> String {
     type Accepts = fn(&[u8]) -> bool;
-    let kinds: [(&str, &str, Accepts); 3] = [
+    let kinds: [(&str, &str, Accepts); 4] = [
         ("header", "header", |bytes| Header::decode(bytes).is_ok()),
         ("frames", "packet", |bytes| decode_frames(Bytes::copy_from_slice(bytes)).is_ok()),
         ("params", "params", |bytes| decode_params(bytes).is_ok()),
+        ("transfer", "transfer", is_of_a_transfer),
     ];
     let mut lines = String::new();
     for (target, kind, accepts) in kinds {

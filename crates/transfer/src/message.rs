@@ -253,27 +253,28 @@ impl Reply {
     }
 }
 
-/// For fuzzing: a decoded message encodes to the same message again.
+/// For fuzzing: a decoded message encodes to the same message again. True if it is one.
 #[doc(hidden)]
-pub fn check_message(kind: u8, body: &[u8]) {
+pub fn check_message(kind: u8, body: &[u8]) -> bool {
     let again = |write: &dyn Fn(&mut Vec<u8>)| {
         let mut out = Vec::new();
         write(&mut out);
         assert_eq!(out[0], kind);
         out.split_off(FRAME_HEADER)
     };
-    if let Ok(message) = Control::decode(kind, body) {
+    let control = Control::decode(kind, body).inspect(|message| {
         let out = again(&|out| message.encode(out));
-        assert_eq!(Control::decode(kind, &out).ok(), Some(message));
-    }
-    if let Ok(message) = Request::decode(kind, body) {
+        assert_eq!(Control::decode(kind, &out).as_ref().ok(), Some(message));
+    });
+    let request = Request::decode(kind, body).inspect(|message| {
         let out = again(&|out| message.encode(out));
-        assert_eq!(Request::decode(kind, &out).ok(), Some(message));
-    }
-    if let Ok(message) = Reply::decode(kind, body.to_vec()) {
+        assert_eq!(Request::decode(kind, &out).as_ref().ok(), Some(message));
+    });
+    let reply = Reply::decode(kind, body.to_vec()).inspect(|message| {
         let out = again(&|out| message.encode(out));
-        assert_eq!(Reply::decode(kind, out).ok(), Some(message));
-    }
+        assert_eq!(Reply::decode(kind, out).as_ref().ok(), Some(message));
+    });
+    control.is_ok() || request.is_ok() || reply.is_ok()
 }
 
 fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
@@ -372,6 +373,15 @@ mod tests {
                 kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified, data: None }),
             }),
             Control::Entry(Entry {
+                path: path("s"),
+                kind: EntryKind::File(FileMeta {
+                    size: Some(1 << 30),
+                    mode: 0o644,
+                    modified: None,
+                    data: Some(4096),
+                }),
+            }),
+            Control::Entry(Entry {
                 path: path("-"),
                 kind: EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None, data: None }),
             }),
@@ -462,6 +472,7 @@ mod tests {
         let names = [
             "hello",
             "file",
+            "sparse",
             "stream",
             "directory",
             "link",

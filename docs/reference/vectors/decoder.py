@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A second decoder of the protocol, written from ../protocol.md alone.
+"""A second decoder of the protocol, written from ../protocol.md alone; transfer.py is that of the transfer's messages.
 
 It shares no code with the Rust implementation. `python3 decoder.py` checks it against the test vectors beside this
 file. With `--verdicts` it reads lines of `KIND HEX VERDICT` from standard input, where VERDICT is `ok` or `refused`,
@@ -11,6 +11,7 @@ import json
 import pathlib
 import sys
 
+import transfer
 from primitives import Noise, aes_gcm_open, aes_gcm_seal, blake3_derive, blake3_keyed, x25519, x25519_public
 
 VARINT_MAX = 2**62 - 1
@@ -579,13 +580,14 @@ def relay_message(kind, body):
 
 def check_verdicts(lines):
     decoders = {"header": decode_header, "packet": decode_frames, "params": decode_params}
+    decoders["transfer"] = transfer.decode_message
     count = 0
     for line in lines:
         kind, digits, verdict = line.split()
         try:
             decoders[kind](unhex(digits if digits != "-" else ""))
             ours = "ok"
-        except Refused:
+        except (Refused, transfer.Refused):
             ours = "refused"
         same(f"{kind} {digits}", ours, verdict)
         count += 1
@@ -598,6 +600,7 @@ def main():
     else:
         for name, check in (("wire", check_wire), ("secure", check_secure), ("relay", check_relay)):
             check(json.loads((HERE / f"{name}.json").read_text()))
+        transfer.check((HERE / "transfer.txt").read_text(), same)
         checked = "all vectors"
     for difference in DIFFERENCES[:20]:
         print(difference)
