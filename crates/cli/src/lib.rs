@@ -8,6 +8,7 @@ pub mod args;
 mod capture;
 mod carrier;
 mod commands;
+mod congestion;
 mod context;
 mod control;
 mod courier;

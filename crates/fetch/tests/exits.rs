@@ -66,9 +66,10 @@ fn key(seed: usize) -> NodeKey {
 }
 
 /// An exit at these addresses that admits the client.
-async fn exit(seed: usize, hosts: Vec<IpAddr>, client: &NodeKey) -> Node {
-    let builder =
-        Node::builder().key(key(seed)).addresses(Addresses::Exactly(hosts)).session(session_config());
+async fn exit(seed: usize, hosts: Vec<IpAddr>, client: &NodeKey, rule: &str) -> Node {
+    let mut session = session_config();
+    session.cc.rule = rule.parse().unwrap();
+    let builder = Node::builder().key(key(seed)).addresses(Addresses::Exactly(hosts)).session(session);
     let node = builder.access(Access::by_keys([client.public()])).start().await.unwrap();
     let exit = Exit::new(&ExitOptions {
         allow: vec!["127.0.0.1".parse().unwrap()],
@@ -94,7 +95,7 @@ struct Stage {
 
 impl Stage {
     /// An exit behind each path, or one exit behind all of them.
-    async fn new(paths: &[Path], is_striped: bool) -> Self {
+    async fn new(paths: &[Path], is_striped: bool, rule: &str) -> Self {
         let client_key = key(9);
         let local = Addresses::Exactly((0..paths.len()).map(|path| host(1, path)).collect());
         let client = Node::builder().key(client_key.clone()).addresses(local).session(session_config());
@@ -105,7 +106,8 @@ impl Stage {
         };
         let mut stage = Self { client, dialers: Vec::new(), running: Vec::new() };
         for (number, group) in groups.iter().enumerate() {
-            let exit = exit(number, group.iter().map(|path| host(3, *path)).collect(), &client_key).await;
+            let exit =
+                exit(number, group.iter().map(|path| host(3, *path)).collect(), &client_key, rule).await;
             let port = exit.addresses()[0].port();
             let emulated = group.iter().map(|path| EmulatedPath {
                 listen: SocketAddr::new(host(2, *path), 0),
@@ -146,7 +148,7 @@ fn size(seconds: f64, paths: &[Path]) -> usize {
 async fn goodput(seconds: f64, paths: &[Path], is_striped: bool) -> (f64, Vec<f64>) {
     let content = noise(size(seconds, paths), 50);
     let server = Server::right(&content);
-    let stage = Stage::new(paths, is_striped).await;
+    let stage = Stage::new(paths, is_striped, "cubic").await;
     let mut place = Place::new(&[server.url("/a")]);
     let route = |dialer: &Arc<ExitDialer>| RouteUse {
         route: Route::Exit(dialer.clone()),
@@ -175,9 +177,9 @@ async fn read_all(dialer: Arc<ExitDialer>, port: u16, count: Arc<AtomicUsize>) {
 }
 
 /// Goodput in Mbit/s of so many requests at the same time, from 3 s after their start on.
-async fn steady(paths: &[Path], connections: usize) -> f64 {
+async fn steady(paths: &[Path], connections: usize, rule: &str) -> f64 {
     let server = Server::right(&vec![1; size(30.0, paths)]);
-    let stage = Stage::new(paths, true).await;
+    let stage = Stage::new(paths, true, rule).await;
     let count = Arc::new(AtomicUsize::new(0));
     let mut reading = tokio::task::JoinSet::new();
     for _ in 0..connections {
@@ -217,18 +219,18 @@ async fn curves_of_safire_over_exits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes four minutes"]
+#[ignore = "takes eight minutes"]
 async fn connections_through_one_exit_over_two_unequal_paths() {
-    println!("loss, connections: Mbit/s of 70");
-    for loss in [0.0, 0.01] {
+    println!("congestion control, loss, connections: Mbit/s of 70");
+    for (rule, loss) in [("cubic", 0.0), ("cubic", 0.01), ("auto", 0.01), ("bbr", 0.01)] {
         for connections in [1, 8] {
             // Round trips of 10 and 100 ms.
             let paths = [Path::new(50.0, 5.0, loss), Path::new(20.0, 50.0, loss)];
             let mut rates = Vec::new();
             for _ in 0..3 {
-                rates.push(steady(&paths, connections).await);
+                rates.push(steady(&paths, connections, rule).await);
             }
-            println!("{loss}, {connections}: {rates:.1?}");
+            println!("{rule}, {loss}, {connections}: {rates:.1?}");
         }
     }
 }

@@ -15,6 +15,7 @@ use clap::{Args, Subcommand};
 use crate::commands::send::outside;
 use crate::commands::service::{self, StatusOf, runtime_socket};
 use crate::commands::standing_ticket;
+use crate::congestion::CongestionOption;
 use crate::context::{Context, OUTPUT};
 use crate::errors::{Failure, printable};
 use crate::interrupt;
@@ -109,6 +110,8 @@ pub struct ServeArgs {
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
     #[command(flatten)]
+    pub congestion: CongestionOption,
+    #[command(flatten)]
     pub node: NodeOptions,
     /// Report each connection when it ends: client, destination and bytes
     #[arg(long, help_heading = OUTPUT)]
@@ -146,7 +149,7 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     if !args.no_ticket {
         access.allow_share(share.clone());
     }
-    let node = args.node.node().key(key).port(args.port).session(session_config());
+    let node = args.node.node().key(key).port(args.port).session(args.congestion.of(session_config()));
     let node = node.path_rules(args.node.paths_wanted.rules()?).access(access).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);
     let invitation = node.invite(&share, &outside(&args.addresses, port).await?).await?;
@@ -233,6 +236,8 @@ mod tests {
         assert_eq!(args.serve.allow, ["10.0.0.0/8:443".parse().unwrap()]);
         assert_eq!((args.serve.rate.unwrap().get(), args.serve.bytes), (8_000_000, Some(1_000_000_000)));
         assert!(parse::<ExitArgs>(&["--no-ticket"]).is_err(), "nobody could come");
+        let args: ExitArgs = parse(&["--cc", "bbr"]).unwrap();
+        assert_eq!(args.serve.congestion.of(session_config()).cc.rule.name(), "bbr");
         let status: ExitArgs = parse(&["status", "--port", "5000", "--json"]).unwrap();
         assert!(matches!(status.action, Some(ExitCommand::Status(args)) if args.port == 5000 && args.json));
     }

@@ -13,6 +13,7 @@ use anabranch_proxy::{
 use clap::{Args, Subcommand};
 
 use crate::commands::service::{self, StatusOf, runtime_socket};
+use crate::congestion::CongestionOption;
 use crate::context::{Context, OUTPUT};
 use crate::control::ControlOption;
 use crate::errors::{Failure, printable};
@@ -97,6 +98,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 4096, value_parser = values::whole(1..=MOST_CONNECTIONS))]
     pub connections: usize,
     #[command(flatten)]
+    pub congestion: CongestionOption,
+    #[command(flatten)]
     pub node: NodeOptions,
     #[command(flatten)]
     pub running: ControlOption,
@@ -164,8 +167,8 @@ async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<()
     };
     let proxy = Proxy::bind(&options).await.map_err(|error| failure(&error))?;
     let listen = proxy.local_addr();
-    let node =
-        args.node.node().key(keyfile::named_or_usual(args.node.key.as_deref())?).session(session_config());
+    let session = args.congestion.of(session_config());
+    let node = args.node.node().key(keyfile::named_or_usual(args.node.key.as_deref())?).session(session);
     let node = node.path_rules(args.node.paths_wanted.rules()?).control(args.running.control.clone());
     let node = node.start().await?;
     let (socket, asked) = (runtime_socket("proxy", listen.port())?, proxy.clone());

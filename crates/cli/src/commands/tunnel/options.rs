@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anabranch_engine::cc::RuleKind;
 use anabranch_net::{NodeKey, PathRules};
 use anabranch_node::{NodeBuilder, keep_caps, parse_rule};
 use anabranch_service::http::{self, Door, HttpSettings};
@@ -14,10 +13,10 @@ use tokio::task::JoinSet;
 
 use super::config::Shared;
 use super::device::DeviceArgs;
+use crate::congestion::CongestionOption;
 use crate::context::OUTPUT;
 use crate::errors::Failure;
 use crate::relays::NodeOptions;
-use crate::values;
 
 /// Options of both ends.
 #[derive(Args, Clone, Debug)]
@@ -30,10 +29,8 @@ pub struct EndOptions {
     /// Carry TCP connections as packets, not as streams
     #[arg(long)]
     pub no_streams: bool,
-    /// Congestion control of this end; `bbr` carries more over links that lose packets [default: cubic]
-    #[arg(long, value_name = "NAME", help_heading = "Network")]
-    #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
-    pub cc: Option<RuleKind>,
+    #[command(flatten)]
+    pub congestion: CongestionOption,
     #[command(flatten)]
     pub node: NodeOptions,
     /// Serve metrics for Prometheus at this address and port
@@ -51,7 +48,7 @@ impl EndOptions {
         all.device.interface = all.device.interface.or(file.interface);
         all.node.key = all.node.key.or(file.key);
         all.metrics = all.metrics.or(file.metrics);
-        all.cc = all.cc.or(file.cc);
+        all.congestion.cc = all.congestion.cc.or(file.cc);
         all.no_streams |= !file.streams;
         if all.node.relays.is_empty() {
             all.node.relays = file.relays;
@@ -69,9 +66,7 @@ impl EndOptions {
 
     /// The description of a node with these options.
     pub fn node(&self, key: NodeKey, rules: PathRules) -> NodeBuilder {
-        let mut session = session_config();
-        session.cc.rule = self.cc.unwrap_or(session.cc.rule);
-        self.node.node().key(key).session(session).path_rules(rules)
+        self.node.node().key(key).session(self.congestion.of(session_config())).path_rules(rules)
     }
 
     /// Serves metrics, if they are wanted, until the result is dropped.
@@ -91,6 +86,7 @@ impl EndOptions {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_engine::cc::RuleKind;
     use clap::Parser;
 
     use super::*;
@@ -105,7 +101,7 @@ mod tests {
     fn the_congestion_control_of_the_command_line_comes_before_that_of_the_file() {
         let rule = |line: &[&str], cc| {
             let given = Command::parse_from([&["up"], line].concat()).end;
-            given.with(Shared { cc, ..Shared::default() }).unwrap().0.cc
+            given.with(Shared { cc, ..Shared::default() }).unwrap().0.congestion.cc
         };
         assert_eq!(rule(&[], None), None);
         assert_eq!(rule(&[], Some(RuleKind::Bbr)), Some(RuleKind::Bbr));
