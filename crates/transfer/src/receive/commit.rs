@@ -9,12 +9,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::job::FileJob;
+use super::job::{FileJob, Keeping};
 use super::part::PartFile;
 use super::place::hash_file;
-use super::plan::clash;
-use super::spelling::is_alias;
-use crate::attributes::Attributes;
+use super::spelling::{clash, is_alias};
 use crate::error::{TransferError, is_disk_full};
 use crate::report::Watch;
 
@@ -27,13 +25,6 @@ pub(crate) struct Complete {
     pub part: PartFile,
     pub job: Arc<FileJob>,
     pub hash: [u8; 32],
-}
-
-/// Metadata for complete files.
-pub(crate) struct Keeping {
-    /// The permission bits that files may have.
-    pub mode_mask: u16,
-    pub attributes: Arc<Attributes>,
 }
 
 /// The threads, and the channel to them.

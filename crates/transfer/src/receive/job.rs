@@ -1,5 +1,8 @@
 //! One file to receive, as passed between the receiver's threads.
 
+use std::sync::Arc;
+
+use crate::attributes::Attributes;
 use crate::error::TransferError;
 use crate::manifest::FileMeta;
 use crate::path::RelPath;
@@ -44,4 +47,11 @@ impl FileJob {
         }
         TransferError::io("write", path, source)
     }
+}
+
+/// Metadata for complete files.
+pub(crate) struct Keeping {
+    /// The permission bits that files may have.
+    pub mode_mask: u16,
+    pub attributes: Arc<Attributes>,
 }

@@ -12,8 +12,7 @@ use std::time::{Duration, SystemTime};
 use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, OpenOptions};
 
-use super::commit::Keeping;
-use super::job::FileJob;
+use super::job::{FileJob, Keeping};
 use super::remove::clear;
 use crate::attributes::{self, Attributes};
 #[cfg(all(test, unix))]

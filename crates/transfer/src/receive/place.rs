@@ -6,8 +6,9 @@ use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
 use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
-use super::plan::{DirectoryModes, Planner, cannot_enter, clash, exists, no_name};
+use super::plan::{DirectoryModes, Planner, cannot_enter, exists, no_name};
 use super::remove::clear;
+use super::spelling::clash;
 use super::target::{readable, set_directory_mode};
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::path::{RelPath, part_name};

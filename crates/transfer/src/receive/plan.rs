@@ -20,7 +20,7 @@ use super::job::FileJob;
 use super::part::PartFile;
 use super::place::hash_file;
 use super::quota::Reserved;
-use super::spelling::Spellings;
+use super::spelling::{Spellings, clash};
 use super::target::TargetTree;
 use crate::attributes::Attributes;
 use crate::error::{TransferError, is_disk_full};
@@ -427,10 +427,6 @@ impl Planner {
 
 pub(crate) fn cannot_enter(error: &std::io::Error) -> String {
     format!("its directory cannot be used (links are not followed): {error}")
-}
-
-pub(crate) fn clash() -> &'static str {
-    "the file system here does not tell its name from another one of the share; rename one of the two"
 }
 
 pub(crate) fn exists() -> &'static str {

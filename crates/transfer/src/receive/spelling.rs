@@ -84,6 +84,10 @@ fn folded(path: &str) -> String {
     if path.is_ascii() { path.to_ascii_lowercase() } else { path.to_lowercase().nfd().collect() }
 }
 
+pub(super) fn clash() -> &'static str {
+    "the file system here does not tell its name from another one of the share; rename one of the two"
+}
+
 /// True if `name` finds an entry with another spelling.
 pub(super) fn is_alias(directory: &Dir, name: &str) -> bool {
     directory.symlink_metadata(name).is_ok()

@@ -52,7 +52,7 @@ impl Listing {
     }
 }
 
-/// What opening a list's entries shows.
+/// The findings of [`Listing::inspect`].
 #[derive(Default)]
 pub(crate) struct Inspection<'a> {
     /// The unreadable files, one line each.
