@@ -694,3 +694,19 @@ fn an_interrupted_test_prints_what_it_has_measured() {
     assert!(report["intervals"].as_array().is_some_and(|intervals| intervals.len() > 1), "{report}");
     assert_eq!(output.status.code(), Some(130));
 }
+
+#[test]
+fn a_bench_server_does_not_report_the_test_of_a_client_that_was_killed_as_complete() {
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let mut client = Running::start(&mut program(&["bench", "client", &ticket, "--time", "3s"]));
+    // The heading and the first second.
+    client.line();
+    client.line();
+    client.kill();
+    // The test's end, and the time for a farewell.
+    std::thread::sleep(Duration::from_secs(15));
+    server.interrupt();
+    let (_, told) = server.end();
+    assert!(told.contains(": lost during the test, after "), "{told}");
+}

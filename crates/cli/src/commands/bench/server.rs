@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use anabranch_net::{Addresses, Session, Ticket};
+use anabranch_net::{Addresses, CloseReason, Session, Ticket};
 use anabranch_node::{Access, Node, Threads, TicketShare};
 use anabranch_wire::Span;
 use tokio::sync::Semaphore;
@@ -150,6 +150,8 @@ fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
 enum Served {
     Received(Sample),
     Sent(Span),
+    /// The client was gone before the end; the bytes that came from it until then.
+    Lost(u64),
 }
 
 async fn test(session: &Session) -> std::io::Result<Served> {
@@ -166,11 +168,13 @@ async fn test(session: &Session) -> std::io::Result<Served> {
     } else {
         Served::Received(receive(session, order, &mut control).await?)
     };
-    // The client has its result, so only its farewell is missing.
-    if tokio::time::timeout(PATIENCE, session.closed()).await.is_err() {
-        session.abort(0, "the test is over");
+    // A client that has its result says farewell.
+    let is_over = tokio::time::timeout(PATIENCE, session.closed()).await.is_ok();
+    if is_over && session.close_reason() != Some(CloseReason::IdleTimeout) {
+        return Ok(served);
     }
-    Ok(served)
+    session.abort(0, "the test is over");
+    Ok(Served::Lost(if let Served::Received(sample) = served { sample.bytes } else { 0 }))
 }
 
 fn refuse(session: &Session, why: &str) -> std::io::Error {
@@ -207,6 +211,8 @@ fn told(outcome: std::io::Result<Served>) -> String {
             format!("received {} in {span}, {rate:.1} Mbit/s", human::bytes(sample.bytes))
         }
         Ok(Served::Sent(span)) => format!("sent for {span}"),
+        Ok(Served::Lost(0)) => "lost during the test".to_owned(),
+        Ok(Served::Lost(bytes)) => format!("lost during the test, after {}", human::bytes(bytes)),
         Err(error) => error.to_string(),
     }
 }
