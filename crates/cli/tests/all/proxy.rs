@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::netns::{CEILING, Machines, Side, three_links};
-use common::programs::{PROGRAM, Running, Scratch, noise, program, wait_for};
+use common::programs::{PROGRAM, Running, Scratch, free_port, noise, program, wait_for};
 use common::{skip, within_three_attempts};
 use serde_json::Value;
 
@@ -27,11 +27,6 @@ pub struct Pair {
     exit_port: u16,
     ticket: String,
     pub at: SocketAddr,
-}
-
-/// A port that is free now.
-fn free_port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Pair {

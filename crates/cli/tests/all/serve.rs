@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use common::programs::{Running, Scratch, errors, last_event, program, wait_for, wait_for_part};
+use common::programs::{Running, Scratch, errors, free_port, last_event, program, wait_for, wait_for_part};
 
 /// A running `anabranch serve` with a key and a state of its own.
 struct Server {
@@ -59,11 +59,6 @@ fn serve(scratch: &Scratch, words: &[&str]) -> (Running, String) {
     let ticket = running.line();
     assert!(ticket.starts_with("anabranch1"), "{ticket:?} {:?}", running.end());
     (running, ticket)
-}
-
-/// A UDP port that is free now.
-fn free_port() -> String {
-    std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
 /// The content of all files below a directory, by path, except unfinished ones.
@@ -218,7 +213,7 @@ fn a_ticket_survives_a_restart_until_it_is_revoked_and_then_open_sessions_end() 
     let scratch = Scratch::new();
     std::fs::create_dir_all(scratch.path("pub")).unwrap();
     scratch.file("pub/large", 60_000_000, 1);
-    let port = free_port();
+    let port = free_port().to_string();
     let words = ["--port", &port, "--rate", "40Mbit/s"];
     let mut server = Server::start(scratch, &words);
     let first = server.ticket.clone();
@@ -268,7 +263,7 @@ fn programs_killed_at_fifty_moments_leave_no_half_file_under_a_final_name() {
         scratch.file(&format!("pub/d/{at}"), len, at as u64);
         scratch.file(&format!("from/d/{at}"), len, 100 + at as u64);
     }
-    let port = free_port();
+    let port = free_port().to_string();
     let words = ["--port", &port, "--rights", "write"];
     let mut server = Server::start(scratch, &words);
     let (source, mine) = (tree(&server.path("pub/d")), tree(&server.path("from/d")));

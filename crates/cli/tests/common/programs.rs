@@ -1,8 +1,10 @@
 //! The program as two people run it: one sends, the other receives.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -226,6 +228,21 @@ pub fn wait_for_part(directory: &Path, len: u64) {
         parts.filter_map(|part| part.metadata().ok()).any(|meta| meta.len() >= len)
     };
     wait_for("an unfinished file", has_part);
+}
+
+/// A port that is free now, for UDP and for TCP.
+///
+/// It lies below the range from which the system gives ports to others' sockets and connections.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let at =
+            (std::process::id() as u16).wrapping_mul(61).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let place = (Ipv4Addr::UNSPECIFIED, 12_000 + at % 20_000);
+        if UdpSocket::bind(place).is_ok() && TcpListener::bind(place).is_ok() {
+            return place.1;
+        }
+    }
 }
 
 /// Waits until `is_so` holds.
