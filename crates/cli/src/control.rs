@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 /// The option.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ControlOption {
-    /// Unix socket for `anabranch path` while this command runs
+    /// Unix socket over which `anabranch path` reaches the running command
     #[arg(long, value_name = "FILE", help_heading = "Network", value_hint = ValueHint::FilePath)]
     pub control: Option<PathBuf>,
 }

@@ -47,7 +47,7 @@ pub struct GetArgs {
     /// Accept hidden names (`.bashrc`) into a directory that is not empty
     #[arg(long)]
     pub hidden: bool,
-    /// Take exactly the server's modes, whatever the umask
+    /// Take modes exactly as sent, whatever the umask
     #[arg(long)]
     pub modes: bool,
     /// Fetch extended attributes, too, those that any user may set (`user.*`)
@@ -56,7 +56,7 @@ pub struct GetArgs {
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

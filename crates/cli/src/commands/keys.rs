@@ -41,7 +41,7 @@ pub enum KeysCommand {
 pub struct KeyArgs {
     #[command(flatten)]
     pub key: KeyOption,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

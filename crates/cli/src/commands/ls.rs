@@ -37,7 +37,7 @@ pub struct LsArgs {
     /// List everything below, too
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// One JSON object a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

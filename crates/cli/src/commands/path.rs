@@ -76,7 +76,7 @@ pub enum PathCommand {
 /// The session, and how its answer is shown.
 #[derive(Args, Debug)]
 pub struct RunningArgs {
-    /// The `--control` of the running command
+    /// Unix socket over which `anabranch path` reaches the running command
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: PathBuf,
     /// A session, by its number in the list [default: the only one; to list, all]

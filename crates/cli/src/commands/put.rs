@@ -44,7 +44,7 @@ pub struct PutArgs {
     /// Name of the file that standard input becomes [default: stdin]
     #[arg(long = "as", value_name = "FILE")]
     pub file_name: Option<String>,
-    /// Follow links: send what they lead to
+    /// Follow links: send what they lead to, wherever that is
     #[arg(short = 'L', long)]
     pub follow: bool,
     /// Send extended attributes, too, those that any user may set (`user.*`)
@@ -53,7 +53,7 @@ pub struct PutArgs {
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

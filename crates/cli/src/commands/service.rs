@@ -174,7 +174,7 @@ pub async fn show_status<T: DeserializeOwned + Serialize>(
 /// How an answer is shown.
 #[derive(Args, Debug)]
 pub struct AnswerArgs {
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
@@ -183,7 +183,7 @@ pub struct AnswerArgs {
 #[derive(Args, Debug)]
 pub struct AskArgs {
     /// The service's Unix socket [default: control.sock in /run/anabranch/relay or /run/anabranch/controller]
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "SOCKET", value_hint = clap::ValueHint::FilePath)]
     pub control: Option<PathBuf>,
     #[command(flatten)]
     pub answer: AnswerArgs,

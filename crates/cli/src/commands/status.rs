@@ -30,7 +30,7 @@ pub struct StatusArgs {
     /// Unix socket of a service or a running command; may be repeated [default: all in and below /run/anabranch]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: Vec<PathBuf>,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

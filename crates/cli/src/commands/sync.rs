@@ -49,7 +49,7 @@ pub struct SyncArgs {
     /// Copy extended attributes, too, those that any user may set (`user.*`)
     #[arg(long)]
     pub xattrs: bool,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

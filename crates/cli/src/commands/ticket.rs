@@ -39,7 +39,7 @@ pub enum TicketCommand {
 /// How the list is shown.
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// One JSON object a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

@@ -144,7 +144,7 @@ pub struct ClientArgs {
     pub capture: CaptureOptions,
     #[command(flatten)]
     pub tuning: Tuning,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

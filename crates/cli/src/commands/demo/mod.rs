@@ -64,7 +64,7 @@ pub struct DemoArgs {
     /// Use relays next to a slow direct path; the fastest relay is killed
     #[arg(long)]
     pub relays: bool,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

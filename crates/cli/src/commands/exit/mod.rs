@@ -63,7 +63,7 @@ pub struct StatusArgs {
     /// UDP port of the exit
     #[arg(long, value_name = "PORT", default_value_t = PORT, value_parser = values::whole(1..=u16::MAX))]
     pub port: u16,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
@@ -118,7 +118,7 @@ pub struct ServeArgs {
     pub log: bool,
     #[command(flatten)]
     pub drawing: QrOption,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

@@ -62,7 +62,7 @@ pub struct FetchArgs {
     pub key: Option<PathBuf>,
     #[command(flatten)]
     pub paths_wanted: PathOptions,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

@@ -59,10 +59,10 @@ pub enum ProxyCommand {
 /// Which proxy, and how it is shown.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Where the proxy listens
+    /// Where programs connect; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDRESS:PORT", default_value = LISTEN, value_parser = listen)]
     pub listen: SocketAddr,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
@@ -103,7 +103,7 @@ pub struct ServeArgs {
     pub node: NodeOptions,
     #[command(flatten)]
     pub running: ControlOption,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

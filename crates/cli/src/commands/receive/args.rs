@@ -53,7 +53,7 @@ pub struct ReceiveArgs {
     /// Accept hidden names (`.bashrc`) into a directory that is not empty
     #[arg(long)]
     pub hidden: bool,
-    /// Take exactly the sender's modes, whatever the umask
+    /// Take modes exactly as sent, whatever the umask
     #[arg(long)]
     pub modes: bool,
     /// Take the extended attributes that the sender sends (`user.*`)
@@ -63,7 +63,7 @@ pub struct ReceiveArgs {
     pub taken: Taken,
     #[command(flatten)]
     pub reach: Reach,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

@@ -20,7 +20,7 @@ pub struct ListArgs {
     pub granted: ControllerOptions,
     #[command(flatten)]
     pub key: KeyOption,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

@@ -75,7 +75,7 @@ pub struct SendArgs {
     /// Name of the file that standard input becomes [default: stdin]
     #[arg(long = "as", value_name = "FILE")]
     pub file_name: Option<String>,
-    /// Follow links: send what they lead to, even out of the offer
+    /// Follow links: send what they lead to, wherever that is
     #[arg(short = 'L', long)]
     pub follow: bool,
     /// Send the extended attributes that any user may set (`user.*`) to receivers that take them with `--xattrs`
@@ -87,10 +87,10 @@ pub struct SendArgs {
     /// Stop when one receiver has all files that can be read
     #[arg(long)]
     pub once: bool,
-    /// Highest rate to all receivers together, such as `20Mbit/s` [default: no limit]
+    /// Highest rate of everything sent, such as `20Mbit/s` [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub rate: Option<NonZeroU64>,
-    /// Most memory for data that receivers have yet to take [default: 64MB, or a quarter of this command's limit]
+    /// Most memory for data that other ends have yet to take [default: 64MB, or a quarter of this command's limit]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub memory: Option<u64>,
     /// UDP port to listen on; 0 for any free one
@@ -113,7 +113,7 @@ pub struct SendArgs {
     pub capture: CaptureOptions,
     #[command(flatten)]
     pub drawing: QrOption,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

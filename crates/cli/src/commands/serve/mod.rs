@@ -74,10 +74,10 @@ pub struct ServeArgs {
     /// Most that the folders may hold together, such as `50GB`; each name counts as 4 KiB at least [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Bounds")]
     pub quota: Option<u64>,
-    /// Highest rate to all clients together, such as `20Mbit/s` [default: no limit]
+    /// Highest rate of everything sent, such as `20Mbit/s` [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = values::rate, help_heading = "Bounds")]
     pub rate: Option<NonZeroU64>,
-    /// Most memory for data that clients have yet to take [default: 64MB, or a quarter of this command's limit]
+    /// Most memory for data that other ends have yet to take [default: 64MB, or a quarter of this command's limit]
     #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Bounds")]
     pub memory: Option<u64>,
     /// UDP port to listen on; 0 for any free one
@@ -101,7 +101,7 @@ pub struct ServeArgs {
     /// The drawing of the ticket.
     #[command(flatten)]
     pub drawing: QrOption,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

@@ -36,10 +36,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "CELLS")]
     pub cells: Option<Seeds>,
     /// The scheduler of `grid`; a scenario file has its own
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "KIND")]
     pub scheduler: Option<SchedulerKind>,
     /// The window rule of sessions in `grid`, `fairness` and `failures`; a scenario file has its own
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "RULE")]
     #[arg(value_parser = one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
     pub cc: Option<RuleKind>,
     /// Run `failures` with a redundant stream instead of a bulk stream
@@ -155,7 +155,7 @@ impl fmt::Display for Moments {
 /// How results are written.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct FormatArgs {
-    /// JSON instead of text, an object for each run
+    /// JSON instead of text, a line for each event or result
     #[arg(long, conflicts_with = "csv", help_heading = OUTPUT)]
     pub json: bool,
     /// Comma-separated values instead of a table

@@ -63,7 +63,7 @@ pub struct TraceArgs {
     /// Most routes to use
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = values::whole(1..=1000_usize))]
     pub most: usize,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

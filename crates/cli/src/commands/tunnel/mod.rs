@@ -89,7 +89,7 @@ pub struct SetArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

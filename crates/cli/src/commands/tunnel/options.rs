@@ -36,7 +36,7 @@ pub struct EndOptions {
     /// Serve metrics for Prometheus at this address and port
     #[arg(long, value_name = "ADDRESS", help_heading = OUTPUT)]
     pub metrics: Option<SocketAddr>,
-    /// One JSON event a line instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }

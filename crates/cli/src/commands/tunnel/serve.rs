@@ -59,7 +59,7 @@ pub struct ServeArgs {
     /// A name server for clients; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     pub dns: Vec<IpAddr>,
-    /// A client that needs no ticket, with the networks behind it: KEY or KEY=NETWORK,NETWORK
+    /// A client's key, and the networks behind it: KEY or KEY=NETWORK,NETWORK
     #[arg(long = "client", value_name = "KEY[=NETWORKS]", value_parser = client)]
     pub clients: Vec<(PublicKey, Vec<IpNet>)>,
     /// Name of the ticket; another name closes the tunnel for earlier tickets [default: tunnel]

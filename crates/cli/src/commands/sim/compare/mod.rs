@@ -40,7 +40,7 @@ pub struct CompareArgs {
     /// By how many per cent goodputs may differ from the simulator's
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = per_cent, allow_negative_numbers = true)]
     pub within: f64,
-    /// JSON instead of text
+    /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
