@@ -1,4 +1,4 @@
-//! A connection of a source, by its protocol.
+//! A connection to a mirror, over HTTP or FTP.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;

@@ -1,7 +1,8 @@
 //! Carries the bytes of a TCP connection over a stream of a session, both ways, until both directions have ended.
 //!
-//! Each direction ends by itself (half-close). A connection that waits holds no buffer: bytes are read into buffers of a common pool
-//! only when they are there, and go from a buffer into the session, and from the session into the socket, without another copy.
+//! Each direction ends by itself (half-close). A connection that waits holds no buffer: only bytes that have arrived
+//! are read, into buffers of a common pool. They go from a buffer into the session, and from the session into the
+//! socket, without another copy.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

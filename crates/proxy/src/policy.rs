@@ -1,7 +1,8 @@
 //! The policy of an exit, without I/O: which addresses and ports clients may reach.
 //!
-//! Denied by default: private and special addresses, so that a client reaches the Internet and nothing behind the exit. Of the ranges that
-//! hold an address, the one with the longest prefix decides; among equals a denied one, then an allowed one, then the default.
+//! By default private and special addresses are denied, so that a client reaches the Internet and nothing behind the
+//! exit. Of all ranges that hold an address, the one with the longest prefix decides. Among equal prefixes, one denied
+//! by the operator counts before an allowed one, and that before a default.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

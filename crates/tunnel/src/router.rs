@@ -1,13 +1,13 @@
 //! Flow routing: each inner flow stays on one path (SAFIRE [S1, S2]).
 //!
-//! A new flow takes the path with the highest `α/(N + 1)`: α is the path's [capacity](FlowRouter::capacity), N how many active flows it
-//! carries. The paper estimates α as `min(C, k·MSS/(RTT·√ε))`; here congestion control has measured what a path
-//! delivers, which includes both terms.
+//! A new flow takes the path with the highest `α/(N + 1)`: α is the path's [capacity](FlowRouter::capacity), N the
+//! number of active flows that it carries. The paper estimates α as `min(C, k·MSS/(RTT·√ε))`; here congestion control
+//! has measured what a path delivers, which includes both terms.
 //!
 //! A flow keeps its path, since its packets on two paths would overtake each other. It moves when its path is no longer
-//! offered, and when another path has become [`BETTER`] times as good or carries no flow while this one carries several: at a pause longer than the difference of the paths'
-//! delays ("flowlet"), or [`STAY`] after it came. Without the latter, a flow without pauses that had to leave a
-//! path for a moment would never return.
+//! offered. It also moves when another path has become [`BETTER`] times as good, or carries no flow while this one
+//! carries several: at a pause longer than the difference of the paths' delays ("flowlet"), or [`STAY`] after it came.
+//! Without the latter, a flow without pauses that had to leave a path for a moment would never return.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ const SWEEP: Span = Span::from_millis(500);
 pub struct FlowRouter {
     flows: BTreeMap<u32, Assigned>,
     loads: BTreeMap<PathId, Load>,
-    /// What paths carried when a flow last filled all of them.
+    /// The rates of paths when a flow last filled all of them.
     seen: BTreeMap<PathId, (Rate, Time)>,
     swept_at: Time,
 }

@@ -1,10 +1,11 @@
 //! Whether the losses of a path are congestion, judged by evidence.
 //!
-//! A full queue loses packets at its longest delay, always at about the same window, and the more the faster the path is
-//! driven. Losses on the wire come at any delay and any window, as a constant share. So a loss is evidence
+//! A full queue loses packets at its longest delay, always at about the same window, and the more the faster the path
+//! is driven. Losses on the wire come at any delay and any window, as a constant share. So a loss is evidence
 //!
-//! - *against* congestion, if no queue was there, although a quarter more than the window had arrived in a round trip before; or if the queue was shorter than half of the longest recent one;
-//! - *for* congestion, if the queue was longer than that;
+//! - *against* congestion, if there was no queue although a quarter more than the window had arrived in an earlier
+//!   round trip, or if the queue was shorter than half of the longest recent one;
+//! - *for* congestion, if the queue was longer than that half;
 //! - *for* congestion, strongly, if a round trip lost much more than the usual share: a short queue or a policer.
 //!
 //! The balance is bounded, so it turns within a few losses.

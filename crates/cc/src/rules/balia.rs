@@ -1,14 +1,15 @@
-//! Balanced linked adaptation: with x_r = w_r/RTT_r and α_r = max_k(x_k)/x_r, for each packet acknowledged
-//! `+ x_r / (RTT_r · (Σ_k x_k)²) · (1 + α_r)/2 · (4 + α_r)/5`, and for a loss `− w_r/2 · min(α_r, 3/2)`.
+//! Balanced linked adaptation (Balia): with x_r = w_r/RTT_r and α_r = max_k(x_k)/x_r, the window of path r grows by
+//! `x_r / (RTT_r · (Σ_k x_k)²) · (1 + α_r)/2 · (4 + α_r)/5` for each packet acknowledged, and shrinks by
+//! `w_r/2 · min(α_r, 3/2)` at a loss.
 //!
 //! Peng, Walid, Hwang, Low, *Multipath TCP: Analysis, Design, and Implementation* (2016);
 //! draft-walid-mptcp-congestion-control. A compromise between LIA's responsiveness and OLIA's fairness; with one path
 //! (α = 1) it is TCP.
 //!
 //! In equilibrium the fastest path is the one where TCP would have the highest rate, T, and all paths together have
-//! that rate. A path where TCP would have T_r has 1/α_r of the fastest path's rate, `α_r = (√(9 + 60·(T/T_r)²) − 5) /
-//! 2`, at least 1.65. Even equal paths do not share evenly: near α = 1 the decrease grows faster with α than the
-//! increase, so the faster path gains.
+//! that rate. A path where TCP would have the rate T_r has 1/α_r of the fastest path's rate, with
+//! `α_r = (√(9 + 60·(T/T_r)²) − 5) / 2`, at least 1.65. Even equal paths do not share evenly: near α = 1 the decrease
+//! grows faster with α than the increase, so the faster path gains.
 
 use super::rule::{Group, Rule};
 

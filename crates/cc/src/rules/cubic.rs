@@ -1,15 +1,16 @@
 //! CUBIC: after a loss the window is a cubic function of time, flat at the window of the loss (RFC 9438).
 //!
-//! `W(t) = C·(t − K)³ + W_max`, `K = ∛((W_max − w)/C)`, C = 0.4, t in seconds since congestion avoidance began at window w.
-//! An ack moves the window towards W(t + RTT), by at most half a window a round trip. A loss leaves β = 0.7 of it; a loss
-//! before the last W_max was reached sets W_max below the window (*fast convergence*). If Reno with the same average would
-//! have a larger window, that one is used (§4.3). Time in which the window did not limit the sender does not count in t.
-//! After a timeout the curve begins at its flat point, with W_max as the window at the end of slow start (§4.8).
+//! `W(t) = C·(t − K)³ + W_max`, with `K = ∛((W_max − w)/C)`, C = 0.4, and t in seconds since congestion avoidance began
+//! at window w. An ack moves the window towards W(t + RTT), by at most half a window a round trip. A loss leaves
+//! β = 0.7 of the window; a loss before the last W_max was reached sets W_max below the window (*fast convergence*). If
+//! Reno with the same average would have a larger window, Reno's is used (§4.3). Time in which the window did not limit
+//! the sender does not count in t. After a timeout the curve begins at its flat point, with W_max as the window at the
+//! end of slow start (§4.8).
 //!
-//! **Groups.** The paths of one group act as one flow: each of n equal paths has 1/n of C and of Reno's increase, and a loss
-//! on one is a loss on all. So the sum of their windows moves like the window of one flow, whether their losses coincide or
-//! not. With different round-trip times, all shares are scaled so that the group is as fast as that flow on its fastest
-//! path.
+//! **Groups.** The paths of one group act as one flow: each of n equal paths has 1/n of C and of Reno's increase, and a
+//! loss on one is a loss on all. So the sum of their windows moves like the window of one flow, whether their losses
+//! coincide or not. With different round-trip times, all shares are scaled so that the group is as fast as one flow on
+//! its fastest path.
 
 use anabranch_wire::{Span, Time};
 

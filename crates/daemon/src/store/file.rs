@@ -1,10 +1,10 @@
-//! The file of a store in a single file: opens and checks it, and opens it again after its disk failed.
+//! The file of a single-file store: opens and checks it, and opens it again after its disk failed.
 //!
-//! The whole file is checked when it is opened; a damaged one is left as it is, and the error says what to do.
+//! The whole file is checked when it is opened. A damaged one is left as it is, and the error says what to do.
 //!
-//! After a failed read or write, mostly because the disk is full, the library refuses everything until the file is opened
-//! again. The next transaction does that, at most once in [`PAUSE`]; transactions in between return the earlier error. So the
-//! controller recovers as soon as the disk does.
+//! After a failed read or write, mostly because the disk is full, the library refuses everything until the file is
+//! opened again. The next transaction does that, at most once in [`PAUSE`]; transactions in between return the earlier
+//! error. So the controller recovers as soon as the disk does.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

@@ -1,10 +1,11 @@
 //! Decides from the order on each path that a datagram is lost (PSMC §III.C [T6]).
 //!
-//! A path delivers the datagrams of a lane in the order in which they were sent. Once every path that could carry a missing one has delivered a
-//! later one, the missing one is lost, and nothing has to wait for it.
+//! A path delivers the datagrams of a lane in the order in which they were sent. Once every path that could carry a
+//! missing datagram has delivered a later one, the missing one is lost, and nothing has to wait for it.
 //!
-//! A path that has delivered nothing of the lane for the buffer's patience carries none of it, and does not count. A path that delivers an
-//! earlier datagram after a later one does not keep order: then only the timer and the size of the buffer decide for a while.
+//! A path that has delivered nothing of the lane for the buffer's patience carries none of it, and does not count. A
+//! path that delivers an earlier datagram after a later one does not keep order: then only the timer and the size of
+//! the buffer decide for a while.
 
 use anabranch_wire::{PathId, Span, Time};
 use smallvec::SmallVec;

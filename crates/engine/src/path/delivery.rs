@@ -1,4 +1,4 @@
-//! The delivery rate of a path, from samples.
+//! The smoothed delivery rate of a path, and the cause of its losses, which may also be spurious.
 
 use anabranch_cc::LossCause;
 use anabranch_wire::{Rate, Span};

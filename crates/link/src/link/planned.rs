@@ -1,12 +1,12 @@
 //! The plain link: computes a packet's whole journey when it is offered.
 //!
-//! With a fixed rate, no randomness on the wire, no CoDel and no marks, a packet leaves its sending time after the one
-//! before it and arrives a delay later. So its arrival is stored on entry, and departures need no work. Which packets
-//! have left is computed when a driver asks for the queue, or when a packet may find it full or longer than ever before.
-//! Until then packets that have left count as waiting, so the queue is never longer than it seems.
+//! With a fixed rate, no randomness on the wire, no CoDel and no marks, the packets before a packet decide when it
+//! leaves, and it arrives one delay later. So its arrival is stored on entry, and departures need no work. The queue's
+//! length is corrected for packets that have left only when a driver asks for it, or when a packet may find the queue
+//! full or longer than ever before. Until then the stored length may be too large, never too small.
 //!
-//! A change discards the plan for packets that have not left, and they continue one by one. A link that runs empty plans
-//! again.
+//! A change of the link discards the plan for packets that have not left; these continue one by one. Once the link is
+//! empty, it plans again.
 
 use anabranch_wire::Time;
 

@@ -1,9 +1,11 @@
 //! Chooses the socket for a next hop, for relays with several networks.
 //!
-//! The operating system knows best, because it also has metrics and preferred sources. The service passes the address
-//! that the system would send from, and the socket bound to it is used. A socket sends only on its own interface, so an
-//! address whose interface does not lead to the next hop, such as a loopback address, is skipped. Then the longest
-//! matching prefix of a route decides. A flow's socket is chosen when the flow is allocated; packets need no lookup.
+//! The operating system knows best, because it also has metrics and preferred sources. So the service passes the
+//! address that the system would send from, and the socket bound to it is used. A socket sends only on its own
+//! interface, so an address whose interface does not lead to the next hop, such as a loopback address, is skipped.
+//! Without such a socket, the longest prefix that the next hop's address matches decides.
+//!
+//! A flow's socket is chosen when the flow is allocated; packets need no lookup.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;

@@ -1,7 +1,8 @@
-//! SOCKS5 associations: datagrams of a program, by a UDP port beside its TCP connection.
+//! SOCKS5 associations: datagrams of a program, by a UDP port next to its TCP connection.
 //!
-//! Many programs say wrongly where their datagrams come from, so that is ignored: the first datagram from the program's machine decides.
-//! Datagrams go back to that port only. The association lives as long as its TCP connection.
+//! Many programs announce a wrong address for their datagrams. So the announcement is ignored, and the first datagram
+//! from the program's machine decides. Datagrams go back to the port it came from only. The association lives as long
+//! as its TCP connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

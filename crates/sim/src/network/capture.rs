@@ -1,4 +1,4 @@
-//! Packets as sessions send and receive them, for traces.
+//! Records of packets that sessions send and receive, for traces.
 
 use anabranch_engine::{PathInfo, Session};
 use anabranch_wire::{Message, Span, Time};

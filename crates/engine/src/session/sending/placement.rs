@@ -1,4 +1,5 @@
-//! Chooses the path for data: shows the paths to the scheduler and carries out its decision ("where" of mTCP §3.1.4 [M5]).
+//! Chooses the path for data: shows the paths to the scheduler and carries out its decision (mTCP's "where", §3.1.4
+//! [M5]).
 
 use anabranch_wire::{PathId, Payload, Rate, Time};
 use smallvec::SmallVec;
