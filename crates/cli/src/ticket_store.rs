@@ -314,7 +314,6 @@ impl TicketStore {
 fn make_private(directory: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
-    #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(directory)
 }
@@ -444,7 +443,6 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
     #[test]
     fn only_the_owner_may_read_a_ticket_and_a_damaged_one_is_reported() {
         use std::os::unix::fs::PermissionsExt as _;

@@ -26,17 +26,9 @@ struct Options {
 }
 
 /// Processor time used by this process.
-#[cfg(unix)]
 fn worked() -> Duration {
     let clock = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
     clock.now().map(Duration::from).expect("a process may read its own clock")
-}
-
-/// Where the system has no such clock, the elapsed time.
-#[cfg(not(unix))]
-fn worked() -> Duration {
-    static BEGUN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
-    BEGUN.elapsed()
 }
 
 /// Runs one target for a while; returns the number of inputs, or the input on which it failed.

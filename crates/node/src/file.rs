@@ -12,7 +12,6 @@ pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
     let fresh = file.with_file_name(name);
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let written = options.open(&fresh).and_then(|mut out| {
         out.write_all(content)?;

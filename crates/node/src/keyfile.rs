@@ -160,7 +160,6 @@ fn move_new(draft: &Path, path: &Path, written: io::Result<()>) -> io::Result<()
 fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path)?;
     file.write_all(text)?;
@@ -170,7 +169,6 @@ fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
 fn private_dir(dir: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
-    #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(dir)
 }
@@ -186,7 +184,6 @@ fn check_regular(path: &Path) -> Result<(), Error> {
 }
 
 /// Refuses a key that the group or the world has any permission on.
-#[cfg(unix)]
 fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
     let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;
     if mode & 0o077 == 0 {
@@ -194,12 +191,6 @@ fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), Error> {
     }
     Err(Error::local(format!("others may use the key at {}: its mode is {mode:04o}", path.display()))
         .hint(format!("`chmod 600 {}`; if others could read it, make a new key instead", path.display())))
-}
-
-/// On other systems, the directory's access rules protect the key.
-#[cfg(not(unix))]
-fn check_private(_path: &Path, _metadata: &fs::Metadata) -> Result<(), Error> {
-    Ok(())
 }
 
 #[cfg(test)]
@@ -238,7 +229,6 @@ mod tests {
         assert_eq!(fs::read_dir(dir.key().parent().unwrap()).unwrap().count(), 1);
     }
 
-    #[cfg(unix)]
     #[test]
     fn only_the_owner_may_read_a_new_key_or_its_directory() {
         use std::os::unix::fs::PermissionsExt;
@@ -249,7 +239,6 @@ mod tests {
         assert_eq!(mode(dir.key().parent().unwrap()), 0o700);
     }
 
-    #[cfg(unix)]
     #[test]
     fn a_key_that_others_may_use_is_refused_with_the_command_that_mends_it() {
         use std::os::unix::fs::PermissionsExt;
@@ -326,11 +315,8 @@ mod tests {
             assert!(error.message.ends_with("is a directory, not a key file"), "{error}");
             assert!(error.hint.unwrap().contains("name the file itself"));
         }
-        #[cfg(unix)]
-        {
-            let error = load(Path::new("/dev/null")).unwrap_err();
-            assert!(error.message.ends_with("is no regular file, not a key file"), "{error}");
-        }
+        let error = load(Path::new("/dev/null")).unwrap_err();
+        assert!(error.message.ends_with("is no regular file, not a key file"), "{error}");
     }
 
     #[test]

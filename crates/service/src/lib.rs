@@ -6,7 +6,6 @@
 //! | [`http`] | the HTTP API: listening, tokens, TLS, limits, metrics (feature `http`) |
 //! | [`process`] | core dumps, reachable files, available memory |
 
-#[cfg(unix)]
 pub mod control;
 #[cfg(feature = "http")]
 pub mod http;

@@ -59,5 +59,5 @@ pub use report::Summary;
 pub use send::{Contents, Share, send};
 pub use serve::{Folders, Rights, Served, Task, Visitor};
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests;

@@ -315,7 +315,6 @@ impl Watch {
 }
 
 /// Answers `status`, `grants CLIENT` and `revoke CLIENT [GRANT]`.
-#[cfg(unix)]
 impl anabranch_service::control::Answer for Watch {
     async fn answer(&self, line: &str) -> String {
         use anabranch_service::control::{refusal, reply};

@@ -222,7 +222,6 @@ impl Watch {
 }
 
 /// Answers `status` and `drain SECONDS`, both with a status.
-#[cfg(unix)]
 impl anabranch_service::control::Answer for Watch {
     async fn answer(&self, line: &str) -> String {
         let mut words = line.split_whitespace();

@@ -69,7 +69,6 @@ impl Journal {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
         // Addresses may contain secrets.
-        #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(&name)?;
         file.write_all(&text)?;

@@ -32,11 +32,8 @@ const OPEN_TRIES: usize = 5;
 pub(super) fn open_locked(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
-    }
+    let no_follow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, no_follow);
     for _ in 0..OPEN_TRIES {
         let file = options.open(path)?;
         if !file.metadata()?.is_file() {
@@ -55,7 +52,6 @@ pub(super) fn open_locked(path: &Path) -> io::Result<File> {
 }
 
 /// Whether `path` is a name of the open file.
-#[cfg(unix)]
 fn is_still(path: &Path, file: &File) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt as _;
     let held = file.metadata()?;
@@ -64,11 +60,6 @@ fn is_still(path: &Path, file: &File) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-#[cfg(not(unix))]
-fn is_still(_path: &Path, _file: &File) -> io::Result<bool> {
-    Ok(true)
 }
 
 /// Sets the size and reserves the blocks where the file system can.
@@ -83,15 +74,8 @@ pub(super) fn reserve(file: &File, size: u64) -> io::Result<()> {
     file.set_len(size)
 }
 
-#[cfg(unix)]
 pub(super) fn write_at(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
-}
-
-#[cfg(not(unix))]
-pub(super) fn write_at(mut file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-    file.seek(SeekFrom::Start(at))?;
-    io::Write::write_all(&mut file, bytes)
 }
 
 /// Reads a range through a separate handle.

@@ -111,7 +111,6 @@ impl RunningSessions {
     }
 }
 
-#[cfg(unix)]
 impl anabranch_service::control::Answer for RunningSessions {
     async fn answer(&self, line: &str) -> String {
         match self.handle(line).await {

@@ -137,13 +137,7 @@ fn has_time(job: &FileJob, found: &Metadata) -> bool {
     system_time(listed) == Some(found) || whole == Some(found)
 }
 
-#[cfg(unix)]
 fn has_mode(found: &Metadata, mode: u16) -> bool {
     use cap_std::fs::MetadataExt as _;
     found.mode() & 0o777 == u32::from(mode)
-}
-
-#[cfg(not(unix))]
-fn has_mode(_found: &Metadata, _mode: u16) -> bool {
-    true
 }

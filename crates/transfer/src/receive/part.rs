@@ -15,7 +15,7 @@ use cap_std::fs::{Dir, OpenOptions};
 use super::job::{FileJob, Keeping};
 use super::remove::clear;
 use crate::attributes::{self, Attributes};
-#[cfg(all(test, unix))]
+#[cfg(test)]
 use crate::hash::BLOCK;
 use crate::hash::is_zero;
 use crate::manifest::ModifiedTime;
@@ -86,7 +86,7 @@ impl PartFile {
 
     /// Writes `data` at `offset`. Zeros beyond the end of the file become holes.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        #[cfg(all(test, unix))]
+        #[cfg(test)]
         crate::tests::fail_if_full(&self.directory, offset / BLOCK as u64)?;
         let end = offset + data.len() as u64;
         if offset < self.len {
@@ -167,9 +167,9 @@ pub(super) fn set_attributes(file: &File, all: &Attributes, (index, path): (u32,
 }
 
 /// Sets the time of a file in `directory`.
-#[cfg_attr(not(all(test, unix)), allow(unused_variables))]
+#[cfg_attr(not(test), allow(unused_variables))]
 fn set_time(directory: &Dir, file: &File, time: SystemTime) -> io::Result<()> {
-    #[cfg(all(test, unix))]
+    #[cfg(test)]
     crate::tests::fail_if_timeless(directory)?;
     file.set_modified(time)
 }
@@ -257,20 +257,17 @@ pub(super) fn system_time(time: ModifiedTime) -> Option<SystemTime> {
     second?.checked_add(Duration::from_nanos(time.nanoseconds.into()))
 }
 
-#[cfg(unix)]
 fn owner_only(options: &mut OpenOptions) {
     use cap_std::fs::OpenOptionsExt as _;
     options.mode(0o600);
 }
 
-#[cfg(unix)]
 pub(super) fn set_mode(file: &File, mode: u16) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     file.set_permissions(std::fs::Permissions::from_mode(mode.into()))
 }
 
 /// Locks the open file; false if another process holds the lock.
-#[cfg(unix)]
 fn lock(file: &cap_std::fs::File) -> io::Result<bool> {
     use rustix::fs::{FlockOperation, flock};
     use rustix::io::Errno;
@@ -283,7 +280,6 @@ fn lock(file: &cap_std::fs::File) -> io::Result<bool> {
 }
 
 /// True while `name` is the only name of the file described by `meta`.
-#[cfg(unix)]
 fn is_still(directory: &Dir, name: &str, meta: &cap_std::fs::Metadata) -> io::Result<bool> {
     use cap_std::fs::MetadataExt as _;
     let now = match directory.symlink_metadata(name) {
@@ -324,24 +320,4 @@ fn rename_checked(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     directory.rename(from, directory, to)
-}
-
-#[cfg(not(unix))]
-fn owner_only(_options: &mut OpenOptions) {}
-
-#[cfg(not(unix))]
-pub(super) fn set_mode(file: &File, mode: u16) -> io::Result<()> {
-    let mut permissions = file.metadata()?.permissions();
-    permissions.set_readonly(mode & 0o222 == 0);
-    file.set_permissions(permissions)
-}
-
-#[cfg(not(unix))]
-fn lock(_file: &cap_std::fs::File) -> io::Result<bool> {
-    Ok(true)
-}
-
-#[cfg(not(unix))]
-fn is_still(_directory: &Dir, _name: &str, _meta: &cap_std::fs::Metadata) -> io::Result<bool> {
-    Ok(true)
 }

@@ -137,7 +137,6 @@ pub(crate) fn hash_file(
     }
 }
 
-#[cfg(unix)]
 fn private() -> DirBuilder {
     use cap_std::fs::DirBuilderExt as _;
     let mut builder = DirBuilder::new();
@@ -145,22 +144,11 @@ fn private() -> DirBuilder {
     builder
 }
 
-#[cfg(not(unix))]
-fn private() -> DirBuilder {
-    DirBuilder::new()
-}
-
-#[cfg(unix)]
 fn create_link(directory: &Dir, text: &str, name: &str) -> io::Result<()> {
     directory.symlink_contents(text, name)
 }
 
-#[cfg(not(unix))]
-fn create_link(_directory: &Dir, _text: &str, _name: &str) -> io::Result<()> {
-    Err(io::Error::other("this system's links need to know what they lead to"))
-}
-
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use cap_std::ambient_authority;
 

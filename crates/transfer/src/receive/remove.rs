@@ -41,14 +41,7 @@ pub(super) fn names(directory: &Dir) -> io::Result<BTreeSet<std::ffi::OsString>>
     directory.entries()?.map(|entry| entry.map(|entry| entry.file_name())).collect()
 }
 
-#[cfg(unix)]
 pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
     use cap_std::fs::MetadataExt as _;
     (one.dev(), one.ino()) == (other.dev(), other.ino())
-}
-
-/// Keeps too much rather than too little.
-#[cfg(not(unix))]
-pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
-    one.is_dir() == other.is_dir() && one.len() == other.len()
 }

@@ -112,18 +112,12 @@ fn is_one_entry(tree: &mut TargetTree, path: &RelPath, (other, found): (&RelPath
     is_one_directory && (name == second || !has_both)
 }
 
-#[cfg(unix)]
 fn has_several_names(meta: &Metadata) -> bool {
     use cap_std::fs::MetadataExt as _;
     meta.nlink() > 1
 }
 
-#[cfg(not(unix))]
-fn has_several_names(_meta: &Metadata) -> bool {
-    false
-}
-
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use std::fs;
 

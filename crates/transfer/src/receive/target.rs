@@ -257,7 +257,7 @@ fn umask() -> u16 {
 }
 
 /// This process's umask. Reading it changes it for a moment, so it is read only once.
-#[cfg(all(unix, not(target_os = "linux")))]
+#[cfg(not(target_os = "linux"))]
 fn umask() -> u16 {
     use rustix::fs::Mode;
     use rustix::process::umask;
@@ -269,12 +269,6 @@ fn umask() -> u16 {
     *MASK
 }
 
-#[cfg(not(unix))]
-fn umask() -> u16 {
-    0
-}
-
-#[cfg(unix)]
 fn check_writable(directory: &Path) -> Result<(), TransferError> {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     let (access, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
@@ -282,19 +276,12 @@ fn check_writable(directory: &Path) -> Result<(), TransferError> {
         .map_err(|error| TransferError::io("write to the directory", directory, error.into()))
 }
 
-#[cfg(not(unix))]
-fn check_writable(_directory: &Path) -> Result<(), TransferError> {
-    Ok(())
-}
-
-#[cfg(unix)]
 fn free_bytes(directory: &Dir) -> Option<u64> {
     let stat = rustix::fs::fstatvfs(directory).ok()?;
     // A file system without blocks, such as ramfs, does not know its size.
     (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-#[cfg(unix)]
 pub(crate) fn sync_directory(directory: &Dir) -> io::Result<()> {
     match readable(directory).and_then(|directory| directory.sync_all()) {
         // Some file systems cannot sync directories, and some directories are not readable.
@@ -307,7 +294,6 @@ pub(crate) fn sync_directory(directory: &Dir) -> io::Result<()> {
     }
 }
 
-#[cfg(unix)]
 pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
     use cap_std::fs::PermissionsExt as _;
     readable(directory)?.set_permissions(cap_std::fs::Permissions::from_mode(mode.into()))
@@ -316,19 +302,4 @@ pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
 /// A handle that can be synced; the handles of the tree cannot.
 pub(super) fn readable(directory: &Dir) -> io::Result<cap_std::fs::File> {
     directory.open_with(".", cap_std::fs::OpenOptions::new().read(true))
-}
-
-#[cfg(not(unix))]
-fn free_bytes(_directory: &Dir) -> Option<u64> {
-    None
-}
-
-#[cfg(not(unix))]
-pub(crate) fn sync_directory(_directory: &Dir) -> io::Result<()> {
-    Ok(())
-}
-
-#[cfg(not(unix))]
-pub(crate) fn set_directory_mode(_directory: &Dir, _mode: u16) -> io::Result<()> {
-    Ok(())
 }

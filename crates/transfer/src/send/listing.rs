@@ -377,16 +377,10 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
 }
 
-/// The identity of a file with several names; `None` for one with a single name, or on systems that do not report it.
-#[cfg(unix)]
+/// The identity of a file with several names; `None` for one with a single name.
 fn id_of_several_names(meta: &Metadata) -> Option<(u64, u64)> {
     use cap_std::fs::MetadataExt;
     (meta.nlink() > 1).then(|| (meta.dev(), meta.ino()))
-}
-
-#[cfg(not(unix))]
-fn id_of_several_names(_meta: &Metadata) -> Option<(u64, u64)> {
-    None
 }
 
 /// Why an entry is not listed.
@@ -462,28 +456,12 @@ fn modified_time(time: std::time::SystemTime) -> Option<ModifiedTime> {
     }
 }
 
-#[cfg(unix)]
 fn change_time(meta: &Metadata) -> Option<ChangeTime> {
     use cap_std::fs::MetadataExt as _;
     Some((meta.ctime(), meta.ctime_nsec()))
 }
 
-#[cfg(not(unix))]
-fn change_time(_meta: &Metadata) -> Option<ChangeTime> {
-    None
-}
-
-#[cfg(unix)]
 fn mode(meta: &Metadata) -> u16 {
     use cap_std::fs::MetadataExt as _;
     (meta.mode() & 0o777) as u16
-}
-
-#[cfg(not(unix))]
-fn mode(meta: &Metadata) -> u16 {
-    match (meta.is_dir(), meta.permissions().readonly()) {
-        (true, _) => 0o755,
-        (false, true) => 0o444,
-        (false, false) => 0o644,
-    }
 }
