@@ -9,7 +9,6 @@ mod deny;
 mod guided;
 #[cfg(test)]
 mod limits;
-mod miri;
 mod outcome;
 mod pages;
 mod papers;
@@ -69,7 +68,6 @@ Usage: cargo xtask STEP
   papers [NAME…]
            run the papers' experiments without results in target/papers, or these; then write all tables and
            drawings to docs/notebook/figures; not part of ci
-  miri     unit tests of the data structures of crates without I/O under Miri, ten minutes; not part of ci
   same     a seed gives the same bytes in debug and release, on one thread and two; not part of ci
   fuzz [--guided] [--seconds N] [--target NAME] [--seed N]
            hostile bytes for every decoder, the handshake and the session; with --guided, libFuzzer looks for inputs that
@@ -92,7 +90,6 @@ fn main() -> ExitCode {
     }
     let steps: Vec<Step> = match &words[..] {
         [word] if word == "ci" => STEPS.to_vec(),
-        [word] if word == "miri" => vec![("miri", || miri::check().map(all))],
         [word] if word == "same" => vec![("same", || same::check().map(all))],
         [word] if word == "book" => vec![("book", || book::build().map(all))],
         [word] if word == "reference" => vec![("reference", || reference().map(all))],
