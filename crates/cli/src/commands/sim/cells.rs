@@ -11,13 +11,15 @@ use serde::Serialize;
 use super::args::RunArgs;
 use super::folder::Folder;
 use super::jobs::{Crew, in_order};
-use super::stop::stop_on_interrupt;
+use super::stop::{stop_on_interrupt, unless_stopped};
 use crate::context::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
 /// Most seeds of an undecided cell.
 const MOST_SEEDS: usize = 80;
+/// How many of the worst cells are listed.
+const LISTED: usize = 10;
 
 pub(super) struct Grid<'a> {
     pub args: &'a RunArgs,
@@ -28,14 +30,15 @@ pub(super) struct Grid<'a> {
     pub seeds: std::ops::Range<u64>,
 }
 
-/// The verdicts on all complete cells, and how many runs were done.
-pub(super) struct Judged<V> {
-    pub verdicts: Vec<V>,
-    pub done: usize,
-    pub all: usize,
+/// The report of a grid that lists its worst cells.
+#[derive(Serialize)]
+pub(super) struct Report<W> {
+    pub scenario: &'static str,
+    pub metrics: BTreeMap<String, f64>,
+    pub worst: Vec<W>,
 }
 
-/// Runs each cell with each seed, and judges a cell when all its seeds are complete.
+/// Runs each cell with each seed, judges a cell when all its seeds are complete, and reports the verdicts.
 ///
 /// An undecided cell gets twice as many seeds, up to [`MOST_SEEDS`], unless the user named the seeds.
 pub(super) fn judge<R: Send + 'static, V>(
@@ -43,7 +46,8 @@ pub(super) fn judge<R: Send + 'static, V>(
     work: impl Fn(u64, u64) -> R + Send + Sync + 'static,
     mut verdict: impl FnMut(u64, &[R]) -> V,
     decides: impl Fn(&V) -> bool,
-) -> Result<Judged<V>, Failure> {
+    report: impl FnOnce(&[V]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     args.plot.as_deref().map(Folder::prepare).transpose()?;
     let mut cells = args.cells.clone().map_or_else(|| cells.collect(), |cells| cells.0);
     let mut seeds = args.seeds.clone().map_or_else(|| seeds.collect(), |seeds| seeds.0);
@@ -76,7 +80,22 @@ pub(super) fn judge<R: Send + 'static, V>(
         seeds = (wanted as u64 + 1..=wanted as u64 * 2).collect();
         wanted *= 2;
     }
-    Ok(Judged { verdicts: verdicts.into_values().collect(), done, all })
+    let verdicts: Vec<V> = verdicts.into_values().collect();
+    let outcome = if verdicts.is_empty() { Ok(()) } else { report(&verdicts) };
+    unless_stopped(done, all)?;
+    outcome
+}
+
+/// The cells whose value is least, in order.
+pub(super) fn worst<V, W>(verdicts: &[V], value: impl Fn(&V) -> f64, row: impl Fn(&V) -> W) -> Vec<W> {
+    let mut order: Vec<&V> = verdicts.iter().collect();
+    order.sort_by(|a, b| value(a).total_cmp(&value(b)));
+    order.into_iter().take(LISTED).map(row).collect()
+}
+
+/// A failure if some of the cells or cases fail; `what` completes "3 of 500 …".
+pub(super) fn outcome(failing: usize, all: usize, what: &str) -> Result<(), Failure> {
+    if failing == 0 { Ok(()) } else { Err(Failure::local(format!("{failing} of {all} {what}"))) }
 }
 
 /// Distributions to draw, and the name of the experiment.

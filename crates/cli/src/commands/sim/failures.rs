@@ -76,11 +76,7 @@ fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {
         || csv(runs),
         cells::Charts { name: FAILURES, distributions: &distributions(runs) },
     )?;
-    if report.breaches.is_empty() {
-        return Ok(());
-    }
-    let message = format!("{} of {} cases violate a bound", report.breaches.len(), runs.len());
-    Err(Failure::local(message))
+    cells::outcome(report.breaches.len(), runs.len(), "cases violate a bound")
 }
 
 /// The distribution of gaps in delivery, for each kind of break.

@@ -8,9 +8,8 @@ use anabranch_experiments::scenario::Spread;
 use serde::Serialize;
 
 use super::args::RunArgs;
-use super::cells::{self, Charts, Grid, Judged, judge};
+use super::cells::{self, Charts, Grid, judge};
 use super::named::FAIRNESS;
-use super::stop::unless_stopped;
 use crate::context::Context;
 use crate::errors::Failure;
 
@@ -47,11 +46,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     let draw = move |cell| FairCell { rule, ..FairCell::draw(cell) };
     let work = move |cell, seed| draw(cell).run(seed);
     let verdict = |cell, runs: &[FairRun]| FairVerdict::of(draw(cell), runs);
-    let Judged { verdicts, done, all } =
-        judge(Grid { args, context, cells: CELLS, seeds: SEEDS }, work, verdict, |_: &FairVerdict| true)?;
-    let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts) };
-    unless_stopped(done, all)?;
-    outcome
+    let grid = Grid { args, context, cells: CELLS, seeds: SEEDS };
+    judge(grid, work, verdict, |_: &FairVerdict| true, |verdicts| report(args, verdicts))
 }
 
 fn report(args: &RunArgs, verdicts: &[FairVerdict]) -> Result<(), Failure> {
@@ -64,14 +60,7 @@ fn report(args: &RunArgs, verdicts: &[FairVerdict]) -> Result<(), Failure> {
         || csv(verdicts),
         Charts { name: FAIRNESS, distributions: &distributions(verdicts) },
     )?;
-    if report.failing.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::local(format!(
-        "{} of {} cells are beyond their bounds",
-        report.failing.len(),
-        verdicts.len()
-    )))
+    cells::outcome(report.failing.len(), verdicts.len(), "cells are beyond their bounds")
 }
 
 fn late(ratio: Option<[Spread; 2]>) -> Option<f64> {

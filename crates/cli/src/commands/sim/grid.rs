@@ -1,30 +1,18 @@
 //! `anabranch sim run grid`: random networks, each compared with its best single path.
 
-use std::collections::BTreeMap;
-
 use anabranch_engine::SchedulerKind;
 use anabranch_experiments::grid::{Cell, CellRun, Verdict, metrics};
 use anabranch_experiments::plots::Distributions;
 use serde::Serialize;
 
 use super::args::RunArgs;
-use super::cells::{self, Charts, Grid, Judged, judge};
+use super::cells::{self, Charts, Grid, Report, judge};
 use super::named::GRID;
-use super::stop::unless_stopped;
 use crate::context::Context;
 use crate::errors::Failure;
 
 const CELLS: std::ops::Range<u64> = 0..500;
 const SEEDS: std::ops::Range<u64> = 1..11;
-/// How many of the worst cells are listed.
-const LISTED: usize = 10;
-
-#[derive(Serialize)]
-struct Report {
-    scenario: &'static str,
-    metrics: BTreeMap<String, f64>,
-    worst: Vec<Worst>,
-}
 
 /// A listed cell.
 #[derive(Serialize)]
@@ -48,33 +36,18 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     let draw = move |cell| Cell { rule, ..Cell::draw(cell) };
     let work = move |cell, seed| draw(cell).run(scheduler, seed);
     let verdict = |cell, runs: &[CellRun]| Verdict::of(draw(cell), runs);
-    let Judged { verdicts, done, all } =
-        judge(Grid { args, context, cells: CELLS, seeds: SEEDS }, work, verdict, Verdict::is_decided)?;
-    let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts, scheduler) };
-    unless_stopped(done, all)?;
-    outcome
+    let grid = Grid { args, context, cells: CELLS, seeds: SEEDS };
+    judge(grid, work, verdict, Verdict::is_decided, |verdicts| report(args, verdicts, scheduler))
 }
 
 fn report(args: &RunArgs, verdicts: &[Verdict], scheduler: SchedulerKind) -> Result<(), Failure> {
-    let metrics = metrics(verdicts);
-    let mut order: Vec<&Verdict> = verdicts.iter().collect();
-    order.sort_by(|a, b| a.vs_best.mean.total_cmp(&b.vs_best.mean));
-    let worst = order.iter().take(LISTED).map(|verdict| Worst::of(verdict, args, scheduler)).collect();
-    let report = Report { scenario: GRID, metrics, worst };
-    cells::write(
-        args,
-        &report,
-        table,
-        || csv(verdicts),
-        Charts { name: GRID, distributions: &distributions(verdicts) },
-    )?;
-    let failing: Vec<&Verdict> = order.into_iter().filter(|verdict| verdict.fails()).collect();
-    if failing.is_empty() {
-        return Ok(());
-    }
-    let message =
-        format!("{} of {} cells are slower than their best path alone", failing.len(), verdicts.len());
-    Err(Failure::local(message))
+    let row = |verdict: &Verdict| Worst::of(verdict, args, scheduler);
+    let worst = cells::worst(verdicts, |verdict| verdict.vs_best.mean, row);
+    let report = Report { scenario: GRID, metrics: metrics(verdicts), worst };
+    let charts = distributions(verdicts);
+    cells::write(args, &report, table, || csv(verdicts), Charts { name: GRID, distributions: &charts })?;
+    let failing = verdicts.iter().filter(|verdict| verdict.fails()).count();
+    cells::outcome(failing, verdicts.len(), "cells are slower than their best path alone")
 }
 
 impl Worst {
@@ -105,7 +78,7 @@ fn distributions(verdicts: &[Verdict]) -> Distributions {
     Distributions::from([("goodput of all paths, as a multiple".to_owned(), lines)])
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &Report<Worst>) -> String {
     let mut text = cells::figures(GRID, &report.metrics);
     text.push_str("the cells that gain least, as a share of their best single path\n");
     for worst in &report.worst {

@@ -1,29 +1,17 @@
 //! `anabranch sim run losses`: the window rule `auto` against `cubic` and `bbr`, under losses and next to neighbours.
 
-use std::collections::BTreeMap;
-
 use anabranch_experiments::losses::{LossCell, LossRun, LossVerdict, metrics};
 use anabranch_experiments::plots::Distributions;
 use serde::Serialize;
 
 use super::args::RunArgs;
-use super::cells::{self, Charts, Grid, Judged, judge};
+use super::cells::{self, Charts, Grid, Report, judge};
 use super::named::LOSSES;
-use super::stop::unless_stopped;
 use crate::context::Context;
 use crate::errors::Failure;
 
 const CELLS: std::ops::Range<u64> = 0..300;
 const SEEDS: std::ops::Range<u64> = 1..3;
-/// How many of the worst cells are listed.
-const LISTED: usize = 10;
-
-#[derive(Serialize)]
-struct Report {
-    scenario: &'static str,
-    metrics: BTreeMap<String, f64>,
-    worst: Vec<Worst>,
-}
 
 /// A listed cell.
 #[derive(Serialize)]
@@ -48,11 +36,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     }
     let work = |cell, seed| LossCell::draw(cell).run(seed);
     let verdict = |cell, runs: &[LossRun]| LossVerdict::of(LossCell::draw(cell), runs);
-    let Judged { verdicts, done, all } =
-        judge(Grid { args, context, cells: CELLS, seeds: SEEDS }, work, verdict, |_: &LossVerdict| true)?;
-    let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts) };
-    unless_stopped(done, all)?;
-    outcome
+    let grid = Grid { args, context, cells: CELLS, seeds: SEEDS };
+    judge(grid, work, verdict, |_: &LossVerdict| true, |verdicts| report(args, verdicts))
 }
 
 /// The worse of a cell's two ratios.
@@ -61,17 +46,12 @@ fn least(verdict: &LossVerdict) -> f64 {
 }
 
 fn report(args: &RunArgs, verdicts: &[LossVerdict]) -> Result<(), Failure> {
-    let mut order: Vec<&LossVerdict> = verdicts.iter().collect();
-    order.sort_by(|a, b| least(a).total_cmp(&least(b)));
-    let worst = order.iter().take(LISTED).map(|verdict| Worst::of(verdict, args)).collect();
+    let worst = cells::worst(verdicts, least, |verdict| Worst::of(verdict, args));
     let report = Report { scenario: LOSSES, metrics: metrics(verdicts), worst };
     let charts = distributions(verdicts);
     cells::write(args, &report, table, || csv(verdicts), Charts { name: LOSSES, distributions: &charts })?;
     let failing = verdicts.iter().filter(|verdict| verdict.fails()).count();
-    if failing == 0 {
-        return Ok(());
-    }
-    Err(Failure::local(format!("{failing} of {} cells are beyond their bounds", verdicts.len())))
+    cells::outcome(failing, verdicts.len(), "cells are beyond their bounds")
 }
 
 /// The distribution of cells by each ratio.
@@ -103,7 +83,7 @@ impl Worst {
     }
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &Report<Worst>) -> String {
     let mut text = cells::figures(LOSSES, &report.metrics);
     text.push_str(
         "the worst cells: rate with auto over the others', neighbours' rate over that next to cubic\n",

@@ -8,23 +8,13 @@ use anabranch_experiments::tunnels::{FLOOR, LANES, TunnelCell, TunnelRun, Tunnel
 use serde::Serialize;
 
 use super::args::RunArgs;
-use super::cells::{self, Charts, Grid, Judged, judge};
+use super::cells::{self, Charts, Grid, Report, judge};
 use super::named::TUNNELS;
-use super::stop::unless_stopped;
 use crate::context::Context;
 use crate::errors::Failure;
 
 const CELLS: std::ops::Range<u64> = 0..300;
 const SEEDS: std::ops::Range<u64> = 1..4;
-/// How many of the worst cells are listed.
-const LISTED: usize = 10;
-
-#[derive(Serialize)]
-struct Report {
-    scenario: &'static str,
-    metrics: BTreeMap<String, f64>,
-    worst: Vec<Worst>,
-}
 
 /// A listed cell.
 #[derive(Serialize)]
@@ -50,17 +40,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     }
     let work = |cell, seed| TunnelCell::draw(cell).run(seed);
     let verdict = |cell, runs: &[TunnelRun]| TunnelVerdict::of(TunnelCell::draw(cell), runs);
-    let Judged { verdicts, done, all } =
-        judge(Grid { args, context, cells: CELLS, seeds: SEEDS }, work, verdict, |_: &TunnelVerdict| true)?;
-    let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts) };
-    unless_stopped(done, all)?;
-    outcome
+    let grid = Grid { args, context, cells: CELLS, seeds: SEEDS };
+    judge(grid, work, verdict, |_: &TunnelVerdict| true, |verdicts| report(args, verdicts))
 }
 
 fn report(args: &RunArgs, verdicts: &[TunnelVerdict]) -> Result<(), Failure> {
-    let mut order: Vec<&TunnelVerdict> = verdicts.iter().collect();
-    order.sort_by(|a, b| a.vs_best.mean.total_cmp(&b.vs_best.mean));
-    let worst = order.iter().take(LISTED).map(|verdict| Worst::of(verdict, args)).collect();
+    let row = |verdict: &TunnelVerdict| Worst::of(verdict, args);
+    let worst = cells::worst(verdicts, |verdict| verdict.vs_best.mean, row);
     let report = Report { scenario: TUNNELS, metrics: metrics(verdicts), worst };
     let line = |name: &str, value: fn(&TunnelVerdict) -> f64| {
         (name.to_owned(), verdicts.iter().map(value).collect())
@@ -72,11 +58,7 @@ fn report(args: &RunArgs, verdicts: &[TunnelVerdict]) -> Result<(), Failure> {
     let charts = Distributions::from([("rate with auto".to_owned(), lines)]);
     cells::write(args, &report, table, || csv(verdicts), Charts { name: TUNNELS, distributions: &charts })?;
     let failing = verdicts.iter().filter(|verdict| verdict.fails()).count();
-    if failing == 0 {
-        return Ok(());
-    }
-    let all = verdicts.len();
-    Err(Failure::local(format!("{failing} of {all} cells are below {FLOOR} of their best path")))
+    cells::outcome(failing, verdicts.len(), &format!("cells are below {FLOOR} of their best path"))
 }
 
 impl Worst {
@@ -93,7 +75,7 @@ impl Worst {
     }
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &Report<Worst>) -> String {
     let mut text = cells::figures(TUNNELS, &report.metrics);
     text.push_str(
         "the worst cells: auto over the best path alone; Mbit/s of each lane and over each path alone\n",
