@@ -8,7 +8,7 @@ use anabranch_link::{LinkConfig, RandomDrop};
 use anabranch_wire::{Rate, Span, Time};
 
 use anabranch_sim::chance::{Chance, seed_of};
-use anabranch_sim::network::{FlowPlan, PathPlan, Plan, Supply};
+use anabranch_sim::network::{FlowPlan, PathPlan, Plan};
 
 /// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x6661_6972;
@@ -110,33 +110,17 @@ impl FairCell {
             paths.iter().map(|path| route(self.paths[*path].bottleneck, self.paths[*path].rtt_ms)).collect();
         let mut config = Config::default();
         config.cc.rule = self.rule;
-        let mut flows = vec![flow(session, config, (Time::ZERO + START, end))];
+        let mut flows = vec![FlowPlan::bulk(session, config, (Time::ZERO + START, end))];
         for (index, bottleneck) in self.bottlenecks.iter().enumerate() {
             for rtt_ms in &bottleneck.neighbours {
                 let mut config = Config::tcp();
                 config.cc.rule = bottleneck.rule;
                 let start = Time::ZERO + START.mul_f64(chance.unit());
-                flows.push(flow(vec![route(index, *rtt_ms)], config, (start, end)));
+                flows.push(FlowPlan::bulk(vec![route(index, *rtt_ms)], config, (start, end)));
             }
         }
         plan.flows = flows;
         plan
-    }
-}
-
-fn flow(paths: Vec<PathPlan>, config: Config, (start, stop): (Time, Time)) -> FlowPlan {
-    let supply = Supply::Bulk;
-    let openings = Vec::new();
-    FlowPlan {
-        paths,
-        openings,
-        config: config.into(),
-        supply,
-        start,
-        stop,
-        tunnel: None,
-        redundant: false,
-        agent: None,
     }
 }
 

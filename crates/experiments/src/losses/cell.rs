@@ -8,7 +8,7 @@ use anabranch_link::{LinkConfig, LossModel, RandomDrop};
 use anabranch_wire::{Rate, Span, Time};
 
 use anabranch_sim::chance::{Chance, seed_of};
-use anabranch_sim::network::{FlowPlan, PathPlan, Plan, Supply};
+use anabranch_sim::network::{FlowPlan, PathPlan, Plan};
 
 /// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x6c6f_7373;
@@ -89,10 +89,10 @@ impl LossCell {
                 config.cc.rule = rule;
                 let start = Time::ZERO + START.mul_f64(chance.unit());
                 let path = PathPlan { forward: vec![first], back: vec![first + 1] };
-                neighbours.push(flow(vec![path], config, (start, end)));
+                neighbours.push(FlowPlan::bulk(vec![path], config, (start, end)));
             }
         }
-        plan.flows = vec![flow(paths, config, (Time::ZERO + START, end))];
+        plan.flows = vec![FlowPlan::bulk(paths, config, (Time::ZERO + START, end))];
         plan.flows.extend(neighbours);
         plan
     }
@@ -118,20 +118,6 @@ impl LossPath {
 fn back(delay: Span) -> LinkConfig {
     let rate = Rate::from_mbit(1000.0);
     LinkConfig { overhead: OVERHEAD, ..LinkConfig::fixed(rate, delay, rate.bytes_in(Span::from_millis(100))) }
-}
-
-fn flow(paths: Vec<PathPlan>, config: Config, (start, stop): (Time, Time)) -> FlowPlan {
-    FlowPlan {
-        paths,
-        openings: Vec::new(),
-        config: config.into(),
-        supply: Supply::Bulk,
-        start,
-        stop,
-        tunnel: None,
-        redundant: false,
-        agent: None,
-    }
 }
 
 impl fmt::Display for LossCell {

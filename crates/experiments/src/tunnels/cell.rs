@@ -6,7 +6,7 @@ use anabranch_cc::RuleKind;
 use anabranch_engine::{Config, MtuConfig};
 use anabranch_link::{LinkConfig, LossModel};
 use anabranch_sim::chance::{Chance, seed_of};
-use anabranch_sim::network::{FlowPlan, InTunnel, Network, PathPlan, Plan, Supply, TunnelPlan};
+use anabranch_sim::network::{FlowPlan, InTunnel, Network, PathPlan, Plan, TunnelPlan};
 use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::session::{MTU, session_config};
 use anabranch_wire::{Rate, Span, Time};
@@ -115,17 +115,8 @@ impl TunnelCell {
         let mut config = session_config();
         config.max_paths = paths.len() as u32;
         let tunnel = TunnelPlan { paths: (0..paths.len()).map(route).collect(), config: config.into() };
-        let flow = FlowPlan {
-            paths: Vec::new(),
-            openings: Vec::new(),
-            config: self.inner.config().into(),
-            supply: Supply::Bulk,
-            start: Time::ZERO,
-            stop: Time::NEVER,
-            tunnel: Some(InTunnel { tunnel: 0, lane }),
-            redundant: false,
-            agent: None,
-        };
+        let flow = FlowPlan::bulk(Vec::new(), self.inner.config(), (Time::ZERO, Time::NEVER));
+        let flow = FlowPlan { tunnel: Some(InTunnel { tunnel: 0, lane }), ..flow };
         let links = paths.iter().flat_map(TunnelPath::links).collect();
         let plan = Plan { seed, links, flows: vec![flow], tunnels: vec![tunnel], ..Plan::default() };
         let mut network = Network::new(plan);

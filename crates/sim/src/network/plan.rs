@@ -153,6 +153,12 @@ impl fmt::Display for Decision {
 }
 
 impl FlowPlan {
+    /// A session with endless data over these paths, from its start to its stop.
+    pub fn bulk(paths: Vec<PathPlan>, config: impl Into<Arc<Config>>, (start, stop): (Time, Time)) -> Self {
+        let (openings, config, supply) = (Vec::new(), config.into(), Supply::Bulk);
+        Self { paths, openings, config, supply, start, stop, tunnel: None, redundant: false, agent: None }
+    }
+
     /// Number of paths that its sessions see.
     pub fn sees_paths(&self) -> usize {
         if self.tunnel.is_some() { 1 } else { self.paths.len() }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anabranch_engine::Config;
 use anabranch_link::{LinkConfig, RateModel};
 use anabranch_sim::network::{
-    AgentPlan, Change, Decision, FlowPlan, InterfaceChange, LinkChange, Network, PathPlan, Plan, Supply,
+    AgentPlan, Change, Decision, FlowPlan, InterfaceChange, LinkChange, Network, PathPlan, Plan,
 };
 use anabranch_wire::{Rate, Span, Time};
 
@@ -22,17 +22,9 @@ fn plan(cables: &[LinkConfig], direct: usize, relays_at_once: usize) -> Plan {
     let links = cables.iter().flat_map(|cable| [cable.clone(), cable.clone()]).collect();
     let path = |cable: u32| PathPlan { forward: vec![cable * 2], back: vec![cable * 2 + 1] };
     let agent = AgentPlan { direct, relays_at_once, interfaces: Vec::new() };
-    let flow = FlowPlan {
-        paths: (0..cables.len() as u32).map(path).collect(),
-        openings: Vec::new(),
-        config: Arc::new(Config::default()),
-        supply: Supply::Bulk,
-        start: Time::ZERO,
-        stop: Time::NEVER,
-        tunnel: None,
-        redundant: false,
-        agent: Some(Arc::new(agent)),
-    };
+    let paths = (0..cables.len() as u32).map(path).collect();
+    let flow = FlowPlan::bulk(paths, Config::default(), (Time::ZERO, Time::NEVER));
+    let flow = FlowPlan { agent: Some(Arc::new(agent)), ..flow };
     Plan { seed: 1, links, flows: vec![flow], ..Plan::default() }
 }
 

@@ -10,7 +10,7 @@ use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, Settings, Times, check_opening
 use crate::scenario::error::ScenarioError;
 use crate::scenario::generate::Bcube;
 use crate::scenario::model::{Pattern, Routing, Topology, TrafficSpec};
-use anabranch_sim::network::{FlowPlan, PathPlan, Supply};
+use anabranch_sim::network::{FlowPlan, PathPlan};
 
 /// Most hosts for patterns in which each host chooses among all others.
 const MAX_MIXED: usize = 20_000;
@@ -58,23 +58,13 @@ impl Builder<'_> {
             let config = match configs.entry(found.len()) {
                 Entry::Occupied(known) => Arc::clone(known.get()),
                 Entry::Vacant(place) => {
-                    Arc::clone(place.insert(self.config(&name, settings, found.len())?.into()))
+                    Arc::clone(place.insert(Arc::new(self.config(&name, settings, found.len())?)))
                 }
             };
             let start = Time::ZERO + within.mul_f64(self.chance.unit());
             let openings = self.openings(spec.paths_within, found.len());
-            let flow = FlowPlan {
-                paths: found,
-                openings,
-                config,
-                supply: Supply::Bulk,
-                start,
-                stop: Time::NEVER,
-                tunnel: None,
-                redundant: false,
-                agent: None,
-            };
-            self.built.plan.flows.push(flow);
+            let flow = FlowPlan::bulk(found, config, (start, Time::NEVER));
+            self.built.plan.flows.push(FlowPlan { openings, ..flow });
         }
         let group = Group { name: spec.name.clone(), count: pairs.len(), senders: senders.len() };
         self.built.groups.push(group);

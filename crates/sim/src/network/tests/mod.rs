@@ -27,19 +27,7 @@ fn flow(cables: &[u32], rule: RuleKind, supply: Supply) -> FlowPlan {
     let mut config = Config::tcp();
     config.cc.rule = rule;
     let paths = cables.iter().map(|cable| path(*cable)).collect();
-    let (start, stop) = (Time::ZERO, Time::NEVER);
-    let openings = Vec::new();
-    FlowPlan {
-        paths,
-        openings,
-        config: config.into(),
-        supply,
-        start,
-        stop,
-        tunnel: None,
-        redundant: false,
-        agent: None,
-    }
+    FlowPlan { supply, ..FlowPlan::bulk(paths, config, (Time::ZERO, Time::NEVER)) }
 }
 
 fn secs(secs: f64) -> Time {
