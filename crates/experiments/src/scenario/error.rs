@@ -20,6 +20,15 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
     found
 }
 
+/// The error of a value that is out of range, unless it is not.
+pub(crate) fn in_range(
+    is_in_range: bool,
+    key: impl Into<String>,
+    bounds: impl Into<String>,
+) -> Result<(), ScenarioError> {
+    if is_in_range { Ok(()) } else { Err(ScenarioError::new(key, "out of range").hint(bounds)) }
+}
+
 /// The first names of a list, for hints.
 pub(crate) fn some_of(names: &[&str]) -> String {
     const SOME: usize = 12;

@@ -6,7 +6,7 @@ use anabranch_wire::{Span, Time};
 
 use super::links::{check_delay, link_rate, positive, spaced};
 use super::{Builder, Detector, HEADERS, MAX_DURATION, Times};
-use crate::scenario::error::ScenarioError;
+use crate::scenario::error::{ScenarioError, in_range};
 use crate::scenario::graph::unknown;
 use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, LagSpec, Way};
 use crate::scenario::units::PACKET;
@@ -21,9 +21,7 @@ impl Builder<'_> {
         let path = self.graph.path_over(&key("path"), spec.path.links())?;
         let rate = positive(&key("rate"), spec.rate.0)?;
         let packet = spec.packet.map_or(PACKET, |packet| packet.0);
-        if !(40..=9000).contains(&packet) {
-            return Err(ScenarioError::new(key("packet"), "out of range").hint("from 40 B to 9000 B"));
-        }
+        in_range((40..=9000).contains(&packet), key("packet"), "from 40 B to 9000 B")?;
         let duration = |mean: Span| match spec.bursts.unwrap_or_default() {
             BurstShape::Fixed => Duration::Fixed(mean),
             BurstShape::Exponential => Duration::Exponential(mean),
@@ -146,21 +144,16 @@ impl Builder<'_> {
         };
         let mut rule = FastRetransmits::default();
         if let Some(interval) = spec.interval {
-            if interval.0.is_zero() || interval.0 > Span::from_secs(10) {
-                return Err(ScenarioError::new(key("interval"), "out of range")
-                    .hint("more than nothing, at most 10 s"));
-            }
+            let is_good = !interval.0.is_zero() && interval.0 <= Span::from_secs(10);
+            in_range(is_good, key("interval"), "more than nothing, at most 10 s")?;
             rule.interval = interval.0;
         }
         for (name, from, to) in
             [("threshold", spec.threshold, &mut rule.threshold), ("zeta", spec.zeta, &mut rule.zeta)]
         {
-            match from {
-                Some(share) if !(share > 0.0 && share < 1.0) => {
-                    return Err(ScenarioError::new(key(name), "out of range").hint("between 0 and 1"));
-                }
-                Some(share) => *to = share,
-                None => {}
+            if let Some(share) = from {
+                in_range(share > 0.0 && share < 1.0, key(name), "between 0 and 1")?;
+                *to = share;
             }
         }
         if spec.lag == Some(LagSpec::AsPrinted) {

@@ -6,7 +6,7 @@ use anabranch_link::{CodelConfig, Limit, LinkConfig, LossModel, QueueModel, Rand
 use anabranch_wire::{Rate, Span};
 
 use super::{Builder, HEADERS, mean_rate};
-use crate::scenario::error::{ScenarioError, line_of, nearest};
+use crate::scenario::error::{ScenarioError, in_range, line_of, nearest};
 use crate::scenario::generate::generate;
 use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, RateSpec, Topology};
 use crate::scenario::traces::Traces;
@@ -153,10 +153,8 @@ impl Builder<'_> {
 
 /// Checks a sending rate.
 pub(super) fn positive(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
-    if rate == Rate::ZERO || rate.as_bits() > MAX_RATE {
-        return Err(ScenarioError::new(key, "out of range").hint("from 1 bit/s to 10000 Gbit/s"));
-    }
-    Ok(rate)
+    let is_good = (1..=MAX_RATE).contains(&rate.as_bits());
+    in_range(is_good, key, "from 1 bit/s to 10000 Gbit/s").map(|()| rate)
 }
 
 /// The time from one packet of `bytes` to the next, in whole nanoseconds; an error if rounding changes the rate by 1 %.
@@ -180,10 +178,7 @@ pub(super) fn link_rate(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
 }
 
 pub(super) fn check_delay(key: &str, delay: Span) -> Result<Span, ScenarioError> {
-    if delay > MAX_DELAY {
-        return Err(ScenarioError::new(key, "out of range").hint("at most 1000 s"));
-    }
-    Ok(delay)
+    in_range(delay <= MAX_DELAY, key, "at most 1000 s").map(|()| delay)
 }
 
 fn check_length(key: &str, bytes: f64) -> Result<(), ScenarioError> {

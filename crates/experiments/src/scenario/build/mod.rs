@@ -15,7 +15,7 @@ use anabranch_sim::chance::{Chance, seed_of};
 use anabranch_sim::network::{Limits, Plan};
 use anabranch_wire::{Rate, Span, Time};
 
-use super::error::{ScenarioError, line_of};
+use super::error::{ScenarioError, in_range, line_of};
 use super::graph::Graph;
 use super::model::{File, Profile};
 use super::traces::Traces;
@@ -289,11 +289,9 @@ impl<'a> Builder<'a> {
     fn times(&mut self) -> Result<(), ScenarioError> {
         let at = |key: &str| line_of(self.text, "", 0, key);
         let duration = self.file.duration.0;
-        if duration.is_zero() || duration > MAX_DURATION {
-            return Err(ScenarioError::new("duration", "out of range")
-                .hint("more than nothing, at most 24 h")
-                .at(at("duration")));
-        }
+        let is_good = !duration.is_zero() && duration <= MAX_DURATION;
+        in_range(is_good, "duration", "more than nothing, at most 24 h")
+            .map_err(|error| error.at(at("duration")))?;
         let warm_up = self.file.warm_up.map_or(Span::ZERO, |warm_up| warm_up.0);
         if warm_up >= duration {
             return Err(ScenarioError::new("warm_up", "not less than `duration`")

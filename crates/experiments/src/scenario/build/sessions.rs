@@ -10,7 +10,7 @@ use anabranch_wire::{Span, Time};
 
 use super::supply::{check_size, supply};
 use super::{Builder, Group, MAX_DURATION, MAX_PATHS, Settings, Times, check_openings};
-use crate::scenario::error::{ScenarioError, nearest};
+use crate::scenario::error::{ScenarioError, in_range, nearest};
 use crate::scenario::model::{
     Acks, AgentSpec, ArrivalSpec, CouplingKind, DetectorKind, FlowSpec, InterfaceEntry, LeaveOut, PathSpec,
     Profile, Reports, SizeShape, Transport,
@@ -109,10 +109,8 @@ impl Builder<'_> {
         let settings = Settings { profile: spec.profile, rule: spec.rule.as_ref(), scheduler: None };
         let config = self.config(&name, settings, paths.len())?;
         let phase = spec.phase.map_or(MAX_DURATION, |phase| phase.0);
-        if spec.rate.is_empty() || spec.rate.iter().any(|rate| !(rate.0 > 0.0 && rate.0 <= 1e6)) {
-            return Err(ScenarioError::new(key("rate"), "out of range")
-                .hint("one or more rates, each above 0 and at most 1000000 /s"));
-        }
+        let is_good = !spec.rate.is_empty() && spec.rate.iter().all(|rate| rate.0 > 0.0 && rate.0 <= 1e6);
+        in_range(is_good, key("rate"), "one or more rates, each above 0 and at most 1000000 /s")?;
         if spec.rate.len() > 1 && spec.phase.is_none() {
             return Err(ScenarioError::new(key("phase"), "how long does each rate last?")
                 .hint("several rates need a `phase = \"10 s\"`"));
@@ -124,10 +122,8 @@ impl Builder<'_> {
                 .hint(format!("at most a million phases fit in a run: \"{least} ns\" or more")));
         }
         let shape = spec.shape.unwrap_or(1.5);
-        if !(shape > 1.0 && shape <= 100.0) {
-            return Err(ScenarioError::new(key("shape"), "out of range")
-                .hint("above 1, else a Pareto distribution has no mean, and at most 100"));
-        }
+        let bounds = "above 1, else a Pareto distribution has no mean, and at most 100";
+        in_range(shape > 1.0 && shape <= 100.0, key("shape"), bounds)?;
         self.check_times(&key, Times { start: spec.start, within: None, stop: spec.stop })?;
         let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
         check_size(&key("size"), spec.size.0)?;
@@ -264,16 +260,12 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
 /// How often packets are acknowledged and over which path, and how long both ends wait.
 fn apply_acks(from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
     if let Some(every) = from.ack_every {
-        if !(1..=64).contains(&every) {
-            return Err(ScenarioError::new("transport.ack_every", "out of range").hint("1 to 64"));
-        }
+        in_range((1..=64).contains(&every), "transport.ack_every", "1 to 64")?;
         config.acks.every = every;
     }
     for (key, value) in [("max_ack_delay", from.max_ack_delay), ("rto_min", from.rto_min)] {
-        if value.is_some_and(|value| value.0.is_zero() || value.0 > MAX_TIMER) {
-            return Err(ScenarioError::new(format!("transport.{key}"), "out of range")
-                .hint("more than nothing, at most 1000 s"));
-        }
+        let is_good = value.is_none_or(|value| !value.0.is_zero() && value.0 <= MAX_TIMER);
+        in_range(is_good, format!("transport.{key}"), "more than nothing, at most 1000 s")?;
     }
     if let Some(delay) = from.max_ack_delay {
         config.acks.max_delay = delay.0;
@@ -294,18 +286,12 @@ fn apply_acks(from: &Transport, config: &mut Config) -> Result<(), ScenarioError
 
 fn apply_windows(name: &str, from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
     if let Some(window) = from.initial_window {
-        if !(1..=1000).contains(&window) {
-            return Err(
-                ScenarioError::new("transport.initial_window", "out of range").hint("1 to 1000 packets")
-            );
-        }
+        in_range((1..=1000).contains(&window), "transport.initial_window", "1 to 1000 packets")?;
         config.cc.initial_window = window;
     }
     if let Some(packets) = from.initial_ssthresh {
         let key = "transport.initial_ssthresh";
-        if !(1..=1_000_000).contains(&packets) {
-            return Err(ScenarioError::new(key, "out of range").hint("1 to 1000000 packets"));
-        }
+        in_range((1..=1_000_000).contains(&packets), key, "1 to 1000000 packets")?;
         if config.cc.rule == RuleKind::Bbr {
             let message = format!("{name} has the rule \"bbr\", which has no slow start");
             return Err(ScenarioError::new(key, message).hint("remove it, or use another rule"));
@@ -326,22 +312,16 @@ fn apply_windows(name: &str, from: &Transport, config: &mut Config) -> Result<()
 /// Reports of paths, and which paths are left out.
 fn apply_rules(from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
     if let Some(Reports { alpha, b }) = from.reports {
-        let weights = [("alpha", alpha), ("b", b)];
-        if let Some((name, _)) = weights.iter().find(|(_, weight)| !(0.0..1.0).contains(weight)) {
-            return Err(ScenarioError::new(format!("transport.reports.{name}"), "out of range")
-                .hint("from 0 to below 1"));
+        for (name, weight) in [("alpha", alpha), ("b", b)] {
+            let key = format!("transport.reports.{name}");
+            in_range((0.0..1.0).contains(&weight), key, "from 0 to below 1")?;
         }
         config.reports = Some(ReportConfig { alpha, b });
     }
     if let Some(LeaveOut { slower_than, sharing_beyond }) = from.leave_out {
         let (omega, d) = (slower_than.unwrap_or(f64::INFINITY), sharing_beyond.unwrap_or(usize::MAX));
-        let wrong = |key: &str| ScenarioError::new(format!("transport.leave_out.{key}"), "out of range");
-        if omega.is_nan() || omega <= 1.0 {
-            return Err(wrong("slower_than").hint("more than 1"));
-        }
-        if d == 0 {
-            return Err(wrong("sharing_beyond").hint("at least 1"));
-        }
+        in_range(omega > 1.0, "transport.leave_out.slower_than", "more than 1")?;
+        in_range(d > 0, "transport.leave_out.sharing_beyond", "at least 1")?;
         config.rules = PathRules::default().suppressing(Some(SuppressionLimits { omega, d }));
     }
     Ok(())

@@ -4,7 +4,7 @@ use anabranch_engine::{Config, DatagramMode, Protection};
 use anabranch_wire::{MAX_BLOCK, Span};
 
 use super::links::{positive, spaced};
-use crate::scenario::error::ScenarioError;
+use crate::scenario::error::{ScenarioError, in_range};
 use crate::scenario::model::{DatagramModeSpec, DatagramSpec, FlowSpec, ScriptEntry};
 use anabranch_sim::network::Supply;
 
@@ -51,10 +51,7 @@ pub(super) fn supply(
 }
 
 pub(super) fn check_size(key: &str, bytes: u64) -> Result<u64, ScenarioError> {
-    if (1..=MAX_BYTES).contains(&bytes) {
-        return Ok(bytes);
-    }
-    Err(ScenarioError::new(key, "out of range").hint("from \"1 B\" to \"1000000 GB\""))
+    in_range((1..=MAX_BYTES).contains(&bytes), key, "from \"1 B\" to \"1000000 GB\"").map(|()| bytes)
 }
 
 fn stream_supply(key: &impl Fn(&str) -> String, spec: &FlowSpec) -> Result<Supply, ScenarioError> {
@@ -104,10 +101,8 @@ fn datagram_supply(
 ) -> Result<Supply, ScenarioError> {
     let DatagramSpec { rate, size, mode, block, patience, most, outlive_path } = spec;
     let rate = positive(&key("datagrams.rate"), rate.0)?;
-    if !(1..=MAX_DATAGRAM).contains(&size.0) {
-        return Err(ScenarioError::new(key("datagrams.size"), "out of range")
-            .hint(format!("1 to {MAX_DATAGRAM} bytes, so that each fits a packet")));
-    }
+    let bounds = format!("1 to {MAX_DATAGRAM} bytes, so that each fits a packet");
+    in_range((1..=MAX_DATAGRAM).contains(&size.0), key("datagrams.size"), bounds)?;
     config.datagrams.modes[0] = match mode {
         DatagramModeSpec::Once => DatagramMode::Once,
         DatagramModeSpec::Redundant => DatagramMode::Redundant,
@@ -116,18 +111,10 @@ fn datagram_supply(
     let usual = config.datagrams.protection;
     let block = block.unwrap_or(usual.block);
     let most = most.map_or(usual.most, |most| most.0);
-    if !(1..=MAX_BLOCK).contains(&block) {
-        return Err(
-            ScenarioError::new(key("datagrams.block"), "out of range").hint(format!("1 to {MAX_BLOCK}"))
-        );
-    }
-    if most <= 0.0 {
-        return Err(ScenarioError::new(key("datagrams.most"), "out of range").hint("more than 0 %"));
-    }
-    if patience.is_some_and(|patience| patience.0 > MAX_PATIENCE) {
-        return Err(ScenarioError::new(key("datagrams.patience"), "out of range").hint("at most 1000 s"));
-    }
+    in_range((1..=MAX_BLOCK).contains(&block), key("datagrams.block"), format!("1 to {MAX_BLOCK}"))?;
+    in_range(most > 0.0, key("datagrams.most"), "more than 0 %")?;
     let patience = patience.map_or(usual.patience, |patience| patience.0);
+    in_range(patience <= MAX_PATIENCE, key("datagrams.patience"), "at most 1000 s")?;
     let outlive_path = outlive_path.unwrap_or(usual.outlive_path);
     config.datagrams.protection = Protection { block, patience, most, outlive_path };
     Ok(Supply::Datagrams { pause: spaced(&key("datagrams.rate"), rate, size.0)?, size: size.0 as usize })

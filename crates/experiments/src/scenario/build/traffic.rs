@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anabranch_wire::{Span, Time};
 
 use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, Settings, Times, check_openings};
-use crate::scenario::error::ScenarioError;
+use crate::scenario::error::{ScenarioError, in_range};
 use crate::scenario::generate::Bcube;
 use crate::scenario::model::{Pattern, Routing, Topology, TrafficSpec};
 use anabranch_sim::network::{FlowPlan, PathPlan};
@@ -25,9 +25,7 @@ impl Builder<'_> {
                 .hint("add a [topology] of kind \"fat-tree\", \"bcube\" or \"dumbbell\""));
         }
         let paths = spec.paths.unwrap_or(1);
-        if !(1..=MAX_PATHS).contains(&paths) {
-            return Err(ScenarioError::new(key("paths"), "out of range").hint(format!("1 to {MAX_PATHS}")));
-        }
+        in_range((1..=MAX_PATHS).contains(&paths), key("paths"), format!("1 to {MAX_PATHS}"))?;
         let cube = matches!(self.file.topology, Some(Topology::Bcube { .. }));
         if spec.routing == Routing::InOrder && !cube {
             return Err(ScenarioError::new(key("routing"), "only a BCube has paths in an order")
