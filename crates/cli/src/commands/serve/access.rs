@@ -1,13 +1,13 @@
 //! The tickets and keys of a server, and their rights.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use anabranch_net::{PublicKey, Session};
 use anabranch_node::{Access, TicketShare};
 use anabranch_transfer::{Rights, Visitor};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::ServeArgs;
 use crate::commands::ticket;
@@ -17,67 +17,31 @@ use crate::ticket_store::TicketStore;
 /// The ticket's name by default, if the name of the first folder does not fit.
 const TICKET: &str = "serve";
 
-/// The rights, as users write them.
-pub const NAMES: [&str; 3] = ["read", "write", "drop"];
+/// The rights, with the words for them.
+const RIGHTS: [(&str, Rights); 3] =
+    [("read", Rights::Read), ("write", Rights::Write), ("drop", Rights::Drop)];
 
-/// The rights of a ticket or a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RightsWord {
-    /// List and get.
-    Read,
-    /// List, get, put and remove.
-    Write,
-    /// Put, and nothing else.
-    Drop,
+/// The word for these rights.
+pub fn name(rights: Rights) -> &'static str {
+    RIGHTS[rights as usize].0
 }
 
-impl RightsWord {
-    /// The word.
-    pub fn name(self) -> &'static str {
-        NAMES[self as usize]
-    }
+/// The rights that a word names.
+fn rights(word: &str) -> Result<Rights, String> {
+    let known = RIGHTS.iter().find(|(name, _)| *name == word).map(|(_, rights)| *rights);
+    known.ok_or_else(|| format!("`{word}` names no rights; write read, write or drop"))
 }
 
-/// A word that names no rights.
-#[derive(Clone, Debug)]
-pub struct UnknownRights(String);
-
-impl fmt::Display for UnknownRights {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` names no rights; write read, write or drop", self.0)
-    }
-}
-
-impl std::error::Error for UnknownRights {}
-
-impl FromStr for RightsWord {
-    type Err = UnknownRights;
-
-    fn from_str(text: &str) -> Result<Self, UnknownRights> {
-        match text {
-            "read" => Ok(Self::Read),
-            "write" => Ok(Self::Write),
-            "drop" => Ok(Self::Drop),
-            _ => Err(UnknownRights(text.to_owned())),
-        }
-    }
-}
-
-impl From<RightsWord> for Rights {
-    fn from(word: RightsWord) -> Self {
-        match word {
-            RightsWord::Read => Self::Read,
-            RightsWord::Write => Self::Write,
-            RightsWord::Drop => Self::Drop,
-        }
-    }
+/// A parser for one of the words; `--help` lists them.
+pub fn parser() -> impl TypedValueParser<Value = Rights> {
+    PossibleValuesParser::new(RIGHTS.map(|(name, _)| name)).try_map(|word| rights(&word))
 }
 
 /// A ticket as users write it: NAME or NAME=RIGHTS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketWord {
     name: String,
-    rights: Option<RightsWord>,
+    rights: Option<Rights>,
 }
 
 impl FromStr for TicketWord {
@@ -93,7 +57,7 @@ impl FromStr for TicketWord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientWord {
     key: PublicKey,
-    rights: Option<RightsWord>,
+    rights: Option<Rights>,
 }
 
 impl FromStr for ClientWord {
@@ -107,13 +71,10 @@ impl FromStr for ClientWord {
     }
 }
 
-fn split(text: &str) -> Result<(&str, Option<RightsWord>), String> {
+fn split(text: &str) -> Result<(&str, Option<Rights>), String> {
     match text.split_once('=') {
         None => Ok((text, None)),
-        Some((word, rights)) => {
-            let rights = rights.parse().map_err(|error: UnknownRights| error.to_string())?;
-            Ok((word, Some(rights)))
-        }
+        Some((word, named)) => Ok((word, Some(rights(named)?))),
     }
 }
 
@@ -121,7 +82,7 @@ fn split(text: &str) -> Result<(&str, Option<RightsWord>), String> {
 #[derive(Clone, Debug)]
 pub struct Door {
     pub name: String,
-    pub rights: RightsWord,
+    pub rights: Rights,
     pub share: TicketShare,
 }
 
@@ -130,7 +91,7 @@ pub struct Door {
 pub struct Doors {
     access: Access,
     tickets: Vec<Door>,
-    keys: BTreeMap<PublicKey, RightsWord>,
+    keys: BTreeMap<PublicKey, Rights>,
     store: TicketStore,
 }
 
@@ -150,7 +111,7 @@ impl Doors {
         }
         let ticket = |word: &TicketWord| {
             let rights = word.rights.unwrap_or(args.rights);
-            let share = store.open(&word.name, rights.name(), folders)?;
+            let share = store.open(&word.name, name(rights), folders)?;
             Ok(Door { name: word.name.clone(), rights, share })
         };
         let tickets = named.iter().map(ticket).collect::<Result<Vec<Door>, Failure>>()?;
@@ -174,7 +135,7 @@ impl Doors {
     /// True if any client may change something in the folders.
     pub fn let_write(&self) -> bool {
         let all = self.tickets.iter().map(|ticket| ticket.rights).chain(self.keys.values().copied());
-        all.into_iter().any(|rights| rights != RightsWord::Read)
+        all.into_iter().any(|rights| rights != Rights::Read)
     }
 
     /// Closes the doors of tickets that were revoked, and returns those tickets.
@@ -193,7 +154,7 @@ impl Doors {
             Some(share) => self.tickets.iter().find(|ticket| ticket.share.id == share)?.rights,
             None => *self.keys.get(&session.peer())?,
         };
-        Some(Visitor { rights: rights.into(), name: session.peer().to_string() })
+        Some(Visitor { rights, name: session.peer().to_string() })
     }
 }
 
@@ -217,8 +178,8 @@ mod tests {
         let words = ["a", "--rights", "drop", "--ticket", "x", "--ticket", "y=read", "--client", &listed];
         let doors = open(&words, directory.path());
         let rights: Vec<_> = doors.tickets().iter().map(|door| (&*door.name, door.rights)).collect();
-        assert_eq!(rights, [("x", RightsWord::Drop), ("y", RightsWord::Read)]);
-        assert!(doors.keys[&client] == RightsWord::Write && doors.let_write());
+        assert_eq!(rights, [("x", Rights::Drop), ("y", Rights::Read)]);
+        assert!(doors.keys[&client] == Rights::Write && doors.let_write());
         assert_ne!(doors.tickets[0].share.id, doors.tickets[1].share.id);
         for words in [["a", "--ticket", "../x"], ["a", "--ticket", "x=all"], ["a", "--client", "ab1x"]] {
             assert!(parse::<ServeArgs>(&words).is_err(), "{words:?}");

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anabranch_node::{Threads, keyfile};
 use anabranch_service::process::sandbox::Sandbox;
-use anabranch_transfer::Folders;
+use anabranch_transfer::{Folders, Rights};
 use anabranch_wire::Span;
 use clap::Args;
 
@@ -27,7 +27,7 @@ use crate::relays::{NodeOptions, RELAY_TO_HERE};
 use crate::ticket_store::{TicketStore, check_secrets};
 use crate::ui::out::{self, Stream};
 use crate::values::{self, HostPort};
-use access::{ClientWord, Doors, RightsWord, TicketWord};
+use access::{ClientWord, Doors, TicketWord};
 use host::Host;
 
 /// UDP port of a server.
@@ -60,8 +60,8 @@ pub struct ServeArgs {
     #[arg(required = true, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub folders: Vec<PathBuf>,
     /// Rights of tickets and keys that are given without
-    #[arg(long, value_name = "RIGHTS", default_value = "read", value_parser = values::one_of::<RightsWord>(access::NAMES))]
-    pub rights: RightsWord,
+    #[arg(long, value_name = "RIGHTS", default_value = "read", value_parser = access::parser())]
+    pub rights: Rights,
     /// Name of a ticket, and its rights; may be repeated [default: the name of the first folder]
     #[arg(long = "ticket", value_name = "NAME[=RIGHTS]")]
     pub tickets: Vec<TicketWord>,
@@ -187,23 +187,23 @@ async fn serve(
 }
 
 /// Prints the line for clients.
-fn announce(name: &str, rights: RightsWord, (word, json): (&str, bool), context: Context) {
+fn announce(name: &str, rights: Rights, (word, json): (&str, bool), context: Context) {
     if json {
         let event = serde_json::json!({
-            "event": "ready", "ticket": name, "rights": rights.name(), "server": word,
+            "event": "ready", "ticket": name, "rights": access::name(rights), "server": word,
         });
         // A reader that is gone has what it wanted.
         let _ = Stream::Stdout.json(&event);
         return;
     }
     let may = match rights {
-        RightsWord::Read => "ls, get",
-        RightsWord::Write => "ls, get, put, sync",
-        RightsWord::Drop => "put",
+        Rights::Read => "ls, get",
+        Rights::Write => "ls, get, put, sync",
+        Rights::Drop => "put",
     };
     if !context.quiet {
         let of = if name.is_empty() { String::new() } else { format!("ticket `{name}`: ") };
-        out::sentence(&format!("{of}{}; `anabranch {may}` on other machines with\n", rights.name()));
+        out::sentence(&format!("{of}{}; `anabranch {may}` on other machines with\n", access::name(rights)));
     }
     let _ = out::print(&format!("{word}\n"));
     if !context.quiet {
