@@ -1,8 +1,7 @@
 //! Names from the other end, checked before they touch a file system.
 //!
 //! A path in a share is relative, `/`-separated UTF-8. Each component must be a plain name. It is not empty, `.` or
-//! `..`, has no separator or NUL, and is not a name of this program's unfinished files. On Windows it must not be
-//! special either (devices, streams, drive letters, trailing dots).
+//! `..`, has no separator or NUL, and is not a name of this program's unfinished files.
 //!
 //! A symbolic link may start with `..` components, but must stay below the share's top level. `..` after a name is
 //! refused: the name could itself be a link, and `..` would then start from its destination.
@@ -25,12 +24,12 @@ const DEEPEST: usize = 128;
 pub(crate) struct RelPath(String);
 
 impl RelPath {
-    /// Checks `text` with this system's rules.
+    /// Checks `text`.
     ///
     /// # Errors
     /// [`TransferError::UnsafePath`] with the rule it breaks.
     pub fn parse(text: &str) -> Result<Self, TransferError> {
-        match check_path(text, cfg!(windows)) {
+        match check_path(text) {
             Ok(()) => Ok(Self(text.to_owned())),
             Err(why) => Err(TransferError::UnsafePath { path: text.into(), why }),
         }
@@ -63,7 +62,7 @@ impl RelPath {
 /// [`TransferError::UnsafePath`] with the rule it breaks.
 pub(crate) fn check_link(link: &RelPath, text: &str) -> Result<(), TransferError> {
     let depth = link.as_str().matches('/').count();
-    check_link_text(depth, text, cfg!(windows))
+    check_link_text(depth, text)
         .map_err(|why| TransferError::UnsafePath { path: format!("{} -> {text}", link.as_str()).into(), why })
 }
 
@@ -92,7 +91,7 @@ pub(crate) fn alternative_name(name: &str, attempt: u32) -> String {
     }
 }
 
-fn check_path(text: &str, windows: bool) -> Result<(), &'static str> {
+fn check_path(text: &str) -> Result<(), &'static str> {
     if text.len() > LONGEST_PATH {
         return Err("it is longer than 4096 bytes");
     }
@@ -102,10 +101,10 @@ fn check_path(text: &str, windows: bool) -> Result<(), &'static str> {
     if text.split('/').count() > DEEPEST {
         return Err("it is more than 128 levels deep");
     }
-    text.split('/').try_for_each(|name| check_name(name, windows))
+    text.split('/').try_for_each(check_name)
 }
 
-fn check_name(name: &str, windows: bool) -> Result<(), &'static str> {
+fn check_name(name: &str) -> Result<(), &'static str> {
     match name {
         "" => return Err("it has an empty name in it"),
         "." | ".." => return Err("it has . or .. in it"),
@@ -120,29 +119,10 @@ fn check_name(name: &str, windows: bool) -> Result<(), &'static str> {
     if is_part_name(name) {
         return Err("names ending in .anabranch-part are for unfinished files");
     }
-    if windows { check_windows_name(name) } else { Ok(()) }
-}
-
-fn check_windows_name(name: &str) -> Result<(), &'static str> {
-    if name.chars().any(|character| character < ' ' || r#"\:*?"<>|"#.contains(character)) {
-        return Err("it has a character that Windows does not allow in names");
-    }
-    if name.ends_with(['.', ' ']) {
-        return Err("Windows drops a dot or space at the end of a name");
-    }
-    let stem = name.split('.').next().unwrap_or(name).trim_end().to_ascii_uppercase();
-    let numbered = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
-    let is_port = numbered.is_some_and(|rest| {
-        let mut digits = rest.chars();
-        matches!(digits.next(), Some('0'..='9' | '¹' | '²' | '³')) && digits.next().is_none()
-    });
-    if is_port || matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$") {
-        return Err("Windows keeps this name for a device");
-    }
     Ok(())
 }
 
-fn check_link_text(depth: usize, text: &str, windows: bool) -> Result<(), &'static str> {
+fn check_link_text(depth: usize, text: &str) -> Result<(), &'static str> {
     if text.is_empty() || text.len() > LONGEST_PATH {
         return Err("the link leads nowhere");
     }
@@ -163,9 +143,6 @@ fn check_link_text(depth: usize, text: &str, windows: bool) -> Result<(), &'stat
         }
         if name.contains('\0') {
             return Err("the link has a zero byte in it");
-        }
-        if windows {
-            check_windows_name(name)?;
         }
     }
     Ok(())
@@ -190,37 +167,24 @@ mod tests {
             "a\0b",
             "x/.y.anabranch-part",
         ] {
-            assert!(check_path(bad, false).is_err(), "{bad:?} was accepted");
+            assert!(check_path(bad).is_err(), "{bad:?} was accepted");
         }
-        assert!(check_path(&"a/".repeat(200), false).is_err());
-        assert!(check_path(&"a".repeat(256), false).is_err());
+        assert!(check_path(&"a/".repeat(200)).is_err());
+        assert!(check_path(&"a".repeat(256)).is_err());
         for good in ["a", "a/b c/…", "..a", "a..", "...", "-rf", "ünï/日本/🙂", "back\\slash"] {
-            assert_eq!(check_path(good, false), Ok(()), "{good:?}");
-        }
-    }
-
-    #[test]
-    fn names_that_windows_reads_as_something_else_are_refused_there() {
-        for bad in [
-            "con", "NUL.txt", "com1", "LPT9.log", "a:b", "a\\b", "c:", "dot.", "space ", "aux .h", "a\tb",
-            "COM²",
-        ] {
-            assert!(check_path(bad, true).is_err(), "{bad:?} was accepted");
-        }
-        for good in ["console", "com10", "null", "a.b", "compact"] {
-            assert_eq!(check_path(good, true), Ok(()), "{good:?}");
+            assert_eq!(check_path(good), Ok(()), "{good:?}");
         }
     }
 
     #[test]
     fn links_may_lead_around_the_share_but_not_out_of_it() {
         for (depth, good) in [(0, "a"), (0, "./a/b"), (1, "../a"), (2, "../../a/b"), (0, "a/")] {
-            assert_eq!(check_link_text(depth, good, false), Ok(()), "{good:?} at {depth}");
+            assert_eq!(check_link_text(depth, good), Ok(()), "{good:?} at {depth}");
         }
         for (depth, bad) in
             [(0, ".."), (0, "/etc"), (1, "../../x"), (3, "a/../b"), (0, ""), (0, "a\0"), (1, "./../.././x")]
         {
-            assert!(check_link_text(depth, bad, false).is_err(), "{bad:?} at {depth} was accepted");
+            assert!(check_link_text(depth, bad).is_err(), "{bad:?} at {depth} was accepted");
         }
     }
 

@@ -337,7 +337,7 @@ impl Listing {
         } else if meta.is_symlink() {
             let text = directory.read_link_contents(name)?;
             let text = text.to_str().ok_or_else(|| Omission::Missed("its link text is not UTF-8".into()))?;
-            let text = if cfg!(windows) { text.replace('\\', "/") } else { text.to_owned() };
+            let text = text.to_owned();
             check_link(&path, &text)
                 .map_err(|_| Omission::Never(format!("it is a link that leads out of the share ({text})")))?;
             self.entries.push(Entry { path, kind: EntryKind::Link { text } });
