@@ -7,7 +7,7 @@ use anabranch_secure::{ShareId, TicketSecret};
 use anabranch_wire::{PathId, Pid, Time};
 
 use super::client::{Client, Share};
-use super::flow::{Asked, Consent, Flow, Tally};
+use super::flow::{Asked, Consent, Flow};
 use super::message::{FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
 use super::types::{FlowId, Hop, SessionId};
 use super::{Relay, exit};
@@ -142,7 +142,6 @@ impl Relay {
             out: [wanted.out, wanted.back],
             agreed_until,
             consent,
-            tally: [Tally::default(); 2],
         });
         self.accounts.at(account).flows.insert(slot);
         if let Some(client) = self.clients.get_mut(&session) {

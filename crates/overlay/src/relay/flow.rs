@@ -46,7 +46,6 @@ pub(super) struct Flow {
     /// The next hop's consent lasts until then; zero before the first.
     pub agreed_until: Time,
     pub consent: Consent,
-    pub tally: [Tally; 2],
 }
 
 /// Why the relay may send to the next hop.
@@ -114,7 +113,7 @@ impl FlowTable {
             }
             for flow in slots.iter().filter_map(|slot| self.slots.get(*slot as usize)?.as_ref()) {
                 let sockets = (flow.ends[0].socket, flow.ends[1].socket);
-                black_box((flow.agreed_until, flow.account, sockets, flow.out, flow.tally[1]));
+                black_box((flow.agreed_until, flow.account, sockets, flow.out));
             }
         }
     }

@@ -48,8 +48,6 @@ struct Part {
     to: Hop,
     /// Longest datagram in this direction.
     largest: usize,
-    slot: u32,
-    direction: Direction,
     account: u32,
     range: Range<usize>,
 }
@@ -125,7 +123,7 @@ impl Relay {
             Kind::Init | Kind::InitAck | Kind::Cookie | Kind::Data => {}
         }
         let dropped = &mut self.stats.dropped;
-        let Some((slot, direction, flow)) = self.table.find(header.pid) else {
+        let Some((_, direction, flow)) = self.table.find(header.pid) else {
             dropped.unknown_pid += 1;
             return None;
         };
@@ -156,8 +154,6 @@ impl Relay {
             out,
             to,
             largest: exit::largest(&self.config.exits, to.socket),
-            slot,
-            direction,
             account,
             range: start..start,
         })
@@ -181,7 +177,7 @@ impl Relay {
         let (out, to, account) = (flow.own[there], flow.ends[there], flow.account);
         let largest = exit::largest(&self.config.exits, to.socket).min(RESET_LEN);
         let (kind, range) = (Kind::Reset, start..start);
-        Some(Part { pid, kind, out, to, largest, slot, direction, account, range })
+        Some(Part { pid, kind, out, to, largest, account, range })
     }
 
     /// Sends a part on, or queues it. A packet counts against the quota even if the queue then drops it: its client
@@ -209,11 +205,6 @@ impl Relay {
         let highest_tos = account.highest_tos();
         self.stats.forwarded.packets += packets;
         self.stats.forwarded.bytes += len;
-        if let Some(flow) = self.table.at(part.slot) {
-            let tally = &mut flow.tally[part.direction as usize];
-            tally.packets += packets;
-            tally.bytes += len;
-        }
         if self.egress.pass(now, part.account, len) {
             out.push(Forward { range: part.range, stride, to: part.to, ecn: run.ecn });
             return;

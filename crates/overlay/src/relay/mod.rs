@@ -371,11 +371,6 @@ impl Relay {
         RelayStats { flows, sessions, waiting: self.egress.waiting(), ..self.stats }
     }
 
-    /// Packets and bytes of a flow, forwards and back.
-    pub fn flow_stats(&mut self, flow: FlowId) -> Option<[Tally; 2]> {
-        self.table.by_id(flow).map(|(_, flow)| flow.tally)
-    }
-
     /// Every key with an account, in order.
     pub fn keys(&self) -> Vec<KeyStats> {
         self.accounts.stats()
