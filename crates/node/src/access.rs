@@ -134,11 +134,6 @@ impl Access {
         self.lists().shares.push(share);
     }
 
-    /// Stops admitting the owner of a key. Open sessions continue.
-    pub fn remove_key(&self, key: &PublicKey) {
-        self.lists().keys.remove(key);
-    }
-
     /// Stops admitting holders of this share's ticket. Open sessions continue.
     pub fn remove_share(&self, share: ShareId) {
         self.lists().shares.retain(|known| known.id != share);
@@ -207,8 +202,6 @@ mod tests {
         assert!(matches!(verdict(1, None), Verdict::Accept { secret: None }));
         assert!(matches!(verdict(2, None), Verdict::Refuse(Refusal::NotAuthorised)));
         assert!(matches!(verdict(1, Some(ShareId(5))), Verdict::Refuse(Refusal::TicketNotValid)));
-        access.remove_key(&key(1));
-        assert!(matches!(verdict(1, None), Verdict::Refuse(Refusal::NotAuthorised)));
     }
 
     #[test]

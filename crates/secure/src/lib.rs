@@ -78,6 +78,6 @@ pub use handshake::{
 pub use keys::{NodeKey, PublicKey};
 pub use protect::{Envelope, Exchanged, Limits, OpenError, Protection, SealError};
 pub use replay::ReplayWindow;
-pub use reset::{ResetKey, same_token};
+pub use reset::ResetKey;
 pub use text::TextError;
 pub use ticket::{RelayHint, ShareId, Ticket, TicketError, TicketSecret};

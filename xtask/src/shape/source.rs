@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 
 /// The packages of the workspace and its pages.
@@ -87,12 +88,22 @@ pub fn is_test_item(item: &syn::Item) -> bool {
     is_test(attributes)
 }
 
-/// Whether these attributes hold `#[test]` or `#[cfg(test)]`.
+/// Whether these attributes hold `#[test]`, `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 pub fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
-        let is_cfg_test = || attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"));
+        let is_cfg_test = || attribute.parse_args::<syn::Meta>().is_ok_and(|meta| needs_test(&meta));
         attribute.path().is_ident("test") || (attribute.path().is_ident("cfg") && is_cfg_test())
     })
+}
+
+fn needs_test(condition: &syn::Meta) -> bool {
+    match condition {
+        syn::Meta::List(list) if list.path.is_ident("all") => {
+            let all = list.parse_args_with(Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated);
+            all.is_ok_and(|all| all.iter().any(needs_test))
+        }
+        condition => condition.path().is_ident("test"),
+    }
 }
 
 /// Marks the files declared by `#[cfg(test)] mod name;`, and those below them, as test code.
@@ -150,4 +161,16 @@ fn files(pattern: &str) -> Result<Vec<PathBuf>, String> {
     }
     let listed = String::from_utf8_lossy(&output.stdout);
     Ok(listed.lines().map(PathBuf::from).filter(|path| path.exists()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_of_one_system_are_no_code() {
+        let text = "fn a() {}\n#[cfg(all(test, unix))]\nmod tests {\n    fn b() {}\n}\n";
+        let source = Source::parse(Path::new("a/src/b.rs"), Some(Vec::new()), text).unwrap();
+        assert_eq!(source.lines, 1);
+    }
 }

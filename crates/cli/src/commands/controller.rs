@@ -239,8 +239,7 @@ fn grants_text(grants: &[GrantStatus]) -> String {
     if grants.is_empty() {
         return "no grants\n".into();
     }
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = anabranch_node::wall().0;
     let line = |grant: &GrantStatus| {
         let left = human::seconds(grant.until.saturating_sub(now) as f64);
         let (paths, relays) =

@@ -64,10 +64,7 @@ impl ServerArgs {
 
     /// A node with this machine's key, by which servers tell their clients apart, and the session with the server.
     pub async fn connect(&self, capture: &Capture, server: &NodeWord) -> Result<Connected, Failure> {
-        let key = match &self.key {
-            Some(file) => keyfile::load(file)?,
-            None => keyfile::load_or_create(&keyfile::default_path()?)?,
-        };
+        let key = keyfile::named_or_usual(self.key.as_deref())?;
         let node = self.reach.node(self.granted.node(), capture)?;
         let node = node.key(key).relays(self.relays.clone()).start().await?;
         let (session, dial) = self.reach.dial(&node, server.dial().await?).await?;

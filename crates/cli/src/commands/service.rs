@@ -94,11 +94,7 @@ pub fn read<S>(
         Failure::file("read the configuration", path, &error)
             .hint(format!("`anabranch {command} --help` shows a small one; name yours with `--config FILE`"))
     })?;
-    parse(&text, &path.display().to_string()).map_err(|mut error| {
-        let hint = std::mem::take(&mut error.hint);
-        let failure = Failure::local(error.to_string());
-        if hint.is_empty() { failure } else { failure.hint(hint) }
-    })
+    Ok(parse(&text, &path.display().to_string()).map_err(anabranch_node::Error::from)?)
 }
 
 /// A file named in a configuration; relative names start at the configuration's directory.

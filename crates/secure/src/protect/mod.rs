@@ -130,7 +130,7 @@ pub enum OpenError {
     /// Its key was dropped.
     #[error("key of an old phase is gone")]
     PhaseGone,
-    /// Forged or damaged; or a stateless reset: see [`crate::same_token`].
+    /// Forged or damaged.
     #[error("packet not authentic")]
     NotAuthentic,
     /// The peer changed keys before it could know that this end had changed.

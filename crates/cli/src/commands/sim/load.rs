@@ -69,9 +69,7 @@ pub(super) fn text_in<'a>(bytes: &'a [u8], (path, first): (&Path, usize)) -> Res
 
 /// A mistake in a scenario, for the user.
 pub(super) fn mistake(error: &ScenarioError) -> Failure {
-    let (hint, bare) = (error.hint.clone(), ScenarioError { hint: String::new(), ..error.clone() });
-    let failure = Failure::local(bare.to_string());
-    if hint.is_empty() { failure } else { failure.hint(hint) }
+    anabranch_node::Error::from(error.clone()).into()
 }
 
 /// A mistake that a `--set` of the command line causes in a correct scenario.
