@@ -722,6 +722,28 @@ fn a_copy_of_the_first_packet_from_elsewhere_does_not_move_the_path() {
     assert!(there.len() == 1 && only_challenges, "{there:?}");
 }
 
+/// Its peer announced the address, and then used the path from its own.
+#[test]
+fn an_address_that_a_path_leaves_without_an_answer_is_not_proven() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    let path = PathId(1);
+    victim.say([Frame::NewPid(NewPid { path, pid: Pid(7), reset_token: ResetToken([1; 16]) })]);
+    let third = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
+    assert_eq!(victim.session.open_path(victim.now, third), Ok(path));
+    victim.drain();
+    let own = Route { socket: 1, ..route() };
+    let sent = victim.say_as((path.0, 0), own, [Frame::Ping]);
+    let there = sent.iter().filter(|sent| sent.route == own);
+    let token = there.flat_map(|sent| &sent.message.packet().unwrap().frames).find_map(|frame| match frame {
+        Frame::PathChallenge { token } => Some(*token),
+        _ => None,
+    });
+    victim.say_as((path.0, 1), own, [Frame::PathResponse { token: token.expect("a challenge") }]);
+    assert_eq!(victim.session.paths()[1].route, own);
+    assert!(!victim.session.is_proven(third.remote));
+}
+
 #[test]
 fn a_path_on_which_the_peer_admits_nothing_is_not_kept_alive_without_pause() {
     let _turn = Meter::new();

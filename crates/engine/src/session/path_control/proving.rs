@@ -110,16 +110,17 @@ impl PathControl {
             return;
         }
         let is_own = id.opener() == flight.life.side();
+        if moves {
+            // The address that the path leaves may never have answered.
+            self.move_path(now, flight, index, challenge.route);
+            self.race.settle();
+        }
         let path = flight.paths.edit(index);
         path.allowance_mut().prove();
         if path.state() == PathState::Validating && is_own && !challenge.is_padded() && !moves {
             let grown = challenge.grow(flight.next_token(), now);
             flight.paths.edit(index).proof_mut().set_challenge(grown);
             return;
-        }
-        if moves {
-            self.move_path(now, flight, index, challenge.route);
-            self.race.settle();
         }
         let path = flight.paths.edit(index);
         if let Some(sample) = challenge.rtt(now) {
