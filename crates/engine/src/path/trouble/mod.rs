@@ -181,6 +181,13 @@ impl Trouble {
         }
     }
 
+    /// Ends a trial that the path's limit has no room for. It begins again after enough answers.
+    pub(crate) fn put_off_trial(&mut self, now: Time) {
+        if let Some(hold) = &mut self.hold {
+            hold.start_over(now);
+        }
+    }
+
     /// True while probes have to be full packets.
     pub(crate) fn is_on_trial(&self) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.trial.is_some())

@@ -137,6 +137,10 @@ impl<P: Payload> Packets<P> {
         flight: &mut Flight<P>,
         index: usize,
     ) -> Option<Transmit<P>> {
+        let path = &flight.paths[index];
+        if path.trouble().is_on_trial() && path.allowance().left() < path.size() as u64 {
+            flight.paths.edit(index).trouble_mut().put_off_trial(now);
+        }
         let mut draft = Self::draft(flight, index);
         self.add_acks(now, flight, index, &mut draft);
         let path = &flight.paths[index];
@@ -300,6 +304,8 @@ mod tests {
     use anabranch_wire::{Ack, Frames, Fsn, Length, PathId, Pid, ResetToken, Span};
 
     use super::*;
+    use crate::manager::Fault;
+    use crate::path::{Answer, PathEvent};
     use crate::route::Route;
     use crate::session::Session;
     use crate::session::handshake::local_params;
@@ -374,5 +380,62 @@ mod tests {
         let path = &session.paths()[0];
         assert_eq!((path.state, path.route, path.stats.probe_timeouts), (PathState::Active, route(1), 0));
         assert_eq!(asked, 3, "challenges: as many as 180 bytes allow");
+    }
+
+    /// A session whose only path is on trial and may send nothing more until its limit rises.
+    fn on_trial_at_its_limit(now: Time) -> Session<Length> {
+        let mut session = server(now);
+        arrive(&mut session, now, route(1), (0, Frame::Ping));
+        for fsn in 1..4 {
+            while session.poll_transmit(now).is_some() {}
+            let ranges = std::iter::once(0..session.flight.paths[0].board().next_fsn().0).collect();
+            let ack = Ack { path: PathId::FIRST, delay: Span::ZERO, arrived: None, ranges, ecn: None };
+            arrive(&mut session, now, route(1), (fsn, Frame::Ack(ack)));
+        }
+        assert!(session.poll_transmit(now).is_none());
+        let usual = Answer {
+            now,
+            smoothed: Span::from_millis(50),
+            acked_bytes: 1_000,
+            packets: 1,
+            round_start: false,
+            window: None,
+            oldest: None,
+            via: PathId::FIRST,
+            blocks: false,
+        };
+        let path = session.flight.paths.edit(0);
+        for millis in 0..1_000 {
+            path.trouble_mut().on_ack(&Answer { now: now + Span::from_millis(millis), ..usual });
+        }
+        path.trouble_mut().hold(now, Fault::Stalls);
+        path.transition(PathEvent::Doubted);
+        while !path.trouble().is_on_trial() {
+            assert!(!path.trouble_mut().is_well(now, Some(usual.smoothed), Span::ZERO));
+        }
+        let spent = path.allowance().spent();
+        path.allowance_mut().limit_here(spent);
+        session
+    }
+
+    /// Packets that leave until `until`.
+    fn count_until(session: &mut Session<Length>, until: Time) -> usize {
+        let mut count = 0;
+        while let Some(now) = session.poll_timeout().filter(|at| *at <= until) {
+            session.handle_timeout(now);
+            count += std::iter::from_fn(|| session.poll_transmit(now)).count();
+        }
+        count
+    }
+
+    #[test]
+    fn a_held_path_is_probed_after_its_limit_rises() {
+        let now = Time::ZERO + Span::from_secs(1);
+        let mut session = on_trial_at_its_limit(now);
+        let later = now + Span::from_secs(1);
+        assert_eq!(count_until(&mut session, later), 0);
+        session.flight.paths.edit(0).allowance_mut().limit_here(u64::MAX);
+        session.flight.clock.forget_timeout();
+        assert!(count_until(&mut session, later + Span::from_millis(500)) > 0);
     }
 }
