@@ -202,6 +202,10 @@ pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route
 /// Handles an INIT-ACK at a client.
 pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: Arrival, body: &[u8]) {
     let mut core = session.core();
+    // Anyone on the path can repeat an answer from another address, which would be that of path 0 then.
+    if matches!(core.handshake, Handshake::Client(_)) && !core.engine.is_candidate(arrival.route) {
+        return;
+    }
     let dialing = match &mut core.handshake {
         Handshake::Client(dialing) => dialing,
         // The same answer over another route shows that this route works.

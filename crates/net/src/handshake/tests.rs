@@ -141,3 +141,30 @@ async fn of_a_cookie_repeated_from_everywhere_only_what_comes_from_where_init_we
     assert_eq!(kept_of(silent.local_addr().expect("it has one")), 1);
     calling.abort();
 }
+
+#[tokio::test]
+async fn an_answer_from_where_no_init_went_is_ignored() {
+    let (server, client) = (endpoint(1).await, std::sync::Arc::new(endpoint(2).await));
+    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("it binds");
+    let right = silent.local_addr().expect("it has one");
+    let (target, caller) = (Target::new(server.node(), vec![right]), client.clone());
+    let calling =
+        tokio::spawn(async move { drop(caller.connect(&target, anabranch_engine::Config::default()).await) });
+    let mut init = [0; 2_000];
+    let (len, _) = silent.recv_from(&mut init).await.expect("it calls");
+    let (_, body) = Header::decode(&init[..len]).expect("a header");
+    let (inner, now) = (&server.inner, client.inner.clock.now());
+    let pending = read_init(&inner.key, body, random()).expect("it is for this node");
+    let called = decode_params(&pending.params).expect("parameters");
+    let (session, _) = client.inner.sessions.pids.find(called.pid).expect("it is there");
+    let engine: Engine<bytes::Bytes> =
+        Engine::connect(Arc::default(), &[], inner.new_pids(), inner.budget.clone(), now);
+    let answer = pending.accept(None, &encoded(engine.local_params())).expect("it needs no secret");
+    let socket = client.sockets()[0].id;
+    for (remote, paths) in [(([192, 0, 2, 1], 9).into(), 0), (right, 1)] {
+        let arrival = Arrival { route: Route { socket, remote }, size: 1_200, ecn: Ecn::NotEct };
+        handle_init_ack(&session, now, arrival, &answer.body);
+        assert_eq!(session.core().engine.paths().len(), paths, "{remote}");
+    }
+    calling.abort();
+}
