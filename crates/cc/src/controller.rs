@@ -243,11 +243,7 @@ impl Controller {
         match advice {
             Advice::Shrink(bytes) => self.shrink(index, bytes, sample.now),
             // A loss on a coupled path may have reduced the window since the cut.
-            Advice::TakeBack if window.was_cut() => {
-                self.paths[index].window.undo();
-                self.resize(index, self.paths[index].window.bytes);
-                self.epoch += 1;
-            }
+            Advice::TakeBack if window.was_cut() => self.take_back_cut(index, sample.now),
             Advice::Restart => self.paths[index].window.memory.restart(),
             Advice::Grow | Advice::Probe(_) | Advice::Hold | Advice::TakeBack => {}
         }
@@ -338,8 +334,11 @@ impl Controller {
     /// The cause of the path's losses, as `auto` judges.
     #[must_use]
     pub fn loss_cause(&self, path: PathId) -> LossCause {
-        let auto = self.index(path).and_then(|index| self.paths[index].auto.as_ref());
-        auto.map_or(LossCause::Queues, |auto| auto.loss_cause())
+        self.index(path).map_or(LossCause::Queues, |index| self.cause_of_losses(index))
+    }
+
+    pub(crate) fn cause_of_losses(&self, index: usize) -> LossCause {
+        self.paths[index].auto.as_ref().map_or(LossCause::Queues, |auto| auto.loss_cause())
     }
 
     /// Bytes at which the path's slow start ends; `u64::MAX` before the first loss.

@@ -11,7 +11,7 @@ use crate::auto::View;
 use crate::bbr::Bbr;
 use crate::controller::{Controller, Path};
 use crate::rules;
-use crate::sample::LossEvent;
+use crate::sample::{LossCause, LossEvent};
 
 impl Controller {
     /// Handles losses found by later acks. True when they reduced the window: one reduction an episode.
@@ -65,12 +65,21 @@ impl Controller {
         }
         let owner = self.owner(index);
         if self.paths[owner].window.reduced_since(event.sent_at) {
+            if event.lost_bytes == 0 || self.cause_of_losses(index) == LossCause::Queues {
+                self.paths[owner].window.note_earlier_loss(event.sent_at);
+            }
             self.take_off_overshoot(owner, event.lost_bytes);
             return false;
         }
         if self.spare(index, event) {
             return false;
         }
+        self.lower(owner, event);
+        true
+    }
+
+    /// Reduces a window for a loss.
+    fn lower(&mut self, owner: usize, event: &LossEvent) {
         let rule = rules::rule(self.config.rule);
         let group = self.group_of(owner);
         let spill = rule.spill(&group);
@@ -93,7 +102,6 @@ impl Controller {
         if self.cubic_groups {
             self.share_loss(owner, event);
         }
-        true
     }
 
     /// Under `auto`, handles a loss that is no congestion; false for all others.
@@ -122,6 +130,18 @@ impl Controller {
         window.leave_slow_start();
         window.reduced_at = Some(now);
         self.epoch += 1;
+    }
+
+    /// Under `auto`, undoes a cut. If a packet from before it was lost, the window is reduced for that instead.
+    pub(crate) fn take_back_cut(&mut self, index: usize, now: Time) {
+        let window = &mut self.paths[index].window;
+        let lost_before = window.reduced_at.filter(|_| window.has_earlier_loss());
+        window.undo();
+        self.resize(index, self.paths[index].window.bytes);
+        self.epoch += 1;
+        if let Some(sent_at) = lost_before {
+            self.lower(index, &LossEvent { now, lost_bytes: 0, in_flight: 0, sent_at });
+        }
     }
 
     /// Reduces the window further if slow start overshot. Slow start doubles the window until a loss is noticed, a
@@ -240,7 +260,7 @@ impl Controller {
         }
         let owner = self.owner(index);
         if self.paths[owner].window.was_cut() {
-            return;
+            return self.paths[owner].window.forget_earlier_loss();
         }
         let reduced_at = self.paths[owner].window.reduced_at;
         let Some(given) = self.paths[owner].window.undo() else { return };

@@ -70,6 +70,8 @@ struct Undo {
     slow_start: bool,
     /// Whether the reduction was a cut for the path's own queue, under `auto`.
     is_cut: bool,
+    /// A packet from before the cut was lost, and no reduction has answered that.
+    earlier_loss: bool,
     /// The share of the window that the loss left.
     left: f64,
     /// Bytes found lost since then, of those outstanding at the loss.
@@ -111,6 +113,7 @@ impl Window {
             by: None,
             slow_start: self.in_slow_start(),
             is_cut: false,
+            earlier_loss: false,
             left: 1.0,
             lost: 0.0,
         };
@@ -130,6 +133,26 @@ impl Window {
     /// True if the last reduction was a cut for the path's own queue.
     pub(crate) fn was_cut(&self) -> bool {
         self.undo.as_ref().is_some_and(|undo| undo.is_cut)
+    }
+
+    /// Records the loss of a packet that was sent at `sent_at`, before the last reduction. If that was a cut, the loss
+    /// is another reason, unless it belongs to the episode before.
+    pub(crate) fn note_earlier_loss(&mut self, sent_at: Time) {
+        if let Some(undo) = self.undo.as_mut().filter(|undo| undo.is_cut) {
+            undo.earlier_loss |= undo.reduced_at.is_none_or(|reduced| sent_at > reduced);
+        }
+    }
+
+    /// True if a packet from before the last reduction, a cut, was lost.
+    pub(crate) fn has_earlier_loss(&self) -> bool {
+        self.undo.as_ref().is_some_and(|undo| undo.earlier_loss)
+    }
+
+    /// Forgets that loss: the packet has arrived.
+    pub(crate) fn forget_earlier_loss(&mut self) {
+        if let Some(undo) = &mut self.undo {
+            undo.earlier_loss = false;
+        }
     }
 
     /// Saves the share of the window that the reduction left.

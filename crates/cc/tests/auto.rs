@@ -3,7 +3,7 @@
 mod bottleneck;
 
 use anabranch_cc::RuleKind::{self, Auto, Cubic};
-use anabranch_cc::{AckSample, Config, Controller, RttEstimator};
+use anabranch_cc::{AckSample, Config, Controller, LossEvent, RttEstimator};
 use anabranch_wire::{PathId, Span, Time};
 use bottleneck::{Bottleneck, Flow, Measured, run};
 
@@ -182,4 +182,16 @@ fn a_rival_that_a_test_finds_does_not_undo_a_timeout() {
     path.controller.on_timeout(PathId::FIRST, path.now, 0);
     let after = [2_000; 3].map(|acked| path.round(100, acked));
     assert!(after[2] < 8_000, "{after:?}");
+}
+
+#[test]
+fn a_rival_that_a_test_finds_does_not_undo_a_loss_before_its_cut() {
+    let mut path = Rounds::new();
+    let in_flight = path.test_queue();
+    let sent_at = path.now - Span::from_millis(50);
+    path.now += Span::from_millis(10);
+    let loss = LossEvent { now: path.now, lost_bytes: 1_000, in_flight, sent_at };
+    path.controller.on_loss(PathId::FIRST, &loss);
+    let after = [100_000; 3].map(|acked| path.round(100, acked));
+    assert!((60_000..80_000).contains(&after[2]), "{after:?}: 0.7 of the window before the test");
 }
