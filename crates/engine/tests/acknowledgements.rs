@@ -95,6 +95,38 @@ fn a_suspected_path_that_still_receives_carries_every_other_acknowledgement() {
     assert!(over[0].abs_diff(over[1]) <= 1 && over[0] >= 4, "{over:?}");
 }
 
+#[test]
+fn a_suspected_path_is_probed_once_its_new_port_is_proven() {
+    let _turn = Meter::new();
+    let mut victim = with_a_slow_second_path();
+    let stream = victim.session.open_stream().unwrap();
+    victim.session.write(stream, &mut Bytes::from(vec![0; 2_000])).unwrap();
+    victim.drain();
+    for _ in 0..100 {
+        if victim.session.paths()[0].state == PathState::Active {
+            victim.wait(Span::from_millis(10));
+        }
+    }
+    assert_eq!(victim.session.paths()[0].state, PathState::Suspect);
+    let moved = Route { remote: "198.51.100.7:999".parse().unwrap(), ..route() };
+    let challenge = |sent: &Transmit<Bytes>| {
+        sent.message.packet().unwrap().frames.iter().find_map(|frame| match frame {
+            Frame::PathChallenge { token } => Some(*token),
+            _ => None,
+        })
+    };
+    let sent = victim.say_as((0, 100), moved, [Frame::Ping]);
+    let token = sent.iter().find_map(challenge).expect("a challenge");
+    let sent = victim.say_as((0, 101), moved, [Frame::PathResponse { token }]);
+    let path = &victim.session.paths()[0];
+    assert_eq!((path.route, path.state), (moved, PathState::Suspect));
+    let is_probe = |sent: &Transmit<Bytes>| {
+        let asks = |frame: &Frame<Bytes>| matches!(frame, Frame::Stream(_) | Frame::Ping);
+        sent.route == moved && sent.message.packet().unwrap().frames.iter().any(asks)
+    };
+    assert!(sent.iter().any(is_probe), "{sent:?}");
+}
+
 /// The arrival times in the acknowledgements of two packets that arrive 3 ms apart in a session of one path or two, and
 /// when the second packet arrived.
 fn told_times(asked: bool, paths: usize) -> (Vec<Option<ArrivalTime>>, ArrivalTime) {

@@ -126,6 +126,10 @@ impl PathControl {
         if let Some(sample) = challenge.rtt(now) {
             path.sample_rtt(now, id, sample, Span::ZERO);
         }
+        if path.state() == PathState::Suspect && moves {
+            // Its probes went to the old address, and the next timeout may be that at which it fails.
+            path.health_mut().want_probe();
+        }
         if moves && path.state() == PathState::Failed {
             path.health_mut().on_ack(now, false);
             path.trouble_mut().forget_hold();
