@@ -50,8 +50,9 @@ impl Scoreboard {
             self.largest_acked = Some(largest);
             // The reported delay is that of the largest number.
             let strayed = |number| number < largest && self.strays.contains(&largest);
-            if let Some((_, packet)) = newest.as_ref().filter(|(number, _)| !strayed(*number)) {
+            if let Some((number, packet)) = newest.as_ref().filter(|(number, _)| !strayed(*number)) {
                 outcome.rtt = Some(now.since(packet.sent_at));
+                outcome.delay_unknown = *number < largest;
             }
         }
         if let Some((_, packet)) = newest {
