@@ -47,12 +47,14 @@ impl Scoreboard {
             }
         }
         if self.largest_acked.is_none_or(|known| largest > known) {
-            self.largest_acked = Some(largest);
-            // The reported delay is that of the largest number.
-            let strayed = |number| number < largest && self.strays.contains(&largest);
-            if let Some((number, packet)) = newest.as_ref().filter(|(number, _)| !strayed(*number)) {
-                outcome.rtt = Some(now.since(packet.sent_at));
-                outcome.delay_unknown = *number < largest;
+            let reported = newest.as_ref().map(|(number, _)| *number);
+            if self.strays.contains(&largest) && reported != Some(largest) {
+                // It took another route, so it overtook nothing, and the reported delay is its own.
+                self.largest_acked = self.largest_acked.max(reported);
+            } else {
+                self.largest_acked = Some(largest);
+                outcome.rtt = newest.as_ref().map(|(_, packet)| now.since(packet.sent_at));
+                outcome.delay_unknown = reported.is_some_and(|number| number < largest);
             }
         }
         if let Some((_, packet)) = newest {

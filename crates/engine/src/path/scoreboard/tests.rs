@@ -216,6 +216,17 @@ fn what_went_another_way_gives_no_round_trip() {
 }
 
 #[test]
+fn what_went_another_way_overtakes_nothing() {
+    let mut board = sent(6);
+    board.on_stray();
+    assert_eq!(ack(&mut board, &[6..7]).packets, 0);
+    assert_eq!(board.oldest_sent_at(), Some(Time::ZERO), "the first packet still waits");
+    assert_eq!(ack(&mut board, &[6..7, 0..1]).packets, 1);
+    let now = Time::ZERO + Span::from_millis(6);
+    assert_eq!(board.detect_losses(now, RTT, &mut Vec::new()).packets, 0);
+}
+
+#[test]
 fn a_probe_of_the_path_mtu_that_arrives_late_shows_no_spurious_loss() {
     for given_up in [false, true] {
         let mut board = Scoreboard::new(true);
