@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::super::place_set::PlaceSet;
 use super::super::receipt::Receipt;
+use super::super::state::PathState;
 use super::super::timeouts::{Timeouts, earliest, still_earliest};
 use super::Path;
 
@@ -20,11 +21,12 @@ pub(in super::super) struct Cached {
     check_at: Time,
     /// See [`Path::one_way`].
     one_way: Span,
+    relief: Relief,
 }
 
 impl Default for Cached {
     fn default() -> Self {
-        Self { window: 0, check_at: Time::NEVER, one_way: Span::ZERO }
+        Self { window: 0, check_at: Time::NEVER, one_way: Span::ZERO, relief: Relief::default() }
     }
 }
 
@@ -37,6 +39,24 @@ impl Cached {
     #[inline]
     pub(super) fn one_way(&self) -> Span {
         self.one_way
+    }
+}
+
+/// What a path offers when another is silent or useless.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Relief {
+    /// It is active and may carry data instead.
+    pub works: bool,
+    /// It works or, held back, answers: a silent path need not be waited for.
+    pub stands_in: bool,
+}
+
+impl Relief {
+    pub(super) fn of(path: &Path) -> Self {
+        let can = path.can_stand_in();
+        let works = can && path.state == PathState::Active;
+        let answers = || path.trouble.is_held() && path.health.timeouts() == 0;
+        Self { works, stands_in: works || (can && path.state == PathState::Suspect && answers()) }
     }
 }
 
@@ -188,8 +208,11 @@ impl Index {
         let searches = reachable && path.searches_mtu();
         let probe_at = if searches { path.mtu.probe_at() } else { Time::NEVER };
         let grade = path.grade();
-        if self.grades[place] != grade {
+        // A path that is left out has no grade, and one that is held back the same as a silent one.
+        let relief = if grade < 2 { Relief::of(path) } else { Relief { works: true, stands_in: true } };
+        if self.grades[place] != grade || path.cached.relief != relief {
             self.grades[place] = grade;
+            path.cached.relief = relief;
             self.all_usable = are_alike(&self.grades);
             // Whether a path is suspected depends on the other paths.
             self.timeouts.forget_all();

@@ -18,14 +18,14 @@ use smallvec::SmallVec;
 
 use super::receipt::Received;
 use super::scoreboard::{Candidate, Content, Contents};
-use super::{Bloat, Others, Path, PathState};
+use super::{Bloat, Others, Path};
 use crate::config::Config;
 use crate::manager::Standing;
 use crate::route::Route;
 use crate::stream::SentRun;
 pub(super) use index::Cached;
-use index::Index;
 pub(crate) use index::Wants;
+use index::{Index, Relief};
 use overflow::Overflow;
 pub(crate) use overflow::Seen;
 
@@ -85,7 +85,7 @@ impl Paths {
 
     /// True when a path other than `id` is active and may carry data instead of it.
     pub(crate) fn has_active_besides(&self, id: PathId) -> bool {
-        self.list.iter().any(|path| path.id != id && path.is_active() && path.can_stand_in())
+        self.list.iter().any(|path| path.id != id && Relief::of(path).works)
     }
 
     /// True if a path other than `id` is in use with nothing in flight.
@@ -96,12 +96,7 @@ impl Paths {
 
     /// True when a silent path need not be waited for: another carries data or, held back, answers.
     pub(crate) fn has_stand_in(&self, id: PathId) -> bool {
-        let stands_in = |path: &Path| match path.state {
-            PathState::Active => true,
-            PathState::Suspect => path.trouble.is_held() && path.health.timeouts() == 0,
-            _ => false,
-        };
-        self.list.iter().any(|path| path.id != id && path.can_stand_in() && stands_in(path))
+        self.list.iter().any(|path| path.id != id && Relief::of(path).stands_in)
     }
 
     /// True if an open path other than the one at `place` has this route.
@@ -501,10 +496,11 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::manager::IdleReason;
     use crate::path::PathEvent;
 
-    #[test]
-    fn timeouts_are_found_again_when_another_path_becomes_good_for_data() {
+    /// Two paths that failed.
+    fn failed() -> Paths {
         let mut paths = Paths::default();
         for id in [PathId(0), PathId(1)] {
             let route = Route { socket: id.0, remote: "192.0.2.1:4433".parse().unwrap() };
@@ -514,15 +510,30 @@ mod tests {
             path.transition(PathEvent::Silent);
             paths.insert(path);
         }
-        let others = |paths: &Paths, of: &Path| {
-            let is_active = |path: &&Path| path.id != of.id && path.is_active();
-            if paths.iter().any(|path| is_active(&path)) { Time::ZERO } else { Time::NEVER }
-        };
-        let next = |paths: &Paths| paths.next_timeout(|path| others(paths, path));
+        paths
+    }
+
+    /// The next timeout, if that of a path depends on whether another works.
+    fn next(paths: &mut Paths) -> Time {
         paths.refresh(|_| 10_000);
-        assert_eq!(next(&paths), Time::NEVER);
+        let has_another = |path: &Path| paths.has_active_besides(path.id);
+        paths.next_timeout(|path| if has_another(path) { Time::ZERO } else { Time::NEVER })
+    }
+
+    #[test]
+    fn timeouts_are_found_again_when_another_path_becomes_good_for_data() {
+        let mut paths = failed();
+        assert_eq!(next(&mut paths), Time::NEVER);
         paths.edit(1).transition(PathEvent::Recovered);
-        paths.refresh(|_| 10_000);
-        assert_eq!(next(&paths), Time::ZERO);
+        assert_eq!(next(&mut paths), Time::ZERO);
+    }
+
+    #[test]
+    fn timeouts_are_found_again_when_another_path_that_is_left_out_works_again() {
+        let mut paths = failed();
+        paths.edit(1).usage_mut().leave_out(Some(IdleReason::TooSlow { than: PathId(0) }));
+        assert_eq!(next(&mut paths), Time::NEVER);
+        paths.edit(1).transition(PathEvent::Recovered);
+        assert_eq!(next(&mut paths), Time::ZERO);
     }
 }
