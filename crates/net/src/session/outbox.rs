@@ -80,11 +80,17 @@ pub(crate) struct Outbox {
     sockets: SmallVec<[Arc<BoundSocket>; 4]>,
     /// The latest [`MOST_PEERS`] pairs from which resets for this session may come.
     peers: SmallVec<[Peer; 4]>,
-    acked: Option<Acked>,
+    acked: Acked,
 }
 
-/// The highest acknowledged number of each path, while the keys wait for an acknowledgement.
-type Acked = Vec<(PathId, Fsn)>;
+/// What the keys need to hear of acknowledgements.
+#[derive(Debug, Default)]
+struct Acked {
+    /// The keys wait for an acknowledgement.
+    is_awaited: bool,
+    /// Then the highest acknowledged number of each path. The list is reused, since each acknowledgement fills it.
+    highest: Vec<(PathId, Fsn)>,
+}
 
 /// Memory for one pass of a pump. It belongs to the thread, so that idle sessions use none.
 #[derive(Debug, Default)]
@@ -152,9 +158,9 @@ impl Outbox {
 
     /// Takes the highest acknowledged number of each path, which the next packet may need for its key.
     pub(crate) fn note_acked(&mut self, acked: impl Iterator<Item = (PathId, Fsn)>) {
-        if let Some(known) = &mut self.acked {
-            known.clear();
-            known.extend(acked);
+        if self.acked.is_awaited {
+            self.acked.highest.clear();
+            self.acked.highest.extend(acked);
         }
     }
 
@@ -175,7 +181,7 @@ impl Outbox {
         order.extend(0..queue.len());
         order.sort_by_key(|at| queue[*at].path());
         buffer.clear();
-        let acked = self.acked.take();
+        let acked = std::mem::take(&mut self.acked);
         let mut keys = Keys { protection, held: None, phase: false, wants_exchange: false, acked, now };
         let result = self.send_in_order(sockets, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
         self.acked = keys.acked;
@@ -323,7 +329,7 @@ struct Keys<'a> {
     held: Option<MutexGuard<'a, Option<Protection>>>,
     phase: bool,
     wants_exchange: bool,
-    acked: Option<Acked>,
+    acked: Acked,
     now: Time,
 }
 
@@ -342,12 +348,15 @@ impl Keys<'_> {
         if self.held.is_none() {
             let mut guard = lock_keys(self.protection);
             if let Some(keys) = guard.as_mut() {
-                for (path, highest) in self.acked.take().into_iter().flatten() {
+                for (path, highest) in self.acked.highest.drain(..) {
                     keys.handle_acked(path, highest);
                 }
                 self.phase = keys.key_phase(self.now);
                 self.wants_exchange |= keys.wants_exchange(self.now);
-                self.acked = keys.awaits_ack().then(Vec::new);
+                self.acked.is_awaited = keys.awaits_ack();
+                if !self.acked.is_awaited {
+                    self.acked.highest = Vec::new();
+                }
             }
             self.held = Some(guard);
         }
@@ -404,6 +413,9 @@ pub(crate) fn plain_datagram(kind: Kind, pid: Pid, body: &[u8]) -> Vec<u8> {
 mod tests {
     use std::net::SocketAddr;
 
+    use anabranch_secure::{Dial, Initiator, Limits, NodeKey, read_init};
+    use anabranch_wire::{Message, Span, expand_fsn};
+
     use super::*;
     use crate::interfaces::InterfaceAddress;
     use crate::socket::{BindTo, UdpSocket};
@@ -446,5 +458,58 @@ mod tests {
         assert_eq!(note(most), (1, vec![peer(0)]));
         assert_eq!(note(0), (1, vec![peer(1)]), "one still in use comes back");
         assert_eq!(outbox.peers().len(), MOST_PEERS);
+    }
+
+    /// The keys of a client and a server.
+    fn protections(now: Time) -> [Protection; 2] {
+        let (client, server) = (NodeKey::from_random([1; 32]), NodeKey::from_random([2; 32]));
+        let dial = Dial { remote: server.public(), credential: None };
+        let mut initiator = Initiator::new(&client, &dial, Pid(7), b"", [3; 32]).unwrap();
+        let accepted =
+            read_init(&server, &initiator.init_body(None), [4; 32]).unwrap().accept(None, b"").unwrap();
+        let (keys, _) = initiator.handle_ack(&accepted.body).unwrap();
+        [&keys, &accepted.keys].map(|keys| Protection::new(keys, Limits::default(), now))
+    }
+
+    /// Seals a packet after these acknowledgements.
+    fn seal(
+        protection: &Mutex<Option<Protection>>,
+        (now, fsn): (Time, u64),
+        acked: Acked,
+    ) -> (Vec<u8>, Acked) {
+        let mut keys = Keys { protection, held: None, phase: false, wants_exchange: false, acked, now };
+        let (path, frames) = (PathId::FIRST, [Frame::Ping].into_iter().collect());
+        let packet = Packet { path, fsn: Fsn(fsn), frames };
+        let route = Route { socket: 0, remote: ([192, 0, 2, 1], 443).into() };
+        let size = Header::LEN + 1 + TAG_LEN;
+        let message = Message::Packet(packet.clone());
+        let transmit = Transmit { route, pid: Pid(1), path, message, size, ecn: false };
+        let mut buffer = Vec::new();
+        keys.append(&mut buffer, (&transmit, Pid(1)), &packet).unwrap();
+        (buffer, keys.acked)
+    }
+
+    #[test]
+    fn the_list_of_acknowledgements_is_kept_until_the_keys_have_theirs() {
+        let (begin, later) = (Time::ZERO, Time::ZERO + Span::from_secs(120));
+        let [here, there] = protections(begin).map(|keys| Mutex::new(Some(keys)));
+        let (back, forth) = ((&there, &here), (&here, &there));
+        for ((from, to), now, fsn) in [(back, begin, 0), (forth, begin, 0), (back, later, 1)] {
+            let (mut datagram, _) = seal(from, (now, fsn), Acked::default());
+            let (header, _) = Header::decode(&datagram).unwrap();
+            let mut guard = lock_keys(to);
+            let keys = guard.as_mut().unwrap();
+            let fsn = expand_fsn(header.fsn, keys.expected_fsn(PathId::FIRST));
+            let envelope = Envelope::new(&header, PathId::FIRST, fsn);
+            assert!(keys.open(now, &envelope, &mut datagram[Header::LEN..]).is_ok());
+        }
+        // The third packet began a phase, and this end followed.
+        let (_, mut acked) = seal(&here, (later, 1), Acked::default());
+        for (fsn, highest, is_awaited) in [(2, 0, true), (3, 1, false)] {
+            assert!(acked.is_awaited && acked.highest.is_empty());
+            acked.highest.push((PathId::FIRST, Fsn(highest)));
+            (_, acked) = seal(&here, (later, fsn), acked);
+            assert_eq!((acked.is_awaited, acked.highest.capacity() > 0), (is_awaited, is_awaited));
+        }
     }
 }
