@@ -281,9 +281,9 @@ impl Endpoint {
             return;
         }
         each_of(sessions, |session| session.abort(0, "the endpoint closes"));
-        let is_one = |left: &Arc<SessionInner>| sessions.iter().any(|session| Arc::ptr_eq(session, left));
+        let serials: Vec<u64> = sessions.iter().map(|session| session.serial).collect();
         let gone = async {
-            while self.inner.sessions.all().iter().any(is_one) {
+            while self.inner.sessions.has_any(&serials) {
                 tokio::time::sleep(LINGER_PAUSE).await;
             }
         };

@@ -62,6 +62,12 @@ impl<S> Sessions<S> {
         sessions.values().filter_map(Weak::upgrade).collect()
     }
 
+    /// True while one of the sessions with these numbers is there.
+    pub(crate) fn has_any(&self, serials: &[u64]) -> bool {
+        let sessions = self.all.lock().expect("no panic while held");
+        serials.iter().any(|serial| sessions.contains_key(serial))
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.all.lock().expect("no panic while held").len()
@@ -70,5 +76,21 @@ impl<S> Sessions<S> {
     /// The known INITs.
     pub(crate) fn inits(&self) -> MutexGuard<'_, HashMap<InitId, InitState<S>>> {
         self.inits.lock().expect("no panic while held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_sessions_are_there_until_the_last_of_them_is_removed() {
+        let sessions = Sessions::<()>::new(1);
+        let all: Vec<_> = (0..4).map(|serial| (serial, Arc::new(()))).collect();
+        all.iter().for_each(|(serial, session)| sessions.add(*serial, session));
+        sessions.remove(1);
+        assert!(sessions.has_any(&[1, 2]));
+        sessions.remove(2);
+        assert!(!sessions.has_any(&[1, 2]), "others are there");
     }
 }
