@@ -447,6 +447,32 @@ fn addresses_without_proof_are_sent_no_more_bytes_than_the_peer_sent() {
 }
 
 #[test]
+fn a_packet_from_elsewhere_on_a_path_through_relays_gets_no_more_than_three_times_its_bytes() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    let path = PathId(1);
+    victim.say([Frame::NewPid(NewPid { path, pid: Pid(7), reset_token: ResetToken([1; 16]) })]);
+    assert_eq!(victim.session.reserve_path().map(|reserved| reserved.id), Ok(path));
+    let relay = Route { socket: 9, remote: "198.51.100.9:443".parse().unwrap() };
+    victim.session.open_reserved(victim.now, path, (relay, Pid(77))).unwrap();
+    let sent = victim.drain();
+    let there = sent.iter().filter(|sent| sent.route == relay);
+    let token = there.flat_map(|sent| &sent.message.packet().unwrap().frames).find_map(|frame| match frame {
+        Frame::PathChallenge { token } => Some(*token),
+        _ => None,
+    });
+    victim.say_as((path.0, 0), relay, [Frame::PathResponse { token: token.expect("a challenge") }]);
+    assert_eq!(victim.session.paths()[1].state, PathState::Active);
+    let third = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
+    let before = victim.bytes;
+    let mut sent = victim.say_as((path.0, 1), third, [Frame::Ping]);
+    let bytes = victim.bytes - before;
+    sent.extend(victim.wait(Span::from_secs(2)));
+    let reflected: u64 = sent.iter().filter(|sent| sent.route == third).map(|sent| sent.size as u64).sum();
+    assert!(reflected > 0 && reflected <= 3 * bytes, "{reflected} bytes for {bytes}");
+}
+
+#[test]
 fn a_close_adds_nothing_to_what_addresses_without_proof_may_be_sent() {
     let _turn = Meter::new();
     let mut victim = Victim::new();

@@ -110,7 +110,10 @@ impl<P: Payload> Session<P> {
                 return self.transmit_answer(now, index);
             }
             if self.control.spend_challenge(now, flight, index) {
-                let reply = self.control.ids.reply_frame(flight.paths[index].id());
+                let path = &flight.paths[index];
+                // A challenge to an address from which a packet came must be short.
+                let stays = path.proof().challenge().is_some_and(|asked| asked.route == path.route());
+                let reply = self.control.ids.reply_frame(path.id()).filter(|_| stays);
                 return Packets::build_challenge(now, flight, index, reply);
             }
             if let Some(challenge) = flight.paths.edit(index).proof_mut().challenge_mut() {

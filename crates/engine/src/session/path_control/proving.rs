@@ -51,7 +51,7 @@ impl PathControl {
         let path = &flight.paths[index];
         let Some(challenge) = path.proof().challenge() else { return false };
         let route = challenge.route;
-        self.ids.is_relayed(path.id())
+        (self.ids.is_relayed(path.id()) && route == path.route())
             || self.race.is_chosen_here(route)
             || self.is_proven(flight, route.remote)
             || self.proofs.spend_challenge(now, || flight.credit.left(&flight.paths) >= 2 * CHALLENGE_BYTES)
