@@ -4,7 +4,9 @@
 #[allow(dead_code)] // Uses only a part of it.
 mod attacker;
 
-use anabranch_engine::{Arrival, Config, Coupling, Detector, Ecn, MemoryBudget, PathState, Route, Transmit};
+use anabranch_engine::{
+    AbandonReason, Arrival, Config, Coupling, Detector, Ecn, MemoryBudget, PathState, Route, Transmit,
+};
 use anabranch_wire::{
     ArrivalTime, Frame, Fsn, Message, NewPid, Packet, Params, PathId, Pid, ResetToken, Span,
 };
@@ -168,6 +170,17 @@ fn detectors_that_use_delays_request_arrival_times() {
         assert!(!asks(Config { coupling: Coupling::Fixed, ..config }), "{name}: nothing is detected");
     }
     assert_eq!(Config::default().detector, Detector::Both);
+}
+
+#[test]
+fn nothing_is_answered_on_a_path_that_was_given_up() {
+    let _turn = Meter::new();
+    let mut victim = with_a_slow_second_path();
+    victim.session.close_path(victim.now, SECOND, AbandonReason::Requested);
+    victim.drain();
+    let sent = victim.say_as((SECOND.0, 2), second_route(), [Frame::PathChallenge { token: 5 }]);
+    assert_eq!(victim.session.paths()[1].state, PathState::Closing);
+    assert!(sent.iter().all(|sent| sent.message.packet().unwrap().path != SECOND), "{sent:?}");
 }
 
 /// MPMTP-AR §3.6 [R5].

@@ -191,7 +191,11 @@ impl<P: Payload> Session<P> {
             Frame::Marked(marked) => self.datagrams.handle_marked(now, flight, index, marked)?,
             Frame::Parity(parity) => self.datagrams.handle_parity(now, flight, parity)?,
             Frame::PathChallenge { token } => {
-                flight.paths.edit(index).proof_mut().owe_answer(token, arrival.route);
+                let path = flight.paths.edit(index);
+                // On a path that was given up, late packets are only received.
+                if !path.is_closing() {
+                    path.proof_mut().owe_answer(token, arrival.route);
+                }
             }
             Frame::PathResponse { token } => control.handle_path_response(now, flight, token),
             Frame::NewPid(new) => {
