@@ -67,10 +67,12 @@ pub struct Entries<'a> {
 ///   ^-----------no result------------/ ^------it fails-------/
 #[derive(Debug)]
 enum State {
-    /// A trial may begin then; `carried` are the bytes of the current path at the last look.
+    /// A trial may begin then; `carried` are the bytes of the current path at the last look. A failure does not wait,
+    /// unless the path `is_down` since the last trial.
     Alone {
         from: Time,
         carried: Option<u64>,
+        is_down: bool,
     },
     /// Paths over other addresses are open, or being opened.
     Trial {
@@ -99,7 +101,8 @@ pub struct EntryChoice {
 impl EntryChoice {
     /// A choice for a path that opens now.
     pub fn new(now: Time) -> Self {
-        Self { state: State::Alone { from: now, carried: None }, pause: PAUSE, next_look: now + LOOK }
+        let state = State::Alone { from: now, carried: None, is_down: false };
+        Self { state, pause: PAUSE, next_look: now + LOOK }
     }
 
     /// When to call [`Self::look`] next.
@@ -118,17 +121,19 @@ impl EntryChoice {
         let (count, has_failed) = (entries.others.min(room), entries.current.state == PathState::Failed);
         self.next_look = now + if count == 0 && entries.tried.is_empty() { WATCH } else { LOOK };
         match &mut self.state {
-            State::Alone { from, carried } => {
+            State::Alone { from, carried, is_down } => {
                 let bytes = bytes(entries.current);
                 let before = carried.replace(bytes).unwrap_or(bytes);
                 let has_reason = has_failed || bytes.saturating_sub(before) >= SOME;
-                (count > 0 && now >= *from && has_reason).then(|| self.begin(now, count))
+                let is_due = now >= *from || (has_failed && !*is_down);
+                *is_down &= has_failed;
+                (count > 0 && is_due && has_reason).then(|| self.begin(now, count))
             }
             State::Trial { began, window } => {
                 let is_opening = |path: &&PathInfo| path.state == PathState::Validating;
                 let opening = entries.opening + entries.tried.iter().filter(is_opening).count();
                 if opening == 0 && entries.tried.is_empty() {
-                    return Some(self.end_without_result(now, entries.current.id));
+                    return Some(self.end_without_result(now, entries, entries.current.id));
                 }
                 if window.is_none() && (opening == 0 || now >= *began + GRACE) {
                     *window = Some(Window { since: now + WARM_UP, before: BTreeMap::new() });
@@ -146,7 +151,7 @@ impl EntryChoice {
                     return Some(EntryAction::Keep(most));
                 }
                 if is_late {
-                    return Some(self.end_without_result(now, most));
+                    return Some(self.end_without_result(now, entries, most));
                 }
                 window.start(now, entries);
                 None
@@ -164,8 +169,9 @@ impl EntryChoice {
         EntryAction::Try(count)
     }
 
-    fn end_without_result(&mut self, now: Time, kept: PathId) -> EntryAction {
-        self.state = State::Alone { from: now + self.pause, carried: None };
+    fn end_without_result(&mut self, now: Time, entries: &Entries<'_>, kept: PathId) -> EntryAction {
+        let is_down = entries.all().any(|path| path.id == kept && path.state == PathState::Failed);
+        self.state = State::Alone { from: now + self.pause, carried: None, is_down };
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         EntryAction::Keep(kept)
     }
@@ -308,6 +314,17 @@ mod tests {
             assert_eq!(relay.open, [0], "{:?}", relay.seen);
             assert!(relay.seen[2].0 <= 21, "{:?}", relay.seen);
         }
+    }
+
+    #[test]
+    fn a_failure_does_not_wait_for_the_end_of_a_pause() {
+        let mut relay = Relay::new(&[1_000_000, 5_000_000]);
+        // The first path suffices, so trials end without a result and pauses grow.
+        relay.run(100, 100_000);
+        assert_eq!((&relay.open[..], relay.seen.len()), (&[0][..], 8), "{:?}", relay.seen);
+        relay.rates[0] = 0;
+        relay.run(6, 100_000);
+        assert_eq!(relay.open, [1], "{:?}", relay.seen);
     }
 
     #[test]
