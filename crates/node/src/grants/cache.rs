@@ -122,6 +122,18 @@ mod tests {
     }
 
     #[test]
+    fn a_controller_has_no_more_relays_called_than_were_asked_for_and_few_addresses_of_each() {
+        let mut granted = held(1, 2_000).granted;
+        let relay = &mut granted.relays[0];
+        let address = |port: u16| std::net::SocketAddr::from(([192, 0, 2, 1], port));
+        relay.addresses = (1..=3_000).map(address).collect();
+        let more = vec![relay.clone(); 99];
+        granted.relays.extend(more);
+        let kept = Held::read(granted, 2).unwrap().granted.relays;
+        assert_eq!(kept.iter().map(|relay| relay.addresses.len()).collect::<Vec<_>>(), [16, 16]);
+    }
+
+    #[test]
     fn a_file_that_is_damaged_or_of_another_version_counts_as_empty_and_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("grants");

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_net::{Endpoint, Lasting, PublicKey, Rate};
+use anabranch_net::{Endpoint, Lasting, PublicKey, Rate, Ticket};
 use anabranch_overlay::controller::message::{Again, GrantedRelay};
 use anabranch_overlay::controller::{Ask, RequestId};
 use anabranch_overlay::grant::{Grant, GrantId, Limits, UnixTime, read_own};
@@ -68,9 +68,12 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Takes a grant from a controller, or from the file.
-    pub(crate) fn read(granted: Granted, asked: u8) -> Result<Self, LinkError> {
+    /// Takes a grant from a controller, or from the file. Of the relays and addresses that a controller names, as many are
+    /// called as were requested: otherwise it could have packets sent to thousands of others.
+    pub(crate) fn read(mut granted: Granted, asked: u8) -> Result<Self, LinkError> {
         let grant = read_own(&granted.bytes).map_err(|_| LinkError::Malformed)?;
+        granted.relays.truncate(asked.into());
+        granted.relays.iter_mut().for_each(|relay| relay.addresses.truncate(Ticket::MAX_ADDRESSES));
         Ok(Self { grant, granted, asked })
     }
 
