@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use anabranch_net::CloseReason;
+use anabranch_wire::close_code;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -25,6 +26,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// After a session that lasted this long, pauses start short again.
 const LASTING: Duration = Duration::from_secs(10);
+/// The protocol's codes for failures; all others are the application's.
+const FAILURES: std::ops::Range<u64> = close_code::INTERNAL..0x200;
 
 /// The state of a held session.
 #[derive(Clone, Debug)]
@@ -117,7 +120,8 @@ impl Node {
             let begin = Instant::now();
             state.send_replace(Holding::Open(session.clone()));
             let reason = session.session().closed().await;
-            if let CloseReason::Local { .. } = reason {
+            // Another session may not meet the same failure.
+            if matches!(&reason, CloseReason::Local { code, .. } if !FAILURES.contains(code)) {
                 return closed_here();
             }
             let why = Error::new(ErrorKind::Unreachable, format!("the session was lost: {reason}"));

@@ -10,6 +10,7 @@ use anabranch_node::{
 };
 use anabranch_overlay::relay::{FlowId, Refused, Reply, Request, Target};
 use anabranch_secure::RelayHint;
+use anabranch_wire::close_code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -147,6 +148,22 @@ async fn a_held_session_is_dialed_again_when_its_peer_was_restarted_and_ends_whe
             other => assert!(matches!(other, Holding::Dialing(_)), "{other:?}"),
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_session_is_dialed_again_after_a_failure_here_and_not_after_an_abort() {
+    let server = builder(21).access(Access::by_keys([key(22).public()])).start().await.unwrap();
+    let client = builder(22).start().await.unwrap();
+    let mut held = client.hold(Dial::node(server.id(), server.addresses()), None);
+    let (here, _there) = tokio::join!(held.session(), accept(&server));
+    let failed = here.unwrap();
+    failed.session().abort(close_code::INTERNAL, "a fault of this program, see its log");
+    failed.session().closed().await;
+    let again = async { tokio::join!(held.session(), server.accept()) };
+    let (here, _there) = timeout(PATIENCE, again).await.expect("another session");
+    here.unwrap().session().abort(0, "no longer needed");
+    let end = timeout(PATIENCE, held.changed()).await.expect("it is noticed");
+    assert!(matches!(end, Holding::Ended(_)), "{end:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
