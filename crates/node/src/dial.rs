@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use anabranch_agent::HEAD_START;
 use anabranch_net::{
-    Config, ConnectError, Endpoint, PathId, Pid, PublicKey, Session, Target, Ticket, TicketSecret, Tried,
+    Config, ConnectError, Endpoint, PathId, PathRules, Pid, PublicKey, Session, Target, Ticket, TicketSecret,
+    Tried,
 };
 use anabranch_secure::RelayHint;
 use anabranch_wire::Span;
@@ -44,6 +45,7 @@ pub struct Dial {
     guest: Option<(Vec<RelayHint>, TicketSecret)>,
     expires: Option<u64>,
     at_once: Option<usize>,
+    rules: PathRules,
 }
 
 impl From<&Ticket> for Dial {
@@ -63,7 +65,8 @@ impl Dial {
 
     /// A node that admits this one by its key.
     pub fn node(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
-        Self { target: Target::new(node, addresses), guest: None, expires: None, at_once: None }
+        let (target, rules) = (Target::new(node, addresses), PathRules::default());
+        Self { target, guest: None, expires: None, at_once: None, rules }
     }
 
     /// Relays at which the node hosts everyone who has this secret.
@@ -91,6 +94,13 @@ impl Dial {
     #[must_use]
     pub fn relays_at_once(mut self, count: usize) -> Self {
         self.at_once = Some(count);
+        self
+    }
+
+    /// Sets rules for the paths of this session. Without any, the node's rules count.
+    #[must_use]
+    pub fn path_rules(mut self, rules: PathRules) -> Self {
+        self.rules = rules;
         self
     }
 
@@ -134,6 +144,9 @@ pub(crate) struct Means<'a> {
 pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, Error> {
     let overdue = dial.overdue(SystemTime::now());
     let mut config = means.config.clone();
+    if !dial.rules.is_empty() {
+        config.rules = dial.rules.clone();
+    }
     if overdue.is_some() {
         config.connect_timeout = config.connect_timeout.min(PATIENCE_WITH_EXPIRED);
     }

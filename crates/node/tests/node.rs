@@ -74,6 +74,15 @@ async fn a_listed_key_is_admitted_and_another_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rules_of_one_dial_take_the_place_of_the_nodes() {
+    let client = builder(25).start().await.unwrap();
+    let dial = Dial::node(key(26).public(), vec!["127.0.2.26:4433".parse().unwrap()]);
+    let rules = PathRules::new(vec![anabranch_node::parse_rule("*=never").unwrap()]);
+    let error = client.dial(&dial.path_rules(rules)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Local, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_does_not_answer_is_reported_with_what_was_tried_and_a_hint() {
     let client = builder(6).start().await.unwrap();
     let silent = std::net::UdpSocket::bind("127.0.2.7:0").unwrap();

@@ -79,9 +79,14 @@ impl Running {
         }
     }
 
+    /// The rules of now.
+    pub fn rules(&self) -> PathRules {
+        self.0.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Gives a new session the rules of now.
     pub fn adopt(&self, session: &Session) {
-        let rules = self.0.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rules = self.rules();
         if session.path_rules() != rules
             && let Err(error) = session.set_path_rules(rules)
         {
@@ -129,8 +134,7 @@ impl Running {
                 }
                 Some(("path", pattern)) => {
                     let rule = parse_rule(&format!("{pattern}={value}"))?;
-                    let known = || self.0.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    rules = Some(rules.unwrap_or_else(known).with(&rule));
+                    rules = Some(rules.unwrap_or_else(|| self.rules()).with(&rule));
                 }
                 _ => return Err(format!("`{key}` is not a setting; {WORDS}")),
             }

@@ -147,6 +147,8 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
         let (node, dial, running) = (dialer.clone(), dial.clone(), adopter.clone());
         let noted = noted.clone();
         Box::pin(async move {
+            // They may have changed: a path that is never to be used must not be the first one either.
+            let dial = dial.path_rules(running.rules());
             let session = node.dial(&dial).await.map_err(|error| {
                 let text = error.to_string();
                 *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Failure::from(error));
