@@ -151,22 +151,35 @@ pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, E
         config.connect_timeout = config.connect_timeout.min(PATIENCE_WITH_EXPIRED);
     }
     let patience = config.connect_timeout;
-    let failed = match open(means, dial, config).await {
+    let Failed { why, relays } = match open(means, dial, config).await {
         Ok(session) => return Ok(session),
         Err(failed) => failed,
     };
-    let relays = failed.relays;
-    match (failed.why, overdue) {
+    match (why, overdue) {
         (ConnectError::TimedOut(_), Some(ago)) => {
             let ago = Span::from_secs(ago.as_secs()).in_words();
             let message = format!("the ticket expired {ago} ago, and its maker does not answer");
             Err(Error::new(ErrorKind::Refused, message).hint("ask for a new ticket"))
         }
         (ConnectError::TimedOut(tried), None) => {
-            Err(relays.into_iter().fold(unanswered(dial, &tried, patience), Error::tried))
+            Err(with_relays(unanswered(dial, &tried, patience), &relays))
         }
-        (error, _) => Err(error.into()),
+        (error, _) => Err(with_relays(error.into(), &relays)),
     }
+}
+
+/// Adds the relays that were tried. If this machine allows no direct route, a relay may still help later.
+fn with_relays(error: Error, relays: &[(RelayRoute, RelayError)]) -> Error {
+    let is_local = |error: &RelayError| {
+        let RelayError::Connect(error) = error else { return false };
+        Error::from(error.clone()).kind == ErrorKind::Local
+    };
+    let may_pass = relays.iter().any(|(_, why)| !is_local(why));
+    let mut error = relays.iter().fold(error, |error, (relay, why)| error.tried(format!("{relay}: {why}")));
+    if may_pass && error.kind == ErrorKind::Local {
+        error.kind = ErrorKind::Unreachable;
+    }
+    error
 }
 
 /// The error without an answer. A node with another key is silent too: it cannot read the packet and does not reveal
@@ -260,7 +273,7 @@ struct Failed {
     /// The direct attempt's error.
     why: ConnectError,
     /// The relays that were tried, each with its error.
-    relays: Vec<String>,
+    relays: Vec<(RelayRoute, RelayError)>,
 }
 
 impl From<ConnectError> for Failed {
@@ -308,7 +321,7 @@ async fn race(endpoint: &Arc<Endpoint>, call: &Call, candidates: &[Candidate]) -
                 Ok(Ok(dialed)) => break dialed,
                 Ok(Err((relay, error))) => {
                     tracing::warn!(%relay, %error, "no session through the relay");
-                    relays.push(format!("{relay}: {error}"));
+                    relays.push((relay, error));
                 }
                 Err(error) => tracing::warn!(%error, "an attempt through a relay ended"),
             },

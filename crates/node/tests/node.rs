@@ -108,6 +108,18 @@ async fn relays_that_do_not_help_are_among_the_attempts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_did_not_help_may_do_so_later_where_rules_exclude_the_direct_route() {
+    let rules = PathRules::new(vec![anabranch_node::parse_rule("to:127.0.2.78=never").unwrap()]);
+    let client = builder(13).path_rules(rules).start().await.unwrap();
+    let relay = RelayHint { node: key(16).public(), addresses: vec!["127.0.2.79:7".parse().unwrap()] };
+    let dial = Dial::node(key(17).public(), vec!["127.0.2.78:7".parse().unwrap()]);
+    let dial = dial.guest_of(vec![relay], TicketSecret::from_random([1; 16]));
+    let error = timeout(PATIENCE, client.dial(&dial)).await.expect("an end").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
+    assert!(error.tried.iter().any(|tried| tried.contains("127.0.2.79:7")), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn after_a_loss_a_network_that_rules_allow_is_waited_for() {
     let rules = PathRules::new(vec![anabranch_node::parse_rule("*=never").unwrap()]);
     let client = builder(11).path_rules(rules).start().await.unwrap();
