@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
 use anabranch_net::Pid;
-use anabranch_node::{Entry, NodeSession, Peer, RelayConnection, Wanted};
+use anabranch_node::{Entry, GrantWanted, Grants, NodeSession, Peer, RelayConnection, Wanted};
 use anabranch_overlay::relay::Target;
 use anabranch_secure::RelayHint;
 use tokio::time::timeout;
 
-use crate::common::controllers::{Controllers, controller, session};
+use crate::common::controllers::{Controllers, WANTED, controller, session};
 use crate::common::{address, carry, key, node, route, through_relays, until, until_within};
 
 /// Restarts a relay, at a port that differs from its former one in these bits.
@@ -89,6 +89,22 @@ async fn instead_of_a_granted_relay_that_is_gone_another_one_is_used_and_one_tha
     until("a path through the third", || through().contains(&third.node())).await;
     assert!(!through().contains(&lost));
     carry(&here, &there, 100_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_was_kept_for_fewer_relays_is_used_where_the_quota_has_no_room_for_another() {
+    let controllers = controller(128, (&[129], 130), 600).await;
+    let mut settings = controllers.settings.clone();
+    settings.policy.clients.get_mut(&key(130).public()).unwrap().grants = 1;
+    controllers.running[0].reload(&settings);
+    let _relay = controllers.relay(129).await;
+    let client = node(130).await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("grants");
+    let few = GrantWanted { relays: (1, 1), ..WANTED };
+    drop(Grants::obtain(&client, &controllers.hints, few, Some(file.clone())).await.unwrap());
+    let kept = controllers.grants(&client, &file).await.unwrap();
+    assert_eq!(kept.relays().len(), 1);
 }
 
 /// Ends the relay like `kill -9`: the controller does not notice, and takes its successor for a second machine with

@@ -2,9 +2,9 @@
 //!
 //! A program starts with the stored grant if more than a quarter of its lifetime is left, so that successive programs
 //! share it. It renews an older grant. It requests a new one if none is stored, if the stored one was revoked, or if
-//! that was requested for fewer relays. If no controller answers, the stored grant is used until it expires. A task
-//! renews the grant after half of its lifetime. Sessions to relays then show the renewed grant, which relays treat as
-//! the same grant with a later end.
+//! that was requested for fewer relays. If no controller answers, or a quota has no room for another grant, the stored
+//! one is used until it expires. A task renews the grant after half of its lifetime. Sessions to relays then show the
+//! renewed grant, which relays treat as the same grant with a later end.
 //!
 //! A relay that cannot be reached may have moved or be gone. Then controllers are asked for its addresses, and for a
 //! grant with more live relays; likewise if fewer relays were granted than requested ([`Lost`] decides when). The
@@ -284,7 +284,8 @@ impl Keeper {
         }
         let refreshed = if is_enough { self.refresh().await } else { self.replace().await };
         match refreshed {
-            Err(error) if self.held.borrow().is_some() && error.is_worth_another() => {
+            // A quota may have no room for a larger grant next to a fresh one.
+            Err(error) if is_fresh || self.held.borrow().is_some() && error.is_worth_another() => {
                 tracing::warn!("{error}; using the grant that was kept");
                 Ok(())
             }
