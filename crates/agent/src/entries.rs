@@ -115,6 +115,11 @@ impl EntryChoice {
         self.next_look = now + LOOK;
     }
 
+    /// Skips a look, without another address.
+    pub fn rest(&mut self, now: Time) {
+        self.next_look = now + WATCH;
+    }
+
     /// Checks the paths.
     pub fn look(&mut self, now: Time, entries: &Entries<'_>) -> Option<EntryAction> {
         let room = ROOM.saturating_sub(entries.paths).min(MOST_ENTRIES - 1);

@@ -10,9 +10,10 @@ use crate::common::{
     address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until,
 };
 use anabranch_daemon::relay::RelayService;
-use anabranch_net::{PathId, PathUse, Pid, Session, Target, TicketSecret};
+use anabranch_net::{PathId, PathRules, PathUse, Pid, Session, Target, TicketSecret};
 use anabranch_node::{
     Dial, Entry, Grants, Hosting, Node, NodeSession, Peer, RelayChain, RelayError, RelayPaths, RelayRoute,
+    parse_rule,
 };
 use anabranch_secure::RelayHint;
 use tokio::runtime::Handle;
@@ -217,6 +218,22 @@ async fn a_path_that_is_given_up_while_it_is_opened_leaves_its_place() {
     let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
     until("a path in the only place", || through_relays(&here).len() == 1).await;
+}
+
+/// This thread runs all tasks, so that none hears the events before there are too many.
+#[tokio::test]
+async fn a_path_whose_end_is_lost_among_many_events_opens_again() {
+    let (client, server) = (node(205).await, node(207).await);
+    let (_relay, hint) = relay(208, &[205]).await;
+    let (here, _there) = join(&client, &server, 2).await;
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    here.close_path(through_relays(&here)[0].id);
+    for rule in ["*=backup", "*=primary"].iter().cycle().take(1_000) {
+        here.set_path_rules(PathRules::new(vec![parse_rule(rule).unwrap()])).unwrap();
+    }
+    until("it is open again", || through_relays(&here).len() == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -99,6 +99,11 @@ impl RelayChain {
         self.links.first().map(|link| link.connection.entries()).unwrap_or_default()
     }
 
+    /// Whether the first relay may be entered at several addresses.
+    pub(crate) fn has_choice(&self) -> bool {
+        self.links.first().is_some_and(|link| link.connection.has_choice())
+    }
+
     /// Allocates flows to a node, or with `None` to the host of a guest. The path's PID is `out` at the node and `own`
     /// here. It enters the first relay at `entry`, or at the address that answers first.
     ///

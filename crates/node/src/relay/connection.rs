@@ -148,6 +148,11 @@ impl RelayConnection {
         self.requests.host(share, hash).await
     }
 
+    /// Whether the user gave several addresses of the relay.
+    pub(crate) fn has_choice(&self) -> bool {
+        self.named.len() > 1
+    }
+
     /// The user's addresses at which the relay answers, the quickest first.
     pub(crate) fn entries(&self) -> Vec<SocketAddr> {
         let mut entries: Vec<SocketAddr> = Vec::new();

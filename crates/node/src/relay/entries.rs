@@ -36,18 +36,15 @@ pub(super) async fn hold<F: Future<Output = Result<OpenPath, RelayError>>>(
     let mut held = Held { session, chain, path, tried: Vec::new(), choice };
     let mut opening = FuturesUnordered::new();
     loop {
-        tokio::select! {
-            end = held.path.end() => {
-                if !held.survives() {
-                    return end;
+        let end = tokio::select! {
+            end = held.path.end() => end,
+            Some(opened) = opening.next() => {
+                match opened {
+                    Ok(path) => held.tried.push(path),
+                    Err(error) => tracing::debug!(%error, "no path over another address of the relay"),
                 }
-                held.choice = EntryChoice::new(clock.now());
-                opening.clear();
+                continue;
             }
-            Some(opened) = opening.next() => match opened {
-                Ok(path) => held.tried.push(path),
-                Err(error) => tracing::debug!(%error, "no path over another address of the relay"),
-            },
             () = sleep_until(clock.instant(held.choice.next_look()).into()) => {
                 match held.look(clock.now(), opening.len()) {
                     Some(EntryAction::Try(count)) => {
@@ -59,12 +56,27 @@ pub(super) async fn hold<F: Future<Output = Result<OpenPath, RelayError>>>(
                     }
                     None => {}
                 }
+                // A task that is late may have lost the event of the end.
+                if !held.is_gone() {
+                    continue;
+                }
+                End::Closed { was_open: true }
             }
+        };
+        if !held.survives() {
+            return end;
         }
+        held.choice = EntryChoice::new(clock.now());
+        opening.clear();
     }
 }
 
 impl Held<'_> {
+    /// Whether the session has forgotten the path.
+    fn is_gone(&self) -> bool {
+        self.session.remote_pid(self.path.id()).is_none()
+    }
+
     /// Other addresses at which the relay answers.
     fn others(&self) -> Vec<SocketAddr> {
         let mut entries = self.chain.entries();
@@ -73,6 +85,10 @@ impl Held<'_> {
     }
 
     fn look(&mut self, now: Time, opening: usize) -> Option<EntryAction> {
+        if !self.chain.has_choice() {
+            self.choice.rest(now);
+            return None;
+        }
         let paths = self.session.paths();
         let info = |id: PathId| paths.iter().find(|path| path.id == id).cloned();
         // The session may have closed some.
