@@ -11,10 +11,10 @@ use anabranch_overlay::grant::GuestSecret;
 use anabranch_overlay::relay::Refused;
 use anabranch_secure::RelayHint;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::chain::Prepared;
-use super::requests::{Flow, Requests, Wanted};
+use super::requests::{Flow, PATIENCE, Requests, Wanted};
 use super::{Entry, RelayError};
 use crate::grants::Grants;
 
@@ -80,7 +80,9 @@ impl RelayConnection {
         (relay, grants): (&RelayHint, Grants),
         before: Option<Prepared>,
     ) -> Result<Self, RelayError> {
-        let stream = session.open_stream().await.map_err(|_| RelayError::Gone)?;
+        let late = |_| RelayError::Silent("request for a stream");
+        let opened = timeout(PATIENCE, session.open_stream()).await.map_err(late)?;
+        let stream = opened.map_err(|_| RelayError::Gone)?;
         let requests = Requests::begin(stream, relay.node, grants).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn(announce_observed(session.clone()));

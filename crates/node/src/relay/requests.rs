@@ -20,7 +20,7 @@ use crate::grants::Grants;
 /// Requests that may wait for the task.
 const BACKLOG: usize = 64;
 /// How long a relay may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A flow to request.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +112,7 @@ impl Flow {
     /// Waits until the next hop has agreed to the first PID.
     ///
     /// # Errors
-    /// When it does not agree, or the relay is gone.
+    /// When it does not agree, or the relay is gone or does not report either in time.
     pub async fn ready(&mut self) -> Result<(), RelayError> {
         self.agreed(1).await
     }
@@ -137,7 +137,9 @@ impl Flow {
 
     async fn agreed(&mut self, times: u32) -> Result<(), RelayError> {
         let far = |progress: &Progress| progress.ready >= times || progress.over.is_some();
-        let progress = *self.progress.wait_for(far).await.map_err(|_| RelayError::Gone)?;
+        let late = |_| RelayError::Silent("question whether the next hop agrees");
+        let waited = timeout(PATIENCE, self.progress.wait_for(far)).await.map_err(late)?;
+        let progress = *waited.map_err(|_| RelayError::Gone)?;
         progress.over.map_or(Ok(()), |state| Err(RelayError::Over(state)))
     }
 }
@@ -354,6 +356,16 @@ mod tests {
         }
         let told = RelayError::Refused(Refused::Version).to_string();
         assert!(told.contains("version"), "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_relay_that_never_reports_whether_the_next_hop_agrees_is_not_waited_for_without_end() {
+        let (asks, _inbox) = mpsc::channel(BACKLOG);
+        let (_sender, progress) = watch::channel(Progress::default());
+        let entry = Route { socket: 0, remote: "192.0.2.1:4600".parse().unwrap() };
+        let (forward, back) = (Pid(2), Pid(3));
+        let mut flow = Flow { id: FlowId(1), forward, back, entry, progress, asks };
+        assert!(matches!(flow.ready().await, Err(RelayError::Silent(_))));
     }
 
     #[tokio::test]
