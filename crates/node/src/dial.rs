@@ -212,7 +212,8 @@ async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSessi
     let granted = entry.grants();
     let mut target = dial.target.clone();
     target.relayed = (relays.len() + granted.relays().len() + addable) as u32;
-    let own = Peer { addresses: target.addresses.clone(), entry };
+    let listed = target.addresses.iter().filter(|address| !target.typed.contains(address));
+    let own = Peer { addresses: target.typed.iter().chain(listed).copied().collect(), entry };
     let at_once = dial.at_once.unwrap_or_default();
     let (kept, some) = relays.split_at(if at_once == 0 { relays.len() } else { 0 });
     let mut candidates = guest_routes(dial, relays);

@@ -10,7 +10,7 @@ use anabranch_node::{Dial, GrantWanted, Grants, Node, parse_rules};
 use anabranch_secure::RelayHint;
 
 use crate::common::controllers::{Controllers, WANTED, controller, session};
-use crate::common::{address, carry, ip, key, node, route, through_relays, until};
+use crate::common::{address, carry, ip, key, node, relay, route, through_relays, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_is_gone() {
@@ -70,6 +70,20 @@ async fn a_first_dial_through_a_relay_that_moved_uses_the_address_that_a_control
     let (dialed, there) = tokio::try_join!(client.dial(&dial), accept).unwrap();
     assert_eq!(dialed.list()[0].relays, [relay.node().to_string()]);
     carry(dialed.session(), &there, 100_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_also_lead_to_an_address_that_the_user_named() {
+    let server = node(131).await;
+    let (_relay, hint) = relay(132, &[133]).await;
+    let client = Node::builder().key(key(133)).addresses(Addresses::Exactly(vec![ip(133)]));
+    let client = client.relays(vec![route(&[&hint])]).start().await.unwrap();
+    // The listed address does not answer.
+    let dial = Dial::node(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
+    let dial = dial.addresses([address(&server)]);
+    let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
+    let (dialed, _there) = tokio::try_join!(client.dial(&dial), accept).unwrap();
+    until("a path through the relay", || through_relays(dialed.session()).len() == 1).await;
 }
 
 /// The relay has started, though its controller is gone.
