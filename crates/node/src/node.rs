@@ -273,7 +273,8 @@ fn grants_file(key: &Path) -> PathBuf {
     name.into()
 }
 
-/// A running node; clones are handles to the same one. Its sockets close with the last handle.
+/// A running node; clones are handles to the same one. With the last handle, the sessions close that no one else holds,
+/// and with the last session the sockets.
 #[derive(Clone)]
 pub struct Node(Arc<Inner>);
 

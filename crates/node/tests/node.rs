@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use anabranch_net::{Addresses, NodeKey, PathRules, Pid, Span, TicketSecret};
+use anabranch_net::{Addresses, CloseReason, NodeKey, PathRules, Pid, Span, TicketSecret};
 use anabranch_node::{
     Access, Dial, Entry, ErrorKind, Holding, Node, NodeBuilder, NodeSession, RelayConnection, TicketShare,
     Wanted,
@@ -59,6 +59,18 @@ async fn a_ticket_leads_to_its_maker_until_it_is_withdrawn() {
     let refused = client.dial(&Dial::ticket(&ticket)).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Refused, "{refused}");
     talk(&there, &here).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_handles_closes_its_sessions() {
+    let server = builder(23).access(Access::by_keys([key(24).public()])).start().await.unwrap();
+    let client = builder(24).start().await.unwrap();
+    let dial = Dial::node(server.id(), server.addresses());
+    let (here, there) = tokio::join!(client.dial(&dial), accept(&server));
+    assert!(here.is_ok());
+    drop((here, client));
+    let end = timeout(PATIENCE, there.unwrap().session().closed()).await.expect("an end");
+    assert_eq!(end, CloseReason::Finished);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -399,6 +399,12 @@ impl Session {
         self.handle.inner.close_reason()
     }
 
+    /// Like [`Self::closed`], but holds no handle: the session still closes when all handles are dropped.
+    pub fn ended(&self) -> impl Future<Output = CloseReason> + Send + use<> {
+        let inner = self.handle.inner.clone();
+        async move { inner.closed().await }
+    }
+
     /// Waits until the session has ended, for any reason.
     pub async fn closed(&self) -> CloseReason {
         self.handle.inner.closed().await

@@ -39,9 +39,9 @@ impl RunningSessions {
         self.0.lock().expect("no panic while held")
     }
 
-    /// Lists a session until it is closed.
+    /// Lists a session until it is closed, or until the list is dropped.
     pub fn add(&self, paths: NodeSession) {
-        let session = paths.session().clone();
+        let ended = paths.session().ended();
         let number = {
             let mut numbered = self.numbered();
             numbered.last += 1;
@@ -49,10 +49,14 @@ impl RunningSessions {
             numbered.running.insert(number, paths);
             number
         };
-        let sessions = self.clone();
+        // The task holds neither the session nor the list: otherwise a node without handles would never end.
+        let sessions = Arc::downgrade(&self.0);
         tokio::spawn(async move {
-            session.closed().await;
-            sessions.numbered().running.remove(&number);
+            ended.await;
+            let Some(sessions) = sessions.upgrade().map(Self) else { return };
+            let gone = sessions.numbered().running.remove(&number);
+            // Its paths are given up without the lock.
+            drop(gone);
         });
     }
 
