@@ -373,7 +373,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let waker = Waker::from(Arc::new(Faulty));
-        assert!(pin!(session.closed()).poll(&mut Context::from_waker(&waker)).is_pending());
+        let mut closed = pin!(session.closed());
+        assert!(closed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         // A session without a right to use the relay ends after some seconds.
         let late = service.endpoint.clock().now() + Span::from_secs(60);
         service.state.core().turn(late, &mut Vec::new());

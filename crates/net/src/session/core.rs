@@ -47,7 +47,9 @@ pub(crate) struct Trouble {
 /// Work for the pump after it has released the lock.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// The server's session was established just now.
+    /// The session was established just now.
+    pub(crate) established: bool,
+    /// It was, and this end is the server.
     pub(crate) accepted: bool,
     /// The session is over.
     pub(crate) finished: bool,
@@ -253,7 +255,7 @@ impl Core {
         match event {
             Event::Established => {
                 self.established = true;
-                self.wakers.wake(Wait::State, woken);
+                outcome.established = true;
                 outcome.accepted = self.engine.side() == Side::Server;
                 self.half_open = None;
                 self.advertise(session);

@@ -413,15 +413,8 @@ impl Session {
     /// Waits until nothing of the session is left at this end. A session that has ended lingers briefly, to repeat the
     /// end for a peer that missed it. Until then, relays that carry its packets must stay.
     pub async fn forgotten(&self) {
-        poll_fn(|cx| {
-            let mut core = self.handle.inner.core();
-            if core.is_forgotten {
-                return Poll::Ready(());
-            }
-            core.wakers.wait(Wait::State, cx.waker());
-            Poll::Pending
-        })
-        .await;
+        let inner = &self.handle.inner;
+        inner.changes.until(|| inner.core().is_forgotten.then_some(())).await;
     }
 
     /// Closes after all written data has been delivered and the peer has sent its remaining data; waits for it.
@@ -437,15 +430,12 @@ impl Session {
 
     /// Waits until the handshake is over; false if it failed.
     pub(crate) async fn established(&self) -> bool {
-        poll_fn(|cx| {
-            let mut core = self.handle.inner.core();
-            if core.established || core.closed.is_some() {
-                return Poll::Ready(core.closed.is_none());
-            }
-            core.wakers.wait(Wait::State, cx.waker());
-            Poll::Pending
-        })
-        .await
+        let inner = &self.handle.inner;
+        let is_over = || {
+            let core = inner.core();
+            (core.established || core.closed.is_some()).then_some(core.closed.is_none())
+        };
+        inner.changes.until(is_over).await
     }
 }
 

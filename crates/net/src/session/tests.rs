@@ -1,6 +1,8 @@
-//! A hostile peer announces addresses of third parties.
+//! A hostile peer announces addresses of third parties; tasks give up waiting for a session.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use anabranch_agent::Permission;
@@ -127,4 +129,23 @@ async fn a_peer_at_a_loopback_address_has_no_private_or_multicast_address_tried(
         assert!(!may_try(forbidden), "{forbidden}");
     }
     assert!(may_try("127.0.0.9:9") && may_try("8.8.8.8:53"));
+}
+
+/// A task that is never run.
+struct Idle;
+
+impl Wake for Idle {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[tokio::test]
+async fn waits_for_the_end_that_are_given_up_leave_nothing_behind() {
+    let (_endpoints, [there, _here]) = pair(config(1, &[1]), config(2, &[3])).await;
+    let task = Arc::new(Idle);
+    let waker = Waker::from(task.clone());
+    let mut context = Context::from_waker(&waker);
+    assert!(pin!(there.closed()).poll(&mut context).is_pending());
+    assert!(pin!(there.forgotten()).poll(&mut context).is_pending());
+    drop(waker);
+    assert_eq!(Arc::strong_count(&task), 1);
 }

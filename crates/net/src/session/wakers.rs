@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use anabranch_wire::StreamId;
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 
 /// Wakers collected under the session's lock, and woken after it is released.
 pub(crate) type Woken = SmallVec<[Waker; 8]>;
@@ -12,8 +13,6 @@ pub(crate) type Woken = SmallVec<[Waker; 8]>;
 /// Events that a task can wait for, other than those of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// The end of the handshake, or of the session.
-    State,
     /// A stream opened by the peer.
     Accept,
     /// Credit to open a stream.
@@ -26,7 +25,7 @@ pub(crate) enum Wait {
 pub(crate) struct Wakers {
     readers: BTreeMap<StreamId, Waker>,
     writers: BTreeMap<StreamId, Waker>,
-    others: [Vec<Waker>; 4],
+    others: [Vec<Waker>; 3],
 }
 
 impl Wakers {
@@ -76,6 +75,30 @@ impl Wakers {
     /// Forgets the writer of a stream: its handle is gone.
     pub(crate) fn forget_writer(&mut self, stream: StreamId) {
         self.writers.remove(&stream);
+    }
+}
+
+/// The tasks that wait for the end of the handshake or of the session. Those that give up leave nothing behind, however
+/// long the session lives.
+#[derive(Debug, Default)]
+pub(crate) struct Changes(Notify);
+
+impl Changes {
+    /// Wakes all tasks.
+    pub(crate) fn tell(&self) {
+        self.0.notify_waiters();
+    }
+
+    /// Waits until `look` returns a value.
+    pub(crate) async fn until<T>(&self, look: impl Fn() -> Option<T>) -> T {
+        loop {
+            // Begins before the look, so that no change is missed.
+            let changed = self.0.notified();
+            if let Some(value) = look() {
+                return value;
+            }
+            changed.await;
+        }
     }
 }
 

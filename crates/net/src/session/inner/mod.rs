@@ -14,7 +14,6 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Poll;
 
 use anabranch_engine::{AbandonReason, Arrival, CloseReason, PathInfo, Reservation};
 use anabranch_secure::{Envelope, Exchanged, OpenError, Protection, PublicKey, ShareId};
@@ -24,7 +23,7 @@ use tokio::sync::Notify;
 
 use super::core::{Core, Outcome};
 use super::outbox::{Outbox, Scratch, Sent, lock_keys};
-use super::wakers::{Wait, Woken};
+use super::wakers::{Changes, Woken};
 use crate::buffers::thriftier;
 use crate::endpoint::inner::{EndpointInner, count};
 use crate::endpoint::sockets::BoundSocket;
@@ -58,6 +57,8 @@ pub(crate) struct SessionInner {
     wanted: AtomicBool,
     /// Wakes the driver task.
     wake: Notify,
+    /// Wakes the tasks that wait for the end of the handshake or of the session.
+    pub(crate) changes: Changes,
     /// When the engine must be called again, and when the driver task will wake by itself.
     deadline: AtomicU64,
     armed: AtomicU64,
@@ -109,6 +110,7 @@ impl SessionInner {
             outbox: Mutex::default(),
             wanted: AtomicBool::new(false),
             wake: Notify::new(),
+            changes: Changes::default(),
             deadline: AtomicU64::new(0),
             armed: AtomicU64::new(u64::MAX),
             endpoint,
@@ -202,6 +204,9 @@ impl SessionInner {
             drop(core);
             self.set_deadline(deadline);
             woken.into_iter().for_each(std::task::Waker::wake);
+            if outcome.established || outcome.finished {
+                self.changes.tell();
+            }
             if let Some(half) = &outcome.half {
                 self.exchange_keys(now, Some(half));
             }
@@ -353,15 +358,7 @@ impl SessionInner {
 
     /// Waits until it has ended.
     pub(crate) async fn closed(&self) -> CloseReason {
-        std::future::poll_fn(|cx| {
-            let mut core = self.core();
-            if let Some(reason) = &core.closed {
-                return Poll::Ready(reason.clone());
-            }
-            core.wakers.wait(Wait::State, cx.waker());
-            Poll::Pending
-        })
-        .await
+        self.changes.until(|| self.close_reason()).await
     }
 
     /// Pumps. A panic ends the session, and a second round wakes the waiting tasks.
@@ -421,6 +418,7 @@ impl SessionInner {
         let (pids, init) = core.forget();
         drop(core);
         woken.into_iter().for_each(std::task::Waker::wake);
+        self.changes.tell();
         for pid in &pids {
             self.endpoint.sockets.relayed.remove(*pid);
         }
