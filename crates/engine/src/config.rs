@@ -32,6 +32,8 @@ pub struct Config {
     pub mtu: MtuConfig,
     /// Most paths at the same time, 1 to 64.
     pub max_paths: u32,
+    /// Most of these that the peer opens.
+    pub max_peer_paths: u32,
     /// Most open streams of the peer. When a stream ends, sixteen bytes are moved for each stream opened after it, so
     /// tens of thousands are too many.
     pub max_streams: u64,
@@ -237,6 +239,7 @@ impl Default for Config {
             },
             mtu: MtuConfig { base: 1200, max: 1472 },
             max_paths: 8,
+            max_peer_paths: u32::MAX,
             max_streams: 128,
             datagrams: DatagramConfig::default(),
             initial_rtt: Span::from_millis(100),

@@ -185,6 +185,10 @@ fn begin(
         config.rules = endpoint.config.rules.clone();
     }
     let own = through.as_ref().map(|(own, chain)| (*own, chain.back));
+    if !target.pins.is_empty() {
+        // There may be room for paths through relays, but not for others that the peer wants.
+        config.max_peer_paths = 0;
+    }
     let routes = match through {
         Some((own, chain)) => vec![endpoint.sockets.relayed.add(own, chain).route()],
         None => agent.first_routes(&endpoint.sockets.locals()),

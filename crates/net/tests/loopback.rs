@@ -326,6 +326,21 @@ async fn pinned_pairs_and_no_others_become_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_adds_no_path_to_pinned_ones_although_there_is_room_for_relays() {
+    let config = EndpointConfig::new(key(1)).addresses(loopback(&[11, 12])).authorize(anybody);
+    let (server, client) = (Endpoint::bind(config).await.unwrap(), client().await);
+    let mut target = Target::new(server.node(), server.local_addresses());
+    target.pins = vec![([127, 0, 0, 1].into(), server.local_addresses()[0])];
+    target.relayed = 1;
+    let (opened, accepted) = tokio::join!(client.connect(&target, quick()), server.accept());
+    let (opened, _accepted) = (opened.unwrap(), accepted.unwrap());
+    // A server leaves the opening of paths to its client for 3 s.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let used: Vec<SocketAddr> = opened.paths().iter().map(|path| path.route.remote).collect();
+    assert_eq!(used, server.local_addresses()[..1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_let_in_by_default() {
     let server = Endpoint::bind(EndpointConfig::new(key(1)).addresses(loopback(&[1]))).await.unwrap();
     let target = Target::new(server.node(), server.local_addresses());

@@ -218,6 +218,10 @@ async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSessi
     let (kept, some) = relays.split_at(if at_once == 0 { relays.len() } else { 0 });
     let mut candidates = guest_routes(dial, relays);
     candidates.extend(kept.iter().map(|route| Candidate { route: route.clone(), peer: own.clone() }));
+    if target.relayed > 0 {
+        // A trial of a relay's other addresses takes further paths.
+        target.relayed += anabranch_agent::MOST_ENTRIES as u32 - 1;
+    }
     let call = Call { target, config };
     let Dialed { session, through } = race(endpoint, &call, &candidates).await?;
     let running = NodeSession::new(endpoint, &session, &[], &own);

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,
+    address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until, until_within,
 };
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{
-    CloseReason, Config, Endpoint, PathId, PathInfo, PathRules, PathState, Session, Span, TicketSecret,
+    Addresses, CloseReason, Config, Endpoint, PathId, PathInfo, PathRules, PathState, PathUse, Session, Span,
+    TicketSecret,
 };
 use anabranch_node::{Dial, Entry, Grants, Hosting, Node, NodeSession, Peer, RelayPaths, parse_rule};
 use anabranch_secure::RelayHint;
@@ -221,4 +222,22 @@ async fn a_path_that_is_kept_no_longer_carries_on_until_another_one_works() {
     until("only the direct path is left", || here.paths().len() == 1 && through_relays(&here).is_empty())
         .await;
     carry(&here, &there, 500_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_other_address_of_a_relay_is_tried_next_to_pinned_paths() {
+    let server = node(137).await;
+    let mut settings = settings(135, &[134]);
+    settings.addresses = vec![ip(135), ip(136)];
+    let relay = RelayService::start(key(135), &settings).await.unwrap();
+    let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
+    let client = Node::builder().key(key(134)).addresses(Addresses::Exactly(vec![ip(134)]));
+    let client = client.relays(vec![route(&[&hint])]).start().await.unwrap();
+    let dial = Dial::node(server.node(), vec![address(&server)]).pins(vec![(ip(134), address(&server))]);
+    let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
+    let (running, there) = tokio::try_join!(client.dial(&dial), accept).unwrap();
+    let here = running.session();
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    let _arrived = flow(here, &there).await;
+    until("a path at each address", || through_relays(here).len() == 2).await;
 }
