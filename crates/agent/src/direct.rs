@@ -14,7 +14,7 @@
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anabranch_engine::{AbandonReason, PathChange, PathError, PathInfo, PathState, Route};
 use anabranch_wire::{PathId, Side, Span, Time};
@@ -64,8 +64,8 @@ pub struct View<'a> {
 #[derive(Debug)]
 pub struct Direct {
     side: Side,
-    /// Routes pinned by the user, instead of a plan.
-    pins: Option<Vec<Route>>,
+    /// Pairs of local and remote address pinned by the user, instead of a plan.
+    pins: Option<Vec<(IpAddr, SocketAddr)>>,
     /// Addresses of the peer given at this end.
     given: Vec<SocketAddr>,
     /// Addresses that the peer announced.
@@ -108,8 +108,8 @@ impl Direct {
         Self { given, ..Self::new(Side::Client) }
     }
 
-    /// An agent for the end that opens a session over exactly these routes.
-    pub fn pinned(pins: Vec<Route>, given: Vec<SocketAddr>) -> Self {
+    /// An agent for the end that opens a session over exactly these pairs of local and remote address.
+    pub fn pinned(pins: Vec<(IpAddr, SocketAddr)>, given: Vec<SocketAddr>) -> Self {
         Self { pins: Some(pins), ..Self::client(given) }
     }
 
@@ -133,9 +133,9 @@ impl Direct {
         }
     }
 
-    /// The routes that the user pinned, if any.
-    pub fn pins(&self) -> Option<&[Route]> {
-        self.pins.as_deref()
+    /// How many paths the user pinned, if any.
+    pub fn pin_count(&self) -> Option<usize> {
+        self.pins.as_ref().map(Vec::len)
     }
 
     /// True without an address of the peer to start with.
@@ -299,7 +299,12 @@ impl Direct {
     /// All routes that a client wants.
     fn wanted(&self, locals: &[LocalAddress], may_try: impl Fn(SocketAddr) -> bool) -> Vec<Route> {
         if let Some(pins) = &self.pins {
-            return pins.clone();
+            // An address that went and came back has another socket.
+            let route = |(local, remote): &(IpAddr, SocketAddr)| {
+                let found = locals.iter().find(|known| known.address == *local)?;
+                Some(Route { socket: found.socket, remote: *remote })
+            };
+            return pins.iter().filter_map(route).collect();
         }
         // The peer has this machine's addresses if both ends run here. Then loopback is better.
         let is_own = |address: &SocketAddr| locals.iter().any(|local| local.address == address.ip());
@@ -344,8 +349,8 @@ impl Direct {
 
     /// Whether a planned route may be tried now; otherwise schedules the next plan.
     fn may_open(&mut self, now: Time, route: Route, view: &View<'_>, probes: &mut ProbeBudget) -> bool {
-        let is_given =
-            self.given.contains(&route.remote) || self.pins.iter().flatten().any(|pin| *pin == route);
+        let is_pinned = self.pins.iter().flatten().any(|(_, remote)| *remote == route.remote);
+        let is_given = is_pinned || self.given.contains(&route.remote);
         let is_probe = !is_given && !(view.is_proven)(route.remote);
         let mut due = self.retry_at(&route);
         if is_probe {
@@ -438,8 +443,12 @@ mod tests {
 
     #[test]
     fn pins_take_the_place_of_the_plan() {
-        let agent = Direct::pinned(vec![route(7)], vec![route(8).remote]);
-        assert_eq!(agent.first_routes(&[]), [route(7)]);
+        let here = local(1);
+        let agent = Direct::pinned(vec![(here.address, route(7).remote)], vec![route(8).remote]);
+        assert_eq!(agent.first_routes(&[here.clone(), local(2)]), [Route { socket: 1, ..route(7) }]);
+        assert_eq!(agent.first_routes(&[local(2)]), []);
+        let again = LocalAddress { socket: 3, ..here };
+        assert_eq!(agent.first_routes(&[local(2), again]), [Route { socket: 3, ..route(7) }]);
     }
 
     #[test]

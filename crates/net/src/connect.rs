@@ -9,9 +9,9 @@ use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
 use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
 use anabranch_wire::Pid;
 
+use crate::endpoint::Target;
 use crate::endpoint::inner::EndpointInner;
 use crate::endpoint::sockets::BoundSocket;
-use crate::endpoint::{Target, pinned_route};
 use crate::handshake::encoded;
 use crate::pids::random;
 use crate::relayed::{Chain, is_chain};
@@ -177,9 +177,9 @@ fn begin(
     through: Option<(Pid, Chain)>,
 ) -> Result<(Arc<SessionInner>, Vec<Route>), ConnectError> {
     let agent = agent_for(endpoint, target)?;
-    if let Some(pins) = agent.pins() {
+    if let Some(count) = agent.pin_count() {
         // Neither end may open more paths than the user asked for.
-        config.max_paths = (pins.len() as u32 + target.relayed).clamp(1, config.max_paths);
+        config.max_paths = (count as u32 + target.relayed).clamp(1, config.max_paths);
     }
     if config.rules.is_empty() {
         config.rules = endpoint.config.rules.clone();
@@ -256,15 +256,10 @@ fn tried(endpoint: &EndpointInner, routes: &[Route]) -> Tried {
 
 /// The path agent of a session with the target, with the addresses that may be tried.
 fn agent_for(endpoint: &EndpointInner, target: &Target) -> Result<Direct, ConnectError> {
-    let mut pins = Vec::new();
-    for (local, remote) in &target.pins {
-        let Some(route) = pinned_route(endpoint, *local, *remote) else {
-            let locals = endpoint.sockets.all().iter().map(|socket| socket.udp.local_addr().ip()).collect();
-            return Err(ConnectError::NoSuchLocal { local: *local, locals });
-        };
-        pins.push(route);
-    }
     let own: Vec<IpAddr> = endpoint.sockets.all().iter().map(|socket| socket.udp.local_addr().ip()).collect();
+    if let Some((local, _)) = target.pins.iter().find(|(local, _)| !own.contains(local)) {
+        return Err(ConnectError::NoSuchLocal { local: *local, locals: own });
+    }
     let (locals, mut given) = (endpoint.sockets.reaches(), Vec::new());
     let listed = target.addresses.iter().filter(|address| may_try(**address, target.named, locals));
     let typed = target.typed.iter().filter(|address| may_try(**address, Named::ByUser, locals));
@@ -277,7 +272,10 @@ fn agent_for(endpoint: &EndpointInner, target: &Target) -> Result<Direct, Connec
             given.push(SocketAddr::new(loopback, address.port()));
         }
     }
-    Ok(if pins.is_empty() { Direct::client(given) } else { Direct::pinned(pins, given) })
+    Ok(match target.pins.is_empty() {
+        true => Direct::client(given),
+        false => Direct::pinned(target.pins.clone(), given),
+    })
 }
 
 /// How a session begins.

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use anabranch_engine::Route;
 use tokio::task::JoinHandle;
 
 use super::Addresses;
@@ -213,11 +212,4 @@ pub(super) fn apply(
         }
     });
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
-}
-
-/// The route of a pinned pair.
-pub(crate) fn pinned_route(endpoint: &EndpointInner, local: IpAddr, remote: SocketAddr) -> Option<Route> {
-    let sockets = endpoint.sockets.all();
-    let socket = sockets.iter().find(|socket| socket.udp.local_addr().ip() == local)?;
-    Some(Route { socket: socket.id, remote })
 }

@@ -34,7 +34,6 @@ use crate::session::inner::{Handle, SessionInner};
 use crate::socket::SocketStats;
 use crate::tap::Taps;
 
-pub(crate) use binding::pinned_route;
 pub use config::{Addresses, EndpointConfig, Limits, Target};
 
 /// How long [`Endpoint::close`] waits for peers to acknowledge: for those that relays may lead to, and for the others.
