@@ -107,6 +107,13 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_is_renewed_after_half_of_its_lifetime_even_if_the_clock_here_is_far_behind() {
+        let held = held(1, 2_000);
+        let wait = [0, 1_000, 1_200, 1_500, 3_000].map(|now| held.until_half(UnixTime(now)));
+        assert_eq!(wait, [500, 500, 300, 0, 0]);
+    }
+
+    #[test]
     fn a_grant_is_kept_to_its_end_and_a_renewed_one_in_its_place() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("grants");

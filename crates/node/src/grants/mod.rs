@@ -84,6 +84,11 @@ impl Held {
     fn life(&self) -> u64 {
         self.grant.not_after.0.saturating_sub(self.grant.not_before.0)
     }
+
+    /// Seconds until half of its lifetime is over; at most that half, because the clock here may be far behind.
+    fn until_half(&self, now: UnixTime) -> u64 {
+        self.left(now).min(self.life()).saturating_sub(self.life() / 2)
+    }
 }
 
 /// The grants of a node; clones share them. Empty without controllers.
@@ -447,7 +452,7 @@ impl Keeper {
 
     fn until_renewal(&self) -> Duration {
         let held = self.held.borrow();
-        let seconds = held.as_ref().map(|held| held.left(wall()).saturating_sub(held.life() / 2));
+        let seconds = held.as_ref().map(|held| held.until_half(wall()));
         seconds.map_or(AGAIN, |seconds| Duration::from_secs(seconds).max(Duration::from_secs(1)))
     }
 }
