@@ -10,6 +10,7 @@ use anabranch_net::{
     EndpointConfig, Item, NodeKey, PathId, PathState, PathView, PublicKey, Refusal, ResetKey, Scheduler,
     Session, SessionView, ShareId, Span, Target, TicketSecret, Verdict,
 };
+use anabranch_wire::close_code;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -563,6 +564,21 @@ async fn events_tell_of_paths_and_of_the_end() {
     };
     let reason = timeout(PATIENCE, end).await.unwrap();
     assert_eq!(reason, CloseReason::Local { code: 1, reason: "bye".into() });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_without_a_path_ends_with_a_code_of_its_own() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    opened.close_path(PathId::FIRST);
+    for end in [opened, accepted] {
+        let reason = timeout(PATIENCE, end.closed()).await.unwrap();
+        let code = match reason {
+            CloseReason::Local { code, .. } | CloseReason::Peer { code, .. } => Some(code),
+            _ => None,
+        };
+        assert_eq!(code, Some(close_code::NO_PATH));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ mod terms;
 
 use std::collections::BTreeMap;
 
-use anabranch_wire::{PathId, PathUse, Payload, Pid, Side, Span, Time};
+use anabranch_wire::{PathId, PathUse, Payload, Pid, Side, Span, Time, close_code};
 
 use super::flight::Flight;
 use super::liveness::{self, Liveness};
@@ -289,7 +289,7 @@ impl PathControl {
         // The address may return, or another may replace it, so the idle timeout decides.
         if was_proven && flight.paths.open_count() == 0 && reason != AbandonReason::AddressGone {
             let reason = "the last path was closed".to_owned();
-            flight.end(now, CloseReason::Local { code: 0, reason });
+            flight.end(now, CloseReason::Local { code: close_code::NO_PATH, reason });
         }
     }
 
