@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{address, carry, config, doubts, ip, key, node, until};
+use crate::common::{address, carry, config, doubts, ip, join, key, node, relay, route, until};
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, PathRules, Rate, Session, Span, Target};
@@ -153,4 +153,16 @@ async fn a_path_that_the_other_end_excludes_is_retried_at_growing_intervals() {
     let _ = tokio::time::timeout(Duration::from_secs(3), watching).await;
     // The first two, and further ones after zero, one, and two seconds.
     assert!(ids.len() <= 5, "{ids:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_through_a_relay_that_the_node_excludes_is_reported_as_that() {
+    let (client, server) = (node(209).await, node(210).await);
+    let (_relay, hint) = relay(211, &[209]).await;
+    let (here, there) = join(&client, &server, 2).await;
+    let rule = parse_rule(&format!("to:{}=never", ip(211))).unwrap();
+    there.set_path_rules(PathRules::new(vec![rule])).unwrap();
+    let running = NodeSession::new(&client, &here, &[], &Peer::default());
+    let why = running.add(&route(&[&hint])).await.unwrap_err();
+    assert!(why.contains("rules for paths exclude it"), "{why}");
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_agent::Retry;
-use anabranch_net::{Endpoint, PathError, PathId, Pid, PublicKey, ReservedPath, Session, SessionError};
+use anabranch_net::{
+    AbandonReason, Endpoint, PathError, PathId, Pid, PublicKey, ReservedPath, Session, SessionError,
+};
 use anabranch_secure::RelayHint;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until};
@@ -302,7 +304,8 @@ impl Keeper {
                         // The session closed the path because it did not answer or is not wanted. The relay may still
                         // work.
                         if !was_open {
-                            return RelayError::Path(PathError::Unknown);
+                            let why = open.why_closed().unwrap_or(AbandonReason::Unreachable);
+                            return RelayError::NotOpened(why);
                         }
                         continue;
                     }

@@ -28,7 +28,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use anabranch_net::{ConnectError, PathError, PublicKey, TicketSecret};
+use anabranch_net::{AbandonReason, ConnectError, PathError, PublicKey, TicketSecret};
 use anabranch_overlay::relay::{FlowState, Refused};
 use anabranch_secure::RelayHint;
 use futures_util::future::join_all;
@@ -102,6 +102,9 @@ pub enum RelayError {
     /// The session does not accept the path.
     #[error("no path through the relay: {0}")]
     Path(#[from] PathError),
+    /// The session gave the path up before it was open.
+    #[error("no path through the relay: {}", not_opened(.0))]
+    NotOpened(AbandonReason),
     /// No address is known at which the relay could reach the node.
     #[error("no address is known at which the relay could reach the node")]
     NoAddress,
@@ -139,6 +142,15 @@ fn not_forwarded(to: SocketAddr, why: Refused) -> String {
         ),
     };
     format!("the relay does not forward to {to}: {what_to_do}")
+}
+
+/// Why a path did not open.
+fn not_opened(why: &AbandonReason) -> &'static str {
+    match why {
+        AbandonReason::Refused => "rules for paths exclude it, here or at the node",
+        AbandonReason::AddressGone => "this machine lost the address at which it began",
+        _ => "the node does not answer over it",
+    }
 }
 
 /// A route through relays, in the order in which packets pass them, written `KEY@ADDRESS:PORT` joined by `+`.

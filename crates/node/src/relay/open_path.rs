@@ -7,7 +7,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use anabranch_net::{Event, Events, PathChange, PathId, Session};
+use anabranch_net::{AbandonReason, Event, Events, PathChange, PathId, Session};
 use tokio::runtime::Handle;
 
 use super::RelayError;
@@ -48,6 +48,8 @@ pub(crate) struct OpenPath {
     shown: Shown,
     events: Events,
     is_open: bool,
+    /// Why the session has closed it.
+    closed: Option<AbandonReason>,
     /// `None` once the relays have dropped it.
     carrier: Option<Carrier>,
 }
@@ -61,7 +63,7 @@ impl OpenPath {
     ) -> Self {
         *lock(&shown.path) = Some(path);
         let (session, shown) = (session.clone(), shown.clone());
-        Self { session, path, shown, events, is_open: false, carrier: Some(carrier) }
+        Self { session, path, shown, events, is_open: false, closed: None, carrier: Some(carrier) }
     }
 
     /// Marks it as open.
@@ -73,6 +75,11 @@ impl OpenPath {
 
     pub fn id(&self) -> PathId {
         self.path
+    }
+
+    /// Why the session has closed it, once [`Self::end`] has reported that.
+    pub fn why_closed(&self) -> Option<AbandonReason> {
+        self.closed
     }
 
     /// The address of the first relay.
@@ -94,7 +101,7 @@ impl OpenPath {
 
     /// Waits until it is closed, or dropped by its relays.
     pub async fn end(&mut self) -> End {
-        let Self { path, shown, events, is_open, carrier, .. } = self;
+        let Self { path, shown, events, is_open, closed: why, carrier, .. } = self;
         let closed = async {
             while let Some(event) = events.next().await {
                 match event {
@@ -103,7 +110,10 @@ impl OpenPath {
                             *is_open = true;
                             shown.tried.opened();
                         }
-                        PathChange::Closed(_) => return *is_open,
+                        PathChange::Closed(reason) => {
+                            *why = Some(reason);
+                            return *is_open;
+                        }
                         _ => {}
                     },
                     _ => {}
