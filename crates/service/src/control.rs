@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, timeout};
 
-/// Longest request, in bytes.
+/// Longest request with its line end, in bytes.
 const MOST: u64 = 4_096;
 /// Longest time for a request, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -159,15 +159,24 @@ async fn answer(stream: UnixStream, service: &impl Answer) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     BufReader::new(reader.take(MOST)).read_line(&mut line).await?;
-    let reply = service.answer(&line).await;
+    // The beginning of a request may mean something else.
+    let is_cut = line.len() as u64 == MOST && !line.ends_with('\n');
+    let reply = if is_cut { refusal(&too_long()) } else { service.answer(&line).await };
     writer.write_all(format!("{reply}\n").as_bytes()).await
+}
+
+fn too_long() -> String {
+    format!("a request has at most {} bytes", MOST - 1)
 }
 
 /// Asks the service behind a Unix socket.
 ///
 /// # Errors
-/// If no service answers there, or it refuses.
+/// If no service answers there, or it refuses, or the request is too long.
 pub async fn ask<T: DeserializeOwned>(path: &Path, request: &str) -> io::Result<T> {
+    if request.len() as u64 >= MOST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, too_long()));
+    }
     let asked = async {
         let mut stream = UnixStream::connect(path).await?;
         stream.write_all(format!("{request}\n").as_bytes()).await?;
@@ -245,6 +254,23 @@ mod tests {
         let asked = tokio::spawn(serve(open(), Echo));
         assert_eq!(ask::<String>(&path, "hello").await.unwrap(), "hello");
         asked.abort();
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_too_long_is_refused_and_not_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let _socket = Socket::open(&path, Echo).unwrap();
+        let longest = "x".repeat(MOST as usize - 1);
+        assert_eq!(ask::<String>(&path, &longest).await.unwrap(), longest);
+        let told = ask::<String>(&path, &format!("{longest}x")).await.unwrap_err().to_string();
+        assert!(told.contains("4095 bytes"), "{told}");
+        // Another program may send it all the same.
+        let mut stream = UnixStream::connect(&path).await.unwrap();
+        stream.write_all(&[b'x'; MOST as usize]).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert!(serde_json::from_str::<Refused>(&text).is_ok(), "{text}");
     }
 
     #[derive(Clone)]
