@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_engine::Prefix;
 use futures_util::{Stream, StreamExt, TryStreamExt};
@@ -21,6 +22,9 @@ use super::{InterfaceAddress, LONGEST_SETTLE, Link, SETTLE, is_unicast, is_usabl
 
 /// Most routes kept for one interface, so that a router's full table does not fill our memory.
 const MAX_ROUTES: usize = 64;
+
+/// How long the kernel may take to answer: long for a router with a full table of routes. It can lose an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The kernel's table of local addresses, whose entries lead nowhere.
 const TABLE_LOCAL: u8 = 255;
@@ -93,7 +97,7 @@ pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {
         Err(error) => return Err(error),
     };
     let connection = tokio::spawn(connection);
-    let result = ask(&handle).await.map_err(io::Error::other);
+    let result = answered(ask(&handle)).await;
     connection.abort();
     result
 }
@@ -107,9 +111,15 @@ pub(super) async fn routes() -> io::Result<Vec<Prefix>> {
         Err(error) => return Err(error),
     };
     let connection = tokio::spawn(connection);
-    let result = ask_routes(&handle).await.map_err(io::Error::other);
+    let result = answered(ask_routes(&handle)).await;
     connection.abort();
     Ok(result?.into_values().flatten().collect())
+}
+
+/// Waits for the kernel's answer.
+async fn answered<T>(asked: impl Future<Output = Result<T, rtnetlink::Error>>) -> io::Result<T> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the kernel does not answer over netlink");
+    tokio::time::timeout(PATIENCE, asked).await.map_err(late)?.map_err(io::Error::other)
 }
 
 async fn ask(handle: &Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error> {
@@ -231,5 +241,16 @@ fn note_route(message: &RouteMessage, routes: &mut BTreeMap<u32, Vec<Prefix>>) {
         if (list.len() < MAX_ROUTES || prefix.bits == 0) && !list.contains(&prefix) {
             list.push(prefix);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kernel_that_does_not_answer_is_reported() {
+        let silent = std::future::pending::<Result<(), rtnetlink::Error>>();
+        assert_eq!(answered(silent).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }
