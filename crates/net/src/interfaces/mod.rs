@@ -133,12 +133,18 @@ pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     Ok(list)
 }
 
-/// Follows the addresses of this machine until it is dropped.
+/// Follows a list of the system until it is dropped.
 #[derive(Debug)]
-pub struct InterfaceWatch {
-    current: watch::Receiver<Arc<[InterfaceAddress]>>,
+pub struct Watch<T> {
+    current: watch::Receiver<Arc<[T]>>,
     task: JoinHandle<()>,
 }
+
+/// Follows the addresses of this machine.
+pub type InterfaceWatch = Watch<InterfaceAddress>;
+
+/// Follows the destinations of all routes, also of routes to containers.
+pub type RouteWatch = Watch<Prefix>;
 
 impl InterfaceWatch {
     /// Starts watching.
@@ -146,32 +152,8 @@ impl InterfaceWatch {
     /// # Errors
     /// If the operating system cannot be queried for the first list.
     pub async fn start() -> io::Result<Self> {
-        let (current, task) = start(local_addresses).await?;
-        Ok(Self { current, task })
+        Self::over(local_addresses).await
     }
-
-    /// The addresses as last seen.
-    pub fn current(&self) -> Arc<[InterfaceAddress]> {
-        self.current.borrow().clone()
-    }
-
-    /// A receiver for new lists.
-    pub fn subscribe(&self) -> watch::Receiver<Arc<[InterfaceAddress]>> {
-        self.current.clone()
-    }
-}
-
-impl Drop for InterfaceWatch {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// Follows the destinations of all routes until it is dropped, also of routes to containers.
-#[derive(Debug)]
-pub struct RouteWatch {
-    current: watch::Receiver<Arc<[Prefix]>>,
-    task: JoinHandle<()>,
 }
 
 impl RouteWatch {
@@ -180,38 +162,39 @@ impl RouteWatch {
     /// # Errors
     /// If the operating system cannot be queried for the first list.
     pub async fn start() -> io::Result<Self> {
-        let (current, task) = start(system::routes).await?;
-        Ok(Self { current, task })
+        Self::over(system::routes).await
+    }
+}
+
+impl<T> Watch<T> {
+    /// Reads the list now, and again after each change of the network.
+    async fn over<F, L>(list: L) -> io::Result<Self>
+    where
+        T: PartialEq + Send + Sync + 'static,
+        F: Future<Output = io::Result<Vec<T>>> + Send + 'static,
+        L: Fn() -> F + Copy + Send + Sync + 'static,
+    {
+        let changes = system::Changes::subscribe()?;
+        let first: Arc<[T]> = list().await?.into();
+        let (sender, current) = watch::channel(first);
+        Ok(Self { current, task: tokio::spawn(follow(sender, changes, list)) })
     }
 
-    /// The destinations as last seen.
-    pub fn current(&self) -> Arc<[Prefix]> {
+    /// The list as last seen.
+    pub fn current(&self) -> Arc<[T]> {
         self.current.borrow().clone()
     }
 
     /// A receiver for new lists.
-    pub fn subscribe(&self) -> watch::Receiver<Arc<[Prefix]>> {
+    pub fn subscribe(&self) -> watch::Receiver<Arc<[T]>> {
         self.current.clone()
     }
 }
 
-impl Drop for RouteWatch {
+impl<T> Drop for Watch<T> {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-/// A list, and the task that reads it again after each change of the network.
-async fn start<T, F, L>(list: L) -> io::Result<(watch::Receiver<Arc<[T]>>, JoinHandle<()>)>
-where
-    T: PartialEq + Send + Sync + 'static,
-    F: Future<Output = io::Result<Vec<T>>> + Send + 'static,
-    L: Fn() -> F + Copy + Send + Sync + 'static,
-{
-    let changes = system::Changes::subscribe()?;
-    let first: Arc<[T]> = list().await?.into();
-    let (sender, current) = watch::channel(first);
-    Ok((current, tokio::spawn(follow(sender, changes, list))))
 }
 
 async fn follow<T, F, L>(sender: watch::Sender<Arc<[T]>>, mut changes: system::Changes, list: L)
