@@ -34,8 +34,9 @@ impl FromStr for Place {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Address(address));
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            // No packet can be sent to port 0.
+            return if address.port() > 0 { Ok(Self::Address(address)) } else { Err(()) };
         }
         let (name, port) = text.rsplit_once(':').ok_or(())?;
         let port = port.parse().ok().filter(|port| *port > 0).ok_or(())?;
@@ -190,6 +191,8 @@ mod tests {
         for text in [
             "relay",
             "relay:0",
+            "192.0.2.1:0",
+            "[2001:db8::1]:0",
             "relay:70000",
             "relay:",
             ":4600",
