@@ -7,7 +7,7 @@
 
 use anabranch_net::Ticket;
 use anabranch_node::{Access, Dial, Node, RelayRoute, TicketShare};
-use anabranch_wire::Span;
+use anabranch_wire::{Escaped, Span};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::main]
@@ -42,7 +42,8 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     let session = node.accept().await.ok_or("the node is closed")?;
     let mut message = String::new();
     session.session().accept_stream().await?.read_to_string(&mut message).await?;
-    println!("{message}");
+    // A terminal must not obey the other end's text.
+    println!("{}", Escaped(&message));
     node.close().await;
     Ok(())
 }
