@@ -204,9 +204,8 @@ impl PathControl {
         let (open, most) = (flight.paths.open_count(), flight.max_paths());
         let of_peer = flight.paths.iter().filter(|path| path.id().opener() == id.opener());
         let of_peer = of_peer.filter(|path| !path.is_closing()).count() as u32;
-        let full = open >= most
-            || flight.paths.len() as u32 >= 2 * most
-            || of_peer >= flight.config.max_peer_paths;
+        let full =
+            open >= most || flight.paths.len() as u32 >= 2 * most || of_peer >= flight.config.max_peer_paths;
         if !self.ids.is_awaited(id, false)
             || !flight.state().carries_data()
             || full
