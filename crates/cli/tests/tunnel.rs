@@ -11,6 +11,8 @@ mod kill_switch;
 mod mtu;
 #[path = "tunnel/refused.rs"]
 mod refused;
+#[path = "tunnel/restored.rs"]
+mod restored;
 #[path = "tunnel/speed.rs"]
 mod speed;
 #[path = "tunnel/without_ipv6.rs"]

@@ -29,8 +29,8 @@ use tokio::time::{sleep, timeout};
 use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
-use crate::pump::{Link, from_device, inner_mtu, to_device};
-use crate::server::own_addresses;
+use crate::pump::{Link, from_device, to_device};
+use crate::server::{follow_mtu, own_addresses};
 use crate::status::Status;
 use crate::streams;
 use crate::system::{self, ClientSystem, Slot, kill_switch, tunnel_network};
@@ -39,7 +39,7 @@ use crate::system::{self, ClientSystem, Slot, kill_switch, tunnel_network};
 const ANSWER: Duration = Duration::from_secs(10);
 /// Bounds of the pause between two attempts to dial.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
-/// How often the paths' MTU and the system's rules are looked at.
+/// How often the system's rules are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// After how many looks the firewall is looked at, too.
 pub(crate) const FIREWALL_LOOKS: u32 = 5;
@@ -206,6 +206,7 @@ impl Client {
             result = reader => Err(result.err().unwrap_or_else(|| std::io::ErrorKind::UnexpectedEof.into()).into()),
             result = sessions => result,
             () = taker => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
+            never = self.look_after(&standing.system, &notice) => match never {},
         }
     }
 
@@ -337,22 +338,17 @@ impl Client {
         tokio::select! {
             error = packets => error.to_string(),
             why = messages => why,
-            () = self.look_after(session, &standing.system, notice) => String::new(),
+            () = follow_mtu(session, &self.link) => String::new(),
         }
     }
 
-    /// Follows the paths' MTU, and puts rules back that another program deleted.
-    async fn look_after(&self, session: &Session, system: &ClientSystem, notice: &impl Fn(Notice)) {
+    /// Puts rules back that another program deleted. While there is no session, too: packets wait for the next one, and
+    /// must not leave outside the tunnel.
+    async fn look_after(&self, system: &ClientSystem, notice: &impl Fn(Notice)) -> std::convert::Infallible {
         let mut looks = 0_u32;
         loop {
             sleep(LOOK).await;
-            // The search for larger packets takes a moment.
-            looks += 1;
-            if looks >= 3
-                && let Some(mtu) = inner_mtu(session, MTU)
-            {
-                self.link.mtu.store(mtu, Ordering::Relaxed);
-            }
+            looks = looks.wrapping_add(1);
             let wanted = system.clone();
             let policy = looks.is_multiple_of(FIREWALL_LOOKS).then(|| self.policy());
             let restored = tokio::task::spawn_blocking(move || wanted.restore(policy.as_ref()));

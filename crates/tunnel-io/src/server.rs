@@ -468,7 +468,8 @@ async fn follow_requests(control: &mut Control, link: &Link) -> String {
     }
 }
 
-async fn follow_mtu(session: &Session, link: &Link) {
+/// Follows the MTU of the session's paths.
+pub(crate) async fn follow_mtu(session: &Session, link: &Link) {
     // The search for larger packets takes a moment.
     sleep(3 * LOOK).await;
     loop {
