@@ -296,6 +296,7 @@ impl Client {
             routes,
             dns: if options.dns && options.scope == Scope::All { welcome.dns.clone() } else { Vec::new() },
             udp_port: options.udp_port,
+            kill_switch: options.kill_switch,
             stream_port: taker.as_ref().map(|taker| taker.port()),
             policy: self.policy(),
         };

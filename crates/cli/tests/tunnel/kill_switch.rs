@@ -3,6 +3,21 @@
 use super::*;
 
 #[test]
+fn a_kill_switch_that_another_program_deletes_comes_back() {
+    let test = "a_kill_switch_that_another_program_deletes_comes_back";
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let tunnel = Tunnel::up(&machines, &["--kill-switch"]);
+    let is_closed = || state(&machines, Side::Near).contains("anabranch_kill_switch");
+    assert!(is_closed());
+    let flush = ["flush", "ruleset"];
+    assert!(machines.command(Side::Near, "nft").args(flush).status().unwrap().success());
+    wait_for("the kill switch to come back", is_closed);
+    for words in ["down", "cleanup"] {
+        assert!(ask(&tunnel, Side::Near, &[words]).0, "{words}");
+    }
+}
+
+#[test]
 fn a_tunnel_that_does_not_start_says_that_its_kill_switch_stays() {
     let test = "a_tunnel_that_does_not_start_says_that_its_kill_switch_stays";
     let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };

@@ -9,7 +9,9 @@ use anabranch_tunnel::policy::{Class, Policy};
 use anabranch_wire::Reach;
 use ipnet::IpNet;
 
-use super::{RULE_PROTOCOL, Slot, Step, address_steps, dns, has, has_table, ip, registry, table_name};
+use super::{
+    RULE_PROTOCOL, Slot, Step, address_steps, dns, has, has_table, ip, kill_switch, registry, table_name,
+};
 use crate::error::TunnelError;
 
 /// System settings of the client.
@@ -29,6 +31,8 @@ pub struct ClientSystem {
     pub dns: Vec<IpAddr>,
     /// UDP port of the tunnel's own packets, which stay outside.
     pub udp_port: u16,
+    /// Nothing may leave outside the tunnel.
+    pub kill_switch: bool,
     /// Port of the listener for TCP connections in the stream lane.
     pub stream_port: Option<u16>,
     /// Connections of classes with a lane of their own stay packets.
@@ -96,14 +100,15 @@ impl ClientSystem {
         })
     }
 
-    /// Puts back rules that another program deleted, and with a policy the firewall table too. True if something was
-    /// missing.
+    /// Puts back rules and the kill switch that another program deleted, and with a policy the firewall table too. True
+    /// if something was missing.
     pub fn restore(&self, policy: Option<&Policy>) -> bool {
+        let was_open = self.kill_switch && kill_switch::restore(&self.interface, self.udp_port);
         let port = self.stream_port.filter(|_| policy.is_some() && !has_table(&self.interface));
         if port.is_none() && self.rules_are_there() {
-            return false;
+            return was_open;
         }
-        registry::while_running(&self.interface, || {
+        let were_missing = registry::while_running(&self.interface, || {
             for rule in self.rules() {
                 // Several may be left.
                 let _ = rule.run();
@@ -112,7 +117,8 @@ impl ClientSystem {
                 // Tried again at a later look.
                 let _ = self.redirect(port, policy);
             }
-        })
+        });
+        were_missing || was_open
     }
 
     /// Applies all steps.
@@ -247,6 +253,7 @@ mod tests {
             routes: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
             dns: vec![],
             udp_port: 4434,
+            kill_switch: false,
             stream_port: Some(4000),
             policy: Policy::default(),
         }

@@ -9,6 +9,14 @@ use crate::error::TunnelError;
 /// The firewall table: one name, so that any later run finds it.
 pub const TABLE: &str = "anabranch_kill_switch";
 
+/// Closes it again if another program deleted it, as `nft flush ruleset` does. True if it was missing.
+pub(super) fn restore(interface: &str, udp_port: u16) -> bool {
+    // Once the tunnel has ended, its user may have opened it.
+    !super::is_listed(TABLE)
+        && registry::while_running(interface, || {})
+        && close(interface, udp_port).is_ok()
+}
+
 /// Allows only packets through this tunnel and others with a kill switch, and the tunnels' own packets.
 ///
 /// # Errors

@@ -138,7 +138,12 @@ fn has(addresses: &[IpNet], v6: bool) -> bool {
 
 /// Whether the device's firewall table is there, or cannot be looked for.
 fn has_table(interface: &str) -> bool {
-    let line = format!("table inet {}", table_name(interface));
+    is_listed(&table_name(interface))
+}
+
+/// Whether a firewall table of this name is there, or cannot be looked for.
+fn is_listed(table: &str) -> bool {
+    let line = format!("table inet {table}");
     Step::new("nft list tables inet").run().map_or(true, |listed| listed.lines().any(|other| other == line))
 }
 
