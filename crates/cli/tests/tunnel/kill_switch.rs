@@ -33,3 +33,18 @@ fn a_tunnel_that_does_not_start_says_that_its_kill_switch_stays() {
     assert!(ask(&tunnel, Side::Near, &["cleanup"]).0);
     wait_for_state(&machines, Side::Near, &before);
 }
+
+#[test]
+fn a_cleanup_after_one_tunnel_leaves_the_kill_switch_of_another() {
+    let test = "a_cleanup_after_one_tunnel_leaves_the_kill_switch_of_another";
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let tunnel = Tunnel::up(&machines, &["--kill-switch"]);
+    let words = ["tunnel", "cleanup", "--interface", second().near];
+    let output = tunnel.command(Side::Near, "to", &words).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && told.contains(&format!("--interface {}", tunnel.plan.near)), "{told}");
+    assert!(state(&machines, Side::Near).contains("anabranch_kill_switch"));
+    assert!(ask(&tunnel, Side::Near, &["down"]).0);
+    assert!(ask(&tunnel, Side::Near, &["cleanup"]).0);
+    assert!(!state(&machines, Side::Near).contains("anabranch_kill_switch"));
+}

@@ -1,7 +1,9 @@
 //! The kill switch: a firewall table that lets nothing leave outside the tunnels.
 //!
-//! It stays when a tunnel ends, until its user takes it away. There is one table for all tunnels of the machine: two
-//! tables would each drop what the other accepts.
+//! It stays when a tunnel ends, until its user takes it away. There is one table for all tunnels of a network namespace:
+//! two tables would each drop what the other accepts.
+
+use std::collections::BTreeMap;
 
 use super::{Step, registry};
 use crate::error::TunnelError;
@@ -23,40 +25,50 @@ pub(super) fn restore(interface: &str, udp_port: u16) -> bool {
 /// [`TunnelError::Command`].
 pub fn close(interface: &str, udp_port: u16) -> Result<(), TunnelError> {
     registry::update(|registry| {
-        registry.kill_switch.insert(interface.to_owned(), udp_port);
-        let tunnels: Vec<(&String, u16)> =
-            registry.kill_switch.iter().map(|(interface, port)| (interface, *port)).collect();
-        Step::nft(script(&tunnels)).run().map(drop)
+        registry.close(interface, udp_port);
+        Step::nft(script(&registry.closed())).run().map(drop)
     })
 }
 
-/// Whether there is one, of a tunnel that runs or has ended.
+/// The devices of tunnels that have one, whether they run or have ended.
 #[must_use]
-pub fn is_closed() -> bool {
-    registry::has_kill_switch()
+pub fn closed() -> Vec<String> {
+    registry::kill_switches()
 }
 
-/// Removes the kill switch; called only at the user's request.
+/// Removes this tunnel's kill switch, at the user's request only. Those of other tunnels stay.
 ///
 /// # Errors
 /// [`TunnelError`] if it may still be there.
-pub fn open() -> Result<(), TunnelError> {
+pub fn open(interface: &str) -> Result<(), TunnelError> {
     registry::update(|registry| {
-        // Adding the table first makes a missing one no error.
-        let opened = Step::nft(format!("add table inet {TABLE}\ndelete table inet {TABLE}\n")).run();
+        let closed = registry.closed();
+        let Some(script) = opening(closed.clone(), interface) else { return Ok(()) };
+        let opened = Step::nft(script).run();
         // Without an entry there is no kill switch, and perhaps no `nft`.
-        if !registry.kill_switch.is_empty() {
+        if closed.contains_key(interface) {
             opened?;
-            registry.kill_switch.clear();
+            registry.open(interface);
         }
         Ok(())
     })
 }
 
-fn script(tunnels: &[(&String, u16)]) -> String {
+/// The change after which this tunnel has no kill switch; `None` if only others have one.
+fn opening(mut closed: BTreeMap<String, u16>, interface: &str) -> Option<String> {
+    let was_closed = closed.remove(interface).is_some();
+    if closed.is_empty() {
+        // Adding the table first makes a missing one no error.
+        return Some(format!("add table inet {TABLE}\ndelete table inet {TABLE}\n"));
+    }
+    was_closed.then(|| script(&closed))
+}
+
+/// The table for these tunnels: the UDP ports of their own packets, by their devices.
+fn script(tunnels: &BTreeMap<String, u16>) -> String {
     let list = |texts: Vec<String>| texts.join(", ");
-    let interfaces = list(tunnels.iter().map(|(interface, _)| format!("\"{interface}\"")).collect());
-    let ports = list(tunnels.iter().map(|(_, port)| port.to_string()).collect());
+    let interfaces = list(tunnels.keys().map(|interface| format!("\"{interface}\"")).collect());
+    let ports = list(tunnels.values().map(ToString::to_string).collect());
     format!(
         "add table inet {TABLE}\n\
          delete table inet {TABLE}\n\
@@ -81,11 +93,23 @@ fn script(tunnels: &[(&String, u16)]) -> String {
 mod tests {
     use super::*;
 
+    fn two() -> BTreeMap<String, u16> {
+        BTreeMap::from([("a0".to_owned(), 4001), ("b0".to_owned(), 4002)])
+    }
+
     #[test]
     fn it_lets_out_every_tunnel_and_its_packets() {
-        let (one, other) = ("a0".to_owned(), "b0".to_owned());
-        let script = script(&[(&one, 4001), (&other, 4002)]);
+        let script = script(&two());
         assert!(script.contains("oifname { \"lo\", \"a0\", \"b0\" } accept"), "{script}");
         assert!(script.contains("udp sport { 4001, 4002 } accept"), "{script}");
+    }
+
+    #[test]
+    fn opening_one_leaves_the_others_closed() {
+        let left = opening(two(), "a0").unwrap();
+        assert!(left.contains("udp sport { 4002 } accept") && !left.contains("a0"), "{left}");
+        assert_eq!(opening(two(), "c0"), None);
+        let last = BTreeMap::from([("a0".to_owned(), 4001)]);
+        assert!(!opening(last, "a0").unwrap().contains("chain"), "the table goes");
     }
 }

@@ -32,8 +32,17 @@ pub(super) struct Registry {
     pub(super) tunnels: BTreeMap<String, Claim>,
     settings: Vec<Changed>,
     pub(super) resolver: Option<dns::Overwritten>,
-    /// UDP ports that kill switches let out, by the device's name.
-    pub(super) kill_switch: BTreeMap<String, u16>,
+    /// By the device's name.
+    kill_switches: BTreeMap<String, KillSwitch>,
+}
+
+/// A tunnel's kill switch, which may outlast the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KillSwitch {
+    /// The UDP port that it lets out.
+    port: u16,
+    /// The network namespace.
+    network: u64,
 }
 
 /// A tunnel's entry.
@@ -161,6 +170,23 @@ impl Registry {
         claim.is_some_and(|claim| claim.process.is_alive() && claim.process != Process::current())
     }
 
+    /// Notes that this tunnel has a kill switch, which lets this UDP port out.
+    pub(super) fn close(&mut self, interface: &str, port: u16) {
+        self.kill_switches.insert(interface.to_owned(), KillSwitch { port, network: network() });
+    }
+
+    /// Notes that this tunnel has no kill switch.
+    pub(super) fn open(&mut self, interface: &str) {
+        self.kill_switches.remove(interface);
+    }
+
+    /// The UDP ports that kill switches of this network namespace let out, by the device's name.
+    pub(super) fn closed(&self) -> BTreeMap<String, u16> {
+        let network = network();
+        let here = self.kill_switches.iter().filter(|(_, closed)| closed.network == network);
+        here.map(|(interface, closed)| (interface.clone(), closed.port)).collect()
+    }
+
     /// Sets the kernel setting below `/proc/sys` for this tunnel.
     pub(super) fn set(&mut self, interface: &str, setting: &str, value: &str) -> Result<(), TunnelError> {
         let file = Path::new("/proc/sys").join(setting);
@@ -200,7 +226,7 @@ impl Registry {
         self.tunnels.is_empty()
             && self.settings.is_empty()
             && self.resolver.is_none()
-            && self.kill_switch.is_empty()
+            && self.kill_switches.is_empty()
     }
 
     fn load() -> Self {
@@ -275,9 +301,9 @@ pub fn is_running(interface: &str) -> bool {
     Registry::load().is_running(interface)
 }
 
-/// Whether the machine has a kill switch.
-pub(super) fn has_kill_switch() -> bool {
-    !Registry::load().kill_switch.is_empty()
+/// The devices of tunnels that have a kill switch.
+pub(super) fn kill_switches() -> Vec<String> {
+    Registry::load().closed().into_keys().collect()
 }
 
 /// Whether the process with this number runs a tunnel of this name.
@@ -347,6 +373,17 @@ mod tests {
         // A tunnel of the same name here.
         registry.claim("a").unwrap();
         assert_eq!(registry.settings, [changed(network(), &["b"])]);
+    }
+
+    #[test]
+    fn a_kill_switch_counts_in_its_network_namespace() {
+        let mut registry = Registry::default();
+        registry.close("a", 4001);
+        registry.close("b", 4002);
+        registry.kill_switches.get_mut("b").unwrap().network = 1;
+        assert_eq!(registry.closed(), BTreeMap::from([("a".to_owned(), 4001)]));
+        registry.open("a");
+        assert!(registry.closed().is_empty() && !registry.is_empty());
     }
 
     #[test]

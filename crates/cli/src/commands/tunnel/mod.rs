@@ -161,8 +161,12 @@ fn cleanup(name: &str) -> Result<(), Failure> {
         return Err(Failure::local(format!("the tunnel {name} is running"))
             .hint("`anabranch tunnel down` ends it, and leaves nothing behind but its kill switch"));
     }
-    let cleaned = system::clean_up(name).and_then(|()| system::kill_switch::open());
-    cleaned.map_err(|error| failure(&error))
+    let cleaned = system::clean_up(name).and_then(|()| system::kill_switch::open(name));
+    cleaned.map_err(|error| failure(&error))?;
+    if let Some(stays) = up::closed() {
+        out::error(&format!("{stays}\n"));
+    }
+    Ok(())
 }
 
 /// Ends a tunnel and waits until it has ended.

@@ -32,10 +32,6 @@ Examples:
                                                     mobile data only while nothing else works
   sudo anabranch tunnel up --config tunnel.toml     as this file says; `peer` in it is the ticket";
 
-/// The last message of a tunnel with a kill switch: the machine stays cut off.
-const CLOSED: &str =
-    "the kill switch stays: nothing leaves outside a tunnel until `sudo anabranch tunnel cleanup`";
-
 /// Send this machine's packets through a tunnel server
 ///
 /// The tunnel stays up until Ctrl-C. If its session is lost, it is opened again, and programs wait meanwhile.
@@ -171,13 +167,24 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
         () = until_stopped(&mut signals, &running) => Ok(()),
     };
     node.close().await;
-    if !kill_switch::is_closed() {
-        return outcome;
-    }
+    let Some(stays) = closed() else { return outcome };
     if outcome.is_ok() && !json && !context.quiet {
-        out::error(&format!("{CLOSED}\n"));
+        out::error(&format!("{stays}\n"));
     }
-    outcome.map_err(|failure| failure.detail(CLOSED))
+    outcome.map_err(|failure| failure.detail(stays))
+}
+
+/// The last message while there is a kill switch: the machine stays cut off.
+pub(super) fn closed() -> Option<String> {
+    let devices = kill_switch::closed();
+    let commands: Vec<String> = devices
+        .iter()
+        .map(|device| format!("`sudo anabranch tunnel cleanup --interface {device}`"))
+        .collect();
+    let is_closed = !commands.is_empty();
+    is_closed.then(|| {
+        format!("the kill switch stays: nothing leaves outside a tunnel until {}", commands.join(" and "))
+    })
 }
 
 fn tell(notice: &Notice, (json, context): (bool, Context)) {
