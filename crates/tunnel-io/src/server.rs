@@ -17,7 +17,7 @@ use anabranch_net::{Clock, Lasting, PublicKey, Session};
 use anabranch_proxy::message::Head;
 use anabranch_proxy::{Connections, Control, Target, read_head};
 use anabranch_tunnel::access::{Destinations, PrefixTable, Reach};
-use anabranch_tunnel::message::{Answer, Request, VERSION};
+use anabranch_tunnel::message::{self, Answer, Request, VERSION};
 use anabranch_tunnel::packet::Header;
 use ipnet::IpNet;
 use tokio::task::JoinSet;
@@ -59,6 +59,34 @@ pub struct ServerOptions {
     pub most_clients: usize,
     /// Command line of the own program for [`Guard`].
     pub guard: Vec<OsString>,
+}
+
+impl ServerOptions {
+    /// Bytes of the longest greeting for a client.
+    pub fn longest_welcome(&self) -> usize {
+        let last = |network: &IpNet| IpNet::new(network.broadcast(), network.prefix_len()).ok();
+        let addresses = self.addresses.iter().filter_map(last).collect();
+        message::write(&self.welcome(addresses, self.allow.clone())).len()
+    }
+
+    /// The greeting for a client with these addresses, while clients may reach these networks besides public ones.
+    fn welcome(&self, addresses: Vec<IpNet>, allowed: Vec<IpNet>) -> Answer {
+        let mut routes: Vec<IpNet> = self.addresses.iter().map(IpNet::trunc).collect();
+        routes.extend(allowed);
+        routes.extend(self.dns.iter().map(|server| IpNet::from(*server)));
+        if self.exit {
+            routes.extend(["0.0.0.0/0", "::/0"].iter().filter_map(|all| all.parse::<IpNet>().ok()));
+        }
+        Answer::Welcome {
+            version: VERSION,
+            addresses,
+            gateways: self.addresses.iter().map(IpNet::addr).chain(self.dns.iter().copied()).collect(),
+            dns: self.dns.clone(),
+            routes,
+            mtu: MTU,
+            streams: self.streams,
+        }
+    }
 }
 
 /// An event, for people.
@@ -328,37 +356,12 @@ impl Server {
                 return Err(TunnelError::Refused(reason));
             }
         };
-        let welcome = Answer::Welcome {
-            version: VERSION,
-            addresses: joined.addresses.clone(),
-            gateways: self
-                .options
-                .addresses
-                .iter()
-                .map(IpNet::addr)
-                .chain(self.options.dns.iter().copied())
-                .collect(),
-            dns: self.options.dns.clone(),
-            routes: self.routes(),
-            mtu: MTU,
-            streams: self.options.streams,
-        };
+        let welcome = self.options.welcome(joined.addresses.clone(), self.allowed());
         if let Err(error) = control.send(&welcome).await {
             self.leave(session.peer(), joined.number);
             return Err(error.into());
         }
         Ok((control, joined))
-    }
-
-    /// Prefixes that clients reach through this server.
-    fn routes(&self) -> Vec<IpNet> {
-        let mut routes: Vec<IpNet> = self.options.addresses.iter().map(IpNet::trunc).collect();
-        routes.extend(self.allowed());
-        routes.extend(self.options.dns.iter().map(|server| IpNet::from(*server)));
-        if self.options.exit {
-            routes.extend(["0.0.0.0/0", "::/0"].iter().filter_map(|all| all.parse::<IpNet>().ok()));
-        }
-        routes
     }
 
     /// Assigns a client its addresses, or returns why it gets none.

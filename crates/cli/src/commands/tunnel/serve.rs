@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use anabranch_net::{PathRules, PublicKey, Ticket};
 use anabranch_node::{Access, Threads, keyfile};
+use anabranch_tunnel::message::LONGEST;
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::server::{Notice, Server, ServerOptions};
 use anabranch_tunnel_io::system;
@@ -107,8 +108,34 @@ impl ServeArgs {
             drawing: self.drawing,
             end,
         };
+        check_size(&args.options())?;
         Ok(Wanted { args, rules })
     }
+
+    fn options(&self) -> ServerOptions {
+        let interface = self.end.device.name();
+        ServerOptions {
+            interface: interface.to_owned(),
+            addresses: self.inside.clone(),
+            exit: !self.no_exit,
+            allow: self.allow.clone(),
+            dns: self.dns.clone(),
+            streams: !self.end.no_streams,
+            behind: behind(&self.clients),
+            most_clients: MOST_CLIENTS,
+            guard: guard_command(interface),
+        }
+    }
+}
+
+/// Refuses more networks than fit into a message: no client would take it.
+fn check_size(options: &ServerOptions) -> Result<(), Failure> {
+    let length = options.longest_welcome();
+    if length <= LONGEST {
+        return Ok(());
+    }
+    let text = format!("the networks for clients take {length} bytes, and a client accepts {LONGEST}");
+    Err(Failure::local(text).hint("join networks of `allow` into larger ones"))
 }
 
 /// The server's addresses in the tunnel if no others are given.
@@ -155,18 +182,8 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
     let node = end.node(key, rules.clone()).port(args.port.unwrap_or(PORT)).access(access).start().await?;
     let port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
     let invitation = node.invite(&share, &outside(&args.addresses, port).await?).await?;
-    let options = ServerOptions {
-        interface: interface.to_owned(),
-        addresses: args.inside.clone(),
-        exit: !args.no_exit,
-        allow: args.allow.clone(),
-        dns: args.dns.clone(),
-        streams: !end.no_streams,
-        behind: behind(&args.clients),
-        most_clients: MOST_CLIENTS,
-        guard: guard_command(interface),
-    };
-    let server = Server::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
+    let seed = u64::from_ne_bytes(*keyfile::random()?);
+    let server = Server::new(args.options(), node.endpoint().clock(), seed);
     let again = given.clone();
     let read = move || {
         let Wanted { args, rules } = again.with_file()?;
@@ -252,6 +269,19 @@ mod tests {
     fn a_machine_without_ipv6_serves_the_other_network() {
         assert_eq!(usual(true).len(), 2);
         assert_eq!(usual(false), ["10.177.0.1/16".parse::<IpNet>().unwrap()]);
+    }
+
+    #[test]
+    fn more_networks_than_a_client_accepts_are_refused_at_once() {
+        let read = |count: usize| {
+            let network = |number| format!("--allow=10.{}.{}.0/24", number / 256, number % 256);
+            let words: Vec<String> = (0..count).map(network).collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let args: ServeArgs = parse(&words).unwrap();
+            args.with_file().map(drop)
+        };
+        assert_eq!(read(500), Ok(()));
+        assert!(read(1200).unwrap_err().message.contains("a client accepts 16384"));
     }
 
     #[test]
