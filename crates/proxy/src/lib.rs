@@ -51,7 +51,9 @@ pub use head::{read_head, read_outcome};
 pub use meter::{ConnectionName, ConnectionStatus, Connections, Entered, Meter, Totals};
 pub use policy::{AddressRange, Policy, Verdict};
 pub use race::race;
-pub use redirect::{Method, RedirectError, Redirection, Taker};
+pub use redirect::{
+    FIRST as FIRST_PACKET, Method, RedirectError, Redirection, Taker, forwarded as forwarded_families,
+};
 pub use target::{HostName, NotATarget, Target};
 
 /// Connections of one session at the same time.

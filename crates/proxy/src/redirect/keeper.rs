@@ -232,8 +232,8 @@ impl Drop for InForce<'_> {
     }
 }
 
-/// The families whose packets this machine forwards.
-fn forwarded() -> Vec<&'static str> {
+/// The families whose packets this machine forwards, as the firewall names them.
+pub fn forwarded() -> Vec<&'static str> {
     let is_on = |setting: &str| {
         fs::read_to_string(format!("/proc/sys/net/{setting}")).is_ok_and(|value| value.trim() == "1")
     };

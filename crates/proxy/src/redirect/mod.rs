@@ -16,7 +16,8 @@ use anabranch_net::Prefix;
 use ipnet::IpNet;
 
 pub(crate) use keeper::Keeper;
-pub use keeper::RedirectError;
+pub use keeper::{RedirectError, forwarded};
+pub use rules::FIRST;
 pub(crate) use rules::OWN_MARK;
 pub use taker::Taker;
 

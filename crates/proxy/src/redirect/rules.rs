@@ -24,7 +24,7 @@ const TAKEN_MARK: u32 = 0x6162_0002;
 const ROUTES: u32 = 51_876;
 const PRIORITY: u32 = 5_270;
 /// Matches the first packet of a connection. Connections from before the rules stay as they are.
-const FIRST: &str = "tcp flags & (fin | syn | rst | ack) == syn";
+pub const FIRST: &str = "tcp flags & (fin | syn | rst | ack) == syn";
 
 /// The inputs of the rules that stay the same.
 #[derive(Clone, Debug, Default)]

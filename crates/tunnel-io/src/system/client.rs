@@ -1,8 +1,8 @@
 //! System settings of the client.
 
-use std::fs;
 use std::net::IpAddr;
 
+use anabranch_proxy::{FIRST_PACKET, forwarded_families};
 use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::packet::protocol;
 use anabranch_tunnel::policy::{Class, Policy};
@@ -138,12 +138,14 @@ impl ClientSystem {
         Step::nft(self.redirect_script(port, policy)).run().map(drop)
     }
 
-    /// Local programs' TCP connections that would leave through the device, and forwarded ones, go to the listener.
     fn redirect_script(&self, port: u16, policy: &Policy) -> String {
+        self.redirect_script_for(port, policy, &forwarded_families())
+    }
+
+    /// Local programs' TCP connections that would leave through the device go to the listener, and forwarded ones of
+    /// these families. Those from before the rules stay packets: the listener would reset them.
+    fn redirect_script_for(&self, port: u16, policy: &Policy, forwarded: &[&str]) -> String {
         let (interface, table) = (&self.interface, table_name(&self.interface));
-        // A machine that forwards nothing must not become a gateway for its neighbours.
-        let forwards =
-            fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|setting| setting.trim() == "1");
         let gateways: String = self
             .gateways
             .iter()
@@ -157,21 +159,24 @@ impl ClientSystem {
             let classes = policy.classes.iter().flat_map(conditions_of);
             let each = classes.map(|(condition, lane)| {
                 let verdict = if lane == Lane::Auto { &to_port } else { "accept" };
-                format!("\t\t{leaves} meta l4proto tcp {condition} {verdict}\n")
+                format!("\t\t{leaves} {FIRST_PACKET} {condition} {verdict}\n")
             });
-            each.chain([format!("\t\t{leaves} meta l4proto tcp {to_port}\n")]).collect::<String>()
+            each.chain([format!("\t\t{leaves} {FIRST_PACKET} {to_port}\n")]).collect::<String>()
         };
-        let neighbours = if forwards {
+        // A machine that forwards nothing of a family must not become a gateway for its neighbours.
+        let neighbours = if forwarded.is_empty() {
+            String::new()
+        } else {
             format!(
                 "\tchain prerouting {{\n\
                  \t\ttype nat hook prerouting priority -100; policy accept;\n\
+                 \t\tmeta nfproto != {{ {} }} accept\n\
                  {gateways}\
                  {}\
                  \t}}\n",
+                forwarded.join(", "),
                 rules(&format!("iifname != \"{interface}\" fib daddr oifname \"{interface}\""))
             )
-        } else {
-            String::new()
         };
         format!(
             "add table inet {table}\n\
@@ -300,6 +305,21 @@ mod tests {
         let script = client().redirect_script(4000, &Policy::default());
         let (gateway, rest) = (script.find("ip daddr 10.77.0.1 accept"), script.find("redirect to :4000"));
         assert!(gateway.is_some() && gateway < rest, "{script}");
+    }
+
+    #[test]
+    fn connections_from_before_the_tunnel_are_not_redirected() {
+        let script = client().redirect_script_for(4000, &Policy::default(), &["ipv4", "ipv6"]);
+        let redirecting: Vec<&str> = script.lines().filter(|line| line.contains("redirect to")).collect();
+        assert_eq!(redirecting.len(), 2, "{script}");
+        assert!(redirecting.iter().all(|line| line.contains("== syn redirect to :4000")), "{script}");
+    }
+
+    #[test]
+    fn neighbours_use_the_tunnel_in_the_families_that_this_machine_forwards() {
+        let script = |forwarded: &[&str]| client().redirect_script_for(4000, &Policy::default(), forwarded);
+        assert!(!script(&[]).contains("prerouting"));
+        assert!(script(&["ipv4"]).contains("meta nfproto != { ipv4 } accept"));
     }
 
     #[test]
