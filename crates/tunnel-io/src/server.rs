@@ -380,7 +380,7 @@ impl Server {
         if is_new && table.clients.len() >= self.options.most_clients {
             table.forget_one(self.clock.now(), listed)?;
         }
-        let addresses = table.hosts.addresses_of(node, &self.options.addresses)?;
+        let addresses = table.addresses_of(node, &self.options.addresses, self.clock.now(), listed)?;
         let own = addresses.iter().map(|address| IpNet::from(address.addr()));
         let all: Vec<IpNet> = own.chain(granted.iter().copied()).collect();
         let client = table.clients.entry(node).or_insert_with(|| Client {

@@ -62,6 +62,23 @@ impl Table {
         Ok(())
     }
 
+    /// A client's addresses. If none is left, it gets those of the client that has been away for longest.
+    pub(crate) fn addresses_of(
+        &mut self,
+        node: PublicKey,
+        networks: &[IpNet],
+        now: Time,
+        listed: &BTreeMap<PublicKey, Vec<IpNet>>,
+    ) -> Result<Vec<IpNet>, String> {
+        match self.hosts.addresses_of(node, networks) {
+            Err(none_left) => {
+                self.forget_one(now, listed).map_err(|_| none_left)?;
+                self.hosts.addresses_of(node, networks)
+            }
+            addresses => addresses,
+        }
+    }
+
     /// Drops packets for clients that have been away for long, and those beyond what may wait for all clients together.
     pub(crate) fn bound_waiting(&self, now: Time) {
         for client in self.clients.values().filter(|client| client.is_away(now, PATIENCE)) {
@@ -78,5 +95,35 @@ impl Table {
             link.clear();
             all -= waiting;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::{Clock, NodeKey};
+
+    use super::*;
+
+    #[test]
+    fn a_client_that_has_been_away_for_long_gives_its_address_up_when_none_is_left() {
+        // Five clients find room in it.
+        let networks: [IpNet; 1] = ["10.77.0.1/29".parse().unwrap()];
+        let node = |byte: u8| NodeKey::from_random([byte; 32]).public();
+        let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+        let listed = BTreeMap::from([(node(1), Vec::new())]);
+        let mut table = Table::default();
+        let mut join = |byte: u8, now: Time| {
+            let addresses = table.addresses_of(node(byte), &networks, now, &listed)?;
+            let link = Link::new(Clock::start(), (0, 1280));
+            let client = Client { link, networks: addresses.clone(), sessions: 1, seen: now };
+            table.clients.insert(node(byte), client);
+            Ok::<_, String>(addresses)
+        };
+        let given: Vec<Vec<IpNet>> =
+            (1_u8..=5).map(|byte| join(byte, at(u64::from(byte))).unwrap()).collect();
+        assert_eq!(join(6, at(60)).unwrap_err(), "this server has no address left for you");
+        // The first is listed by its key.
+        assert_eq!(join(6, at(400)).unwrap(), given[1]);
+        assert!(join(2, at(401)).unwrap() != given[0]);
     }
 }
