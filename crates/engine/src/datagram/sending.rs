@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use anabranch_wire::{
-    DatagramFrame, DatagramNumber, Frame, MAX_BLOCK, MarkedFrame, ParityFrame, PathId, Payload, Span, Time,
-    order_lane,
+    DatagramFrame, DatagramNumber, Frame, MAX_BLOCK, MarkedFrame, PACKET_OVERHEAD, ParityFrame, PathId,
+    Payload, Span, Time, order_lane,
 };
 use smallvec::SmallVec;
 
@@ -224,7 +224,9 @@ impl<P: Payload> Sending<P> {
             Wants::Path(_) if which == Spares::Parity => None,
             Wants::Path(path) => open().find(|view| view.id == *path).map(|view| view.id),
             Wants::LeastUsed(carried) => {
-                let best = open().min_by_key(|view| (carried_by(carried, view.id), view.rtt, view.id));
+                let size = (PACKET_OVERHEAD + spare.frame.encoded_len_last()) as u64;
+                let wide = open().filter(|view| view.mtu >= size);
+                let best = wide.min_by_key(|view| (carried_by(carried, view.id), view.rtt, view.id));
                 best.map(|view| view.id)
             }
         };
@@ -334,6 +336,21 @@ mod tests {
         assert_eq!(send(&mut sending, at(1), (1, 50)), Some(15));
         assert_eq!(spares(&mut sending, at(1), 3), [2, 1, 2, 1], "5 % require four pieces");
         assert_eq!(send(&mut sending, at(2), (0, 50)), Some(16), "another block");
+    }
+
+    #[test]
+    fn parity_takes_no_path_whose_packets_are_too_small_for_it() {
+        let mut sending = sending(Protection::default());
+        for _ in 0..16 {
+            send(&mut sending, at(0), (0, 50));
+        }
+        let mut views = [view(0, 10_000), view(1, 10_000)];
+        // It carried nothing of the block.
+        views[1].mtu = 1000;
+        let paths: Vec<PathId> = std::iter::from_fn(|| sending.next_spare(at(0), &views, Spares::All))
+            .map(|(path, _)| path)
+            .collect();
+        assert_eq!(paths, [PathId(0); 4]);
     }
 
     #[test]
