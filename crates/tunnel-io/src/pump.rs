@@ -1,6 +1,6 @@
 //! Packets from the device into entry queues, and from sessions into the device.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anabranch_net::{Clock, Session, SessionError};
@@ -12,7 +12,7 @@ use anabranch_tunnel::offload::{VirtioHeader, split};
 use anabranch_tunnel::packet::Header;
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel::queue::QueueLimits;
-use anabranch_tunnel::rewrite::{clamp_segment_size, fragmented};
+use anabranch_tunnel::rewrite::{clamp_segment_size, fragmented, fragmented_v6};
 use bytes::{Bytes, BytesMut};
 
 use crate::device::Device;
@@ -45,6 +45,8 @@ pub(crate) struct Link {
     pub received: Traffic,
     /// Largest inner packet that its paths carry.
     pub mtu: AtomicU16,
+    /// Identification of the next IPv6 packet that becomes fragments; begins anywhere.
+    fragments: AtomicU32,
     policy: RwLock<Policy>,
     session: Mutex<Option<Session>>,
     clock: Clock,
@@ -60,6 +62,7 @@ impl Link {
             sent: Traffic::default(),
             received: Traffic::default(),
             mtu: AtomicU16::new(mtu),
+            fragments: AtomicU32::new(clock.now().as_nanos() as u32),
             policy: RwLock::default(),
             session: Mutex::default(),
             clock,
@@ -116,7 +119,7 @@ impl Link {
         let parts;
         let packets = if first.len() <= usize::from(mtu) {
             packets
-        } else if let Some(all) = in_parts(packets, mtu) {
+        } else if let Some(all) = in_parts(packets, mtu, &self.fragments) {
             parts = all;
             &parts[..]
         } else {
@@ -225,10 +228,11 @@ pub(crate) async fn to_device(
 }
 
 /// Packets of at most `mtu` bytes; `None` if one must not be fragmented.
-fn in_parts(packets: &[Bytes], mtu: u16) -> Option<Vec<Bytes>> {
+fn in_parts(packets: &[Bytes], mtu: u16, ids: &AtomicU32) -> Option<Vec<Bytes>> {
+    let v6 = |packet: &Bytes| fragmented_v6(packet, mtu, ids.fetch_add(1, Ordering::Relaxed));
     let each = packets.iter().map(|packet| match packet.len() <= usize::from(mtu) {
         true => Some(vec![packet.clone()]),
-        false => fragmented(packet, mtu),
+        false => fragmented(packet, mtu).or_else(|| v6(packet)),
     });
     each.collect::<Option<Vec<_>>>().map(|parts| parts.concat())
 }

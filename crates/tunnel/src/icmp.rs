@@ -1,7 +1,7 @@
 //! Answers to packets that the tunnel cannot carry: "fragmentation needed" (RFC 792, RFC 1191) and "packet too big" (RFC 4443 §3.2).
 
 use crate::checksum;
-use crate::packet::{Header, protocol};
+use crate::packet::{Header, IPV6_LEAST_MTU, protocol};
 
 /// Most quoted bytes of a packet in an ICMP error, so that the error has at most 576 bytes.
 const QUOTE_V4: usize = 548;
@@ -22,6 +22,8 @@ pub fn too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let is_v4 = header.source.is_ipv4();
     let (kind, code, most) = if is_v4 { (3, 4, QUOTE_V4) } else { (2, 0, QUOTE_V6) };
     let mut message = vec![kind, code, 0, 0, 0, 0];
+    // IPv6 hosts ignore a smaller one (RFC 8201 §4).
+    let mtu = if is_v4 { mtu } else { mtu.max(IPV6_LEAST_MTU) };
     message.extend(mtu.to_be_bytes());
     message.extend(&packet[..header.length.min(most)]);
     let mut answer =
@@ -86,6 +88,12 @@ mod tests {
             assert_eq!((back.source, back.destination), (forth.destination, forth.source));
             assert!(answer.len() <= 1280);
         }
+    }
+
+    #[test]
+    fn an_ipv6_host_is_asked_for_no_packets_that_it_would_not_make() {
+        let answer = too_big(&samples::udp_v6(&[7; 1400]), 900).unwrap();
+        assert_eq!(answer[46..48], 1280_u16.to_be_bytes());
     }
 
     #[test]

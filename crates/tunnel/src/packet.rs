@@ -23,6 +23,8 @@ pub mod protocol {
 pub const IPV4_HEADER: usize = 20;
 /// The fixed IPv6 header.
 pub const IPV6_HEADER: usize = 40;
+/// Every link carries IPv6 packets of this size (RFC 8200 §5).
+pub const IPV6_LEAST_MTU: u16 = 1280;
 /// Most IPv6 extension headers that are walked over.
 const MAX_EXTENSIONS: usize = 8;
 

@@ -4,13 +4,20 @@ use bytes::{Bytes, BytesMut};
 
 use crate::checksum;
 use crate::entry::InnerPacket;
-use crate::packet::{Header, IPV4_HEADER, IPV6_HEADER, be16, protocol};
+use crate::packet::{Header, IPV4_HEADER, IPV6_HEADER, IPV6_LEAST_MTU, be16, protocol};
 
 const SYN: u8 = 0x02;
 /// More fragments follow (RFC 791 §3.1).
 const MORE: u16 = 0x2000;
 /// The place of a fragment, in units of 8 bytes.
 const PLACE: u16 = 0x1fff;
+/// The same in IPv6 (RFC 8200 §4.5).
+const MORE_V6: u16 = 1;
+/// The place of a fragment of IPv6, in bytes.
+const PLACE_V6: u16 = !7;
+/// Type and length of IPv6's fragment header.
+const FRAGMENT: u8 = 44;
+const FRAGMENT_HEADER: usize = 8;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 
@@ -94,6 +101,42 @@ pub fn fragmented(packet: &[u8], mtu: u16) -> Option<Vec<Bytes>> {
         fragment[10..12].fill(0);
         let sum = !checksum::sum(&fragment[..], 0);
         fragment[10..12].copy_from_slice(&sum.to_be_bytes());
+        fragment.extend_from_slice(part);
+        fragment.freeze()
+    });
+    Some(each.collect())
+}
+
+/// Splits an IPv6 packet that every link has to carry into fragments for a path that does not, with this
+/// identification. `None` for larger packets, whose senders make smaller ones when they are told, and for those with
+/// other extension headers.
+#[must_use]
+pub fn fragmented_v6(packet: &[u8], mtu: u16, id: u32) -> Option<Vec<Bytes>> {
+    let header = Header::read(packet).filter(|header| header.source.is_ipv6())?;
+    let (kind, id, first, begin) = match header.fragment {
+        None if header.payload == IPV6_HEADER => (packet[6], id, 0, IPV6_HEADER),
+        Some(fragment) if packet[6] == FRAGMENT => {
+            (packet[IPV6_HEADER], fragment.id, be16(packet, IPV6_HEADER + 2)?, IPV6_HEADER + FRAGMENT_HEADER)
+        }
+        _ => return None,
+    };
+    let room = usize::from(mtu).saturating_sub(IPV6_HEADER + FRAGMENT_HEADER) / 8 * 8;
+    let data = packet.get(begin..header.length)?;
+    let fits = usize::from(first) + data.len() <= usize::from(u16::MAX);
+    if header.length > usize::from(IPV6_LEAST_MTU) || !fits || room == 0 {
+        return None;
+    }
+    let count = data.len().div_ceil(room);
+    let each = data.chunks(room).enumerate().map(|(index, part)| {
+        let more = if index + 1 == count { first & MORE_V6 } else { MORE_V6 };
+        let place = (first & PLACE_V6) + (index * room) as u16;
+        let mut fragment = BytesMut::with_capacity(IPV6_HEADER + FRAGMENT_HEADER + part.len());
+        fragment.extend_from_slice(&packet[..IPV6_HEADER]);
+        fragment[4..6].copy_from_slice(&((FRAGMENT_HEADER + part.len()) as u16).to_be_bytes());
+        fragment[6] = FRAGMENT;
+        fragment.extend_from_slice(&[kind, 0]);
+        fragment.extend_from_slice(&(place | more).to_be_bytes());
+        fragment.extend_from_slice(&id.to_be_bytes());
         fragment.extend_from_slice(part);
         fragment.freeze()
     });
@@ -196,6 +239,28 @@ mod tests {
         assert_eq!(fragmented(&samples::udp_v6(&[0; 1400]), 1300), None);
     }
 
+    #[test]
+    fn an_ipv6_packet_that_every_link_carries_becomes_fragments_where_a_path_does_not() {
+        let packet = samples::udp_v6(&(0..=255).cycle().take(1232).collect::<Vec<u8>>());
+        let fragments = fragmented_v6(&packet, 700, 7).unwrap();
+        let mut data = Vec::new();
+        for (index, fragment) in fragments.iter().enumerate() {
+            let header = Header::read(fragment).unwrap();
+            assert!(fragment.len() <= 700 && header.length == fragment.len());
+            assert_eq!(header.fragment.map(|fragment| fragment.id), Some(7));
+            let place = be16(fragment, 42).unwrap();
+            assert_eq!(usize::from(place & PLACE_V6), data.len());
+            assert_eq!(place & MORE_V6 == 1, index + 1 < fragments.len());
+            data.extend_from_slice(&fragment[48..]);
+        }
+        assert_eq!((fragments.len(), &data[..]), (2, &packet[40..]));
+        // A fragment that is not the last one stays so.
+        let again = fragmented_v6(&fragments[0], 400, 9).unwrap();
+        let places: Vec<u16> = again.iter().map(|fragment| be16(fragment, 42).unwrap()).collect();
+        assert_eq!((places, &again[0][44..48]), (vec![1, 353], &[0, 0, 0, 7][..]));
+        assert_eq!(fragmented_v6(&samples::udp_v6(&[0; 1300]), 700, 7), None, "its sender is told");
+    }
+
     proptest! {
         #[test]
         fn hostile_packets_never_panic(mut packet in proptest::collection::vec(any::<u8>(), 0..100), mtu: u16, first: bool) {
@@ -209,6 +274,7 @@ mod tests {
                 packet[33] |= SYN;
             }
             let _ = fragmented(&packet, mtu);
+            let _ = fragmented_v6(&packet, mtu, 1);
             clamp_segment_size(&mut packet, mtu);
             mark_congestion(&mut packet);
         }
