@@ -93,10 +93,10 @@ fn take_back(interface: &str, even_running: bool) -> Result<(), TunnelError> {
     // This goes on after commands that fail.
     registry::update(|registry| {
         registry.release(interface, even_running);
-        let claims = registry.tunnels.values();
-        let claimed: Vec<u32> = claims.flat_map(|claim| Slot(claim.slot).priorities()).collect();
+        let claimed: Vec<u32> =
+            registry.here().flat_map(|(_, claim)| Slot(claim.slot).priorities()).collect();
         ["ip -4", "ip -6"].into_iter().for_each(|family| delete_rules(family, &claimed));
-        let names: Vec<String> = registry.tunnels.keys().map(|name| table_name(name)).collect();
+        let names: Vec<String> = registry.here().map(|(name, _)| table_name(name)).collect();
         delete_tables(&names);
         Ok(())
     })

@@ -107,11 +107,12 @@ impl Registry {
         if self.is_running(interface) {
             return Err(TunnelError::Running(interface.to_owned()));
         }
+        self.forget_ended_elsewhere();
         let free = |tunnels: &BTreeMap<String, Claim>| {
             (0..MOST_TUNNELS).find(|slot| !tunnels.values().any(|claim| claim.slot == *slot))
         };
         if free(&self.tunnels).is_none() {
-            // Those of namespaces that are gone.
+            // Those of namespaces that are gone, with settings.
             self.tunnels.retain(|_, claim| claim.process.is_alive());
         }
         let slot = free(&self.tunnels).ok_or(TunnelError::TooMany)?;
@@ -119,6 +120,23 @@ impl Registry {
         self.tunnels.insert(interface.to_owned(), claim);
         self.forget_strays();
         Ok(slot)
+    }
+
+    /// The tunnels of this network namespace, by their devices.
+    pub(super) fn here(&self) -> impl Iterator<Item = (&String, &Claim)> {
+        let network = network();
+        self.tunnels.iter().filter(move |(_, claim)| claim.network.is_none_or(|other| other == network))
+    }
+
+    /// Forgets ended tunnels of other network namespaces, which may be gone. What is left there is found by its tag; only a
+    /// changed setting needs its record.
+    fn forget_ended_elsewhere(&mut self) {
+        let (network, settings) = (network(), &self.settings);
+        self.tunnels.retain(|name, claim| {
+            claim.process.is_alive()
+                || claim.network.is_none_or(|other| other == network)
+                || settings.iter().any(|changed| changed.users.contains(name))
+        });
     }
 
     /// Forgets settings of network namespaces whose tunnels have lost their entry: the entry of an ended process gives way
@@ -352,6 +370,27 @@ mod tests {
         assert!(registry.claim("one more").is_err());
         registry.tunnels.get_mut("7").unwrap().process.started += 1;
         assert_eq!(registry.claim("one more").unwrap(), 7, "in the place of one that has ended");
+    }
+
+    #[test]
+    fn an_ended_tunnel_of_another_namespace_gives_its_slot_back_unless_it_changed_a_setting() {
+        let init = Process { id: 1, started: started(1).unwrap() };
+        let ended = Process { started: init.started + 1, ..init };
+        let mut registry = Registry::default();
+        for name in ["client", "server"] {
+            claim(&mut registry, name, ended);
+            registry.tunnels.get_mut(name).unwrap().network = Some(1);
+            registry.settings = vec![Changed {
+                network: 1,
+                setting: "net/ipv4/ip_forward".to_owned(),
+                before: "0".to_owned(),
+                users: BTreeSet::from(["client".to_owned(), "server".to_owned()]),
+            }];
+        }
+        assert_eq!(registry.here().count(), 0, "neither is here");
+        registry.settings[0].users.remove("client");
+        assert_eq!(registry.claim("a").unwrap(), 0);
+        assert_eq!(registry.tunnels.keys().collect::<Vec<_>>(), ["a", "server"]);
     }
 
     #[test]
