@@ -213,7 +213,7 @@ impl Client {
     fn up(&self, welcome: &Welcome, standing: &Standing) -> Notice {
         Notice::Up {
             addresses: welcome.addresses.clone(),
-            routes: standing.system.routes.clone(),
+            routes: standing.system.reached(),
             streams: standing.taker.is_some() && welcome.streams,
         }
     }

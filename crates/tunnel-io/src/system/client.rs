@@ -49,19 +49,26 @@ impl ClientSystem {
         let mut steps = address_steps(interface, &hosts);
         let inside = self.addresses.iter().map(tunnel_network).filter(|network| !is_host(network));
         // The kernel takes no route to 10.20.1.1/16: that network is 10.20.0.0/16.
-        for route in inside.chain(self.routes.iter().map(IpNet::trunc)) {
-            if has(&self.addresses, route.addr().is_ipv6()) {
-                steps.push(Step::new(&format!(
-                    "{} route replace {route} dev {interface} table {table} proto {RULE_PROTOCOL}",
-                    ip(&route)
-                )));
-            }
+        for route in inside.chain(self.reached().iter().map(IpNet::trunc)) {
+            steps.push(Step::new(&format!(
+                "{} route replace {route} dev {interface} table {table} proto {RULE_PROTOCOL}",
+                ip(&route)
+            )));
         }
         if let Some(port) = self.stream_port {
             steps.push(Step::nft(self.redirect_script(port, &self.policy)));
         }
         steps.extend(self.rules());
         steps
+    }
+
+    /// The destinations that do go through the tunnel: those of families in which the server gave an address.
+    pub fn reached(&self) -> Vec<IpNet> {
+        self.routes.iter().filter(|route| self.reaches(route)).copied().collect()
+    }
+
+    fn reaches(&self, route: &IpNet) -> bool {
+        has(&self.addresses, route.addr().is_ipv6())
     }
 
     fn families(&self) -> impl Iterator<Item = &'static str> {
@@ -127,6 +134,12 @@ impl ClientSystem {
     /// The error of the first step that fails; [`clean`](super::clean) undoes those before it.
     pub fn apply(&self) -> Result<(), TunnelError> {
         self.steps().iter().try_for_each(|step| step.run().map(drop))?;
+        for network in self.routes.iter().filter(|route| !self.reaches(route)) {
+            tracing::warn!(
+                %network,
+                "the server gives no address of this family; its packets stay outside the tunnel"
+            );
+        }
         if self.dns.is_empty() { Ok(()) } else { dns::set(&self.interface, &self.dns) }
     }
 
@@ -298,6 +311,11 @@ mod tests {
         let system = ClientSystem { routes: vec!["10.20.1.1/16".parse().unwrap()], ..client() };
         let lines: Vec<String> = system.steps().iter().map(|step| step.command.join(" ")).collect();
         assert!(lines.iter().any(|line| line.contains("route replace 10.20.0.0/16 dev")), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_family_without_an_address_does_not_go_through_the_tunnel() {
+        assert_eq!(client().reached(), ["0.0.0.0/0".parse::<IpNet>().unwrap()]);
     }
 
     #[test]
