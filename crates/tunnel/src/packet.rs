@@ -116,6 +116,10 @@ impl Header {
                     fragment = Some(Fragment { id, is_first: offset == 0 });
                     next = packet[at];
                     at += 8;
+                    if offset > 0 {
+                        // Data follow, whatever the first fragment has there.
+                        break;
+                    }
                 }
                 _ => break,
             }
@@ -225,6 +229,14 @@ mod tests {
         let header = Header::read(&packet).unwrap();
         assert_eq!(header.fragment, Some(Fragment { id: 0x1234, is_first: false }));
         assert_eq!(header.ports(&packet), None);
+    }
+
+    #[test]
+    fn data_of_a_later_fragment_are_not_read_as_headers() {
+        let packet = samples::ipv6(44, &[60, 0, 0, 8, 0, 0, 0, 7, 17, 255, 0, 0, 0, 0, 0, 0]);
+        let header = Header::read(&packet).unwrap();
+        assert_eq!((header.protocol, header.payload), (60, 48));
+        assert_eq!(header.fragment, Some(Fragment { id: 7, is_first: false }));
     }
 
     #[test]
