@@ -435,7 +435,17 @@ impl Accepted {
     fn allow(&self, header: &Header) -> bool {
         self.destinations.find(header.destination).is_some()
             && self.sources.find(header.source).is_some()
-            && !header.source.is_loopback()
+            && is_remote(header.source)
+    }
+}
+
+/// Whether a packet from this address may come through a tunnel. With a link-local IPv6 address, the server could pass
+/// for a router, and lead packets into the tunnel that the user left outside.
+fn is_remote(source: IpAddr) -> bool {
+    match Reach::of(source) {
+        Reach::Nowhere | Reach::Loopback => false,
+        Reach::Link => source.is_ipv4(),
+        Reach::Site | Reach::Public => true,
     }
 }
 
@@ -463,6 +473,27 @@ mod tests {
             assert!(!allow([1, 1, 1, 1], other), "{other:?}");
         }
         assert!(!allow([127, 0, 0, 1], [10, 77, 0, 2]));
+    }
+
+    #[test]
+    fn a_server_does_not_pass_for_a_router_of_the_clients_link() {
+        let system = ClientSystem {
+            addresses: vec!["fd77::2/64".parse().unwrap()],
+            routes: vec!["::/0".parse().unwrap()],
+            ..ClientSystem::default()
+        };
+        let accepted = Accepted::new(&system, &[]);
+        let allow = |source: &str| {
+            let mut packet = vec![0x60, 0, 0, 0, 0, 0, 58, 255];
+            for address in [source, "fd77::2"] {
+                packet.extend(address.parse::<std::net::Ipv6Addr>().unwrap().octets());
+            }
+            accepted.allow(&Header::read(&packet).unwrap())
+        };
+        assert!(allow("2606:4700::1111") && allow("fd77::1"));
+        for link in ["fe80::1", "ff02::1", "::1"] {
+            assert!(!allow(link), "{link}");
+        }
     }
 
     #[test]
