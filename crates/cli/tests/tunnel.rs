@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+#[path = "tunnel/forward.rs"]
+mod forward;
 #[path = "tunnel/kill.rs"]
 mod kill;
 #[path = "tunnel/kill_switch.rs"]

@@ -158,10 +158,13 @@ impl Server {
         let interface = &self.options.interface;
         let _guard = Guard::start(interface, &self.options.guard)?;
         let device = Arc::new(Device::create(interface, MTU)?);
+        let behind: Vec<IpNet> = self.options.behind.values().flatten().copied().collect();
         let system = ServerSystem {
             interface: interface.clone(),
             addresses: self.options.addresses.clone(),
-            behind: self.options.behind.values().flatten().copied().collect(),
+            // Also without an exit: to networks behind this machine and behind clients.
+            forwards: self.options.exit || !self.options.allow.is_empty() || !behind.is_empty(),
+            behind,
             exit: self.options.exit,
         };
         system.apply()?;

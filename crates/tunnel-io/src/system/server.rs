@@ -17,6 +17,8 @@ pub struct ServerSystem {
     pub addresses: Vec<IpNet>,
     /// Networks behind clients.
     pub behind: Vec<IpNet>,
+    /// This machine forwards between clients and other networks.
+    pub forwards: bool,
     /// Clients leave for other networks under the server's addresses.
     pub exit: bool,
 }
@@ -61,7 +63,7 @@ impl ServerSystem {
     /// # Errors
     /// The error of the first step that fails; [`clean`](super::clean) undoes those before it.
     pub fn apply(&self) -> Result<(), TunnelError> {
-        if self.exit {
+        if self.forwards {
             registry::update(|registry| {
                 if has(&self.addresses, true) {
                     // A forwarding machine ignores router advertisements, and with them its default route, unless told
@@ -110,6 +112,7 @@ mod tests {
             interface: "anabranch0".into(),
             addresses: vec!["10.77.0.1/24".parse().unwrap(), "fd77::1/64".parse().unwrap()],
             behind: vec!["192.168.50.1/24".parse().unwrap()],
+            forwards: true,
             exit: true,
         };
         let steps = server.steps();
