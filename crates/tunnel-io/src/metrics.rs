@@ -19,7 +19,7 @@ impl Status {
             let name = head(&mut text, what);
             let _ = writeln!(text, "{name} {value}");
         }
-        let of_peers: [Metric<PeerStatus, u64>; 14] = [
+        let of_peers: [Metric<PeerStatus, u64>; 15] = [
             ("anabranch_tunnel_peer_connected gauge", |peer| u64::from(peer.connected)),
             ("anabranch_tunnel_peer_mtu_bytes gauge", |peer| u64::from(peer.mtu)),
             ("anabranch_tunnel_sent_packets_total counter", |peer| peer.sent.packets),
@@ -34,6 +34,7 @@ impl Status {
             ("anabranch_tunnel_overflowed_packets_total counter", |peer| peer.queue.overflowed),
             ("anabranch_tunnel_reordered_packets_total counter", |peer| peer.reorder.waited),
             ("anabranch_tunnel_reorder_timeouts_total counter", |peer| peer.reorder.timed_out),
+            ("anabranch_tunnel_reorder_overflows_total counter", |peer| peer.reorder.overflowed),
         ];
         for (what, value) in of_peers {
             let name = head(&mut text, what);
@@ -76,16 +77,19 @@ fn head<'a>(text: &mut String, what: &'a str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Reorder;
 
     #[test]
     fn every_peer_and_path_has_its_lines() {
         let path = Path { id: 2, interface: "a\"b".into(), bytes_sent: 7, ..Path::default() };
-        let peer =
-            PeerStatus { node: "ab1x".into(), connected: true, paths: vec![path], ..PeerStatus::default() };
+        let reorder = Reorder { overflowed: 3, ..Reorder::default() };
+        let node = "ab1x".to_owned();
+        let peer = PeerStatus { node, connected: true, reorder, paths: vec![path], ..PeerStatus::default() };
         let text = Status { peers: vec![peer], ..Status::default() }.to_prometheus();
         for line in [
             "# TYPE anabranch_tunnel_peer_connected gauge",
             "anabranch_tunnel_peer_connected{peer=\"ab1x\"} 1",
+            "anabranch_tunnel_reorder_overflows_total{peer=\"ab1x\"} 3",
             "anabranch_tunnel_path_sent_bytes_total{peer=\"ab1x\",path=\"2\",interface=\"a_b\"} 7",
             "anabranch_tunnel_streams 0",
         ] {
