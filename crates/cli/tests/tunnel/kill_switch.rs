@@ -48,3 +48,39 @@ fn a_cleanup_after_one_tunnel_leaves_the_kill_switch_of_another() {
     assert!(ask(&tunnel, Side::Near, &["cleanup"]).0);
     assert!(!state(&machines, Side::Near).contains("anabranch_kill_switch"));
 }
+
+#[test]
+fn a_neighbour_of_a_client_with_a_kill_switch_is_answered() {
+    let test = "a_neighbour_of_a_client_with_a_kill_switch_is_answered";
+    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip(test, "python3 is not installed");
+    }
+    let lan = Namespace::new().unwrap();
+    let near = machines.namespace_name(Side::Near);
+    for line in [
+        format!("-n {near} link add lan type veth peer name lan netns {}", lan.name()),
+        format!("-n {near} address add 192.168.50.1/24 dev lan"),
+        format!("-n {near} link set lan up"),
+        format!("-n {} address add 192.168.50.2/24 dev lan", lan.name()),
+        format!("-n {} link set lan up", lan.name()),
+        format!("-n {} route add default via 192.168.50.1", lan.name()),
+    ] {
+        run("ip", &line).unwrap();
+    }
+    let forward = ["-w", "net.ipv4.ip_forward=1"];
+    assert!(machines.command(Side::Near, "sysctl").args(forward).status().unwrap().success());
+    let service = "import socket\n\
+        s = socket.create_server(('', 5400), family=socket.AF_INET)\n\
+        while True: s.accept()[0].send(b'x')";
+    let _service = Running::start(machines.command(Side::Far, "python3").args(["-c", service]));
+    let tunnel = Tunnel::up(&machines, &["--kill-switch"]);
+    wait_for("an answer to the neighbour", || {
+        let script = format!("read -n 1 < /dev/tcp/{PUBLIC}/5400");
+        let words = ["3", "bash", "-c", &script];
+        lan.command("timeout").args(words).stderr(Stdio::null()).status().unwrap().success()
+    });
+    for words in ["down", "cleanup"] {
+        assert!(ask(&tunnel, Side::Near, &[words]).0, "{words}");
+    }
+}

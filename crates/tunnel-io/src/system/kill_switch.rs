@@ -79,6 +79,7 @@ fn script(tunnels: &BTreeMap<String, u16>) -> String {
          \t\tudp sport {{ {ports} }} accept\n\
          \t\tudp dport {{ 67, 547 }} accept\n\
          \t\ticmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
+         \t\tct direction reply ct status dnat accept comment \"neighbours whose connections became streams\"\n\
          \t}}\n\
          \tchain forward {{\n\
          \t\ttype filter hook forward priority 0; policy drop;\n\
