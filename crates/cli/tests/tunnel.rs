@@ -15,6 +15,8 @@ mod mtu;
 mod refused;
 #[path = "tunnel/restored.rs"]
 mod restored;
+#[path = "tunnel/routes.rs"]
+mod routes;
 #[path = "tunnel/speed.rs"]
 mod speed;
 #[path = "tunnel/without_ipv6.rs"]

@@ -1,5 +1,6 @@
 //! System settings of the client.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use anabranch_proxy::{FIRST_PACKET, forwarded_families};
@@ -42,24 +43,35 @@ pub struct ClientSystem {
 impl ClientSystem {
     /// The steps, in order.
     pub fn steps(&self) -> Vec<Step> {
-        let (interface, table) = (&self.interface, self.slot.table());
-        // The server chooses the addresses. Their networks go into the tunnel's table, where networks of this machine come
-        // before them; the main table gets none.
-        let hosts: Vec<IpNet> = self.addresses.iter().map(|address| IpNet::from(address.addr())).collect();
-        let mut steps = address_steps(interface, &hosts);
-        let inside = self.addresses.iter().map(tunnel_network).filter(|network| !is_host(network));
-        // The kernel takes no route to 10.20.1.1/16: that network is 10.20.0.0/16.
-        for route in inside.chain(self.reached().iter().map(IpNet::trunc)) {
-            steps.push(Step::new(&format!(
-                "{} route replace {route} dev {interface} table {table} proto {RULE_PROTOCOL}",
-                ip(&route)
-            )));
-        }
+        let mut steps = self.device_steps();
         if let Some(port) = self.stream_port {
             steps.push(Step::nft(self.redirect_script(port, &self.policy)));
         }
         steps.extend(self.rules());
         steps
+    }
+
+    /// The device's addresses and routes.
+    fn device_steps(&self) -> Vec<Step> {
+        let (interface, table) = (&self.interface, self.slot.table());
+        // The server chooses the addresses. Their networks go into the tunnel's table, where networks of this machine come
+        // before them; the main table gets none.
+        let hosts: Vec<IpNet> = self.addresses.iter().map(|address| IpNet::from(address.addr())).collect();
+        let mut steps = address_steps(interface, &hosts);
+        for route in self.inside() {
+            steps.push(Step::new(&format!(
+                "{} route replace {route} dev {interface} table {table} proto {RULE_PROTOCOL}",
+                ip(&route)
+            )));
+        }
+        steps
+    }
+
+    /// The networks to which the tunnel's table has routes.
+    fn inside(&self) -> BTreeSet<IpNet> {
+        let own = self.addresses.iter().map(tunnel_network).filter(|network| !is_host(network));
+        // The kernel takes no route to 10.20.1.1/16: that network is 10.20.0.0/16.
+        own.chain(self.reached().iter().map(IpNet::trunc)).collect()
     }
 
     /// The destinations that do go through the tunnel: those of families in which the server gave an address.
@@ -107,15 +119,30 @@ impl ClientSystem {
         })
     }
 
-    /// Puts back rules and the kill switch that another program deleted, and with a policy the firewall table too. True
-    /// if something was missing.
+    /// Whether all routes are there, or cannot be looked for. They vanish when another program shuts the device down.
+    fn routes_are_there(&self) -> bool {
+        let routes = self.inside();
+        self.families().all(|family| {
+            let device = format!("dev {} proto {RULE_PROTOCOL}", self.interface);
+            let listed = Step::new(&format!("{family} route show table all {device}")).run();
+            let wanted = routes.iter().filter(|route| ip(route) == family).count();
+            listed.map_or(true, |listed| listed.lines().count() >= wanted)
+        })
+    }
+
+    /// Puts back rules and the kill switch that another program deleted, and with a policy routes and the firewall table
+    /// too. True if something was missing.
     pub fn restore(&self, policy: Option<&Policy>) -> bool {
         let was_open = self.kill_switch && kill_switch::restore(&self.interface, self.udp_port);
         let port = self.stream_port.filter(|_| policy.is_some() && !has_table(&self.interface));
-        if port.is_none() && self.rules_are_there() {
+        let has_routes = policy.is_none() || self.routes_are_there();
+        if has_routes && port.is_none() && self.rules_are_there() {
             return was_open;
         }
         let were_missing = registry::while_running(&self.interface, || {
+            for step in self.device_steps().iter().filter(|_| !has_routes) {
+                let _ = step.run();
+            }
             for rule in self.rules() {
                 // Several may be left.
                 let _ = rule.run();
