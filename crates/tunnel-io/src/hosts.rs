@@ -21,6 +21,14 @@ impl Hosts {
         }
     }
 
+    /// Keeps the numbers of clients that are listed by their keys: no other key may be made for one of them.
+    pub(crate) fn reserve(&mut self, nodes: impl Iterator<Item = PublicKey>, networks: &[IpNet]) {
+        for node in nodes {
+            // Without room for all, the rest get what is free when they come.
+            let _ = self.addresses_of(node, networks);
+        }
+    }
+
     /// The client's addresses, one in each network.
     pub(crate) fn addresses_of(&mut self, node: PublicKey, networks: &[IpNet]) -> Result<Vec<IpNet>, String> {
         let bits = networks.iter().map(|network| network.max_prefix_len() - network.prefix_len()).min();
@@ -81,6 +89,19 @@ mod tests {
         assert_eq!(before.len(), 2);
         second.addresses_of(node(2), &networks()).unwrap();
         assert_eq!(second.addresses_of(node(1), &networks()).unwrap(), before);
+    }
+
+    #[test]
+    fn no_key_takes_the_address_of_a_listed_client_that_is_not_there_yet() {
+        let networks: [IpNet; 1] = ["10.77.0.1/29".parse().unwrap()];
+        let first_choice = |node| Hosts::default().addresses_of(node, &networks).unwrap();
+        let listed = node(1);
+        let mut others = (2..=255).map(node);
+        let other = others.find(|other| first_choice(*other) == first_choice(listed)).unwrap();
+        let mut hosts = Hosts::default();
+        hosts.reserve([listed].into_iter(), &networks);
+        assert_ne!(hosts.addresses_of(other, &networks).unwrap(), first_choice(listed));
+        assert_eq!(hosts.addresses_of(listed, &networks).unwrap(), first_choice(listed));
     }
 
     #[test]

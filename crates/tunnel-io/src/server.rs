@@ -133,12 +133,14 @@ pub struct Server {
 impl Server {
     /// A server that does not serve yet. `seed` keeps others from choosing flows that collide.
     pub fn new(options: ServerOptions, clock: Clock, seed: u64) -> Arc<Self> {
+        let mut table = Table::default();
+        table.hosts.reserve(options.behind.keys().copied(), &options.addresses);
         Arc::new(Self {
             allowed: RwLock::new(options.allow.clone()),
             options,
             destinations: RwLock::new((Reach::default(), Destinations::new(&Reach::default()))),
             judged: AtomicU64::new(0),
-            table: RwLock::default(),
+            table: RwLock::new(table),
             clock,
             seed,
             open: Connections::default(),
