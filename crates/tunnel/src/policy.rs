@@ -16,6 +16,9 @@ pub const MOST_CLASSES: usize = 64;
 /// Most ports, code points or networks of a class.
 pub const MOST_ENTRIES: usize = 32;
 
+/// Longest name of a class, in bytes.
+pub const LONGEST_NAME: usize = 64;
+
 /// How packets travel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -77,7 +80,7 @@ impl Policy {
     pub fn is_bounded(&self) -> bool {
         let is_small = |class: &Class| {
             let longest = class.ports.len().max(class.dscp.len()).max(class.networks.len());
-            longest <= MOST_ENTRIES && class.name.len() <= 64
+            longest <= MOST_ENTRIES && class.name.len() <= LONGEST_NAME
         };
         self.classes.len() <= MOST_CLASSES && self.classes.iter().all(is_small)
     }

@@ -25,7 +25,7 @@ use anabranch_net::{PathRules, PublicKey, Ticket};
 use anabranch_node::{ControllerHint, LeaveOutTable, RelayRoute, RuleTable, read_tables};
 use anabranch_settings::{SettingsError, each_parsed, parsed};
 use anabranch_tunnel::entry::Lane;
-use anabranch_tunnel::policy::{Class, MOST_CLASSES, MOST_ENTRIES, PortRange};
+use anabranch_tunnel::policy::{Class, LONGEST_NAME, MOST_CLASSES, MOST_ENTRIES, PortRange};
 use ipnet::IpNet;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -151,7 +151,7 @@ pub struct ClientTable {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClassTable {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "class_name")]
     name: String,
     lane: Lane,
     #[serde(default, deserialize_with = "protocol")]
@@ -167,7 +167,7 @@ struct ClassTable {
 impl From<ClassTable> for Class {
     fn from(table: ClassTable) -> Self {
         Self {
-            name: table.name.chars().take(64).collect(),
+            name: table.name,
             lane: table.lane,
             protocol: table.protocol,
             ports: table.ports.into_iter().map(|ports| ports.0).collect(),
@@ -275,6 +275,13 @@ fn protocol<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> 
     parsed(from, number).map(Some)
 }
 
+fn class_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    parsed(from, |text| match text.len() <= LONGEST_NAME {
+        true => Ok(text.to_owned()),
+        false => Err(format!("the name of a class has at most {LONGEST_NAME} bytes")),
+    })
+}
+
 fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     let all = Vec::deserialize(from)?;
     let is_few = all.len() <= MOST_ENTRIES;
@@ -292,6 +299,8 @@ fn classes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Class>, D::Error> {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_tunnel::policy::Policy;
+
     use super::*;
 
     fn error(text: &str) -> String {
@@ -334,6 +343,16 @@ mod tests {
         }
         assert!(error("lane = \"stripped\"\n").contains("did you mean `striped`?"));
         assert!(error("dsn = false\n").contains("did you mean `dns`?"));
+    }
+
+    #[test]
+    fn a_class_has_no_longer_name_than_a_server_accepts() {
+        let class = |name: &str| format!("[[class]]\nlane = \"auto\"\nname = \"{name}\"\n");
+        let longest = "ж".repeat(32);
+        let settings = UpSettings::parse(&class(&longest), "tunnel.toml").unwrap();
+        assert!(Policy { classes: settings.classes, ..Policy::default() }.is_bounded());
+        let told = error(&class(&(longest + "x")));
+        assert!(told.starts_with("tunnel.toml:3: name"), "{told}");
     }
 
     #[test]
