@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use anabranch_net::{Clock, Session};
+use anabranch_net::{Clock, Lasting, Session};
 use anabranch_proxy::message::Head;
 use anabranch_proxy::{Connections, Control, Method, Taker};
 use anabranch_tunnel::access::PrefixTable;
@@ -218,12 +218,13 @@ impl Client {
         }
     }
 
+    /// Dials until there is a session. A reason for failures is reported once.
     async fn dial_again(
         &self,
         dial: &Dial,
         notice: &impl Fn(Notice),
     ) -> Result<(Session, Control, Welcome), TunnelError> {
-        let mut pause = PAUSE.0;
+        let (mut pause, mut trouble) = (PAUSE.0, Lasting::default());
         loop {
             let attempt = async {
                 let session = dial().await?;
@@ -232,7 +233,8 @@ impl Client {
             };
             match attempt.await {
                 Ok(opened) => return Ok(opened),
-                Err(why) => notice(Notice::Unreachable(why)),
+                Err(why) if trouble.is_news(Some(why.as_str())) => notice(Notice::Unreachable(why)),
+                Err(_) => {}
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
@@ -451,7 +453,39 @@ fn is_remote(source: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_stays_away_is_reported_once_for_each_reason() {
+        let options = ClientOptions {
+            interface: "none".to_owned(),
+            scope: Scope::All,
+            streams: false,
+            dns: false,
+            kill_switch: false,
+            udp_port: 0,
+            networks: Vec::new(),
+            policy: Policy::default(),
+            guard: Vec::new(),
+        };
+        let client = Client::new(options, Clock::start(), 1);
+        let (tries, told) = (Arc::new(AtomicU32::new(0)), AtomicU32::new(0));
+        let counted = tries.clone();
+        let dial: Dial = Box::new(move || {
+            let is_early = counted.fetch_add(1, Ordering::Relaxed) < 3;
+            let why = if is_early { "no route" } else { "no answer" };
+            Box::pin(async move { Err::<Session, _>(why.to_owned()) })
+        });
+        let notice = |_: Notice| {
+            told.fetch_add(1, Ordering::Relaxed);
+        };
+        let minute = Duration::from_secs(60);
+        assert!(timeout(minute, client.dial_again(&dial, &notice)).await.is_err());
+        assert!(tries.load(Ordering::Relaxed) > 5);
+        assert_eq!(told.load(Ordering::Relaxed), 2);
+    }
 
     #[test]
     fn a_client_takes_packets_to_its_own_addresses_and_networks_only() {
