@@ -95,10 +95,10 @@ impl Link {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Bytes that wait for the other end.
+    /// Memory of the packets that wait for the other end, in bytes.
     pub(crate) fn waiting(&self) -> usize {
         let mut waiting = 0;
-        self.entry.look(|entry| waiting = entry.bytes());
+        self.entry.look(|entry| waiting = entry.memory());
         waiting
     }
 

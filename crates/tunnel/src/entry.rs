@@ -142,6 +142,12 @@ impl<P: InnerPacket> Entry<P> {
         self.queue.bytes()
     }
 
+    /// Memory of the packets that wait, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.queue.memory()
+    }
+
     /// Counts of dropped and marked packets.
     #[must_use]
     pub fn counts(&self) -> QueueCounts {

@@ -26,6 +26,8 @@ pub const INTERVAL: Span = Span::from_millis(100);
 const USUAL_LISTS: usize = 16;
 /// How often empty flows make room for new ones. A look at all flows for each packet of a flood would take too long.
 const SWEEP: Span = Span::from_millis(20);
+/// Memory of a packet in the queue in addition to its own bytes, more or less.
+const OVERHEAD: usize = 128;
 /// Most packets that a flow loses at once when the queue is full.
 const MOST_LOST: usize = 16;
 
@@ -55,7 +57,7 @@ pub enum Want {
 /// Bounds of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Bytes of all packets.
+    /// Memory of all packets, in bytes.
     pub bytes: usize,
     /// Flows with packets.
     pub flows: usize,
@@ -91,6 +93,7 @@ pub struct FairQueue<T> {
     /// When empty flows were removed.
     swept: Option<Time>,
     bytes: usize,
+    packets: usize,
     limits: QueueLimits,
     counts: QueueCounts,
 }
@@ -167,6 +170,7 @@ impl<T: Queueable> FairQueue<T> {
             call: 0,
             swept: None,
             bytes: 0,
+            packets: 0,
             limits,
             counts: QueueCounts::default(),
         }
@@ -175,13 +179,19 @@ impl<T: Queueable> FairQueue<T> {
     /// True without packets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.packets == 0
     }
 
     /// Bytes of all packets.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Memory of all packets, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.bytes + self.packets * OVERHEAD
     }
 
     /// Counts of dropped and marked packets.
@@ -195,7 +205,7 @@ impl<T: Queueable> FairQueue<T> {
         self.counts.overflowed += self.flows.values().map(|queue| queue.packets.len() as u64).sum::<u64>();
         self.flows.clear();
         self.lists = vec![List::default()];
-        self.bytes = 0;
+        (self.bytes, self.packets) = (0, 0);
     }
 
     /// Adds a packet of a flow.
@@ -224,8 +234,9 @@ impl<T: Queueable> FairQueue<T> {
             queue.packets.push_back((now, packet));
             queue.bytes += size;
             self.bytes += size;
+            self.packets += 1;
         }
-        while self.bytes > self.limits.bytes {
+        while self.memory() > self.limits.bytes {
             self.drop_from_longest();
         }
     }
@@ -233,16 +244,17 @@ impl<T: Queueable> FairQueue<T> {
     /// Drops the oldest packets of each flow that is more than half as long as the longest one, until an eighth of the
     /// queue is free. One flow at a time, a flood of similar flows would cost a look at all flows for each packet.
     fn drop_from_longest(&mut self) {
-        let longest = self.flows.values().map(|queue| queue.bytes).max().unwrap_or(0);
+        let longest = self.flows.values().map(FlowQueue::memory).max().unwrap_or(0);
         let enough = self.limits.bytes - self.limits.bytes / 8;
         for queue in self.flows.values_mut() {
             for _ in 0..MOST_LOST {
-                if self.bytes <= enough || queue.bytes * 2 <= longest {
+                if self.bytes + self.packets * OVERHEAD <= enough || queue.memory() * 2 <= longest {
                     break;
                 }
                 let Some((_, packet)) = queue.packets.pop_front() else { break };
                 queue.bytes -= packet.size();
                 self.bytes -= packet.size();
+                self.packets -= 1;
                 self.counts.overflowed += 1;
             }
         }
@@ -376,7 +388,9 @@ impl<T: Queueable> FairQueue<T> {
         choose: &mut impl FnMut(&Head<'_, T>) -> Result<R, Want>,
     ) -> Look<T, R> {
         let Some(queue) = self.flows.get_mut(&flow) else { return Look::Empty };
+        let before = queue.packets.len();
         self.bytes -= queue.control_delay(now, &mut self.counts);
+        self.packets -= before - queue.packets.len();
         let Some((came, packet)) = queue.packets.front() else { return Look::Empty };
         let head = Head { flow, packet, bytes: queue.bytes };
         let choice = match choose(&head) {
@@ -387,6 +401,7 @@ impl<T: Queueable> FairQueue<T> {
         let Some((_, packet)) = queue.packets.pop_front() else { return Look::Empty };
         queue.bytes -= packet.size();
         self.bytes -= packet.size();
+        self.packets -= 1;
         let Some(choice) = choice else {
             self.counts.dropped += 1;
             return Look::Empty;
@@ -432,6 +447,10 @@ impl<T: Queueable> FlowQueue<T> {
 impl<T> FlowQueue<T> {
     fn new() -> Self {
         Self { packets: VecDeque::new(), bytes: 0, deficit: QUANTUM, codel: Codel::default() }
+    }
+
+    fn memory(&self) -> usize {
+        self.bytes + self.packets.len() * OVERHEAD
     }
 }
 
@@ -594,10 +613,19 @@ mod tests {
         queue.push(at(0), 5000, packet(5000, 100));
         for round in 0..10 {
             (0..500).for_each(|flow| queue.push(at(round), flow, packet(flow, 100)));
-            assert!(queue.bytes() <= 100_000);
+            assert!(queue.memory() <= 100_000);
         }
-        assert!(queue.bytes() >= 80_000, "{}", queue.bytes());
+        assert!(queue.memory() >= 80_000, "{}", queue.memory());
         assert!(drain(&mut queue, at(10)).contains(&5000));
+    }
+
+    #[test]
+    fn small_packets_take_no_more_memory_than_large_ones() {
+        let mut queue = FairQueue::new(QueueLimits { bytes: 100_000, flows: 10 });
+        (0..10_000).for_each(|number| queue.push(at(0), 1, packet(number, 28)));
+        assert!(queue.memory() <= 100_000 && queue.bytes() < 20_000, "{} bytes", queue.bytes());
+        while queue.next(at(0), |_| Ok(())).is_some() {}
+        assert_eq!((queue.memory(), queue.is_empty()), (0, true));
     }
 
     #[test]
