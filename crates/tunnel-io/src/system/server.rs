@@ -8,6 +8,10 @@ use ipnet::IpNet;
 use super::{RULE_PROTOCOL, Step, address_steps, has, has_table, ip, registry, table_name};
 use crate::error::TunnelError;
 
+/// Most connections of a client that pass the exit as packets at the same time. The kernel walks a list of them for each
+/// new one.
+const MOST_CONNECTIONS: u32 = 8192;
+
 /// System settings of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerSystem {
@@ -24,7 +28,7 @@ pub struct ServerSystem {
 }
 
 impl ServerSystem {
-    /// The steps, in order.
+    /// The steps before the firewall's, in order.
     pub fn steps(&self) -> Vec<Step> {
         let interface = &self.interface;
         let mut steps = address_steps(interface, &self.addresses);
@@ -34,21 +38,38 @@ impl ServerSystem {
                 ip(&network)
             )));
         }
-        if self.exit {
-            steps.push(Step::nft(self.masquerade_script()));
-        }
         steps
     }
 
-    fn masquerade_script(&self) -> String {
+    /// Lets clients out under this machine's addresses. One must not fill the kernel's table of connections for all.
+    fn masquerade(&self) -> Result<(), TunnelError> {
+        let Err(error) = Step::nft(self.masquerade_script(true)).run() else { return Ok(()) };
+        Step::nft(self.masquerade_script(false)).run()?;
+        tracing::warn!(%error, "the kernel cannot count connections; one client may use up those of all");
+        Ok(())
+    }
+
+    /// A chain of this type sees the first packet of each connection only.
+    fn masquerade_script(&self, is_bounded: bool) -> String {
         let interface = &self.interface;
-        let mut lines = String::new();
+        let (mut sets, mut lines) = (String::new(), String::new());
+        let kinds = [("clients4", "ipv4_addr"), ("clients6", "ipv6_addr")];
+        for (set, kind) in kinds.into_iter().filter(|_| is_bounded) {
+            let _ = writeln!(sets, "\tset {set} {{ type {kind}; flags dynamic; }}");
+        }
         for address in &self.addresses {
-            let (family, network) = (if address.addr().is_ipv6() { "ip6" } else { "ip" }, address.trunc());
-            let _ = writeln!(lines, "\t\t{family} saddr {network} oifname != \"{interface}\" masquerade");
+            let is_v6 = address.addr().is_ipv6();
+            let (family, set) = if is_v6 { ("ip6", "clients6") } else { ("ip", "clients4") };
+            let leaves = format!("{family} saddr {} oifname != \"{interface}\"", address.trunc());
+            if is_bounded {
+                let count = format!("{family} saddr ct count over {MOST_CONNECTIONS}");
+                let _ = writeln!(lines, "\t\t{leaves} add @{set} {{ {count} }} drop");
+            }
+            let _ = writeln!(lines, "\t\t{leaves} masquerade");
         }
         format!(
             "table inet {} {{\n\
+             {sets}\
              \tchain postrouting {{\n\
              \t\ttype nat hook postrouting priority 100; policy accept;\n\
              {lines}\
@@ -76,7 +97,8 @@ impl ServerSystem {
                 registry.set(&self.interface, "net/ipv4/ip_forward", "1")
             })?;
         }
-        self.steps().iter().try_for_each(|step| step.run().map(drop))
+        self.steps().iter().try_for_each(|step| step.run().map(drop))?;
+        if self.exit { self.masquerade() } else { Ok(()) }
     }
 
     /// Puts the firewall table back if another program deleted it, as `nft flush ruleset` does. True if it was missing.
@@ -85,7 +107,7 @@ impl ServerSystem {
             && !has_table(&self.interface)
             && registry::while_running(&self.interface, || {
                 // Tried again at the next look.
-                let _ = Step::nft(self.masquerade_script()).run();
+                let _ = self.masquerade();
             })
     }
 }
@@ -106,19 +128,36 @@ fn listening_for_routers() -> Vec<String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_server_masquerades_its_clients_and_nothing_else() {
-        let server = ServerSystem {
+    fn server() -> ServerSystem {
+        ServerSystem {
             interface: "anabranch0".into(),
             addresses: vec!["10.77.0.1/24".parse().unwrap(), "fd77::1/64".parse().unwrap()],
             behind: vec!["192.168.50.1/24".parse().unwrap()],
             forwards: true,
             exit: true,
-        };
-        let steps = server.steps();
-        let script = &steps.last().unwrap().input;
+        }
+    }
+
+    #[test]
+    fn the_server_masquerades_its_clients_and_nothing_else() {
+        let script = server().masquerade_script(true);
         assert!(script.contains("ip saddr 10.77.0.0/24 oifname != \"anabranch0\" masquerade"), "{script}");
         assert!(script.contains("ip6 saddr fd77::/64"), "{script}");
+        let steps = server().steps();
         assert!(steps.iter().any(|step| step.command.join(" ").contains("route replace 192.168.50.0/24")));
+    }
+
+    #[test]
+    fn no_client_fills_the_exits_table_of_connections() {
+        let script = server().masquerade_script(true);
+        for (network, set) in [("ip saddr 10.77.0.0/24", "clients4"), ("ip6 saddr fd77::/64", "clients6")] {
+            let leaves = format!("{network} oifname != \"anabranch0\"");
+            let bound = script.find(&format!("{leaves} add @{set} {{ "));
+            let out = script.find(&format!("{leaves} masquerade"));
+            assert!(bound.is_some() && bound < out, "{script}");
+        }
+        assert_eq!(script.matches("saddr ct count over 8192 } drop").count(), 2, "{script}");
+        let without = server().masquerade_script(false);
+        assert!(!without.contains("clients") && without.contains("masquerade"), "{without}");
     }
 }
