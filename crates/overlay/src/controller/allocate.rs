@@ -8,8 +8,7 @@ use super::directory::{Directory, lock};
 use super::parts::{Clocks, Controller};
 use super::policy::Quota;
 use super::record::{
-    ClientRecord, Held, MAX_GIVEN_BACK, MAX_MARKS, RelayRecord, Reserved, TakenBack, check_clock, client_key,
-    relay_key,
+    ClientRecord, Held, MAX_MARKS, RelayRecord, Reserved, TakenBack, check_clock, client_key, relay_key,
 };
 use super::register::load_relays;
 use super::store::{Commit, Entry, Revision, Store, StoreError, Transaction};
@@ -291,7 +290,7 @@ pub async fn give_back<S: Store>(
     client: PublicKey,
     grant: GrantId,
 ) -> Result<(), ControlError> {
-    take_back(store, now, client, (grant, MAX_GIVEN_BACK)).await
+    take_back(store, now, client, (grant, true)).await
 }
 
 /// Revokes a grant of a client. Its relays learn it from their heartbeats, until the grant has expired.
@@ -304,14 +303,15 @@ pub async fn revoke<S: Store>(
     client: PublicKey,
     grant: GrantId,
 ) -> Result<(), ControlError> {
-    take_back(store, now, client, (grant, usize::MAX)).await
+    take_back(store, now, client, (grant, false)).await
 }
 
+/// Takes a grant back; if it `needs_place`, only while its relays' records have one.
 async fn take_back<S: Store>(
     store: &S,
     now: UnixTime,
     client: PublicKey,
-    (grant, most): (GrantId, usize),
+    (grant, needs_place): (GrantId, bool),
 ) -> Result<(), ControlError> {
     for attempt in 0..ATTEMPTS {
         let (request, mut read) = match read_held(store, &client, grant).await {
@@ -322,12 +322,14 @@ async fn take_back<S: Store>(
         read.check_clock(store, now)?;
         let Some(held) = read.client.1.close(&request) else { continue };
         for (_, _, record) in &mut read.relays {
-            if record.taken_back.len() >= most {
+            record.drop_over(now);
+            if needs_place && !record.has_place_for(&client) {
                 // The relay would go on accepting a revoked grant.
                 return Err(Denied::TooManyRequests.into());
             }
             let (reserved, step) = (held.reserved(), Some(held.step()));
-            let entry = TakenBack { until: held.until, reserved, step };
+            let client = Some(client.to_string());
+            let entry = TakenBack { until: held.until, reserved, client, step };
             record.taken_back.insert(grant.to_string(), entry);
         }
         if store.commit(&read.transaction(now, &client)).await? == Commit::Committed {

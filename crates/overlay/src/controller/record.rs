@@ -21,8 +21,12 @@ use crate::grant::{Grant, GrantId, Limits, UnixTime};
 const VERSION: u32 = 1;
 /// Most marks of requests in a client's record.
 pub(super) const MAX_MARKS: usize = 1_024;
-/// Most grants given back by clients that a relay has not confirmed.
-pub(super) const MAX_GIVEN_BACK: usize = 256;
+/// While a relay has fewer revoked grants, every client may give back another one.
+const MAX_GIVEN_BACK: usize = 256;
+/// After that, a client may do so while it has fewer than this among them.
+const OWN_GIVEN_BACK: usize = 16;
+/// With so many, no client may.
+const MOST_GIVEN_BACK: usize = 1_024;
 
 /// A relay's location, in its operator's words, at most 64 bytes. Relays of different locations are preferred.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +83,9 @@ pub(super) struct TakenBack {
     pub until: u64,
     /// Its reservation.
     pub reserved: Reserved,
+    /// Its client; records of earlier versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
     /// The step that counts it; `None` once the relay has confirmed it.
     pub step: Option<u64>,
 }
@@ -209,6 +216,14 @@ impl RelayRecord {
                 self.steps.remove(&step);
             }
         }
+    }
+
+    /// Whether a client may give back a further grant. Revoked grants stay until their end, so one client with long
+    /// grants could take all places.
+    pub(super) fn has_place_for(&self, client: &PublicKey) -> bool {
+        let (all, client) = (self.taken_back.len(), Some(client.to_string()));
+        let own = || self.taken_back.values().filter(|grant| grant.client == client).count();
+        all < MAX_GIVEN_BACK || (all < MOST_GIVEN_BACK && own() < OWN_GIVEN_BACK)
     }
 
     /// Ends the reservations of revoked grants that the relay has confirmed. True if something changed.

@@ -155,6 +155,26 @@ fn no_client_gets_fewer_paths_while_a_relay_has_room_for_more() {
 }
 
 #[test]
+fn a_client_that_gives_many_grants_back_leaves_places_to_others() {
+    let mut world = World::new(1);
+    world.policy.clients.insert(key(2), quota(4, 3, limits(16, 80)));
+    let give_one_back = |client: u8, made: u64, number: u8| {
+        let id = world.allocate(client, ask(made, number, 1, limits(2, 1))).unwrap().grant().id;
+        let given = run(give_back(&world.store, world.wall, key(client), id));
+        run(confirm(&world.store, world.wall, key(100), &[id])).unwrap();
+        given
+    };
+    for number in 0..=255 {
+        give_one_back(1, START, number).unwrap();
+    }
+    assert_eq!(give_one_back(1, START - 1, 0), Err(Denied::TooManyRequests.into()));
+    for number in 0..16 {
+        give_one_back(2, START, number).unwrap();
+    }
+    assert_eq!(give_one_back(2, START, 16), Err(Denied::TooManyRequests.into()));
+}
+
+#[test]
 fn a_grant_given_back_keeps_its_place_until_the_relay_has_heard_of_it() {
     let mut world = World::new(1);
     let approved = world.allocate(1, ask(START, 1, 1, limits(16, 80))).unwrap();
