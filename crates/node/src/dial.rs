@@ -90,7 +90,8 @@ impl Dial {
         self
     }
 
-    /// Uses only this many of the node's relays at a time, starting with the first ones; a bad one is replaced.
+    /// Uses only this many of the node's relays at a time, starting with the first ones; a bad one is replaced. All are
+    /// tried for the first path, and the one that gives it is in use from the start.
     #[must_use]
     pub fn relays_at_once(mut self, count: usize) -> Self {
         self.at_once = Some(count);
@@ -215,15 +216,18 @@ async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSessi
     let listed = target.addresses.iter().filter(|address| !target.typed.contains(address));
     let own = Peer { addresses: target.typed.iter().chain(listed).copied().collect(), entry };
     let at_once = dial.at_once.unwrap_or_default();
-    let (kept, some) = relays.split_at(if at_once == 0 { relays.len() } else { 0 });
     let mut candidates = guest_routes(dial, relays);
-    candidates.extend(kept.iter().map(|route| Candidate { route: route.clone(), peer: own.clone() }));
+    // Of those after these, only some stay in use.
+    let kept = candidates.len() + if at_once == 0 { relays.len() } else { 0 };
+    candidates.extend(relays.iter().map(|route| Candidate { route: route.clone(), peer: own.clone() }));
     if target.relayed > 0 {
         // A trial of a relay's other addresses takes further paths.
         target.relayed += anabranch_agent::MOST_ENTRIES as u32 - 1;
     }
     let call = Call { target, config };
     let Dialed { session, through } = race(endpoint, &call, &candidates).await?;
+    let some = candidates.split_off(kept).into_iter().map(|candidate| candidate.route);
+    let (mut some, mut begun): (Vec<RelayRoute>, _) = (some.collect(), None);
     let running = NodeSession::new(endpoint, &session, &[], &own);
     let first = through.as_ref().map(|(index, _)| *index);
     for (index, Candidate { route, peer }) in candidates.iter().enumerate() {
@@ -232,14 +236,21 @@ async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSessi
             running.adopt(route.clone(), paths);
         }
     }
-    if let Some((index, carrier)) = through {
-        let Candidate { route, peer } = candidates.swap_remove(index);
-        running.adopt(route.clone(), RelayPaths::go_on(endpoint, &session, (route, peer), carrier));
+    match through {
+        Some((index, carrier)) if index >= kept => {
+            some[..=index - kept].rotate_right(1);
+            begun = Some(carrier);
+        }
+        Some((index, carrier)) => {
+            let Candidate { route, peer } = candidates.swap_remove(index);
+            running.adopt(route.clone(), RelayPaths::go_on(endpoint, &session, (route, peer), carrier));
+        }
+        None => {}
     }
     if let Some((relays, secret)) = &dial.guest {
         running.guest_at(relays.iter().map(|relay| relay.node), secret);
     }
-    let chosen = RelayPaths::choose(endpoint, &session, some, (&own, at_once));
+    let chosen = RelayPaths::choose_on((endpoint, &session), &some, (&own, at_once), begun);
     let granted = RelayPaths::keep_granted(endpoint, &session, &granted, &own.addresses);
     Ok(running.beside(granted).beside(chosen))
 }

@@ -225,6 +225,25 @@ async fn a_path_that_is_kept_no_longer_carries_on_until_another_one_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_begins_through_any_of_the_relays_of_which_one_is_used_at_a_time() {
+    let server = node(144).await;
+    let (relay, hint) = relay(145, &[143]).await;
+    let silent = RelayHint { node: key(146).public(), addresses: vec!["127.0.0.146:9".parse().unwrap()] };
+    let client = Node::builder().key(key(143)).addresses(Addresses::Exactly(vec![ip(143)]));
+    let client = client.relays(vec![route(&[&silent]), route(&[&hint])]).start().await.unwrap();
+    let dial = Dial::node(server.node(), vec![address(&server)]).relays_at_once(1);
+    let dial = dial.path_rules(rules(&["relay:*=primary", "*=never"]));
+    let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
+    let (running, there) = tokio::try_join!(client.dial(&dial), accept).unwrap();
+    let here = running.session();
+    carry(here, &there, 100_000).await;
+    assert_eq!(here.relays(&open(here)[0].route), [relay.node()]);
+    // The path on which the session began is the one in use.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((open(here).len(), relay.status().flows), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_other_address_of_a_relay_is_tried_next_to_pinned_paths() {
     let server = node(137).await;
     let mut settings = settings(135, &[134]);

@@ -82,7 +82,17 @@ impl RelayPaths {
         (route, peer): (RelayRoute, Peer),
         carrier: Carrier,
     ) -> Self {
-        let mut paths = Self::default();
+        Self::go_on_noted((endpoint, session), (route, peer), carrier, &Tries::default())
+    }
+
+    /// As [`Self::go_on`], but records the attempts in shared `tries`.
+    pub(crate) fn go_on_noted(
+        (endpoint, session): (&Arc<Endpoint>, &Session),
+        (route, peer): (RelayRoute, Peer),
+        carrier: Carrier,
+        tries: &Tries,
+    ) -> Self {
+        let mut paths = Self::keep_noted((endpoint, session), &[], &peer, tries);
         let keeper = paths.keeper(endpoint, session, (route, peer));
         let first = OpenPath::new((session, session.events()), (PathId::FIRST, &keeper.path), carrier);
         paths.tasks.push(tokio::spawn(keeper.run(Some(first.opened()))));
@@ -128,6 +138,16 @@ impl RelayPaths {
         candidates: &[RelayRoute],
         (peer, at_once): (&Peer, usize),
     ) -> Self {
+        Self::choose_on((endpoint, session), candidates, (peer, at_once), None)
+    }
+
+    /// As [`Self::choose`]. If the session began through the first candidate, `begun` carries its path.
+    pub(crate) fn choose_on(
+        (endpoint, session): (&Arc<Endpoint>, &Session),
+        candidates: &[RelayRoute],
+        (peer, at_once): (&Peer, usize),
+        begun: Option<Carrier>,
+    ) -> Self {
         if candidates.is_empty() || at_once == 0 {
             return Self::default();
         }
@@ -139,7 +159,7 @@ impl RelayPaths {
             routes: candidates.to_vec(),
             tries: tries.clone(),
         };
-        let task = tokio::spawn(spares::keep(among, at_once));
+        let task = tokio::spawn(spares::keep(among, at_once, begun));
         let candidate = |route: &RelayRoute| Kept { route: route.clone(), path: Arc::default() };
         let routes = candidates.iter().map(candidate).collect();
         Self { tasks: vec![task], routes, granted: Grants::default(), tries }

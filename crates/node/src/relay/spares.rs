@@ -12,6 +12,7 @@ use tokio::time::sleep_until;
 
 use super::RelayRoute;
 use super::keeper::{Peer, RelayPaths};
+use super::open_path::Carrier;
 use super::tries::Tries;
 
 /// The candidates of a session.
@@ -28,13 +29,16 @@ struct Spares {
     candidates: Candidates,
     choice: RelayChoice,
     in_use: BTreeMap<Candidate, RelayPaths>,
+    /// What carries the session's first path through the first candidate, until that is in use.
+    begun: Option<Carrier>,
 }
 
-/// Keeps paths through `at_once` of the candidates until the session ends or this is dropped.
-pub(crate) async fn keep(candidates: Candidates, at_once: usize) {
+/// Keeps paths through `at_once` of the candidates until the session ends or this is dropped. If the session began
+/// through the first candidate, `begun` carries its path.
+pub(crate) async fn keep(candidates: Candidates, at_once: usize, begun: Option<Carrier>) {
     let choice = RelayChoice::new(candidates.routes.len(), at_once);
     let (clock, session) = (candidates.endpoint.clock(), candidates.session.clone());
-    let mut spares = Spares { candidates, choice, in_use: BTreeMap::new() };
+    let mut spares = Spares { candidates, choice, in_use: BTreeMap::new(), begun };
     let work = async {
         loop {
             spares.look(clock.now());
@@ -60,8 +64,16 @@ impl Spares {
             match action {
                 RelayAction::OpenThrough(candidate) => {
                     let route = &routes[candidate.0];
-                    let kept =
-                        RelayPaths::keep_noted((endpoint, session), std::slice::from_ref(route), peer, tries);
+                    let kept = match self.begun.take_if(|_| candidate == Candidate(0)) {
+                        Some(carrier) => {
+                            let first = (route.clone(), peer.clone());
+                            RelayPaths::go_on_noted((endpoint, session), first, carrier, tries)
+                        }
+                        None => {
+                            let one = std::slice::from_ref(route);
+                            RelayPaths::keep_noted((endpoint, session), one, peer, tries)
+                        }
+                    };
                     tracing::info!(relay = %route, "recruited");
                     self.in_use.insert(candidate, kept);
                 }
