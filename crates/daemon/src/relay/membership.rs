@@ -103,14 +103,19 @@ impl Membership {
         Self { member: Arc::new(member), with: Mutex::default(), instance }
     }
 
-    /// Registers with the controllers of the settings and offers the configured resources.
-    pub(super) fn join(&self, settings: &RelaySettings) {
+    /// Offers the configured resources from now on.
+    pub(super) fn offer(&self, settings: &RelaySettings) {
         *lock(&self.member.offer) = Offered {
             place: settings.place.clone(),
             announce: settings.announce.clone(),
             pids: 2 * settings.most_flows as u64,
             rate: settings.rate.map(|rate| rate.as_bits()),
         };
+    }
+
+    /// Registers with the controllers of the settings and offers the configured resources.
+    pub(super) fn join(&self, settings: &RelaySettings) {
+        self.offer(settings);
         let hints: Vec<ControllerHint> =
             settings.controllers.iter().map(|controller| controller.at.clone()).collect();
         let mut with = lock(&self.with);
@@ -124,9 +129,9 @@ impl Membership {
         }
     }
 
-    /// The addresses at which controllers see the relay.
-    pub(super) fn observed(&self) -> Vec<IpAddr> {
-        lock(&self.member.observed).clone()
+    /// The addresses at which others see the relay.
+    pub(super) fn public(&self) -> Vec<IpAddr> {
+        self.member.public()
     }
 
     /// Sets the rate of everything that the relay sends.
@@ -168,6 +173,13 @@ impl Membership {
 }
 
 impl Member {
+    /// The addresses that the relay announces, and those at which controllers see it.
+    fn public(&self) -> Vec<IpAddr> {
+        let mut public: Vec<IpAddr> = lock(&self.offer).announce.iter().map(SocketAddr::ip).collect();
+        public.extend(lock(&self.observed).iter());
+        public
+    }
+
     fn update_measurers(&self) {
         let sensing = &self.sensing;
         self.state.change_now(|relay, now| relay.update_measurers(now, |key| sensing.is_measurer(key)));
@@ -228,20 +240,19 @@ impl Registrant for Member {
     }
 
     fn observed(&self, addresses: &[SocketAddr]) {
-        let mut observed = lock(&self.observed);
         for ip in addresses.iter().map(|address| address.ip().to_canonical()) {
+            let mut observed = lock(&self.observed);
             if observed.contains(&ip) {
                 continue;
             }
             observed.push(ip);
             let excess = observed.len().saturating_sub(MAX_OBSERVED);
             observed.drain(..excess);
+            drop(observed);
             tracing::info!(%ip, "a controller sees this relay at this address: it is never a next hop");
-            let announced = lock(&self.offer).announce.clone();
-            let public = announced.iter().map(SocketAddr::ip).chain(observed.iter().copied()).collect();
             self.state.change_now(|relay, now| {
                 let mut config = relay.config().clone();
-                config.next_hops.public = public;
+                config.next_hops.public = self.public();
                 relay.reconfigure(now, config);
             });
         }
@@ -280,7 +291,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
+    use anabranch_net::NodeKey;
+
+    use super::super::RelayService;
     use super::*;
+
+    #[tokio::test]
+    async fn an_address_that_is_reported_during_a_reload_is_never_a_next_hop() {
+        let text = "key = \"k\"\nport = 0\naddresses = [\"127.0.0.1\"]\n";
+        let settings = RelaySettings::parse(text, "relay.toml").unwrap();
+        let service = RelayService::start(NodeKey::from_random([7; 32]), &settings).await.unwrap();
+        let both = Barrier::new(2);
+        for last in 0..=255 {
+            let seen = SocketAddr::from(([192, 0, 2, last], 1));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    both.wait();
+                    service.reload(&settings);
+                });
+                both.wait();
+                // The report meets each moment of the reload.
+                (0..usize::from(last) * 16).for_each(|_| std::hint::spin_loop());
+                service.membership.member.observed(&[seen]);
+            });
+            let is_known = service.state.change(|relay| relay.config().next_hops.public.contains(&seen.ip()));
+            assert!(is_known, "{seen}");
+        }
+    }
 
     #[test]
     fn a_revocation_is_stored_once_also_when_controllers_take_turns_and_others_lapse() {

@@ -133,9 +133,13 @@ impl RelayService {
     /// Applies other users, controllers, rates and next hops. Paths and sessions of removed users end, all others
     /// continue. Port, addresses and key do not change.
     pub fn reload(&self, settings: &RelaySettings) {
+        self.membership.offer(settings);
         let mut config = fitted(settings.core(self.node()), &self.budget);
-        config.next_hops.public.extend(self.membership.observed());
-        self.state.reconfigure(with_sockets(config, &self.endpoint.sockets()));
+        // Read under the core's lock, so that nothing newer is overwritten.
+        self.state.change_now(|relay, now| {
+            config.next_hops.public = self.membership.public();
+            relay.reconfigure(now, with_sockets(config, &self.endpoint.sockets()));
+        });
         self.membership.join(settings);
         self.state.name_users(&settings.users);
         self.membership.limit(settings.rate);
