@@ -37,12 +37,12 @@ pub(super) async fn serve(state: Arc<State>, session: Session, measures: bool) {
     let (replies, outbox) = mpsc::unbounded_channel();
     let (dismissal, mut dismissed) = mpsc::unbounded_channel();
     let client = Client { key: session.peer(), replies, dismissal };
-    let id = state.open(&session, client, measures);
+    let (id, known) = state.open(&session, client, measures);
     let _leave = Leave(&state, id);
     tracing::debug!(client = %session.peer(), "session opened");
     // A client behind a NAT announces it to its peers, which may then reach it without the relay.
     session.report_address();
-    let follow = follow(&state, &session, id);
+    let follow = follow(&state, &session, (id, known));
     let talk = async {
         if let Ok(stream) = session.accept_stream().await
             && let Err(why) = talk(&state, &session, stream, (id, outbox)).await
@@ -91,10 +91,13 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// Reports to the core which addresses of the client are proven.
-async fn follow(state: &State, session: &Session, id: SessionId) {
+/// Reports to the core which addresses of the client are proven, beginning with those that it knows.
+pub(super) async fn follow(
+    state: &State,
+    session: &Session,
+    (id, mut known): (SessionId, BTreeMap<PathId, Hop>),
+) {
     let mut events = session.events();
-    let mut known: BTreeMap<PathId, Hop> = BTreeMap::new();
     loop {
         let proven = proven(session);
         state.change(|relay| {

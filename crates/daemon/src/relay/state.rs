@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anabranch_engine::{Ecn, Route};
 use anabranch_net::{
-    Clock, Endpoint, Foreign, ForeignRun, Outlet, Permission, Pid, PublicKey, Refusal, Session, Span, Time,
-    Verdict,
+    Clock, Endpoint, Foreign, ForeignRun, Outlet, PathId, Permission, Pid, PublicKey, Refusal, Session, Span,
+    Time, Verdict,
 };
 use anabranch_overlay::admission::Owner;
 use anabranch_overlay::relay::{
@@ -161,8 +161,13 @@ impl State {
         status.with(standings, links).named(&self.names())
     }
 
-    /// Adds a client's session, with its addresses proven so far.
-    pub(super) fn open(&self, session: &Session, client: Client, measures: bool) -> SessionId {
+    /// Adds a client's session. Returns its addresses proven so far as well, which the core knows now.
+    pub(super) fn open(
+        &self,
+        session: &Session,
+        client: Client,
+        measures: bool,
+    ) -> (SessionId, BTreeMap<PathId, Hop>) {
         let now = self.now();
         let proven = clients::proven(session);
         let address = session.paths().first().map(|path| path.route.remote.ip());
@@ -175,9 +180,9 @@ impl State {
         drop(core);
         self.change(|relay| {
             relay.handle_session_opened(now, id, newcomer);
-            proven.into_iter().for_each(|(path, hop)| relay.handle_session_path(id, path, Some(hop)));
+            proven.iter().for_each(|(path, hop)| relay.handle_session_path(id, *path, Some(*hop)));
         });
-        id
+        (id, proven)
     }
 
     /// Removes a client's session.
@@ -335,6 +340,7 @@ mod tests {
     use std::task::{Context, Wake, Waker};
 
     use anabranch_net::{Addresses, Config, EndpointConfig, NodeKey, Target};
+    use anabranch_overlay::relay::{RELAY_VERSION, Refused, Request};
 
     use super::super::RelayService;
     use super::super::config::RelaySettings;
@@ -345,6 +351,38 @@ mod tests {
             RelaySettings::parse("key = \"k\"\nport = 0\naddresses = [\"127.0.0.1\"]\n", "relay.toml")
                 .expect("settings");
         RelayService::start(NodeKey::from_random([7; 32]), &settings).await.expect("it starts")
+    }
+
+    async fn endpoint(seed: u8) -> Endpoint {
+        let config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
+            .addresses(Addresses::Exactly(vec![[127, 0, 0, 1].into()]))
+            .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
+        Endpoint::bind(config).await.expect("it binds")
+    }
+
+    #[tokio::test]
+    async fn a_path_that_closes_before_it_is_followed_is_forgotten() {
+        let (service, near, far) = (relay().await, endpoint(1).await, endpoint(2).await);
+        let target = Target::new(near.node(), near.local_addresses());
+        let (_there, session) = tokio::join!(far.connect(&target, Config::default()), near.accept());
+        let session = session.expect("it is accepted");
+        let (replies, mut answers) = mpsc::unbounded_channel();
+        let client = Client { key: session.peer(), replies, dismissal: mpsc::unbounded_channel().0 };
+        let (id, mut known) = service.state.open(&session, client, false);
+        let (closed, hop) = (PathId(8), *known.values().next().expect("a path"));
+        known.insert(closed, hop);
+        service.state.change(|relay| relay.handle_session_path(id, closed, Some(hop)));
+
+        let follow = clients::follow(&service.state, &session, (id, known));
+        assert!(tokio::time::timeout(Duration::from_millis(100), follow).await.is_err());
+        let target = anabranch_overlay::relay::Target::Host;
+        let allocate = Request::Allocate { request: 1, via: closed, target, out: Pid(3), back: Pid(4) };
+        for request in [Request::Hello { version: RELAY_VERSION }, allocate] {
+            service.state.change_now(|relay, now| relay.handle_request(now, id, request, None));
+        }
+        let refused = Reply::Refused { request: 1, why: Refused::NoSuchPath };
+        let answers: Vec<Reply> = std::iter::from_fn(|| answers.try_recv().ok()).collect();
+        assert_eq!(answers, [Reply::Hello { version: RELAY_VERSION }, refused]);
     }
 
     struct Faulty;
@@ -358,12 +396,6 @@ mod tests {
     #[tokio::test]
     async fn a_fault_in_a_dismissed_session_leaves_the_relay_whole() {
         let service = relay().await;
-        let endpoint = async |seed| {
-            let config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
-                .addresses(Addresses::Exactly(vec![[127, 0, 0, 1].into()]))
-                .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
-            Endpoint::bind(config).await.expect("it binds")
-        };
         let (near, far) = (endpoint(1).await, endpoint(2).await);
         let target = Target::new(near.node(), near.local_addresses());
         let (_there, session) = tokio::join!(far.connect(&target, Config::default()), near.accept());
