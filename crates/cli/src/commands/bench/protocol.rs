@@ -132,9 +132,11 @@ impl Control {
         Self { reader: BufReader::new(reader), writer }
     }
 
-    /// Sends a message.
+    /// Sends a message. The other end has to make room for it within [`PATIENCE`].
     pub async fn send(&mut self, message: &Message) -> io::Result<()> {
-        send(&mut self.writer, message).await
+        let sent = tokio::time::timeout(PATIENCE, send(&mut self.writer, message)).await;
+        let full = |_| io::Error::new(io::ErrorKind::TimedOut, "the other end reads no messages");
+        sent.map_err(full)?
     }
 
     /// Waits for the next message, at most `patience`.

@@ -21,7 +21,7 @@ use crate::ui::{human, out};
 
 /// Most tests at the same time; further clients wait.
 const MOST_TESTS: usize = 64;
-/// Code with which the server closes a session that violates the bench protocol.
+/// Code with which the server closes a session whose test fails.
 const BAD_TEST: u64 = 1;
 
 /// Serves tests until interrupted, or one with `--once`.
@@ -82,6 +82,10 @@ async fn serve_one(session: &Session, running: &Running, quiet: bool) {
     };
     say(&format!("key {}{}", session.peer(), beside(others, "running already")));
     let outcome = test(session).await;
+    if let Err(error) = &outcome {
+        // It would stay as long as the client answers pings. A session that has ended keeps its reason.
+        session.abort(BAD_TEST, &error.to_string());
+    }
     let others = running.end(number);
     say(&format!("{}{}", told(outcome), beside(others, "at the same time")));
 }
@@ -194,12 +198,16 @@ async fn receive(session: &Session, order: Order, control: &mut Control) -> std:
 }
 
 async fn send(session: &Session, order: &Order) -> std::io::Result<Served> {
-    let mut sender = Sender::start(session, order.streams).await?;
     let longest = Duration::from_nanos(order.time().as_nanos()) + PATIENCE;
-    if tokio::time::timeout(longest, sender.stopped()).await.is_err() {
-        return Err(refuse(session, "the client did not end the test"));
+    let sending = async {
+        // A client may allow no streams.
+        Sender::start(session, order.streams).await?.stopped().await;
+        Ok::<_, std::io::Error>(Served::Sent(order.time()))
+    };
+    match tokio::time::timeout(longest, sending).await {
+        Ok(sent) => sent,
+        Err(_) => Err(refuse(session, "the client did not end the test")),
     }
-    Ok(Served::Sent(order.time()))
 }
 
 /// The outcome of a test in words.
@@ -219,7 +227,41 @@ fn told(outcome: std::io::Result<Served>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_net::{
+        CloseReason, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, ShareId, Target, Verdict,
+    };
+
+    use super::super::protocol::VERSION;
     use super::*;
+
+    async fn endpoint(seed: u8) -> Endpoint {
+        let config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
+            .addresses(Addresses::Exactly(vec![[127, 0, 0, 1].into()]))
+            .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
+        Endpoint::bind(config).await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_session_ends_when_its_test_fails() {
+        let (near, far) = (endpoint(1).await, endpoint(2).await);
+        let target = Target::new(near.node(), near.local_addresses());
+        let (client, server) = tokio::join!(far.connect(&target, Config::default()), near.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        let served = server.clone();
+        let serving = tokio::spawn(async move { serve_one(&served, &Running::default(), true).await });
+        let mut control = Control::open(&client).await.unwrap();
+        let (time_us, interval_us) = (60_000_000, 10_000);
+        let order = Order { version: VERSION, reverse: false, streams: 1, time_us, interval_us };
+        control.send(&Message::Start(order)).await.unwrap();
+        assert_eq!(control.recv(PATIENCE).await.unwrap(), Message::Ready);
+        let mut data = client.open_stream().await.unwrap();
+        data.write_chunk(vec![1; 1000].into()).await.unwrap();
+        // No one takes the samples.
+        drop(control);
+        let ended = tokio::time::timeout(Duration::from_secs(20), client.closed()).await;
+        assert!(matches!(ended, Ok(CloseReason::Peer { code: BAD_TEST, .. })), "{ended:?}");
+        serving.await.unwrap();
+    }
 
     #[test]
     fn each_test_knows_how_many_others_ran_at_the_same_time() {
