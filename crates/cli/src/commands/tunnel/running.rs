@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anabranch_net::{PathRules, Session};
+use anabranch_net::{Event, PathChange, PathInfo, PathRule, PathRules, Priority, Session, Terms};
 use anabranch_node::{keep_caps, parse_rule};
 use anabranch_service::control::{self, Answer};
 use anabranch_tunnel::policy::Policy;
@@ -84,13 +84,13 @@ impl Running {
         self.0.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives a new session the rules of now.
+    /// Gives a new session the rules of now. If they exclude its first path, that is a backup until another one opens.
     pub fn adopt(&self, session: &Session) {
         let rules = self.rules();
-        if session.path_rules() != rules
-            && let Err(error) = session.set_path_rules(rules)
-        {
-            tracing::warn!(%error, "the rules for paths do not fit a new session");
+        if session.path_rules() != rules && session.set_path_rules(rules).is_err() {
+            tracing::info!("the rules exclude all paths of a new session: they stay until another one opens");
+            let running = self.clone();
+            tokio::spawn(adopt_later(session.clone(), move || running.rules()));
         }
     }
 
@@ -182,6 +182,30 @@ impl Answer for Running {
     }
 }
 
+/// Applies the rules as soon as they leave the session an open path. Until then, its excluded paths are backups.
+async fn adopt_later(session: Session, rules: impl Fn() -> PathRules) {
+    let mut events = session.events();
+    while session.set_path_rules(rules()).is_err() {
+        let terms = Terms { priority: Priority::Backup, meter: None };
+        let backup = |path: PathInfo| PathRule {
+            pattern: session.pattern_of(&path.route),
+            terms: terms.clone(),
+        };
+        let backups = session.paths().into_iter().map(backup);
+        let meanwhile = backups.fold(rules(), |rules, backup| rules.with(&backup));
+        if let Err(error) = session.set_path_rules(meanwhile) {
+            tracing::debug!(%error, "the paths of a new session have changed");
+        }
+        loop {
+            match events.next().await {
+                Some(Event::Path { change: PathChange::Opened(_), .. }) => break,
+                Some(Event::Closed(_)) | None => return,
+                Some(_) => {}
+            }
+        }
+    }
+}
+
 /// Waits for a signal to end or for `tunnel down`. Reads the settings again at SIGHUP.
 pub(super) async fn until_stopped(signals: &mut Signals, running: &Running) {
     loop {
@@ -194,5 +218,49 @@ pub(super) async fn until_stopped(signals: &mut Signals, running: &Running) {
             _ = signals.terminate.recv() => return,
             () = running.stopped() => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::time::Duration;
+
+    use anabranch_net::{
+        Addresses, Config, Endpoint, EndpointConfig, NodeKey, PathState, PublicKey, ShareId, Target, Verdict,
+    };
+
+    use super::*;
+
+    async fn endpoint(seed: u8, addresses: &[IpAddr]) -> Endpoint {
+        let config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
+            .addresses(Addresses::Exactly(addresses.to_vec()))
+            .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
+        Endpoint::bind(config).await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rules_that_exclude_a_new_sessions_only_path_apply_once_another_is_open() {
+        let ip = |last: u8| IpAddr::from([127, 0, 0, last]);
+        let rules = |word: &str| PathRules::new(vec![parse_rule(word).unwrap()]);
+        let (near, far) = (endpoint(1, &[ip(1)]).await, endpoint(2, &[ip(2), ip(3)]).await);
+        let to = near.local_addresses()[0];
+        let mut target = Target::new(near.node(), vec![to]);
+        target.pins = vec![(ip(2), to), (ip(3), to)];
+        let config = Config { rules: rules("from:127.0.0.3=never"), ..Config::default() };
+        let (there, here) = tokio::join!(far.connect(&target, config), near.accept());
+        let (there, here) = (there.unwrap(), here.unwrap());
+
+        let wanted = rules("to:127.0.0.2=never");
+        let set = wanted.clone();
+        let adopting = tokio::spawn(adopt_later(here.clone(), move || set.clone()));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!adopting.is_finished() && here.close_reason().is_none());
+        there.set_path_rules(rules("*=primary")).unwrap();
+        let adopted = tokio::time::timeout(Duration::from_secs(20), adopting).await;
+        adopted.expect("the other path opens").unwrap();
+        assert_eq!((here.path_rules(), here.close_reason()), (wanted, None));
+        let stays = |path: &PathInfo| path.route.remote.ip() == ip(3) || path.state == PathState::Closing;
+        assert!(here.paths().iter().all(stays), "{:?}", here.paths());
     }
 }
