@@ -1,7 +1,7 @@
 //! The settings file of a tunnel.
 //!
 //! ```toml
-//! peer = "@/etc/anabranch/ticket"        # the client's file: the ticket of the server
+//! peer = "@/etc/anabranch/ticket"        # the client's file: the ticket of the server, or its KEY@ADDRESS:PORT
 //! to = ["10.20.0.0/16"]
 //!
 //! [[class]]
@@ -21,7 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anabranch_engine::cc::RuleKind;
-use anabranch_net::{PathRules, PublicKey, Ticket};
+use anabranch_net::{PathRules, PublicKey};
 use anabranch_node::{ControllerHint, LeaveOutTable, RelayRoute, RuleTable, read_tables};
 use anabranch_settings::{SettingsError, each_parsed, parsed};
 use anabranch_tunnel::entry::Lane;
@@ -33,7 +33,8 @@ use serde::{Deserialize, Deserializer};
 use super::device;
 use crate::commands::service;
 use crate::errors::Failure;
-use crate::values::{self, HostPort};
+use crate::node_word::NodeWord;
+use crate::values::HostPort;
 
 /// Settings of both ends.
 #[derive(Debug, Default)]
@@ -103,8 +104,8 @@ macro_rules! settings {
 settings! {
     /// The client's settings.
     UpSettings {
-        #[serde(default, deserialize_with = "ticket")]
-        pub peer: Option<Ticket>,
+        #[serde(default, deserialize_with = "node")]
+        pub peer: Option<NodeWord>,
         #[serde(default)]
         pub to: Vec<IpNet>,
         pub lane: Option<Lane>,
@@ -255,8 +256,8 @@ fn cc<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RuleKind>, D::Error> 
     .map(Some)
 }
 
-fn ticket<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Ticket>, D::Error> {
-    parsed(from, values::ticket).map(Some)
+fn node<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NodeWord>, D::Error> {
+    parsed(from, str::parse::<NodeWord>).map(Some)
 }
 
 fn public_key<'de, D: Deserializer<'de>>(from: D) -> Result<PublicKey, D::Error> {

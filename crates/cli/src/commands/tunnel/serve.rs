@@ -60,7 +60,7 @@ pub struct ServeArgs {
     /// A name server for clients; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     pub dns: Vec<IpAddr>,
-    /// A client's key, and the networks behind it: KEY or KEY=NETWORK,NETWORK
+    /// A client that needs no ticket, and the networks behind it: KEY or KEY=NETWORK,NETWORK; may be repeated
     #[arg(long = "client", value_name = "KEY[=NETWORKS]", value_parser = client)]
     pub clients: Vec<(PublicKey, Vec<IpNet>)>,
     /// Name of the ticket; another name closes the tunnel for earlier tickets [default: tunnel]

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anabranch_net::{PathRules, Ticket};
-use anabranch_node::{Dial, Threads, keyfile};
+use anabranch_net::PathRules;
+use anabranch_node::{Threads, keyfile};
 use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::message::{self, LONGEST, Request, VERSION};
 use anabranch_tunnel::policy::Policy;
@@ -21,6 +21,7 @@ use super::running::{Changeable, End, Running, until_stopped};
 use crate::commands::service::{self, Signals};
 use crate::context::Context;
 use crate::errors::{Failure, printable};
+use crate::node_word::NodeWord;
 use crate::ui::out;
 use crate::values;
 
@@ -30,7 +31,8 @@ Examples:
   sudo anabranch tunnel up TICKET --to 10.20.0.0/16 this network only
   sudo anabranch tunnel up TICKET --path-rule 'wwan*=metered:500MB'
                                                     mobile data only while nothing else works
-  sudo anabranch tunnel up --config tunnel.toml     as this file says; `peer` in it is the ticket";
+  sudo anabranch tunnel up KEY@192.0.2.7:4434       without a ticket, to a server that lists this machine's key
+  sudo anabranch tunnel up --config tunnel.toml     as this file says; `peer` in it is the server";
 
 /// Send this machine's packets through a tunnel server
 ///
@@ -38,9 +40,10 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct UpArgs {
-    /// The server's ticket; `-` for standard input, `@FILE` for a file [default: that of `--config`]
-    #[arg(value_name = "TICKET", value_parser = values::ticket, env = values::TICKET_VARIABLE, hide_env_values = true)]
-    pub ticket: Option<Ticket>,
+    /// The server: its ticket or KEY@ADDRESS:PORT; `-` for standard input, `@FILE` for a file [default: that of
+    /// `--config`]
+    #[arg(value_name = "SERVER", env = values::TICKET_VARIABLE, hide_env_values = true)]
+    pub server: Option<NodeWord>,
     /// Send only packets to this network; may be repeated [default: all that the server reaches]
     #[arg(long = "to", value_name = "NETWORK")]
     pub to: Vec<IpNet>,
@@ -74,7 +77,7 @@ impl UpArgs {
         let or = |given: &[IpNet], file: Vec<IpNet>| if given.is_empty() { file } else { given.to_vec() };
         let lane = self.lane.or(file.lane);
         let args = Self {
-            ticket: self.ticket.clone().or(file.peer),
+            server: self.server.clone().or(file.peer),
             to: or(&self.to, file.to),
             lane,
             no_dns: self.no_dns || !file.dns,
@@ -108,9 +111,13 @@ pub fn run(args: &UpArgs, context: &Context) -> Result<(), Failure> {
 async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let Wanted { args, rules, policy } = given.with_file()?;
-    let ticket = args.ticket.as_ref().ok_or_else(|| {
-        Failure::usage("which server? Name its ticket, on the command line or as `peer` in the file")
+    let server = args.server.as_ref().ok_or_else(|| {
+        Failure::usage(
+            "which server? Name its ticket or KEY@ADDRESS, on the command line or as `peer` in the file",
+        )
     })?;
+    // Later the system may ask name servers that only the tunnel reaches.
+    let dial = server.dial().await?;
     let (end, interface) = (&args.end, args.end.device.name());
     let node = end.node(end.node.load_key()?, rules.clone()).start().await?;
     let udp_port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
@@ -135,7 +142,7 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
     let _socket = answer(interface, running.clone())?;
     let asked = running.clone();
     let _metrics = end.serve_metrics(move || asked.status()).await?;
-    let (dialer, dial, adopter) = (node.clone(), Dial::ticket(ticket), running.clone());
+    let (dialer, dial, adopter) = (node.clone(), dial, running.clone());
     // Why the last attempt failed, with its cause and advice.
     let last = Arc::new(Mutex::new(None));
     let noted = last.clone();
@@ -233,6 +240,19 @@ fn event(notice: &Notice) -> serde_json::Value {
 mod tests {
     use super::*;
     use crate::commands::test::parse;
+
+    #[test]
+    fn a_server_is_a_ticket_or_a_key_with_addresses() {
+        let key = anabranch_net::NodeKey::from_random([1; 32]).public();
+        let word = format!("{key}@server.example:4434");
+        let args: UpArgs = parse(&[&word]).unwrap();
+        assert!(args.server.unwrap().is_of(&key));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, format!("peer = \"{word}\"\n")).unwrap();
+        let args: UpArgs = parse(&["--config", file.path().to_str().unwrap()]).unwrap();
+        assert!(args.with_file().unwrap().args.server.unwrap().is_of(&key));
+        assert!(parse::<UpArgs>(&["x@server.example:4434"]).is_err());
+    }
 
     #[test]
     fn more_classes_than_a_server_accepts_are_refused_at_once() {
