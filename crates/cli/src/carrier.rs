@@ -96,10 +96,15 @@ impl Carrier {
         }
     }
 
-    /// True if a new session may work: neither end wanted this one to end, or the other end may start again.
-    pub fn was_lost(&self) -> bool {
-        use CloseReason::{IdleTimeout, Reset};
-        matches!(self.0.close_reason(), Some(IdleTimeout | Reset)) || self.was_left()
+    /// True if a new session may work: neither end wanted this one to end, or the other end may start again. After a
+    /// failure of one end that is so only if this session `moved` data: another one may fail at once.
+    pub fn was_lost(&self, moved: bool) -> bool {
+        let reason = self.0.close_reason();
+        let is_lost = reason.is_some_and(|reason| match reason {
+            CloseReason::IdleTimeout | CloseReason::Reset => true,
+            reason => moved && has_failed(&reason),
+        });
+        is_lost || self.was_left()
     }
 
     /// True if the other end stopped and may start again. One that is about to exit ends new sessions without a reason.
@@ -194,6 +199,12 @@ impl Gauge {
     }
 }
 
+/// Whether one end could not continue, though neither wanted the session to end.
+fn has_failed(reason: &CloseReason) -> bool {
+    let (CloseReason::Local { code, .. } | CloseReason::Peer { code, .. }) = reason else { return false };
+    matches!(*code, close_code::INTERNAL | close_code::NO_PATH | close_code::KEYS_EXHAUSTED)
+}
+
 /// The total number of bytes if the share states it; standard input has none.
 pub fn bytes_total(counters: &Snapshot) -> Option<u64> {
     Some(counters.bytes_total).filter(|total| *total > 0 && *total >= counters.bytes_done)
@@ -217,6 +228,19 @@ fn local_label(session: &Session, route: &anabranch_net::Route) -> Option<String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_of_one_end_is_told_from_an_end_that_it_wanted() {
+        let here = |code| CloseReason::Local { code, reason: "over".to_owned() };
+        let there = |code| CloseReason::Peer { code, reason: "over".into() };
+        for code in [close_code::INTERNAL, close_code::NO_PATH, close_code::KEYS_EXHAUSTED] {
+            assert!(has_failed(&here(code)) && has_failed(&there(code)), "{code}");
+        }
+        for code in [0, INTERRUPTED, REVOKED, close_code::BUSY, close_code::PROTOCOL_VIOLATION] {
+            assert!(!has_failed(&here(code)) && !has_failed(&there(code)), "{code}");
+        }
+        assert!(!has_failed(&CloseReason::Finished));
+    }
 
     #[test]
     fn the_length_of_standard_input_is_unknown() {

@@ -89,14 +89,14 @@ impl<'a, E: Errand> Courier<'a, E> {
             let counters = anabranch_transfer::Progress::new();
             let outcome = self.transfer_over(&carrier, &counters).await;
             let counters = counters.snapshot();
+            let moved = counters.bytes_done.saturating_sub(counters.bytes_resumed);
             match outcome {
                 Ok(summary) => {
                     let took = self.start.elapsed();
                     carrier.close().await;
                     return Ok((self.sum(summary), took));
                 }
-                Err(failure) if carrier.was_lost() && self.may_go_on(&failure, &counters) => {
-                    let moved = counters.bytes_done.saturating_sub(counters.bytes_resumed);
+                Err(failure) if carrier.was_lost(moved > 0) && self.may_go_on(&failure, &counters) => {
                     self.idle = if moved == 0 { self.idle + 1 } else { 0 };
                     self.moved += moved;
                     self.files += counters.files_done.saturating_sub(counters.files_kept);
