@@ -26,8 +26,9 @@ use super::trouble::Trouble;
 use super::{Entry, RelayError, RelayRoute};
 use crate::grants::Grants;
 
-/// Pause while the peer has not provided the next path id, which takes a round trip.
-const NOT_READY_PAUSE: Duration = Duration::from_millis(5);
+/// First and longest pause while the peer has not provided the next path id, which takes a round trip.
+const FIRST_NOT_READY: Duration = Duration::from_millis(5);
+const LONGEST_NOT_READY: Duration = Duration::from_millis(250);
 
 /// How relays reach the peer.
 #[derive(Clone, Debug, Default)]
@@ -406,14 +407,23 @@ impl Keeper {
     }
 
     async fn reserve(&self) -> Result<Reservation<'_>, RelayError> {
+        let mut pause = FIRST_NOT_READY;
         loop {
             match self.session.reserve_path() {
                 Ok(path) => return Ok(Reservation { session: &self.session, path }),
-                Err(SessionError::Path(PathError::NotReady)) => sleep(NOT_READY_PAUSE).await,
+                Err(SessionError::Path(PathError::NotReady)) => {
+                    sleep(pause).await;
+                    pause = longer(pause);
+                }
                 Err(error) => return Err(path_error(&error)),
             }
         }
     }
+}
+
+/// The next pause. It adds at most a quarter to what the peer takes.
+fn longer(pause: Duration) -> Duration {
+    (pause + pause / 4).min(LONGEST_NOT_READY)
 }
 
 /// A reserved path id. Dropping it returns the id unless the path was opened.
@@ -432,5 +442,20 @@ fn path_error(error: &SessionError) -> RelayError {
     match error {
         SessionError::Path(error) => RelayError::Path(*error),
         _ => RelayError::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_provides_no_path_ids_is_asked_ever_less_often() {
+        let mut pauses = vec![FIRST_NOT_READY];
+        while pauses.iter().sum::<Duration>() < Duration::from_secs(60) {
+            pauses.push(longer(pauses[pauses.len() - 1]));
+        }
+        assert!(pauses.len() < 300, "{}", pauses.len());
+        assert!(pauses.is_sorted() && pauses[0] < pauses[1]);
     }
 }
