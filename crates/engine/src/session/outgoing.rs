@@ -152,11 +152,15 @@ impl<P: Payload> Session<P> {
     fn transmit_probe(&mut self, now: Time) -> Option<Transmit<P>> {
         let flight = &mut self.flight;
         let wants = |path: &Path| path.health().wants_probe() && path.is_reachable();
-        if flight.paths.want_probes()
-            && let Some(index) = flight.paths.iter().position(wants)
-        {
-            flight.paths.edit(index).health_mut().take_probe();
-            return self.sending.packets.build_probe(now, flight, index);
+        if flight.paths.want_probes() {
+            while let Some(index) = flight.paths.iter().position(wants) {
+                flight.paths.edit(index).health_mut().take_probe();
+                // A path at its limit sends none, and holds up none of the others.
+                let probe = self.sending.packets.build_probe(now, flight, index);
+                if probe.is_some() {
+                    return probe;
+                }
+            }
         }
         if flight.paths.wants().check_at > now {
             return None;

@@ -305,7 +305,7 @@ mod tests {
 
     use super::*;
     use crate::manager::Fault;
-    use crate::path::{Answer, PathEvent};
+    use crate::path::{Answer, Path, PathEvent};
     use crate::route::Route;
     use crate::session::Session;
     use crate::session::handshake::local_params;
@@ -426,6 +426,23 @@ mod tests {
             count += std::iter::from_fn(|| session.poll_transmit(now)).count();
         }
         count
+    }
+
+    #[test]
+    fn a_probe_that_may_not_leave_holds_up_none_of_another_path() {
+        let now = Time::ZERO + Span::from_secs(1);
+        let mut session = on_trial_at_its_limit(now);
+        let flight = &mut session.flight;
+        let mut other = Path::new(PathId(2), route(2), &flight.config, now);
+        other.set_remote_pid(Pid(8), ResetToken([3; 16]));
+        other.transition(PathEvent::Answered);
+        other.allowance_mut().prove();
+        flight.cc.add_path(other.id(), other.size() as u64, now);
+        flight.paths.insert(other);
+        (0..2).for_each(|index| flight.paths.edit(index).health_mut().want_probe());
+        let sent = session.poll_transmit(now).expect("a probe");
+        assert_eq!(sent.path, PathId(2));
+        assert!(sent.message.packet().unwrap().frames.iter().any(|frame| matches!(frame, Frame::Ping)));
     }
 
     #[test]
