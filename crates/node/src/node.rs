@@ -372,8 +372,8 @@ impl Node {
         Invitation::make(self, share, outside).await
     }
 
-    /// Closes the sockets and ends all sessions. Aborted sessions repeat their last packet for a moment, because the
-    /// first one is easily lost during a transfer.
+    /// Accepts no more sessions and ends all. Aborted sessions repeat their last packet for a moment, because the first
+    /// one is easily lost during a transfer. The sockets close with the last handle.
     pub async fn close(&self) {
         let endpoint = &self.0.endpoint;
         endpoint.close().await;
