@@ -187,10 +187,8 @@ async fn adopt_later(session: Session, rules: impl Fn() -> PathRules) {
     let mut events = session.events();
     while session.set_path_rules(rules()).is_err() {
         let terms = Terms { priority: Priority::Backup, meter: None };
-        let backup = |path: PathInfo| PathRule {
-            pattern: session.pattern_of(&path.route),
-            terms: terms.clone(),
-        };
+        let backup =
+            |path: PathInfo| PathRule { pattern: session.pattern_of(&path.route), terms: terms.clone() };
         let backups = session.paths().into_iter().map(backup);
         let meanwhile = backups.fold(rules(), |rules, backup| rules.with(&backup));
         if let Err(error) = session.set_path_rules(meanwhile) {
