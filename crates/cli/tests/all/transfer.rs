@@ -46,6 +46,34 @@ fn a_directory_arrives_as_it_was_sent_and_once_is_enough() {
     assert_eq!(scratch.path("to/photos/make.sh").metadata().unwrap().permissions().mode() & 0o777, 0o750);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn extended_attributes_arrive_when_both_ends_ask_for_them() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/a", 3, 1);
+    let set =
+        std::process::Command::new("setfattr").args(["-n", "user.tag", "-v", "red"]).arg(&file).status();
+    if !set.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: setfattr fails");
+    }
+    let from = file.to_str().unwrap();
+    let sender = Sender::start(&[from, "--once"]);
+    assert!(receive(&[&sender.ticket, &scratch.text("to/bare"), "--xattrs"]).status.success());
+    let (_, told) = sender.running.end();
+    assert!(told.contains("the extended attributes of a are left out; `--xattrs` sends them"), "{told}");
+
+    let sender = Sender::start(&[from, "--xattrs"]);
+    let received = receive(&[&sender.ticket, &scratch.text("to/left")]);
+    let note = "the extended attributes of a are left out; `--xattrs` keeps them";
+    assert!(errors(&received).contains(note), "{}", errors(&received));
+    assert!(receive(&[&sender.ticket, &scratch.text("to/kept"), "--xattrs"]).status.success());
+    for (place, is_there) in [("bare", false), ("left", false), ("kept", true)] {
+        let arrived = scratch.path("to").join(place).join("a");
+        let shown = std::process::Command::new("getfattr").arg("-d").arg(&arrived).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&shown.stdout).contains("user.tag=\"red\""), is_there, "{place}");
+    }
+}
+
 #[test]
 fn standard_input_arrives_on_standard_output() {
     let data = noise(5_000_000, 4);
