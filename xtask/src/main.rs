@@ -69,6 +69,7 @@ Usage: cargo xtask STEP
            run the papers' experiments without results in target/papers, or these; then write all tables and
            drawings to docs/notebook/figures; not part of ci
   same     a seed gives the same bytes in debug and release, on one thread and two; not part of ci
+  soak     the simulator's random tests with ten times as many seeds or more; some ten minutes; not part of ci
   fuzz [--guided] [--seconds N] [--target NAME] [--seed N]
            hostile bytes for every decoder, the handshake and the session; with --guided, libFuzzer looks for inputs that
            reach more code, and the corpora keep them; not part of ci";
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
     let steps: Vec<Step> = match &words[..] {
         [word] if word == "ci" => STEPS.to_vec(),
         [word] if word == "same" => vec![("same", || same::check().map(all))],
+        [word] if word == "soak" => vec![("soak", || soak().map(all))],
         [word] if word == "book" => vec![("book", || book::build().map(all))],
         [word] if word == "reference" => vec![("reference", || reference().map(all))],
         [word] if word == "deb" => vec![("deb", || deb::build().map(all))],
@@ -182,6 +184,22 @@ fn reference() -> Result<(), String> {
     let status = command.env("ANABRANCH_WRITE_REFERENCE", "1").status();
     let status = status.map_err(|error| format!("cannot start cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("the pages were not written: {status}")) }
+}
+
+/// Random tests and the seeds that a soak runs; their modules read the variable that this passes.
+const SOAKS: [(&str, &str); 2] =
+    [("random_operations::no_invariant_breaks", "0..20000"), ("failover::silence", "0..1000")];
+
+fn soak() -> Result<(), String> {
+    for (tests, seeds) in SOAKS {
+        let mut command = command(&["test", "--package", "anabranch-sim", "--test", "all", tests]);
+        let status = command.env("ANABRANCH_SEEDS", seeds).status();
+        let status = status.map_err(|error| format!("cannot start cargo: {error}"))?;
+        if !status.success() {
+            return Err(format!("{tests} with the seeds {seeds}: {status}"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

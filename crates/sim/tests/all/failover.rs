@@ -1,7 +1,7 @@
 //! A path falls silent at a random moment, and the session continues (mTCP §3.5 [M12, M13]).
 //!
-//! Replay one case with `ANABRANCH_SEED=n cargo test -p anabranch-sim --test failover`; run others with
-//! `ANABRANCH_SEEDS=200..1200`.
+//! Replay one case with `ANABRANCH_SEEDS=7..8 cargo test -p anabranch-sim --test all failover`. `cargo xtask soak` runs
+//! a thousand of each kind.
 
 use std::ops::Range;
 
@@ -170,7 +170,7 @@ fn breaches(seed: u64) -> Vec<String> {
 /// The cases from the environment, otherwise `usual`.
 fn cases(usual: Range<u64>) -> Range<u64> {
     let Ok(text) = std::env::var("ANABRANCH_SEEDS") else { return usual };
-    let (from, to) = text.split_once("..").expect("ANABRANCH_SEEDS is like 200..1200");
+    let (from, to) = text.split_once("..").expect("ANABRANCH_SEEDS is like 100..1100");
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
@@ -231,18 +231,13 @@ fn handshake_case(seed: u64) -> Vec<String> {
 
 #[test]
 fn silence_during_the_handshake_is_bridged() {
-    let found: Vec<_> = cases(0..100).chain(FOUND_IN_HANDSHAKES).flat_map(handshake_case).collect();
+    let found: Vec<_> = cases(0..60).chain(FOUND_IN_HANDSHAKES).flat_map(handshake_case).collect();
     assert!(found.is_empty(), "{} breaches:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]
 fn silence_of_any_path_at_any_moment_is_bridged() {
-    if let Ok(seed) = std::env::var("ANABRANCH_SEED") {
-        let found = breaches(seed.parse().expect("ANABRANCH_SEED is a number"));
-        assert!(found.is_empty(), "{}", found.join("\n"));
-        return;
-    }
-    let cases: Vec<_> = cases(0..200).chain(FOUND).collect();
+    let cases: Vec<_> = cases(0..100).chain(FOUND).collect();
     let half = |first: u64| {
         let half: Vec<_> = cases.iter().copied().skip(first as usize).step_by(2).collect();
         move || half.into_iter().flat_map(breaches).collect::<Vec<_>>()
