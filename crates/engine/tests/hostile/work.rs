@@ -44,7 +44,7 @@ const fn way(name: &'static str, most: u64, begin: fn() -> Attack) -> Way {
     Way { name, most, begin }
 }
 
-const ATTACKS: [Way; 25] = [
+static ATTACKS: [Way; 25] = [
     way("honest data, read at once", 2_400, honest),
     way("endless gaps in packet numbers", 3_900, gaps),
     way("numbers that leap", 2_100, leaps),
@@ -323,36 +323,57 @@ fn mended() -> Attack {
     })
 }
 
+/// The attacks of one of two processes, which count side by side.
+fn share(first: usize) -> impl Iterator<Item = &'static Way> {
+    ATTACKS.iter().skip(first).step_by(2)
+}
+
 #[test]
 fn the_cost_of_a_hostile_packet_is_bounded_and_does_not_grow() {
-    let within = Some("*Victim*_counted");
-    let Some(parts) = anabranch_counted::run("work::attacks_for_the_count", within) else {
+    let count = |test: &str| anabranch_counted::run(test, Some("*Victim*_counted"));
+    let (even, odd) = std::thread::scope(|scope| {
+        let odd = scope.spawn(|| count("work::odd_attacks_for_the_count"));
+        (count("work::even_attacks_for_the_count"), odd.join().expect("a count"))
+    });
+    let Some((even, odd)) = even.zip(odd) else {
         println!("skipped: counting instructions needs valgrind, which is not installed");
         return;
     };
-    assert_eq!(parts.len(), 4 * ATTACKS.len());
     println!("instructions a packet at first, and later; then a byte of what came");
     let mut beyond = Vec::new();
-    for (attack, parts) in ATTACKS.iter().zip(parts.chunks_exact(4)) {
-        let [early, late] = [1, 3].map(|count| Cost::between(&parts[count - 1], &parts[count]));
-        println!("{:>8} {:>8} {:>6} {}", early.a_packet(), late.a_packet(), late.a_byte(), attack.name);
-        if early.a_packet().max(late.a_packet()) > attack.most {
-            beyond.push(format!("{}: more than {} a packet", attack.name, attack.most));
-        }
-        if late.a_packet() > early.a_packet() * 3 / 2 + 1_000 {
-            beyond.push(format!("{}: ever more", attack.name));
+    for (first, parts) in [even, odd].iter().enumerate() {
+        assert_eq!(parts.len(), 4 * share(first).count());
+        for (attack, parts) in share(first).zip(parts.chunks_exact(4)) {
+            let [early, late] = [1, 3].map(|count| Cost::between(&parts[count - 1], &parts[count]));
+            println!("{:>8} {:>8} {:>6} {}", early.a_packet(), late.a_packet(), late.a_byte(), attack.name);
+            if early.a_packet().max(late.a_packet()) > attack.most {
+                beyond.push(format!("{}: more than {} a packet", attack.name, attack.most));
+            }
+            if late.a_packet() > early.a_packet() * 3 / 2 + 1_000 {
+                beyond.push(format!("{}: ever more", attack.name));
+            }
         }
     }
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
-/// The part that runs under callgrind; it does nothing by itself.
+/// Runs under callgrind; it does nothing by itself.
 #[test]
-fn attacks_for_the_count() {
+fn even_attacks_for_the_count() {
+    attack_for_the_count(0);
+}
+
+/// The other half.
+#[test]
+fn odd_attacks_for_the_count() {
+    attack_for_the_count(1);
+}
+
+fn attack_for_the_count(first: usize) {
     if !is_counted() {
         return;
     }
-    for attack in ATTACKS {
+    for attack in share(first) {
         let mut say = (attack.begin)();
         let between = BETWEEN.min((WORK_BETWEEN / attack.most) as usize);
         for packets in [SETTLING, COUNT, between, COUNT] {
