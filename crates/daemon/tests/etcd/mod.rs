@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -89,9 +90,16 @@ impl Drop for Cluster {
     }
 }
 
+/// Ports that are free now, below the range from which the system gives ports to connections. In that range, another
+/// test's connection may take the port, and a connection to a member that does not listen yet may reach itself.
 fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let bind = || {
+        let at = (std::process::id() as u16).wrapping_mul(61);
+        let at = at.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        TcpListener::bind(("127.0.0.1", 12_000 + at % 20_000)).ok()
+    };
+    let held: Vec<TcpListener> = std::iter::repeat_with(bind).flatten().take(count).collect();
     held.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
 }
 
