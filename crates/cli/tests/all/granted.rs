@@ -8,7 +8,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use common::clock::WallClock;
-use common::programs::{Running, Scratch, errors, new_key, program, wait_for};
+use common::programs::{Running, Scratch, errors, free_port, new_key, program, wait_for};
 use common::skip;
 use serde_json::Value;
 
@@ -37,8 +37,9 @@ impl Overlay {
     fn new() -> (Self, Running) {
         let scratch = Scratch::new();
         let relays = ["r0.key", "r1.key"].map(|name| new_key(&scratch.text(name)));
-        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut overlay = Self { scratch, at: String::new(), signs: String::new(), port: free, relays };
+        // The controller is restarted: meanwhile no other test's socket may get its port.
+        let port = free_port();
+        let mut overlay = Self { scratch, at: String::new(), signs: String::new(), port, relays };
         let client = new_key(&overlay.scratch.text("user.key"));
         let controller = overlay.controller(&client);
         (overlay, controller)
