@@ -2,7 +2,11 @@
 //! sessions reuse their memory. Only two things allocate: nodes of the tree of data that arrived early, and lists that
 //! become longer than ever.
 
+#[path = "allocations/long_cut.rs"]
+mod long_cut;
+
 use std::alloc::System;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anabranch_experiments::scenario::Scenario;
 use anabranch_sim::network::Network;
@@ -11,6 +15,12 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// The counters belong to the whole program, so its tests take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const PLAIN: &str = r#"
 duration = "200 s"
@@ -155,9 +165,9 @@ fn steady(text: &str, (from, to): (u64, u64)) -> Steady {
     Steady { calls, hops: after.0 - before.0, data_packets: after.1 - before.1 }
 }
 
-// A single test, because the counters belong to the whole program.
 #[test]
 fn the_simulator_allocates_next_to_nothing_in_steady_state() {
+    let _turn = turn();
     let plain = steady(PLAIN, (5, 200));
     println!("plain packets: {plain:?}");
     assert!(plain.hops > 200_000 && plain.calls as u64 * 1000 <= plain.hops, "{plain:?}");

@@ -2,6 +2,5 @@
 
 mod failures;
 mod grid;
-mod long_cut;
 mod overlay;
 mod small_networks;

@@ -1,12 +1,9 @@
 //! A path that is cut for hours costs no more with every hour, and is used again after its repair.
 
-use std::alloc::System;
-
 use anabranch_experiments::scenario::Scenario;
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use stats_alloc::Region;
 
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+use super::{ALLOCATOR, turn};
 
 /// Bytes allocated by a run with a cut of `cut` seconds, and Mbit/s over the path in the minute after it.
 fn run(cut: u64) -> (usize, f64) {
@@ -29,6 +26,7 @@ fn run(cut: u64) -> (usize, f64) {
 
 #[test]
 fn a_path_that_stays_cut_for_hours_is_probed_at_the_same_cost_and_used_again() {
+    let _turn = turn();
     let (short, long, longer) = (run(100), run(10_000), run(20_000));
     println!("{short:?} {long:?} {longer:?}");
     let used = |(_, goodput): (usize, f64)| goodput > 0.8;
