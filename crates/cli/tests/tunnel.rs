@@ -9,6 +9,8 @@ mod forward;
 mod kill;
 #[path = "tunnel/kill_switch.rs"]
 mod kill_switch;
+#[path = "tunnel/load.rs"]
+mod load;
 #[path = "tunnel/mtu.rs"]
 mod mtu;
 #[path = "tunnel/refused.rs"]
@@ -31,6 +33,7 @@ use std::time::Duration;
 use common::netns::{CEILING, Machines, Namespace, Side, run, three_links, three_links_shared};
 use common::programs::{PROGRAM, Running, Scratch, comes, wait_for};
 use common::{skip, within_three_attempts};
+use load::{has_iperf, iperf_server};
 
 /// An address of the far machine that stands for one on the Internet.
 const PUBLIC: &str = "1.2.3.4";
@@ -181,9 +184,7 @@ impl<'a> Tunnel<'a> {
 
     /// Goodput of `iperf3` to an address of the far machine with these options, in Mbit/s.
     fn iperf(&self, to: &str, options: &[&str]) -> f64 {
-        let serve = ["-s", "-1", "-p", "5301"];
-        let mut server = Running::start(self.machines.command(Side::Far, "iperf3").args(serve));
-        sleep(Duration::from_millis(500));
+        let mut server = iperf_server(self.machines, &["-1", "-p", "5301"]);
         let ask = [&["-c", to, "-p", "5301", "-J"], options].concat();
         let output = self.machines.command(Side::Near, "iperf3").args(ask).output().unwrap();
         let _ = server.child.kill();
@@ -236,14 +237,6 @@ fn has_tun(test: &str) -> bool {
     has
 }
 
-fn has_iperf(test: &str) -> bool {
-    let has = Command::new("iperf3").arg("--version").output().is_ok();
-    if !has {
-        skip(test, "iperf3 is not installed");
-    }
-    has
-}
-
 #[test]
 fn one_connection_through_the_tunnel_runs_at_the_sum_of_the_links() {
     let test = "one_connection_through_the_tunnel";
@@ -252,7 +245,7 @@ fn one_connection_through_the_tunnel_runs_at_the_sum_of_the_links() {
     };
     let tunnel = Tunnel::up(&machines, &[]);
     within_three_attempts(test, || {
-        let rate = tunnel.iperf(PUBLIC, &["-t", "6", "-O", "2"]);
+        let rate = tunnel.iperf(PUBLIC, &["-t", "4", "-O", "2"]);
         let found = format!("{rate:.1} Mbit/s as a stream");
         if rate >= 0.9 * CEILING { Ok(found) } else { Err(found) }
     });
@@ -266,7 +259,7 @@ fn packets_of_one_udp_flow_take_all_paths_and_arrive_in_order() {
     };
     let tunnel = Tunnel::up(&machines, &[]);
     within_three_attempts(test, || {
-        let rate = tunnel.iperf(INSIDE, &["-u", "-b", "80M", "-l", "1200", "-t", "6", "-O", "2"]);
+        let rate = tunnel.iperf(INSIDE, &["-u", "-b", "80M", "-l", "1200", "-t", "4", "-O", "2"]);
         let found = format!("{rate:.1} of 80 Mbit/s");
         if rate >= 70.0 { Ok(found) } else { Err(found) }
     });

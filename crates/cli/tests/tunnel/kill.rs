@@ -60,23 +60,20 @@ fn differences(before: &[String; 2], machines: &Machines, side: Side) -> String 
 
 /// Starts traffic through the tunnel, or cuts a path.
 fn put_under(tunnel: &Tunnel<'_>, load: Load) -> Vec<Running> {
-    let far = |words: &[&str]| Running::start(tunnel.machines.command(Side::Far, "iperf3").args(words));
+    let far = |words: &[&str]| iperf_server(tunnel.machines, words);
     let near = |words: &[&str]| Running::start(tunnel.machines.command(Side::Near, "iperf3").args(words));
     let running = match load {
         Load::Idle => vec![],
-        Load::Tcp => vec![far(&["-s", "-p", "5311"]), near(&["-c", PUBLIC, "-p", "5311", "-t", "30"])],
+        Load::Tcp => vec![far(&["-p", "5311"]), near(&["-c", PUBLIC, "-p", "5311", "-t", "30"])],
         Load::Udp => {
-            vec![
-                far(&["-s", "-p", "5312"]),
-                near(&["-c", INSIDE, "-p", "5312", "-u", "-b", "40M", "-t", "30"]),
-            ]
+            vec![far(&["-p", "5312"]), near(&["-c", INSIDE, "-p", "5312", "-u", "-b", "40M", "-t", "30"])]
         }
         Load::LostPath => {
             tunnel.machines.set_link((Side::Near, 0), false).unwrap();
             vec![]
         }
     };
-    sleep(Duration::from_millis(if running.is_empty() { 100 } else { 1500 }));
+    sleep(Duration::from_millis(if running.is_empty() { 100 } else { 1000 }));
     running
 }
 

@@ -134,8 +134,7 @@ fn a_network_behind_the_client_gets_segments_that_fit() {
     set_widths(&machines, [1420, 1350, 1300]);
     let tunnel = Tunnel::planned(&machines, first(), &["--no-streams"]);
     wait_for("the tunnel to know its width", || mtu(&tunnel) < 1380);
-    let _server = Running::start(machines.command(Side::Far, "iperf3").args(["-s", "-p", "5320"]));
-    sleep(Duration::from_millis(300));
+    let _server = iperf_server(&machines, &["-p", "5320"]);
     for direction in [&[][..], &["-R"]] {
         let ask = [&["-c", PUBLIC, "-p", "5320", "-t", "2", "-J"], direction].concat();
         let output = lan.command("iperf3").args(ask).output().unwrap();
