@@ -22,3 +22,4 @@ mod serve;
 mod trace;
 mod transfer;
 mod trouble;
+mod two_networks;

@@ -2,7 +2,7 @@
 //! default route, or on one. Needs root; otherwise it reports a skipped test.
 #![cfg(target_os = "linux")]
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::io::Read;
@@ -204,13 +204,19 @@ fn bench_over_two_addresses(options: &[&str]) -> Result<String, String> {
     if rate > 33.0 { Ok(format!("{rate:.1} Mbit/s")) } else { Err(format!("{rate:.1} Mbit/s")) }
 }
 
-#[test]
-fn of_a_relays_two_addresses_the_one_behind_the_faster_link_is_kept() {
-    let test = "of_a_relays_two_addresses_the_one_behind_the_faster_link_is_kept";
+fn keep_the_faster(test: &str, options: &[&str]) {
     if let Err(why) = two_links() {
         return common::skip(test, &why);
     }
-    for options in [&[][..], &["--reverse"]] {
-        common::within_three_attempts(test, || bench_over_two_addresses(options));
-    }
+    common::within_three_attempts(test, || bench_over_two_addresses(options));
+}
+
+#[test]
+fn of_a_relays_two_addresses_the_one_behind_the_faster_link_is_kept_by_a_sender() {
+    keep_the_faster("of_a_relays_two_addresses_a_sender_keeps_the_faster", &[]);
+}
+
+#[test]
+fn of_a_relays_two_addresses_the_one_behind_the_faster_link_is_kept_by_a_receiver() {
+    keep_the_faster("of_a_relays_two_addresses_a_receiver_keeps_the_faster", &["--reverse"]);
 }
