@@ -1,7 +1,8 @@
 //! `bench` between two network namespaces joined by links of 50, 30 and 20 Mbit/s. Needs root; otherwise it reports a
 //! skipped test.
 //!
-//! Real-time measurements get three attempts, since the machine may be busy during one of them. The tests take turns.
+//! Real-time measurements get three attempts, since the machine may be busy during one of them. Tests of
+//! rates and gaps take turns.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::netns::{CEILING, Machines, START_S, Side, three_links};
+use common::netns::{CEILING, Machines, START_S, Side, three_links, three_links_shared};
 use common::programs::{PROGRAM, Running};
 use common::within_three_attempts;
 use serde_json::Value;
@@ -122,19 +123,28 @@ fn a_link_that_swallows_everything_is_missed_for_200_ms_at_most_and_taken_back()
 }
 
 #[test]
-fn a_link_that_goes_and_comes_is_one_row_with_all_its_bytes() {
-    let Some((machines, _turn)) = three_links("a_link_that_goes_and_comes_is_one_row") else { return };
-    for reverse in [false, true] {
-        // On a busy machine, any path's acknowledgements may be late at the final report.
-        within_three_attempts("a_link_that_goes_and_comes_is_one_row", || {
-            let report = bench_while_a_link_goes(&machines, reverse);
-            let rows = report["end"]["paths"].as_array().unwrap();
-            check_rows(&machines, &report, rows);
-            let active = rows.iter().all(|row| row["state"] == "active");
-            let found = format!("reverse {reverse}: {rows:?}");
-            if active { Ok(found) } else { Err(found) }
-        });
-    }
+fn a_link_that_goes_and_comes_is_one_row_with_all_bytes_sent() {
+    a_link_that_goes_and_comes_is_one_row("a_link_that_goes_and_comes_is_one_row_at_the_sender", false);
+}
+
+#[test]
+fn a_link_that_goes_and_comes_is_one_row_with_all_bytes_received() {
+    a_link_that_goes_and_comes_is_one_row("a_link_that_goes_and_comes_is_one_row_at_the_receiver", true);
+}
+
+/// No rate is measured, so the links are slow, and both directions are tested side by side.
+fn a_link_that_goes_and_comes_is_one_row(test: &str, reverse: bool) {
+    let Some((machines, _turn)) = three_links_shared(test) else { return };
+    (0..3).for_each(|link| machines.shape(link, 10).unwrap());
+    // On a busy machine, any path's acknowledgements may be late at the final report.
+    within_three_attempts(test, || {
+        let report = bench_while_a_link_goes(&machines, reverse);
+        let rows = report["end"]["paths"].as_array().unwrap();
+        check_rows(&machines, &report, rows);
+        let active = rows.iter().all(|row| row["state"] == "active");
+        let found = format!("reverse {reverse}: {rows:?}");
+        if active { Ok(found) } else { Err(found) }
+    });
 }
 
 /// Runs a bench in which the first link goes down twice.
