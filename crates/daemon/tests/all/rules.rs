@@ -122,9 +122,18 @@ async fn what_is_wanted_of_paths_is_set_while_they_run() {
     let id = running.list()[0].id;
     running.set(&format!("{id}=backup")).unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let before = stage.bytes_on(0);
-    carry(&here, &there, 2_000_000).await;
-    assert!(stage.bytes_on(0) - before < 100_000, "{} on a backup", stage.bytes_on(0) - before);
+    let doubted = doubts(&here);
+    for turn in 1..=5 {
+        let before = (stage.bytes_on(0), doubted.load(Ordering::Relaxed));
+        carry(&here, &there, 2_000_000).await;
+        let carried = stage.bytes_on(0) - before.0;
+        if carried < 100_000 {
+            break;
+        }
+        // Only doubt of the other path, which a busy machine may cause, makes the backup carry data.
+        let is_doubted = doubted.load(Ordering::Relaxed) > before.1;
+        assert!(turn < 5 && is_doubted, "{carried} bytes on a backup in turn {turn}");
+    }
 
     assert!(running.set("99=backup").unwrap_err().contains("no path 99"));
     assert!(running.set("*=never").unwrap_err().contains("without a path"));
