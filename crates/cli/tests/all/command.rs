@@ -1,35 +1,33 @@
 //! The program from a user's view: its output and its exit codes.
 
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
 
 use crate::common::programs::{Running, program};
 
 /// A home directory of its own for each test, removed afterwards.
-struct Home(PathBuf);
+struct Home(TempDir);
 
 impl Home {
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("anabranch-command-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
+        Self(TempDir::with_prefix(format!("anabranch-command-{name}-")).unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
     }
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
-        command.args(words).env_clear().env("HOME", &self.0);
+        command.args(words).env_clear().env("HOME", self.path());
         command
     }
 
     fn run(&self, words: &[&str]) -> Output {
         self.command(words).output().unwrap()
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -42,14 +40,15 @@ fn a_new_user_makes_a_key_and_is_shown_the_same_one_again() {
     let home = Home::new("keys");
     let missing = home.run(&["keys", "show"]);
     assert_eq!(missing.status.code(), Some(1));
-    let advice = format!("`anabranch keys new --key {}/.config/anabranch/key` makes one", home.0.display());
+    let key = home.path().join(".config/anabranch/key");
+    let advice = format!("`anabranch keys new --key {}` makes one", key.display());
     assert!(text(&missing.stderr).contains(&advice), "{missing:?}");
 
     let made = home.run(&["keys", "new"]);
     let shown = home.run(&["keys", "show"]);
     assert!(made.status.success() && text(&made.stdout).starts_with("ab1"), "{made:?}");
     assert_eq!(text(&made.stdout), text(&shown.stdout));
-    assert!(home.0.join(".config/anabranch/key").exists());
+    assert!(key.exists());
 }
 
 #[test]
@@ -99,7 +98,7 @@ fn the_manual_is_one_page_of_a_command_or_all_pages_in_a_directory() {
     let home = Home::new("man");
     let page = home.run(&["man", "send"]);
     assert!(text(&page.stdout).contains(".TH anabranch-send 1"), "{page:?}");
-    let dir = home.0.join("man1");
+    let dir = home.path().join("man1");
     let written = home.run(&["man", dir.to_str().unwrap()]);
     assert!(written.status.success() && written.stdout.is_empty(), "{written:?}");
     assert!(dir.join("anabranch.1").exists() && dir.join("anabranch-send.1").exists());
@@ -108,7 +107,7 @@ fn the_manual_is_one_page_of_a_command_or_all_pages_in_a_directory() {
 #[test]
 fn experiments_tell_what_was_not_as_expected_the_same_way_wherever_it_is_looked_at() {
     let home = Home::new("sim");
-    let file = |name: &str| home.0.join(name).to_string_lossy().into_owned();
+    let file = |name: &str| home.path().join(name).to_string_lossy().into_owned();
     let scenario = "duration = \"1 s\"\n[[link]]\nname = \"a\"\nrate = \"4 Mbit/s\"\ndelay = \"5 ms\"\n\
          [[flow]]\nname = \"M\"\npaths = [\"a\"]\n[expect]\n\"flow.M.goodput_mbit_s\" = { min = 2 }\n";
     std::fs::write(file("tiny.toml"), scenario).unwrap();
