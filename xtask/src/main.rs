@@ -6,6 +6,8 @@ mod book;
 mod cargo;
 mod deb;
 mod deny;
+#[cfg(test)]
+mod examples;
 mod guided;
 #[cfg(test)]
 mod limits;
