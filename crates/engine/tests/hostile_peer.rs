@@ -1,8 +1,15 @@
 //! An authenticated but malicious peer (`docs/explanation/security.md`). An allocator measures the memory that it can make a
 //! session use. The session closes with the right error or copes.
+//!
+//! Two modules test acknowledgements and copies with a peer that is not malicious. They are here because each program
+//! compiles the engine anew.
 
+#[path = "hostile/acknowledgements.rs"]
+mod acknowledgements;
 #[path = "hostile/attacker.rs"]
 mod attacker;
+#[path = "hostile/relief.rs"]
+mod relief;
 #[path = "hostile/work.rs"]
 mod work;
 

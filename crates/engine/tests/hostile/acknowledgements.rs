@@ -1,17 +1,14 @@
 //! When acknowledgements are sent that no data on their own path can carry.
 
-#[path = "hostile/attacker.rs"]
-#[allow(dead_code)] // Uses only a part of it.
-mod attacker;
-
 use anabranch_engine::{
     AbandonReason, Arrival, Config, Coupling, Detector, Ecn, MemoryBudget, PathState, Route, Transmit,
 };
 use anabranch_wire::{
     ArrivalTime, Frame, Fsn, Message, NewPid, Packet, Params, PathId, Pid, ResetToken, Span,
 };
-use attacker::{Meter, Victim, ack, highest, params, route, stream_frame};
 use bytes::Bytes;
+
+use crate::attacker::{Meter, Victim, ack, highest, params, route, stream_frame};
 
 const SECOND: PathId = PathId(2);
 

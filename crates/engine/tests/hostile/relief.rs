@@ -1,13 +1,10 @@
 //! How much of a slow path's outstanding data a fast path may repeat.
 
-#[path = "hostile/attacker.rs"]
-#[allow(dead_code)] // Uses only a part of it.
-mod attacker;
-
 use anabranch_engine::{Config, MemoryBudget, PathState, Route, SchedulerKind, Transmit};
 use anabranch_wire::{Frame, NewPid, PathId, Pid, ResetToken, Span, StreamId};
-use attacker::{Meter, Victim, ack, route};
 use bytes::Bytes;
+
+use crate::attacker::{Meter, Victim, ack, route};
 
 const SLOW: PathId = PathId(2);
 /// Copies that a session may always send.

@@ -1,18 +1,19 @@
 //! In steady state, when lists of sent packets are returned, the engine allocates less than once in a thousand packets.
 //! Counted at the allocator, so that a regression fails.
 
-mod line;
-
 use std::alloc::System;
 
-use line::Line;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+use crate::line::Line;
+use crate::turn;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
 fn packets_in_steady_state_allocate_nothing() {
+    let _turn = turn();
     let mut line = Line::new();
     (0..20_000).for_each(|_| line.step());
     let (before, region) = (line.data_packets, Region::new(ALLOCATOR));
