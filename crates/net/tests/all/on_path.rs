@@ -3,8 +3,6 @@
 //! Each test sends a pattern through a misbehaving tap. It checks that the pattern arrives unchanged, that both
 //! sessions close gracefully, and that the attack took place.
 
-mod wire_tap;
-
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +16,8 @@ use anabranch_net::{
 use anabranch_wire::{Header, Kind, Pid, close_code};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
-use wire_tap::{Luck, Sending, Way, sit_between, with_header};
+
+use crate::wire_tap::{Luck, Sending, Way, sit_between, with_header};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
