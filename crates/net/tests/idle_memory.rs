@@ -1,6 +1,11 @@
 //! Measures with a counting allocator how much memory an idle session holds after work. The cipher library's memory, some
 //! 600 bytes per key with two keys per session, is not included.
 
+mod bulk;
+// In this program, because each would compile sessions anew.
+#[path = "bulk/cost.rs"]
+mod cost;
+
 use std::alloc::System;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -9,9 +14,13 @@ use anabranch_net::{Addresses, Config, Endpoint, EndpointConfig, NodeKey, Sessio
 use bytes::Bytes;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tokio::io::AsyncReadExt;
+use tokio::sync::Mutex;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Memory is counted for the whole program, so its tests take turns.
+static TURN: Mutex<()> = Mutex::const_new(());
 
 /// Bytes in use.
 fn used() -> usize {
@@ -62,6 +71,7 @@ async fn settled() -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_session_that_has_worked_holds_at_most_15_kib_with_three_paths() {
+    let _turn = TURN.lock().await;
     let (server, client) = (endpoint(1).await, endpoint(2).await);
     let mut target = Target::new(server.node(), server.local_addresses());
     target.pins = addresses(2).into_iter().zip(server.local_addresses()).collect();

@@ -3,6 +3,9 @@
 //! the test on busy and idle machines alike. Reports a skipped test without valgrind.
 
 mod bulk;
+// In this program, because each would compile sessions anew.
+#[path = "bulk/copies.rs"]
+mod copies;
 
 use bulk::bulk;
 

@@ -1,11 +1,9 @@
 //! Counts the copies of each byte in user space between application and socket in both directions. Valgrind (DHAT) counts
 //! them, so the result does not depend on the machine's load. Reports a skipped test without valgrind.
 
-mod bulk;
-
 use std::process::Command;
 
-use bulk::bulk;
+use crate::bulk::bulk;
 
 /// Most bytes copied per byte sent, both ends together. Measured: 2.84, of which 1 is the data itself. The rest is packet
 /// structures moved between places in an unoptimised program.
@@ -38,7 +36,7 @@ fn copied(bytes: usize) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=dhat", "--mode=copy", "--dhat-out-file=/dev/null"])
         .arg(std::env::current_exe().expect("a test knows its executable"))
-        .args(["--exact", "bulk_for_the_count", "--test-threads=1"])
+        .args(["--exact", "copies::bulk_for_the_count", "--test-threads=1"])
         .env(BYTES, bytes.to_string())
         .output()
         .ok()?;

@@ -1,17 +1,13 @@
 //! Counts the system calls and allocations of a packet. Fails when batches fall apart, or when packets allocate memory one
 //! by one.
 
-mod bulk;
-
-use std::alloc::System;
 use std::time::Duration;
 
-use bulk::bulk;
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use stats_alloc::Region;
 use tokio::time::timeout;
 
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+use crate::bulk::bulk;
+use crate::{ALLOCATOR, TURN};
 
 const BYTES: usize = 150_000_000;
 
@@ -20,6 +16,7 @@ const MOST_ALLOCATIONS: (f64, f64) = (0.5, 700.0);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packets_share_system_calls_and_memory() {
+    let _turn = TURN.lock().await;
     for paths in [1, 3] {
         let mut settled = None;
         let moved = bulk(paths, BYTES, |count| settled = Some((count.sent, Region::new(ALLOCATOR))));
