@@ -53,6 +53,7 @@ fn crates_whose_examples_are_not_tested_have_none() {
 
 #[test]
 fn blocks_of_rust_are_told_from_others() {
-    let source = "//! ```text\n//! a\n//! ```\n/// ```\n/// let a = 1;\n/// ```\n    /// ```no_run\n    /// ```\n";
+    let source =
+        "//! ```text\n//! a\n//! ```\n/// ```\n/// let a = 1;\n/// ```\n    /// ```no_run\n    /// ```\n";
     assert_eq!(rust_blocks(source), [4, 7]);
 }
