@@ -54,9 +54,6 @@ pub struct Config {
     pub ecn: bool,
     /// The user's rules for paths: priorities, byte caps, excluded paths. All sessions share the caps.
     pub rules: PathRules,
-    /// Whether to skip a packet number at random, to detect a peer that acknowledges packets that it has not received
-    /// (RFC 9000 §21.4).
-    pub skip_numbers: bool,
 }
 
 /// Which paths' windows are coupled, so that together they take one flow's share.
@@ -119,6 +116,15 @@ pub struct AckConfig {
     pub every: u32,
     /// Acknowledge at the latest after this long.
     pub max_delay: Span,
+    /// Whether to skip a packet number at random, to detect a peer that acknowledges packets that it has not received
+    /// (RFC 9000 §21.4).
+    pub skip_numbers: bool,
+}
+
+impl Default for AckConfig {
+    fn default() -> Self {
+        Self { policy: AckPolicy::SamePath, every: 2, max_delay: Span::from_millis(10), skip_numbers: true }
+    }
 }
 
 /// Datagrams, by their 16 classes.
@@ -219,7 +225,7 @@ impl Default for Config {
             detector: Detector::Both,
             scheduler: SchedulerKind::EarliestArrival,
             early_binding: None,
-            acks: AckConfig { policy: AckPolicy::SamePath, every: 2, max_delay: Span::from_millis(10) },
+            acks: AckConfig::default(),
             failure: FailureConfig {
                 suspect: true,
                 chi: 2.0,
@@ -249,7 +255,6 @@ impl Default for Config {
             reports: None,
             ecn: false,
             rules: PathRules::default(),
-            skip_numbers: true,
         }
     }
 }
@@ -269,7 +274,7 @@ impl Config {
         config.scheduler = SchedulerKind::LeastFilled;
         config.acks.max_delay = Span::from_millis(40);
         config.failure.suspect = false;
-        config.skip_numbers = false;
+        config.acks.skip_numbers = false;
         config.mtu = MtuConfig { base: 1472, max: 1472 };
         config
     }

@@ -13,7 +13,9 @@ mod relief;
 #[path = "hostile/work.rs"]
 mod work;
 
-use anabranch_engine::{Config, Event, MemoryBudget, PathState, ProtocolError, Read, Route, State};
+use anabranch_engine::{
+    AckConfig, Config, Event, MemoryBudget, PathState, ProtocolError, Read, Route, State,
+};
 use anabranch_wire::{
     AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, NewPid, Params, PathId, PathStatus,
     PathUse, Pid, Report, ResetToken, Span, StreamId,
@@ -164,7 +166,8 @@ fn blind_acknowledgements_hit_a_number_that_was_skipped() {
 #[test]
 fn floods_of_acknowledgements_of_every_other_packet_leave_a_bounded_scoreboard() {
     let meter = Meter::new();
-    let config = Config { skip_numbers: false, ..Config::default() };
+    let config =
+        Config { acks: AckConfig { skip_numbers: false, ..AckConfig::default() }, ..Config::default() };
     let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));
     bulk_to(&mut victim, 20_000, |top| {
         let odd = top | 1;

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind};
 use crate::paths::NodeSession;
 use crate::relay::chain::RelayChain;
 use crate::relay::open_path::{Carrier, outlive};
-use crate::relay::{Entry, Peer, RelayError, RelayPaths, RelayRoute};
+use crate::relay::{Begun, Entry, Peer, RelayCandidates, RelayError, RelayPaths, RelayRoute};
 
 /// A relay without an answer after this time is reported in the log, and still tried.
 const SLOW: Duration = Duration::from_secs(3);
@@ -243,14 +243,16 @@ async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSessi
         }
         Some((index, carrier)) => {
             let Candidate { route, peer } = candidates.swap_remove(index);
-            running.adopt(route.clone(), RelayPaths::go_on(endpoint, &session, (route, peer), carrier));
+            running
+                .adopt(route.clone(), RelayPaths::go_on(endpoint, &session, Begun { route, peer, carrier }));
         }
         None => {}
     }
     if let Some((relays, secret)) = &dial.guest {
         running.guest_at(relays.iter().map(|relay| relay.node), secret);
     }
-    let chosen = RelayPaths::choose_on((endpoint, &session), &some, (&own, at_once), begun);
+    let among = RelayCandidates::new(endpoint, &session, &own, &some);
+    let chosen = RelayPaths::choose_among(among, at_once, begun);
     let granted = RelayPaths::keep_granted(endpoint, &session, &granted, &own.addresses);
     Ok(running.beside(granted).beside(chosen))
 }

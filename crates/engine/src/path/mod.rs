@@ -121,7 +121,7 @@ impl Path {
             receipt: Receipt::default(),
             marks: Marks::new(config.ecn),
             mtu: MtuSearch::new(config.mtu.base, config.mtu.max),
-            board: Scoreboard::new(config.skip_numbers),
+            board: Scoreboard::new(config.acks.skip_numbers),
             cached: Cached::default(),
             health: Health::default(),
             returns: ReturnPaths::new(id, config.initial_rtt),

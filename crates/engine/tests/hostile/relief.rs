@@ -1,6 +1,6 @@
 //! How much of a slow path's outstanding data a fast path may repeat.
 
-use anabranch_engine::{Config, MemoryBudget, PathState, Route, SchedulerKind, Transmit};
+use anabranch_engine::{AckConfig, Config, MemoryBudget, PathState, Route, SchedulerKind, Transmit};
 use anabranch_wire::{Frame, NewPid, PathId, Pid, ResetToken, Span, StreamId};
 use bytes::Bytes;
 
@@ -25,8 +25,11 @@ fn with_a_slow_second_path() -> Victim {
 /// A session with a second path that takes 100 ms, and windows that hold everything written here. Useless paths are held
 /// back if it `suspects`.
 fn with_second_path(suspects: bool) -> Victim {
-    let mut config =
-        Config { scheduler: SchedulerKind::RoundRobin, skip_numbers: false, ..Config::default() };
+    let mut config = Config {
+        scheduler: SchedulerKind::RoundRobin,
+        acks: AckConfig { skip_numbers: false, ..AckConfig::default() },
+        ..Config::default()
+    };
     (config.cc.initial_window, config.cc.pacing) = (2_000, false);
     config.failure.suspect = suspects;
     let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));

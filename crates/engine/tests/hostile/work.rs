@@ -6,7 +6,7 @@
 //! and pacing allow them, whoever causes them.
 
 use anabranch_counted::{Part, end_of_part, is_counted};
-use anabranch_engine::{Config, MemoryBudget, Read, Route};
+use anabranch_engine::{AckConfig, Config, MemoryBudget, Read, Route};
 use anabranch_wire::{
     AckPath, AddressFrame, DatagramFrame, Frame, Fsn, NewPid, Params, PathId, Pid, Report, ResetToken, Span,
     StreamId,
@@ -145,7 +145,8 @@ fn at_a_sender(config: Config, ranges: fn(u64) -> Vec<std::ops::Range<u64>>) -> 
 }
 
 fn ranges_of_one() -> Attack {
-    let config = Config { skip_numbers: false, ..Config::default() };
+    let config =
+        Config { acks: AckConfig { skip_numbers: false, ..AckConfig::default() }, ..Config::default() };
     at_a_sender(config, |top| {
         let each = (0..64).map(|range| (top | 1).saturating_sub(range * 2));
         each.filter(|number| *number > 0 && *number <= top).map(|number| number..number + 1).collect()
@@ -198,7 +199,8 @@ fn stream_given_up(index: u64) -> [Frame<Bytes>; 3] {
 }
 
 fn streams() -> Attack {
-    let config = Config { skip_numbers: false, ..Config::default() };
+    let config =
+        Config { acks: AckConfig { skip_numbers: false, ..AckConfig::default() }, ..Config::default() };
     borne(Victim::with(config, MemoryBudget::new(1 << 40)), |victim, round| {
         let answered = highest(&victim.say(stream_given_up(round)));
         while let Some(stream) = victim.session.accept_stream() {

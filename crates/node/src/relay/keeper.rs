@@ -20,7 +20,7 @@ use tokio::time::{sleep, sleep_until};
 use super::chain::{Prepared, RelayChain};
 use super::entries;
 use super::open_path::{self, Carrier, End, OpenPath, Shown, lock};
-use super::spares;
+use super::spares::{self, Candidates};
 use super::tries::Tries;
 use super::trouble::Trouble;
 use super::{Entry, RelayError, RelayRoute};
@@ -37,6 +37,13 @@ pub struct Peer {
     pub addresses: Vec<SocketAddr>,
     /// How relays admit this node.
     pub entry: Entry,
+}
+
+/// How a session began: its first path leads through relays.
+pub(crate) struct Begun {
+    pub route: RelayRoute,
+    pub peer: Peer,
+    pub carrier: Carrier,
 }
 
 /// Paths through relays, kept open until this is dropped or the session ends.
@@ -77,20 +84,14 @@ impl RelayPaths {
     }
 
     /// Continues to keep the path on which the session began.
-    pub(crate) fn go_on(
-        endpoint: &Arc<Endpoint>,
-        session: &Session,
-        (route, peer): (RelayRoute, Peer),
-        carrier: Carrier,
-    ) -> Self {
-        Self::go_on_noted((endpoint, session), (route, peer), carrier, &Tries::default())
+    pub(crate) fn go_on(endpoint: &Arc<Endpoint>, session: &Session, begun: Begun) -> Self {
+        Self::go_on_noted((endpoint, session), begun, &Tries::default())
     }
 
     /// As [`Self::go_on`], but records the attempts in shared `tries`.
     pub(crate) fn go_on_noted(
         (endpoint, session): (&Arc<Endpoint>, &Session),
-        (route, peer): (RelayRoute, Peer),
-        carrier: Carrier,
+        Begun { route, peer, carrier }: Begun,
         tries: &Tries,
     ) -> Self {
         let mut paths = Self::keep_noted((endpoint, session), &[], &peer, tries);
@@ -139,30 +140,18 @@ impl RelayPaths {
         candidates: &[RelayRoute],
         (peer, at_once): (&Peer, usize),
     ) -> Self {
-        Self::choose_on((endpoint, session), candidates, (peer, at_once), None)
+        Self::choose_among(Candidates::new(endpoint, session, peer, candidates), at_once, None)
     }
 
     /// As [`Self::choose`]. If the session began through the first candidate, `begun` carries its path.
-    pub(crate) fn choose_on(
-        (endpoint, session): (&Arc<Endpoint>, &Session),
-        candidates: &[RelayRoute],
-        (peer, at_once): (&Peer, usize),
-        begun: Option<Carrier>,
-    ) -> Self {
-        if candidates.is_empty() || at_once == 0 {
+    pub(crate) fn choose_among(among: Candidates, at_once: usize, begun: Option<Carrier>) -> Self {
+        if among.routes.is_empty() || at_once == 0 {
             return Self::default();
         }
-        let tries = Tries::default();
-        let among = spares::Candidates {
-            endpoint: endpoint.clone(),
-            session: session.clone(),
-            peer: peer.clone(),
-            routes: candidates.to_vec(),
-            tries: tries.clone(),
-        };
-        let task = tokio::spawn(spares::keep(among, at_once, begun));
         let candidate = |route: &RelayRoute| Kept { route: route.clone(), path: Arc::default() };
-        let routes = candidates.iter().map(candidate).collect();
+        let routes = among.routes.iter().map(candidate).collect();
+        let tries = among.tries.clone();
+        let task = tokio::spawn(spares::keep(among, at_once, begun));
         Self { tasks: vec![task], routes, granted: Grants::default(), tries }
     }
 

@@ -39,8 +39,10 @@ use crate::grants::Grants;
 pub use chain::RelayChain;
 pub use connection::RelayConnection;
 pub use host::Hosting;
+pub(crate) use keeper::Begun;
 pub use keeper::{Peer, RelayPaths};
 pub use requests::{Flow, Wanted};
+pub(crate) use spares::Candidates as RelayCandidates;
 
 /// How relays admit a node.
 #[derive(Clone, Debug)]

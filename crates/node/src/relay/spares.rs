@@ -11,7 +11,7 @@ use anabranch_net::{Endpoint, PathId, Session, Time};
 use tokio::time::sleep_until;
 
 use super::RelayRoute;
-use super::keeper::{Peer, RelayPaths};
+use super::keeper::{Begun, Peer, RelayPaths};
 use super::open_path::Carrier;
 use super::tries::Tries;
 
@@ -23,6 +23,19 @@ pub(crate) struct Candidates {
     pub routes: Vec<RelayRoute>,
     /// Records the outcome of each attempt.
     pub tries: Tries,
+}
+
+impl Candidates {
+    /// These routes to the peer.
+    pub fn new(endpoint: &Arc<Endpoint>, session: &Session, peer: &Peer, routes: &[RelayRoute]) -> Self {
+        Self {
+            endpoint: endpoint.clone(),
+            session: session.clone(),
+            peer: peer.clone(),
+            routes: routes.to_vec(),
+            tries: Tries::default(),
+        }
+    }
 }
 
 struct Spares {
@@ -66,8 +79,8 @@ impl Spares {
                     let route = &routes[candidate.0];
                     let kept = match self.begun.take_if(|_| candidate == Candidate(0)) {
                         Some(carrier) => {
-                            let first = (route.clone(), peer.clone());
-                            RelayPaths::go_on_noted((endpoint, session), first, carrier, tries)
+                            let begun = Begun { route: route.clone(), peer: peer.clone(), carrier };
+                            RelayPaths::go_on_noted((endpoint, session), begun, tries)
                         }
                         None => {
                             let one = std::slice::from_ref(route);

@@ -49,6 +49,15 @@ pub struct Way {
     pub explanation: Explanation,
 }
 
+/// What is known of a route's segments: the first four fields of [`Way`].
+type Segments = (Vec<Option<IpAddr>>, bool, Vec<[IpAddr; 2]>, Vec<Told>);
+
+impl Way {
+    fn new((hops, answered, unknown, told): Segments, explanation: Explanation) -> Self {
+        Self { hops, answered, unknown, told, explanation }
+    }
+}
+
 /// A segment reported by a controller.
 #[derive(Debug, Serialize)]
 pub struct Told {
@@ -141,15 +150,7 @@ pub fn report(
     let routers = survey.aliases.routers().into_values().filter(|addresses| addresses.len() > 1);
     let report = Report {
         node: args.node.0,
-        ways: ways
-            .map(|((hops, answered, unknown, told), explanation)| Way {
-                hops,
-                answered,
-                unknown,
-                told,
-                explanation,
-            })
-            .collect(),
+        ways: ways.map(|(segments, explanation)| Way::new(segments, explanation)).collect(),
         silent: known.silent(),
         sets: Sets::new(&map, known, (own, args.node.0), limits.k),
         routers: routers.map(|addresses| addresses.into_iter().collect()).collect(),
