@@ -178,10 +178,22 @@ impl Source {
     /// # Errors
     /// Why they do not come.
     pub async fn ask(&self, connection: &mut Connection, wanted: &Wanted) -> Result<Answer, Refusal> {
-        let connection = match connection {
-            Connection::Http(connection) => connection,
+        let answer = match connection {
+            Connection::Http(connection) => self.ask_http(connection, wanted).await,
             Connection::Ftp(connection) => return self.ask_ftp(connection, wanted).await,
         };
+        if answer.is_err() {
+            self.forget_redirect();
+        }
+        answer
+    }
+
+    /// Asks the mirror itself next time: the host to which it redirected gives no answer, and it may name another one.
+    pub fn forget_redirect(&self) {
+        self.memory().redirected = None;
+    }
+
+    async fn ask_http(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Answer, Refusal> {
         let mut why = "the server changes its answer with every request";
         for _ in 0..MOST_STEPS {
             match self.attempt(connection, wanted).await? {

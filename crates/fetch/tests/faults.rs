@@ -434,6 +434,26 @@ async fn a_redirector_may_lead_to_hosts_with_versions_of_their_own() {
     assert_eq!(redirector.requests()[0].header("if-range"), None);
 }
 
+#[tokio::test]
+async fn a_redirector_is_asked_again_when_the_host_that_it_named_fails() {
+    let content = noise(SIZE, 43);
+    let (body, same) = (content.clone(), content.clone());
+    let failing = Server::start(move |request| {
+        let response = Response::right(request, &body).with("ETag", "\"a\"");
+        match request.number {
+            0 => response,
+            1 => Response { cut: Some(response.body.len() / 2), ..response },
+            _ => Response::new(500, b""),
+        }
+    });
+    let good = Server::start(move |request| Response::right(request, &same).with("ETag", "\"b\""));
+    let to = [failing.url("/file"), good.url("/file")];
+    let redirector = Server::start(move |request| {
+        Response::new(302, b"").with("Location", to[request.number.min(1)].clone())
+    });
+    fetched(&Place::new(&[redirector.url("/a")]), &content).await;
+}
+
 /// Two hosts with files of one size that begin alike, behind a redirector whose links are good for so many requests.
 async fn hosts_with_two_versions(uses: usize) {
     let one = noise(SIZE, 40);

@@ -138,7 +138,12 @@ impl Request<'_> {
         let asking = self.active.source.ask(connection, &wanted);
         let answer = tokio::select! {
             answer = asking => answer,
-            end = self.hopeless() => return Ok(end),
+            end = self.hopeless() => {
+                if matches!(end, RequestEnd::Trouble(_)) {
+                    self.active.source.forget_redirect();
+                }
+                return Ok(end);
+            }
         };
         match answer {
             Ok(answer) => self.receive(answer, range).await,
