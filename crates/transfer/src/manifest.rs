@@ -25,6 +25,9 @@ impl Default for Limits {
     }
 }
 
+/// Bytes that each attribute counts in addition to its name and value: tiny ones take far more memory than these.
+const PER_ATTRIBUTE: u64 = 32;
+
 /// Time of a file's last modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModifiedTime {
@@ -136,7 +139,7 @@ impl<'a> ManifestBuilder<'a> {
         if last.is_none() || !self.left_out.is_empty() {
             return Err(TransferError::protocol("an extended attribute of nothing"));
         }
-        self.names += attribute.len() as u64;
+        self.names += PER_ATTRIBUTE + attribute.len() as u64;
         self.check_names()?;
         let held = self.attributes.entry(self.entries.len() as u32 - 1).or_default();
         held.push(attribute);
@@ -241,5 +244,15 @@ mod tests {
         builder.push(entries[0].clone()).unwrap();
         builder.leave_out(&"s".into()).unwrap();
         assert!(builder.leave_out(&"t".into()).is_err() && builder.push(entries[1].clone()).is_err());
+    }
+
+    #[test]
+    fn an_attribute_counts_more_than_its_few_bytes() {
+        let limits = Limits { entries: 1, names: 1000 };
+        let mut builder = ManifestBuilder::new(&limits);
+        builder.push(entry("a", FILE)).unwrap();
+        let tiny = || Attribute { name: "user.".into(), value: Vec::new() };
+        let taken = (0..64).take_while(|_| builder.add_attribute(tiny()).is_ok()).count();
+        assert_eq!(taken, 999 / 37);
     }
 }
