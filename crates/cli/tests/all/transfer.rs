@@ -23,6 +23,24 @@ fn slow_sender(file: &Path) -> Sender {
 }
 
 #[test]
+fn a_second_receiver_does_not_look_for_a_sender_that_one_was_enough_for() {
+    let scratch = Scratch::in_memory();
+    let file = scratch.file("from/film", 6 << 20, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "--once", "--rate", "10Mbit/s"]);
+    let start = |to: &str| {
+        let to = scratch.text(to);
+        Running::start(&mut program(&["receive", "--yes", sender.ticket.as_str(), to.as_str()]))
+    };
+    let first = start("to/first");
+    wait_for_part(&scratch.path("to/first"), MIB);
+    let second = start("to/second");
+    let (code, told) = first.end();
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told) = second.end();
+    assert!(code == Some(4) && told.contains("opens nothing here any more"), "{code:?} {told}");
+}
+
+#[test]
 fn a_directory_arrives_as_it_was_sent_and_once_is_enough() {
     let scratch = Scratch::new();
     std::fs::create_dir_all(scratch.path("from/photos/2026")).unwrap();

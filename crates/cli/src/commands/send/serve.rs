@@ -252,7 +252,11 @@ impl<'a> Server<'a> {
                     stream.json(&Event::Done(TransferReport::new(&summary, served.took)))?;
                 }
                 let is_last = self.offer.once || served.took_stream;
-                if is_last { all_sent(&summary).map(|()| true) } else { Ok(false) }
+                if !is_last {
+                    return Ok(false);
+                }
+                self.part();
+                all_sent(&summary).map(|()| true)
             }
             Err(failure) if served.took_stream => {
                 Err(failure.hint("standard input can be received only once: start again, with all of it"))
@@ -266,6 +270,16 @@ impl<'a> Server<'a> {
                 }
                 Ok(false)
             }
+        }
+    }
+
+    /// Ends the transfers that are not complete. Without a reason, receivers would look for the sender again.
+    fn part(&mut self) {
+        while let Some(Ok(served)) = self.tasks.try_join_next() {
+            self.receivers.remove(&served.number);
+        }
+        for receiver in self.receivers.values() {
+            if self.offer.kept.is_some() { receiver.carrier.leave() } else { receiver.carrier.revoke() }
         }
     }
 
