@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use anabranch_agent::HEAD_START;
 use anabranch_net::{
-    Config, ConnectError, Endpoint, PathId, PathRules, Pid, PublicKey, Session, Target, Ticket, TicketSecret,
-    Tried,
+    Config, ConnectError, Endpoint, PathId, PathRule, PathRules, Pattern, Pid, PublicKey, Session, Target,
+    Terms, Ticket, TicketSecret, Tried,
 };
 use anabranch_secure::RelayHint;
 use anabranch_wire::Span;
@@ -98,10 +98,12 @@ impl Dial {
         self
     }
 
-    /// Sets rules for the paths of this session. Without any, the node's rules count.
+    /// Sets rules for the paths of this session, in place of the node's.
     #[must_use]
     pub fn path_rules(mut self, rules: PathRules) -> Self {
-        self.rules = rules;
+        // Empty rules would leave the node's in force.
+        let any = || PathRules::new(vec![PathRule { pattern: Pattern::Any, terms: Terms::default() }]);
+        self.rules = if rules.is_empty() { any() } else { rules };
         self
     }
 

@@ -95,6 +95,16 @@ async fn rules_of_one_dial_take_the_place_of_the_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dial_whose_rules_are_empty_is_not_under_those_of_the_node() {
+    let server = builder(27).access(Access::by_keys([key(28).public()])).start().await.unwrap();
+    let never = PathRules::new(vec![anabranch_node::parse_rule("*=never").unwrap()]);
+    let client = builder(28).path_rules(never).start().await.unwrap();
+    let dial = Dial::node(server.id(), server.addresses()).path_rules(PathRules::default());
+    let (here, there) = tokio::join!(client.dial(&dial), accept(&server));
+    talk(&here.unwrap(), &there.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_does_not_answer_is_reported_with_what_was_tried_and_a_hint() {
     let client = builder(6).start().await.unwrap();
     let silent = std::net::UdpSocket::bind("127.0.2.7:0").unwrap();
