@@ -252,17 +252,11 @@ impl<P: Payload> Session<P> {
         }
         if let Some(sample) = outcome.rtt {
             let most = flight.peer.as_ref().map_or(0, |peer| peer.max_ack_delay_us);
-            let most = Span::from_micros(u64::from(most));
-            let path = flight.paths.edit(index);
-            let ack_delay = match outcome.delay_unknown {
-                // The delay that agrees best with earlier samples.
-                true => sample.saturating_sub(path.rtt().smoothed()).min(most),
-                false => ack.delay.min(most),
-            };
-            if path.sample_rtt(now, via, sample, ack_delay) {
+            let ack_delay = ack.delay.min(Span::from_micros(u64::from(most)));
+            if flight.paths.edit(index).sample_rtt(now, via, sample, ack_delay) {
                 flight.cc.on_return_path_changed(ack.path);
             }
-            if flight.wants_evidence && !outcome.delay_unknown {
+            if flight.wants_evidence {
                 let acked = Acked { sample, ack_delay, arrived: ack.arrived };
                 control.live.coupling.on_delay(now, flight, index, acked);
             }

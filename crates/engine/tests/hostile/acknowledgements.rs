@@ -196,30 +196,3 @@ fn an_acknowledgement_leaves_although_the_data_bound_to_its_path_was_reset() {
     sent.extend(victim.wait(Span::from_millis(20)));
     assert!(sent.iter().any(|sent| tells_of(sent, PathId::FIRST)), "the PING is not acknowledged");
 }
-
-#[test]
-fn a_packet_that_waited_for_its_acknowledgement_gives_no_longer_round_trip() {
-    let _turn = Meter::new();
-    let mut victim = Victim::offered(Params { max_ack_delay_us: 10_000, ..params() });
-    let stream = victim.session.open_stream().unwrap();
-    let send = |victim: &mut Victim| {
-        victim.session.write(stream, &mut Bytes::from(vec![0; 1_000])).unwrap();
-        highest(&victim.drain()).expect("the data leaves")
-    };
-    for _ in 0..100 {
-        let last = send(&mut victim);
-        victim.now += Span::from_millis(50);
-        victim.say([ack(0, [0..last + 1])]);
-    }
-    let rtt = |victim: &Victim| victim.session.paths()[0].rtt;
-    let before = rtt(&victim);
-    send(&mut victim);
-    victim.say([Frame::Ping]);
-    let sent = victim.say([Frame::Ping]);
-    assert!(sent.iter().all(|sent| matches!(sent.message.packet().unwrap().frames[..], [Frame::Ack(_)])));
-    // The peer waits for 10 ms. Then the packet without data arrives, and it acknowledges both at once.
-    victim.now += Span::from_millis(60);
-    let last = highest(&sent).expect("an acknowledgement");
-    victim.say([ack(0, [0..last + 1])]);
-    assert!(rtt(&victim) <= before + Span::from_micros(100), "{:?} after {before:?}", rtt(&victim));
-}

@@ -54,7 +54,6 @@ impl Scoreboard {
             } else {
                 self.largest_acked = Some(largest);
                 outcome.rtt = newest.as_ref().map(|(_, packet)| now.since(packet.sent_at));
-                outcome.delay_unknown = reported.is_some_and(|number| number < largest);
             }
         }
         if let Some((_, packet)) = newest {

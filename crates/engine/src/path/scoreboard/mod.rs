@@ -127,9 +127,6 @@ pub(crate) struct AckOutcome {
     pub in_flight: u64,
     /// Time since the highest packet was sent, if this acknowledgement is the first for it.
     pub rtt: Option<Span>,
-    /// The highest number asked for no acknowledgement, so `rtt` is that of an earlier packet. The reported delay is
-    /// not the time that this one waited.
-    pub delay_unknown: bool,
     /// Delivery rate over the last round trip, if it can be measured.
     pub delivery_rate: Option<Rate>,
     /// The packet was sent when the application had no more data.
