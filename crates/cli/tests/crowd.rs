@@ -100,7 +100,9 @@ fn a_crowd_of_receivers_neither_shuts_out_an_honest_one_nor_takes_the_senders_me
     let file = scratch.file("from/film", FILE, 1);
     let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
     let ticket: Ticket = sender.ticket.parse().unwrap();
-    let alone = fetch(&sender, &scratch, "alone");
+    let mut rates = ["alone", "alone-2", "alone-3"].map(|to| fetch(&sender, &scratch, to));
+    rates.sort_by(f64::total_cmp);
+    let alone = rates[1];
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let present = runtime.block_on(gather(&ticket, crowd, stalled));
