@@ -485,7 +485,7 @@ async fn hosts_with_two_versions(uses: usize) {
 
 #[tokio::test]
 async fn versions_of_a_file_behind_a_redirector_are_not_mixed() {
-    // A link that is good for two requests at most ends before its host is compared, and the download fails.
+    // With links for one or two requests the download may fail: they expire before their hosts are compared.
     for uses in [4, 6] {
         hosts_with_two_versions(uses).await;
     }

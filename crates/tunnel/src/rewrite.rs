@@ -108,7 +108,7 @@ pub fn fragmented(packet: &[u8], mtu: u16) -> Option<Vec<Bytes>> {
 }
 
 /// Splits an IPv6 packet that every link has to carry into fragments for a path that does not, with this
-/// identification. `None` for larger packets, whose senders make smaller ones when they are told, and for those with
+/// identification. `None` for larger packets, because their senders react to a "too big" message, and for those with
 /// other extension headers.
 #[must_use]
 pub fn fragmented_v6(packet: &[u8], mtu: u16, id: u32) -> Option<Vec<Bytes>> {

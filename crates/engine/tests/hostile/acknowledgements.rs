@@ -70,20 +70,25 @@ fn an_acknowledgement_does_not_wait_until_there_is_no_data_for_other_paths() {
     panic!("no acknowledgement for the second path in 5 ms");
 }
 
-#[test]
-fn a_suspected_path_that_still_receives_carries_every_other_acknowledgement() {
-    let _turn = Meter::new();
+/// A victim whose first path is suspected, because its data are not acknowledged.
+fn with_a_suspected_path() -> Victim {
     let mut victim = with_a_slow_second_path();
     let stream = victim.session.open_stream().unwrap();
     victim.session.write(stream, &mut Bytes::from(vec![0; 2_000])).unwrap();
     victim.drain();
-    // The data are not acknowledged.
     for _ in 0..100 {
         if victim.session.paths()[0].state == PathState::Active {
             victim.wait(Span::from_millis(10));
         }
     }
     assert_eq!(victim.session.paths()[0].state, PathState::Suspect);
+    victim
+}
+
+#[test]
+fn a_suspected_path_that_still_receives_carries_every_other_acknowledgement() {
+    let _turn = Meter::new();
+    let mut victim = with_a_suspected_path();
     let mut over = [0_u32; 2];
     for piece in 0..40 {
         let sent = victim.say([stream_frame(0, piece * 1_000, 1_000)]);
@@ -97,16 +102,7 @@ fn a_suspected_path_that_still_receives_carries_every_other_acknowledgement() {
 #[test]
 fn a_suspected_path_is_probed_once_its_new_port_is_proven() {
     let _turn = Meter::new();
-    let mut victim = with_a_slow_second_path();
-    let stream = victim.session.open_stream().unwrap();
-    victim.session.write(stream, &mut Bytes::from(vec![0; 2_000])).unwrap();
-    victim.drain();
-    for _ in 0..100 {
-        if victim.session.paths()[0].state == PathState::Active {
-            victim.wait(Span::from_millis(10));
-        }
-    }
-    assert_eq!(victim.session.paths()[0].state, PathState::Suspect);
+    let mut victim = with_a_suspected_path();
     let moved = Route { remote: "198.51.100.7:999".parse().unwrap(), ..route() };
     let challenge = |sent: &Transmit<Bytes>| {
         sent.message.packet().unwrap().frames.iter().find_map(|frame| match frame {

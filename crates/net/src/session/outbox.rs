@@ -83,7 +83,7 @@ pub(crate) struct Outbox {
     acked: Acked,
 }
 
-/// What the keys need to hear of acknowledgements.
+/// Acknowledged packets that the keys wait for.
 #[derive(Debug, Default)]
 struct Acked {
     /// The keys wait for an acknowledgement.

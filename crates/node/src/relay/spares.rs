@@ -42,7 +42,7 @@ struct Spares {
     candidates: Candidates,
     choice: RelayChoice,
     in_use: BTreeMap<Candidate, RelayPaths>,
-    /// What carries the session's first path through the first candidate, until that is in use.
+    /// The carrier of the session's first path, through the first candidate, until that candidate is in use.
     begun: Option<Carrier>,
 }
 

@@ -128,8 +128,8 @@ impl Registry {
         self.tunnels.iter().filter(move |(_, claim)| claim.network.is_none_or(|other| other == network))
     }
 
-    /// Forgets ended tunnels of other network namespaces, which may be gone. What is left there is found by its tag; only a
-    /// changed setting needs its record.
+    /// Forgets ended tunnels of other network namespaces, which may be gone. Their leftovers carry a tag; only changed
+    /// settings need the record.
     fn forget_ended_elsewhere(&mut self) {
         let (network, settings) = (network(), &self.settings);
         self.tunnels.retain(|name, claim| {

@@ -49,7 +49,7 @@ pub struct Way {
     pub explanation: Explanation,
 }
 
-/// What is known of a route's segments: the first four fields of [`Way`].
+/// The known facts about a route's segments: the first four fields of [`Way`].
 type Segments = (Vec<Option<IpAddr>>, bool, Vec<[IpAddr; 2]>, Vec<Told>);
 
 impl Way {

@@ -42,7 +42,7 @@ impl Cached {
     }
 }
 
-/// What a path offers when another is silent or useless.
+/// How a path can help when another is silent or useless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Relief {
     /// It is active and may carry data instead.
