@@ -30,9 +30,10 @@ impl Pace {
     /// Takes the next snapshot and returns the values to show.
     pub fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
         let moved = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
-        let of_paths: f64 = snapshot.paths.iter().map(|path| as_shown(path.rate_mbit_s)).sum();
-        let most = if snapshot.paths.is_empty() { f64::MAX } else { of_paths };
-        let rate = moved.map(|rate| if rate.as_mbit() > most { Rate::from_mbit(most) } else { rate });
+        let of_paths =
+            snapshot.paths.iter().map(|path| as_shown(Rate::from_mbit(path.rate_mbit_s)).as_bits());
+        let most = if snapshot.paths.is_empty() { u64::MAX } else { of_paths.sum() };
+        let rate = moved.map(|rate| rate.min(Rate::from_bits(most - most % last_digit(most))));
         let outlook = self.outlook(snapshot, rate);
         let is_idle = matches!(outlook, Outlook::Stalled(_) | Outlook::Waiting | Outlook::Comparing);
         let rate = rate.filter(|rate| !is_idle && *rate > Rate::ZERO);
@@ -59,9 +60,20 @@ impl Pace {
     }
 }
 
-/// A rate in Mbit/s with the decimals that a display shows. Otherwise a total could exceed the sum of rounded rates.
-fn as_shown(rate: f64) -> f64 {
-    if rate < 1.0 { rate } else { (rate * 10.0).round() / 10.0 }
+/// A rate with the digits that a display shows. Otherwise a total could exceed the sum of rounded rates.
+fn as_shown(rate: Rate) -> Rate {
+    let digit = last_digit(rate.as_bits());
+    // A rate in the middle is not rounded up: the display may round it down.
+    Rate::from_bits((rate.as_bits() + digit / 2 - 1) / digit * digit)
+}
+
+/// The value of the last digit that a display shows of so many bits a second.
+fn last_digit(bits: u64) -> u64 {
+    match bits {
+        1_000_000_000.. => 10_000_000,
+        1_000_000.. => 100_000,
+        _ => 100,
+    }
 }
 
 /// The rate over the last [`WINDOW`].

@@ -108,11 +108,14 @@ impl Progress {
 }
 
 fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
+    let rate = total.rate.map_or(0.0, Rate::as_mbit);
+    // Unlike a line, an event has every digit of the paths' rates.
+    let of_paths: f64 = snapshot.paths.iter().map(|path| path.rate_mbit_s).sum();
     Event::Progress {
         t_s: snapshot.elapsed.as_secs_f64(),
         bytes: snapshot.bytes_done,
         bytes_total: snapshot.bytes_total,
-        rate_mbit_s: total.rate.map_or(0.0, Rate::as_mbit),
+        rate_mbit_s: if snapshot.paths.is_empty() { rate } else { rate.min(of_paths) },
         eta_s: total.outlook.eta_s(),
         stalled_s: total.outlook.stalled_s(),
         waiting: snapshot.waiting,
@@ -351,6 +354,18 @@ mod tests {
         (two.paths[0].rate_mbit_s, two.paths[1].rate_mbit_s) = (0.04, 0.03);
         two.elapsed = Span::from_millis(1_100);
         assert_eq!(progress.pace.total(&two).rate, Some(Rate::from_mbit(0.07)), "a slow path counts");
+        let mut at_once = |rates: (f64, f64)| {
+            (two.paths[0].rate_mbit_s, two.paths[1].rate_mbit_s) = rates;
+            two.elapsed += Span::from_millis(100);
+            two.bytes_done += 1_000_000_000;
+            let total = progress.pace.total(&two);
+            (total.rate.unwrap().to_string(), serde_json::to_value(event(&two, &total)).unwrap())
+        };
+        assert_eq!(at_once((1_044.0, 1_044.0)).0, "2.08 Gbit/s", "1.04 and 1.04 are shown");
+        assert_eq!(at_once((996.0, 999.0)).0, "1.99 Gbit/s", "more would be 2 Gbit/s");
+        let (line, event) = at_once((9.46, 18.76));
+        assert_eq!(line, "28.3 Mbit/s", "9.5 and 18.8 are shown");
+        assert!(event["rate_mbit_s"].as_f64().unwrap() <= 9.46 + 18.76, "{event}");
     }
 
     #[test]
