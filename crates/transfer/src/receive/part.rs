@@ -143,7 +143,7 @@ impl PartFile {
         {
             report.note("store the time", &job.path, &error);
         }
-        match self.file.sync_all() {
+        match sync(&self.directory, &self.file) {
             Err(error) if cannot_sync(&error) => report.note("confirm the writing", &job.path, &error),
             synced => synced?,
         }
@@ -172,6 +172,14 @@ fn set_time(directory: &Dir, file: &File, time: SystemTime) -> io::Result<()> {
     #[cfg(test)]
     crate::tests::fail_if_timeless(directory)?;
     file.set_modified(time)
+}
+
+/// Syncs a file in `directory`.
+#[cfg_attr(not(test), allow(unused_variables))]
+fn sync(directory: &Dir, file: &File) -> io::Result<()> {
+    #[cfg(test)]
+    crate::tests::fail_if_syncless(directory)?;
+    file.sync_all()
 }
 
 /// True if files in `directory` keep the time that they are given. Tries it with a file, and removes that again; true if it
@@ -205,7 +213,7 @@ pub(super) fn cannot_make(error: &io::Error) -> String {
 }
 
 /// True if the file system cannot sync at all, rather than failed to.
-fn cannot_sync(error: &io::Error) -> bool {
+pub(super) fn cannot_sync(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied

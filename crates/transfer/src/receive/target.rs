@@ -14,6 +14,7 @@ use cap_fs_ext::DirExt;
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
+use super::part::cannot_sync;
 use crate::error::TransferError;
 use crate::path::{RelPath, part_name};
 use crate::report::Report;
@@ -283,15 +284,11 @@ fn free_bytes(directory: &Dir) -> Option<u64> {
 }
 
 pub(crate) fn sync_directory(directory: &Dir) -> io::Result<()> {
-    match readable(directory).and_then(|directory| directory.sync_all()) {
-        // Some file systems cannot sync directories, and some directories are not readable.
-        Err(error)
-            if !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied) =>
-        {
-            Err(error)
-        }
-        _ => Ok(()),
-    }
+    let synced = readable(directory).and_then(|directory| directory.sync_all());
+    #[cfg(test)]
+    let synced = crate::tests::fail_if_syncless(directory).and(synced);
+    // Some file systems cannot sync directories, and some directories are not readable.
+    synced.or_else(|error| if cannot_sync(&error) { Ok(()) } else { Err(error) })
 }
 
 pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {

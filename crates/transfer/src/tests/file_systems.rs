@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{directories, directory, names, noise, share, transfer, tree};
+use super::{SYNCLESS, TIMELESS, directories, directory, names, noise, share, transfer, tree};
 use crate::hash::BLOCK;
 use crate::{Conflict, Mirror, ReceiveOptions, TransferError};
 
@@ -197,4 +197,23 @@ async fn a_quota_is_compared_with_what_a_sparse_file_stores() {
             .await;
     assert!(matches!(received, Err(TransferError::NoSpace { .. })), "{received:?}");
     assert_eq!(names(&small.0.join("other")), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_arrives_with_notes_where_neither_times_nor_syncs_are_possible() {
+    let (_temp, from, to) = directories(&[("a", b"a")]);
+    for name in [SYNCLESS, TIMELESS] {
+        fs::write(to.join(name), b"").unwrap();
+    }
+    let (sent, received) =
+        transfer(&share(&from.join("a")), directory(&to), &ReceiveOptions::default()).await;
+    sent.unwrap();
+    let notes = received.unwrap().warnings;
+    let told = ["confirm the writing", "store the time"];
+    let told = told.map(|what| format!("this file system cannot {what} of a: "));
+    assert!(
+        notes.len() == 2 && notes.iter().zip(&told).all(|(note, told)| note.starts_with(told)),
+        "{notes:?}"
+    );
+    assert_eq!(names(&to), ["a", SYNCLESS, TIMELESS]);
 }

@@ -226,3 +226,10 @@ pub const TIMELESS: &str = "no times here";
 pub fn fail_if_timeless(directory: &Dir) -> io::Result<()> {
     if directory.exists(TIMELESS) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
 }
+
+/// A file of this name in a directory simulates a file system that cannot sync.
+pub const SYNCLESS: &str = "no syncs here";
+
+pub fn fail_if_syncless(directory: &Dir) -> io::Result<()> {
+    if directory.exists(SYNCLESS) { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
+}
