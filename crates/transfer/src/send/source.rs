@@ -499,22 +499,28 @@ mod tests {
     use crate::Share;
 
     #[test]
-    fn a_file_with_fewer_bytes_than_its_system_reports_is_named() {
-        // The system reports a page.
-        let odd = std::path::Path::new("/sys/kernel/uevent_seqnum");
-        let Ok(reported) = odd.metadata() else { return eprintln!("skipped: there is no {}", odd.display()) };
-        let share = Share::from_paths(&[odd]).unwrap();
-        let mut listing = Arc::into_inner(share.list().unwrap()).unwrap();
-        let EntryKind::File(meta) = &mut listing.entries[0].kind else { panic!("not a file") };
-        assert_eq!(meta.size, None, "its length was found out");
-        meta.size = Some(reported.len());
-        let mut source = Source::new(Arc::new(listing), Progress::new(), Report::default());
-        let fetch = Request::Fetch { file: 0, first: 0, count: 1, last: true, held: Vec::new() };
-        let chunk = source.turn(&mut VecDeque::from([fetch]), share.memory().consumer().buffer());
-        let replies = &chunk.buffer.bytes;
-        let Ok(Reply::Failed(why)) = Reply::decode(replies[0], replies[FRAME_HEADER..].to_vec()) else {
-            panic!("{replies:?}")
-        };
-        assert!(why.raw().contains("fewer can be read"), "{why}");
+    fn a_file_with_fewer_or_more_bytes_than_its_system_reports_is_named() {
+        // The system reports a page, and nothing.
+        let odd =
+            [("/sys/kernel/uevent_seqnum", 1, "fewer can be read"), ("/proc/version", 0, "it has more")];
+        for (odd, count, expected) in odd {
+            let Ok(reported) = std::fs::metadata(odd) else {
+                eprintln!("skipped: there is no {odd}");
+                continue;
+            };
+            let share = Share::from_paths(&[odd]).unwrap();
+            let mut listing = Arc::into_inner(share.list().unwrap()).unwrap();
+            let EntryKind::File(meta) = &mut listing.entries[0].kind else { panic!("not a file") };
+            assert_eq!(meta.size, None, "its length was found out");
+            meta.size = Some(reported.len());
+            let mut source = Source::new(Arc::new(listing), Progress::new(), Report::default());
+            let fetch = Request::Fetch { file: 0, first: 0, count, last: true, held: Vec::new() };
+            let chunk = source.turn(&mut VecDeque::from([fetch]), share.memory().consumer().buffer());
+            let replies = &chunk.buffer.bytes;
+            let Ok(Reply::Failed(why)) = Reply::decode(replies[0], replies[FRAME_HEADER..].to_vec()) else {
+                panic!("{odd}: {replies:?}")
+            };
+            assert!(why.raw().contains(expected), "{odd}: {why}");
+        }
     }
 }

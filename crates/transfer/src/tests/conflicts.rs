@@ -115,6 +115,22 @@ async fn a_directory_is_never_replaced_by_a_file_nor_a_file_by_a_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_cannot_be_made_is_missed_at_both_ends() {
+    let (_temp, from, to) = directories(&[("d/a", b"a")]);
+    std::os::unix::fs::symlink("a", from.join("d/link")).unwrap();
+    fs::create_dir_all(to.join("d/link")).unwrap();
+    let options = ReceiveOptions { conflict: Conflict::Overwrite, ..ReceiveOptions::default() };
+    let (sent, received) = transfer(&share(&from.join("d")), directory(&to), &options).await;
+    let Err(TransferError::Incomplete { failures, count: 1, here: 1, .. }) = &received else {
+        panic!("{received:?}")
+    };
+    assert_eq!(failures[0].path.raw(), "d/link");
+    let Err(TransferError::PeerIncomplete { count: 1, files }) = &sent else { panic!("{sent:?}") };
+    assert!(files.raw().contains("d/link: it cannot be replaced by the link"), "{files}");
+    assert_eq!(fs::read(to.join("d/a")).unwrap(), b"a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn existing_directories_keep_their_mode() {
     use std::os::unix::fs::PermissionsExt as _;
     let (_temp, from, to) = directories(&[("d/x", b"x")]);

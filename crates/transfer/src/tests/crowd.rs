@@ -267,7 +267,7 @@ async fn what_comes_slowly_from_a_pipe_arrives_at_once() {
     let options = crate::ReceiveOptions::default();
     let whole = super::transfer(&share, target, &options);
     let arrived = tokio::task::spawn_blocking(move || {
-        let mut slowest = Duration::ZERO;
+        let mut took = Vec::new();
         for line in 0..20 {
             let start = Instant::now();
             pipe.send(format!("line {line}\n").into_bytes()).unwrap();
@@ -275,15 +275,14 @@ async fn what_comes_slowly_from_a_pipe_arrives_at_once() {
                 arrived.recv_timeout(Duration::from_secs(10)).unwrap(),
                 format!("line {line}\n").as_bytes()
             );
-            if line > 0 {
-                slowest = slowest.max(start.elapsed());
-            }
+            took.push(start.elapsed());
         }
-        slowest
+        took.sort();
+        took
     });
-    let ((sent, received), slowest) = tokio::join!(whole, arrived);
-    let slowest = slowest.unwrap();
-    // Gathering takes 20 ms; a busy machine adds the rest.
-    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    let ((sent, received), took) = tokio::join!(whole, arrived);
+    let took = took.unwrap();
+    // Gathering takes 20 ms. On a busy machine, some lines take longer.
+    assert!(took[5] < Duration::from_millis(50) && took[18] < Duration::from_millis(500), "{took:?}");
     assert_eq!((sent.unwrap().bytes, received.unwrap().bytes), (150, 150));
 }
