@@ -130,10 +130,9 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
 struct Bars(Option<ProgressBar>);
 
 impl Bars {
-    fn draw(&mut self, total: &Total, snapshot: &ProgressSnapshot, (paint, size): (Paint, Size)) {
-        let mut lines = lines_above_total(snapshot, paint, size);
-        lines.push(render::total_line(total, paint, size.columns));
-        self.0.get_or_insert_with(|| SCREEN.add(block())).set_message(lines.join("\n"));
+    fn draw(&mut self, total: &Total, snapshot: &ProgressSnapshot, look: (Paint, Size)) {
+        let frame = frame(total, snapshot, look);
+        self.0.get_or_insert_with(|| SCREEN.add(block())).set_message(frame);
     }
 
     fn say(&self, message: &str) {
@@ -148,6 +147,13 @@ impl Bars {
             self.say(&bar.message());
         }
     }
+}
+
+/// All lines, the total last.
+fn frame(total: &Total, snapshot: &ProgressSnapshot, (paint, size): (Paint, Size)) -> String {
+    let mut lines = lines_above_total(snapshot, paint, size);
+    lines.push(render::total_line(total, paint, size.columns));
+    lines.join("\n")
 }
 
 /// One line for each receiver if there are several, else one for each path; as many as the terminal has room for.
@@ -404,6 +410,26 @@ mod tests {
         }
         let (mut progress, _) = shown(|_| View::Events(Box::new(Gone)));
         assert!(progress.update(&at(1)).is_err());
+    }
+
+    #[test]
+    fn every_frame_fits_the_terminal() {
+        let mut snapshot = at(3);
+        snapshot.paths[0].label = "enp0s31f6 → 2001:db8:1234:5678::9 by fra-1".into();
+        snapshot.paths = vec![snapshot.paths[0].clone(); 70];
+        let mut total = Pace::default().total(&snapshot);
+        total.rate = Some(Rate::from_mbit(940.0));
+        for (columns, rows) in [(80, 24), (40, 10), (200, 60)] {
+            for outlook in
+                [Outlook::Left(7_200.0), Outlook::Comparing, Outlook::Stalled(70.0), Outlook::Waiting]
+            {
+                total.outlook = outlook;
+                let frame = frame(&total, &snapshot, (Paint::ON, Size { columns, rows }));
+                // The cursor stands below.
+                assert_eq!(frame.lines().count(), rows - 1, "{frame}");
+                assert!(frame.lines().all(|line| crate::ui::width::width(line) <= columns), "{frame}");
+            }
+        }
     }
 
     #[test]
