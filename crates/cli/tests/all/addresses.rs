@@ -7,7 +7,20 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
 use common::netns::{Machines, Side, run};
-use common::programs::{PROGRAM, Running};
+use common::programs::{PROGRAM, Running, Sender, receive};
+
+/// Runs the command that follows where `socket` refuses netlink, as a service manager can have it.
+const WITHOUT_NETLINK: &str = r#"
+import ctypes, errno, os, platform, struct, sys
+call = {"x86_64": 41, "aarch64": 198}[platform.machine()]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 3, call), (0x20, 0, 0, 16), (0x15, 0, 1, 16),
+         (6, 0, 0, 0x50000 | errno.EAFNOSUPPORT), (6, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+filter = ctypes.create_string_buffer(struct.pack("HP", len(steps), ctypes.addressof(code)))
+prctl = ctypes.CDLL(None).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, filter, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
 
 /// Two machines joined by this many links; `None` where namespaces are unavailable.
 fn machines(test: &str, links: usize) -> Option<Machines> {
@@ -129,4 +142,24 @@ fn a_receiver_may_be_told_a_further_address() {
     assert!(!receive(&[]).status.success());
     let received = receive(&["--address", "10.88.1.2"]);
     assert!(received.status.success(), "{}", errors(&received));
+}
+
+#[test]
+fn without_netlink_addresses_are_found_and_a_hint_is_given() {
+    let without = |words: &[&str]| {
+        let mut command = Command::new("python3");
+        command.args(["-c", WITHOUT_NETLINK]).args(words).stdin(Stdio::null());
+        command
+    };
+    if !without(&["/bin/true"]).output().is_ok_and(|probe| probe.status.success()) {
+        return common::skip("without_netlink", "python3 cannot forbid netlink sockets here");
+    }
+    let mut command = without(&[PROGRAM, "send", "/etc/hostname"]);
+    let sender = Sender::start_as(command.env_remove("ANABRANCH_KEY").env_remove("ANABRANCH_CONTROLLER"));
+    let received = receive(&[&sender.ticket, "-"]);
+    assert!(received.status.success(), "{}", errors(&received));
+    sender.running.interrupt();
+    let (_, told) = sender.running.end();
+    assert!(told.contains("cannot open a netlink socket"), "{told}");
+    assert!(told.contains("let this program open sockets of AF_NETLINK"), "{told}");
 }
