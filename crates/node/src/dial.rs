@@ -5,9 +5,10 @@
 //! session that began through a relay also gets direct paths if possible, because both ends exchange and try their
 //! addresses.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use anabranch_agent::HEAD_START;
@@ -140,6 +141,28 @@ pub(crate) struct Means<'a> {
     pub entry: Entry,
     /// How many paths through relays may be added to the session later.
     pub addable: usize,
+    pub late: &'a Late,
+}
+
+/// Routes whose relays were reported as silent and have not answered since: redialing does not report them again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Late(Arc<Mutex<BTreeSet<String>>>);
+
+impl Late {
+    /// Reports that the route's relays are silent, unless that is known.
+    fn report(&self, route: &RelayRoute) {
+        if self.0.lock().expect("no panic while held").insert(route.to_string()) {
+            let waited = SLOW.as_secs();
+            tracing::warn!(relay = %route, "the relay has not answered for {waited} s; is it running there? Still trying");
+        }
+    }
+
+    /// Reports that they answer, if they were reported as silent.
+    fn clear(&self, route: &RelayRoute) {
+        if self.0.lock().expect("no panic while held").remove(&route.to_string()) {
+            tracing::warn!(relay = %route, "the relay answers now");
+        }
+    }
 }
 
 /// Opens a session. A ticket that has expired by this machine's clock is tried for a shorter time, because the clock
@@ -211,7 +234,7 @@ fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
 
 /// Opens a session, and keeps paths through both ends' relays open in it.
 async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSession, Failed> {
-    let Means { endpoint, relays, entry, addable, .. } = means;
+    let Means { endpoint, relays, entry, addable, late, .. } = means;
     let granted = entry.grants();
     let mut target = dial.target.clone();
     target.relayed = (relays.len() + granted.relays().len() + addable) as u32;
@@ -226,7 +249,7 @@ async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSessi
         // A trial of a relay's other addresses takes further paths.
         target.relayed += anabranch_agent::MOST_ENTRIES as u32 - 1;
     }
-    let call = Call { target, config };
+    let call = Call { target, config, late: late.clone() };
     let Dialed { session, through } = race(endpoint, &call, &candidates).await?;
     let some = candidates.split_off(kept).into_iter().map(|candidate| candidate.route);
     let (mut some, mut begun): (Vec<RelayRoute>, _) = (some.collect(), None);
@@ -280,6 +303,7 @@ struct Candidate {
 struct Call {
     target: Target,
     config: Config,
+    late: Late,
 }
 
 /// A session, and the candidate of its first path, unless that is direct.
@@ -340,13 +364,15 @@ async fn race(endpoint: &Arc<Endpoint>, call: &Call, candidates: &[Candidate]) -
             Some(result) = attempts.join_next(), if !attempts.is_empty() => match result {
                 Ok(Ok(dialed)) => break dialed,
                 Ok(Err((relay, error))) => {
-                    tracing::warn!(%relay, %error, "no session through the relay");
+                    tracing::debug!(%relay, %error, "no session through the relay");
                     relays.push((relay, error));
                 }
                 Err(error) => tracing::warn!(%error, "an attempt through a relay ended"),
             },
         }
         if let Some(why) = failed.clone().filter(|_| attempts.is_empty()) {
+            // Redialing reports another reason, but not another order.
+            relays.sort_by_key(|(relay, _)| relay.to_string());
             return Err(Failed { why, relays });
         }
     };
@@ -398,10 +424,11 @@ impl Attempt<'_> {
         let Candidate { route, peer } = self.candidate;
         let late = || {
             if !self.is_over.load(Ordering::Relaxed) {
-                tracing::warn!(relay = %route, "the relay has not answered for {} s; is it running there? Still trying", SLOW.as_secs());
+                self.call.late.report(route);
             }
         };
         let chain = Arc::new(patiently(self.open_chain(route, &peer.entry), SLOW, late).await?);
+        self.call.late.clear(route);
         if chain.is_guest() {
             return self.open_over(chain, None).await;
         }
@@ -442,7 +469,7 @@ impl Attempt<'_> {
         chain: Arc<RelayChain>,
         address: Option<SocketAddr>,
     ) -> Result<(Session, Carrier), RelayError> {
-        let Call { target, config } = self.call;
+        let Call { target, config, .. } = self.call;
         let own = self.endpoint.new_pid();
         let last = address.map(|address| (address, target.node));
         let mut prepared = chain.prepare(last, (Pid::HANDSHAKE, own), None).await?;

@@ -17,7 +17,7 @@ use anabranch_service::control::Socket;
 
 use crate::access::TicketShare;
 use crate::controllers::{ControllerHint, LinkError};
-use crate::dial::{self, Dial, Means};
+use crate::dial::{self, Dial, Late, Means};
 use crate::error::Error;
 use crate::grants::{GrantWanted, Grants, USUAL_PATHS};
 use crate::invitation::Invitation;
@@ -232,7 +232,8 @@ impl NodeBuilder {
         let control = self.control.as_deref().map(|file| Socket::open(file, sessions.clone())).transpose();
         let control = control.map_err(|error| Error::local(error.to_string()))?;
         let (relays, config) = (self.relays, self.session);
-        Ok(Node(Arc::new(Inner { endpoint, relays, grants, sessions, config, is_known, control })))
+        let late = Late::default();
+        Ok(Node(Arc::new(Inner { endpoint, relays, grants, sessions, config, is_known, control, late })))
     }
 }
 
@@ -287,6 +288,7 @@ struct Inner {
     /// True if others may know this node's key: the user chose it, or relays and controllers list it.
     is_known: bool,
     control: Option<Socket>,
+    late: Late,
 }
 
 impl Node {
@@ -306,6 +308,7 @@ impl Node {
             config: session,
             is_known: false,
             control: None,
+            late: Late::default(),
         }))
     }
 
@@ -336,13 +339,13 @@ impl Node {
     /// [`crate::ErrorKind::Unreachable`] when no route led there, [`crate::ErrorKind::Refused`] when the node does not admit this
     /// one.
     pub async fn dial(&self, dial: &Dial) -> Result<NodeSession, Error> {
-        let Inner { endpoint, relays, grants, sessions, config, is_known, control } = &*self.0;
+        let Inner { endpoint, relays, grants, sessions, config, is_known, control, late } = &*self.0;
         let entry = match dial.secret() {
             Some(secret) if !is_known => Entry::Guest(secret.clone()),
             _ => Entry::Member(grants.clone()),
         };
         let addable = if control.is_some() { MOST_ADDED } else { 0 };
-        let means = Means { endpoint, config, relays, entry, addable };
+        let means = Means { endpoint, config, relays, entry, addable, late };
         let session = dial::dial(means, dial).await?;
         sessions.add(session.clone());
         Ok(session)
