@@ -164,7 +164,7 @@ async fn serve(
     notify(&[sd_notify::NotifyState::Ready]);
     loop {
         tokio::select! {
-            _ = signals.hang_up.recv() => reload(&controller, path, &settings),
+            _ = signals.hang_up.recv() => reload(&controller, path, &settings, context),
             _ = signals.interrupt.recv() => break,
             _ = signals.terminate.recv() => break,
             () = controller.torn() => return Err(Failure::local(TORN)),
@@ -176,7 +176,7 @@ async fn serve(
 }
 
 /// Reads the configuration again; an unreadable one changes nothing.
-fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings) {
+fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings, context: &Context) {
     match read(path) {
         Ok(settings) => {
             controller.reload(&settings);
@@ -188,8 +188,11 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
                 ("control", old.control != settings.control),
                 ("http", old.http != settings.http),
             ]);
-            let (relays, clients) = (settings.policy.relays.len(), settings.policy.clients.len());
-            tracing::info!(relays, clients, "configuration read again");
+            if !context.quiet {
+                let relays = human::count(settings.policy.relays.len() as u64, "relay");
+                let clients = human::count(settings.policy.clients.len() as u64, "client");
+                out::sentence(&format!("configuration read again: {relays}, {clients}"));
+            }
         }
         Err(failure) => tracing::error!("{failure}; the controller keeps its old configuration"),
     }

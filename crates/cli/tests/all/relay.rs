@@ -105,6 +105,9 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
     assert_eq!(ask(&dir, "status")["draining"], false);
     assert!(kill("-TERM").success());
     assert!(wait_for_end(&mut relay.0, Duration::from_secs(20)).success());
+    let mut told = String::new();
+    relay.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(told.contains("configuration read again: 1 user\n"), "{told}");
 }
 
 #[test]

@@ -134,7 +134,7 @@ async fn serve(key: NodeKey, path: &Path, settings: RelaySettings, context: &Con
     }
     announce(&relay, &settings, context)?;
     notify(&[sd_notify::NotifyState::Ready]);
-    run_until_stopped(&relay, (path, &settings), &mut signals).await?;
+    run_until_stopped(&relay, (path, &settings), &mut signals, context).await?;
     notify(&[sd_notify::NotifyState::Stopping]);
     relay.close().await;
     Ok(())
@@ -144,11 +144,12 @@ async fn run_until_stopped(
     relay: &RelayService,
     (path, settings): (&Path, &RelaySettings),
     signals: &mut Signals,
+    context: &Context,
 ) -> Result<(), Failure> {
     let mut draining = false;
     loop {
         tokio::select! {
-            _ = signals.hang_up.recv() => reload(relay, path, settings),
+            _ = signals.hang_up.recv() => reload(relay, path, settings, context),
             _ = signals.interrupt.recv() => return Ok(()),
             _ = signals.terminate.recv() => {
                 if draining {
@@ -165,7 +166,7 @@ async fn run_until_stopped(
 }
 
 /// Reads the configuration again; an unreadable one changes nothing.
-fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
+fn reload(relay: &RelayService, path: &Path, old: &RelaySettings, context: &Context) {
     match read(path) {
         Ok(settings) => {
             relay.reload(&settings);
@@ -177,7 +178,10 @@ fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
                 ("metrics", old.metrics != settings.metrics),
                 ("usage", old.usage != settings.usage),
             ]);
-            tracing::info!(users = settings.users.len(), "configuration read again");
+            if !context.quiet {
+                let users = human::count(settings.users.len() as u64, "user");
+                out::sentence(&format!("configuration read again: {users}"));
+            }
         }
         Err(failure) => tracing::error!("{failure}; the relay keeps its old configuration"),
     }

@@ -15,7 +15,9 @@ use tokio::sync::Notify;
 
 use super::lane;
 use crate::commands::service::Signals;
+use crate::context::Context;
 use crate::errors::Failure;
+use crate::ui::out;
 
 /// The usage, for wrong requests.
 const WORDS: &str = "write lane=LANE, class.NAME=LANE or path.PATTERN=USE";
@@ -205,11 +207,12 @@ async fn adopt_later(session: Session, rules: impl Fn() -> PathRules) {
 }
 
 /// Waits for a signal to end or for `tunnel down`. Reads the settings again at SIGHUP.
-pub(super) async fn until_stopped(signals: &mut Signals, running: &Running) {
+pub(super) async fn until_stopped(signals: &mut Signals, running: &Running, context: &Context) {
     loop {
         tokio::select! {
             _ = signals.hang_up.recv() => match running.reload() {
-                Ok(_) => tracing::info!("the settings were read again"),
+                Ok(_) if context.quiet => {}
+                Ok(read) => out::sentence(&read.done.join("\n")),
                 Err(why) => tracing::error!("{why}; the tunnel keeps its settings"),
             },
             _ = signals.interrupt.recv() => return,

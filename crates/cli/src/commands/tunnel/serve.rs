@@ -211,7 +211,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
             announce(&invitation.ticket, args.drawing, (json, context));
             service::notify(&[sd_notify::NotifyState::Ready]);
-            until_stopped(&mut signals, &running).await;
+            until_stopped(&mut signals, &running, &context).await;
         } => Ok(()),
     };
     node.close().await;

@@ -171,7 +171,7 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
                 Err(dialed.unwrap_or_else(|| failure(&error)))
             }
         },
-        () = until_stopped(&mut signals, &running) => Ok(()),
+        () = until_stopped(&mut signals, &running, &context) => Ok(()),
     };
     node.close().await;
     let Some(stays) = closed() else { return outcome };
