@@ -1,4 +1,4 @@
-//! Problems that last: each is logged once, and so is its end.
+//! Problems that last: each is logged once, and so is its end, as a warning too: whoever saw the one has to see the other.
 
 /// The current problem of one activity that is tried again and again.
 #[derive(Clone, Debug, Default)]

@@ -39,7 +39,7 @@ pub(crate) async fn receive_loop(endpoint: Weak<EndpointInner>, socket: Arc<Boun
         match contained(|| receiver.receive(&endpoint, &socket)) {
             Some(Ok(())) => {
                 if trouble.is_news(None) {
-                    tracing::info!(local = %socket.udp.local_addr(), "receives again");
+                    tracing::warn!(local = %socket.udp.local_addr(), "receives again");
                 }
             }
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock || is_transient(&error) => {}

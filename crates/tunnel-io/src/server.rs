@@ -233,7 +233,7 @@ impl Server {
             match &problem {
                 _ if !trouble.is_news(problem.as_deref()) => {}
                 Some(error) => tracing::warn!(%error, "cannot list this machine's addresses; trying again"),
-                None => tracing::info!("this machine's addresses can be listed again"),
+                None => tracing::warn!("this machine's addresses can be listed again"),
             }
             self.table.read().unwrap_or_else(PoisonError::into_inner).bound_waiting(self.clock.now());
         }

@@ -5,7 +5,7 @@
 use crate::common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -169,7 +169,7 @@ fn a_relay_registers_with_a_controller_by_its_name_once_that_has_an_address() {
         "key = \"relay.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\ncontrol = \"relay.sock\"\n\n[[controller]]\nat = \"{key}@controller.test:{port}\"\nsigns = \"{signs}\"\n"
     );
     fs::write(hosts.path("relay.toml"), text).unwrap();
-    let _relay = hosts.start(&["relay", "--config", &hosts.path("relay.toml")]);
+    let mut relay = hosts.start(&["relay", "--config", &hosts.path("relay.toml")]);
     let socket = hosts.path("relay.sock");
     let told = || {
         let asked = program(&["relay", "status", "--json", "--control", &socket]).output().unwrap();
@@ -180,6 +180,10 @@ fn a_relay_registers_with_a_controller_by_its_name_once_that_has_an_address() {
     assert!(why.to_string().contains("controller.test"), "{why}");
     hosts.are("127.0.0.1 controller.test\n");
     until("registered", || told().filter(|told| told["registered"] == true));
+    relay.0.kill().unwrap();
+    let mut log = String::new();
+    relay.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("not registered: ") && log.contains(" registered controller="), "{log}");
 }
 
 #[test]

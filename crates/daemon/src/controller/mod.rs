@@ -366,7 +366,7 @@ async fn tend(watch: Watch, node: PublicKey) {
         }
         match &result {
             Err(error) if !failing => tracing::warn!("{error}; trying again"),
-            Ok(()) if failing => tracing::info!("the store answers again"),
+            Ok(()) if failing => tracing::warn!("the store answers again"),
             _ => {}
         }
         failing = result.is_err();

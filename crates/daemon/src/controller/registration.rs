@@ -145,7 +145,9 @@ impl Drop for Registration {
 
 /// Notes the state, and logs a change.
 fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: &Standing) {
+    let mut was_calling = true;
     let is_new = sender.send_if_modified(|known| {
+        was_calling = *known == Standing::Calling;
         let is_new = known != standing;
         known.clone_from(standing);
         is_new
@@ -153,7 +155,9 @@ fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: &St
     match standing {
         Standing::Not(_) if is_new => tracing::warn!(%controller, "not registered: {standing}"),
         Standing::Untrusted(_) if is_new => tracing::warn!(%controller, "{standing}"),
-        Standing::Registered if is_new => tracing::info!(%controller, "registered"),
+        Standing::Registered if is_new && was_calling => tracing::info!(%controller, "registered"),
+        // A problem has ended.
+        Standing::Registered if is_new => tracing::warn!(%controller, "registered"),
         _ => {}
     }
 }

@@ -124,7 +124,7 @@ impl Ledger {
                     "{file} cannot be written: {why}. The relay retries; until it succeeds, a restart would forget what is used \
                      of grants and listings, and controllers repeat which grants are revoked"
                 ),
-                None => tracing::info!("{file} can be written again"),
+                None => tracing::warn!("{file} can be written again"),
             }
         }
         failure.is_none()

@@ -204,7 +204,7 @@ impl Member {
                 words(off)
             ),
             ClockVerdict::Agrees if is_new => {
-                tracing::info!(%controller, "the controller's clock agrees again");
+                tracing::warn!(%controller, "the controller's clock agrees again");
             }
             ClockVerdict::Apart(_) | ClockVerdict::Agrees => {}
         }

@@ -157,7 +157,7 @@ async fn follow(endpoint: Weak<EndpointInner>, watch: InterfaceWatch, binder: Bi
         if trouble.is_news(problem.as_deref()) {
             match &problem {
                 Some(problem) => tracing::warn!("cannot use a new address yet: {problem}"),
-                None => tracing::info!("all addresses can be used"),
+                None => tracing::warn!("all addresses can be used"),
             }
         }
         // A port may still be taken when its address comes back quickly; then try again soon.

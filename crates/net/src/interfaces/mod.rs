@@ -224,7 +224,7 @@ where
         match list().await {
             Ok(list) => {
                 if trouble.is_news(None) {
-                    tracing::info!("interfaces can be listed again");
+                    tracing::warn!("interfaces can be listed again");
                 }
                 return list;
             }

@@ -436,7 +436,7 @@ impl Keeper {
             match &problem {
                 _ if !trouble.is_news(problem.as_deref()) => {}
                 Some(error) => tracing::warn!("the grant cannot be renewed: {error}; trying again"),
-                None => tracing::info!("the grant is renewed again"),
+                None => tracing::warn!("the grant is renewed again"),
             }
             failed = outcome.is_err().then(|| Instant::now() + AGAIN);
         }

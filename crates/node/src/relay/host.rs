@@ -53,7 +53,7 @@ impl Hosting {
                         sender.send_replace(Some(Ok(hint)));
                         pause = FIRST_PAUSE;
                         if trouble.take().is_some() {
-                            tracing::info!(relay = %relay.node, "reachable through the relay");
+                            tracing::warn!(relay = %relay.node, "reachable through the relay");
                         }
                         connection.closed().await;
                         was_lost = true;

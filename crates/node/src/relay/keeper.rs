@@ -262,6 +262,7 @@ impl Keeper {
             match trouble.filter(|trouble| !told.contains(trouble) && !is_replaced) {
                 Some(trouble) => {
                     told.push(trouble);
+                    self.path.tried.warned();
                     tracing::warn!(relay = %self.route, "no path through the relay: {error}{advice}");
                 }
                 None => tracing::info!(relay = %self.route, %error, "no path through the relay now"),

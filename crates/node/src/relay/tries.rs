@@ -1,6 +1,7 @@
 //! Records why routes through relays never gave a path, for the report at the end of a session.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::RelayRoute;
@@ -21,6 +22,8 @@ pub(crate) struct Tries(Arc<Mutex<BTreeMap<String, Option<String>>>>);
 pub(crate) struct Try {
     tries: Tries,
     way: String,
+    /// A warning said that there is no path.
+    is_warned_of: AtomicBool,
 }
 
 impl Tries {
@@ -32,7 +35,7 @@ impl Tries {
             known.entry(way.clone()).or_insert_with(|| Some(NO_ANSWER.to_owned()));
         }
         drop(known);
-        Try { tries: self.clone(), way }
+        Try { tries: self.clone(), way, is_warned_of: AtomicBool::new(false) }
     }
 
     /// The routes that never gave a path, with the reasons.
@@ -50,8 +53,17 @@ impl Tries {
 impl Try {
     /// Records and logs that a path is open, which ends any trouble with the route.
     pub(crate) fn opened(&self) {
-        tracing::info!(relay = %self.way, "a path through the relay is open");
+        if self.is_warned_of.swap(false, Ordering::Relaxed) {
+            tracing::warn!(relay = %self.way, "a path through the relay is open");
+        } else {
+            tracing::info!(relay = %self.way, "a path through the relay is open");
+        }
         self.note(None);
+    }
+
+    /// Records that a warning said why there is no path.
+    pub(crate) fn warned(&self) {
+        self.is_warned_of.store(true, Ordering::Relaxed);
     }
 
     /// Records that the relays have answered.
