@@ -156,9 +156,10 @@ impl Store {
 
 /// Adds this process's use to the file, and that of others to the meters.
 fn exchange(file: &mut File, kept: &mut [Kept], today: u64) -> std::io::Result<()> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
-    Read::by_ref(file).take(MOST).read_to_string(&mut text)?;
+    Read::by_ref(file).take(MOST).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
     let mut records: Vec<Record> = text.lines().filter_map(read_record).collect();
     for cap in kept {
         let since = period_start(today, cap.day);
@@ -330,7 +331,7 @@ mod tests {
     fn a_damaged_file_is_no_obstacle() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("caps");
-        std::fs::write(&path, "wwan*\tx\t5\nnonsense\n").unwrap();
+        std::fs::write(&path, b"wwan*\tx\t5\nnonsense\n\xff\n").unwrap();
         let mut store = program(&path);
         store.sync(TODAY).unwrap();
         assert_eq!(left(&store), 100);
