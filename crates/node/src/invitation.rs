@@ -51,6 +51,11 @@ impl Invitation {
         Ok(invitation)
     }
 
+    /// Logs what the ticket leaves out.
+    pub fn warn_of_omissions(&self) {
+        self.left_out.iter().for_each(|what| tracing::warn!("{what}"));
+    }
+
     /// Registers at the configured relays, which must all succeed, and at the granted ones, of which one must succeed.
     async fn register(&mut self, node: &Node) -> Result<(), Error> {
         let named = singles(node.relays())?;

@@ -39,7 +39,9 @@ async fn serve(args: &ServerArgs, capture: &Capture, context: &Context) -> Resul
     let node = Node::builder().key(args.key.clone()).port(args.port).addresses(addresses);
     let node = node.session(args.tuning.config()).path_rules(args.paths_wanted.rules()?);
     let node = node.access(Access::by_ticket(share.clone())).tap(capture.tap()).start().await?;
-    let ticket = node.invite(&share, &[]).await?.ticket;
+    let invitation = node.invite(&share, &[]).await?;
+    invitation.warn_of_omissions();
+    let ticket = invitation.ticket;
     announce(&ticket, context)?;
     args.drawing.show(&ticket.to_text(), context);
     tokio::select! {

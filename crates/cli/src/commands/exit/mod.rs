@@ -153,6 +153,9 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     let node = node.path_rules(args.node.paths_wanted.rules()?).access(access).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);
     let invitation = node.invite(&share, &outside(&args.addresses, port).await?).await?;
+    if !args.no_ticket {
+        invitation.warn_of_omissions();
+    }
     let exit = Exit::new(&ExitOptions {
         allow: args.allow.clone(),
         deny: args.deny.clone(),

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use anabranch_node::{Threads, keyfile};
+use anabranch_node::{Invitation, Threads, keyfile};
 use anabranch_service::process::sandbox::Sandbox;
 use anabranch_transfer::{Folders, Rights};
 use anabranch_wire::Span;
@@ -169,6 +169,8 @@ async fn serve(
     for ticket in doors.tickets() {
         invitations.push(node.invite(&ticket.share, &outside).await?);
     }
+    // The others leave out the same.
+    invitations.iter().take(1).for_each(Invitation::warn_of_omissions);
     let stop = crate::interrupt::requested();
     for (ticket, invitation) in doors.tickets().iter().zip(&invitations) {
         let text = invitation.ticket.to_text();

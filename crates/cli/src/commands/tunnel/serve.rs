@@ -182,6 +182,7 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
     let node = end.node(key, rules.clone()).port(args.port.unwrap_or(PORT)).access(access).start().await?;
     let port = node.addresses().first().map_or(0, std::net::SocketAddr::port);
     let invitation = node.invite(&share, &outside(&args.addresses, port).await?).await?;
+    invitation.warn_of_omissions();
     let seed = u64::from_ne_bytes(*keyfile::random()?);
     let server = Server::new(args.options(), node.endpoint().clock(), seed);
     let again = given.clone();
