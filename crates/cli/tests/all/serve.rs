@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use common::programs::{Running, Scratch, errors, free_port, last_event, program, wait_for, wait_for_part};
+use common::programs::{
+    PROGRAM, Running, Scratch, errors, free_port, last_event, program, wait_for, wait_for_part,
+};
 
 /// A running `anabranch serve` with a key and a state of its own.
 struct Server {
@@ -176,6 +178,28 @@ fn files_are_put_where_the_rights_and_the_quota_allow_it() {
     let boxes: Vec<_> = std::fs::read_dir(server.path("pub")).unwrap().flatten().collect();
     let own = boxes.iter().find(|entry| entry.file_name().to_str().unwrap().starts_with("ab1")).unwrap();
     assert!(same(&own.path().join("photos/a.jpg"), &server.path("from/photos/a.jpg")));
+}
+
+#[test]
+fn a_file_beyond_the_servers_size_limit_fails_alone_and_the_server_goes_on() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.path("pub")).unwrap();
+    std::fs::create_dir_all(scratch.path("from/d")).unwrap();
+    scratch.file("from/d/a-large", 3 << 20, 1);
+    scratch.file("from/d/b-small", 1_000, 2);
+    let mut command = Command::new("sh");
+    // Units of 512 bytes, or of 1,024 in some shells.
+    command.args(["-c", "ulimit -f 2048 && exec \"$@\"", "sh", PROGRAM, "serve", &scratch.text("pub")]);
+    command.args(["--port", "0", "--ticket", "editors=write"]);
+    command.env("XDG_CONFIG_HOME", scratch.path("config")).env("XDG_STATE_HOME", scratch.path("state"));
+    let mut running = Running::start(&mut command);
+    let ticket = running.line();
+    let server = Server { running, ticket, scratch };
+    let put = server.put(&[&server.scratch.text("from/d"), "--to", "pub"]);
+    assert!(!put.status.success() && errors(&put).contains("d/a-large"), "{}", errors(&put));
+    assert!(same(&server.path("pub/d/b-small"), &server.path("from/d/b-small")));
+    let listed = server.client("ls", &[]);
+    assert!(listed.status.success(), "{}", errors(&listed));
 }
 
 #[test]

@@ -76,6 +76,7 @@ fn job(args: &FetchArgs, entry: Entry) -> Result<Job, Failure> {
 }
 
 async fn fetch_all(args: &FetchArgs, jobs: &[Job], context: &Context) -> Result<(), Failure> {
+    interrupt::survive_file_size_limit();
     let routes = Routes::new(args, jobs).await?;
     let options = Options {
         routes: routes.routes.clone(),

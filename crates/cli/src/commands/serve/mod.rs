@@ -162,6 +162,7 @@ async fn serve(
         node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.node.paths_wanted.rules()?);
     let node = node.access(doors.access()).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
+    crate::interrupt::survive_file_size_limit();
     let port = node.addresses().first().map_or(0, SocketAddr::port);
     let outside = outside(&args.addresses, port).await?;
     // They keep the node at its relays.
