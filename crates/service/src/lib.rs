@@ -3,7 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`control`] | a Unix socket for people and programs of the same machine |
-//! | [`http`] | the HTTP API: listening, tokens, TLS, limits, metrics (feature `http`) |
+//! | [`http`] | the HTTP API: listening, tokens, TLS, limits, metrics; files for browsers (feature `http`) |
 //! | [`process`] | core dumps, reachable files, available memory |
 
 pub mod control;

@@ -14,9 +14,11 @@
 //! | an answer | the caller must keep reading: after [`PATIENCE`] without progress the connection is closed |
 //! | a caller without the token | one answer, then the connection is closed |
 
+pub mod files;
 mod patient;
 mod tls;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_settings::SettingsError;
+use anabranch_wire::source;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -36,6 +39,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
@@ -190,17 +194,30 @@ impl Door {
                 )
             })
             .layer(middleware::from_fn_with_state(guard, check));
+        let of_a_source = self.limits.connections;
+        self.attend(routes, of_a_source).await;
+    }
+
+    /// Serves these routes without any check. Of a source's connections, those beyond `of_a_source` are closed.
+    async fn attend(self, routes: Router, of_a_source: usize) {
         let HttpLimits { connections, patience } = self.limits;
         let slots = Arc::new(Semaphore::new(connections));
+        let mut sources: BTreeMap<IpAddr, Arc<Semaphore>> = BTreeMap::new();
+        let mut tasks = JoinSet::new();
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
-            let Ok((stream, _)) = self.listener.accept().await else {
+            let Ok((stream, from)) = self.listener.accept().await else {
                 // Probably out of file descriptors; that passes.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
+            while tasks.try_join_next().is_some() {}
+            sources.retain(|_, places| Arc::strong_count(places) > 1);
+            let places = sources.entry(source(from.ip().to_canonical()));
+            let places = places.or_insert_with(|| Arc::new(Semaphore::new(of_a_source)));
+            let Ok(place) = Arc::clone(places).try_acquire_owned() else { continue };
             let (routes, tls) = (routes.clone(), self.tls.clone());
-            tokio::spawn(async move {
+            tasks.spawn(async move {
                 match tls {
                     None => converse(stream, routes, patience).await,
                     Some(tls) => {
@@ -209,7 +226,7 @@ impl Door {
                         }
                     }
                 }
-                drop(slot);
+                drop((place, slot));
             });
         }
     }
