@@ -57,7 +57,7 @@ pub use progress::{Progress, Snapshot};
 pub use receive::{Consent, Offer, OfferedName, Quota, ReceiveOptions, Target, receive};
 pub use report::Summary;
 pub use send::{Contents, Share, send};
-pub use serve::{Folders, Rights, Served, Task, Visitor};
+pub use serve::{Folders, Found, Rights, Served, Task, Visitor};
 
 #[cfg(test)]
 mod tests;

@@ -426,7 +426,7 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
 }
 
 /// Options for opening a share's files.
-fn reading() -> OpenOptions {
+pub(super) fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).follow(FollowSymlinks::No).nonblock(true);
     options

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Read};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::listing::{Listing, Recent, Stream};
+use super::listing::{Listing, Recent, Stream, reading};
 use super::memory::{LIMIT, Memory};
 use super::rate::RateLimit;
 use super::root::{Root, Scope};
@@ -186,6 +187,18 @@ impl Share {
             Some(name) => Err(TransferError::Refused(format!("{name} is a file here; name its directory"))),
             None => Ok(self),
         }
+    }
+
+    /// Opens the share's only file; `None` for anything else.
+    pub(crate) fn open_file(&self) -> io::Result<Option<File>> {
+        let Origin::Paths { roots, .. } = &*self.origin else { return Ok(None) };
+        let [root] = &roots[..] else { return Ok(None) };
+        let (directory, Some(name)) = root.open()? else { return Ok(None) };
+        let file = directory.open_with(name, &reading())?;
+        if !file.metadata()?.is_file() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Some(file.into_std()))
     }
 
     /// The shared directories: names and paths.

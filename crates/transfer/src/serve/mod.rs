@@ -5,14 +5,17 @@
 
 mod places;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::ask::Ask;
+use crate::client::Listed;
 use crate::connection::Connection;
 use crate::control::ControlLink;
 use crate::error::TransferError;
@@ -31,6 +34,8 @@ const GREETING: Duration = Duration::from_secs(120);
 
 /// Limits of a client's list; sixteen may be in memory.
 const LIMITS: Limits = Limits { entries: 1 << 18, names: 32 << 20 };
+/// Most entries of a directory that [`Folders::find`] returns.
+const MOST_FOUND: usize = 10_000;
 /// The reason for a client that got no place.
 const NO_PLACE: &str = "others are putting files here; try again later";
 
@@ -74,6 +79,20 @@ pub struct Served {
     pub outcome: Result<Summary, TransferError>,
 }
 
+/// What is at a path of the folders.
+#[derive(Debug)]
+pub enum Found {
+    /// A file, open for reading.
+    File(File),
+    /// A directory.
+    Directory {
+        /// Its first entries by name.
+        entries: Vec<Listed>,
+        /// How many further ones it has.
+        left_out: usize,
+    },
+}
+
 /// Folders that a server offers; clones are the same folders.
 #[derive(Clone, Debug)]
 pub struct Folders {
@@ -114,6 +133,43 @@ impl Folders {
     #[must_use]
     pub fn with(self, limit: impl FnOnce(Share) -> Share) -> Self {
         Self { share: limit(self.share), ..self }
+    }
+
+    /// Opens what is at `path`, as a client with the right to read may; "" is the top, with the folders.
+    ///
+    /// # Errors
+    /// [`TransferError::UnsafePath`] or [`TransferError::Refused`] for paths that are not in the folders or lead over a
+    /// link.
+    pub async fn find(&self, path: &str) -> Result<Found, TransferError> {
+        let path = if path.is_empty() { None } else { Some(RelPath::parse(path)?) };
+        let folders = self.share.clone();
+        let opened = spawn_blocking(move || {
+            let share = folders.select(&Selection {
+                paths: path.as_slice(),
+                contents: path.is_some(),
+                shallow: true,
+                attributes: false,
+            })?;
+            // It was there a moment ago.
+            let file = share.open_file().map_err(|error| TransferError::Refused(error.to_string()))?;
+            Ok::<_, TransferError>((share, file))
+        });
+        let (share, file) = opened.await.map_err(|error| TransferError::Connection(error.into()))??;
+        if let Some(file) = file {
+            return Ok(Found::File(file));
+        }
+        let listing = list(&share).await?;
+        let entries: Vec<Listed> =
+            listing.entries.iter().take(MOST_FOUND).cloned().map(Listed::from).collect();
+        let left_out = listing.entries.len() - entries.len();
+        Ok(Found::Directory { entries, left_out })
+    }
+
+    /// Waits until so many more bytes may be sent, within the limit of the rate.
+    pub async fn admit(&self, bytes: usize) {
+        if let Some(rate) = self.share.rate() {
+            rate.admit(bytes).await;
+        }
     }
 
     /// Waits for the client's next request, and answers it. `None` when the client does not ask any more.

@@ -5,6 +5,7 @@ mod conflicts;
 mod consent;
 mod crowd;
 mod file_systems;
+mod find;
 mod hostile;
 mod killed;
 mod resume;
