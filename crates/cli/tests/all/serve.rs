@@ -352,6 +352,46 @@ fn a_ticket_is_drawn_as_a_qr_code_on_request_and_standard_output_holds_its_text_
     }
 }
 
+#[test]
+fn browsers_read_the_folders_over_http_until_the_last_ticket_is_revoked() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.path("pub/d")).unwrap();
+    scratch.file("pub/large", 3_000_000, 1);
+    scratch.file("secret", 30, 2);
+    std::os::unix::fs::symlink(scratch.path("secret"), scratch.path("pub/file")).unwrap();
+    std::os::unix::fs::symlink(scratch.path(""), scratch.path("pub/up")).unwrap();
+    let at = format!("127.0.0.1:{}", free_port());
+    let server = Server::start(scratch, &["--http", &at]);
+    assert!(asked(&at, "GET / HTTP/1.1").unwrap().contains("href=\"./pub/\""));
+    let page = asked(&at, "GET /pub/ HTTP/1.1").unwrap();
+    assert!(page.contains("href=\"./large\"") && page.contains("3.0 MB"), "{page}");
+    assert!(page.contains("href=\"./d/\"") && !page.contains(">file"), "{page}");
+    for path in
+        ["/secret", "/../secret", "/pub/%2e%2e/secret", "/pub/..%2fsecret", "/pub/file", "/pub/up/secret"]
+    {
+        let answer = asked(&at, &format!("GET {path} HTTP/1.1")).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+    }
+    // Parts of a file that has just changed are not put together.
+    std::thread::sleep(Duration::from_millis(2_100));
+    let (url, to) = (format!("http://{at}/pub/large"), server.scratch.text("to"));
+    let fetched = own(&server.scratch, &["fetch", &url, "-o", &to]).output().expect("the program");
+    assert!(fetched.status.success(), "{}", errors(&fetched));
+    assert!(same(&server.path("to/large"), &server.path("pub/large")));
+    assert!(own(&server.scratch, &["ticket", "revoke", "pub"]).status().unwrap().success());
+    wait_for("the end of HTTP", || asked(&at, "GET / HTTP/1.1").is_err());
+}
+
+/// The answer to a request; an error if no one listens.
+fn asked(at: &str, line: &str) -> std::io::Result<String> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(at)?;
+    stream.write_all(format!("{line}\r\nHost: {at}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
 /// The public key of a new key file.
 fn server_key(scratch: &Scratch) -> String {
     common::programs::new_key(&scratch.text("key"))

@@ -105,6 +105,12 @@ impl Doors {
             ([], false) => std::slice::from_ref(&usual),
             (named, false) => named,
         };
+        let given = named.iter().map(|ticket| ticket.rights);
+        let mut given = given.chain(args.clients.iter().map(|client| client.rights));
+        if args.http.is_some() && given.any(|rights| rights.unwrap_or(args.rights) == Rights::Drop) {
+            let failure = Failure::usage("`--http` shows the folders to everyone, and a drop box to no one");
+            return Err(failure.hint("serve the drop box by another `anabranch serve`"));
+        }
         let mut names = BTreeSet::new();
         if let Some(twice) = named.iter().find(|word| !names.insert(word.name.as_str())) {
             return Err(Failure::usage(format!("two tickets are named `{}`", twice.name)));
@@ -193,6 +199,25 @@ mod tests {
         let doors = open(&["a", "--no-ticket", "--client", &client], directory.path());
         assert!(doors.tickets().is_empty() && !doors.let_write());
         assert!(parse::<ServeArgs>(&["a", "--no-ticket"]).is_err(), "no one could come");
+    }
+
+    #[test]
+    fn a_drop_box_and_folders_for_listed_keys_alone_are_not_shown_over_http() {
+        let directory = tempfile::tempdir().unwrap();
+        let client = NodeKey::from_random([1; 32]).public();
+        let http = ["a", "--http", "127.0.0.1:0"];
+        let (dropping, client) = (format!("{client}=drop"), client.to_string());
+        let refused = |words: &[&str]| {
+            let args: ServeArgs = parse(&[&http[..], words].concat()).unwrap();
+            Doors::open(&args, &["/srv/pub".into()], TicketStore::at(directory.path())).is_err()
+        };
+        for words in [&["--rights", "drop"][..], &["--ticket", "x=drop"], &["--client", &dropping]] {
+            assert!(refused(words), "{words:?}");
+        }
+        assert!(TicketStore::at(directory.path()).list().unwrap().tickets.is_empty());
+        assert!(!refused(&["--rights", "write", "--client", &client]));
+        assert!(parse::<ServeArgs>(&[&http[..], &["--no-ticket", "--client", &client]].concat()).is_err());
+        assert!(parse::<ServeArgs>(&["a", "--http", "8080"]).is_err(), "no address is usual");
     }
 
     #[test]

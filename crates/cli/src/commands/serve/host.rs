@@ -66,16 +66,23 @@ pub struct Host<'a> {
     doors: Doors,
     how: Telling,
     tasks: JoinSet<u64>,
+    /// Shows the folders to browsers.
+    browsers: JoinSet<()>,
     /// The clients by order of arrival.
     clients: BTreeMap<u64, Client>,
     arrived: u64,
 }
 
 impl<'a> Host<'a> {
-    /// Prepares to serve the folders to those that the doors let in.
-    pub fn new(node: &'a Node, (folders, doors): (Folders, Doors), how: Telling) -> Self {
+    /// Prepares to serve the folders to those that the doors let in, while `browsers` shows them over HTTP.
+    pub fn new(
+        node: &'a Node,
+        (folders, doors): (Folders, Doors),
+        browsers: JoinSet<()>,
+        how: Telling,
+    ) -> Self {
         let (tasks, clients) = (JoinSet::new(), BTreeMap::new());
-        Self { node, folders, doors, how, tasks, clients, arrived: 0 }
+        Self { node, folders, doors, how, tasks, browsers, clients, arrived: 0 }
     }
 
     /// Serves until `stop` completes.
@@ -106,6 +113,9 @@ impl<'a> Host<'a> {
             if !self.how.quiet && !self.how.json {
                 out::sentence(&format!("the ticket `{}` was revoked", door.name));
             }
+        }
+        if self.doors.tickets().is_empty() {
+            self.browsers.abort_all();
         }
     }
 

@@ -1,9 +1,10 @@
 //! `anabranch serve`: a standing server of folders.
 //!
-//! [`host`] serves the clients, [`access`] tells what each may do.
+//! [`host`] serves the clients, [`access`] tells what each may do, [`http`] shows the folders to browsers.
 
 mod access;
 mod host;
+mod http;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -42,6 +43,8 @@ Examples:
                                               also for this key, without a ticket
   anabranch serve ~/inbox --rights drop --quota 10GB
                                               a drop box
+  anabranch serve ~/pub --http 127.0.0.1:8080
+                                              also for browsers on this machine
   anabranch serve ~/pub --address home.example.org:4437
                                               behind a router that forwards UDP port 4437 to this machine";
 
@@ -87,6 +90,10 @@ pub struct ServeArgs {
     /// Where clients reach this machine from outside, named first in the ticket; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
+    /// Let everyone who reaches this address list and read over HTTP, as long as a ticket is left; not for drop boxes
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = http::address, help_heading = "Network")]
+    #[arg(conflicts_with = "no_ticket")]
+    pub http: Option<SocketAddr>,
     #[command(flatten)]
     pub node: NodeOptions,
     /// Scheduler and congestion control.
@@ -157,6 +164,7 @@ async fn serve(
     context: Context,
 ) -> Result<(), Failure> {
     let Offering { capture, folders, doors } = offering;
+    let door = http::open(args.http).await?;
     let node = args.node.node().key(key).port(args.port);
     let node =
         node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.node.paths_wanted.rules()?);
@@ -183,8 +191,9 @@ async fn serve(
     {
         announce("", args.rights, (&format!("{}@{address}", node.id()), args.json), context);
     }
+    let browsers = http::show(door, &folders, (args.json, context));
     let how = host::Telling { json: args.json, quiet: context.quiet };
-    Host::new(&node, (folders, doors), how).run(stop).await;
+    Host::new(&node, (folders, doors), browsers, how).run(stop).await;
     node.close().await;
     Ok(())
 }
