@@ -64,6 +64,17 @@ async fn watch(victims: &[UdpSocket]) -> Vec<usize> {
     sizes
 }
 
+/// The same where packets are expected: on a busy machine they may be late.
+async fn watch_attempts(victims: &[UdpSocket]) -> Vec<usize> {
+    for _ in 0..10 {
+        let sizes = watch(victims).await;
+        if !sizes.is_empty() {
+            return sizes;
+        }
+    }
+    panic!("nothing was tried, so the test shows nothing");
+}
+
 fn bytes_sent(session: &Session) -> u64 {
     session.paths().iter().map(|path| path.stats.bytes_sent).sum()
 }
@@ -73,9 +84,8 @@ async fn a_hostile_client_has_a_server_send_no_more_than_it_sent_and_in_small_pa
     let (_endpoints, [hostile, _here]) = pair(config(1, &[1, 2]), config(2, &[3])).await;
     let victims = victims(12).await;
     announce(&hostile, &victims);
-    let sizes = watch(&victims).await;
+    let sizes = watch_attempts(&victims).await;
     let (reflected, sent) = (sizes.iter().sum::<usize>() as u64, bytes_sent(&hostile));
-    assert!(!sizes.is_empty(), "nothing was tried, so the test shows nothing");
     assert!(sizes.iter().all(|size| *size <= 48), "{sizes:?}");
     assert!(reflected <= sent, "{reflected} bytes for {sent}");
 }
@@ -89,9 +99,8 @@ async fn a_hostile_server_has_a_client_send_no_more_than_it_sent_and_in_small_pa
     let (_honest, hostile) = (honest.unwrap(), hostile.unwrap());
     let victims = victims(12).await;
     announce(&hostile, &victims);
-    let sizes = watch(&victims).await;
+    let sizes = watch_attempts(&victims).await;
     let (reflected, sent) = (sizes.iter().sum::<usize>() as u64, bytes_sent(&hostile));
-    assert!(!sizes.is_empty(), "nothing was tried, so the test shows nothing");
     assert!(sizes.iter().all(|size| *size <= 48), "{sizes:?}");
     assert!(reflected <= sent, "{reflected} bytes for {sent}");
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn key(seed: u8) -> NodeKey {
     NodeKey::from_random([seed; 32])
@@ -38,6 +38,7 @@ async fn client() -> Endpoint {
     Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1]))).await.unwrap()
 }
 
+/// For connections that nobody answers.
 fn quick() -> Config {
     Config { connect_timeout: Span::from_millis(1500), ..Config::default() }
 }
@@ -46,7 +47,7 @@ fn quick() -> Config {
 async fn pair(server: &Endpoint, client: &Endpoint) -> (Session, Session) {
     let target = Target::new(server.node(), server.local_addresses());
     let (opened, accepted) =
-        tokio::join!(client.connect(&target, quick()), timeout(PATIENCE, server.accept()));
+        tokio::join!(client.connect(&target, Config::default()), timeout(PATIENCE, server.accept()));
     (opened.unwrap(), accepted.unwrap().unwrap())
 }
 
@@ -133,7 +134,7 @@ async fn many_streams_share_a_session_and_each_is_echoed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_nobody_reads_do_not_stop_another_that_is_read() {
-    let mut config = quick();
+    let mut config = Config::default();
     config.memory.independent_streams = true;
     let serving = EndpointConfig::new(key(1)).addresses(loopback(&[1])).authorize(anybody);
     let server = Endpoint::bind(serving.session(config.clone())).await.unwrap();
@@ -255,7 +256,7 @@ async fn three_pairs_of_addresses_become_three_paths() {
     let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1, 2, 3]))).await.unwrap();
     // One address is enough: the server announces the others.
     let target = Target::new(server.node(), server.local_addresses()[..1].to_vec());
-    let opened = client.connect(&target, quick()).await.unwrap();
+    let opened = client.connect(&target, Config::default()).await.unwrap();
     let accepted = server.accept().await.unwrap();
     let pairs = || {
         let paths = opened.paths();
@@ -316,7 +317,13 @@ async fn pinned_pairs_and_no_others_become_paths() {
     let remotes = server.local_addresses();
     let mut target = Target::new(server.node(), remotes.clone());
     target.pins = vec![([127, 0, 0, 2].into(), remotes[0]), ([127, 0, 0, 2].into(), remotes[2])];
-    let opened = client.connect(&target, quick()).await.unwrap();
+    let opened = client.connect(&target, Config::default()).await.unwrap();
+    let both = async {
+        while opened.paths().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, both).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let mut used: Vec<SocketAddr> = opened.paths().iter().map(|path| path.route.remote).collect();
     used.sort();
@@ -333,7 +340,7 @@ async fn a_server_adds_no_path_to_pinned_ones_although_there_is_room_for_relays(
     let mut target = Target::new(server.node(), server.local_addresses());
     target.pins = vec![([127, 0, 0, 1].into(), server.local_addresses()[0])];
     target.relayed = 1;
-    let (opened, accepted) = tokio::join!(client.connect(&target, quick()), server.accept());
+    let (opened, accepted) = tokio::join!(client.connect(&target, Config::default()), server.accept());
     let (opened, _accepted) = (opened.unwrap(), accepted.unwrap());
     // A server leaves the opening of paths to its client for 3 s.
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -345,7 +352,7 @@ async fn a_server_adds_no_path_to_pinned_ones_although_there_is_room_for_relays(
 async fn nobody_is_let_in_by_default() {
     let server = Endpoint::bind(EndpointConfig::new(key(1)).addresses(loopback(&[1]))).await.unwrap();
     let target = Target::new(server.node(), server.local_addresses());
-    let error = client().await.connect(&target, quick()).await.unwrap_err();
+    let error = client().await.connect(&target, Config::default()).await.unwrap_err();
     assert_eq!(error, ConnectError::Refused(Refusal::NotAuthorised));
     assert_eq!(server.stats().refused, 1);
 }
@@ -373,12 +380,12 @@ async fn a_wrong_ticket_is_told_from_silence() {
     let client = client().await;
     let mut target = Target::new(server.node(), server.local_addresses());
     target.credential = Some((share, TicketSecret::from_random([8; 16])));
-    assert_eq!(client.connect(&target, quick()).await.unwrap_err(), ConnectError::WrongTicket);
+    assert_eq!(client.connect(&target, Config::default()).await.unwrap_err(), ConnectError::WrongTicket);
     target.credential = Some((ShareId(8), right()));
-    let error = client.connect(&target, quick()).await.unwrap_err();
+    let error = client.connect(&target, Config::default()).await.unwrap_err();
     assert_eq!(error, ConnectError::Refused(Refusal::TicketNotValid));
     target.credential = Some((share, right()));
-    let session = client.connect(&target, quick()).await.unwrap();
+    let session = client.connect(&target, Config::default()).await.unwrap();
     assert_eq!(timeout(PATIENCE, server.accept()).await.unwrap().unwrap().share(), Some(share));
     session.close().await;
 }
@@ -411,7 +418,7 @@ async fn a_peer_that_vanishes_is_noticed_and_its_session_forgotten() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let held = runtime.block_on(async {
             let client = client().await;
-            let session = client.connect(&target, quick()).await.unwrap();
+            let session = client.connect(&target, Config::default()).await.unwrap();
             // Long enough for the server to have received the handshake.
             tokio::time::sleep(Duration::from_millis(50)).await;
             (client, session)
@@ -479,11 +486,17 @@ async fn closing_an_endpoint_tells_its_peers() {
 async fn an_endpoint_that_closes_gives_up_on_a_peer_that_never_reads_and_tells_it() {
     let (server, client) = (server(anybody).await, client().await);
     let (opened, accepted) = pair(&server, &client).await;
-    let writer = tokio::spawn(async move {
-        let mut stream = opened.open_stream().await.unwrap();
-        stream.write_all(&vec![0; 64 << 20]).await
-    });
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut stream = opened.open_stream().await.unwrap();
+    let writer = tokio::spawn(async move { stream.write_all(&vec![0; 64 << 20]).await });
+    let sent = || opened.paths().iter().map(|path| path.stats.data_sent).sum::<u64>();
+    let window_is_full = async {
+        let mut before = 0;
+        while before == 0 || sent() > before {
+            before = sent();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    timeout(PATIENCE, window_is_full).await.unwrap();
     timeout(PATIENCE, client.close()).await.unwrap();
     assert_eq!(client.stats().sessions, 0, "it left before its sessions had");
     assert!(timeout(PATIENCE, writer).await.unwrap().unwrap().is_err());
@@ -542,7 +555,7 @@ async fn events_tell_of_paths_and_of_the_end() {
     let server = Endpoint::bind(config).await.unwrap();
     let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1, 2]))).await.unwrap();
     let target = Target::new(server.node(), server.local_addresses());
-    let opened = client.connect(&target, quick()).await.unwrap();
+    let opened = client.connect(&target, Config::default()).await.unwrap();
     let mut events = opened.events();
     // On a busy machine the second path may open before the test listens for events.
     let second = async {
@@ -594,7 +607,9 @@ async fn a_taken_port_is_explained() {
 async fn no_route_is_said_at_once() {
     let client = client().await;
     let target = Target::new(key(1).public(), vec!["192.0.2.1:9".parse().unwrap()]);
-    let error = timeout(Duration::from_millis(500), client.connect(&target, quick())).await.unwrap();
+    // It would wait for an answer for longer than the test.
+    let patient = Config { connect_timeout: Span::from_secs(600), ..Config::default() };
+    let error = timeout(PATIENCE, client.connect(&target, patient)).await.unwrap();
     let error = error.unwrap_err();
     assert!(matches!(error, ConnectError::NoRoute { .. }), "{error}");
     assert!(error.to_string().contains("192.0.2.1:9"), "{error}");
@@ -608,6 +623,12 @@ async fn strangers_get_no_answer_and_are_counted() {
     for garbage in [&b"hello"[..], &[0; 1200], &[0x10; 1200], &pattern(1200)] {
         stranger.send_to(garbage, address).await.unwrap();
     }
+    let all_came = async {
+        while server.stats().malformed < 4 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, all_came).await.unwrap();
     let mut buffer = [0; 2000];
     assert!(timeout(Duration::from_millis(200), stranger.recv(&mut buffer)).await.is_err());
     assert_eq!(server.stats().malformed, 4);

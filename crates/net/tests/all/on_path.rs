@@ -203,7 +203,7 @@ async fn a_session_with_more_forgeries_than_keys_are_good_for_ends() {
     let (opened, accepted) = connect(&client, &server, &[tap]).await;
     let mut stream = opened.open_stream().await.unwrap();
     let writing = tokio::spawn(async move { while stream.write_all(&[0; 10_000]).await.is_ok() {} });
-    let end = timeout(PATIENCE / 6, accepted.closed()).await.expect("it ends");
+    let end = timeout(PATIENCE, accepted.closed()).await.expect("it ends");
     assert!(matches!(end, CloseReason::Local { code: close_code::KEYS_EXHAUSTED, .. }), "{end:?}");
     timeout(PATIENCE, writing).await.unwrap().unwrap();
 }
@@ -373,7 +373,7 @@ async fn hoarded(patience: Span) -> (Endpoint, Arc<Endpoint>, tokio::task::JoinS
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let waited = timeout(PATIENCE / 6, all_taken).await;
+    let waited = timeout(PATIENCE, all_taken).await;
     assert!(waited.is_ok(), "five have to go: {:?}", server.stats());
     (server, strangers, calls)
 }
@@ -404,15 +404,22 @@ async fn who_confirms_no_handshake_shuts_out_no_other_address() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_not_let_in_costs_nobody_a_place() {
     let (server, _strangers, _calls) = hoarded(Span::from_secs(PATIENCE.as_secs())).await;
-    let turned_away = server.stats().busy;
     let refused = endpoint(REFUSED, KeyLimits::default()).await;
     let address = server.local_addresses()[0];
     let target = Target {
         pins: vec![(IpAddr::from([127, 0, 0, 1]), address)],
         ..Target::new(server.node(), vec![address])
     };
-    timeout(PATIENCE, refused.connect(&target, config(1))).await.unwrap().unwrap_err();
-    assert_eq!((server.stats().refused, server.stats().busy), (1, turned_away), "{:?}", server.stats());
+    for attempt in 1..=5 {
+        let turned_away = server.stats().busy;
+        timeout(PATIENCE, refused.connect(&target, config(1))).await.unwrap().unwrap_err();
+        assert!(server.stats().refused >= attempt, "{:?}", server.stats());
+        // A call of the hoarder that was sent twice may be turned away meanwhile.
+        if server.stats().busy == turned_away {
+            return;
+        }
+    }
+    panic!("it needs a place: {:?}", server.stats());
 }
 
 #[tokio::test(flavor = "multi_thread")]
