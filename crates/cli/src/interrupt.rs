@@ -69,6 +69,6 @@ mod tests {
         let stop = requested();
         let own = std::process::id().to_string();
         assert!(std::process::Command::new("kill").args(["-TERM", &own]).status().unwrap().success());
-        tokio::time::timeout(std::time::Duration::from_secs(5), stop).await.unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(60), stop).await.unwrap();
     }
 }

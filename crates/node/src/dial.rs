@@ -500,7 +500,7 @@ async fn patiently<T>(outcome: impl Future<Output = T>, limit: Duration, late: i
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_late_outcome_is_reported_once_and_still_awaited() {
         for (takes, reported) in [(0, false), (60, true)] {
             let outcome = async {
