@@ -125,7 +125,7 @@ async fn a_client_taken_off_the_list_of_a_stopped_controller_loses_its_grants_at
     controllers.settings.store = StoreSettings::File(dir.path().join("controller.redb"));
     // The tasks of the one before may hold its store for a moment.
     let start = |settings: ControllerSettings| async move {
-        for _ in 0..200 {
+        for _ in 0..2_000 {
             if let Ok(service) = ControllerService::start(crate::common::key(184), &settings).await {
                 return service;
             }

@@ -38,7 +38,7 @@ async fn a_client_that_has_just_measured_a_relay_gets_paths_there_at_once() {
         let target = Target::Address { address: address(&server), key: Some(server.node()) };
         session.allocate(Wanted { target, out: Pid(1), back: Pid(2) }).await.map(drop)
     };
-    assert_eq!(timeout(Duration::from_secs(5), served).await, Ok(Ok(())));
+    assert_eq!(timeout(Duration::from_secs(20), served).await, Ok(Ok(())));
 }
 
 #[tokio::test(flavor = "multi_thread")]

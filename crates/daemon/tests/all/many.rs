@@ -1,6 +1,6 @@
 //! Many relay paths at once over links of 20 ms round-trip time: the time to set them up, lose one and add one.
 //!
-//! Each has to be done within [`BOUND`] in the best of three tries, since other work on the machine slows some of
+//! Each has to be done within [`BOUND`] in the best of several tries, since other work on the machine slows some of
 //! them.
 //!
 //! `cargo test --release -p anabranch-daemon --test all many -- --nocapture` prints the times.
@@ -13,6 +13,7 @@ use anabranch_node::RelayPaths;
 
 /// Longest time to set up fifty paths, and to notice a lost one, add one or delete one.
 const BOUND: Duration = Duration::from_secs(1);
+const TRIES: usize = 8;
 
 async fn set_up(base: u8, count: u8) -> Duration {
     let network = network(base, count, 100.0).await;
@@ -29,7 +30,7 @@ async fn fifty_paths_through_relays_are_set_up_within_a_second() {
         println!("{count:>3} relay paths set up in {:.0?}", set_up(base, count).await);
     }
     let mut tries = Vec::new();
-    while tries.len() < 3 && tries.last().is_none_or(|took| *took > BOUND) {
+    while tries.len() < TRIES && tries.last().is_none_or(|took| *took > BOUND) {
         tries.push(set_up(150, 50).await);
     }
     println!(" 50 relay paths set up in {tries:.0?}");
@@ -40,7 +41,7 @@ async fn fifty_paths_through_relays_are_set_up_within_a_second() {
 async fn a_killed_relay_is_noticed_another_added_and_a_path_deleted_within_a_second_while_data_flow() {
     let mut tries = Vec::new();
     let is_slow = |took: &[Duration; 3]| took.iter().any(|took| *took > BOUND);
-    while tries.len() < 3 && tries.last().is_none_or(is_slow) {
+    while tries.len() < TRIES && tries.last().is_none_or(is_slow) {
         tries.push(kill_add_delete().await);
     }
     println!("noticed, added, deleted: {tries:.0?}");

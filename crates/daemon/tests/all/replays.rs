@@ -131,7 +131,7 @@ impl ByHand {
                 return reply;
             }
             let more = self.stream.read_buf(&mut self.read);
-            let more = tokio::time::timeout(Duration::from_secs(10), more).await.expect("an answer");
+            let more = tokio::time::timeout(Duration::from_secs(60), more).await.expect("an answer");
             assert!(more.unwrap() > 0, "the relay has ended the session");
         }
     }
@@ -224,12 +224,13 @@ async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
         }
     };
     send(4);
+    let ended = || first.status().dropped.hop_limit + second.status().dropped.hop_limit;
+    until("their end", || ended() >= 80).await;
     quiet().await;
     let after = forwarded();
     // Four hops forward each packet; the sessions' own packets are counted too.
     assert!((350..=430).contains(&(after - before)), "{} for 100 packets", after - before);
-    let ended = first.status().dropped.hop_limit + second.status().dropped.hop_limit;
-    assert!((80..=100).contains(&ended), "{ended} ended by their hop limit");
+    assert!(ended() <= 100, "{} ended by their hop limit", ended());
     quiet().await;
     assert!(forwarded() - after < 20, "it goes on");
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{address, carry, config, doubts, ip, join, key, node, relay, route, until};
 use anabranch_emulate::{EmulatedPath, Emulation};
@@ -85,7 +85,7 @@ async fn a_backup_waits_until_the_primary_is_silent_and_says_why() {
     let before = stage.bytes_on(1);
     carry(&here, &there, 1_000_000).await;
     assert!(stage.bytes_on(1) - before > 1_000_000);
-    assert_eq!(standing(1), "stands-in");
+    until("a backup that stands in", || standing(1) == "stands-in").await;
     stage.emulation.set_down(0, false);
     until("the primary is back", || standing(0) == "in-use" && standing(1) == "backup").await;
 }
@@ -96,13 +96,17 @@ async fn a_cap_holds_over_sockets_and_the_other_way_carries_the_rest() {
     let stage = stage(193, &["from:127.0.0.194=primary:1.5MB"]).await;
     let (here, there) = stage.join().await;
     until("two paths", || here.paths().len() == 2).await;
-    for _ in 0..3 {
+    let running = stage.running(&here);
+    let capped = || running.list().into_iter().find(|path| path.cap.is_some()).unwrap();
+    for turn in 1..=10 {
         carry(&here, &there, 2_000_000).await;
         carry(&there, &here, 2_000_000).await;
+        // While a busy machine has the path doubted, it carries less.
+        if turn >= 3 && capped().standing == "cap-reached" {
+            break;
+        }
     }
-    let running = stage.running(&here);
-    let capped = running.list().into_iter().find(|path| path.cap.is_some()).unwrap();
-    assert_eq!(capped.standing, "cap-reached", "{capped:?}");
+    assert_eq!(capped().standing, "cap-reached", "{:?}", capped());
     assert!(stage.bytes_on(1) <= cap, "{} of {cap}", stage.bytes_on(1));
     assert!(stage.bytes_on(1) >= cap / 2, "only {} of {cap}", stage.bytes_on(1));
 }
@@ -152,14 +156,14 @@ async fn a_path_that_the_other_end_excludes_is_retried_at_growing_intervals() {
         .map(|(at, session)| NodeSession::new(at, session, &[], &Peer::default()));
     until("two paths", || ours.list().iter().filter(|path| path.state == "active").count() == 2).await;
     theirs.set("to:127.0.0.201=never").unwrap();
-    let mut ids = BTreeSet::new();
-    let watching = async {
-        loop {
-            ids.extend(here.paths().into_iter().map(|path| path.id));
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let _ = tokio::time::timeout(Duration::from_secs(3), watching).await;
+    let (mut ids, begin) = (BTreeSet::new(), Instant::now());
+    // On a busy machine the first retry may be late.
+    while begin.elapsed() < Duration::from_secs(3)
+        || (ids.len() < 3 && begin.elapsed() < Duration::from_secs(60))
+    {
+        ids.extend(here.paths().into_iter().map(|path| path.id));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     // The first two, and further ones after zero, one, and two seconds.
     assert!((3..=5).contains(&ids.len()), "{ids:?}");
 }

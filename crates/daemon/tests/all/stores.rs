@@ -314,7 +314,7 @@ async fn a_full_disk_is_reported_with_the_files_name_and_the_store_recovers_once
     std::fs::remove_file(ballast).unwrap();
     let room = Instant::now();
     while let Err(why) = store.commit(&replace("after", Revision::ABSENT, Some(b"v"))).await {
-        assert!(room.elapsed() < Duration::from_secs(5), "{why}");
+        assert!(room.elapsed() < Duration::from_secs(60), "{why}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let values = store.get(&["kept".into(), "after".into()]).await.unwrap();
