@@ -71,7 +71,7 @@ async fn say(
     let request = format!("{what} HTTP/1.1\r\n{host}Connection: close\r\n{head}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
-    timeout(Duration::from_secs(10), stream.read_to_string(&mut text)).await.expect("an answer").unwrap();
+    timeout(Duration::from_secs(30), stream.read_to_string(&mut text)).await.expect("an answer").unwrap();
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");
     (head.split(' ').nth(1).expect("a code").parse().unwrap(), body.to_owned())
 }
@@ -161,7 +161,7 @@ async fn events_tell_when_something_has_changed() {
     let mut until_it_says = async |what: &str| {
         let mut part = [0; 4096];
         while !text.contains(what) {
-            let read = timeout(Duration::from_secs(10), stream.read(&mut part)).await.expect(what).unwrap();
+            let read = timeout(Duration::from_secs(30), stream.read(&mut part)).await.expect(what).unwrap();
             assert!(read > 0, "the events ended: {text}");
             text.push_str(&String::from_utf8_lossy(&part[..read]));
         }
@@ -194,7 +194,7 @@ async fn listeners_to_events_leave_connections_to_others() {
     assert!(status == 503 && told.contains("/api/v1/status"), "{status} {told}");
     assert_eq!(ask(at, "GET /api/v1/status", "").await.0, 200);
     drop(listening);
-    let patience = Instant::now() + Duration::from_secs(10);
+    let patience = Instant::now() + Duration::from_secs(30);
     while listen().await.is_none() {
         assert!(Instant::now() < patience, "places are not given back");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -253,7 +253,7 @@ async fn other_machines_use_tls_and_invalid_certificate_files_are_reported() {
     clear.write_all(format!("GET /api/v1/status HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes()).await.unwrap();
     let mut heard = Vec::new();
     // It may be reset as well as closed.
-    let _ = timeout(Duration::from_secs(10), clear.read_to_end(&mut heard)).await.expect("an end");
+    let _ = timeout(Duration::from_secs(30), clear.read_to_end(&mut heard)).await.expect("an end");
     assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
 }
 
@@ -287,17 +287,25 @@ async fn a_client_that_sends_its_request_slowly_is_cut_off() {
     let [certificate, private_key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
     std::fs::write(&certificate, include_str!("tls/cert.pem")).unwrap();
     std::fs::write(&private_key, include_str!("tls/key.pem")).unwrap();
-    let (patience, tls) = (300, Some(TlsFiles { certificate, private_key }));
-    let (clear, sealed) = (limited(8, patience, None).await, limited(8, patience, tls).await);
+    let tls = Some(TlsFiles { certificate, private_key });
+    // On a busy machine, a whole request may not be read within a short time either.
+    let (short, long) = (300, 3_000);
+    let (clear, sealed) = (limited(8, short, None).await, limited(8, short, tls).await);
+    let patient = limited(8, long, None).await;
     let whole = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    for (at, said) in [(clear, ""), (clear, "GET /metr"), (clear, whole), (sealed, ""), (sealed, "\x16\x03")]
-    {
+    for (at, said, patience) in [
+        (clear, "", short),
+        (clear, "GET /metr", short),
+        (patient, whole, long),
+        (sealed, "", short),
+        (sealed, "\x16\x03", short),
+    ] {
         let begun = Instant::now();
         let mut stream = TcpStream::connect(at).await.unwrap();
         stream.write_all(said.as_bytes()).await.unwrap();
         let mut heard = Vec::new();
         // It may be reset as well as closed.
-        let _ = timeout(Duration::from_secs(4), stream.read_to_end(&mut heard)).await.expect("an end");
+        let _ = timeout(Duration::from_secs(20), stream.read_to_end(&mut heard)).await.expect("an end");
         assert!(begun.elapsed() >= Duration::from_millis(patience), "{said:?}: {:?}", begun.elapsed());
         assert_eq!(heard.starts_with(b"HTTP/1.1 200"), said == whole, "{said:?}");
     }
@@ -311,13 +319,13 @@ async fn a_head_without_an_end_is_refused_at_sixteen_kibibytes() {
     head.resize(LONGEST_HEAD, b'x');
     stream.write_all(&head).await.unwrap();
     let mut heard = [0; 12];
-    timeout(Duration::from_secs(10), stream.read_exact(&mut heard)).await.expect("an answer").unwrap();
+    timeout(Duration::from_secs(30), stream.read_exact(&mut heard)).await.expect("an answer").unwrap();
     assert_eq!(&heard, b"HTTP/1.1 431");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_never_reads_its_answer_is_cut_off() {
-    let limits = HttpLimits { connections: 1, patience: Duration::from_millis(500) };
+    let limits = HttpLimits { connections: 1, patience: Duration::from_secs(3) };
     let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: None, tls: None };
     let door = Door::open(&settings).await.expect("a free port").limits(limits);
     let at = door.address().unwrap();
@@ -330,7 +338,7 @@ async fn a_client_that_never_reads_its_answer_is_cut_off() {
     slow.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await.unwrap();
     let (begun, mut got, mut part) = (Instant::now(), 0, vec![0; 1 << 20]);
     loop {
-        let read = timeout(Duration::from_secs(10), slow.read(&mut part)).await;
+        let read = timeout(Duration::from_secs(30), slow.read(&mut part)).await;
         match read.expect("the place is given back").unwrap() {
             0 => break,
             more => got += more,
@@ -347,12 +355,18 @@ async fn a_stranger_is_answered_once_and_keeps_no_connection() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), TOKEN).unwrap();
     let at = open(&controller, Some(file.path())).await;
-    let mut stream = TcpStream::connect(at).await.unwrap();
-    let asked = format!("GET /api/v1/status HTTP/1.1\r\nHost: {at}\r\n\r\n");
-    stream.write_all(asked.as_bytes()).await.unwrap();
-    let mut heard = Vec::new();
+    let mut tries = Vec::new();
     // Sooner than the time for a further request.
-    let end = timeout(anabranch_service::http::PATIENCE / 2, stream.read_to_end(&mut heard)).await;
-    end.expect("an end").unwrap();
-    assert!(heard.starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&heard));
+    let is_late = |took: &Duration| *took > anabranch_service::http::PATIENCE / 2;
+    while tries.len() < 5 && tries.last().is_none_or(is_late) {
+        let begun = Instant::now();
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        let asked = format!("GET /api/v1/status HTTP/1.1\r\nHost: {at}\r\n\r\n");
+        stream.write_all(asked.as_bytes()).await.unwrap();
+        let mut heard = Vec::new();
+        timeout(Duration::from_secs(60), stream.read_to_end(&mut heard)).await.expect("an end").unwrap();
+        assert!(heard.starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&heard));
+        tries.push(begun.elapsed());
+    }
+    assert!(!tries.iter().all(is_late), "{tries:?}");
 }

@@ -76,7 +76,7 @@ impl Cluster {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), ready).await.expect("etcd listens");
+        tokio::time::timeout(Duration::from_secs(60), ready).await.expect("etcd listens");
     }
 }
 
@@ -122,7 +122,7 @@ impl Cluster {
     /// Ends the leader as a power failure would; returns its index.
     #[allow(dead_code, reason = "not every test that has a cluster ends its leader")]
     pub async fn kill_leader(&mut self) -> usize {
-        for _ in 0..100 {
+        for _ in 0..600 {
             for (at, member) in self.members.iter_mut().enumerate() {
                 let Some(json) = status(member.client).await else { continue };
                 let leads =
