@@ -56,14 +56,20 @@ impl Place {
         fetch(&self.job, &self.options, &Progress::default(), &Notify::new()).await
     }
 
-    /// Fetches and stops after this time.
-    pub async fn fetch_for(&self, time: Duration) -> Result<Report, FetchError> {
-        let stop = Notify::new();
-        let (progress, stopping) = (Progress::default(), async {
-            tokio::time::sleep(time).await;
+    /// Fetches and stops when so many bytes have come.
+    pub async fn fetch_until(&self, bytes: u64) -> Result<Report, FetchError> {
+        let (stop, progress) = (Notify::new(), Progress::default());
+        let stopping = async {
+            while progress.take().bytes < bytes {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
             stop.notify_one();
-        });
-        tokio::join!(fetch(&self.job, &self.options, &progress, &stop), stopping).0
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = fetch(&self.job, &self.options, &progress, &stop) => ended,
+            () = stopping => unreachable!("it waits for ever"),
+        }
     }
 
     pub fn content(&self) -> Vec<u8> {
