@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,8 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
 /// A running program; killed when dropped. Its standard error is recorded.
 pub struct Running {
     pub child: Child,
-    errors: Option<JoinHandle<String>>,
+    told: Arc<Mutex<Vec<u8>>>,
+    reading: Option<JoinHandle<()>>,
 }
 
 impl Running {
@@ -100,13 +102,20 @@ impl Running {
     pub fn start_into(command: &mut Command, output: impl Into<Stdio>) -> Self {
         let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().expect("the program");
         let mut pipe = child.stderr.take().expect("asked for");
-        let errors = std::thread::spawn(move || {
-            let mut text = String::new();
-            // Partial text is still worth showing.
-            let _ = pipe.read_to_string(&mut text);
-            text
+        let told = Arc::<Mutex<Vec<u8>>>::default();
+        let heard = told.clone();
+        let reading = std::thread::spawn(move || {
+            let mut part = [0; 4096];
+            while let Ok(len @ 1..) = pipe.read(&mut part) {
+                heard.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&part[..len]);
+            }
         });
-        Self { child, errors: Some(errors) }
+        Self { child, told, reading: Some(reading) }
+    }
+
+    /// Its standard error so far.
+    pub fn told(&self) -> String {
+        String::from_utf8_lossy(&self.told.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
     /// Reads exactly one line of its output.
@@ -149,8 +158,8 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        let errors = self.errors.take().expect("taken once").join().expect("no panic");
-        (status.code(), errors)
+        self.reading.take().expect("taken once").join().expect("no panic");
+        (status.code(), self.told())
     }
 }
 

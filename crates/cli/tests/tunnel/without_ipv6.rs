@@ -13,5 +13,5 @@ fn a_client_without_ipv6_uses_a_server_that_has_it() {
     }
     let plan = Plan { more: &["--address-inside", "fdab:177::1/64"], ..first() };
     let tunnel = Tunnel::planned(&machines, plan, &[]);
-    assert!(tunnel.ping(3) >= 2, "an address of the Internet");
+    wait_for("answers of an address of the Internet", || tunnel.ping(3) >= 2);
 }
