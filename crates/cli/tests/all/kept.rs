@@ -2,10 +2,12 @@
 
 use crate::common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::programs::{Running, Scratch, errors, noise, program, receive, wait_for, wait_for_part};
+use common::programs::{
+    Running, Scratch, errors, has_part, noise, program, receive, wait_for, wait_for_part,
+};
 
 const RECEIVERS: usize = 20;
 const LEN: usize = 3 << 20;
@@ -25,6 +27,11 @@ fn send(scratch: &Scratch, file: &str) -> (Running, String) {
     (sender, ticket)
 }
 
+/// Waits until this receiver has so many bytes of the file, or all of it.
+fn wait_for_bytes(place: &Path, len: u64) {
+    wait_for("bytes of the file", || has_part(place, len) || place.join("film").exists());
+}
+
 fn start_receiver(ticket: &str, to: &str) -> Running {
     Running::start(&mut program(&["receive", "--yes", ticket, to, "--timeout", "2s"]))
 }
@@ -38,11 +45,11 @@ fn receivers_of_a_kept_ticket_outlast_restarts_of_the_sender_and_end_when_it_is_
     let (sender, ticket) = send(&scratch, file);
     let receivers: Vec<Running> =
         places.iter().map(|place| start_receiver(&ticket, place.to_str().unwrap())).collect();
-    wait_for_part(&places[0], 1 << 20);
+    wait_for_bytes(&places[0], 1 << 20);
     sender.kill();
     let (sender, again) = send(&scratch, file);
     assert_eq!(ticket, again, "after it was killed");
-    wait_for_part(&places[0], 2 << 20);
+    wait_for_bytes(&places[0], 2 << 20);
     sender.signal("-TERM");
     let (code, told) = sender.end();
     assert!(code == Some(130) && told.contains("offers the ticket `crowd` again"), "{code:?} {told}");

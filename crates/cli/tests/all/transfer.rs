@@ -14,12 +14,12 @@ use common::programs::{
 };
 
 /// Large enough to kill the program in mid-transfer, small enough for a test.
-const LARGE: usize = 192 << 20;
+const LARGE: usize = 64 << 20;
 const MIB: u64 = 1 << 20;
 
-/// A slow sender of a large file, so that a busy machine has time for the test's events.
+/// A slow sender of a large file, so that a busy machine has time for the test's events: it takes over four seconds.
 fn slow_sender(file: &Path) -> Sender {
-    Sender::start(&[file.to_str().unwrap(), "--rate", "500Mbit/s"])
+    Sender::start(&[file.to_str().unwrap(), "--rate", "120Mbit/s"])
 }
 
 #[test]
@@ -122,11 +122,11 @@ fn several_receivers_are_served_at_once_and_each_gets_everything() {
         assert!(arrived == std::fs::read(&file).unwrap(), "{place}");
     }
     // The sender learns a moment later that the last receiver is done.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    let done = |told: &str| told.matches(" has it all: 1 file, 20.0 MB").count();
+    wait_for("the end of all three", || done(&sender.running.told()) == 3);
     sender.running.interrupt();
     let (code, told) = sender.running.end();
-    assert_eq!(code, Some(130), "{told}");
-    assert_eq!(told.matches(" has it all: 1 file, 20.0 MB").count(), 3, "{told}");
+    assert_eq!((code, done(&told)), (Some(130), 3), "{told}");
     assert!(told.ends_with("stopped: the ticket opens nothing any more\n"), "{told}");
 }
 
@@ -166,7 +166,7 @@ fn a_receiver_that_was_killed_goes_on_where_it_stopped() {
     let sender = slow_sender(&file);
     let receiver =
         Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]));
-    wait_for_part(&scratch.path("to"), 32 * MIB);
+    wait_for_part(&scratch.path("to"), 8 * MIB);
     receiver.kill();
     assert!(!scratch.path("to/disk.img").exists(), "it was killed too late");
 
@@ -174,7 +174,7 @@ fn a_receiver_that_was_killed_goes_on_where_it_stopped() {
     assert!(again.status.success(), "{}", errors(&again));
     let done = last_event(&again);
     assert_eq!((&done["event"], &done["bytes"]), (&"done".into(), &LARGE.into()), "{done}");
-    assert!(done["bytes_resumed"].as_u64().unwrap() >= 31 * MIB, "{done}");
+    assert!(done["bytes_resumed"].as_u64().unwrap() >= 7 * MIB, "{done}");
     assert!(std::fs::read(scratch.path("to/disk.img")).unwrap() == std::fs::read(&file).unwrap());
 }
 
@@ -186,7 +186,7 @@ fn when_the_sender_is_killed_the_receiver_says_so_and_goes_on_with_the_next_tick
     let sender = slow_sender(&file);
     let words = ["receive", "--yes", &sender.ticket, &to, "-q", "--timeout", "1s", "--retry", "1s"];
     let receiver = Running::start(&mut program(&words));
-    wait_for_part(&scratch.path("to"), 32 * MIB);
+    wait_for_part(&scratch.path("to"), 8 * MIB);
     sender.running.kill();
     let (code, told) = receiver.end();
     assert_eq!(code, Some(3), "{told}");
@@ -197,7 +197,7 @@ fn when_the_sender_is_killed_the_receiver_says_so_and_goes_on_with_the_next_tick
     let sender = slow_sender(&file);
     let again = receive(&[&sender.ticket, &to, "--json"]);
     assert!(again.status.success(), "{}", errors(&again));
-    assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 31 * MIB, "{:?}", last_event(&again));
+    assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 7 * MIB, "{:?}", last_event(&again));
     assert!(std::fs::read(scratch.path("to/disk.img")).unwrap() == std::fs::read(&file).unwrap());
 }
 
@@ -211,7 +211,7 @@ fn when_every_path_is_lost_the_receiver_finds_the_sender_again_and_goes_on() {
     let events = std::fs::File::create(scratch.path("events")).unwrap();
     let receiver = Running::start_into(&mut program(&words), events);
     let events = || std::fs::read_to_string(scratch.path("events")).unwrap();
-    wait_for_part(&scratch.path("to"), 32 * MIB);
+    wait_for_part(&scratch.path("to"), 8 * MIB);
     // A suspended machine that resumes after the receiver has given up the session.
     sender.running.signal("-STOP");
     wait_for("the loss", || events().contains("looking for the sender again for 30 s"));
@@ -234,15 +234,15 @@ fn ctrl_c_at_the_receiver_keeps_what_has_arrived_and_the_sender_serves_on() {
     let sender = slow_sender(&file);
     let receiver =
         Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]));
-    wait_for_part(&scratch.path("to"), 32 * MIB);
+    wait_for_part(&scratch.path("to"), 8 * MIB);
     receiver.interrupt();
     let (code, told) = receiver.end();
     assert_eq!(code, Some(130), "{told}");
-    assert!(told.starts_with("stopped: ") && told.contains(" of 201 MB are here\n"), "{told}");
+    assert!(told.starts_with("stopped: ") && told.contains(" of 67.1 MB are here\n"), "{told}");
 
     let again = receive(&[&sender.ticket, &scratch.text("to"), "--json"]);
     assert!(again.status.success(), "{}", errors(&again));
-    assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 16 * MIB, "{:?}", last_event(&again));
+    assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 4 * MIB, "{:?}", last_event(&again));
     sender.running.interrupt();
     let (_, told) = sender.running.end();
     let expected = " did not get it all: the other end stopped, saying \"interrupted by its user\"\n";
@@ -256,7 +256,7 @@ fn ctrl_c_at_the_sender_is_told_to_the_receiver_at_once() {
     let sender = slow_sender(&file);
     let receiver =
         Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]));
-    wait_for_part(&scratch.path("to"), 32 * MIB);
+    wait_for_part(&scratch.path("to"), 8 * MIB);
     sender.running.interrupt();
     let (code, told) = sender.running.end();
     assert_eq!(code, Some(130), "{told}");

@@ -67,7 +67,7 @@ fn a_ticket_for_another_key_gets_no_answer_and_tells_what_was_tried() {
         "a relay connects the two",
     ];
     assert_failed(&received, 3, &words);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_ticket_for_something_else_is_told_from_a_lost_connection() {
 fn an_expired_ticket_ends_what_is_under_way_after_a_notice_and_lets_no_one_in() {
     let scratch = Scratch::new();
     let file = scratch.file("from/large", 16 << 20, 1);
-    let sender = Sender::start(&[file.to_str().unwrap(), "--expires", "4s", "--rate", "8Mbit/s"]);
+    let sender = Sender::start(&[file.to_str().unwrap(), "--expires", "6s", "--rate", "8Mbit/s"]);
     let (early, late) = (scratch.text("early"), scratch.text("late"));
     let words = ["receive", "--yes", &sender.ticket, &early];
     let running = Running::start(&mut program(&words));
@@ -155,8 +155,7 @@ fn hidden_names_are_refused_beside_other_files_unless_they_are_allowed() {
 #[test]
 fn a_ticket_comes_from_a_file_standard_input_or_the_environment_and_leaves_the_list_of_processes() {
     let scratch = Scratch::new();
-    let file = scratch.file("from/large", 8 << 20, 1);
-    let sender = Sender::start(&[file.to_str().unwrap(), "-q", "--rate", "40Mbit/s"]);
+    let sender = small_offer(&scratch);
     std::fs::write(scratch.path("ticket"), format!("{}\n", sender.ticket)).unwrap();
     let from_file = receive(&[&format!("@{}", scratch.text("ticket")), &scratch.text("a")]);
     assert!(from_file.status.success(), "{}", errors(&from_file));
@@ -167,6 +166,8 @@ fn a_ticket_comes_from_a_file_standard_input_or_the_environment_and_leaves_the_l
     let from_variable = command.env("ANABRANCH_TICKET", &sender.ticket).output().unwrap();
     assert!(from_variable.status.success(), "{}", errors(&from_variable));
 
+    let file = scratch.file("from/large", 8 << 20, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q", "--rate", "20Mbit/s"]);
     let to = scratch.text("d");
     let running = Running::start(&mut program(&["receive", "--yes", &sender.ticket, &to, "-q"]));
     wait_for_part(Path::new(&to), 1);
@@ -385,7 +386,7 @@ fn who_comes_second_to_a_stream_gets_nothing_and_costs_the_first_nothing() {
     let scratch = Scratch::new();
     let file = scratch.file("from/large", 16 << 20, 1);
     let input = std::fs::File::open(&file).unwrap();
-    let sender = Sender::start_as(program(&["send", "-", "-q", "--rate", "40Mbit/s"]).stdin(input));
+    let sender = Sender::start_as(program(&["send", "-", "-q", "--rate", "24Mbit/s"]).stdin(input));
     let (first, second) = (scratch.text("first"), scratch.text("second"));
     let running = Running::start(&mut program(&["receive", "--yes", &sender.ticket, &first, "-q"]));
     wait_for_part(Path::new(&first), 1);
@@ -447,9 +448,9 @@ fn standard_input_that_could_not_be_written_is_not_said_to_be_kept() {
 fn a_file_that_changes_while_it_is_sent_fails_alone() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("from/d")).unwrap();
-    scratch.file("from/d/a-large", 96 << 20, 2);
+    scratch.file("from/d/a-large", 24 << 20, 2);
     let changing = scratch.file("from/d/z-changing", 5_000_000, 3);
-    let sender = Sender::start(&[&scratch.text("from/d"), "-q", "--rate", "500Mbit/s"]);
+    let sender = Sender::start(&[&scratch.text("from/d"), "-q", "--rate", "50Mbit/s"]);
     let receiver =
         Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for("the directory", || scratch.path("to/d").exists());
@@ -707,28 +708,35 @@ fn an_interrupted_test_prints_what_it_has_measured() {
     let mut server = Running::start(program(&["bench", "server"]).stdin(Stdio::null()));
     let ticket = server.line().split_whitespace().last().unwrap().to_owned();
     let mut client = program(&["bench", "client", &ticket, "--time", "1m", "--interval", "200ms", "--json"]);
-    let client = client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
-    assert!(Command::new("kill").args(["-INT", &client.id().to_string()]).status().unwrap().success());
-    let output = client.wait_with_output().unwrap();
-    let report = String::from_utf8_lossy(&output.stdout);
-    let report: serde_json::Value = serde_json::from_str(report.lines().next().unwrap()).unwrap();
-    assert!(report["intervals"].as_array().is_some_and(|intervals| intervals.len() > 1), "{report}");
-    assert_eq!(output.status.code(), Some(130));
+    client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // On a busy machine two seconds may be too few.
+    for seconds in [2, 10, 40] {
+        let client = client.spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(seconds));
+        assert!(Command::new("kill").args(["-INT", &client.id().to_string()]).status().unwrap().success());
+        let output = client.wait_with_output().unwrap();
+        let report = String::from_utf8_lossy(&output.stdout);
+        let report: serde_json::Value =
+            serde_json::from_str(report.lines().next().unwrap_or_default()).unwrap_or_default();
+        let measured = report["intervals"].as_array().is_some_and(|intervals| intervals.len() > 1);
+        if measured && output.status.code() == Some(130) {
+            return;
+        }
+        eprintln!("after {seconds} s: {:?} {report}", output.status);
+    }
+    panic!("it does not print what it has measured, see above");
 }
 
 #[test]
 fn a_bench_server_does_not_report_the_test_of_a_client_that_was_killed_as_complete() {
     let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
     let ticket = server.line().split_whitespace().last().unwrap().to_owned();
-    let mut client = Running::start(&mut program(&["bench", "client", &ticket, "--time", "3s"]));
-    // The heading and the first second.
+    let words = ["bench", "client", &ticket, "--time", "3s", "--interval", "200ms"];
+    let mut client = Running::start(&mut program(&words));
+    // The heading and the first interval.
     client.line();
     client.line();
     client.kill();
-    // The test's end, and the time for a farewell.
-    std::thread::sleep(Duration::from_secs(15));
-    server.interrupt();
-    let (_, told) = server.end();
-    assert!(told.contains(": lost during the test, after "), "{told}");
+    // After the test's end and the time for a farewell.
+    wait_for("the report of a loss", || server.told().contains(": lost during the test, after "));
 }

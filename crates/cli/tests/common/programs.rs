@@ -231,12 +231,14 @@ pub fn last_event(output: &Output) -> serde_json::Value {
 
 /// Waits until the unfinished file of a receiver in `directory` has `len` bytes.
 pub fn wait_for_part(directory: &Path, len: u64) {
-    let has_part = || {
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let parts = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with("anabranch-part"));
-        parts.filter_map(|part| part.metadata().ok()).any(|meta| meta.len() >= len)
-    };
-    wait_for("an unfinished file", has_part);
+    wait_for("an unfinished file", || has_part(directory, len));
+}
+
+/// Whether the unfinished file of a receiver in `directory` has `len` bytes.
+pub fn has_part(directory: &Path, len: u64) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let parts = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with("anabranch-part"));
+    parts.filter_map(|part| part.metadata().ok()).any(|meta| meta.len() >= len)
 }
 
 /// A port that is free now, for UDP and for TCP.
