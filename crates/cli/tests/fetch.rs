@@ -6,13 +6,13 @@ mod common;
 mod server;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::netns::{Machines, Side, run, three_links};
-use common::programs::{Running, Scratch, errors, last_event, program};
+use common::programs::{Running, Scratch, errors, last_event, program, wait_for};
 use common::within_three_attempts;
 use server::{Response, Server, noise};
 
@@ -90,12 +90,21 @@ fn failures_have_their_exit_codes() {
     assert_eq!(names(&scratch), ["right"]);
 }
 
+/// Bytes that are kept, by the journal of a download.
+fn kept(journal: &Path) -> u64 {
+    let text = std::fs::read_to_string(journal).unwrap_or_default();
+    let journal: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let ranges = journal["ranges"].as_array().into_iter().flatten();
+    let end = |range: &serde_json::Value, at: usize| range[at].as_u64().unwrap_or_default();
+    ranges.map(|range| end(range, 1).saturating_sub(end(range, 0))).sum()
+}
+
 #[test]
 fn an_interrupted_download_says_so_and_goes_on_later() {
     let (scratch, content) = (Scratch::new(), noise(SIZE, 3));
     let server = steady(&content, 1_000_000);
     let running = Running::start(&mut fetch(&scratch, &[&server.url("/file"), "--connections", "1"]));
-    std::thread::sleep(Duration::from_millis(2000));
+    wait_for("half a megabyte", || kept(&scratch.path("to/.file.anabranch-fetch")) > 500_000);
     running.interrupt();
     let (code, text) = running.end();
     assert_eq!(code, Some(130), "{text}");
@@ -244,7 +253,11 @@ fn a_download_runs_at_the_sum_of_three_links() {
             return Ok("skipped".into());
         };
         let (scratch, _server) = (Scratch::in_memory(), serve_far(&machines, size));
-        std::thread::sleep(Duration::from_millis(500));
+        wait_for("the server", || {
+            let words = ["2", "bash", "-c", "exec 3<>/dev/tcp/10.99.0.1/8080"];
+            let mut connect = machines.command(Side::Near, "timeout");
+            connect.args(words).stderr(Stdio::null()).status().unwrap().success()
+        });
         let target = scratch.text("to/file");
         let words = ["fetch", "http://10.99.0.1:8080/file", "-o", &target, "--json"];
         let mut command = machines.command(Side::Near, common::programs::PROGRAM);

@@ -141,13 +141,14 @@ impl Meeting {
         let settings =
             format!("key = \"relay.key\"\ncontrol = \"relay.sock\"\n[[user]]\nkey = \"{}\"\n", new_key(&key));
         fs::write(scratch.path("relay.toml"), settings).unwrap();
-        fs::write(scratch.path("film"), noise(12 << 20, 1)).unwrap();
+        // Twenty seconds, more than a busy machine needs to find a path.
+        fs::write(scratch.path("film"), noise(24 << 20, 1)).unwrap();
         let mut relay = world.relay.command(PROGRAM);
         let config = scratch.text("relay.toml");
         let mut relay = Running::start(relay.args(["relay", "--config", &config]).stdin(Stdio::null()));
         let (route, film) = (relay.line(), scratch.text("film"));
         let mut sender = world.sender.command(PROGRAM);
-        let words = ["send", "--relay", &route, "--key", &key, "--rate", "20Mbit/s", &film];
+        let words = ["send", "--relay", &route, "--key", &key, "--rate", "10Mbit/s", &film];
         let sender = Sender::start_as(sender.args(words).stdin(Stdio::null()));
         let (into, control) = (scratch.text("into"), scratch.text("paths.sock"));
         let mut receiver = world.receiver.command(PROGRAM);
@@ -238,11 +239,12 @@ fn meet(test: &str, sender: Nat, receiver: Nat) {
     };
     world.join([sender, receiver]).unwrap();
     let meeting = Meeting::start(world);
-    let found = meeting.direct_within(Duration::from_secs(2));
+    let patience = if sender.lets_meet(receiver) { 15 } else { 2 };
+    let found = meeting.direct_within(Duration::from_secs(patience));
     println!("{sender:?} and {receiver:?}: {found:?}");
     let paths = meeting.paths();
     assert_eq!(found.is_some(), sender.lets_meet(receiver), "{sender:?} and {receiver:?}: {paths:#?}");
-    assert!(meeting.has(false), "the relay stays one of the paths: {paths:#?}");
+    wait_for("the relay as one of the paths", || meeting.has(false));
 }
 
 #[test]

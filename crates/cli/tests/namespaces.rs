@@ -53,8 +53,9 @@ fn goodput(report: &Value, from_s: f64, to_s: f64) -> f64 {
     bytes * 8e-6 / seconds
 }
 
-/// Checks that each link has one path between its own addresses, and that no other path was tried.
-fn check_paths(machines: &Machines, report: &Value) {
+/// Checks that each link has one path between its own addresses, and that no other path was tried. On a busy machine a
+/// path may be late.
+fn check_paths(machines: &Machines, report: &Value) -> Result<(), String> {
     let without_port = |path: &Value, key: &str| {
         let text = path[key].as_str().expect("an address");
         text.parse::<std::net::SocketAddr>().expect("an address").ip()
@@ -65,8 +66,11 @@ fn check_paths(machines: &Machines, report: &Value) {
             paths.iter().map(|path| (without_port(path, "local"), without_port(path, "remote"))).collect();
         found.sort();
         let pair = |link| (machines.address(Side::Near, link), machines.address(Side::Far, link));
-        assert_eq!(found, [0, 1, 2].map(pair), "{interval}");
+        if found != [0, 1, 2].map(pair) {
+            return Err(interval.to_string());
+        }
     }
+    Ok(())
 }
 
 /// Checks for at least 0.985 of the links' capacity after start-up.
@@ -83,7 +87,7 @@ fn bench_finds_three_paths_by_itself_and_fills_them() {
     };
     within_three_attempts("bench_finds_three_paths_by_itself", || {
         let report = bench(|side| machines.command(side, PROGRAM), &["--time", "6s"]);
-        check_paths(&machines, &report);
+        check_paths(&machines, &report)?;
         check_rate(&report)
     });
 }
@@ -94,7 +98,7 @@ fn bench_does_so_without_root_and_with_two_default_routes() {
     machines.add_two_default_routes().unwrap();
     within_three_attempts("bench_does_so_without_root", || {
         let report = bench(|side| machines.command_as_nobody(side, PROGRAM), &["--time", "5s", "--reverse"]);
-        check_paths(&machines, &report);
+        check_paths(&machines, &report)?;
         check_rate(&report)
     });
 }

@@ -259,12 +259,14 @@ fn follow_to_one_relay(test: &str, net: u8) {
     let route = set_up_relay(&network, &mut running);
     let mut server = Running::start(&mut network.far.typed("anabranch bench server", &[]));
     let ticket = server.line().split_whitespace().last().expect("a ticket").to_owned();
-    let direct = measured(&mut network.near.command(["bench", "client", &ticket].into_iter()));
     let words = [("TICKET", ticket.as_str()), ("KEY@ADDRESS:4600", &route)];
     let line = "anabranch bench client TICKET --relay KEY@ADDRESS:4600";
-    let both = measured(&mut network.near.typed(line, &words));
-    common::say(&format!("{test}: direct {direct:?}, with the relay {both:?} Mbit/s and paths"));
-    assert!(both.0 > 2.0 * direct.0 && both.1 == 2, "{direct:?} {both:?}");
+    common::within_three_attempts(test, || {
+        let direct = measured(&mut network.near.command(["bench", "client", &ticket].into_iter()));
+        let both = measured(&mut network.near.typed(line, &words));
+        let found = format!("direct {direct:?}, with the relay {both:?} Mbit/s and paths");
+        if both.0 > 2.0 * direct.0 && both.1 == 2 { Ok(found) } else { Err(found) }
+    });
 
     // The sender cannot be reached from there any more.
     let left = network.near.address("5.1.0.0/24");
@@ -305,16 +307,17 @@ fn follow_the_guide(test: &str, net: u8) {
     let at = set_up(&network, &mut running);
     let mut server = Running::start(&mut network.far.typed("anabranch bench server", &[]));
     let ticket = server.line().split_whitespace().last().expect("a ticket").to_owned();
-    let direct = measured(&mut network.near.command(["bench", "client", &ticket].into_iter()));
     let words = [("TICKET", ticket.as_str()), ("FIRST-LINE", at.as_str())];
     let line = "anabranch bench client TICKET --controller FIRST-LINE";
-    let overlay = measured(&mut network.near.typed(line, &words));
-    let took = begin.elapsed();
-    common::say(&format!(
-        "{test}: direct {direct:?}, overlay {overlay:?} Mbit/s and paths, {took:?} after the first step"
-    ));
-    assert!(overlay.0 > 3.0 * direct.0, "{direct:?} {overlay:?}");
-    assert!(took < PROMISED, "{took:?}");
+    common::within_three_attempts(test, || {
+        let direct = measured(&mut network.near.command(["bench", "client", &ticket].into_iter()));
+        let overlay = measured(&mut network.near.typed(line, &words));
+        let took = begin.elapsed();
+        let found =
+            format!("direct {direct:?}, overlay {overlay:?} Mbit/s and paths, {took:?} after the first step");
+        if overlay.0 > 3.0 * direct.0 { Ok(found) } else { Err(found) }
+    });
+    assert!(begin.elapsed() < PROMISED, "{:?}", begin.elapsed());
 
     let line = "anabranch send photos/ --controller FIRST-LINE";
     fetch_photos(&network, network.near.typed(line, &words));

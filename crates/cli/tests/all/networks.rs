@@ -112,7 +112,7 @@ fn a_transfer_goes_on_when_a_link_falls_silent_and_uses_it_again_when_it_is_back
         return;
     };
     let scratch = Scratch::new();
-    let file = scratch.file("from/film.mkv", 30_000_000, 4);
+    let file = scratch.file("from/film.mkv", 50_000_000, 4);
     let file = file.to_str().unwrap();
     let sender = Sender::start_as(words(&mut machines.command(Side::Near, PROGRAM), &["send", file, "-q"]));
     let mut receiver = machines.command(Side::Far, PROGRAM);

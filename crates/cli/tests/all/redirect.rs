@@ -271,6 +271,7 @@ print(answer.decode().split()[-1], flush=True)
 fn connections_from_before_and_from_outside_stay_as_they_are() {
     let Some(stage) = Stage::new("connections_from_before_and_from_outside_stay_as_they_are") else { return };
     let _server = Running::start(stage.machines.command(Side::Near, "python3").args(["-c", ANSWERING]));
+    wait_for("a server of its own", || stage.ask(Side::Far, "10.77.1.1").is_some());
     for method in METHODS {
         let connect = |mut command: Command| {
             let mut early = Running::start(command.args(["-c", EARLY]).stdin(Stdio::piped()));
