@@ -16,11 +16,11 @@ use common::clock::WallClock;
 use common::programs::Scratch;
 use fleet::clients::{Client, Record};
 use fleet::session::Carried;
-use fleet::{Controller, RELAYS, configure, now};
+use fleet::{Controller, Pauses, RELAYS, configure, now};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Longest time for an allocation, whichever process dies.
+/// Longest time for an allocation, whichever process dies, without pauses of the machine.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Longest gap between two messages of the concurrent session, which sends one every 10 ms. Its packets pass no
 /// controller, so only a busy machine delays them.
@@ -91,7 +91,7 @@ async fn stored(store: &Etcd, at: UnixTime) -> (usize, u64, usize) {
 async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_off() {
     let Some(mut cluster) = etcd::Cluster::start(3).await else { return };
     let dir = tempfile::tempdir().unwrap();
-    let scratch = Scratch::new();
+    let (scratch, pauses) = (Scratch::new(), Pauses::watch());
     let clock = WallClock::new(&scratch).inspect_err(|why| common::skip("the end of all grants", why)).ok();
     let (cut, is_cut) = watch::channel(false);
     let mut proxies = Vec::new();
@@ -137,7 +137,7 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
         "{total} requests in {:?}, the longest took {longest:?}; {confirmed} confirmed",
         begun.elapsed()
     );
-    assert!(longest < LONGEST, "an allocation took {longest:?}");
+    assert!(longest < LONGEST + pauses.allowance(), "an allocation took {longest:?}");
 
     // The grants fill the capacity exactly, each request has one, and the store agrees.
     let taken = record.taken();
@@ -151,8 +151,8 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
 
     // None of this delayed the session.
     let carried = session.end().await;
-    eprintln!("beside it: {carried:?}");
-    assert!(carried.gap < GAP && carried.same_path, "{carried:?}");
+    eprintln!("beside it: {carried:?}, with {:?} allowed for pauses", pauses.allowance());
+    assert!(carried.gap < GAP + pauses.allowance() && carried.same_path, "{carried:?}");
     assert_eq!(carried.messages[0], carried.messages[1], "{carried:?}");
     assert!(carried.forwarded >= carried.messages[0] as u64 / 2, "{carried:?}");
 
@@ -162,7 +162,7 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     fleet::forget(&relays);
     let begun = Instant::now();
     while stored(&store, now()).await != (0, 0, 0) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?} are left", stored(&store, now()).await);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?} are left", stored(&store, now()).await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     eprintln!("nothing left of them {:?} after their end", begun.elapsed());

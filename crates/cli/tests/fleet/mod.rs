@@ -8,8 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anabranch_daemon::controller::registration::{Registrant, Registration};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, NodeKey, PublicKey, ShareId, Verdict};
@@ -51,6 +52,30 @@ pub async fn node(seed: u8) -> Arc<Endpoint> {
 /// The current time.
 pub fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs())
+}
+
+/// The longest pause of the machine in milliseconds, as a thread sees it that only sleeps.
+pub struct Pauses(Arc<AtomicU64>);
+
+impl Pauses {
+    /// Watches for pauses until it is dropped.
+    pub fn watch() -> Self {
+        let longest = Arc::new(AtomicU64::new(0));
+        let noted = Arc::downgrade(&longest);
+        std::thread::spawn(move || {
+            while let Some(longest) = noted.upgrade() {
+                let begin = Instant::now();
+                std::thread::sleep(Duration::from_millis(10));
+                longest.fetch_max(begin.elapsed().as_millis() as u64, Ordering::Relaxed);
+            }
+        });
+        Self(longest)
+    }
+
+    /// What to allow for in a time that a test has measured, in which there may have been several.
+    pub fn allowance(&self) -> Duration {
+        4 * Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// A running `anabranch controller`; killed when dropped.
