@@ -207,7 +207,7 @@ fn when_every_path_is_lost_the_receiver_finds_the_sender_again_and_goes_on() {
     let file = scratch.file("from/disk.img", LARGE, 11);
     let sender = slow_sender(&file);
     let to = scratch.text("to");
-    let words = ["receive", "--yes", &sender.ticket, &to, "--json", "--timeout", "1s", "--retry", "30s"];
+    let words = ["receive", "--yes", &sender.ticket, &to, "--json", "--timeout", "3s", "--retry", "30s"];
     let events = std::fs::File::create(scratch.path("events")).unwrap();
     let receiver = Running::start_into(&mut program(&words), events);
     let events = || std::fs::read_to_string(scratch.path("events")).unwrap();

@@ -662,7 +662,7 @@ fn a_used_up_cap_is_named_keeps_what_arrived_and_lasts_over_commands() {
     let sender = Sender::start(&[big.to_str().unwrap()]);
     let receive = |cap: &str, to: &str| {
         let mut receiver = program(&["receive", &sender.ticket, &scratch.text(to), "--yes"]);
-        receiver.args(["--timeout", "1s", "--retry", "2s", "--path-rule", &format!("*=metered:{cap}")]);
+        receiver.args(["--timeout", "4s", "--retry", "4s", "--path-rule", &format!("*=metered:{cap}")]);
         let begin = Instant::now();
         let output = receiver.env("XDG_STATE_HOME", &home).stdin(Stdio::null()).output().unwrap();
         (output, begin.elapsed())

@@ -51,7 +51,7 @@ fn check(tunnel: &Tunnel<'_>, what: &str) {
     }
     for direction in [&[][..], &["-R"]] {
         within_three_attempts(what, || {
-            let rate = tunnel.iperf(INSIDE, &[&["-t", "2"], direction].concat());
+            let rate = tunnel.iperf(INSIDE, &[&["-t", "1"], direction].concat());
             let found = format!("{rate:.1} Mbit/s of TCP as packets, {direction:?}");
             if rate > 10.0 { Ok(found) } else { Err(found) }
         });
@@ -139,7 +139,7 @@ fn a_network_behind_the_client_gets_segments_that_fit() {
     wait_for("the tunnel to know its width", || mtu(&tunnel) < 1380);
     let _server = iperf_server(&machines, &["-p", "5320"]);
     for direction in [&[][..], &["-R"]] {
-        let ask = [&["-c", PUBLIC, "-p", "5320", "-t", "2", "-J"], direction].concat();
+        let ask = [&["-c", PUBLIC, "-p", "5320", "-t", "1", "-J"], direction].concat();
         within_three_attempts(test, || {
             let output = lan.command("iperf3").args(&ask).output().unwrap();
             let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
