@@ -63,9 +63,12 @@ async fn six_hundred_idle_receivers_cost_no_thread_and_an_honest_one_gets_its_fi
     let start = Instant::now();
     tokio::time::timeout(Duration::from_secs(60), transfer_into(&share, &to)).await.expect("it is served");
     assert_eq!(tree(&from), tree(&to));
-    // The honest receiver has its own threads, and the runtime keeps some for a while.
-    let more = threads().saturating_sub(before);
-    assert!(more < 60, "{more} threads for 600 idle receivers, {:?}", start.elapsed());
+    // The honest receiver has its own threads, the runtime keeps some for a while, and other tests have some.
+    let more = || threads().saturating_sub(before);
+    while more() >= 60 {
+        assert!(start.elapsed() < Duration::from_secs(60), "{} threads for 600 idle receivers", more());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     assert!(share.memory().used() < (64 << 20) + 200 * 3 * (24 << 10), "{}", share.memory().used());
 }
 
