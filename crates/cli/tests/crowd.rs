@@ -110,7 +110,7 @@ fn a_crowd_of_receivers_neither_shuts_out_an_honest_one_nor_takes_the_senders_me
     let mut among: f64 = 0.0;
     for attempt in 0..9 {
         among = among.max(fetch(&sender, &scratch, &format!("among-{attempt}")));
-        if attempt >= 2 && among > alone / 4.0 {
+        if among > alone / 4.0 {
             break;
         }
     }
