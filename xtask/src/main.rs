@@ -176,8 +176,15 @@ fn clippy() -> Result<(), String> {
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
+/// Runs two tests for each core at a time, because those with sockets and processes mostly wait.
 fn test() -> Result<(), String> {
-    cargo(&["test", "--workspace"])
+    let mut command = command(&["test", "--workspace"]);
+    if env::var_os("RUST_TEST_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        command.env("RUST_TEST_THREADS", (2 * cores).to_string());
+    }
+    let status = command.status().map_err(|error| format!("cannot start cargo: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`cargo test --workspace`: {status}")) }
 }
 
 /// Writes the generated pages again. The test that compares them writes them if it finds this variable.
