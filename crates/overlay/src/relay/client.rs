@@ -39,6 +39,11 @@ pub(super) struct Share {
 }
 
 impl Share {
+    /// Whether a session hosts it, or would again if later ones ended.
+    pub(super) fn has(&self, session: SessionId) -> bool {
+        self.session == session || self.earlier.contains(&session)
+    }
+
     /// Removes a session that no longer hosts the share; the session before it hosts again. False if no session is left.
     pub(super) fn leave(&mut self, session: SessionId) -> bool {
         self.earlier.retain(|earlier| *earlier != session);

@@ -13,7 +13,7 @@ use super::types::{FlowId, Hop, SessionId};
 use super::{Relay, exit};
 use crate::grant::{self, GrantError};
 
-/// Most shares that one session may register.
+/// Most shares that one session may register, also of those that another session of its key hosts now.
 const MAX_SHARES: usize = 16;
 /// Most flows of one guest's key.
 const MAX_GUEST_FLOWS: usize = 8;
@@ -288,6 +288,11 @@ impl Relay {
         if client.guest_of.is_some() || !self.accounts.may_use(client.account) {
             return Err(Refused::NotGranted);
         }
+        let is_known = self.shares.get(&share).is_some_and(|known| known.has(session));
+        let others = self.shares.values().filter(|known| known.has(session)).count();
+        if !is_known && others >= MAX_SHARES {
+            return Err(Refused::TooManyShares);
+        }
         match self.shares.get_mut(&share) {
             Some(known) if known.session == session => known.most = most,
             // A host that returns under the same key takes over its share. If it ends first, the one before has it again.
@@ -300,9 +305,6 @@ impl Relay {
             }
             Some(_) => return Err(Refused::ShareTaken),
             None => {
-                if self.shares.values().filter(|known| known.session == session).count() >= MAX_SHARES {
-                    return Err(Refused::TooManyShares);
-                }
                 self.shares.insert(share, Share { session, hash, most, earlier: Vec::new() });
             }
         }

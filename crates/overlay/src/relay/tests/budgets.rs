@@ -123,6 +123,25 @@ fn guest(world: &mut World, number: u64, byte: u8, share: ShareId, address: &str
     SessionId(number)
 }
 
+#[test]
+fn sessions_that_take_over_each_others_shares_register_no_more_of_them() {
+    let mut world = World::new();
+    let sessions = [world.open(1, 1, "203.0.113.5:1000"), world.open(2, 1, "203.0.113.5:1001")];
+    for share in 0..1_000 {
+        for session in sessions {
+            let hash = TicketSecret::from_random([1; 16]);
+            world.ask(session, Request::Host { share: ShareId(share), hash, flows: 1 });
+        }
+    }
+    assert_eq!(world.relay.shares.len(), 16);
+    world.relay.handle_session_closed(sessions[1]);
+    let hash = TicketSecret::from_random([1; 16]);
+    let known = Request::Host { share: ShareId(0), hash: hash.clone(), flows: 1 };
+    assert_eq!(world.ask(sessions[0], known), [Reply::Hosting { share: ShareId(0) }]);
+    let further = Request::Host { share: ShareId(99), hash, flows: 1 };
+    assert_eq!(world.ask(sessions[0], further), [Reply::Refused { request: 0, why: Refused::TooManyShares }]);
+}
+
 /// Allocates flows to the host until one is refused; ended flows of others are ignored.
 fn take(world: &mut World, guest: SessionId) -> usize {
     let target = Target::Host;
