@@ -35,7 +35,10 @@ impl<P: Payload> Session<P> {
 
     fn next_transmit(&mut self, now: Time) -> Option<Transmit<P>> {
         match self.flight.state() {
-            State::Closed => return self.transmit_close(now),
+            State::Closed => {
+                self.flight.streams.forget_written();
+                return self.transmit_close(now);
+            }
             State::InitSent | State::InitRecv => return self.transmit_handshake(now),
             _ => {}
         }

@@ -250,6 +250,11 @@ impl<P: Payload> Streams<P> {
         self.room_blocked.shrink_to_fit();
     }
 
+    /// Frees written bytes that will never be sent because the session is over. Received ones can still be read.
+    pub(crate) fn forget_written(&mut self) {
+        self.table.iter_mut().for_each(|stream| stream.send.forget_written());
+    }
+
     /// The session window granted at the start, in bytes.
     pub(crate) fn initial_window(&self) -> u64 {
         self.window.size()

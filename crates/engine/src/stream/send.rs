@@ -100,6 +100,11 @@ impl<P: Payload> SendHalf<P> {
         true
     }
 
+    /// Frees the bytes themselves: nothing is sent any more.
+    pub(crate) fn forget_written(&mut self) {
+        self.chunks = VecDeque::new();
+    }
+
     /// True when nothing new will be sent: everything is delivered, or the stream was reset.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Reset { .. } | State::Finished)

@@ -27,7 +27,7 @@ pub enum Addresses {
 /// Limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most sessions at the same time.
+    /// Most sessions at the same time, with those that have ended and answer late packets: at most a sixteenth.
     pub sessions: usize,
     /// Most sessions at the same time whose client has not confirmed the handshake.
     pub half_open: usize,
@@ -37,6 +37,13 @@ pub struct Limits {
     pub memory: u64,
     /// After how much use the keys of a session change.
     pub keys: KeyLimits,
+}
+
+impl Limits {
+    /// Most sessions that may answer late packets after their end.
+    pub(crate) fn lingering(&self) -> usize {
+        (self.sessions / 16).max(1)
+    }
 }
 
 impl Default for Limits {

@@ -89,7 +89,7 @@ impl EndpointInner {
             incoming,
             counters: Counters::default(),
             closing: watch::Sender::new(false),
-            sessions: Sessions::new(limits.half_open),
+            sessions: Sessions::new(limits.half_open, limits.lingering()),
             sockets: Sockets::default(),
             limits,
         }

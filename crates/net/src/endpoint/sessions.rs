@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use anabranch_engine::Arrival;
 use anabranch_secure::InitId;
 
-use crate::half_open::HalfOpen;
 use crate::pids::PidTable;
+use crate::places::Places;
 use crate::resets::Resets;
 
 /// A known INIT.
@@ -27,19 +27,22 @@ pub(crate) struct Sessions<S> {
     pub(crate) resets: Resets<S>,
     inits: Mutex<HashMap<InitId, InitState<S>>>,
     /// Accepted sessions that are not confirmed yet.
-    pub(crate) half_open: Arc<HalfOpen<S>>,
+    pub(crate) half_open: Arc<Places<S>>,
+    /// Ended sessions that still answer late packets.
+    pub(crate) lingering: Arc<Places<S>>,
 }
 
 impl<S> Sessions<S> {
-    /// A table in which so many sessions may wait for their confirmation.
-    pub(crate) fn new(half_open: usize) -> Self {
+    /// A table in which so many sessions may wait for their confirmation, and so many linger after their end.
+    pub(crate) fn new(half_open: usize, lingering: usize) -> Self {
         Self {
             all: Mutex::default(),
             next_serial: AtomicU64::new(0),
             pids: Arc::default(),
             resets: Resets::default(),
             inits: Mutex::default(),
-            half_open: Arc::new(HalfOpen::new(half_open)),
+            half_open: Arc::new(Places::new(half_open)),
+            lingering: Arc::new(Places::new(lingering)),
         }
     }
 
@@ -85,7 +88,7 @@ mod tests {
 
     #[test]
     fn some_sessions_are_there_until_the_last_of_them_is_removed() {
-        let sessions = Sessions::<()>::new(1);
+        let sessions = Sessions::<()>::new(1, 1);
         let all: Vec<_> = (0..4).map(|serial| (serial, Arc::new(()))).collect();
         all.iter().for_each(|(serial, session)| sessions.add(*serial, session));
         sessions.remove(1);

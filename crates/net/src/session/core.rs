@@ -23,7 +23,7 @@ use super::outbox::{Outgoing, plain_datagram};
 use super::wakers::{Wait, Wakers, Woken};
 use crate::endpoint::inner::EndpointInner;
 use crate::fault::lock;
-use crate::half_open::Hold;
+use crate::places::Hold;
 use crate::relayed::is_chain;
 
 /// Most events kept for a slow listener.
@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pids: BTreeSet<Pid>,
     /// The place among unconfirmed sessions, until the client confirms.
     pub(crate) half_open: Option<Hold<SessionInner>>,
+    /// The place among ended sessions that answer late packets.
+    pub(crate) lingering: Option<Hold<SessionInner>>,
     advertised: BTreeSet<u64>,
     /// Bytes read since the driver was last woken to grant credit.
     read_untold: usize,
@@ -102,6 +104,7 @@ impl Core {
             events: None,
             pids: BTreeSet::new(),
             half_open: None,
+            lingering: None,
             advertised: BTreeSet::new(),
             read_untold: 0,
             dry: false,
@@ -445,7 +448,7 @@ impl Core {
 
     /// The entries of this session in the endpoint's tables.
     pub(crate) fn forget(&mut self) -> (BTreeSet<Pid>, Option<InitId>) {
-        self.events = None;
+        (self.events, self.lingering) = (None, None);
         (std::mem::take(&mut self.pids), self.handshake.finish())
     }
 }

@@ -11,13 +11,16 @@
 //! The pump runs in the task that has just changed something. A task that finds it running sets a flag, and the running
 //! pump, or the driver task, starts another round. So no task waits, and packets leave in the order of their numbers.
 
+mod lingering;
+mod opening;
+
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anabranch_engine::{AbandonReason, Arrival, CloseReason, PathInfo, Reservation};
-use anabranch_secure::{Envelope, Exchanged, OpenError, Protection, PublicKey, ShareId};
-use anabranch_wire::{Fsn, Header, KeyExchange, Message, Packet, PathId, Side, Time, close_code, expand_fsn};
+use anabranch_secure::{Exchanged, Protection, PublicKey, ShareId};
+use anabranch_wire::{KeyExchange, Message, Packet, Side, Time, close_code};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
@@ -62,6 +65,8 @@ pub(crate) struct SessionInner {
     /// When the engine must be called again, and when the driver task will wake by itself.
     deadline: AtomicU64,
     armed: AtomicU64,
+    /// It has ended, and its place is needed for another that has.
+    must_leave: AtomicBool,
 }
 
 /// Closes the session when the application has dropped all its handles.
@@ -113,6 +118,7 @@ impl SessionInner {
             changes: Changes::default(),
             deadline: AtomicU64::new(0),
             armed: AtomicU64::new(u64::MAX),
+            must_leave: AtomicBool::new(false),
             endpoint,
         });
         inner.endpoint.sessions.add(inner.serial, &inner);
@@ -138,12 +144,6 @@ impl SessionInner {
     /// Wakes the driver task, which pumps.
     pub(crate) fn wake_driver(&self) {
         self.wake.notify_one();
-    }
-
-    /// Locks the keys to open a batch of packets; `None` before the session has keys.
-    pub(crate) fn opening(&self, now: Time) -> Option<Opening<'_>> {
-        let keys = lock_keys(&self.protection);
-        keys.is_some().then_some(Opening { session: self, keys, now, fatal: None })
     }
 
     /// Reserves room for replay windows in the budget of all sessions. Without room they forget the missing numbers.
@@ -265,6 +265,7 @@ impl SessionInner {
         }
         if outcome.finished {
             self.endpoint.sessions.resets.forget(self, outbox.peers());
+            self.linger();
             // A session that was never established has no deadline left to end its task.
             self.wake_driver();
         }
@@ -392,7 +393,7 @@ impl SessionInner {
             }
             self.armed.store(0, Ordering::SeqCst);
             self.pump_contained();
-            if self.core().engine.is_closed() {
+            if self.core().engine.is_closed() || self.must_leave.load(Ordering::SeqCst) {
                 break;
             }
             // If there is more to send, it is woken again at once.
@@ -429,47 +430,6 @@ impl SessionInner {
         let outbox = self.outbox();
         self.endpoint.sessions.resets.forget(self, outbox.peers());
         self.endpoint.sessions.remove(self.serial);
-    }
-}
-
-/// Opens the packets of one batch.
-pub(crate) struct Opening<'a> {
-    session: &'a SessionInner,
-    keys: MutexGuard<'a, Option<Protection>>,
-    now: Time,
-    fatal: Option<OpenError>,
-}
-
-impl Opening<'_> {
-    /// Opens the bytes behind a header in place. Returns the packet's number, and how many bytes of `body` are its
-    /// frames. `None` for a packet to drop: a repeat, or not authentic.
-    pub(crate) fn open(&mut self, header: &Header, path: PathId, body: &mut [u8]) -> Option<(Fsn, usize)> {
-        let keys = self.keys.as_mut()?;
-        let fsn = expand_fsn(header.fsn, keys.expected_fsn(path));
-        match keys.open(self.now, &Envelope::new(header, path, fsn), body) {
-            Ok(text) => Some((fsn, text.len())),
-            Err(error) => {
-                count(&self.session.endpoint.counters.unauthentic);
-                self.fatal = Some(error).filter(|error| error.is_fatal()).or(self.fatal);
-                None
-            }
-        }
-    }
-
-    /// Unlocks the keys. Ends the session if the peer broke their rules.
-    pub(crate) fn finish(self) {
-        let Self { session, mut keys, now, fatal } = self;
-        if let Some(keys) = keys.as_mut() {
-            session.reserve_windows(keys);
-        }
-        drop(keys);
-        if let Some(error) = fatal {
-            let code = match error {
-                OpenError::TooManyForgeries => close_code::KEYS_EXHAUSTED,
-                _ => close_code::PROTOCOL_VIOLATION,
-            };
-            session.core().engine.abort(now, code, &error.to_string());
-        }
     }
 }
 

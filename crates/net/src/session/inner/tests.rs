@@ -9,21 +9,24 @@ use anabranch_engine::{
 use anabranch_secure::{NodeKey, ShareId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use anabranch_wire::{Frame, Frames, Packet, StreamFrame};
+use anabranch_wire::{Frame, Frames, Fsn, Header, Packet, PathId, StreamFrame};
 use bytes::{Bytes, BytesMut};
 
 use super::*;
 use crate::authorize::Verdict;
 use crate::buffers::thrifty;
-use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
+use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Limits, Target};
 use crate::foreign::{Foreign, ForeignRun, Outlet};
 use crate::session::Session;
 
-async fn endpoint(seed: u8) -> Endpoint {
+fn config(seed: u8) -> EndpointConfig {
     let addresses = Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]);
     let config = EndpointConfig::new(NodeKey::from_random([seed; 32])).addresses(addresses);
-    let config = config.authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
-    Endpoint::bind(config).await.unwrap()
+    config.authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None })
+}
+
+async fn endpoint(seed: u8) -> Endpoint {
+    Endpoint::bind(config(seed)).await.unwrap()
 }
 
 async fn pair(server: &Endpoint, client: &Endpoint) -> (Session, Session) {
@@ -288,6 +291,44 @@ async fn long_runs_that_bring_little_new_again_and_again_keep_few_buffers() {
     let (held, kept) = (33_000 + 199 * MOVED as usize, buffers.iter().filter(|buffer| !buffer.is_unique()));
     let kept = kept.count() << 16;
     assert!((1 << 16..=3 * held).contains(&kept), "{kept} bytes of buffers for {held}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_sessions_that_answer_late_packets_take_few_places() {
+    // They would answer for half a minute.
+    let mut settings = Config::default();
+    settings.failure.rto.min = settings.failure.rto.max;
+    let limits = Limits { sessions: 32, ..Limits::default() };
+    let server = EndpointConfig { limits, ..config(1).session(settings) };
+    let (server, client) = (Endpoint::bind(server).await.unwrap(), endpoint(2).await);
+    for _ in 0..100 {
+        let (_there, here) = pair(&server, &client).await;
+        here.abort(close_code::BUSY, "there are others");
+    }
+    let few = async {
+        while server.inner.sessions.count() > limits.lingering() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(10), few).await.is_ok(), "{:?}", server.stats());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ended_session_holds_no_bytes_that_it_will_not_send() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (_there, here) = pair(&server, &client).await;
+    let data = Bytes::from(vec![7; 64 << 10]);
+    let mut out = here.open_stream().await.unwrap();
+    // The peer reads nothing.
+    while tokio::time::timeout(Duration::from_millis(500), out.write_chunk(data.clone())).await.is_ok() {}
+    assert!(!data.is_unique());
+    here.abort(0, "it reads nothing");
+    let freed = async {
+        while !data.is_unique() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(10), freed).await.is_ok());
 }
 
 struct Faulty;

@@ -1,8 +1,10 @@
-//! Limits the sessions that were answered but not yet confirmed by their clients.
+//! Places for sessions that do not count as open: answered but not yet confirmed by their clients, or ended and only
+//! answering late packets.
 //!
-//! There are few places ([`Limits::half_open`](crate::Limits::half_open)). When all are taken, the next session gets
-//! the oldest place of the source with the most. So clients that never confirm shut out no one. A client that confirms
-//! within a round trip keeps its place, because the [door](crate::door) limits how fast handshakes are computed.
+//! There are few places for each. When all are taken, the next session gets the oldest place of the source with the most.
+//! So clients that never confirm shut out no one. A client that confirms within a round trip keeps its place, because
+//! the [door](crate::door) limits how fast handshakes are computed. Without places for ended sessions, clients could
+//! open and lose sessions faster than the ended ones are forgotten, until the endpoint is full.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -11,18 +13,18 @@ use anabranch_wire::source;
 
 use crate::by_source::BySource;
 
-pub(crate) struct HalfOpen<S> {
+pub(crate) struct Places<S> {
     most: usize,
     taken: Mutex<BySource<Weak<S>>>,
 }
 
 /// A place, released when this is dropped.
 pub(crate) struct Hold<S> {
-    table: Arc<HalfOpen<S>>,
+    table: Arc<Places<S>>,
     number: u64,
 }
 
-impl<S> HalfOpen<S> {
+impl<S> Places<S> {
     /// A table of `most` places.
     pub(crate) fn new(most: usize) -> Self {
         Self { most, taken: Mutex::default() }
@@ -66,21 +68,21 @@ impl<S> Drop for Hold<S> {
 mod tests {
     use super::*;
 
-    fn take(table: &Arc<HalfOpen<()>>, address: &str) -> Option<Hold<()>> {
+    fn take(table: &Arc<Places<()>>, address: &str) -> Option<Hold<()>> {
         table.take(address.parse().unwrap()).map(|(place, _)| place)
     }
 
-    fn held(table: &Arc<HalfOpen<()>>, address: &str) -> usize {
+    fn held(table: &Arc<Places<()>>, address: &str) -> usize {
         table.taken().count(&address.parse().unwrap())
     }
 
-    fn keeps(table: &Arc<HalfOpen<()>>, hold: &Hold<()>) -> bool {
+    fn keeps(table: &Arc<Places<()>>, hold: &Hold<()>) -> bool {
         table.taken().get_mut(hold.number).is_some()
     }
 
     #[test]
     fn who_has_most_gives_up_its_oldest_for_others() {
-        let table = Arc::new(HalfOpen::new(4));
+        let table = Arc::new(Places::new(4));
         let hoard: Vec<_> = (0..4).map(|_| take(&table, "192.0.2.1").unwrap()).collect();
         let others: Vec<_> = (0..2).map(|_| take(&table, "192.0.2.2").unwrap()).collect();
         assert_eq!((held(&table, "192.0.2.1"), held(&table, "192.0.2.2")), (2, 2));
@@ -97,7 +99,7 @@ mod tests {
 
     #[test]
     fn many_sources_with_a_place_each_shut_nobody_out() {
-        let table = Arc::new(HalfOpen::new(100));
+        let table = Arc::new(Places::new(100));
         let many: Vec<_> =
             (0..100).map(|net| take(&table, &format!("2001:db8:0:{net:x}::1")).unwrap()).collect();
         let newcomer = take(&table, "192.0.2.1").unwrap();
@@ -107,7 +109,7 @@ mod tests {
 
     #[test]
     fn places_given_back_are_free() {
-        let table: Arc<HalfOpen<()>> = Arc::new(HalfOpen::new(1));
+        let table: Arc<Places<()>> = Arc::new(Places::new(1));
         let (place, loser) = table.take([192, 0, 2, 1].into()).unwrap();
         assert!(loser.is_none());
         drop(place);
