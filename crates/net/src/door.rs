@@ -4,10 +4,10 @@
 //! of sessions would wait in the socket's buffer. Receivers queue it here. One task computes a few at a time. While
 //! more are waiting, it pauses three times as long as they took, so strangers get at most a quarter of one processor.
 //!
-//! At most [`MOST`] wait. Beyond that, the source with the most waiting loses one, so a flood does not shut out others.
+//! At most [`MOST`] wait. Beyond that, the source with the most waiting loses one, so a flood does not shut out others,
+//! not even one from all networks of an IPv6 /48.
 //! A client whose handshake was dropped repeats its request.
 
-use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard};
 
 use anabranch_engine::Arrival;
@@ -40,8 +40,8 @@ impl Door {
         let own = source(knock.arrival.route.remote.ip());
         let dropped = if waiting.len() < MOST {
             None
-        } else if let Some(theirs) = to_give_up(&waiting, own) {
-            waiting.remove(theirs)
+        } else if let Some([_, newest]) = waiting.more_than(own) {
+            waiting.remove(newest)
         } else {
             return Some(knock);
         };
@@ -70,13 +70,6 @@ impl Door {
     fn waiting(&self) -> MutexGuard<'_, BySource<Knock>> {
         self.waiting.lock().expect("no panic while held")
     }
-}
-
-/// The newest of the source with the most; `None` if no source has more than `own` would.
-fn to_give_up(waiting: &BySource<Knock>, own: IpAddr) -> Option<u64> {
-    let (most, theirs) = waiting.most()?;
-    let [_, last] = waiting.ends(&theirs).filter(|_| most > waiting.count(&own) + 1)?;
-    Some(last)
 }
 
 #[cfg(test)]
@@ -151,5 +144,22 @@ pub(crate) mod tests {
         }
         let dropped = door.knock(knock("[2001:db8:0:1::1]", 1)).expect("one has to go");
         assert!(dropped.arrival.route.remote.ip().to_string().starts_with("2001:db8::"));
+    }
+
+    #[test]
+    fn all_networks_of_one_ipv6_site_make_room_for_others() {
+        let door = Door::default();
+        let network = |number: u16| format!("[2001:db8:0:{number:x}::1]");
+        for number in 0..=255 {
+            assert!(door.knock(knock(&network(number), 0)).is_none());
+        }
+        let dropped = |from: &str| {
+            let dropped = door.knock(knock(from, 0)).expect("one has to go");
+            dropped.arrival.route.remote.ip().to_string()
+        };
+        for number in 0..100 {
+            assert!(dropped(&format!("192.0.2.{number}")).starts_with("2001:db8:0:"));
+        }
+        assert_eq!(dropped(&network(256)), "2001:db8:0:100::1", "its site has most");
     }
 }

@@ -36,8 +36,7 @@ impl<S> Places<S> {
         let mut taken = self.taken();
         let mut loser = None;
         if taken.len() >= self.most {
-            let (_, most) = taken.most()?;
-            let [oldest, _] = taken.ends(&most)?;
+            let [oldest, _] = taken.most()?;
             loser = taken.remove(oldest).and_then(|session| session.upgrade());
         }
         let number = taken.push(source(remote), Weak::new());

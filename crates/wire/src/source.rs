@@ -8,9 +8,20 @@ use crate::{Span, Time};
 /// The party behind an address: all addresses of an IPv6 /64 count as one.
 #[must_use]
 pub fn source(address: IpAddr) -> IpAddr {
+    network(address, 64)
+}
+
+/// The site behind an address: all addresses of an IPv6 /48, the largest network that one customer usually gets (RFC
+/// 6177). Where the largest consumer yields, the site with the most comes first, and then the source with the most within it.
+#[must_use]
+pub fn site(address: IpAddr) -> IpAddr {
+    network(address, 48)
+}
+
+fn network(address: IpAddr, ipv6_bits: u32) -> IpAddr {
     match address {
         IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !(u128::MAX >> ipv6_bits)).into(),
     }
 }
 

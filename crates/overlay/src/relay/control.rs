@@ -188,7 +188,7 @@ impl Relay {
     }
 
     /// Makes room for a further flow of a guest. A guest's key has a fixed share. If a host's guests use all flows, the
-    /// source with the most loses its newest, unless the newcomer has as many.
+    /// source with the most loses its newest.
     fn make_room_for_guest(&mut self, session: SessionId, share: ShareId) -> Result<(), Refused> {
         // No one yields to a flow that is refused in any case.
         if self.is_draining() {
@@ -207,20 +207,32 @@ impl Relay {
         if !is_full && self.accounts.at(account).has_room() {
             return Ok(());
         }
-        let mut by_source: BTreeMap<Option<IpAddr>, Vec<u32>> = BTreeMap::new();
-        let rivals = self.clients.values().filter(|guest| guest.account == account);
-        for guest in rivals
-            .filter(|guest| if is_full { guest.guest_of == Some(share) } else { guest.guest_of.is_some() })
-        {
-            by_source.entry(guest.source()).or_default().extend(&guest.flows);
-        }
-        let own = by_source.get(&self.clients[&session].source()).map_or(0, Vec::len);
-        let largest =
-            by_source.values().max_by_key(|flows| flows.len()).filter(|flows| flows.len() > own + 1);
-        let newest = largest.and_then(|flows| flows.iter().max_by_key(|slot| self.table.age(**slot)));
-        let newest = *newest.ok_or(Refused::TooManyPids)?;
-        self.end_flow(newest, FlowState::Denied);
+        let rivals = guests().filter(|guest| !is_full || guest.guest_of == Some(share));
+        let newest = self.newest_of_the_largest(rivals, &self.clients[&session]);
+        self.end_flow(newest.ok_or(Refused::TooManyPids)?, FlowState::Denied);
         Ok(())
+    }
+
+    /// The newest flow of the source with the most flows of these guests, within the site with the most. `None` if the
+    /// newcomer's site, or its source in the same site, has as many.
+    fn newest_of_the_largest<'a>(
+        &self,
+        guests: impl Iterator<Item = &'a Client>,
+        newcomer: &Client,
+    ) -> Option<u32> {
+        let mut sites: BTreeMap<_, BTreeMap<_, Vec<u32>>> = BTreeMap::new();
+        for guest in guests {
+            let sources = sites.entry(guest.site()).or_default();
+            sources.entry(guest.source()).or_default().extend(&guest.flows);
+        }
+        let (site, sources) = sites.iter().max_by_key(|(_, sources)| flows_of(sources))?;
+        let largest = sources.values().max_by_key(|flows| flows.len())?;
+        let is_larger = if *site == newcomer.site() {
+            largest.len() > sources.get(&newcomer.source()).map_or(0, Vec::len) + 1
+        } else {
+            flows_of(sources) > sites.get(&newcomer.site()).map_or(0, flows_of) + 1
+        };
+        largest.iter().filter(|_| is_larger).max_by_key(|slot| self.table.age(**slot)).copied()
     }
 
     /// The host's path for a guest's next flow. Paths at the socket by which the guest comes are preferred, so that a
@@ -335,6 +347,11 @@ impl Relay {
             _ => Err(Refused::NoSuchFlow),
         }
     }
+}
+
+/// How many flows the sources of a site have.
+fn flows_of(sources: &BTreeMap<Option<IpAddr>, Vec<u32>>) -> usize {
+    sources.values().map(Vec::len).sum()
 }
 
 fn refused(error: GrantError) -> Refused {

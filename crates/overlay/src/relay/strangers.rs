@@ -2,9 +2,9 @@
 //!
 //! If the relay has controllers, anyone may open such a session. So they are few
 //! ([`RelayConfig::most_strangers`](super::RelayConfig::most_strangers)) and short. When there are too many, the source
-//! with the most loses its oldest: a flood cannot shut out a client that shows its grant within a round trip. A key may
-//! have [`MOST_OF_A_KEY`]; further ones are refused as busy. A guest with a flow counts against its host's limits
-//! instead.
+//! with the most, within the [site](anabranch_wire::site) with the most, loses its oldest: a flood cannot shut out a
+//! client that shows its grant within a round trip. A key may have [`MOST_OF_A_KEY`]; further ones are refused as busy.
+//! A guest with a flow counts against its host's limits instead.
 //!
 //! A session whose key loses its right to use the relay becomes such a session. Its paths end at once, and its client
 //! may show another grant within [`PATIENCE`]. So may a guest whose last flow has ended ask for another.
@@ -108,12 +108,14 @@ impl Relay {
     }
 
     fn oldest_of_the_largest_source(&self) -> Option<SessionId> {
-        let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
+        let [mut sites, mut sources]: [BTreeMap<Option<IpAddr>, usize>; 2] = Default::default();
         for (_, client) in self.strangers() {
-            *counts.entry(client.source()).or_default() += 1;
+            *sites.entry(client.site()).or_default() += 1;
+            *sources.entry(client.source()).or_default() += 1;
         }
-        let most = counts.values().copied().max()?;
-        self.strangers().find(|(_, client)| counts[&client.source()] == most).map(|(session, _)| session)
+        let rank = |client: &Client| (sites[&client.site()], sources[&client.source()]);
+        let most = self.strangers().map(|(_, client)| rank(client)).max()?;
+        self.strangers().find(|(_, client)| rank(client) == most).map(|(session, _)| session)
     }
 
     fn dismiss(&mut self, session: SessionId, why: Dismissal) {

@@ -184,6 +184,22 @@ fn guests_of_one_source_that_took_all_paths_of_a_host_give_some_back_for_others(
 }
 
 #[test]
+fn guests_of_all_networks_of_one_ipv6_site_give_some_back_for_others() {
+    let (mut world, share) = host(16, 128);
+    for number in 0..16 {
+        let address = format!("[2606:4700:0:{number:x}::1]:5");
+        let hoarder = guest(&mut world, 20 + number, 60 + number as u8, share, &address);
+        let request =
+            Request::Allocate { request: 1, via: PathId(0), target: Target::Host, out: Pid(1), back: BACK };
+        assert_eq!(world.ask(hoarder, request).len(), 2);
+    }
+    let honest = guest(&mut world, 9, 90, share, "192.88.2.1:5");
+    assert_eq!(take(&mut world, honest), 8, "half of what there is");
+    let neighbour = guest(&mut world, 10, 91, share, "[2606:4700:0:99::1]:5");
+    assert_eq!(take(&mut world, neighbour), 0, "its site has as many as any other");
+}
+
+#[test]
 fn no_guest_yields_to_another_while_the_relay_is_drained() {
     let (mut world, share) = host(16, 128);
     for number in 0..2 {

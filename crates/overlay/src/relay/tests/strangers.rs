@@ -45,6 +45,19 @@ fn one_source_that_fills_all_places_with_many_keys_loses_its_own_sessions() {
 }
 
 #[test]
+fn all_networks_of_one_ipv6_site_lose_their_own_sessions() {
+    let mut world = World::with(|config| config.most_strangers = 16);
+    let flooder = |number: u64| format!("[2606:4700:0:{number:x}::1]:1");
+    (100..116).for_each(|number| assert_eq!(open(&mut world, number, &flooder(number)), []));
+    let honest = world.open(200, 5, "203.0.113.5:1000");
+    assert_eq!(world.relay.poll_close(), Some((SessionId(100), Dismissal::GaveWay)));
+    for number in 300..1_300 {
+        let [(loser, Dismissal::GaveWay)] = open(&mut world, number, &flooder(number))[..] else { panic!() };
+        assert_ne!(loser, honest);
+    }
+}
+
+#[test]
 fn a_key_that_may_not_use_the_relay_has_no_address_tried() {
     let mut world = World::with(|config| config.next_hops.allow = vec!["10.1.0.0/16".parse().unwrap()]);
     let may_probe =
