@@ -20,7 +20,7 @@ use anabranch_fetch::{Route, RouteUse};
 use anabranch_link::{Limit, LinkConfig, LossModel};
 use anabranch_net::{Addresses, NodeKey, Rate, Span};
 use anabranch_node::{Access, Dial, Node};
-use anabranch_proxy::{Exit, ExitDialer, ExitOptions, Limits, session_config};
+use anabranch_proxy::{Exit, ExitDialer, ExitOptions, Limits, SessionLimits, session_config};
 use common::server::Server;
 use common::{Place, noise};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -76,6 +76,7 @@ async fn exit(seed: usize, hosts: Vec<IpAddr>, client: &NodeKey, rule: &str) -> 
         deny: Vec::new(),
         listen: Vec::new(),
         limits: Limits { connections: 64, rate: None, bytes: None },
+        sessions: SessionLimits::default(),
     });
     let accepting = node.clone();
     let accept = move || {

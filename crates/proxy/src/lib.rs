@@ -41,6 +41,8 @@ mod target;
 
 use anabranch_net::{Config, Span};
 
+pub use anabranch_overlay::admission::SessionLimits;
+
 pub use account::{Account, Limits};
 pub use client::{ExitDialer, Forward, Notice as ProxyNotice, Proxy, ProxyOptions};
 pub use control::Control;

@@ -6,14 +6,18 @@
 mod associate;
 mod connect;
 mod listen;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch_net::{PublicKey, ShareId, Stream};
 use anabranch_node::NodeSession;
+use anabranch_overlay::admission::{Full, Owner, SessionLimits, Sessions};
+use anabranch_wire::close_code;
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{Semaphore, mpsc};
@@ -49,6 +53,8 @@ pub struct ExitOptions {
     pub listen: Vec<AddressRange>,
     /// Bounds for each key or ticket.
     pub limits: Limits,
+    /// Bounds of sessions.
+    pub sessions: SessionLimits,
 }
 
 /// An event, for people and for a log.
@@ -106,6 +112,7 @@ pub struct Exit {
     limits: Limits,
     accounts: Mutex<BTreeMap<Holder, Arc<Account>>>,
     clients: Mutex<BTreeMap<u64, NodeSession>>,
+    admitted: Mutex<Sessions<u64>>,
     connections: Connections,
 }
 
@@ -118,6 +125,7 @@ impl Exit {
             limits: options.limits,
             accounts: Mutex::default(),
             clients: Mutex::default(),
+            admitted: Mutex::new(Sessions::new(options.sessions)),
             connections: Connections::default(),
         })
     }
@@ -131,6 +139,10 @@ impl Exit {
         let mut number = 0;
         while let Some(session) = accept().await {
             number += 1;
+            if let Err(full) = self.admit(number, &session) {
+                session.session().abort(close_code::BUSY, &full.to_string());
+                continue;
+            }
             let client = Arc::new(Client {
                 node: session.session().peer().to_string(),
                 account: self.account(&session),
@@ -147,7 +159,7 @@ impl Exit {
 
     /// The current status.
     pub fn status(&self) -> ExitStatus {
-        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients();
         let clients = clients.values().map(|session| {
             let account = self.account(session);
             ClientStatus {
@@ -161,6 +173,34 @@ impl Exit {
         let clients = clients.collect();
         let (connections, totals) = self.connections.status(MOST_LISTED);
         ExitStatus { clients, open: self.connections.count(), connections, totals }
+    }
+
+    fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, NodeSession>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admitted(&self) -> MutexGuard<'_, Sessions<u64>> {
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits a session. When the exit is full, the largest consumer loses its oldest.
+    ///
+    /// # Errors
+    /// Which share is used up.
+    fn admit(&self, number: u64, session: &NodeSession) -> Result<(), Full> {
+        let address = session.session().paths().first().map(|path| path.route.remote.ip());
+        let owner = Owner { key: session.session().peer(), address };
+        let oldest = self.admitted().admit(number, owner)?.first().copied();
+        self.clients().insert(number, session.clone());
+        if let Some(loser) = oldest.and_then(|oldest| self.forget(oldest)) {
+            loser.session().abort(close_code::BUSY, "the exit is full and others have fewer sessions");
+        }
+        Ok(())
+    }
+
+    fn forget(&self, number: u64) -> Option<NodeSession> {
+        self.admitted().remove(number);
+        self.clients().remove(&number)
     }
 
     /// There are no more accounts than keys and tickets in the access list.
@@ -188,8 +228,6 @@ struct Client<N> {
 impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
     async fn serve(self: Arc<Self>, number: u64) {
         (self.notice)(Notice::Joined { node: self.node.clone() });
-        let clients = &self.exit.clients;
-        clients.lock().unwrap_or_else(PoisonError::into_inner).insert(number, self.session.clone());
         let associations = self.associations.clone();
         tokio::spawn(async move { associations.run().await });
         let reason = loop {
@@ -198,7 +236,7 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
                 Err(error) => break error.to_string(),
             }
         };
-        clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        drop(self.exit.forget(number));
         (self.notice)(Notice::Left { node: self.node.clone(), reason });
     }
 

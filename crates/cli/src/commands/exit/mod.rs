@@ -8,11 +8,11 @@ use std::num::NonZeroU64;
 use anabranch_net::{PublicKey, Ticket};
 use anabranch_node::{Access, Node, Threads};
 use anabranch_proxy::{
-    AddressRange, Exit, ExitNotice, ExitOptions, Limits, MOST_CONNECTIONS, session_config,
+    AddressRange, Exit, ExitNotice, ExitOptions, Limits, MOST_CONNECTIONS, SessionLimits, session_config,
 };
 use clap::{Args, Subcommand};
 
-use crate::commands::send::outside;
+use crate::commands::send::{outside, resources};
 use crate::commands::service::{self, StatusOf, runtime_socket};
 use crate::commands::standing_ticket;
 use crate::congestion::CongestionOption;
@@ -129,7 +129,7 @@ fn key(text: &str) -> Result<PublicKey, String> {
 
 /// Runs an exit, or shows it.
 pub fn run(args: &ExitArgs, context: &Context) -> Result<(), Failure> {
-    super::send::resources::allow_many_files();
+    resources::allow_many_files();
     let threads = Threads::start()?;
     match &args.action {
         Some(ExitCommand::Status(args)) => threads.block_on(status(args)),
@@ -161,6 +161,7 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
         deny: args.deny.clone(),
         listen: args.listen.clone(),
         limits: Limits { connections: args.connections, rate: args.rate, bytes: args.bytes },
+        sessions: SessionLimits { total: resources::most_receivers(), ..SessionLimits::default() },
     });
     let asked = exit.clone();
     let _socket = service::answer_at(Some(&runtime_socket("exit", port)?), StatusOf(move || asked.status()))?;
