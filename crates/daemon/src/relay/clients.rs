@@ -184,7 +184,8 @@ fn take_requests(
             break;
         }
         taken += len;
-        let source = source::of_request(&request);
+        // The system is not asked for strangers: their requests are refused in any case, and new keys are free.
+        let source = if state.may_allocate(id) { source::of_request(&request) } else { None };
         state.change_now(|relay, now| relay.handle_request(now, id, request, source));
     }
     read.drain(..taken);

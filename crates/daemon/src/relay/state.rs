@@ -129,6 +129,11 @@ impl State {
         if self.core().relay.may_probe(peer, address) { Permission::Granted } else { Permission::Denied }
     }
 
+    /// As [`Relay::may_allocate`].
+    pub(super) fn may_allocate(&self, id: SessionId) -> bool {
+        self.core().relay.may_allocate(id)
+    }
+
     pub(super) fn reconfigure(&self, config: RelayConfig) {
         let now = self.now();
         self.change(|relay| relay.reconfigure(now, config));
@@ -251,7 +256,8 @@ fn log_ended_path(client: &PublicKey, reply: &Reply) {
                 tracing::info!(%client, "path ended: no grant of the client allows it any more");
             }
             FlowState::Denied => {
-                tracing::info!(%client, "path ended: the relay's configuration or limits no longer allow it");
+                // Guests cause this for each other as often as they ask, and their keys are free.
+                tracing::debug!(%client, "path ended: the relay's configuration or limits no longer allow it");
             }
             _ => {}
         }

@@ -72,6 +72,12 @@ impl Relay {
         }
     }
 
+    /// Whether a session could be allocated a flow to an address, so that it is worth to look for the way there.
+    pub fn may_allocate(&self, session: SessionId) -> bool {
+        let client = self.clients.get(&session);
+        client.is_some_and(|client| client.guest_of.is_none() && self.accounts.may_use(client.account))
+    }
+
     fn show(&mut self, now: Time, session: SessionId, bytes: &[u8]) -> Result<(), Refused> {
         let client = &self.clients[&session];
         if client.guest_of.is_some() {

@@ -58,14 +58,15 @@ fn all_networks_of_one_ipv6_site_lose_their_own_sessions() {
 }
 
 #[test]
-fn a_key_that_may_not_use_the_relay_has_no_address_tried() {
+fn a_key_that_may_not_use_the_relay_has_no_address_tried_or_looked_up() {
     let mut world = World::with(|config| config.next_hops.allow = vec!["10.1.0.0/16".parse().unwrap()]);
     let may_probe =
         |world: &World, number, address: &str| world.relay.may_probe(&key(number), address.parse().unwrap());
     let stranger = world.open(1, 5, "203.0.113.5:1000");
-    assert!(!may_probe(&world, 5, "8.8.8.8:9"));
+    assert!(!may_probe(&world, 5, "8.8.8.8:9") && !world.relay.may_allocate(stranger));
     let grant = signer().sign(&grant(1, 5)).unwrap();
     assert!(matches!(world.ask(stranger, Request::Show { grant })[..], [Reply::Granted { .. }]));
+    assert!(world.relay.may_allocate(stranger));
     for number in [1, 5] {
         assert!(may_probe(&world, number, "8.8.8.8:9") && may_probe(&world, number, "10.1.2.3:9"));
         for forbidden in ["10.2.0.1:9", "169.254.169.254:80", "127.0.0.1:9", "224.0.0.1:9", "198.18.0.1:9"] {
