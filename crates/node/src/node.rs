@@ -14,6 +14,7 @@ use anabranch_net::{
     PathRules, Pattern, Prefix, PublicKey, ResetKey, Route, Session, SocketInfo, Span, Tap,
 };
 use anabranch_service::control::Socket;
+use anabranch_service::process::memory;
 
 use crate::access::TicketShare;
 use crate::controllers::{ControllerHint, LinkError};
@@ -215,6 +216,8 @@ impl NodeBuilder {
             .session(self.session.clone())
             .path_rules(self.rules.clone());
         (config.authorize, config.tap, config.reset_key) = (self.access, self.tap, Some(reset_key));
+        // What windows promise may be stored twice.
+        config.limits.memory = memory::limit().map_or(u64::MAX, |limit| limit / 4).min(config.limits.memory);
         let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;
         warn_of_idle_rules(&endpoint, &self.rules);
         let endpoint = Arc::new(endpoint);

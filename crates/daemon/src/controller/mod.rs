@@ -150,6 +150,8 @@ impl ControllerService {
         session.memory.max_window = 128 << 10;
         // A peer that reads no answers costs no more than this.
         session.memory.send_buffer = 256 << 10;
+        // It reads no datagrams.
+        session.datagrams.largest = 0;
         let budget = Budget::of_process();
         let peers = Arc::new(Peers::new(budget.sessions));
         let counted = peers.clone();

@@ -1,7 +1,8 @@
 //! One budget for all sessions of an endpoint: of memory, and of the time that repairs may take.
 //!
 //! No session gets more at once than a fraction of the rest, so that a few growing sessions leave something to the others,
-//! and the first thousands do not take everything.
+//! and the first thousands do not take everything. A part is for first windows alone: however much the sessions of one
+//! peer grow, others can open theirs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,8 @@ use anabranch_wire::{Span, Time};
 const FIRST_SHARE: u64 = 4096;
 /// The same whenever a session grows.
 const GROWTH_SHARE: u64 = 16;
+/// Growing windows and datagrams leave this fraction of the whole to the first windows of new sessions.
+const FOR_FIRST: u64 = 8;
 /// Receive window in bytes that a session always has. An endpoint with less than this in its budget should not accept
 /// sessions.
 pub(crate) const MIN_WINDOW: u64 = 16 << 10;
@@ -53,6 +56,11 @@ impl MemoryBudget {
     pub fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
+
+    /// The part of them that is not for first windows alone.
+    fn spare(&self) -> u64 {
+        self.left().saturating_sub(self.whole / FOR_FIRST)
+    }
 }
 
 /// When the next turn is due if one is taken now; `None` when it is too early.
@@ -82,11 +90,16 @@ impl Reservation {
 
     /// Reserves up to `wanted` more bytes for a growing window; returns the granted bytes.
     pub(crate) fn reserve_more(&mut self, wanted: u64) -> u64 {
-        self.reserve(wanted.min(self.budget.left() / GROWTH_SHARE))
+        self.reserve(wanted.min(self.budget.spare() / GROWTH_SHARE))
+    }
+
+    /// Reserves up to `wanted` more bytes for data that no window promised; returns the granted bytes.
+    pub(crate) fn reserve_spare(&mut self, wanted: u64) -> u64 {
+        self.reserve(wanted.min(self.budget.spare()))
     }
 
     /// Reserves up to `wanted` more bytes; returns the granted bytes.
-    pub(crate) fn reserve(&mut self, wanted: u64) -> u64 {
+    fn reserve(&mut self, wanted: u64) -> u64 {
         let mut granted = 0;
         // The closure always returns a value, so the update cannot fail.
         let _ = self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -160,6 +173,27 @@ mod tests {
         assert_eq!(second.reserve(70), 30);
         drop(first);
         assert_eq!(budget.left(), 70);
+    }
+
+    #[test]
+    fn growing_windows_and_datagrams_leave_an_eighth_to_new_sessions() {
+        let budget = MemoryBudget::new(1 << 30);
+        let mut greedy: Vec<_> = (0..64).map(|_| Reservation::new(budget.clone())).collect();
+        for _ in 0..100 {
+            for session in &mut greedy {
+                session.reserve_more(96 << 20);
+            }
+        }
+        assert!(((1 << 27)..(1 << 27) + (1 << 10)).contains(&budget.left()), "{}", budget.left());
+        greedy[0].reserve_spare(1 << 20);
+        assert_eq!((budget.left(), greedy[1].reserve_spare(1)), (1 << 27, 0));
+        let mut newcomers = Vec::new();
+        while budget.has_room() {
+            let mut reservation = Reservation::new(budget.clone());
+            assert!(reservation.reserve_first(512 << 10) >= MIN_WINDOW);
+            newcomers.push(reservation);
+        }
+        assert!(newcomers.len() > 6_000, "{}", newcomers.len());
     }
 
     #[test]
