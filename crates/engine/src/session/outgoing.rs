@@ -36,7 +36,7 @@ impl<P: Payload> Session<P> {
     fn next_transmit(&mut self, now: Time) -> Option<Transmit<P>> {
         match self.flight.state() {
             State::Closed => {
-                self.flight.streams.forget_written();
+                self.flight.streams.end();
                 return self.transmit_close(now);
             }
             State::InitSent | State::InitRecv => return self.transmit_handshake(now),

@@ -250,9 +250,12 @@ impl<P: Payload> Streams<P> {
         self.room_blocked.shrink_to_fit();
     }
 
-    /// Frees written bytes that will never be sent because the session is over. Received ones can still be read.
-    pub(crate) fn forget_written(&mut self) {
+    /// Frees, because the session is over, written bytes that will never be sent and the room for more. Received bytes
+    /// can still be read.
+    pub(crate) fn end(&mut self) {
         self.table.iter_mut().for_each(|stream| stream.send.forget_written());
+        let unread = self.received.saturating_sub(self.read);
+        self.reservation.hold(unread.min(self.reservation.held()));
     }
 
     /// The session window granted at the start, in bytes.

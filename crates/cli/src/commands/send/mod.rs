@@ -241,7 +241,10 @@ async fn offer(
         }
     };
     let node = node.port(port).path_rules(args.node.paths_wanted.rules()?);
-    let node = node.session(args.tuning.config()).silence(PATIENCE);
+    let mut session = args.tuning.config();
+    // Receivers send only requests. What is unread does not count against `--memory`.
+    (session.memory.initial_window, session.memory.max_window) = (64 << 10, 128 << 10);
+    let node = node.session(session).silence(PATIENCE);
     let access = Access::by_ticket(ticket.clone());
     let node = node.access(access.clone()).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
