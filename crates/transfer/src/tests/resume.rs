@@ -27,7 +27,7 @@ async fn transfer_some(share: &Share, to: &Path, bytes: u64) {
 
 /// Waits until the threads of an aborted receiver have written all but two blocks of `bytes`.
 async fn settled(to: &Path, bytes: u64) -> u64 {
-    for _ in 0..250 {
+    for _ in 0..3_000 {
         let kept = fs::metadata(to.join(PART)).map_or(0, |meta| meta.len());
         if kept + 2 * BLOCK as u64 > bytes || to.join("a").exists() {
             return kept;

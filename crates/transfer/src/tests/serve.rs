@@ -455,7 +455,7 @@ async fn a_thousand_clients_that_take_no_list_and_send_no_files_leave_room_for_a
         held.push((near, control));
     }
     let outcome =
-        tokio::time::timeout(Duration::from_secs(30), fetch(&folders, Rights::Write, &["pub"], &here));
+        tokio::time::timeout(Duration::from_secs(60), fetch(&folders, Rights::Write, &["pub"], &here));
     outcome.await.expect("in time").unwrap();
     assert_eq!(tree(&here.join("pub")), tree(&folder));
     // Of the twenty that put, sixteen have a place. They lose it in ten seconds, because they send nothing.
