@@ -10,7 +10,7 @@ use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::programs::{new_key, program};
+use common::programs::{new_key, program, wait_for};
 use common::within_three_attempts;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -81,11 +81,14 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
     let line = first_line(&mut server.0);
     let ticket = line.split_whitespace().last().unwrap();
     let key = key.to_str().unwrap();
-    let bench = run(&["bench", "client", ticket, "--time", "2s", "--json", "--relay", &route, "--key", key]);
-    let bench = { bench }.output().unwrap();
-    assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
-    let report: Value = serde_json::from_slice(&bench.stdout).unwrap();
-    assert_eq!(report["without_path"], serde_json::json!([]), "{report}");
+    let words = ["bench", "client", ticket, "--time", "2s", "--json", "--relay", &route, "--key", key];
+    // On a busy machine the path may come too late for a short test.
+    wait_for("a bench with a path through the relay", || {
+        let bench = run(&words).output().unwrap();
+        assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
+        let report: Value = serde_json::from_slice(&bench.stdout).unwrap();
+        report["without_path"] == serde_json::json!([])
+    });
     let status = ask(&dir, "status");
     assert!(status["forwarded_packets"].as_u64().unwrap() > 10, "{status}");
 
@@ -104,7 +107,7 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
     assert!(kill("-HUP").success());
     assert_eq!(ask(&dir, "status")["draining"], false);
     assert!(kill("-TERM").success());
-    assert!(wait_for_end(&mut relay.0, Duration::from_secs(20)).success());
+    assert!(wait_for_end(&mut relay.0, Duration::from_secs(60)).success());
     let mut told = String::new();
     relay.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
     assert!(told.contains("configuration read again: 1 user\n"), "{told}");
@@ -176,12 +179,15 @@ fn a_relay_that_does_not_list_the_users_key_is_told_about_with_what_to_do() {
     let line = first_line(&mut server.0);
     let ticket = line.split_whitespace().last().unwrap();
     let key = own.to_str().unwrap();
-    let bench = run(&["bench", "client", ticket, "--time", "2s", "--relay", &route, "--key", key]);
-    let bench = { bench }.output().unwrap();
-    let said = String::from_utf8_lossy(&bench.stderr);
-    assert!(bench.status.success(), "{said}");
-    assert_eq!(said.matches("`[[user]]`").count(), 1, "{said}");
-    assert!(said.contains(&format!("key = \"{public}\"")), "{said}");
+    let words = ["bench", "client", ticket, "--time", "2s", "--relay", &route, "--key", key];
+    // On a busy machine the relay may answer too late for a short test.
+    wait_for("the advice", || {
+        let bench = run(&words).output().unwrap();
+        let said = String::from_utf8_lossy(&bench.stderr);
+        let times = said.matches("`[[user]]`").count();
+        assert!(bench.status.success() && times <= 1, "{said}");
+        times == 1 && said.contains(&format!("key = \"{public}\""))
+    });
 }
 
 #[test]
@@ -222,7 +228,8 @@ fn a_signal_ends_a_sender_at_once_while_it_waits_for_its_relay() {
     let pid = sender.0.id().to_string();
     // Shells start programs in the background with SIGINT ignored.
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    wait_for_end(&mut sender.0, Duration::from_secs(5));
+    // Sooner than it gives up the relay.
+    wait_for_end(&mut sender.0, Duration::from_secs(8));
 }
 
 #[test]
@@ -231,7 +238,7 @@ fn a_mistake_in_the_configuration_is_told_with_its_line() {
     let config = dir.path().join("relay.toml");
     fs::write(&config, "key = \"relay.key\"\nprot = 4600\n").unwrap();
     let mut relay = run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap();
-    let status = wait_for_end(&mut relay, Duration::from_secs(10));
+    let status = wait_for_end(&mut relay, Duration::from_secs(30));
     let mut said = String::new();
     relay.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
