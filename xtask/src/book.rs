@@ -15,9 +15,6 @@ pub const TOOLS: &str = "target/tools";
 const MDBOOK: &str = "0.5.4";
 
 /// Checks all pages, then builds the book.
-///
-/// # Errors
-/// When a page has a mistake, or mdbook cannot be installed or fails.
 pub fn build() -> Result<(), String> {
     pages::check(Path::new("."))?;
     let mdbook = find()?;

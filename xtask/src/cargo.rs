@@ -4,18 +4,12 @@ use std::env;
 use std::process::Command;
 
 /// Runs cargo and waits for it.
-///
-/// # Errors
-/// When cargo cannot start or fails.
 pub fn cargo(args: &[&str]) -> Result<(), String> {
     let status = command(args).status().map_err(|error| format!("cannot start cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("`cargo {}`: {status}", args.join(" "))) }
 }
 
 /// Runs cargo and returns its output.
-///
-/// # Errors
-/// When cargo cannot start or fails.
 pub fn cargo_output(args: &[&str]) -> Result<String, String> {
     let output = command(args).output().map_err(|error| format!("cannot start cargo: {error}"))?;
     if !output.status.success() {

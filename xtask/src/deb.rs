@@ -33,9 +33,6 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// Builds the packages from an optimised binary.
-///
-/// # Errors
-/// When a step fails or one of its programs is missing.
 pub fn build() -> Result<(), String> {
     cargo(&["build", "--profile", "dist", "--package", "anabranch"])?;
     for package in packages(&target().join("dist/anabranch"))? {
@@ -45,9 +42,6 @@ pub fn build() -> Result<(), String> {
 }
 
 /// Packs the binary that the tests ran, installs the package into an empty directory and runs the program there.
-///
-/// # Errors
-/// When the package cannot be built, or the installed program does not run.
 pub fn check() -> Outcome {
     if !runs(Command::new("dpkg-deb").arg("--version")) {
         return Ok(Done::Skipped("dpkg-deb is not installed".into()));

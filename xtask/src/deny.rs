@@ -10,8 +10,6 @@ use crate::outcome::{Done, Outcome};
 /// cargo-deny's error when it cannot fetch the database.
 const NO_DATABASE: &str = "failed to fetch advisory database";
 
-/// # Errors
-/// When the dependencies break a rule, or one of them has an advisory.
 pub fn check() -> Outcome {
     if cargo_output(&["deny", "--version"]).is_err() {
         return Ok(Done::Skipped("cargo-deny is not installed".into()));

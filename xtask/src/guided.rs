@@ -38,9 +38,6 @@ pub struct Options {
 }
 
 /// Builds the program, runs each target and keeps what it reached.
-///
-/// # Errors
-/// When the program cannot be built, or a target failed on an input.
 pub fn run(options: &Options) -> Result<(), String> {
     let program = build()?;
     let corpora = Path::new("crates/fuzz/corpus");

@@ -14,9 +14,6 @@ const OTHERS: [&str; 3] = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 const LONGEST_LINE: usize = 140;
 
 /// Checks all pages below `root`.
-///
-/// # Errors
-/// One line for each mistake found.
 pub fn check(root: &Path) -> Result<(), String> {
     let mut mistakes = Vec::new();
     let mut pages: Vec<PathBuf> = OTHERS.iter().map(PathBuf::from).collect();

@@ -15,8 +15,6 @@ const RUNS: [&[&str]; 4] = [
 /// The costs of a run, which differ between machines.
 const COSTS: [&str; 2] = ["\"run.cpu_s\"", "\"run.peak_rss_mb\""];
 
-/// # Errors
-/// When two of the four differ, or one cannot be run.
 pub fn check() -> Result<(), String> {
     for words in RUNS {
         let expected = run(words, false, 1)?;

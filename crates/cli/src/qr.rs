@@ -25,9 +25,6 @@ pub struct QrOption {
 
 impl QrOption {
     /// Refuses `--qr` where it cannot be drawn.
-    ///
-    /// # Errors
-    /// With `--json`, or if the command prints no ticket.
     pub fn check(self, json: bool, no_ticket: bool) -> Result<(), Failure> {
         if self.qr && json {
             return Err(Failure::usage("`--qr` draws for people, and `--json` prints events for programs")

@@ -50,9 +50,6 @@ pub struct Emulation {
 
 impl Emulation {
     /// Opens the paths' sockets and starts the thread that serves them.
-    ///
-    /// # Errors
-    /// When a socket cannot be bound, the thread cannot start, or a path's two addresses are of different families.
     pub fn start(paths: &[EmulatedPath]) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;

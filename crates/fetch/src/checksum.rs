@@ -52,9 +52,6 @@ impl Checksum {
     }
 
     /// Hashes everything in `from`; returns whether the hash is this one.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn fits(&self, mut from: impl Read) -> std::io::Result<bool> {
         let mut context = digest::Context::new(self.algorithm);
         let mut buffer = vec![0; 1 << 20];

@@ -55,9 +55,6 @@ pub enum Body {
 
 impl Body {
     /// The next bytes; `None` at the end.
-    ///
-    /// # Errors
-    /// Why the rest does not come.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
         match self {
             Self::Ftp(body) => body.next().await,
@@ -68,9 +65,6 @@ impl Body {
 
     /// Looks at the first bytes of an HTTP response, at least so many unless it has fewer. They come again with
     /// [`Self::next`].
-    ///
-    /// # Errors
-    /// Why they do not come.
     pub async fn peek(&mut self, least: usize) -> Result<&[u8], String> {
         let Self::Http(body, seen) = self else { return Ok(&[]) };
         while seen.len() < least

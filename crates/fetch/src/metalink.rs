@@ -84,9 +84,6 @@ impl Parser {
 }
 
 /// Reads a list. Mirrors of unknown protocols and hashes of unknown functions are left out.
-///
-/// # Errors
-/// When it is no Metalink, or a file has no usable mirror.
 pub fn read_metalink(text: &str) -> Result<Vec<MetalinkFile>, String> {
     let (mut reader, mut parser) = (Reader::from_str(text), Parser::default());
     reader.config_mut().trim_text(true);

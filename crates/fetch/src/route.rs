@@ -39,18 +39,12 @@ pub enum Route {
 
 impl Route {
     /// Opens a TCP connection.
-    ///
-    /// # Errors
-    /// The last error, or the time limit.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Wire> {
         Ok(self.connect_known(host, port).await?.0)
     }
 
     /// Opens a TCP connection; also returns the host by which the same machine can be reached again. A name may have
     /// several machines.
-    ///
-    /// # Errors
-    /// As [`Route::connect`].
     pub async fn connect_known(&self, host: &str, port: u16) -> io::Result<(Wire, String)> {
         match self {
             Self::System => connect(resolve(host, port, None).await?, None).await,

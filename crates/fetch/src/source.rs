@@ -174,9 +174,6 @@ impl Source {
     }
 
     /// Asks for bytes.
-    ///
-    /// # Errors
-    /// Why they do not come.
     pub async fn ask(&self, connection: &mut Connection, wanted: &Wanted) -> Result<Answer, Refusal> {
         let answer = match connection {
             Connection::Http(connection) => self.ask_http(connection, wanted).await,

@@ -22,9 +22,6 @@ pub struct Tls {
 
 impl Tls {
     /// Reads the system's certificate authorities, or those that `SSL_CERT_FILE` or `SSL_CERT_DIR` name.
-    ///
-    /// # Errors
-    /// When TLS cannot be set up.
     pub fn new() -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
@@ -36,9 +33,6 @@ impl Tls {
     }
 
     /// Trusts these certificate authorities only.
-    ///
-    /// # Errors
-    /// When TLS cannot be set up.
     pub fn trusting(roots: RootCertStore) -> io::Result<Self> {
         let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
@@ -51,9 +45,6 @@ impl Tls {
     }
 
     /// Starts TLS for HTTP; also returns whether the server chose HTTP/2.
-    ///
-    /// # Errors
-    /// When the handshake fails, the certificate of the server included.
     pub async fn http(&self, wire: Wire, host: &str) -> io::Result<(TlsStream<Wire>, bool)> {
         let stream = start(&self.http, wire, host).await?;
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -61,9 +52,6 @@ impl Tls {
     }
 
     /// Starts TLS for another protocol.
-    ///
-    /// # Errors
-    /// As [`Tls::http`].
     pub async fn other(&self, wire: Wire, host: &str) -> io::Result<TlsStream<Wire>> {
         start(&self.other, wire, host).await
     }

@@ -114,9 +114,6 @@ impl Url {
     }
 
     /// The address that a redirect from here leads to (RFC 3986 §5.2); user and password stay with their server.
-    ///
-    /// # Errors
-    /// When the address cannot be read.
     pub fn join(&self, to: &str) -> Result<Self, String> {
         let to = to.split('#').next().unwrap_or_default().trim();
         let absolute = to.split_once("://").is_some_and(|(scheme, _)| {

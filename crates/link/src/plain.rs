@@ -112,9 +112,6 @@ impl PlainLink {
     }
 
     /// Offers a packet of `size` bytes at `now`; returns when it arrives.
-    ///
-    /// # Errors
-    /// The reason when the packet is not accepted.
     #[inline]
     pub fn pass(&mut self, now: Time, size: u32) -> Result<Time, DropReason> {
         if now >= self.last_departure {

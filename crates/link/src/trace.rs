@@ -59,9 +59,6 @@ pub enum TraceError {
 
 impl Trace {
     /// Parses a trace; blank lines at the end are ignored.
-    ///
-    /// # Errors
-    /// [`TraceError`] names the first invalid line.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut opportunities = Vec::new();
         let mut previous = 0;

@@ -104,9 +104,6 @@ impl Stream {
 
     /// Waits for bytes and adds those that have arrived to `pieces`, without a copy: at most `most` bytes, in no more
     /// pieces than the vector has room for. False at the stream's end.
-    ///
-    /// # Errors
-    /// As of [`Stream::read_chunk`].
     pub async fn read_chunks(&mut self, most: usize, pieces: &mut Vec<Bytes>) -> io::Result<bool> {
         if self.read_ended {
             return Ok(false);

@@ -23,9 +23,6 @@ pub struct TicketShare {
 
 impl TicketShare {
     /// A new share with a random name and secret. It is open for `lifetime`, or without one until it is removed.
-    ///
-    /// # Errors
-    /// When the system provides no randomness.
     pub fn new(lifetime: Option<Span>) -> Result<Self, Error> {
         let now = (Instant::now(), SystemTime::now());
         Ok(Self {

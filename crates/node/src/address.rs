@@ -46,9 +46,6 @@ impl FromStr for Place {
 
 impl Place {
     /// Its addresses now.
-    ///
-    /// # Errors
-    /// [`Unresolved`] if it is a name without an address.
     pub async fn addresses(&self) -> Result<Vec<SocketAddr>, Unresolved> {
         match self {
             Self::Address(address) => Ok(vec![*address]),
@@ -110,9 +107,6 @@ impl NodeAt {
     }
 
     /// Resolves its names and returns all its addresses, in order.
-    ///
-    /// # Errors
-    /// [`Unresolved`] if there is no address at all, because no name resolved.
     pub async fn resolve(&self) -> Result<RelayHint, Unresolved> {
         let (mut addresses, mut failed) = (Vec::new(), None);
         for found in join_all(self.places.iter().map(Place::addresses)).await {

@@ -60,9 +60,6 @@ impl Held {
     }
 
     /// Waits until the session is open.
-    ///
-    /// # Errors
-    /// Why it is not dialed any more.
     pub async fn session(&mut self) -> Result<NodeSession, Error> {
         loop {
             match self.state.borrow_and_update().clone() {

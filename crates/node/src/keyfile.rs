@@ -19,9 +19,6 @@ use crate::error::Error;
 const MAX_LEN: u64 = 4096;
 
 /// The default key file.
-///
-/// # Errors
-/// When the environment names no home directory.
 pub fn default_path() -> Result<PathBuf, Error> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     path_from(variable("XDG_CONFIG_HOME"), variable("HOME"), variable("APPDATA")).ok_or_else(|| {
@@ -39,17 +36,11 @@ fn path_from(config: Option<PathBuf>, home: Option<PathBuf>, appdata: Option<Pat
 }
 
 /// A new key from the operating system's randomness, without a file.
-///
-/// # Errors
-/// When the system provides no randomness.
 pub fn fresh() -> Result<NodeKey, Error> {
     Ok(NodeKey::from_random(*random()?))
 }
 
 /// Random bytes from the operating system, wiped when dropped.
-///
-/// # Errors
-/// When the system provides none.
 pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Error> {
     process::protect_secrets();
     let mut random = Zeroizing::new([0; N]);
@@ -120,17 +111,11 @@ fn quoted(path: &Path) -> String {
 }
 
 /// Reads the key in a named file, or the one in the default file, which is created if it is missing.
-///
-/// # Errors
-/// As [`load`] and [`create`].
 pub fn named_or_usual(file: Option<&Path>) -> Result<NodeKey, Error> {
     file.map_or_else(|| load_or_create(&default_path()?), load)
 }
 
 /// Reads the key at `path`, or creates one there if the file is missing.
-///
-/// # Errors
-/// As [`load`] and [`create`].
 pub fn load_or_create(path: &Path) -> Result<NodeKey, Error> {
     if path.exists() {
         return load(path);

@@ -70,9 +70,6 @@ pub fn wall() -> UnixTime {
 }
 
 /// Random bytes from the operating system.
-///
-/// # Errors
-/// When the system provides none.
 pub fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)?;

@@ -247,9 +247,6 @@ fn reset_key(key: &NodeKey) -> ResetKey {
 }
 
 /// Checks that no route through relays occurs twice: two paths over the same route would share everything.
-///
-/// # Errors
-/// When one does.
 fn check(routes: &[RelayRoute]) -> Result<(), Error> {
     let again =
         (1..routes.len()).find(|at| routes[..*at].iter().any(|before| before.is_way_of(&routes[*at])));

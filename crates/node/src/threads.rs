@@ -28,18 +28,12 @@ impl Threads {
     }
 
     /// Starts one for each core but one: a tunnel leaves that to the programs whose packets it carries. Each thread more costs wake-ups.
-    ///
-    /// # Errors
-    /// As [`Threads::start`].
     pub fn start_all_but_one() -> Result<Self, Error> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self::build(Builder::new_multi_thread().worker_threads(cores.saturating_sub(1).max(1)))
     }
 
     /// Uses the caller's thread alone, for a program with one session: its tasks then wake each other without the scheduler.
-    ///
-    /// # Errors
-    /// As [`Threads::start`].
     pub fn start_none() -> Result<Self, Error> {
         Self::build(&mut Builder::new_current_thread())
     }

@@ -94,9 +94,6 @@ impl<Id: Copy + Ord> Sessions<Id> {
     }
 
     /// Whether a key may have a further session. The source is known only once the session is open.
-    ///
-    /// # Errors
-    /// [`Full::Key`].
     pub fn check_key(&self, key: &PublicKey) -> Result<(), Full> {
         let count = self.by_key.get(key).map_or(0, BTreeSet::len);
         if count < self.limits.per_key { Ok(()) } else { Err(Full::Key(count)) }

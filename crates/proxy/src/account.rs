@@ -49,9 +49,6 @@ impl Account {
     }
 
     /// Takes room for one connection until the permit is dropped.
-    ///
-    /// # Errors
-    /// [`Outcome::Busy`] or [`Outcome::UsedUp`].
     pub fn enter(&self) -> Result<OwnedSemaphorePermit, Outcome> {
         if self.is_used_up() {
             return Err(Outcome::UsedUp);

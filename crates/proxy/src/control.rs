@@ -22,9 +22,6 @@ impl Control {
     }
 
     /// Sends a message.
-    ///
-    /// # Errors
-    /// When the stream is over.
     pub async fn send<M: Serialize>(&mut self, message: &M) -> io::Result<()> {
         self.stream.write_all(&message::write(message)).await
     }

@@ -171,9 +171,6 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Sends a datagram to or from `peer`. When the session is full, it is dropped as in any network.
-    ///
-    /// # Errors
-    /// When the session or the stream is over.
     pub(crate) async fn send(&mut self, peer: &Target, payload: &[u8]) -> io::Result<()> {
         self.bytes.clear();
         self.bytes.extend(self.id.0.to_be_bytes());

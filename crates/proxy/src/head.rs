@@ -13,9 +13,6 @@ use crate::message::{Head, Outcome};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads the head of a stream that the other end opened, and nothing behind it.
-///
-/// # Errors
-/// When it is no head, takes too long, or the stream is over.
 pub async fn read_head(stream: &mut Stream) -> io::Result<Head> {
     let read = async {
         let mut bytes = Vec::new();
@@ -33,9 +30,6 @@ pub async fn read_head(stream: &mut Stream) -> io::Result<Head> {
 }
 
 /// Reads the answer to a head.
-///
-/// # Errors
-/// When it is no outcome, or the stream is over.
 pub async fn read_outcome(stream: &mut Stream) -> io::Result<Outcome> {
     Outcome::read(stream.read_u8().await?).ok_or_else(|| invalid("an unknown outcome"))
 }

@@ -62,9 +62,6 @@ pub enum Malformed {
 }
 
 /// Reads a request's head and its length; `None` while bytes are missing.
-///
-/// # Errors
-/// When the bytes do not begin a request that can be served.
 pub fn request(bytes: &[u8]) -> Result<Option<(Request, usize)>, Malformed> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);

@@ -53,9 +53,6 @@ impl Head {
     }
 
     /// How many bytes a head has that begins with these, as far as they tell: when it is more, read so many and ask again.
-    ///
-    /// # Errors
-    /// When no head begins so.
     pub fn length(bytes: &[u8]) -> Result<usize, NotATarget> {
         match bytes {
             [CONTROL | DATAGRAMS, ..] => Ok(1),
@@ -65,9 +62,6 @@ impl Head {
     }
 
     /// Reads a whole head.
-    ///
-    /// # Errors
-    /// When the bytes are anything else.
     pub fn read(bytes: &[u8]) -> Result<Self, NotATarget> {
         let whole = |(target, rest): (Target, &[u8])| rest.is_empty().then_some(target).ok_or(NotATarget);
         match bytes {

@@ -29,9 +29,6 @@ pub enum Malformed {
 }
 
 /// Reads a request; returns its destination and length, or `None` while bytes are missing.
-///
-/// # Errors
-/// When the bytes do not begin a request for a connection.
 pub fn request(bytes: &[u8]) -> Result<Option<(Target, usize)>, Malformed> {
     match bytes {
         [] | [VERSION] | [VERSION, CONNECT, ..] => {}

@@ -39,9 +39,6 @@ pub enum Malformed {
 }
 
 /// Reads a greeting; returns whether it offers to go without authentication, and its length. `None` while bytes are missing.
-///
-/// # Errors
-/// [`Malformed::Syntax`].
 pub fn greeting(bytes: &[u8]) -> Result<Option<(bool, usize)>, Malformed> {
     match bytes {
         [] | [VERSION] => Ok(None),
@@ -64,9 +61,6 @@ pub enum Request {
 }
 
 /// Reads a request and its length; `None` while bytes are missing.
-///
-/// # Errors
-/// When the bytes do not begin a request that can be served.
 pub fn request(bytes: &[u8]) -> Result<Option<(Request, usize)>, Malformed> {
     let (command, rest) = match bytes {
         [] | [VERSION] | [VERSION, _] | [VERSION, _, _] => return Ok(None),

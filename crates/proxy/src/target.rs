@@ -87,9 +87,6 @@ impl Target {
     }
 
     /// How many bytes a destination has that begins with these; as far as they tell, more may be needed to tell.
-    ///
-    /// # Errors
-    /// When none begins so.
     pub fn length(bytes: &[u8]) -> Result<usize, NotATarget> {
         match bytes {
             [] => Ok(1),
@@ -102,9 +99,6 @@ impl Target {
     }
 
     /// Reads a destination and returns the bytes behind it.
-    ///
-    /// # Errors
-    /// When the bytes do not begin with a whole destination.
     pub fn read(bytes: &[u8]) -> Result<(Self, &[u8]), NotATarget> {
         let (own, rest) = bytes.split_at_checked(Self::length(bytes)?).ok_or(NotATarget)?;
         let (host, port) = own.split_last_chunk::<2>().ok_or(NotATarget)?;

@@ -177,9 +177,6 @@ impl Direction {
 
 impl CapturedSession {
     /// Parses a line made by [`SessionKeys::to_line`].
-    ///
-    /// # Errors
-    /// When the line is malformed.
     pub fn from_line(line: &str) -> Result<Self, TextError> {
         if line.len() > MAX_LINE {
             return Err(TextError::Length);

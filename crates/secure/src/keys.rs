@@ -99,9 +99,6 @@ impl NodeKey {
     }
 
     /// Reads the text of [`NodeKey::to_file_text`]; empty lines and lines that begin with `#` are skipped.
-    ///
-    /// # Errors
-    /// When the text does not hold exactly one well-formed secret key.
     pub fn from_file_text(text: &str) -> Result<Self, TextError> {
         if text.len() > MAX_FILE_LEN {
             return Err(TextError::Length);

@@ -122,9 +122,6 @@ pub struct Socket {
 
 impl Socket {
     /// Answers at `file`.
-    ///
-    /// # Errors
-    /// As [`listen`].
     pub fn open(file: &Path, service: impl Answer) -> io::Result<Self> {
         let mut task = JoinSet::new();
         task.spawn(serve(listen(file)?, service));

@@ -120,9 +120,6 @@ impl SettingsError {
 }
 
 /// Reads a text of a file with `parse`. A second line of its error is the remedy.
-///
-/// # Errors
-/// When the value is not a text, or `parse` fails.
 pub fn parsed<'de, D: Deserializer<'de>, T, E: Display>(
     from: D,
     parse: impl FnOnce(&str) -> Result<T, E>,
@@ -131,9 +128,6 @@ pub fn parsed<'de, D: Deserializer<'de>, T, E: Display>(
 }
 
 /// Reads a list of texts, each with its type's parser.
-///
-/// # Errors
-/// As [`parsed`].
 pub fn each_parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<Vec<T>, D::Error> {
     let texts = Vec::<String>::deserialize(from)?;
     texts.iter().map(|text| text.parse()).collect::<Result<_, T::Err>>().map_err(D::Error::custom)

@@ -40,9 +40,6 @@ pub(crate) enum Ask {
 
 impl Ask {
     /// Checks that the request fits a message.
-    ///
-    /// # Errors
-    /// [`TransferError::Refused`] when it names too many paths.
     pub fn check(&self) -> Result<(), TransferError> {
         let len: usize = self.paths().map(|path| path.as_str().len() + 2).sum();
         if len <= LONGEST_PATHS && self.paths().count() <= MOST_PATHS {

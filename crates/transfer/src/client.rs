@@ -24,18 +24,12 @@ pub struct Wanted {
 
 impl Wanted {
     /// These paths, each of which arrives under its last name; none for everything.
-    ///
-    /// # Errors
-    /// [`TransferError::UnsafePath`] for a path that no server can have.
     pub fn paths<P: AsRef<str>>(paths: &[P]) -> Result<Self, TransferError> {
         let paths = paths.iter().filter_map(|path| parse(path.as_ref()).transpose());
         Ok(Self { paths: paths.collect::<Result<_, _>>()?, ..Self::default() })
     }
 
     /// The contents of this directory, without its own name.
-    ///
-    /// # Errors
-    /// As [`Self::paths`].
     pub fn contents_of(directory: &str) -> Result<Self, TransferError> {
         Ok(Self { contents: true, ..Self::paths(&[directory])? })
     }
@@ -56,17 +50,11 @@ pub struct Place {
 
 impl Place {
     /// In this directory; "" leaves it to a server with one folder.
-    ///
-    /// # Errors
-    /// [`TransferError::UnsafePath`] for a path that no server can have.
     pub fn in_directory(to: &str, conflict: Conflict) -> Result<Self, TransferError> {
         Ok(Self { to: parse(to)?, placing: Placing { conflict, mirror: None } })
     }
 
     /// The directory becomes a copy of the share.
-    ///
-    /// # Errors
-    /// As [`Self::in_directory`].
     pub fn mirror(to: &str, mirror: Mirror) -> Result<Self, TransferError> {
         let placing = Placing { conflict: Conflict::Overwrite, mirror: Some(mirror) };
         Ok(Self { to: parse(to)?, placing })
@@ -126,9 +114,6 @@ impl From<Entry> for Listed {
 
 /// Lists the directory at `path` of the server at the other end of `connection`; "" is the top. `deep` lists everything
 /// below, too. Returns the entries, and the outcome: [`TransferError::Incomplete`] names those that the server cannot read.
-///
-/// # Errors
-/// [`TransferError`].
 pub async fn list<C: Connection>(
     connection: &C,
     path: &str,

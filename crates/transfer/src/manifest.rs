@@ -150,9 +150,6 @@ impl<'a> ManifestBuilder<'a> {
     }
 
     /// Counts an entry that is not sent.
-    ///
-    /// # Errors
-    /// [`TransferError::TooMuch`] over the limit of entries.
     pub fn leave_out(&mut self, path: &ForeignText) -> Result<(), TransferError> {
         self.check_count()?;
         self.names += path.raw().len() as u64;

@@ -25,9 +25,6 @@ pub(crate) struct RelPath(String);
 
 impl RelPath {
     /// Checks `text`.
-    ///
-    /// # Errors
-    /// [`TransferError::UnsafePath`] with the rule it breaks.
     pub fn parse(text: &str) -> Result<Self, TransferError> {
         match check_path(text) {
             Ok(()) => Ok(Self(text.to_owned())),
@@ -57,9 +54,6 @@ impl RelPath {
 }
 
 /// Checks that a link at `link` to `text` stays below the share's top level.
-///
-/// # Errors
-/// [`TransferError::UnsafePath`] with the rule it breaks.
 pub(crate) fn check_link(link: &RelPath, text: &str) -> Result<(), TransferError> {
     let depth = link.as_str().matches('/').count();
     check_link_text(depth, text)

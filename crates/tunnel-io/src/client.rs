@@ -167,9 +167,6 @@ impl Client {
     }
 
     /// Keeps the tunnel up until this future is dropped.
-    ///
-    /// # Errors
-    /// When the first session cannot be opened, the server refuses, or the system cannot be set up.
     pub async fn run(
         &self,
         dial: Dial,

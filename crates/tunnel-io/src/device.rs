@@ -38,9 +38,6 @@ impl std::fmt::Debug for Device {
 
 impl Device {
     /// Makes a device with this name and this largest packet, without addresses.
-    ///
-    /// # Errors
-    /// [`TunnelError::Device`], for example without the privilege.
     pub fn create(name: &str, mtu: u16) -> Result<Self, TunnelError> {
         let failed = |error| TunnelError::Device { name: name.to_owned(), error };
         let io = DeviceBuilder::new().name(name).offload(true).mtu(mtu).build_async().map_err(failed)?;
@@ -66,9 +63,6 @@ impl Device {
     }
 
     /// Waits until something can be read, then calls `take` with each read until nothing is left or it returns false.
-    ///
-    /// # Errors
-    /// The device's error.
     pub async fn read(&self, buffer: &mut [u8], mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
         let mut length = self.io.recv(buffer).await?;
         while take(&buffer[..length]) {

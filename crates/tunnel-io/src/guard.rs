@@ -33,9 +33,6 @@ pub struct Guard {
 impl Guard {
     /// Gives the tunnel its slot, and starts the guard by this command line of the own program, which has to call
     /// [`watch`].
-    ///
-    /// # Errors
-    /// When a tunnel of this name runs, or the process cannot be started.
     pub fn start(interface: &str, arguments: &[OsString]) -> Result<Self, TunnelError> {
         let (interface, slot) = (interface.to_owned(), Slot::claim(interface)?);
         let mut child = Command::new(std::env::current_exe()?)
@@ -69,9 +66,6 @@ impl Drop for Guard {
 }
 
 /// The guard's work: waits for the end of standard input, then cleans up after this device.
-///
-/// # Errors
-/// When standard input cannot be read.
 pub fn watch(interface: &str) -> io::Result<()> {
     let tunnel = parent_id();
     let (mut word, mut is_orderly) = ([0; 64], false);

@@ -147,9 +147,6 @@ impl Link {
 }
 
 /// Reads the device until it fails; `route` names the link for a packet.
-///
-/// # Errors
-/// Of the device.
 pub(crate) async fn from_device(
     device: &Device,
     route: impl Fn(&Header) -> Option<Arc<Link>>,

@@ -149,9 +149,6 @@ impl Server {
     }
 
     /// Serves the sessions from `accept` until it returns none or this future is dropped.
-    ///
-    /// # Errors
-    /// When the device or the system cannot be set up, or the device fails.
     pub async fn run<A: Future<Output = Option<Session>> + Send>(
         self: Arc<Self>,
         accept: impl Fn() -> A + Send + Sync,
@@ -190,9 +187,6 @@ impl Server {
     }
 
     /// Denies the machine's current addresses to clients.
-    ///
-    /// # Errors
-    /// When the system does not list them.
     fn follow_own_addresses(&self) -> std::io::Result<()> {
         let own: BTreeSet<IpAddr> = own_addresses()?;
         let options = &self.options;
@@ -285,9 +279,6 @@ impl Server {
     }
 
     /// Changes which destinations clients may reach. Clients learn new ones when they come again.
-    ///
-    /// # Errors
-    /// When the system does not list its addresses.
     pub fn set_allowed(&self, allowed: Vec<IpNet>) -> std::io::Result<()> {
         *self.allowed.write().unwrap_or_else(PoisonError::into_inner) = allowed;
         self.follow_own_addresses()

@@ -82,9 +82,6 @@ pub enum MessageError {
 }
 
 /// Reads one line of the control stream.
-///
-/// # Errors
-/// [`MessageError`] for anything but a message.
 pub fn read<'a, M: Deserialize<'a>>(line: &'a [u8]) -> Result<M, MessageError> {
     if line.len() > LONGEST {
         return Err(MessageError::TooLong);

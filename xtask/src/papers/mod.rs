@@ -25,9 +25,6 @@ the [lab notebook](../index.md). Means over the seeds with 95 % intervals (Stude
 
 /// Runs the named experiments, or all, that have no results yet. Then writes tables and drawings of all that have results,
 /// and keeps the existing sections of the others.
-///
-/// # Errors
-/// When an experiment does not exist or cannot be run, or its results cannot be written.
 pub fn run(names: &[String]) -> Result<(), String> {
     let plan = Plan::read()?;
     let networks = plan.networks.iter().map(|one| one.name.as_str());

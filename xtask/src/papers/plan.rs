@@ -49,8 +49,6 @@ pub(super) struct Networks {
 }
 
 impl Plan {
-    /// # Errors
-    /// When the file has a mistake.
     pub(super) fn read() -> Result<Self, String> {
         toml::from_str(include_str!("../../papers.toml")).map_err(|error| format!("papers.toml: {error}"))
     }

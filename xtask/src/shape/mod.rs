@@ -33,9 +33,6 @@ impl fmt::Display for Finding {
 }
 
 /// Prints the findings of the packages named, or of all, and the totals. A package's name is its folder's: `engine`.
-///
-/// # Errors
-/// When something is found, a total is too large, or the code cannot be read.
 pub fn check(asked: &[String]) -> Result<(), String> {
     let workspace = Workspace::read()?;
     for name in asked {
@@ -53,9 +50,6 @@ pub fn check(asked: &[String]) -> Result<(), String> {
 }
 
 /// Prints the findings of all packages.
-///
-/// # Errors
-/// When something is found, or the code cannot be read.
 pub fn check_findings() -> Result<(), String> {
     result(print_findings(&Workspace::read()?, |_| true))
 }

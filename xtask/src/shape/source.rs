@@ -53,8 +53,6 @@ impl Source {
         Self::parse(path, module, &text_of(path)?)
     }
 
-    /// # Errors
-    /// When the text is not Rust.
     pub fn parse(path: &Path, module: Option<Vec<String>>, text: &str) -> Result<Self, String> {
         let syntax = syn::parse_file(text).map_err(|error| format!("{}: {error}", path.display()))?;
         let is_test = path.iter().any(|part| part == "tests" || part == "tests.rs");

@@ -187,9 +187,6 @@ pub struct AskArgs {
 
 impl AskArgs {
     /// As [`Self::ask`], with rates for people.
-    ///
-    /// # Errors
-    /// As of [`ask`].
     pub async fn ask_twice<T: DeserializeOwned + Serialize>(
         &self,
         (whom, request): (Asked, &str),
@@ -240,9 +237,6 @@ impl<T> Earlier<'_, T> {
 }
 
 /// As [`ask`]. For people it asks twice, so that the text can have rates.
-///
-/// # Errors
-/// As of [`ask`].
 pub async fn ask_twice<T: DeserializeOwned + Serialize>(
     (whom, socket, request): (Asked, &Path, &str),
     answer: &AnswerArgs,

@@ -132,9 +132,6 @@ fn some_node_key<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PublicKey>
 
 impl ControllerSettings {
     /// Reads and checks a configuration; `origin` is the file's name, for errors.
-    ///
-    /// # Errors
-    /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, SettingsError> {
         settings::parse((text, origin), check)
     }

@@ -281,18 +281,12 @@ impl Watch {
     }
 
     /// The grants of a client.
-    ///
-    /// # Errors
-    /// When the store fails.
     pub async fn grants(&self, client: PublicKey) -> Result<Vec<GrantStatus>, ControlError> {
         let held = held_by(&self.shared.store, wall(), client).await?;
         Ok(held.iter().map(GrantStatus::new).collect())
     }
 
     /// Revokes one grant of a client, or all, and returns them. Relays learn of it with their next heartbeat.
-    ///
-    /// # Errors
-    /// When the store fails, or there is no such grant.
     pub async fn revoke(
         &self,
         client: PublicKey,

@@ -47,9 +47,6 @@ impl Peers {
     }
 
     /// Admits an open session. When the controller is full, the largest consumer loses its oldest.
-    ///
-    /// # Errors
-    /// Which share is used up.
     pub(super) fn admit(&self, session: &Session) -> Result<Admitted<'_>, Full> {
         let address = session.paths().first().map(|path| path.route.remote.ip());
         let owner = Owner { key: session.peer(), address };

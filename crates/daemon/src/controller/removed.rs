@@ -33,9 +33,6 @@ pub(super) async fn revoke_all(watch: Watch, client: PublicKey, is_first: bool) 
 
 /// Revokes the grants of all clients that the policy does not list, if that is due. Clients may have been taken off the
 /// list while this controller did not run. `is_first` is false while it is tried again.
-///
-/// # Errors
-/// When the store fails; it is due again then.
 pub(super) async fn check(watch: &Watch, is_first: &mut bool) -> Result<(), StoreError> {
     let due = &watch.shared.unchecked;
     if !due.swap(false, Ordering::Relaxed) {

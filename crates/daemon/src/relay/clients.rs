@@ -128,9 +128,6 @@ pub(super) fn proven(session: &Session) -> BTreeMap<PathId, Hop> {
 }
 
 /// Passes messages in both directions until one side ends.
-///
-/// # Errors
-/// How the client broke the rules.
 async fn talk(
     state: &State,
     session: &Session,

@@ -147,9 +147,6 @@ const MAX_CONTROLLERS: usize = 16;
 
 impl RelaySettings {
     /// Reads and checks a configuration; `origin` is the file's name, for errors.
-    ///
-    /// # Errors
-    /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, SettingsError> {
         settings::parse((text, origin), check)
     }

@@ -70,9 +70,6 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Loads the usage of an earlier run. Creates a missing file, so that a wrong name or a read-only disk is reported
     /// at the start.
-    ///
-    /// # Errors
-    /// When the file is damaged or cannot be read; the message says what to do.
     pub(super) fn open(file: &Path, state: &Arc<State>) -> io::Result<Self> {
         let known = match read(file) {
             Ok(known) => Some(known),

@@ -52,9 +52,6 @@ pub struct Etcd {
 
 impl Etcd {
     /// A store in this etcd. Nothing is sent yet.
-    ///
-    /// # Errors
-    /// When an endpoint cannot be parsed.
     pub fn new(settings: &EtcdSettings) -> Result<Self, String> {
         let members = settings.endpoints.iter().map(|url| member(url).map(Arc::new));
         let members = members.collect::<Result<Vec<_>, String>>()?;

@@ -244,9 +244,6 @@ impl<P: Payload> Session<P> {
 
     /// Writes bytes from the front of `data`; returns how many. If these are not all, the stream is full: wait for
     /// [`Event::StreamWritable`].
-    ///
-    /// # Errors
-    /// [`StreamError`] if the stream accepts no more bytes.
     pub fn write(&mut self, stream: StreamId, data: &mut P) -> Result<usize, StreamError> {
         let taken = self.flight.streams.write(stream, data)?;
         self.flight.stats.bytes_written += taken as u64;
@@ -254,26 +251,17 @@ impl<P: Payload> Session<P> {
     }
 
     /// Ends the sending half of a stream after the data written so far.
-    ///
-    /// # Errors
-    /// [`StreamError`] if it has already ended.
     pub fn finish(&mut self, stream: StreamId) -> Result<(), StreamError> {
         self.flight.streams.finish(stream)
     }
 
     /// Resets the sending half of a stream, and sends the peer `code`.
-    ///
-    /// # Errors
-    /// [`StreamError::Unknown`] when there is no such stream.
     pub fn reset(&mut self, stream: StreamId, code: u64) -> Result<(), StreamError> {
         let out = &mut self.flight.out;
         self.flight.streams.reset(stream, code, (&mut out.events, &mut out.control))
     }
 
     /// Stops reading the receiving half, and sends the peer `code`.
-    ///
-    /// # Errors
-    /// [`StreamError::Unknown`] when there is no such stream.
     pub fn stop(&mut self, stream: StreamId, code: u64) -> Result<(), StreamError> {
         self.flight.streams.stop(stream, code, &mut self.flight.out.control)
     }
@@ -328,9 +316,6 @@ impl<P: Payload> Session<P> {
     /// Opens a path over `route`. It carries data after the peer has answered on it. While the peer is silent, the last
     /// id is kept for [`Self::reserve_path`]: the peer provides no new ids then, and a path through a relay may still
     /// work.
-    ///
-    /// # Errors
-    /// [`PathError`] when it cannot be opened now.
     pub fn open_path(&mut self, now: Time, route: Route) -> Result<PathId, PathError> {
         self.control.open(now, &mut self.flight, route)
     }
@@ -346,9 +331,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// Reserves the next path id for a path through relays.
-    ///
-    /// # Errors
-    /// [`PathError`] when no path can be opened now.
     pub fn reserve_path(&mut self) -> Result<ReservedPath, PathError> {
         self.control.ids.reserve(&mut self.flight)
     }
@@ -380,9 +362,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// Sets how a path should be used, and informs the peer.
-    ///
-    /// # Errors
-    /// [`PathError::Unknown`] when there is no such path.
     pub fn set_path_use(&mut self, path: PathId, usage: PathUse) -> Result<(), PathError> {
         let index = self.flight.paths.place_of(path).ok_or(PathError::Unknown)?;
         self.control.live.rules.set_use(&mut self.flight, index, usage);
@@ -390,9 +369,6 @@ impl<P: Payload> Session<P> {
     }
 
     /// Limits the UDP payload on a path to that of its local interface, which may change.
-    ///
-    /// # Errors
-    /// [`PathError::Unknown`] when there is no such path.
     pub fn set_path_mtu_limit(&mut self, path: PathId, most: u16) -> Result<(), PathError> {
         let flight = &mut self.flight;
         let index = flight.paths.place_of(path).ok_or(PathError::Unknown)?;

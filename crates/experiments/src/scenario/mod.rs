@@ -56,17 +56,11 @@ pub struct Scenario {
 
 impl Scenario {
     /// Reads and checks a scenario; `origin` is the file's name, for errors.
-    ///
-    /// # Errors
-    /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
         Self::with_traces(text, origin, &Traces::default())
     }
 
     /// As [`Self::parse`], for a scenario that may name trace files.
-    ///
-    /// # Errors
-    /// As [`Self::parse`], and the first mistake in a trace.
     pub fn with_traces(text: &str, origin: &str, traces: &Traces) -> Result<Self, ScenarioError> {
         let file = Self::checked(text, traces).map_err(|error| error.of(origin))?;
         let stem = origin.rsplit('/').next().unwrap_or(origin).trim_end_matches(".toml");
@@ -104,17 +98,11 @@ impl Scenario {
     }
 
     /// The network and its traffic, for a seed.
-    ///
-    /// # Errors
-    /// When the network of this seed has a mistake.
     pub fn build(&self, seed: u64) -> Result<Built, ScenarioError> {
         build::build(self.source(), seed).map_err(|error| error.of(&self.origin))
     }
 
     /// The names of all metrics that a run with the file's seed can have.
-    ///
-    /// # Errors
-    /// As [`Self::build`].
     pub fn metric_names(&self) -> Result<BTreeSet<String>, ScenarioError> {
         self.build(self.seed()).map(measure::names)
     }
@@ -129,17 +117,11 @@ impl Scenario {
     }
 
     /// Runs it.
-    ///
-    /// # Errors
-    /// As [`Self::build`], and when the run exceeds a limit.
     pub fn run(&self, seed: u64) -> Result<Report, ScenarioError> {
         self.run_with(seed, Extras::default()).map(|(report, _)| report)
     }
 
     /// Runs it with extras. The course is empty unless asked for.
-    ///
-    /// # Errors
-    /// As [`Self::run`].
     pub fn run_with(&self, seed: u64, extras: Extras<'_>) -> Result<(Report, Course), ScenarioError> {
         let (metrics, course) =
             measure::run(self.build(seed)?, extras).map_err(|exceeded| self.exceeded(exceeded))?;

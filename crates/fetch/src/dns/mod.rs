@@ -21,9 +21,6 @@ const MOST_ASKED: usize = 3;
 const SYSTEM: Duration = Duration::from_secs(10);
 
 /// The addresses of a host, as seen from `outlet`.
-///
-/// # Errors
-/// When no one knows it in time.
 pub(crate) async fn resolve(host: &str, port: u16, outlet: Option<&Outlet>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![(ip, port).into()]);

@@ -114,9 +114,6 @@ fn now(begin: Instant) -> Time {
 }
 
 /// Fetches a file. When `stop` is notified, keeps the received bytes for the next attempt.
-///
-/// # Errors
-/// Why there is no file under the final name.
 pub async fn fetch(
     job: &Job,
     options: &Options,

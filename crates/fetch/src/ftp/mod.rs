@@ -76,9 +76,6 @@ struct Control {
 
 impl FtpBody {
     /// The next bytes; `None` at the end.
-    ///
-    /// # Errors
-    /// Why the rest does not come.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
         if self.left == 0 {
             return Ok(None);
@@ -124,9 +121,6 @@ impl FtpConnection {
     }
 
     /// Asks for a range of a file; everything without.
-    ///
-    /// # Errors
-    /// Why it does not come.
     pub async fn get(&mut self, url: &Url, range: Option<Range<u64>>) -> Result<FtpAnswer, Trouble> {
         if let Some(control) = self.open.take()
             && let Ok(answer) = self.transfer(control, url, range.clone()).await

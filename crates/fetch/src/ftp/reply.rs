@@ -15,9 +15,6 @@ pub(super) struct Reply {
 
 impl Reply {
     /// Reads a reply at the start of `bytes`; also returns its length. `None` when more bytes are needed.
-    ///
-    /// # Errors
-    /// When these bytes are no reply.
     pub(super) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let mut first = None;
         let mut at = 0;

@@ -72,9 +72,6 @@ impl HttpConnection {
     }
 
     /// Sends a request and waits for the head of the response.
-    ///
-    /// # Errors
-    /// The trouble with the connection.
     pub async fn get(&mut self, url: &Url, ask: &Ask) -> Result<Response<Incoming>, Trouble> {
         if let Some(open) = self.open.take().filter(|open| open.server.same_server(url))
             && let Some(response) = self.send(open, url, ask).await.ok().flatten()

@@ -59,9 +59,6 @@ impl Journal {
     }
 
     /// Replaces the journal at `path`.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut name = path.as_os_str().to_owned();
         name.push("-new");

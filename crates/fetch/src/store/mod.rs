@@ -137,9 +137,6 @@ impl Store {
     }
 
     /// Forgets everything that was written.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn reset(&self) -> io::Result<()> {
         self.state().written = RangeSet::default();
         part::remove_if_there(&self.names.journal)?;
@@ -171,9 +168,6 @@ impl Store {
     }
 
     /// Reads bytes that were written.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn read(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
         part::read_at(&self.names.part, range)
     }
@@ -184,9 +178,6 @@ impl Store {
     }
 
     /// Syncs what was written and notes it in the journal. Blocks.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn checkpoint(&self, like: &Journal) -> io::Result<()> {
         checkpoint(&self.file, &self.state, (&self.names, like))
     }
@@ -198,9 +189,6 @@ impl Store {
     }
 
     /// Waits until everything is written. Blocks.
-    ///
-    /// # Errors
-    /// Why bytes could not be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.pieces = None;
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
@@ -216,9 +204,6 @@ impl Store {
     }
 
     /// Gives the complete file its name. Blocks.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn finish(mut self, like: &Journal) -> io::Result<PathBuf> {
         self.flush()?;
         self.checkpoint(like)?;
@@ -231,9 +216,6 @@ impl Store {
     }
 
     /// Removes the unfinished file. Blocks.
-    ///
-    /// # Errors
-    /// The system's error.
     pub fn discard(mut self) -> io::Result<()> {
         // It does not matter whether the last bytes were written.
         let _ = self.flush();

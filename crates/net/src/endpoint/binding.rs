@@ -166,9 +166,6 @@ async fn follow(endpoint: Weak<EndpointInner>, watch: InterfaceWatch, binder: Bi
 }
 
 /// Binds and closes sockets to match the addresses.
-///
-/// # Errors
-/// Why some could not be bound.
 pub(super) fn apply(
     endpoint: &Arc<EndpointInner>,
     binder: &Binder,

@@ -174,18 +174,12 @@ impl Endpoint {
 
     /// Opens a session. INIT is sent over every promising route, and the first one answered becomes the first path. The
     /// others follow automatically.
-    ///
-    /// # Errors
-    /// [`ConnectError`] names the attempts and the remedy.
     pub async fn connect(&self, target: &Target, config: Config) -> Result<Session, ConnectError> {
         connect::connect(&self.inner, target, config, None).await
     }
 
     /// Opens a session through relays with prepared flows to the node. The first relay uses the PID `own`, from
     /// [`Endpoint::new_pid`], for return packets. Direct paths follow automatically, if any work.
-    ///
-    /// # Errors
-    /// As for [`Endpoint::connect`].
     pub async fn connect_through(
         &self,
         target: &Target,

@@ -123,9 +123,6 @@ fn keep_bare_links(list: &mut Vec<InterfaceAddress>) {
 }
 
 /// The current addresses of this machine.
-///
-/// # Errors
-/// If the operating system cannot be queried.
 pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut list = system::list().await?;
     keep_bare_links(&mut list);
@@ -148,9 +145,6 @@ pub type RouteWatch = Watch<Prefix>;
 
 impl InterfaceWatch {
     /// Starts watching.
-    ///
-    /// # Errors
-    /// If the operating system cannot be queried for the first list.
     pub async fn start() -> io::Result<Self> {
         Self::over(local_addresses).await
     }
@@ -158,9 +152,6 @@ impl InterfaceWatch {
 
 impl RouteWatch {
     /// Starts watching.
-    ///
-    /// # Errors
-    /// If the operating system cannot be queried for the first list.
     pub async fn start() -> io::Result<Self> {
         Self::over(system::routes).await
     }

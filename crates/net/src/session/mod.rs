@@ -99,18 +99,12 @@ impl Session {
     }
 
     /// Opens a stream, as soon as the peer allows one more. The peer learns of it with its first bytes.
-    ///
-    /// # Errors
-    /// [`SessionError::Closed`].
     pub async fn open_stream(&self) -> Result<Stream, SessionError> {
         let id = poll_fn(|cx| self.poll_stream(cx, Wait::Open)).await?;
         Ok(Stream::new(self.handle.clone(), id))
     }
 
     /// The next stream that the peer opens.
-    ///
-    /// # Errors
-    /// [`SessionError::Closed`].
     pub async fn accept_stream(&self) -> Result<Stream, SessionError> {
         let id = poll_fn(|cx| self.poll_stream(cx, Wait::Accept)).await?;
         Ok(Stream::new(self.handle.clone(), id))
@@ -161,9 +155,6 @@ impl Session {
     }
 
     /// Waits for unreliable messages from the peer and adds up to `most` of them to `arrived`.
-    ///
-    /// # Errors
-    /// [`SessionError::Closed`].
     pub async fn recv_datagrams(&self, arrived: &mut Vec<Datagram>, most: usize) -> Result<(), SessionError> {
         poll_fn(|cx| {
             let mut core = self.handle.inner.core();
@@ -186,17 +177,11 @@ impl Session {
     }
 
     /// The next unreliable message from the peer.
-    ///
-    /// # Errors
-    /// [`SessionError::Closed`].
     pub async fn recv_datagram(&self) -> Result<Datagram, SessionError> {
         self.recv_datagram_at().await.map(|(_, datagram)| datagram)
     }
 
     /// The next unreliable message from the peer, and when it arrived by the endpoint's clock.
-    ///
-    /// # Errors
-    /// [`SessionError::Closed`].
     pub async fn recv_datagram_at(&self) -> Result<(Time, Datagram), SessionError> {
         poll_fn(|cx| {
             let mut core = self.handle.inner.core();
@@ -243,9 +228,6 @@ impl Session {
     }
 
     /// Sets the use of a path at both ends.
-    ///
-    /// # Errors
-    /// If there is no such path.
     pub fn set_path_use(&self, path: PathId, usage: PathUse) -> Result<(), SessionError> {
         self.handle.inner.core().engine.set_path_use(path, usage)?;
         self.handle.inner.wake_driver();

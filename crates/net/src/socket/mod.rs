@@ -209,17 +209,11 @@ impl UdpSocket {
     }
 
     /// Waits until the socket may take datagrams again.
-    ///
-    /// # Errors
-    /// If the runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
         self.io.writable().await
     }
 
     /// Waits until datagrams may be there.
-    ///
-    /// # Errors
-    /// If the runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
         self.io.readable().await
     }

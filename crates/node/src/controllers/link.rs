@@ -135,9 +135,6 @@ impl AddressRule {
 
 impl Link {
     /// Opens a session to a controller.
-    ///
-    /// # Errors
-    /// When it cannot be reached, does not answer, or speaks another version.
     pub async fn open(endpoint: &Endpoint, hint: &ControllerHint) -> Result<Self, LinkError> {
         let at = hint.0.resolve().await?;
         let addresses = AddressRule {
@@ -170,9 +167,6 @@ impl Link {
     }
 
     /// Sends a request and waits for its answer.
-    ///
-    /// # Errors
-    /// When it refuses, does not answer in time, or answers something else.
     pub async fn request(&mut self, request: &Request) -> Result<Reply, LinkError> {
         timeout(PATIENCE, self.exchange(request)).await.unwrap_or(Err(LinkError::Silent))
     }

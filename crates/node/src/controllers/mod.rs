@@ -53,25 +53,16 @@ impl Controllers {
     }
 
     /// Gets a grant. Asking again with the same request gives the same grant.
-    ///
-    /// # Errors
-    /// The controllers' most informative error.
     pub async fn allocate(&self, ask: &Ask) -> Result<Granted, LinkError> {
         self.granted(Request::Allocate(ask.clone())).await
     }
 
     /// Extends a grant to this many seconds from now.
-    ///
-    /// # Errors
-    /// The controllers' most informative error.
     pub async fn renew(&self, grant: GrantId, lifetime: u64) -> Result<Granted, LinkError> {
         self.granted(Request::Renew { grant, lifetime }).await
     }
 
     /// Gives a grant back.
-    ///
-    /// # Errors
-    /// The controllers' most informative error.
     pub async fn give_back(&self, grant: GrantId) -> Result<(), LinkError> {
         match self.request(Request::GiveBack { grant }).await? {
             (_, Reply::GivenBack) => Ok(()),
@@ -80,9 +71,6 @@ impl Controllers {
     }
 
     /// Round-trip times and loss between relays, and to the relay at an address; also returns that relay's key.
-    ///
-    /// # Errors
-    /// The controllers' most informative error.
     pub async fn figures(
         &self,
         relays: Vec<PublicKey>,
@@ -95,9 +83,6 @@ impl Controllers {
     }
 
     /// Whether a relay is draining, as far as the answering controller knows. Nothing is measured for it.
-    ///
-    /// # Errors
-    /// The controllers' most informative error.
     pub async fn is_draining(&self, relay: PublicKey) -> Result<bool, LinkError> {
         match self.request(Request::Figures { relays: vec![relay], to: None, known: true }).await? {
             (_, Reply::Figures { draining, .. }) => Ok(draining.contains(&relay)),
@@ -106,9 +91,6 @@ impl Controllers {
     }
 
     /// Which of these relays are draining or silent, as far as the answering controller knows.
-    ///
-    /// # Errors
-    /// The controllers' most informative error.
     pub async fn gone(&self, relays: Vec<PublicKey>) -> Result<Vec<PublicKey>, LinkError> {
         match self.request(Request::Figures { relays, to: None, known: true }).await? {
             (_, Reply::Figures { draining, silent, .. }) => Ok([draining, silent].concat()),

@@ -64,9 +64,6 @@ pub fn has_lasting_cap(rules: &[PathRule]) -> bool {
 }
 
 /// The same rules; caps that last count what they have used already, from now on in the file as well.
-///
-/// # Errors
-/// When the file cannot be used.
 pub fn keep_caps(rules: PathRules) -> Result<PathRules, Error> {
     let all: Vec<PathRule> = rules.iter().cloned().collect();
     if !has_lasting_cap(&all) {

@@ -23,9 +23,6 @@ use serde::Deserialize;
 use crate::error::Error;
 
 /// Parses a rule in one word: `PATTERN=USE`, `PATTERN=USE:CAP`, or `PATTERN=USE:CAP/DAY`.
-///
-/// # Errors
-/// The mistake and the correct form.
 pub fn parse_rule(text: &str) -> Result<PathRule, String> {
     let (pattern, terms) = text.rsplit_once('=').ok_or_else(|| {
         format!("`{text}` is no rule; write PATTERN=USE, such as wwan*=backup or wwan*=metered:500MB")
@@ -34,9 +31,6 @@ pub fn parse_rule(text: &str) -> Result<PathRule, String> {
 }
 
 /// Parses the use of paths: `USE`, `USE:CAP`, or `USE:CAP/DAY`.
-///
-/// # Errors
-/// The mistake.
 pub fn parse_terms(text: &str) -> Result<Terms, String> {
     let (usage, cap) = text.split_once(':').map_or((text, None), |(usage, cap)| (usage, Some(cap)));
     let priority = priority(usage)?;
@@ -107,9 +101,6 @@ pub struct LeaveOutTable {
 }
 
 /// Reads a file of rules; `origin` is its name, for errors.
-///
-/// # Errors
-/// The first mistake, with its line and its key.
 pub fn parse_rules(text: &str, origin: &str) -> Result<PathRules, SettingsError> {
     let file = toml::from_str::<File>(text).map_err(|error| SettingsError::from_toml::<File>(&error, text));
     file.and_then(|file| read_tables(&file.path, file.leave_out.as_ref(), text))
@@ -117,9 +108,6 @@ pub fn parse_rules(text: &str, origin: &str) -> Result<PathRules, SettingsError>
 }
 
 /// Rules given one by one, then those of a file. The first rule that matches a path decides.
-///
-/// # Errors
-/// When the file cannot be read or has a mistake.
 pub fn read_rules(first: &[PathRule], file: Option<&Path>) -> Result<PathRules, Error> {
     let Some(file) = file else { return Ok(PathRules::new(first.to_vec())) };
     let text = std::fs::read_to_string(file)
@@ -133,9 +121,6 @@ pub fn read_rules(first: &[PathRule], file: Option<&Path>) -> Result<PathRules, 
 const EXAMPLE: &str = "it has a table for each rule: [[path]], match = \"wwan*\", use = \"backup\"";
 
 /// The rules of these tables, which are in the file `text`.
-///
-/// # Errors
-/// The first mistake, with its line and its key.
 pub fn read_tables(
     paths: &[RuleTable],
     leave_out: Option<&LeaveOutTable>,

@@ -40,9 +40,6 @@ pub struct Prepared {
 
 impl RelayChain {
     /// Opens a session to each relay in turn; a guest opens only one.
-    ///
-    /// # Errors
-    /// The error of the first relay that does not admit this node.
     pub async fn open(endpoint: &Endpoint, hints: &[RelayHint], entry: &Entry) -> Result<Self, RelayError> {
         let is_guest = matches!(entry, Entry::Guest(_));
         let mut chain = Self { links: Vec::new(), is_guest };

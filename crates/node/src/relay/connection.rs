@@ -42,9 +42,6 @@ pub struct RelayConnection {
 
 impl RelayConnection {
     /// Opens a session to a relay, and shows the grant for it if there is one.
-    ///
-    /// # Errors
-    /// When the relay cannot be reached or does not admit this node.
     pub async fn open(endpoint: &Endpoint, relay: &RelayHint, entry: &Entry) -> Result<Self, RelayError> {
         let (credential, grants) = match entry {
             Entry::Member(grants) => (None, grants.clone()),
@@ -110,9 +107,6 @@ impl RelayConnection {
     }
 
     /// Allocates a flow, which can be used after [`Flow::ready`].
-    ///
-    /// # Errors
-    /// [`RelayError::Refused`] with the relay's reason.
     pub async fn allocate(&self, wanted: Wanted) -> Result<Flow, RelayError> {
         self.allocate_at(None, wanted).await
     }
@@ -143,9 +137,6 @@ impl RelayConnection {
     }
 
     /// Makes this node reachable, on its own quota, for holders of the secret behind `hash`.
-    ///
-    /// # Errors
-    /// As [`Self::allocate`].
     pub async fn host(&self, share: ShareId, hash: TicketSecret) -> Result<(), RelayError> {
         self.requests.host(share, hash).await
     }

@@ -119,9 +119,6 @@ impl Flow {
 
     /// Changes the PIDs of the flow; a `back` of 0 leaves the return PID. Waits until the next hop has accepted a new
     /// PID.
-    ///
-    /// # Errors
-    /// As [`Self::ready`].
     pub async fn redirect(&mut self, out: Pid, back: Pid, is_new: bool) -> Result<(), RelayError> {
         let agreed = self.progress.borrow().ready;
         let say = Ask::Say(Request::Redirect { flow: self.id, out, back });

@@ -281,9 +281,6 @@ fn grant_id(client: &PublicKey, request: &RequestId) -> GrantId {
 }
 
 /// Releases a client's grant. Relays learn it from their heartbeats, and the reservation ends when they confirm it.
-///
-/// # Errors
-/// [`Denied::NoSuchGrant`] among others.
 pub async fn give_back<S: Store>(
     store: &S,
     now: UnixTime,
@@ -294,9 +291,6 @@ pub async fn give_back<S: Store>(
 }
 
 /// Revokes a grant of a client. Its relays learn it from their heartbeats, until the grant has expired.
-///
-/// # Errors
-/// As [`give_back`].
 pub async fn revoke<S: Store>(
     store: &S,
     now: UnixTime,
@@ -370,9 +364,6 @@ pub async fn confirm<S: Store>(
 }
 
 /// The grants of a client.
-///
-/// # Errors
-/// When the store fails.
 pub async fn held_by<S: Store>(
     store: &S,
     now: UnixTime,
@@ -390,9 +381,6 @@ pub async fn held_by<S: Store>(
 }
 
 /// The grants that a relay must not accept, for the answer to its heartbeat.
-///
-/// # Errors
-/// When the store fails.
 pub async fn taken_back<S: Store>(store: &S, relay: PublicKey) -> Result<Vec<GrantId>, StoreError> {
     let entry = store.get(&[relay_key(&relay)]).await?.remove(0);
     Ok(RelayRecord::read(&entry)?.revoked())

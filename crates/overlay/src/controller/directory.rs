@@ -49,9 +49,6 @@ pub struct Directory(BTreeMap<PublicKey, RelayView>);
 impl Directory {
     /// Registers a relay at these addresses. After a crash, a new instance at one of the same addresses replaces the
     /// previous one at once, because that one cannot return.
-    ///
-    /// # Errors
-    /// As [`Self::hear`].
     pub fn begin(
         &mut self,
         now: Time,

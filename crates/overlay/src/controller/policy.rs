@@ -35,9 +35,6 @@ pub struct Policy {
 
 impl Policy {
     /// The quota of a client.
-    ///
-    /// # Errors
-    /// [`Denied::NotListed`].
     pub fn quota(&self, client: &PublicKey) -> Result<Quota, Denied> {
         self.clients.get(client).copied().or(self.others).ok_or(Denied::NotListed)
     }
@@ -48,9 +45,6 @@ impl Policy {
     }
 
     /// Whether a node may register as a relay.
-    ///
-    /// # Errors
-    /// [`Denied::RelayNotListed`].
     pub fn may_relay(&self, relay: &PublicKey) -> Result<(), Denied> {
         if self.relays.contains(relay) { Ok(()) } else { Err(Denied::RelayNotListed) }
     }

@@ -17,9 +17,6 @@ const MAX_PLACE: usize = 64;
 pub(super) const MAX_ADDRESSES: usize = 16;
 
 /// Adopts a relay's offer; existing reservations stay.
-///
-/// # Errors
-/// When the relay is not listed, or its offer is invalid.
 pub async fn register<S: Store>(
     controller: &Controller<'_, S>,
     now: UnixTime,
@@ -52,9 +49,6 @@ pub async fn register<S: Store>(
 }
 
 /// Reads the records of all relays.
-///
-/// # Errors
-/// When the store fails.
 pub async fn load_relays<S: Store>(store: &S, directory: &Mutex<Directory>) -> Result<(), StoreError> {
     let mut after = String::new();
     loop {

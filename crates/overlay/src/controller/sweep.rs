@@ -38,9 +38,6 @@ pub struct Swept {
 }
 
 /// Becomes or stays the leader for `term` seconds. Returns the revision to sweep with, or the other leader.
-///
-/// # Errors
-/// When the store fails.
 pub async fn lead<S: Store>(
     store: &S,
     now: UnixTime,
@@ -72,9 +69,6 @@ pub async fn lead<S: Store>(
 }
 
 /// Drops expired parts from all records, while `leader` has the revision that [`lead`] returned.
-///
-/// # Errors
-/// When the store fails.
 pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Result<Swept, StoreError> {
     let mut swept = Swept::default();
     for (prefix, clean) in [(CLIENTS, client as Clean), ("relay/", relay)] {
@@ -100,9 +94,6 @@ pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Resu
 }
 
 /// The clients with a record that a controller would not serve now.
-///
-/// # Errors
-/// When the store fails.
 pub async fn unlisted<S: Store>(
     store: &S,
     is_listed: impl Fn(&PublicKey) -> bool,

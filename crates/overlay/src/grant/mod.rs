@@ -191,9 +191,6 @@ impl GrantSigner {
     }
 
     /// Signs a grant and returns it as bytes.
-    ///
-    /// # Errors
-    /// [`MessageError::Invalid`] when a field breaks its limits.
     pub fn sign(&self, grant: &Grant) -> Result<Vec<u8>, MessageError> {
         check_fields(grant)?;
         let mut bytes = Vec::with_capacity(MAX_GRANT_LEN);
@@ -224,17 +221,11 @@ impl fmt::Debug for GrantSigner {
 }
 
 /// Decodes a grant and checks that one of `controllers` has signed it. [`judge`] checks the rest.
-///
-/// # Errors
-/// [`GrantError::Malformed`] and [`GrantError::Signature`].
 pub fn open(bytes: &[u8], controllers: &[ControllerKey]) -> Result<Grant, GrantError> {
     open_signed(bytes, controllers).map(|(grant, _)| grant)
 }
 
 /// As [`open`]; also returns the controller that has signed it.
-///
-/// # Errors
-/// As [`open`].
 pub fn open_signed(
     bytes: &[u8],
     controllers: &[ControllerKey],
@@ -249,9 +240,6 @@ pub fn open_signed(
 }
 
 /// Decodes a grant without checking its signature, for its holder; a relay [opens](open) it.
-///
-/// # Errors
-/// When the bytes are no grant.
 pub fn read_own(bytes: &[u8]) -> Result<Grant, MessageError> {
     decode(bytes)
 }

@@ -139,9 +139,6 @@ impl SenseMessage {
     }
 
     /// Decodes a message.
-    ///
-    /// # Errors
-    /// When the bytes are no message.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         let mut from = Reader::new(bytes);
         let message = match from.u8("kind")? {

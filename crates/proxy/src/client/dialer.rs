@@ -38,9 +38,6 @@ impl ExitDialer {
     }
 
     /// Opens a connection; the exit resolves the name.
-    ///
-    /// # Errors
-    /// Why it is not open.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
         let target = Target::from_host(host, port);
         let target = target.ok_or_else(|| io::Error::other(format!("{host} is no name")))?;

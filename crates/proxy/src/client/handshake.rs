@@ -81,9 +81,6 @@ pub(crate) enum Asked {
 }
 
 /// Reads a client's request. One that cannot be served is answered here.
-///
-/// # Errors
-/// When the client goes away, is too slow or speaks something else.
 pub(crate) async fn handshake(connection: &mut TcpStream) -> io::Result<Asked> {
     let mut incoming = Incoming { connection, bytes: BytesMut::with_capacity(USUAL) };
     let read = timeout(PATIENCE, incoming.read()).await;

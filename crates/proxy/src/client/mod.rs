@@ -102,9 +102,6 @@ pub struct Proxy {
 
 impl Proxy {
     /// Binds all ports, and makes sure that connections can be redirected if that is wanted.
-    ///
-    /// # Errors
-    /// [`ProxyError::Listen`] and [`ProxyError::Redirect`].
     pub async fn bind(options: &ProxyOptions) -> Result<Arc<Self>, ProxyError> {
         let main = listen(options.listen).await?;
         let at = main.local_addr()?;

@@ -50,18 +50,12 @@ impl Connector {
     }
 
     /// Opens a TCP connection to a destination.
-    ///
-    /// # Errors
-    /// The outcome to report.
     pub async fn connect(&self, to: &Target, lookups: &Arc<Semaphore>) -> Result<TcpStream, Outcome> {
         let addresses = self.resolve(to, lookups).await?;
         dial(addresses).await
     }
 
     /// The addresses of a destination that may be connected to; at least one.
-    ///
-    /// # Errors
-    /// The outcome to report.
     pub async fn resolve(&self, to: &Target, lookups: &Arc<Semaphore>) -> Result<Vec<SocketAddr>, Outcome> {
         if to.port() == 0 {
             return Err(Outcome::Denied);
@@ -101,9 +95,6 @@ impl Connector {
 }
 
 /// Opens a connection to the first of these addresses that answers.
-///
-/// # Errors
-/// The outcome to report.
 pub async fn dial(addresses: Vec<SocketAddr>) -> Result<TcpStream, Outcome> {
     if addresses.is_empty() {
         return Err(Outcome::Unreachable);

@@ -72,9 +72,6 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Makes sure that rules for this port can be set.
-    ///
-    /// # Errors
-    /// Why not.
     pub(crate) async fn prepare(redirection: &Redirection, port: u16) -> Result<Self, RedirectError> {
         let rules = Rules { method: redirection.method, port, forwarded: forwarded() };
         let watch = RouteWatch::start().await?;
@@ -115,9 +112,6 @@ impl Keeper {
 
     /// Sets the rules for an exit at these addresses. They are in force until the result is dropped or this program
     /// ends.
-    ///
-    /// # Errors
-    /// Why they are not set.
     pub(crate) async fn set(&self, exit: &[IpAddr], grants: Grants) -> Result<InForce<'_>, RedirectError> {
         let own = local_addresses().await?;
         if exit.iter().any(|exit| exit.is_loopback() || own.iter().any(|own| own.address == *exit)) {

@@ -39,9 +39,6 @@ pub struct Initiator {
 impl Initiator {
     /// Makes the INIT. Cookies are sent to `reply_pid`, the INIT ACK to the PID inside `params`. `seed` must be 32 fresh
     /// random bytes, used for nothing else.
-    ///
-    /// # Errors
-    /// When `params` are too long or the remote key is unusable.
     pub fn new(
         local: &NodeKey,
         dial: &Dial,

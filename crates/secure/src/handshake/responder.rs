@@ -39,9 +39,6 @@ pub struct Accepted {
 
 /// Opens the body of an INIT that [`crate::CookieJar::admit`] let pass. Costs three Diffie-Hellman exchanges. `seed` must
 /// be 32 fresh random bytes, used for nothing else.
-///
-/// # Errors
-/// When it is not an authentic INIT for this node.
 pub fn read_init(local: &NodeKey, body: &[u8], seed: [u8; 32]) -> Result<PendingInit, HandshakeError> {
     let message = init_message(body).ok_or(HandshakeError::Malformed)?;
     let seed = secret::take(seed);

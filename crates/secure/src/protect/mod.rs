@@ -300,9 +300,6 @@ impl Protection {
 
     /// Opens `buffer`, sealed text and tag, in place, and records its number; returns the text. On failure the text is
     /// destroyed and the last [`TAG_LEN`] bytes are unchanged.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub fn open<'b>(
         &mut self,
         now: Time,

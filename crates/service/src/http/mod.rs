@@ -169,9 +169,6 @@ impl Door {
     }
 
     /// The address on which it listens.
-    ///
-    /// # Errors
-    /// When the system does not report it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }

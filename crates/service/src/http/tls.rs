@@ -20,8 +20,6 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// # Errors
-    /// When a file is unreadable or empty, or the two do not belong together.
     pub(super) fn acceptor(&self) -> io::Result<TlsAcceptor> {
         let chain = CertificateDer::pem_file_iter(&self.certificate)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)

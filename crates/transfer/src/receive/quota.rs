@@ -152,9 +152,6 @@ impl Reserved {
 
     /// Reserves the room for a file that is received although an existing one was expected to stay. May walk the
     /// directories.
-    ///
-    /// # Errors
-    /// [`TransferError::Quota`] when there is too little.
     pub fn add(&self, file: u32, size: u64) -> Result<(), TransferError> {
         if !self.kept.contains(&file) {
             return Ok(());

@@ -176,9 +176,6 @@ impl Share {
     }
 
     /// The same share, unless the `contents` of a file are wanted. A copy of them would hold the file, and remove all else.
-    ///
-    /// # Errors
-    /// [`TransferError::Refused`] for a file.
     pub(crate) fn checked(self, contents: bool) -> Result<Self, TransferError> {
         let Origin::Paths { roots, .. } = &*self.origin else { return Ok(self) };
         let is_file = |root: &&Root| contents && root.open().is_ok_and(|(_, file)| file.is_some());

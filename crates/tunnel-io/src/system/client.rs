@@ -171,9 +171,6 @@ impl ClientSystem {
     }
 
     /// Redirects connections by another policy from now on.
-    ///
-    /// # Errors
-    /// [`TunnelError::Command`].
     pub fn redirect(&self, port: u16, policy: &Policy) -> Result<(), TunnelError> {
         Step::nft(self.redirect_script(port, policy)).run().map(drop)
     }

@@ -20,9 +20,6 @@ pub(super) fn restore(interface: &str, udp_port: u16) -> bool {
 }
 
 /// Allows only packets through this tunnel and others with a kill switch, and the tunnels' own packets.
-///
-/// # Errors
-/// [`TunnelError::Command`].
 pub fn close(interface: &str, udp_port: u16) -> Result<(), TunnelError> {
     registry::update(|registry| {
         registry.close(interface, udp_port);

@@ -44,9 +44,6 @@ pub struct Slot(u32);
 
 impl Slot {
     /// Gives this process's tunnel a place, after it has taken back what earlier ones have left.
-    ///
-    /// # Errors
-    /// When there are too many, or the file cannot be written.
     pub fn claim(interface: &str) -> Result<Self, TunnelError> {
         clean(interface);
         registry::update(|registry| registry.claim(interface)).map(Self)
@@ -82,9 +79,6 @@ pub fn clean_after(interface: &str, process: u32) {
 }
 
 /// Like [`clean`], for a user, who learns of errors.
-///
-/// # Errors
-/// When the record of the settings cannot be written.
 pub fn clean_up(interface: &str) -> Result<(), TunnelError> {
     take_back(interface, false)
 }
@@ -191,9 +185,6 @@ impl Step {
     }
 
     /// Runs the command.
-    ///
-    /// # Errors
-    /// [`TunnelError::Command`] with the command's output.
     pub fn run(&self) -> Result<String, TunnelError> {
         let failed = |output: String| TunnelError::Command { command: self.command.join(" "), output };
         let (program, arguments) = self.command.split_first().ok_or_else(|| failed(String::new()))?;

@@ -285,9 +285,6 @@ fn path() -> PathBuf {
 }
 
 /// Locks the file, changes it and writes it, even if `work` fails.
-///
-/// # Errors
-/// Of the file, or of `work`.
 pub(super) fn update<T>(
     work: impl FnOnce(&mut Registry) -> Result<T, TunnelError>,
 ) -> Result<T, TunnelError> {

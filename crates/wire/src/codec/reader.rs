@@ -34,45 +34,30 @@ impl<B: Deref<Target = [u8]>> Reader<B> {
     }
 
     /// A byte.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`] when too few bytes are left.
     #[inline]
     pub fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(what).map(|[byte]| byte)
     }
 
     /// A big-endian number of two bytes.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`] when too few bytes are left.
     #[inline]
     pub fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
         self.array(what).map(u16::from_be_bytes)
     }
 
     /// A big-endian number of four bytes.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`] when too few bytes are left.
     #[inline]
     pub fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         self.array(what).map(u32::from_be_bytes)
     }
 
     /// A big-endian number of eight bytes.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`] when too few bytes are left.
     #[inline]
     pub fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         self.array(what).map(u64::from_be_bytes)
     }
 
     /// The next `N` bytes, copied.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`] when fewer are left.
     #[inline]
     pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
         match self.bytes[self.at..].first_chunk::<N>() {
@@ -124,9 +109,6 @@ impl<B: Deref<Target = [u8]>> Reader<B> {
     }
 
     /// Checks that no bytes are left.
-    ///
-    /// # Errors
-    /// [`DecodeError::Trailing`] if some are left.
     pub fn end(&self) -> Result<(), DecodeError> {
         match self.left() {
             0 => Ok(()),
@@ -180,9 +162,6 @@ impl<B: Deref<Target = [u8]>> Reader<B> {
 
 impl<'a> Reader<&'a [u8]> {
     /// The next `len` bytes, borrowed from the input.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`] when fewer are left.
     pub fn bytes(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
         let bytes = self.bytes;
         self.slice(what, len)?;

@@ -33,9 +33,6 @@ struct Breach {
 }
 
 /// Runs the cases and writes the report.
-///
-/// # Errors
-/// When a case violates a bound, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(FAILURES)?;
     if args.seeds.is_some() || args.scheduler.is_some() {

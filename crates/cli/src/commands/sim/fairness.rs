@@ -33,9 +33,6 @@ struct Failing {
 }
 
 /// Runs the grid and writes the report.
-///
-/// # Errors
-/// When a cell is beyond its bounds, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(FAIRNESS)?;
     if args.scheduler.is_some() {

@@ -26,9 +26,6 @@ struct Worst {
 }
 
 /// Runs the grid and writes the report.
-///
-/// # Errors
-/// When a cell is slower than its best single path, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(GRID)?;
     let scheduler = args.scheduler.unwrap_or_default();

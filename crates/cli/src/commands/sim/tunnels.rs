@@ -29,9 +29,6 @@ struct Worst {
 }
 
 /// Runs the grid and writes the report.
-///
-/// # Errors
-/// When a cell fails, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(TUNNELS)?;
     if args.scheduler.is_some() {

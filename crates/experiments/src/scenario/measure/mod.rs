@@ -75,9 +75,6 @@ pub(super) struct Together {
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 /// Runs a network and measures it.
-///
-/// # Errors
-/// When it exceeds a limit.
 pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course), Exceeded> {
     fill(built, extras).map(|(sheet, course)| (sheet.measured, course))
 }
