@@ -198,20 +198,4 @@ impl Outcome {
     fn unrestored(&self) -> bool {
         self.restored_share < LEAST_SHARE
     }
-
-    /// The violated bounds, a sentence each.
-    pub fn breaches(&self, case: &Case) -> Vec<String> {
-        let mut found = Vec::new();
-        let mut tell = |what: String| found.push(format!("case {}, {}: {what}", case.number, case.how));
-        if self.paused() {
-            tell(format!("nothing was delivered for {}, allowed are {}", self.gap, self.allowed));
-        }
-        if self.slow() {
-            tell(format!("the living paths gave {:.2} of their rate", self.living_share));
-        }
-        if self.unrestored() {
-            tell(format!("the restored path carries {:.2} of its rate", self.restored_share));
-        }
-        found
-    }
 }

@@ -82,6 +82,9 @@ impl RunArgs {
             return Err(Failure::usage(format!("`sim run {name}` has no --cc"))
                 .hint("`grid`, `fairness` and `failures` have it"));
         }
+        if self.scheduler.is_some() && name != GRID {
+            return Err(Failure::usage(format!("`sim run {name}` has no --scheduler")).hint("`grid` has it"));
+        }
         if name != FAILURES {
             self.without_failures()?;
         }

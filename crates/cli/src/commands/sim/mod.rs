@@ -3,13 +3,10 @@
 mod args;
 mod cells;
 mod compare;
-mod failures;
-mod fairness;
 mod folder;
-mod grid;
+mod grids;
 mod jobs;
 mod load;
-mod losses;
 mod merge;
 mod named;
 mod output;
@@ -18,7 +15,6 @@ mod plots;
 mod qlog;
 mod stop;
 mod trace;
-mod tunnels;
 mod usage;
 
 use std::sync::Arc;
@@ -137,11 +133,11 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
 
 fn run_named(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     match args.scenario.as_str() {
-        GRID => grid::run(args, context),
-        FAILURES => failures::run(args, context),
-        FAIRNESS => fairness::run(args, context),
-        LOSSES => losses::run(args, context),
-        TUNNELS => tunnels::run(args, context),
+        GRID => grids::run_grid(args, context),
+        FAILURES => grids::run_failures(args, context),
+        FAIRNESS => grids::run_fairness(args, context),
+        LOSSES => grids::run_losses(args, context),
+        TUNNELS => grids::run_tunnels(args, context),
         OVERLAY => overlay::run(args, context),
         _ => run_all(args, &[], None, context),
     }

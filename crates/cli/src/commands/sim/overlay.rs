@@ -37,10 +37,6 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         return Err(Failure::usage("`sim run overlay` draws nothing")
             .hint("`--csv` writes its figures for a program that does"));
     }
-    if args.scheduler.is_some() {
-        return Err(Failure::usage("the overlay takes no --scheduler")
-            .hint("`--cells 50,500` says how many relays there are"));
-    }
     let sizes = args.cells.clone().map_or_else(|| SIZES.to_vec(), |cells| cells.0);
     if let Some(size) = sizes.iter().find(|size| !(2..=LARGEST).contains(*size)) {
         return Err(Failure::usage(format!("an overlay of {size} relays"))
