@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anabranch_engine::Ecn;
+use anabranch_tunnel::checksum::sum;
 
 /// The IP and UDP headers of a datagram with `len` bytes of payload. Addresses of two families make IPv6 headers.
 pub fn headers(from: SocketAddr, to: SocketAddr, ecn: Ecn, len: usize) -> Vec<u8> {
@@ -21,7 +22,7 @@ pub fn headers(from: SocketAddr, to: SocketAddr, ecn: Ecn, len: usize) -> Vec<u8
         bytes[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
         bytes.extend_from_slice(&source.octets());
         bytes.extend_from_slice(&destination.octets());
-        let checksum = internet_checksum(&bytes);
+        let checksum = !sum(&bytes, 0);
         bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     } else {
         let octets = |ip: IpAddr| match ip {
@@ -45,28 +46,13 @@ pub fn fill_checksum(packet: &mut [u8]) {
     if packet.first().is_none_or(|first| first >> 4 != 6) || packet.len() < 48 {
         return;
     }
-    // Addresses, length and protocol, then header and payload, padded to whole words.
-    let mut summed = packet[8..].to_vec();
-    summed.extend_from_slice(&packet[4..6]);
-    summed.extend_from_slice(&[0, 17]);
-    if packet.len() % 2 == 1 {
-        summed.insert(packet.len() - 8, 0);
-    }
-    let checksum = match internet_checksum(&summed) {
+    // Length and protocol, then addresses, header and payload.
+    let start = sum(&packet[4..6], 17);
+    let checksum = match !sum(&packet[8..], start) {
         0 => 0xffff,
         other => other,
     };
     packet[46..48].copy_from_slice(&checksum.to_be_bytes());
-}
-
-/// Computes the Internet checksum (RFC 1071).
-pub fn internet_checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 #[cfg(test)]
@@ -77,7 +63,7 @@ mod tests {
     fn headers_of_ipv4_carry_a_right_checksum_and_the_mark() {
         let (from, to) = ("192.0.2.1:7".parse().unwrap(), "198.51.100.2:9".parse().unwrap());
         let bytes = headers(from, to, Ecn::Ce, 100);
-        assert_eq!((bytes.len(), internet_checksum(&bytes[..20]), bytes[1]), (28, 0, 3));
+        assert_eq!((bytes.len(), !sum(&bytes[..20], 0), bytes[1]), (28, 0, 3));
         assert_eq!((&bytes[2..4], &bytes[24..26]), ([0, 128].as_slice(), [0, 108].as_slice()));
         assert_eq!(headers(from, to, Ecn::NotEct, 70_000)[2..4], [0xff; 2]);
     }
@@ -92,7 +78,7 @@ mod tests {
             // Pseudo-header, header and payload together sum to zero (RFC 8200 §8.1).
             let pseudo = [&packet[8..40], &[0, 0], &packet[4..6], &[0, 0, 0, 17]].concat();
             let padding = vec![0; packet.len() % 2];
-            assert_eq!(internet_checksum(&[&pseudo, &packet[40..], &padding].concat()), 0, "{payload:?}");
+            assert_eq!(!sum(&[&pseudo, &packet[40..], &padding].concat(), 0), 0, "{payload:?}");
         }
     }
 }

@@ -133,8 +133,8 @@ mod tests {
 
     use super::*;
     use crate::capture::file::COOKED;
-    use crate::capture::headers::internet_checksum;
     use anabranch_experiments::scenario::{Extras, Scenario};
+    use anabranch_tunnel::checksum::sum;
 
     #[test]
     fn a_trace_is_a_pcapng_file_with_every_packet_sent_and_received() {
@@ -160,7 +160,7 @@ mod tests {
                 }
                 Block::EnhancedPacket(packet) => {
                     let ip = &packet.data[COOKED..];
-                    assert_eq!((ip.len(), internet_checksum(&ip[..20])), (KEPT, 0));
+                    assert_eq!((ip.len(), !sum(&ip[..20], 0)), (KEPT, 0));
                     assert!(Header::decode(&ip[HEADERS..]).is_ok() && packet.timestamp >= last);
                     last = packet.timestamp;
                     let outbound = packet.options.contains(&EnhancedPacketOption::Flags(2));
