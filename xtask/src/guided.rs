@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz --guided`: libFuzzer on every target, guided by the compiler's coverage counters.
+//! `cargo xtask fuzz`: libFuzzer on every target, guided by the compiler's coverage counters.
 //!
 //! Each target begins with its corpus. At the end the smallest set of inputs that reaches the same code goes to the file
 //! `reached.hex` of the corpus, which `cargo test` replays. An input on which a target fails goes to the corpus as well.

@@ -72,9 +72,9 @@ Usage: cargo xtask STEP
            drawings to docs/notebook/figures; not part of ci
   same     a seed gives the same bytes in debug and release, on one thread and two; not part of ci
   soak     the simulator's random tests with ten times as many seeds or more; some ten minutes; not part of ci
-  fuzz [--guided] [--seconds N] [--target NAME] [--seed N]
-           hostile bytes for every decoder, the handshake and the session; with --guided, libFuzzer looks for inputs that
-           reach more code, and the corpora keep them; not part of ci";
+  fuzz [--seconds N] [--target NAME] [--seed N]
+           hostile bytes for every decoder, the handshake and the session: libFuzzer looks for inputs that reach more
+           code, and the corpora keep them; needs a C++ compiler; not part of ci";
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -86,7 +86,9 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     match words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        Some(("fuzz", options)) => return fuzz(options),
+        Some(("fuzz", options)) => {
+            return exit_code("fuzz", guided_options(options).and_then(|options| guided::run(&options)));
+        }
         Some(("papers", names)) => return exit_code("papers", papers::run(names)),
         Some(("shape", packages)) => return exit_code("shape", shape::check(packages)),
         _ => {}
@@ -128,17 +130,7 @@ fn code(is_ci: bool, skipped: bool) -> u8 {
     if skipped && !is_ci { SKIPPED } else { 0 }
 }
 
-/// Runs the fuzz targets with the options given.
-fn fuzz(options: &[String]) -> ExitCode {
-    if options.iter().any(|option| option == "--guided") {
-        let run = || guided::run(&guided_options(options)?);
-        return exit_code("fuzz", run());
-    }
-    let mut words = vec!["run", "--release", "--quiet", "--package", "anabranch-fuzz", "--"];
-    words.extend(options.iter().map(String::as_str));
-    exit_code("fuzz", cargo(&words))
-}
-
+/// The options of `fuzz`.
 fn guided_options(words: &[String]) -> Result<guided::Options, String> {
     let mut options = guided::Options { seconds: 60, target: None, seed: 1 };
     let mut words = words.iter();
@@ -148,11 +140,10 @@ fn guided_options(words: &[String]) -> Result<guided::Options, String> {
             value.ok_or_else(|| format!("{word} takes a number"))
         };
         match word.as_str() {
-            "--guided" => {}
             "--seconds" => options.seconds = number()?,
             "--seed" => options.seed = number()?,
             "--target" => options.target = words.next().cloned(),
-            _ => return Err(format!("{word:?} is no option of fuzz --guided")),
+            _ => return Err(format!("{word:?} is no option of fuzz")),
         }
     }
     Ok(options)

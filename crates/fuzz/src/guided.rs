@@ -1,4 +1,4 @@
-//! `guided`: libFuzzer for one target. `cargo xtask fuzz --guided` builds and runs it.
+//! `guided`: libFuzzer for one target. `cargo xtask fuzz` builds and runs it.
 #![no_main]
 #![allow(unsafe_code, reason = "libFuzzer calls a function by its C name")]
 

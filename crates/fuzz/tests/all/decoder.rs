@@ -6,9 +6,11 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use anabranch_fuzz::{Mutator, inputs};
 use anabranch_wire::{Header, decode_frames, decode_params};
 use bytes::Bytes;
+
+use super::inputs::inputs;
+use super::mutate::Mutator;
 
 const MUTATIONS: usize = 3_000;
 

@@ -1,11 +1,15 @@
 //! Replays every input in the corpora, and a few thousand mutations of them.
 
 use anabranch_cli::Reading;
-use anabranch_fuzz::{MOST, Mutator, REACHED, TARGETS, corpus, feed, inputs};
+use anabranch_fuzz::TARGETS;
 use anabranch_overlay::controller::message::{Reply, Request};
 use anabranch_overlay::grant::read_own;
 use anabranch_secure::CapturedSession;
 use anabranch_secure::consent::answer_challenge;
+
+use super::inputs::{REACHED, corpus, inputs};
+use super::mutate::Mutator;
+use super::watch::{MOST, feed};
 
 #[test]
 fn every_target_survives_its_corpus() {
