@@ -16,14 +16,14 @@ const FILE: u64 = 10_000_000;
 /// Smallest receive window: less would not hold the first flight.
 const LEAST_WINDOW: u64 = 20_000;
 
-/// A path of a cell.
+/// A path of a cell, here and in the grid of tunnels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CellPath {
     /// Bottleneck rate in Mbit/s.
     pub mbit: f64,
     /// Round-trip time without queues, in milliseconds.
     pub rtt_ms: f64,
-    /// Loss probability of a packet with data.
+    /// Loss probability of a packet towards the receiver.
     pub loss: f64,
     /// Length of the queue in bandwidth–delay products.
     pub bdp: f64,
@@ -106,11 +106,14 @@ impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.file.is_some() { "10 MB" } else { "steady" };
         write!(f, "{what}, {} window", if self.tight { "tight" } else { "ample" })?;
-        for path in &self.paths {
-            let CellPath { mbit, rtt_ms, loss, bdp } = path;
-            write!(f, "; {mbit:.1} Mbit/s {rtt_ms:.0} ms {:.2} % {bdp:.1} BDP", loss * 100.0)?;
-        }
-        Ok(())
+        self.paths.iter().try_for_each(|path| write!(f, "; {path}"))
+    }
+}
+
+impl fmt::Display for CellPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mbit, rtt_ms, loss, bdp } = self;
+        write!(f, "{mbit:.1} Mbit/s {rtt_ms:.0} ms {:.2} % {bdp:.1} BDP", loss * 100.0)
     }
 }
 

@@ -11,6 +11,8 @@ use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::session::{MTU, session_config};
 use anabranch_wire::{Rate, Span, Time};
 
+use crate::grid::CellPath;
+
 /// The kind of these seeds, which separates them from other seeds.
 const KIND: u64 = 0x7475_6e6e;
 /// Bytes of IPv4 and UDP headers on each packet.
@@ -21,19 +23,6 @@ const INNER: u16 = MTU - OVERHEAD as u16;
 const LEAST_QUEUE: u64 = 10 * 1500;
 /// When a flow is measured.
 const MEASURED: (Time, Time) = (Time::from_nanos(6_000_000_000), Time::from_nanos(21_000_000_000));
-
-/// A path of the tunnel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TunnelPath {
-    /// The bottleneck's rate in Mbit/s.
-    pub mbit: f64,
-    /// Round-trip time without queues, in milliseconds.
-    pub rtt_ms: f64,
-    /// Share of packets lost on the wire.
-    pub loss: f64,
-    /// Length of the queue in bandwidth–delay products.
-    pub bdp: f64,
-}
 
 /// The inner flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +41,7 @@ pub struct TunnelCell {
     /// Its number.
     pub number: u64,
     /// Two or three, in random order.
-    pub paths: Vec<TunnelPath>,
+    pub paths: Vec<CellPath>,
     /// Its flow.
     pub inner: Inner,
 }
@@ -83,7 +72,7 @@ impl TunnelCell {
         rtts[0] = base;
         chance.shuffle(&mut rates);
         chance.shuffle(&mut rtts);
-        let path = |(mbit, rtt_ms)| TunnelPath {
+        let path = |(mbit, rtt_ms)| CellPath {
             mbit,
             rtt_ms,
             loss: if lossy { chance.scaled(0.0003, 0.03) } else { 0.0 },
@@ -109,7 +98,7 @@ impl TunnelCell {
     }
 
     /// The rate of the flow in a lane of a tunnel over these paths; `None` is the stream lane.
-    fn carry(&self, paths: &[TunnelPath], lane: Option<Lane>, seed: u64) -> f64 {
+    fn carry(&self, paths: &[CellPath], lane: Option<Lane>, seed: u64) -> f64 {
         let route =
             |path: usize| PathPlan { forward: vec![path as u32 * 2], back: vec![path as u32 * 2 + 1] };
         let mut config = session_config();
@@ -117,7 +106,7 @@ impl TunnelCell {
         let tunnel = TunnelPlan { paths: (0..paths.len()).map(route).collect(), config: config.into() };
         let flow = FlowPlan::bulk(Vec::new(), self.inner.config(), (Time::ZERO, Time::NEVER));
         let flow = FlowPlan { tunnel: Some(InTunnel { tunnel: 0, lane }), ..flow };
-        let links = paths.iter().flat_map(TunnelPath::links).collect();
+        let links = paths.iter().flat_map(links).collect();
         let plan = Plan { seed, links, flows: vec![flow], tunnels: vec![tunnel], ..Plan::default() };
         let mut network = Network::new(plan);
         network.run(MEASURED.0);
@@ -140,16 +129,14 @@ impl Inner {
     }
 }
 
-impl TunnelPath {
-    /// There and back.
-    fn links(&self) -> [LinkConfig; 2] {
-        let (rate, half) = (Rate::from_mbit(self.mbit), Span::from_secs_f64(self.rtt_ms / 2e3));
-        let queue = (rate.bytes_in(half * 2) as f64 * self.bdp) as u64;
-        let link = LinkConfig::fixed(rate, half, queue.max(LEAST_QUEUE));
-        let back = LinkConfig { overhead: OVERHEAD, ..link.clone() };
-        let loss = if self.loss > 0.0 { LossModel::Bernoulli(self.loss) } else { LossModel::None };
-        [LinkConfig { loss, ..back.clone() }, back]
-    }
+/// The links of a path, there and back.
+fn links(path: &CellPath) -> [LinkConfig; 2] {
+    let (rate, half) = (Rate::from_mbit(path.mbit), Span::from_secs_f64(path.rtt_ms / 2e3));
+    let queue = (rate.bytes_in(half * 2) as f64 * path.bdp) as u64;
+    let link = LinkConfig::fixed(rate, half, queue.max(LEAST_QUEUE));
+    let back = LinkConfig { overhead: OVERHEAD, ..link.clone() };
+    let loss = if path.loss > 0.0 { LossModel::Bernoulli(path.loss) } else { LossModel::None };
+    [LinkConfig { loss, ..back.clone() }, back]
 }
 
 impl fmt::Display for TunnelCell {
@@ -159,10 +146,7 @@ impl fmt::Display for TunnelCell {
             Inner::TcpPackets => write!(f, "tcp as packets")?,
             Inner::Quic(rule) => write!(f, "quic {rule}")?,
         }
-        for TunnelPath { mbit, rtt_ms, loss, bdp } in &self.paths {
-            write!(f, "; {mbit:.1} Mbit/s {rtt_ms:.0} ms {:.2} % {bdp:.1} BDP", loss * 100.0)?;
-        }
-        Ok(())
+        self.paths.iter().try_for_each(|path| write!(f, "; {path}"))
     }
 }
 

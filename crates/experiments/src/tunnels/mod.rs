@@ -9,7 +9,7 @@ mod cell;
 use crate::grid::ratio;
 use crate::scenario::{Metrics, Spread};
 
-pub use cell::{Inner, TunnelCell, TunnelPath, TunnelRun};
+pub use cell::{Inner, TunnelCell, TunnelRun};
 
 /// The share of the best path's rate below which a cell fails, and the share of the best lane's from which `auto` counts as
 /// having chosen it.
