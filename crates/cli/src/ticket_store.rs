@@ -246,7 +246,6 @@ impl TicketStore {
     fn open_lock(&self, path: &Path) -> Result<fs::File, Failure> {
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let opened = make_private(&self.0).and_then(|()| options.open(path));
         opened.map_err(|error| Failure::file("open", path, &error))

@@ -122,7 +122,6 @@ impl Buffers {
 
 /// Asks the kernel not to report the destination address, which is known. Without it there is room for the time stamp, the
 /// size of joined datagrams and the ECN mark; otherwise the mark would be missing.
-#[cfg(target_os = "linux")]
 fn make_room_for_ecn(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
     if address.is_ipv4() {
@@ -130,10 +129,5 @@ fn make_room_for_ecn(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     } else {
         setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &false)?;
     }
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn make_room_for_ecn(_: &Socket, _: SocketAddr) -> io::Result<()> {
     Ok(())
 }

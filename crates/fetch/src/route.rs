@@ -82,7 +82,6 @@ async fn attempt(address: SocketAddr, outlet: Option<Outlet>) -> io::Result<TcpS
 /// Binds to the interface where the system allows it, and to its address. With two default routes an address alone does
 /// not choose the interface.
 fn bind(socket: &TcpSocket, outlet: &Outlet, to: SocketAddr) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
     if let Some(name) = &outlet.interface
         && let Err(error) = socket.bind_device(Some(name.as_bytes()))
     {

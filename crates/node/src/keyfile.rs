@@ -258,7 +258,6 @@ mod tests {
         assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn a_process_that_has_drawn_a_secret_leaves_no_core_dump() {
         random::<16>().unwrap();

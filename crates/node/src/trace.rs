@@ -67,10 +67,8 @@ fn follow(from: Option<IpAddr>, to: IpAddr) -> io::Result<Traceroute> {
     Ok(Traceroute { from: prober.local()?, to, hops })
 }
 
-#[cfg(target_os = "linux")]
 use linux::Prober;
 
-#[cfg(target_os = "linux")]
 mod linux {
     use std::io::{self, ErrorKind, IoSliceMut};
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -190,28 +188,7 @@ mod linux {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-struct Prober;
-
-#[cfg(not(target_os = "linux"))]
-impl Prober {
-    fn open(_: Option<IpAddr>, _: IpAddr) -> io::Result<Self> {
-        Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "ways can be traced on Linux only: run it on a Linux machine, and use --traces here",
-        ))
-    }
-
-    fn local(&self) -> io::Result<IpAddr> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn ask(&mut self, _: u8, _: u8, _: Instant) -> io::Result<Option<Answer>> {
-        Ok(None)
-    }
-}
-
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -75,7 +75,6 @@ fn too_many() -> io::Error {
     io::Error::other("it is larger than can be sent")
 }
 
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 fn names(file: &File) -> io::Result<Vec<String>> {
     use rustix::io::Errno;
     // Most files have none, and many file systems.
@@ -90,7 +89,6 @@ fn names(file: &File) -> io::Result<Vec<String>> {
     names.collect()
 }
 
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 fn value(file: &File, name: &str) -> io::Result<Vec<u8>> {
     let mut value = vec![0; LARGEST];
     match rustix::fs::fgetxattr(file, name, &mut value[..]) {
@@ -103,7 +101,6 @@ fn value(file: &File, name: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 fn set(file: &std::fs::File, Attribute { name, value }: &Attribute) -> io::Result<()> {
     use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
     let mut held = vec![0; LARGEST];
@@ -111,19 +108,4 @@ fn set(file: &std::fs::File, Attribute { name, value }: &Attribute) -> io::Resul
         return Ok(());
     }
     Ok(fsetxattr(file, name.as_str(), value, XattrFlags::empty())?)
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-fn names(_file: &File) -> io::Result<Vec<String>> {
-    Ok(Vec::new())
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-fn value(_file: &File, _name: &str) -> io::Result<Vec<u8>> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-fn set(_file: &std::fs::File, _attribute: &Attribute) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }

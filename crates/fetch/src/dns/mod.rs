@@ -101,7 +101,6 @@ async fn exchange(
     let own = outlet.addresses.iter().find(|own| own.is_ipv4() == server.is_ipv4());
     let own = own.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
     let socket = UdpSocket::bind((*own, 0)).await?;
-    #[cfg(target_os = "linux")]
     if let Some(name) = &outlet.interface
         && let Err(error) = socket.bind_device(Some(name.as_bytes()))
     {

@@ -64,7 +64,6 @@ fn is_still(path: &Path, file: &File) -> io::Result<bool> {
 
 /// Sets the size and reserves the blocks where the file system can.
 pub(super) fn reserve(file: &File, size: u64) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
     if size > 0 {
         use rustix::fs::{FallocateFlags, fallocate};
         if let Err(rustix::io::Errno::NOSPC) = fallocate(file, FallocateFlags::empty(), 0, size) {
@@ -90,18 +89,15 @@ pub(super) fn read_at(path: &Path, range: Range<u64>) -> io::Result<Vec<u8>> {
 
 /// Gives the unfinished file its final name. Only with `replace` may it replace another file.
 pub(super) fn rename(names: &Names, replace: bool) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
     if replace {
         return std::fs::rename(&names.part, &names.target);
     }
-    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-    {
-        use rustix::fs::{CWD, RenameFlags, renameat_with};
-        use rustix::io::Errno;
-        match renameat_with(CWD, &names.part, CWD, &names.target, RenameFlags::NOREPLACE) {
-            // The file system does not know this flag.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
-            other => return Ok(other?),
-        }
+    match renameat_with(CWD, &names.part, CWD, &names.target, RenameFlags::NOREPLACE) {
+        // The file system does not know this flag.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+        other => return Ok(other?),
     }
     if names.target.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());

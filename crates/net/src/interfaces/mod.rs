@@ -1,9 +1,9 @@
 //! Lists the addresses that this machine can send from, and reports changes.
 //!
-//! On Linux the kernel reports changes over netlink; elsewhere the list is read again every [`POLL_INTERVAL`]. The list leaves
-//! out interfaces that are down, Anabranch's own tunnels, bridges of containers and virtual machines, and members of a
-//! bridge. A veth outside a bridge counts as an ordinary link. Link-local addresses count where an interface has no
-//! others, as on a direct cable. Without netlink, as in some sandboxes, Linux is read from `/proc`.
+//! The kernel reports changes over netlink. Without netlink, as in some sandboxes, `/proc` is read every
+//! [`POLL_INTERVAL`]. The list leaves out interfaces that are down, Anabranch's own tunnels, bridges of containers and
+//! virtual machines, and members of a bridge. A veth outside a bridge counts as an ordinary link. Link-local addresses
+//! count where an interface has no others, as on a direct cable.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,23 +17,15 @@ use tokio::task::JoinHandle;
 
 use crate::lasting::Lasting;
 
-#[cfg(target_os = "linux")]
+mod netlink;
 mod proc;
-#[cfg(target_os = "linux")]
-#[path = "netlink.rs"]
-mod system;
-#[cfg(not(target_os = "linux"))]
-#[path = "portable.rs"]
-mod system;
 
 /// How often the list is read where the system does not report changes.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Changes come in bursts (an interface, its address, its routes). The list is read this long after the first.
-#[cfg(target_os = "linux")]
 const SETTLE: Duration = Duration::from_millis(50);
 /// The list is read this long after the first change at the latest, as routes may change all the time.
-#[cfg(target_os = "linux")]
 const LONGEST_SETTLE: Duration = Duration::from_secs(2);
 
 /// Interfaces with this prefix are our own tunnels. A path through one would lead back into itself.
@@ -124,7 +116,7 @@ fn keep_bare_links(list: &mut Vec<InterfaceAddress>) {
 
 /// The current addresses of this machine.
 pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
-    let mut list = system::list().await?;
+    let mut list = netlink::list().await?;
     keep_bare_links(&mut list);
     list.sort_by_key(|entry| (entry.index, entry.address));
     Ok(list)
@@ -153,7 +145,7 @@ impl InterfaceWatch {
 impl RouteWatch {
     /// Starts watching.
     pub async fn start() -> io::Result<Self> {
-        Self::over(system::routes).await
+        Self::over(netlink::routes).await
     }
 }
 
@@ -165,7 +157,7 @@ impl<T> Watch<T> {
         F: Future<Output = io::Result<Vec<T>>> + Send + 'static,
         L: Fn() -> F + Copy + Send + Sync + 'static,
     {
-        let changes = system::Changes::subscribe()?;
+        let changes = netlink::Changes::subscribe()?;
         let first: Arc<[T]> = list().await?.into();
         let (sender, current) = watch::channel(first);
         Ok(Self { current, task: tokio::spawn(follow(sender, changes, list)) })
@@ -188,7 +180,7 @@ impl<T> Drop for Watch<T> {
     }
 }
 
-async fn follow<T, F, L>(sender: watch::Sender<Arc<[T]>>, mut changes: system::Changes, list: L)
+async fn follow<T, F, L>(sender: watch::Sender<Arc<[T]>>, mut changes: netlink::Changes, list: L)
 where
     T: PartialEq,
     F: Future<Output = io::Result<Vec<T>>>,

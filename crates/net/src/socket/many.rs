@@ -24,7 +24,6 @@ impl UdpSocket {
     }
 
     /// Returns how many batches the system took: 0 if it refused the first, for which [`UdpSocket::send`] then finds the reason.
-    #[cfg(target_os = "linux")]
     fn send_alike(&self, batches: &[Batch<'_>], segment: Option<u16>) -> usize {
         use std::io::IoSlice;
         use std::os::fd::AsRawFd;
@@ -61,15 +60,9 @@ impl UdpSocket {
         }
         sent
     }
-
-    #[cfg(not(target_os = "linux"))]
-    fn send_alike(&self, _batches: &[Batch<'_>], _segment: Option<u16>) -> usize {
-        0
-    }
 }
 
 /// Most batches of one call.
-#[cfg(target_os = "linux")]
 const MOST: usize = 16;
 
 /// How many of the first batches one call can take. They share its control messages: one mark, and one segment size, which
@@ -95,7 +88,6 @@ fn told(segment: Option<usize>) -> Option<u16> {
     segment.map(|size| u16::try_from(size).unwrap_or(u16::MAX))
 }
 
-#[cfg(target_os = "linux")]
 fn controls<'a>(
     is_ipv4: bool,
     (mark, class): (&'a u8, &'a i32),
@@ -109,7 +101,6 @@ fn controls<'a>(
 }
 
 /// Room for exactly `N` control messages of up to four bytes; the kernel refuses unused room.
-#[cfg(target_os = "linux")]
 fn controls_room(count: usize) -> Option<Vec<u8>> {
     match count {
         0 => None,

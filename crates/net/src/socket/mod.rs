@@ -370,11 +370,7 @@ impl UdpSocket {
 }
 
 /// Most datagrams that the system cuts out of one send (Linux: `UDP_MAX_SEGMENTS` is 64 or more).
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub const MAX_SEGMENTS: usize = 64;
-/// Other systems send each datagram separately.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub const MAX_SEGMENTS: usize = 1;
 
 /// Pause after a receive error that would otherwise repeat at once.
 pub(crate) const ERROR_PAUSE: Duration = Duration::from_millis(10);
@@ -410,7 +406,6 @@ fn ecn_of(mark: Option<EcnCodepoint>) -> Ecn {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn bind_to_interface(socket: &Socket, name: &str) -> bool {
     let result = socket.bind_device(Some(name.as_bytes()));
     if let Err(error) = &result {
@@ -423,14 +418,8 @@ fn bind_to_interface(socket: &Socket, name: &str) -> bool {
     result.is_ok()
 }
 
-#[cfg(not(target_os = "linux"))]
-fn bind_to_interface(_socket: &Socket, _name: &str) -> bool {
-    false
-}
-
 /// Turns off control messages that quinn-udp requests and this crate does not use: receive times and the local address. With
 /// receive times, quinn-udp's buffer is too small for GRO's segment size and the ECN mark, and marks are lost.
-#[cfg(target_os = "linux")]
 fn told_less(socket: &impl std::os::fd::AsFd, local: SocketAddr) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
 
@@ -439,11 +428,6 @@ fn told_less(socket: &impl std::os::fd::AsFd, local: SocketAddr) -> io::Result<(
         SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4PacketInfo, &false)?,
         SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &false)?,
     }
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn told_less<S>(_socket: &S, _local: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 

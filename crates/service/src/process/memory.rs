@@ -14,7 +14,7 @@ pub fn limit() -> Option<u64> {
 
 /// Returns free memory to the system. Otherwise the allocator would keep it after a flood of sessions.
 pub fn give_back() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
     // SAFETY: `malloc_trim` may be called at any time from any thread; it releases only memory that is free.
     unsafe {
@@ -31,12 +31,7 @@ fn machine() -> Option<u64> {
 
 /// The machine's memory as the kernel tells it without a file: a unit with `ProcSubset=pid` hides `/proc/meminfo`.
 fn installed() -> Option<u64> {
-    #[cfg(target_os = "linux")]
-    {
-        Some(nix::sys::sysinfo::sysinfo().ok()?.ram_total())
-    }
-    #[cfg(not(target_os = "linux"))]
-    None
+    Some(nix::sys::sysinfo::sysinfo().ok()?.ram_total())
 }
 
 /// The lowest limit of the process's control groups and their parents. `root` is `/`, except in tests.
@@ -70,14 +65,9 @@ fn lowest(base: &Path, group: &str, file: &str) -> Option<u64> {
 
 /// The limit on the address space (`ulimit -v`) in bytes, if there is one.
 pub fn address_space() -> Option<u64> {
-    #[cfg(target_os = "linux")]
-    {
-        use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-        let (soft, _) = getrlimit(Resource::RLIMIT_AS).ok()?;
-        (soft != RLIM_INFINITY).then_some(soft)
-    }
-    #[cfg(not(target_os = "linux"))]
-    None
+    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+    let (soft, _) = getrlimit(Resource::RLIMIT_AS).ok()?;
+    (soft != RLIM_INFINITY).then_some(soft)
 }
 
 #[cfg(test)]
@@ -115,7 +105,6 @@ mod tests {
         assert_eq!(control_groups(root), Some(32 << 20));
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn a_machine_has_memory_and_giving_some_back_does_no_harm() {
         assert!(limit().is_some_and(|bytes| bytes > 16 << 20));

@@ -9,34 +9,25 @@ pub mod memory;
 pub mod sandbox;
 
 /// Keeps secrets out of core dumps and away from debuggers: the process is not dumpable, and its core limit is 0. Call it
-/// before reading a key or a ticket. Returns false where the system does not support it.
+/// before reading a key or a ticket. Returns false if the system refuses.
 ///
 /// Processes of the same user can then neither attach to this one nor read its memory. Programs that it starts are dumpable
 /// again, but keep the core limit.
-#[cfg(target_os = "linux")]
 pub fn protect_secrets() -> bool {
     let no_core = no_core_dumps();
     not_dumpable() && no_core
 }
 
-/// Not supported on this system.
-#[cfg(not(target_os = "linux"))]
-pub fn protect_secrets() -> bool {
-    false
-}
-
-#[cfg(target_os = "linux")]
 fn no_core_dumps() -> bool {
     use nix::sys::resource::{Resource, setrlimit};
     setrlimit(Resource::RLIMIT_CORE, 0, 0).is_ok()
 }
 
-#[cfg(target_os = "linux")]
 fn not_dumpable() -> bool {
     nix::sys::prctl::set_dumpable(false).is_ok()
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -39,7 +39,6 @@ impl Sandbox {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn enter(sandbox: &Sandbox) -> Restriction {
     use landlock::{
         ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, RestrictionStatus,
@@ -82,12 +81,7 @@ fn enter(sandbox: &Sandbox) -> Restriction {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-fn enter(_: &Sandbox) -> Restriction {
-    Restriction::None
-}
-
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use std::fs;
 

@@ -305,7 +305,6 @@ fn is_still(directory: &Dir, name: &str, meta: &cap_std::fs::Metadata) -> io::Re
 }
 
 /// Renames without replacing, atomically if the system supports it.
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 fn rename_new(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
     use rustix::fs::{RenameFlags, renameat_with};
     use rustix::io::Errno;
@@ -313,11 +312,6 @@ fn rename_new(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => rename_checked(directory, from, to),
         other => Ok(other?),
     }
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-fn rename_new(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
-    rename_checked(directory, from, to)
 }
 
 /// One thread at a time: two names may be one on such a file system.

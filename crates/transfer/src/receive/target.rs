@@ -216,7 +216,7 @@ impl TargetTree {
 
     /// Bytes free for this user; `None` if the system does not report it.
     pub fn free_bytes(&self) -> Option<u64> {
-        #[cfg(all(test, unix))]
+        #[cfg(test)]
         if self.root.exists(crate::tests::SMALL) {
             return Some(1 << 20);
         }
@@ -250,24 +250,10 @@ impl TargetTree {
 }
 
 /// This process's umask.
-#[cfg(target_os = "linux")]
 fn umask() -> u16 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
-}
-
-/// This process's umask. Reading it changes it for a moment, so it is read only once.
-#[cfg(not(target_os = "linux"))]
-fn umask() -> u16 {
-    use rustix::fs::Mode;
-    use rustix::process::umask;
-    static MASK: std::sync::LazyLock<u16> = std::sync::LazyLock::new(|| {
-        let mask = umask(Mode::from_raw_mode(0o077));
-        umask(mask);
-        mask.bits() as u16
-    });
-    *MASK
 }
 
 fn check_writable(directory: &Path) -> Result<(), TransferError> {

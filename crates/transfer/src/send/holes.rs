@@ -85,7 +85,6 @@ fn data_bytes(file: &File, size: u64, stored: u64) -> Option<u64> {
 }
 
 /// Where the first data at or after `from` begins, or `size`. `None` if the system cannot find it.
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple", target_os = "freebsd"))]
 fn next_data(file: &File, from: u64, size: u64) -> Option<u64> {
     use rustix::fs::{SeekFrom, seek};
     match seek(file, SeekFrom::Data(from)) {
@@ -95,7 +94,6 @@ fn next_data(file: &File, from: u64, size: u64) -> Option<u64> {
 }
 
 /// Where the first hole at or after `from` begins; the end of a file counts as one.
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple", target_os = "freebsd"))]
 fn next_hole(file: &File, from: u64, size: u64) -> Option<u64> {
     use rustix::fs::{SeekFrom, seek};
     match seek(file, SeekFrom::Hole(from)) {
@@ -104,26 +102,10 @@ fn next_hole(file: &File, from: u64, size: u64) -> Option<u64> {
     }
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple", target_os = "freebsd")))]
-fn next_data(_file: &File, _from: u64, _size: u64) -> Option<u64> {
-    None
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple", target_os = "freebsd")))]
-fn next_hole(_file: &File, _from: u64, _size: u64) -> Option<u64> {
-    None
-}
-
 /// The bytes that a file takes on its disk, if the system reports them.
-#[cfg(unix)]
 fn stored_bytes(found: &Metadata) -> Option<u64> {
     use cap_std::fs::MetadataExt as _;
     Some(found.blocks().saturating_mul(512))
-}
-
-#[cfg(not(unix))]
-fn stored_bytes(_found: &Metadata) -> Option<u64> {
-    None
 }
 
 /// Fills `buffer`, or reads to the end of the file.

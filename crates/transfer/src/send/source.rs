@@ -493,7 +493,6 @@ impl Current {
 }
 
 #[cfg(test)]
-#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
     use crate::Share;

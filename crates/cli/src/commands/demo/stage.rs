@@ -3,7 +3,7 @@
 //! The *giver* offers the file. The *taker* connects to it and pins the session to the wanted paths. Only the
 //! links are modelled: the UDP sockets, the handshake and the sealed packets are real.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anabranch_emulate::{EmulatedPath, Emulation};
@@ -217,17 +217,14 @@ pub const RELAY: u8 = 4;
 /// Role of the controller.
 pub const CONTROLLER: u8 = 5;
 
-/// An address for each role on each path, if the system has all of 127.0.0.0/8; otherwise one for all.
+/// An address for each role on each path.
 pub fn host(path: usize, role: u8) -> IpAddr {
-    let net = u8::try_from(path + 1).unwrap_or(u8::MAX);
-    if cfg!(target_os = "linux") { [127, 77, net, role].into() } else { Ipv4Addr::LOCALHOST.into() }
+    [127, 77, u8::try_from(path + 1).unwrap_or(u8::MAX), role].into()
 }
 
 /// The addresses of a role on all paths.
 pub fn hosts(role: u8, paths: usize) -> Vec<IpAddr> {
-    let mut hosts: Vec<_> = (0..paths).map(|path| host(path, role)).collect();
-    hosts.dedup();
-    hosts
+    (0..paths).map(|path| host(path, role)).collect()
 }
 
 #[cfg(test)]

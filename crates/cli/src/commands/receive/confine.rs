@@ -52,7 +52,7 @@ pub fn to(target: Option<&Path>, other: Vec<PathBuf>) -> Result<Target, Failure>
     Ok(made)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

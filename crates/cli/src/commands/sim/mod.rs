@@ -290,7 +290,6 @@ mod tests {
         }
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn a_trace_that_cannot_be_written_ends_the_run_with_the_reason() {
         let args: RunArgs = parse(&["two-links", "--trace", "/dev/full"]).unwrap();
