@@ -59,7 +59,6 @@ impl RuleKind {
     ];
 
     /// The rule's name in settings and results.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reno => "reno",
@@ -126,7 +125,6 @@ pub struct Config {
 
 impl Config {
     /// The default profile's settings: 10 packets at first, at least 2, HyStart++, pacing, at most 1 GiB.
-    #[must_use]
     pub const fn new(rule: RuleKind) -> Self {
         let initial_ssthresh = None;
         Self {
@@ -142,7 +140,6 @@ impl Config {
 
     /// The papers' TCP: 10 packets at first, at least 1, no HyStart++, no pacing [M2]. (The engine's `tcp` profile begins
     /// with 2.)
-    #[must_use]
     pub const fn tcp(rule: RuleKind) -> Self {
         Self { min_window: 1, hystart: false, pacing: false, ..Self::new(rule) }
     }

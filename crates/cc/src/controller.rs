@@ -72,7 +72,6 @@ impl Path {
 
 impl Controller {
     /// A controller without paths.
-    #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -172,7 +171,6 @@ impl Controller {
     }
 
     /// The group a path is in.
-    #[must_use]
     pub fn group(&self, path: PathId) -> u32 {
         self.index(path).map_or(0, |index| self.paths[index].group)
     }
@@ -318,7 +316,6 @@ impl Controller {
 
     /// Bytes that may be outstanding on the path. Under `combined`: the session's window without the bytes outstanding on
     /// the other paths.
-    #[must_use]
     pub fn window(&self, path: PathId) -> u64 {
         let Some(index) = self.index(path) else { return 0 };
         // A shared window may belong to a path with smaller packets: always allow one packet of this path.
@@ -332,7 +329,6 @@ impl Controller {
     }
 
     /// The cause of the path's losses, as `auto` judges.
-    #[must_use]
     pub fn loss_cause(&self, path: PathId) -> LossCause {
         self.index(path).map_or(LossCause::Queues, |index| self.cause_of_losses(index))
     }
@@ -342,13 +338,11 @@ impl Controller {
     }
 
     /// Bytes at which the path's slow start ends; `u64::MAX` before the first loss.
-    #[must_use]
     pub fn ssthresh(&self, path: PathId) -> u64 {
         self.index(path).map_or(u64::MAX, |index| self.paths[self.owner(index)].window.ssthresh as u64)
     }
 
     /// True while the path's window is below its `ssthresh`, including conservative slow start; under `bbr` in Startup.
-    #[must_use]
     pub fn in_slow_start(&self, path: PathId) -> bool {
         self.index(path).is_some_and(|index| match &self.paths[index].model {
             Some(bbr) => bbr.in_startup(),
@@ -358,7 +352,6 @@ impl Controller {
 
     /// How fast the path may send: two windows a smoothed round trip in slow start, 1.25 windows later (RFC 9002 §7.7);
     /// under `bbr` the model's rate. `None` without pacing or before a round-trip sample.
-    #[must_use]
     pub fn pacing_rate(&self, path: PathId, rtt: &RttEstimator) -> Option<Rate> {
         let index = self.index(path)?;
         if !self.config.pacing || !rtt.has_sample() {
@@ -386,7 +379,6 @@ impl Controller {
 
     /// A number that changes whenever a call may have changed the window of a path it did not name, such as a loss on a
     /// coupled path. `None` where windows depend on the bytes outstanding on other paths, so that every call changes them.
-    #[must_use]
     pub fn revision(&self) -> Option<u64> {
         match self.config.rule {
             RuleKind::Combined => None,
@@ -397,7 +389,6 @@ impl Controller {
     }
 
     /// True when [`Self::pacing_rate`] may return a rate.
-    #[must_use]
     pub fn is_paced(&self) -> bool {
         self.config.pacing
     }

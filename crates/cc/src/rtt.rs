@@ -46,7 +46,6 @@ pub struct RttEstimator {
 
 impl RttEstimator {
     /// An estimator that returns `initial`, and half of it as deviation, until its first sample (RFC 9002 §6.2.2).
-    #[must_use]
     pub fn new(initial: Span) -> Self {
         let initial = bounded(initial);
         Self {
@@ -91,50 +90,42 @@ impl RttEstimator {
     }
 
     /// The smoothed round-trip time.
-    #[must_use]
     pub fn smoothed(&self) -> Span {
         self.smoothed
     }
 
     /// The smoothed deviation from it.
-    #[must_use]
     pub fn variance(&self) -> Span {
         self.variance
     }
 
     /// The last sample, including the peer's delay.
-    #[must_use]
     pub fn latest(&self) -> Span {
         self.latest
     }
 
     /// The least sample of the last 5 to 10 s, including the peer's delay. A route that became longer shows after 10 s.
-    #[must_use]
     pub fn min(&self) -> Span {
         self.min_now.min(self.min_before)
     }
 
     /// True after the first sample.
-    #[must_use]
     pub fn has_sample(&self) -> bool {
         self.samples > 0
     }
 
     /// Samples so far, up to 255.
-    #[must_use]
     pub fn samples(&self) -> u8 {
         self.samples
     }
 
     /// The retransmission timeout, `srtt + max(G, 4·rttvar)` within its bounds (RFC 6298 §2).
-    #[must_use]
     pub fn rto(&self, bounds: RtoBounds) -> Span {
         let wanted = self.smoothed + bounds.granularity.max(self.variance * 4);
         wanted.max(bounds.min).min(bounds.max)
     }
 
     /// The probe timeout, `srtt + max(4·rttvar, 1 ms) + max_ack_delay` (RFC 9002 §6.2.1).
-    #[must_use]
     pub fn pto(&self, max_ack_delay: Span) -> Span {
         self.smoothed + PTO_GRANULARITY.max(self.variance * 4) + max_ack_delay
     }

@@ -83,7 +83,6 @@ impl Command {
     }
 
     /// Where this command writes its events and its error as JSON; `None` without `--json` among its `words`.
-    #[must_use]
     pub fn events(&self, words: &ArgMatches) -> Option<Stream> {
         match self {
             Self::Receive(args) => args.events(),

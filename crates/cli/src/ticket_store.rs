@@ -132,7 +132,6 @@ impl TicketStore {
     }
 
     /// The directory of the tickets.
-    #[must_use]
     pub fn directory(&self) -> &Path {
         &self.0
     }

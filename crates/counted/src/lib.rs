@@ -22,7 +22,6 @@ pub struct Part {
 }
 
 /// True in the process that [`run`] started.
-#[must_use]
 pub fn is_counted() -> bool {
     std::env::var_os(COUNTED).is_some()
 }
@@ -39,7 +38,6 @@ pub fn end_of_part(numbers: &[u64]) {
 ///
 /// # Panics
 /// When the test fails, or callgrind's output is malformed.
-#[must_use]
 pub fn run(test: &str, within: Option<&str>) -> Option<Vec<Part>> {
     let dir = tempfile::tempdir().expect("a directory for the counts");
     let mut command = Command::new("valgrind");

@@ -37,7 +37,6 @@ const TRIALS: u32 = 4;
 impl SessionKeys {
     /// The secrets of both directions as one line of text, for a file that [`CapturedSession`] reads. Write it only where the
     /// user asked for it.
-    #[must_use]
     pub fn to_line(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(LINE));
         bytes.extend_from_slice(&self.id);
@@ -217,7 +216,6 @@ impl CapturedSession {
     }
 
     /// The session's id, the same at both ends.
-    #[must_use]
     pub fn id(&self) -> [u8; 32] {
         self.id
     }

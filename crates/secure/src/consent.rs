@@ -29,7 +29,6 @@ pub struct Question {
 }
 
 /// The datagram that asks about a PID; `next_hop` is required for [`Pid::HANDSHAKE`].
-#[must_use]
 pub fn challenge(pid: Pid, question: Question, next_hop: Option<&PublicKey>) -> [u8; CHALLENGE_LEN] {
     let mut datagram = [0; CHALLENGE_LEN];
     header(Kind::RelayChallenge, pid).encode(&mut datagram);
@@ -78,7 +77,6 @@ pub fn answer(
 }
 
 /// The question that a response answers, from the bytes after its header; `None` when they are not a response.
-#[must_use]
 pub fn read_response(body: &[u8]) -> Option<Question> {
     let body: &[u8; 16] = body.try_into().ok()?;
     let (reference, token) = body.split_at(8);

@@ -24,13 +24,11 @@ pub struct PublicKey([u8; 32]);
 
 impl PublicKey {
     /// The key with these bytes. Any 32 bytes are valid; a handshake with an unusable key fails.
-    #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
     /// Its bytes.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -69,7 +67,6 @@ pub struct NodeKey {
 
 impl NodeKey {
     /// The key made of 32 random bytes (RFC 7748 §5: any will do). The caller's copy is wiped.
-    #[must_use]
     pub fn from_random(random: [u8; 32]) -> Self {
         let secret = secret::take(random);
         let public = public_of(&secret);
@@ -77,13 +74,11 @@ impl NodeKey {
     }
 
     /// The identity by which others know the node.
-    #[must_use]
     pub fn public(&self) -> PublicKey {
         self.public
     }
 
     /// The contents of a key file: a comment with the public key, and the secret key on its own line.
-    #[must_use]
     pub fn to_file_text(&self) -> Zeroizing<String> {
         let secret = text::encode::<CHECKSUM_LEN>(SECRET_PREFIX, self.secret.as_slice());
         let comment = format!(

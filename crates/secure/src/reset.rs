@@ -12,7 +12,6 @@ pub struct ResetKey(Zeroizing<[u8; 32]>);
 
 impl ResetKey {
     /// The key made of these random bytes; the caller's copy is wiped.
-    #[must_use]
     pub fn from_random(random: [u8; 32]) -> Self {
         let random = secret::take(random);
         Self(secret::derive("anabranch 2026 reset token", &[random.as_slice()]))
@@ -20,7 +19,6 @@ impl ResetKey {
 
     /// The token of a PID. It can end the session that uses the PID, so it is sent only to the peer, under the seal. A PID is
     /// never used again after a reset for it was sent.
-    #[must_use]
     pub fn token(&self, pid: Pid) -> ResetToken {
         let hash = blake3::keyed_hash(&self.0, &pid.0.to_be_bytes());
         let (token, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");

@@ -14,7 +14,6 @@ pub(crate) fn take<const N: usize>(mut bytes: [u8; N]) -> Zeroizing<[u8; N]> {
 }
 
 /// Derives `N` bytes from the concatenated secret `parts`, for the purpose `what` only (BLAKE3's key derivation).
-#[must_use]
 pub fn derive<const N: usize>(what: &str, parts: &[&[u8]]) -> Zeroizing<[u8; N]> {
     let mut hasher = Zeroizing::new(Hasher::new_derive_key(what));
     for part in parts {

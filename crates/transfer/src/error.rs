@@ -36,7 +36,6 @@ pub enum Reason {
 
 impl Reason {
     /// The reason as text, escaped if it comes from the other end.
-    #[must_use]
     pub fn text(&self) -> String {
         match self {
             Self::Here(why) => why.clone(),

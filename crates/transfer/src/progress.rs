@@ -46,13 +46,11 @@ pub struct Snapshot {
 
 impl Progress {
     /// Counters at zero.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The current counters.
-    #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Snapshot {

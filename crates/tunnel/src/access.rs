@@ -48,7 +48,6 @@ impl<T> PrefixTable<T> {
     }
 
     /// The value of the longest prefix that holds the address.
-    #[must_use]
     pub fn find(&self, address: IpAddr) -> Option<&T> {
         self.lengths[family(&address)].keys().find_map(|length| {
             let prefix = IpNet::new(address, length.0).ok()?.trunc();
@@ -111,7 +110,6 @@ enum Verdict {
 impl Destinations {
     /// Everything public but the exit's own addresses and its clients', and what is allowed besides; without an exit, only
     /// what is allowed. An own address has to be allowed by itself, not by a network that holds it.
-    #[must_use]
     pub fn new(reach: &Reach) -> Self {
         let mut rules = PrefixTable::default();
         let everything: &[&str] = if reach.inside_only { &["0.0.0.0/0", "::/0"] } else { &[] };
@@ -145,13 +143,11 @@ impl Destinations {
     }
 
     /// Whether a client may send packets to this address.
-    #[must_use]
     pub fn allow(&self, address: IpAddr) -> bool {
         self.verdict(address) != Verdict::Denied
     }
 
     /// Whether the exit may open a connection to this address for a client.
-    #[must_use]
     pub fn allow_stream(&self, address: IpAddr) -> bool {
         self.verdict(address) == Verdict::Allowed
     }

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 /// The ones' complement sum of the bytes, folded to 16 bits, added to `start`.
-#[must_use]
 pub fn sum(bytes: &[u8], start: u16) -> u16 {
     // The sum does not depend on the byte order, so native words are added and swapped at the end. This loop vectorises.
     let mut chunks = bytes.chunks_exact(4);
@@ -18,7 +17,6 @@ pub fn sum(bytes: &[u8], start: u16) -> u16 {
 }
 
 /// The sum over the pseudo header of TCP and UDP.
-#[must_use]
 pub fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: usize) -> u16 {
     let addresses = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => sum(&destination.octets(), sum(&source.octets(), 0)),
@@ -29,7 +27,6 @@ pub fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: 
 }
 
 /// The checksum after a 16-bit word that it covers changed.
-#[must_use]
 pub fn updated(checksum: u16, before: u16, after: u16) -> u16 {
     !fold(u64::from(!checksum) + u64::from(!before) + u64::from(after))
 }

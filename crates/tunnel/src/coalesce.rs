@@ -69,7 +69,6 @@ struct Shape {
 
 impl Coalescer {
     /// A coalescer that also joins UDP datagrams, if the device can split them.
-    #[must_use]
     pub fn new(joins_udp: bool) -> Self {
         Self { joins_udp, ..Self::default() }
     }

@@ -114,7 +114,6 @@ struct Choice {
 
 impl<P: InnerPacket> Entry<P> {
     /// An empty queue.
-    #[must_use]
     pub fn new(limits: QueueLimits) -> Self {
         Self { queue: FairQueue::new(limits), choice: Choice::default() }
     }
@@ -131,31 +130,26 @@ impl<P: InnerPacket> Entry<P> {
     }
 
     /// True without packets.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
     /// Bytes that wait.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.queue.bytes()
     }
 
     /// Memory of the packets that wait, in bytes.
-    #[must_use]
     pub fn memory(&self) -> usize {
         self.queue.memory()
     }
 
     /// Counts of dropped and marked packets.
-    #[must_use]
     pub fn counts(&self) -> QueueCounts {
         self.queue.counts()
     }
 
     /// The path and lane of a flow; `None` without a recent packet of it.
-    #[must_use]
     pub fn place_of(&self, flow: u32) -> Option<FlowPlace> {
         if self.choice.trials.is_striped(flow) {
             return Some(FlowPlace { path: None });
@@ -289,7 +283,6 @@ impl<P> Clone for SharedEntry<P> {
 
 impl<P: InnerPacket> SharedEntry<P> {
     /// An empty queue.
-    #[must_use]
     pub fn new(limits: QueueLimits) -> Self {
         let entry = Arc::new(Mutex::new(Entry::new(limits)));
         Self { entry, waiting: Arc::default(), asleep: Arc::new(AtomicBool::new(true)) }

@@ -41,7 +41,6 @@ pub enum Detail {
 
 impl FlowKey {
     /// The flow of a packet whose headers were read.
-    #[must_use]
     pub fn of(header: &Header, packet: &[u8]) -> Self {
         if let Some(quote) = packet::quoted(header, packet)
             && let Some((inner, ports)) = packet::read_quoted(quote)
@@ -63,7 +62,6 @@ impl FlowKey {
     }
 
     /// A number for the flow that does not depend on the machine. `seed` keeps others from choosing collisions.
-    #[must_use]
     pub fn hash(&self, seed: u64) -> u32 {
         let mut state = Mixer(seed);
         state.address(self.source);

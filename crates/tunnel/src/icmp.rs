@@ -10,7 +10,6 @@ const QUOTE_V6: usize = 1232;
 
 /// The error for a packet that is larger than the inner MTU and must not be fragmented. `None` for packets without an
 /// error: fragmentable ones, later fragments, ICMP errors, and packets to or from groups.
-#[must_use]
 pub fn too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let header = Header::read(packet)?;
     let is_group =

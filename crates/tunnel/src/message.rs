@@ -90,7 +90,6 @@ pub fn read<'a, M: Deserialize<'a>>(line: &'a [u8]) -> Result<M, MessageError> {
 }
 
 /// The line for a message, with its end.
-#[must_use]
 pub fn write<M: Serialize>(message: &M) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');

@@ -54,7 +54,6 @@ impl VirtioHeader {
     pub const LEN: usize = 10;
 
     /// Reads the header in front of a packet. `None` if it is truncated or of an unknown kind.
-    #[must_use]
     pub fn read(buffer: &[u8]) -> Option<(Self, &[u8])> {
         let (head, packet) = buffer.split_first_chunk::<{ Self::LEN }>()?;
         let word = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
@@ -77,7 +76,6 @@ impl VirtioHeader {
     }
 
     /// The header's bytes.
-    #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0] = if self.needs_checksum { NEEDS_CHECKSUM } else { 0 };

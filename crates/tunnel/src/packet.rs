@@ -60,7 +60,6 @@ pub struct Fragment {
 
 impl Header {
     /// Reads a packet's headers. `None` for anything but a complete IPv4 or IPv6 packet.
-    #[must_use]
     pub fn read(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {
             4 => Self::read_v4(packet),
@@ -140,13 +139,11 @@ impl Header {
     }
 
     /// True for a packet with the payload's own header: a whole packet or a first fragment.
-    #[must_use]
     pub fn has_payload_header(&self) -> bool {
         self.fragment.is_none_or(|fragment| fragment.is_first)
     }
 
     /// Source and destination port of a TCP or UDP packet.
-    #[must_use]
     pub fn ports(&self, packet: &[u8]) -> Option<(u16, u16)> {
         let has = matches!(self.protocol, protocol::TCP | protocol::UDP) && self.has_payload_header();
         let source = be16(packet, self.payload).filter(|_| has)?;
@@ -154,20 +151,17 @@ impl Header {
     }
 
     /// The ECN field: 0 not capable, 1 and 2 capable, 3 congestion experienced (RFC 3168).
-    #[must_use]
     pub fn ecn(&self) -> u8 {
         self.traffic_class & 3
     }
 
     /// The differentiated services code point (RFC 2474).
-    #[must_use]
     pub fn dscp(&self) -> u8 {
         self.traffic_class >> 2
     }
 }
 
 /// The quoted part of the packet in an ICMP or ICMPv6 error. `None` for other packets.
-#[must_use]
 pub fn quoted<'a>(header: &Header, packet: &'a [u8]) -> Option<&'a [u8]> {
     let kind = packet.get(header.payload).filter(|_| header.has_payload_header())?;
     let is_error = match header.protocol {
@@ -179,7 +173,6 @@ pub fn quoted<'a>(header: &Header, packet: &'a [u8]) -> Option<&'a [u8]> {
 }
 
 /// Addresses, protocol and ports of a packet that may be cut off behind its first header.
-#[must_use]
 pub fn read_quoted(quote: &[u8]) -> Option<(Header, Option<(u16, u16)>)> {
     // The quote is shorter than its packet: read a copy of the headers with the quoted length.
     let mut head = [0; IPV6_HEADER + 24];

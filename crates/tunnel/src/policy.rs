@@ -69,14 +69,12 @@ impl PortRange {
 
 impl Policy {
     /// The lane for a packet.
-    #[must_use]
     pub fn lane_of(&self, header: &Header, packet: &[u8]) -> Lane {
         let class = self.classes.iter().find(|class| class.fits(header, packet));
         class.map_or_else(|| self.usual(header, packet), |class| class.lane)
     }
 
     /// Whether the policy has no more classes and entries than an end accepts from the other.
-    #[must_use]
     pub fn is_bounded(&self) -> bool {
         let is_small = |class: &Class| {
             let longest = class.ports.len().max(class.dscp.len()).max(class.networks.len());

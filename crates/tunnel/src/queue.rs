@@ -161,7 +161,6 @@ pub struct Head<'a, T> {
 
 impl<T: Queueable> FairQueue<T> {
     /// An empty queue.
-    #[must_use]
     pub fn new(limits: QueueLimits) -> Self {
         Self {
             flows: BTreeMap::new(),
@@ -177,25 +176,21 @@ impl<T: Queueable> FairQueue<T> {
     }
 
     /// True without packets.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packets == 0
     }
 
     /// Bytes of all packets.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Memory of all packets, in bytes.
-    #[must_use]
     pub fn memory(&self) -> usize {
         self.bytes + self.packets * OVERHEAD
     }
 
     /// Counts of dropped and marked packets.
-    #[must_use]
     pub fn counts(&self) -> QueueCounts {
         self.counts
     }

@@ -78,7 +78,6 @@ pub fn mark_congestion(packet: &mut [u8]) -> bool {
 
 /// Splits an IPv4 packet that is larger than `mtu` into fragments (RFC 791 §3.2). `None` for packets that must not be
 /// fragmented, and for those with options.
-#[must_use]
 pub fn fragmented(packet: &[u8], mtu: u16) -> Option<Vec<Bytes>> {
     let header = Header::read(packet)?;
     let room = usize::from(mtu).saturating_sub(IPV4_HEADER) / 8 * 8;
@@ -110,7 +109,6 @@ pub fn fragmented(packet: &[u8], mtu: u16) -> Option<Vec<Bytes>> {
 /// Splits an IPv6 packet that every link has to carry into fragments for a path that does not, with this
 /// identification. `None` for larger packets, because their senders react to a "too big" message, and for those with
 /// other extension headers.
-#[must_use]
 pub fn fragmented_v6(packet: &[u8], mtu: u16, id: u32) -> Option<Vec<Bytes>> {
     let header = Header::read(packet).filter(|header| header.source.is_ipv6())?;
     let (kind, id, first, begin) = match header.fragment {

@@ -110,7 +110,6 @@ impl FlowRouter {
 
     /// Whether one path may be too little for a flow. Whether the flow fills its path is not visible here: a loss-based
     /// sender inside waits for the queue of the link, not for ours.
-    #[must_use]
     pub fn is_bulk(&self, flow: u32) -> bool {
         self.flows.get(&flow).is_some_and(|assigned| assigned.is_bulk)
     }
@@ -137,13 +136,11 @@ impl FlowRouter {
     }
 
     /// How many flows were active on a path recently.
-    #[must_use]
     pub fn active_on(&self, path: PathId) -> u32 {
         self.loads.get(&path).map_or(0, |load| load.flows)
     }
 
     /// The path of a known flow.
-    #[must_use]
     pub fn assigned(&self, flow: u32) -> Option<PathId> {
         self.flows.get(&flow).map(|assigned| assigned.path)
     }
@@ -220,7 +217,6 @@ impl FlowRouter {
     /// α: the capacity of a path. With bulk flows it is the delivery rate. Otherwise the path delivers less than it could:
     /// the most that a striped flow got from it recently counts if that is more, or else a window per round trip. Under
     /// bulk flows a window would be too much: if their senders limit themselves, it exceeds what the path carries.
-    #[must_use]
     pub fn capacity(&self, path: &PathView) -> Rate {
         match self.loads.get(&path.id) {
             Some(load) if load.bulk > 0 => path.rate,

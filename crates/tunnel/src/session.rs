@@ -11,7 +11,6 @@ pub const MTU: u16 = 1380;
 pub const MOST_CONNECTIONS: usize = 4096;
 
 /// Settings of both ends of a session that carries a tunnel.
-#[must_use]
 pub fn session_config() -> Config {
     let mut config = Config {
         // Paths may be silent for long: a closed laptop, a train in a tunnel.

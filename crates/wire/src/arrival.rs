@@ -17,25 +17,21 @@ impl ArrivalTime {
     pub const LAST: u64 = (1 << 30) - 1;
 
     /// The arrival time to report for `now`.
-    #[must_use]
     pub const fn of(now: Time) -> Self {
         Self::from_micros(now.as_nanos() / 1000)
     }
 
     /// A time in microseconds, modulo [`ROUND`](Self::ROUND).
-    #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self((micros & Self::LAST) as u32)
     }
 
     /// Microseconds, below 2^30.
-    #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0 as u64
     }
 
     /// Time from `sent`, by the sender's clock, to this arrival, modulo [`ROUND`](Self::ROUND).
-    #[must_use]
     pub const fn since(self, sent: Time) -> Span {
         let (round, sent) = (Self::ROUND.as_nanos(), sent.as_nanos() % Self::ROUND.as_nanos());
         Span::from_nanos((self.as_micros() * 1000 + round - sent) % round)

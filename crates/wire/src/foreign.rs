@@ -18,19 +18,16 @@ pub struct ForeignText(Box<str>);
 
 impl ForeignText {
     /// Wraps text from a peer.
-    #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
     }
 
     /// The text as the peer sent it. Never print or log this.
-    #[must_use]
     pub fn raw(&self) -> &str {
         &self.0
     }
 
     /// True for empty text.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -87,7 +84,6 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// True for characters that act on a terminal or on the text next to them, or that take no space.
-#[must_use]
 pub fn is_invisible(character: char) -> bool {
     character.is_control()
         || matches!(character,

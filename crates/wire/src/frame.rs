@@ -194,7 +194,6 @@ pub const MAX_BLOCK: u8 = 32;
 pub const ORDER_LANES: u32 = 64;
 
 /// The lane in which a flow's messages are numbered.
-#[must_use]
 pub const fn order_lane(flow: u32) -> u8 {
     (flow % ORDER_LANES) as u8
 }
@@ -331,7 +330,6 @@ pub struct Close {
 
 impl<P: Payload> Frame<P> {
     /// True when the frame obliges the receiver to acknowledge the packet.
-    #[must_use]
     pub fn is_ack_eliciting(&self) -> bool {
         !matches!(self, Self::Ack(_) | Self::Padding(_) | Self::Close(_))
     }

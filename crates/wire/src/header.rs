@@ -138,7 +138,6 @@ impl Header {
     /// The part of the header that the seal protects: kind, key phase, type of service, path id and FSN. PID, hop limit
     /// and checksum are left out because relays rewrite them.
     #[inline]
-    #[must_use]
     pub fn associated_data(&self, path: PathId) -> [u8; Self::ASSOCIATED_LEN] {
         let mut data = [0; Self::ASSOCIATED_LEN];
         data[0] = self.first_byte();
@@ -182,7 +181,6 @@ const WORDS_REWRITTEN: [usize; 5] = [0, 4, 6, 8, 10];
 /// The packet number closest to `expected_next` whose low 32 bits are `truncated` (RFC 9000 §A.3). `expected_next`
 /// follows the highest number received on the path.
 #[inline]
-#[must_use]
 pub fn expand_fsn(truncated: u32, expected_next: Fsn) -> Fsn {
     const WINDOW: u64 = 1 << 32;
     let expected = expected_next.0;

@@ -14,7 +14,6 @@ pub enum Side {
 
 impl Side {
     /// The other end.
-    #[must_use]
     pub fn peer(self) -> Self {
         match self {
             Self::Client => Self::Server,
@@ -32,7 +31,6 @@ impl PathId {
     pub const FIRST: Self = Self(0);
 
     /// The end that may open this path.
-    #[must_use]
     pub fn opener(self) -> Side {
         if self.0.is_multiple_of(2) { Side::Client } else { Side::Server }
     }
@@ -44,7 +42,6 @@ pub struct StreamId(pub u64);
 
 impl StreamId {
     /// The end that may open this stream.
-    #[must_use]
     pub fn opener(self) -> Side {
         if self.0.is_multiple_of(2) { Side::Client } else { Side::Server }
     }

@@ -26,7 +26,6 @@ pub trait Payload: Clone + Default + std::fmt::Debug {
     ///
     /// # Panics
     /// When `start + len > self.len()`.
-    #[must_use]
     fn slice(&self, start: usize, len: usize) -> Self;
 
     /// Appends a copy of `other`: only worth it for small pieces.
@@ -42,7 +41,6 @@ pub trait Payload: Clone + Default + std::fmt::Debug {
     ///
     /// # Panics
     /// When the payload holds real bytes and `bytes` is shorter than `len`.
-    #[must_use]
     fn copied(bytes: &[u8], len: usize) -> Self;
 }
 

@@ -25,25 +25,21 @@ pub struct RangeSet {
 
 impl RangeSet {
     /// An empty set.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Number of ranges in the set.
-    #[must_use]
     pub fn range_count(&self) -> usize {
         self.before.len() + usize::from(!self.is_empty())
     }
 
     /// True when the set is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
 
     /// How many numbers the set holds.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()
     }
@@ -54,19 +50,16 @@ impl RangeSet {
     }
 
     /// The lowest range.
-    #[must_use]
     pub fn first(&self) -> Option<Range<u64>> {
         self.before.front().cloned().or_else(|| self.last())
     }
 
     /// The highest range.
-    #[must_use]
     pub fn last(&self) -> Option<Range<u64>> {
         Some(self.last.clone()).filter(|last| !last.is_empty())
     }
 
     /// True when `number` is in the set.
-    #[must_use]
     pub fn contains(&self, number: u64) -> bool {
         if number >= self.last.start {
             return number < self.last.end;
@@ -175,7 +168,6 @@ impl RangeSet {
     }
 
     /// The first part of `range` that is not in the set.
-    #[must_use]
     pub fn first_gap_in(&self, range: Range<u64>) -> Option<Range<u64>> {
         if range.start >= self.last.start {
             let start = range.start.max(self.last.end);

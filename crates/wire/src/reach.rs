@@ -23,7 +23,6 @@ pub enum Reach {
 
 impl Reach {
     /// How far packets to `ip` go.
-    #[must_use]
     pub fn of(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(ip) => of_v4(ip),
@@ -36,7 +35,6 @@ impl Reach {
 }
 
 /// The IPv4 addresses at which packets to an IPv6 address end: behind a translator, or at both ends of a tunnel.
-#[must_use]
 pub fn embedded(ip: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     let part = |shift: u32| Ipv4Addr::from_bits((ip.to_bits() >> shift) as u32);
     match ip.segments() {

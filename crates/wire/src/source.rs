@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::{Span, Time};
 
 /// The party behind an address: all addresses of an IPv6 /64 count as one.
-#[must_use]
 pub fn source(address: IpAddr) -> IpAddr {
     network(address, 64)
 }
@@ -50,7 +49,6 @@ pub struct SourceLimit {
 
 impl SourceLimit {
     /// An unused limit.
-    #[must_use]
     pub fn new(now: Time, most: PerSecond) -> Self {
         Self { most, since: now, all: 0, buckets: [0; BUCKETS] }
     }

@@ -24,25 +24,21 @@ impl Time {
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The time `nanos` after the start.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the start.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Seconds since the start.
-    #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / NANOS as f64
     }
 
     /// The time that passed since `earlier`; zero when `earlier` lies after `self`.
-    #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -55,61 +51,51 @@ impl Span {
     pub const MAX: Self = Self(u64::MAX);
 
     /// A span of nanoseconds.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// A span of microseconds.
-    #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
     /// A span of milliseconds.
-    #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
     /// A span of seconds.
-    #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(NANOS))
     }
 
     /// A span of seconds with a fraction; negative and NaN become zero, too large saturates.
-    #[must_use]
     pub fn from_secs_f64(secs: f64) -> Self {
         Self((secs * NANOS as f64) as u64)
     }
 
     /// Whole nanoseconds.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Whole microseconds.
-    #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
     /// Milliseconds with a fraction.
-    #[must_use]
     pub fn as_millis_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
     /// Seconds with a fraction.
-    #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / NANOS as f64
     }
 
     /// For people, in at most two units: `8 s`, `1 min 12 s`, `3 h 5 min`, `2 d 4 h`.
-    #[must_use]
     pub fn in_words(self) -> String {
         let whole = self.0.saturating_add(NANOS / 2) / NANOS;
         let ((large, unit), (small, its_unit)) = match whole {
@@ -125,19 +111,16 @@ impl Span {
     }
 
     /// The difference, or zero.
-    #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
     /// The span times a fraction.
-    #[must_use]
     pub fn mul_f64(self, factor: f64) -> Self {
         Self((self.0 as f64 * factor) as u64)
     }
 
     /// True for the empty span.
-    #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -148,19 +131,16 @@ impl Rate {
     pub const ZERO: Self = Self(0);
 
     /// A rate in bits a second.
-    #[must_use]
     pub const fn from_bits(bits_per_second: u64) -> Self {
         Self(bits_per_second)
     }
 
     /// A rate in megabits (10⁶) a second.
-    #[must_use]
     pub fn from_mbit(mbit: f64) -> Self {
         Self((mbit * 1e6) as u64)
     }
 
     /// The rate at which `bytes` pass in `span`; zero for an empty span.
-    #[must_use]
     pub fn from_bytes_in(bytes: u64, span: Span) -> Self {
         if span.0 == 0 {
             return Self::ZERO;
@@ -169,25 +149,21 @@ impl Rate {
     }
 
     /// Bits a second.
-    #[must_use]
     pub const fn as_bits(self) -> u64 {
         self.0
     }
 
     /// Megabits a second.
-    #[must_use]
     pub fn as_mbit(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
     /// Bytes a second.
-    #[must_use]
     pub fn as_bytes_f64(self) -> f64 {
         self.0 as f64 / 8.0
     }
 
     /// How long `bytes` take at this rate, rounded up; [`Span::MAX`] at rate zero and if it would be longer.
-    #[must_use]
     pub fn time_for(self, bytes: u64) -> Span {
         if self.0 == 0 {
             return Span::MAX;
@@ -203,13 +179,11 @@ impl Rate {
     }
 
     /// How many whole bytes are sent in `span`.
-    #[must_use]
     pub fn bytes_in(self, span: Span) -> u64 {
         (u128::from(self.0) * u128::from(span.0) / u128::from(8 * NANOS)).min(u128::from(u64::MAX)) as u64
     }
 
     /// The rate times a fraction.
-    #[must_use]
     pub fn mul_f64(self, factor: f64) -> Self {
         Self((self.0 as f64 * factor) as u64)
     }

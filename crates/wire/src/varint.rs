@@ -11,7 +11,6 @@ pub const VARINT_MAX: u64 = (1 << 62) - 1;
 
 /// Bytes of the encoding of `value`.
 #[inline]
-#[must_use]
 pub const fn varint_len(value: u64) -> usize {
     if value < 1 << 6 {
         1

@@ -55,7 +55,6 @@ pub fn fit(text: &str, columns: usize) -> String {
 
 /// A line that is too long as several of at most `columns`, broken between words, with single spaces. Further lines are
 /// indented. A word that is too long has a line of its own.
-#[must_use]
 pub fn wrap(line: &str, columns: usize) -> String {
     if width(line) <= columns {
         return line.to_owned();

@@ -60,7 +60,6 @@ impl TunnelCell {
     /// shortest round-trip time is 10 to 60 ms, the others are up to 200 ms longer. Half of the cells lose 0.03 to 3 %
     /// on every path. Queues have 0.25 to 10 bandwidth–delay products. All except times are uniform on a logarithmic
     /// scale.
-    #[must_use]
     pub fn draw(number: u64) -> Self {
         let mut chance = Chance::new(seed_of(number, KIND, 0));
         let count = 2 + chance.below(2);
@@ -89,7 +88,6 @@ impl TunnelCell {
     }
 
     /// Runs the cell with a seed, which decides which packets the links lose.
-    #[must_use]
     pub fn run(&self, seed: u64) -> TunnelRun {
         let auto = (self.inner != Inner::Tcp).then_some(Lane::Auto);
         let lanes = [auto, Some(Lane::Routed), Some(Lane::Striped)];

@@ -32,7 +32,6 @@ pub struct TunnelVerdict {
 
 impl TunnelVerdict {
     /// Judges a cell by its runs; there is at least one.
-    #[must_use]
     pub fn of(cell: TunnelCell, runs: &[TunnelRun]) -> Self {
         let spread =
             |rate: &dyn Fn(&TunnelRun) -> f64| Spread::of(&runs.iter().map(rate).collect::<Vec<_>>());
@@ -46,13 +45,11 @@ impl TunnelVerdict {
     }
 
     /// Whether the whole interval lies below the floor.
-    #[must_use]
     pub fn fails(&self) -> bool {
         self.vs_best.mean + self.vs_best.ci95 < FLOOR
     }
 
     /// `auto` over the best lane.
-    #[must_use]
     pub fn vs_lanes(&self) -> f64 {
         self.lanes[0] / self.lanes.iter().copied().fold(0.0, f64::max)
     }
@@ -60,7 +57,6 @@ impl TunnelVerdict {
 
 /// The metrics of the grid: `cells`, `failing`, `below` (cells whose mean is below the floor), `worst_vs_best`,
 /// `median_vs_best` and `chose_best` (the share of cells in which `auto` chose the best lane).
-#[must_use]
 pub fn metrics(verdicts: &[TunnelVerdict]) -> Metrics {
     let mut ratios: Vec<f64> = verdicts.iter().map(|verdict| verdict.vs_best.mean).collect();
     ratios.sort_by(f64::total_cmp);

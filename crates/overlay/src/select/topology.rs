@@ -73,7 +73,6 @@ impl Topology {
     }
 
     /// The link that enters its second node by this interface.
-    #[must_use]
     pub fn by_entry(&self, (from, to): (NodeId, NodeId), entry: &str) -> Option<LinkId> {
         self.parallel(from, to).find(|link| self.entries.get(link).is_some_and(|known| known == entry))
     }
@@ -113,7 +112,6 @@ impl Topology {
     }
 
     /// The interface by which a link enters its second node, if that distinguishes it from another link.
-    #[must_use]
     pub fn entry(&self, link: LinkId) -> Option<&str> {
         let (from, to) = self.ends(link)?;
         let is_one_of_several = self.parallel(from, to).nth(1).is_some();
@@ -121,7 +119,6 @@ impl Topology {
     }
 
     /// The node that a link enters, for people: `b`, or `b by 192.0.2.6` if several links lead there.
-    #[must_use]
     pub fn stop(&self, link: LinkId) -> String {
         let to = self.ends(link).map_or("", |(_, to)| self.name(to));
         self.entry(link).map_or_else(|| to.to_owned(), |entry| format!("{to} by {entry}"))

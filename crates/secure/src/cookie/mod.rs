@@ -99,7 +99,6 @@ impl fmt::Debug for CookieJar {
 
 impl CookieJar {
     /// A jar for the node with this key; `random` are 32 fresh random bytes, wiped here.
-    #[must_use]
     pub fn new(public: PublicKey, random: [u8; 32]) -> Self {
         let random = secret::take(random);
         let secret = secret::derive("anabranch 2026 cookie secret", &[random.as_slice()]);

@@ -65,7 +65,6 @@ impl Initiator {
     }
 
     /// The body of the INIT: always the same bytes, except for the mac2 that the candidate path's cookie adds.
-    #[must_use]
     pub fn init_body(&self, cookie: Option<&Cookie>) -> Vec<u8> {
         let mut body = self.body.clone();
         if let Some(cookie) = cookie {

@@ -158,7 +158,6 @@ pub struct InitId([u8; 16]);
 
 impl InitId {
     /// The id of the INIT in `body`; `None` when it is not an INIT.
-    #[must_use]
     pub fn of(body: &[u8]) -> Option<Self> {
         let message = init_message(body)?;
         let hash = blake3::derive_key("anabranch 2026 init id", message);

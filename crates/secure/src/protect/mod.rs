@@ -89,7 +89,6 @@ pub struct Envelope {
 
 impl Envelope {
     /// The envelope of a packet with this header, on this end-to-end path, with this full number.
-    #[must_use]
     pub fn new(header: &Header, path: PathId, fsn: Fsn) -> Self {
         Self { path, fsn, key_phase: header.key_phase, aad: header.associated_data(path) }
     }
@@ -181,7 +180,6 @@ impl fmt::Debug for Protection {
 
 impl Protection {
     /// Protection under the keys of a handshake.
-    #[must_use]
     pub fn new(keys: &SessionKeys, limits: Limits, now: Time) -> Self {
         Self {
             limits,
@@ -210,7 +208,6 @@ impl Protection {
     }
 
     /// Whether [`Protection::exchange`] should be called though no half of the peer has come. Cheap, so ask with each batch.
-    #[must_use]
     pub fn wants_exchange(&self, now: Time) -> bool {
         let is_free = || self.is_confirmed() && !self.opener.is_expecting() && self.sealer.fresh.is_none();
         now >= self.exchange.due_at() && is_free()
@@ -251,26 +248,22 @@ impl Protection {
     }
 
     /// A fresh secret as a line of text, for [`CapturedSession::read_all`](crate::CapturedSession::read_all).
-    #[must_use]
     pub fn line_of(&self, fresh: &FreshSecret) -> Zeroizing<String> {
         fresh.to_line(self.session)
     }
 
     /// Key phases so far, for statistics.
-    #[must_use]
     pub fn phases(&self) -> u64 {
         self.sealer.phase
     }
 
     /// Packets that failed to open so far.
-    #[must_use]
     pub fn forgeries(&self) -> u64 {
         self.opener.forgeries
     }
 
     /// Whether a packet of the peer was opened. Then the peer has the keys, so the handshake was not a replay, and a
     /// client with a ticket has its secret.
-    #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.opener.confirmed_at.is_some()
     }
@@ -288,7 +281,6 @@ impl Protection {
     }
 
     /// Whether the next phase waits for [`Protection::handle_acked`]. Cheap, so ask with each batch.
-    #[must_use]
     pub fn awaits_ack(&self) -> bool {
         !self.sealer.is_acked()
     }
@@ -326,7 +318,6 @@ impl Protection {
     }
 
     /// The expected number of a path's next packet, for [`anabranch_wire::expand_fsn`].
-    #[must_use]
     pub fn expected_fsn(&self, path: PathId) -> Fsn {
         self.opener.next_number(path)
     }
@@ -343,7 +334,6 @@ impl Protection {
     }
 
     /// Bytes of the replay windows of all paths.
-    #[must_use]
     pub fn window_memory(&self) -> usize {
         self.opener.window_memory()
     }

@@ -30,7 +30,6 @@ impl ReplayWindow {
     pub const MAX_LEN: u64 = 32_768;
 
     /// One past the highest number received, for expanding truncated numbers.
-    #[must_use]
     pub fn next(&self) -> Fsn {
         Fsn(self.next)
     }
@@ -67,7 +66,6 @@ impl ReplayWindow {
     }
 
     /// Bytes allocated for the window.
-    #[must_use]
     pub fn memory(&self) -> usize {
         self.words.len() * 8
     }

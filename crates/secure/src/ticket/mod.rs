@@ -41,13 +41,11 @@ pub struct TicketSecret(Zeroizing<[u8; 16]>);
 
 impl TicketSecret {
     /// The secret made of these random bytes; the caller's copy is wiped.
-    #[must_use]
     pub fn from_random(random: [u8; 16]) -> Self {
         Self(secret::take(random))
     }
 
     /// Its bytes, for a share's own storage.
-    #[must_use]
     pub fn expose(&self) -> &[u8; 16] {
         &self.0
     }
@@ -118,7 +116,6 @@ impl Ticket {
     pub const MAX_ADDRESSES: usize = MAX_ADDRESSES;
 
     /// The ticket as one line of text. It holds the secret: show it only to its intended recipient.
-    #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_LEN));
         out.extend_from_slice(self.node.as_bytes());

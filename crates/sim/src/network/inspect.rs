@@ -145,7 +145,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such tunnel.
-    #[must_use]
     pub fn tunnel_session(&self, tunnel: usize) -> usize {
         self.tunnels[tunnel].carrier
     }
@@ -154,7 +153,6 @@ impl Network {
     ///
     /// # Panics
     /// If the plan has no such tunnel.
-    #[must_use]
     pub fn tunnel_queue(&self, tunnel: usize) -> QueueCounts {
         self.tunnels[tunnel].counts(CLIENT)
     }

@@ -22,7 +22,6 @@ impl Load {
     pub(super) const NUMBERS: u32 = MARKED;
 
     /// So many bytes, at most as many as a `u32` counts.
-    #[must_use]
     pub fn of(length: u64) -> Self {
         Self { length: u32::try_from(length).unwrap_or(u32::MAX), tag: 0 }
     }

@@ -51,7 +51,6 @@ pub struct OfferedName {
 
 impl OfferedName {
     /// True for names that most programs hide.
-    #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.name.raw().starts_with('.')
     }

@@ -66,7 +66,6 @@ impl Room {
 
 impl Quota {
     /// At most this many bytes in these directories together.
-    #[must_use]
     pub fn new(most: u64, directories: Vec<PathBuf>) -> Self {
         Self(Arc::new(Ledger { most, directories, turn: Mutex::default(), state: Mutex::default() }))
     }

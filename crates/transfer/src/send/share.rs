@@ -271,7 +271,6 @@ impl Share {
     }
 
     /// Counts the share's present content. Walks the directories and opens the files, so it blocks.
-    #[must_use]
     pub fn contents(&self) -> Contents {
         let Origin::Paths { roots, scope } = &*self.origin else {
             return Contents { files: 1, ..Contents::default() };
@@ -295,7 +294,6 @@ impl Share {
     }
 
     /// True for a stream that a receiver has begun to read: no other receiver can get it.
-    #[must_use]
     pub fn is_spent(&self) -> bool {
         match &*self.origin {
             Origin::Paths { .. } => false,

@@ -124,7 +124,6 @@ impl Folders {
     }
 
     /// The directories that are served.
-    #[must_use]
     pub fn directories(&self) -> Vec<PathBuf> {
         self.share.directories().iter().map(|(_, path)| path.to_path_buf()).collect()
     }

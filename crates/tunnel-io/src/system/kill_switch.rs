@@ -28,7 +28,6 @@ pub fn close(interface: &str, udp_port: u16) -> Result<(), TunnelError> {
 }
 
 /// The devices of tunnels that have one, whether they run or have ended.
-#[must_use]
 pub fn closed() -> Vec<String> {
     registry::kill_switches()
 }

@@ -121,7 +121,6 @@ fn delete_rules(family: &str, claimed: &[u32]) {
 }
 
 /// Whether new devices take IPv6 addresses. Many administrators turn IPv6 off.
-#[must_use]
 pub fn has_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6").is_ok_and(|off| off.trim() == "0")
 }

@@ -11,7 +11,6 @@ use crate::{
 
 /// Length of `frames` as the contents of one packet, in bytes.
 #[inline]
-#[must_use]
 pub fn packet_encoded_len<P: Payload>(frames: &[Frame<P>]) -> usize {
     match frames.split_last() {
         None => 0,
@@ -23,28 +22,24 @@ pub fn packet_encoded_len<P: Payload>(frames: &[Frame<P>]) -> usize {
 
 /// Bytes of a stream frame without its data, when another frame follows it.
 #[inline]
-#[must_use]
 pub fn stream_frame_overhead(stream: StreamId, offset: u64, data_len: usize) -> usize {
     stream_frame_overhead_last(stream, offset) + varint_len(data_len as u64)
 }
 
 /// Bytes of a stream frame without its data, when it is the last in its packet.
 #[inline]
-#[must_use]
 pub fn stream_frame_overhead_last(stream: StreamId, offset: u64) -> usize {
     1 + varint_len(stream.0) + if offset == 0 { 0 } else { varint_len(offset) }
 }
 
 /// Bytes of a datagram frame without its data, when another frame follows it.
 #[inline]
-#[must_use]
 pub fn datagram_frame_overhead(flow: u32, data_len: usize) -> usize {
     datagram_frame_overhead_last(flow) + varint_len(data_len as u64)
 }
 
 /// Bytes of a datagram frame without its data, when it is the last in its packet.
 #[inline]
-#[must_use]
 pub fn datagram_frame_overhead_last(flow: u32) -> usize {
     if flow == 0 { 2 } else { 6 }
 }
@@ -66,7 +61,6 @@ fn parity_len<P>(frame: &ParityFrame<P>) -> usize {
 impl<P: Payload> Frame<P> {
     /// Length of the frame in bytes, when another follows it.
     #[inline]
-    #[must_use]
     pub fn encoded_len(&self) -> usize {
         match self {
             Self::Stream(StreamFrame { stream, offset, data, .. }) => {
@@ -106,14 +100,12 @@ impl<P: Payload> Frame<P> {
 
     /// Length of the frame in bytes, when it is the last in its packet.
     #[inline]
-    #[must_use]
     pub fn encoded_len_last(&self) -> usize {
         self.encoded_len() - self.length_len()
     }
 
     /// Bytes of the length field, which the last frame of a packet does not have.
     #[inline]
-    #[must_use]
     pub fn length_len(&self) -> usize {
         let data = match self {
             Self::Stream(frame) => &frame.data,

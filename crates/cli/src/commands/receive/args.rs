@@ -91,7 +91,6 @@ pub struct Taken {
 
 impl Taken {
     /// The choice for a file whose name is taken.
-    #[must_use]
     pub fn conflict(&self) -> Conflict {
         match self {
             Self { overwrite: true, .. } => Conflict::Overwrite,
