@@ -209,9 +209,6 @@ impl RelaySettings {
 
 impl User {
     /// A user with the default limits.
-    ///
-    /// # Panics
-    /// Never: the default limits are valid.
     pub fn new(name: &str, key: PublicKey) -> Self {
         let limits = settings::limits((None, None), (None, None)).expect("the default limits are valid");
         Self { name: name.to_owned(), key, limits }

@@ -173,9 +173,6 @@ pub struct GrantSigner(Ed25519KeyPair);
 
 impl GrantSigner {
     /// The key of 32 random bytes; the caller's copy is wiped.
-    ///
-    /// # Panics
-    /// Never: any 32 bytes are an Ed25519 seed (RFC 8032 §5.1.5).
     pub fn from_random(mut seed: [u8; 32]) -> Self {
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).expect("any 32 bytes are a seed");
         seed.zeroize();
@@ -183,9 +180,6 @@ impl GrantSigner {
     }
 
     /// The public key, which relays and nodes pin.
-    ///
-    /// # Panics
-    /// Never: an Ed25519 public key has 32 bytes.
     pub fn public(&self) -> ControllerKey {
         ControllerKey(self.0.public_key().as_ref().try_into().expect("32 bytes"))
     }

@@ -1,4 +1,4 @@
-//! The graph that path selection works on: named nodes and directed links.
+//! The graph that path selection works on: named nodes and directed links. Methods panic for a node of another graph.
 
 use std::collections::BTreeMap;
 
@@ -51,17 +51,11 @@ impl Topology {
     }
 
     /// Adds a link, or updates an existing one between these nodes.
-    ///
-    /// # Panics
-    /// When a node is not of this topology.
     pub fn link(&mut self, from: NodeId, to: NodeId, link: Link) -> LinkId {
         LinkId(self.graph.update_edge(index(from), index(to), link).index() as u32)
     }
 
     /// Adds a link that enters its second node by an interface, or updates it.
-    ///
-    /// # Panics
-    /// When a node is not of this topology.
     pub fn link_by(&mut self, (from, to): (NodeId, NodeId), entry: &str, link: Link) -> LinkId {
         if let Some(known) = self.by_entry((from, to), entry) {
             self.graph[EdgeIndex::new(known.0 as usize)] = link;
@@ -83,9 +77,6 @@ impl Topology {
     }
 
     /// Adds the same link in both directions.
-    ///
-    /// # Panics
-    /// When a node is not of this topology.
     pub fn link_both(&mut self, a: NodeId, b: NodeId, link: Link) -> [LinkId; 2] {
         [self.link(a, b, link), self.link(b, a, link)]
     }

@@ -1,4 +1,6 @@
 //! The state of a network, between two calls of [`Network::run`].
+//!
+//! Methods panic if the plan has no such flow, link, tunnel or source.
 
 use anabranch_engine::{PathInfo, PathWindow, Session, SessionStats, Verdict};
 use anabranch_link::LinkStats;
@@ -84,33 +86,21 @@ impl Network {
     }
 
     /// Counters of a link.
-    ///
-    /// # Panics
-    /// If the plan has no such link.
     pub fn link(&mut self, link: usize) -> LinkStats {
         self.wires.stats(self.now, link)
     }
 
     /// How long a link has been sending so far.
-    ///
-    /// # Panics
-    /// If the plan has no such link.
     pub fn link_busy(&mut self, link: usize) -> Span {
         self.wires.busy(self.now, link)
     }
 
     /// Packets waiting at a link now, including the one being sent.
-    ///
-    /// # Panics
-    /// If the plan has no such link.
     pub fn backlog(&mut self, link: usize) -> usize {
         self.wires.backlog(self.now, link)
     }
 
     /// Counters of a flow of the plan.
-    ///
-    /// # Panics
-    /// If the plan has no such flow.
     pub fn flow(&self, flow: usize) -> FlowState {
         if let Some(carrier) = self.carrier_of(flow) {
             return self.stream_state(&self.flows[carrier], flow);
@@ -142,25 +132,16 @@ impl Network {
     }
 
     /// The number of a tunnel's session among the flows, for their counters.
-    ///
-    /// # Panics
-    /// If the plan has no such tunnel.
     pub fn tunnel_session(&self, tunnel: usize) -> usize {
         self.tunnels[tunnel].carrier
     }
 
     /// Counts of packets that the entry queue of a tunnel's client dropped and marked.
-    ///
-    /// # Panics
-    /// If the plan has no such tunnel.
     pub fn tunnel_queue(&self, tunnel: usize) -> QueueCounts {
         self.tunnels[tunnel].counts(CLIENT)
     }
 
     /// Stream bytes that wait for earlier ones at a flow's server.
-    ///
-    /// # Panics
-    /// If the plan has no such flow.
     pub fn reassembling(&self, flow: usize) -> u64 {
         self.flows[flow].sessions[SERVER].as_ref().map_or(0, Session::bytes_reassembling)
     }
@@ -172,41 +153,26 @@ impl Network {
     }
 
     /// The datagrams that reached a flow's server, in order of arrival: number and delay between the applications.
-    ///
-    /// # Panics
-    /// If the plan has no such flow.
     pub fn datagram_delays(&self, flow: usize) -> &[(u32, Span)] {
         &self.flows[flow].datagrams.delays
     }
 
     /// The paths of a flow's client or server; the route's socket is the path's number in the plan. Empty without a session.
-    ///
-    /// # Panics
-    /// If the plan has no such flow.
     pub fn paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
         self.flows[flow].sessions[usize::from(server)].as_ref().map(Session::paths).unwrap_or_default()
     }
 
     /// As [`Self::paths`], but after the flow's end with its last counters. With a path agent also closed ones.
-    ///
-    /// # Panics
-    /// If the plan has no such flow.
     pub fn counted_paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
         self.flows[flow].counted_paths(usize::from(server))
     }
 
     /// Windows and round-trip times of the paths of a flow's client.
-    ///
-    /// # Panics
-    /// If the plan has no such flow.
     pub fn path_windows(&self, flow: usize) -> impl Iterator<Item = PathWindow> {
         self.flows[flow].sessions[CLIENT].iter().flat_map(Session::path_windows)
     }
 
     /// The verdicts of a flow's client on each pair of its paths: do they share a bottleneck?
-    ///
-    /// # Panics
-    /// If the plan has no such flow.
     pub fn verdicts(&self, flow: usize) -> Vec<Verdict> {
         let Some(session) = &self.flows[flow].sessions[CLIENT] else { return Vec::new() };
         let paths: Vec<PathId> = session.paths().iter().map(|path| path.id).collect();
@@ -216,9 +182,6 @@ impl Network {
     }
 
     /// Counters of a source of sessions.
-    ///
-    /// # Panics
-    /// If the plan has no such source.
     pub fn arrivals(&self, source: usize) -> ArrivalState<'_> {
         let arrivals = &self.arrivals[source].0;
         ArrivalState {
@@ -230,9 +193,6 @@ impl Network {
     }
 
     /// Counters of a source of plain packets.
-    ///
-    /// # Panics
-    /// If the plan has no such source.
     pub fn burst(&self, source: usize) -> BurstState {
         let Burst { sent, received, .. } = &self.bursts[source];
         BurstState { sent: *sent, received: *received, lost: self.wires.lost_of(source) }
