@@ -121,7 +121,6 @@ impl Controller {
         self.note_cubic_groups();
     }
 
-    /// Removes a path.
     pub fn remove_path(&mut self, path: PathId) {
         let Some(index) = self.index(path) else { return };
         self.ids.remove(index);

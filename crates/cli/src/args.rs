@@ -33,9 +33,9 @@ pub struct Cli {
     pub command: Command,
 }
 
+// A command's help text stands on its arguments; a comment on a variant would replace it.
 /// The commands.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "a command's help text stands on its arguments; one here would replace it")]
 pub enum Command {
     Send(send::SendArgs),
     Receive(receive::ReceiveArgs),

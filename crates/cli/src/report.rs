@@ -54,7 +54,6 @@ pub enum Event<'a> {
         stalled_s: Option<f64>,
         /// True while every path is lost and the command is looking for the other end again.
         waiting: bool,
-        /// All paths.
         paths: &'a [PathLine],
         /// The receivers of a sender.
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -76,9 +75,7 @@ pub enum Event<'a> {
 pub struct ReceiverReport<'a> {
     /// Its number, by order of arrival from 1.
     pub receiver: u64,
-    /// Its address.
     pub address: &'a str,
-    /// Bytes that it has.
     pub bytes: u64,
     /// Bytes in all; null while unknown.
     pub bytes_total: Option<u64>,
@@ -110,7 +107,6 @@ impl<'a> From<&'a ReceiverLine> for ReceiverReport<'a> {
 pub struct OfferedName {
     /// The name, with invisible characters escaped.
     pub name: String,
-    /// Whether it is a directory.
     pub directory: bool,
     /// Number of files in it, or 1.
     pub files: u64,

@@ -30,7 +30,6 @@ pub struct TicketStore(PathBuf);
 pub struct Stored {
     share: String,
     secret: String,
-    /// Its rights.
     pub rights: String,
     /// The folders that it opens.
     pub folders: Vec<PathBuf>,
@@ -49,9 +48,7 @@ pub const SEND: &str = "send";
 
 /// A ticket that a sender opened. No other sender can open it before this is dropped.
 pub struct SenderTicket {
-    /// Its name.
     pub name: String,
-    /// Its share.
     pub share: TicketShare,
     /// The UDP port of the earlier run.
     pub port: Option<u16>,
@@ -270,7 +267,6 @@ impl TicketStore {
         }
     }
 
-    /// All tickets.
     pub fn list(&self) -> Result<TicketList, Failure> {
         let mut list = TicketList::default();
         let entries = match fs::read_dir(&self.0) {

@@ -17,7 +17,6 @@ const MARK: &str = "end of part: ";
 pub struct Part {
     /// The numbers passed to [`end_of_part`].
     pub numbers: Vec<u64>,
-    /// Instructions.
     pub instructions: u64,
 }
 

@@ -23,7 +23,6 @@ const FLOOD: usize = 256;
 /// Limits that fit the memory of the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// Sessions.
     pub sessions: SessionLimits,
     /// Sessions that may not use the service yet.
     pub strangers: usize,

@@ -4,7 +4,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use anabranch_link::LinkConfig;
 
-/// A path to emulate.
 #[derive(Clone, Debug)]
 pub struct EmulatedPath {
     /// Where clients send to; port 0 takes a free one. On Linux any address of 127.0.0.0/8 works, so that paths can have

@@ -37,7 +37,6 @@ pub struct Config {
     /// Most open streams of the peer. When a stream ends, sixteen bytes are moved for each stream opened after it, so
     /// tens of thousands are too many.
     pub max_streams: u64,
-    /// Datagrams.
     pub datagrams: DatagramConfig,
     /// Round-trip time assumed before the first sample.
     pub initial_rtt: Span,

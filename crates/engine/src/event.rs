@@ -24,7 +24,6 @@ pub enum Event {
     StreamFinished(StreamId),
     /// The peer stopped reading the stream.
     StreamStopped {
-        /// The stream.
         stream: StreamId,
         /// The peer's reason.
         code: u64,
@@ -34,12 +33,7 @@ pub enum Event {
     /// A datagram can be read.
     DatagramReceived,
     /// A path changed.
-    Path {
-        /// The path.
-        path: PathId,
-        /// The change.
-        change: PathChange,
-    },
+    Path { path: PathId, change: PathChange },
     /// The peer announced another address.
     PeerAddress {
         /// Its id, chosen by the peer.
@@ -54,7 +48,6 @@ pub enum Event {
     },
     /// This end's address as the peer sees it on a path: the outer one behind a NAT.
     ObservedAddress {
-        /// The path.
         path: PathId,
         /// This end's address as the peer sees it.
         address: SocketAddr,
@@ -65,7 +58,6 @@ pub enum Event {
     Closed(CloseReason),
 }
 
-/// A change of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PathChange {
     /// The peer answered on it; it carries data.
@@ -87,7 +79,6 @@ pub enum PathChange {
     Losses(LossCause),
     /// Its use changed, or the reason why it carries nothing.
     Standing(Standing),
-    /// Its route changed.
     Moved(Route),
     /// It is closed for good.
     Closed(AbandonReason),
@@ -205,15 +196,9 @@ pub enum ProtocolError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidChange {
     /// Packets with this PID belong to `path` of this session.
-    Register {
-        /// The PID.
-        pid: Pid,
-        /// Its path.
-        path: PathId,
-    },
+    Register { pid: Pid, path: PathId },
     /// The PID is free: packets for its path no longer matter.
     Retire {
-        /// The PID.
         pid: Pid,
         /// Its path, whose id will not be used again.
         path: PathId,

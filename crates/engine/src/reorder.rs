@@ -22,7 +22,6 @@ use anabranch_wire::{Rate, Span, Time};
 pub struct Lane {
     /// One-way delay. Only differences matter, so clocks need not be synchronised.
     pub delay: Span,
-    /// Its rate.
     pub rate: Rate,
 }
 

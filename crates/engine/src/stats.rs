@@ -11,9 +11,7 @@ use crate::route::Route;
 /// A snapshot of one path.
 #[derive(Clone, Debug)]
 pub struct PathInfo {
-    /// Its id.
     pub id: PathId,
-    /// Its route.
     pub route: Route,
     /// Whether it carries data.
     pub state: PathState,
@@ -50,7 +48,6 @@ pub struct PathInfo {
 /// The figures of a path that callers read many times a second.
 #[derive(Clone, Copy, Debug)]
 pub struct PathWindow {
-    /// Its route.
     pub route: Route,
     /// Congestion window in bytes.
     pub window: u64,

@@ -10,14 +10,11 @@ use crate::http::{HttpConnection, describe};
 /// A connection to a mirror, opened when it is needed.
 #[derive(Debug)]
 pub enum Connection {
-    /// HTTP or HTTPS.
     Http(HttpConnection),
-    /// FTP or FTPS.
     Ftp(FtpConnection),
 }
 
 impl Connection {
-    /// Closes it.
     pub fn close(&mut self) {
         match self {
             Self::Http(connection) => connection.close(),

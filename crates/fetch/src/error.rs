@@ -16,7 +16,6 @@ pub enum FetchError {
     File {
         /// The operation, as a verb.
         action: &'static str,
-        /// The file.
         path: PathBuf,
         /// The system's error.
         #[source]

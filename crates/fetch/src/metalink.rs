@@ -21,7 +21,6 @@ pub struct MetalinkFile {
     pub mirrors: Vec<Url>,
     /// Its hashes.
     pub checksums: Vec<Checksum>,
-    /// Its size.
     pub size: Option<u64>,
 }
 

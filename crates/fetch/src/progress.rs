@@ -26,7 +26,6 @@ pub struct Snapshot {
     pub resumed: u64,
     /// The size of the file; `None` while unknown.
     pub size: Option<u64>,
-    /// All sources.
     pub sources: Vec<SourceStatus>,
     /// News for people that were not shown yet.
     pub notes: Vec<String>,

@@ -63,7 +63,6 @@ struct Memory {
 /// Bytes of the file that have come.
 #[derive(Clone, Debug)]
 pub struct FileBegin {
-    /// Its first bytes.
     pub first: Bytes,
     /// All that are written.
     pub written: WrittenPart,

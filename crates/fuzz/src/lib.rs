@@ -14,7 +14,6 @@ mod session;
 /// A name and the function that takes an input.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets.
 pub const TARGETS: [Target; 18] = [
     ("header", decoders::header),
     ("frames", decoders::frames),

@@ -13,7 +13,6 @@ use crate::keyfile::random;
 /// A share that a ticket opens until it expires.
 #[derive(Clone, Debug)]
 pub struct TicketShare {
-    /// The share.
     pub id: ShareId,
     /// The secret that opens it.
     pub secret: TicketSecret,
@@ -107,7 +106,6 @@ struct Lists {
 }
 
 impl Access {
-    /// Access with one ticket.
     pub fn by_ticket(share: TicketShare) -> Self {
         let access = Self::default();
         access.allow_share(share);

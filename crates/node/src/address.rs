@@ -24,7 +24,6 @@ const LONGEST_LABEL: usize = 63;
 /// An address, or a host's name and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// An address.
     Address(SocketAddr),
     /// A host's name, to be resolved.
     Name(String, u16),
@@ -94,7 +93,6 @@ pub struct Unresolved {
 /// A node's key and its possible locations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAt {
-    /// Its key.
     pub node: PublicKey,
     /// Its possible locations.
     pub places: Vec<Place>,

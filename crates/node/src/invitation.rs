@@ -12,7 +12,6 @@ use crate::error::{Error, ErrorKind};
 use crate::node::Node;
 use crate::relay::{Hosting, RelayError, RelayRoute};
 
-/// Most relays in a ticket.
 pub const MOST_RELAYS_IN_TICKET: usize = 8;
 
 /// A ticket, and this node's registrations at the ticket's relays, which end when this is dropped.

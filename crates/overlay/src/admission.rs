@@ -14,11 +14,8 @@ use anabranch_wire::source;
 /// How many sessions are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Sessions in all.
     pub total: usize,
-    /// Sessions of one key.
     pub per_key: usize,
-    /// Sessions of one source.
     pub per_source: usize,
 }
 

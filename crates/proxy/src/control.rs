@@ -21,7 +21,6 @@ impl Control {
         Self { stream, read: Vec::new() }
     }
 
-    /// Sends a message.
     pub async fn send<M: Serialize>(&mut self, message: &M) -> io::Result<()> {
         self.stream.write_all(&message::write(message)).await
     }

@@ -11,7 +11,6 @@ pub enum ProxyError {
     /// A port cannot be used.
     #[error("cannot listen on {at}: {error}")]
     Listen {
-        /// The address.
         at: SocketAddr,
         /// The system's error.
         error: io::Error,

@@ -82,7 +82,6 @@ impl Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It is open.
     Open,
     /// The destination refused it.
     Refused,

@@ -92,7 +92,6 @@ struct Table {
 /// Counters of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Connections.
     pub connections: u64,
     /// Bytes from TCP connections into sessions, and back.
     pub bytes: [u64; 2],

@@ -53,6 +53,5 @@ pub struct ClientStatus {
     pub connections: usize,
     /// Bytes that its account has used.
     pub used: u64,
-    /// Its paths.
     pub paths: Vec<PathStatus>,
 }

@@ -18,7 +18,6 @@ const V6: u8 = 6;
 /// Where a connection or a datagram goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
-    /// An address.
     Address(SocketAddr),
     /// A name that the exit resolves.
     Name(HostName, u16),

@@ -66,7 +66,6 @@ impl FreshSecret {
 pub struct Opened {
     /// True when the end that wrote the line sent it.
     pub sent: bool,
-    /// Its path.
     pub path: PathId,
     /// Its number.
     pub fsn: Fsn,

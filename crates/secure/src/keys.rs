@@ -28,7 +28,6 @@ impl PublicKey {
         Self(bytes)
     }
 
-    /// Its bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

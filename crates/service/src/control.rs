@@ -121,7 +121,6 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Answers at `file`.
     pub fn open(file: &Path, service: impl Answer) -> io::Result<Self> {
         let mut task = JoinSet::new();
         task.spawn(serve(listen(file)?, service));

@@ -75,7 +75,6 @@ pub struct End<P> {
 
 /// Two sessions and the cables between them.
 pub struct Pair<P> {
-    /// The time.
     pub now: Time,
     /// Client and server.
     pub ends: [End<P>; 2],
@@ -323,7 +322,6 @@ impl<P: Payload> LinkHandle<'_, P> {
         self.link.set_delay(self.now, delay);
     }
 
-    /// Sets the loss.
     pub fn set_loss(&mut self, loss: anabranch_link::LossModel) {
         self.link.set_loss(self.now, loss);
     }

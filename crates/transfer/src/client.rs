@@ -73,7 +73,6 @@ fn parse(path: &str) -> Result<Option<RelPath>, TransferError> {
 pub struct Listed {
     /// Its path below the listed directory.
     pub path: ForeignText,
-    /// Its kind.
     pub kind: ListedKind,
     /// Permission bits; `None` for links.
     pub mode: Option<u16>,
@@ -82,18 +81,15 @@ pub struct Listed {
 /// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListedKind {
-    /// A file.
     File {
         /// Length in bytes, if known.
         size: Option<u64>,
         /// Seconds since 1970 of its last change, if known.
         modified: Option<i64>,
     },
-    /// A directory.
     Directory,
     /// A symbolic link.
     Link {
-        /// Its text.
         text: ForeignText,
     },
 }

@@ -84,7 +84,6 @@ pub enum TransferError {
     /// The other end named a path that could leave the directory, or the user one that no share can have.
     #[error("refused the path \"{path}\": {why}; nothing was written")]
     UnsafePath {
-        /// The path.
         path: ForeignText,
         /// Which rule it breaks.
         why: &'static str,
@@ -138,10 +137,7 @@ pub enum TransferError {
         "{path} is a file, and what is received goes into a directory; name a directory, or `-` for standard output",
         path = shown(path)
     )]
-    NotADirectory {
-        /// The target.
-        path: PathBuf,
-    },
+    NotADirectory { path: PathBuf },
     /// The share does not fit this kind of target.
     #[error("the share has {found}, but {target} takes exactly one file; give a directory instead")]
     OneFileOnly {

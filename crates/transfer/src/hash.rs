@@ -11,7 +11,6 @@ use blake3::{Hash, Hasher};
 /// Bytes in a block. Only the last block of a file is shorter.
 pub(crate) const BLOCK: usize = 1 << 20;
 
-/// A block of zeros.
 pub(crate) static ZERO_BLOCK: [u8; BLOCK] = [0; BLOCK];
 
 /// The hash of a block at its position in a file.

@@ -47,7 +47,6 @@ impl Device {
         Ok(Self { io, name, joins: AtomicBool::new(true), joins_udp, dropped: AtomicU64::new(0) })
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -98,7 +97,6 @@ impl Device {
         }
     }
 
-    /// Writes one packet.
     pub fn write_packet(&self, packet: &[u8]) {
         let header = VirtioHeader::default().to_bytes();
         let slices = [IoSlice::new(&header), IoSlice::new(packet)];

@@ -8,7 +8,6 @@ pub enum TunnelError {
     /// The device cannot be made.
     #[error("cannot create the network device {name}: {error}")]
     Device {
-        /// Its name.
         name: String,
         /// The system's error.
         error: io::Error,
@@ -18,7 +17,6 @@ pub enum TunnelError {
     Command {
         /// The command line.
         command: String,
-        /// Its output.
         output: String,
     },
     /// A file of the system cannot be changed.

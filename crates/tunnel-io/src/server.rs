@@ -94,21 +94,18 @@ impl ServerOptions {
 pub enum Notice {
     /// A client's tunnel is open.
     Joined {
-        /// Its key.
         node: PublicKey,
         /// Its addresses and networks.
         networks: Vec<IpNet>,
     },
     /// A client's session ended.
     Left {
-        /// Its key.
         node: PublicKey,
         /// Why.
         reason: String,
     },
     /// A client was not let in.
     Refused {
-        /// Its key.
         node: PublicKey,
         /// Why.
         reason: String,

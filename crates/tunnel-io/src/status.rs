@@ -54,7 +54,6 @@ pub struct PeerStatus {
     pub queue: Queue,
     /// Packets of striped flows that arrived out of order.
     pub reorder: Reorder,
-    /// Its paths.
     pub paths: Vec<Path>,
     /// Its recent flows, those with most bytes first.
     pub flows: Vec<Flow>,
@@ -63,9 +62,7 @@ pub struct PeerStatus {
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Count {
-    /// Packets.
     pub packets: u64,
-    /// Bytes.
     pub bytes: u64,
     /// Packets that were not allowed.
     pub refused: u64,
@@ -95,10 +92,8 @@ pub struct Reorder {
     pub overflowed: u64,
 }
 
-/// A path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Path {
-    /// Its number.
     pub id: u32,
     /// The interface here.
     pub interface: String,
@@ -118,7 +113,6 @@ pub struct Path {
     pub bytes_received: u64,
 }
 
-/// A flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Protocol, addresses and ports.

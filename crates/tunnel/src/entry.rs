@@ -118,7 +118,6 @@ impl<P: InnerPacket> Entry<P> {
         Self { queue: FairQueue::new(limits), choice: Choice::default() }
     }
 
-    /// Adds a packet.
     pub fn push(&mut self, now: Time, flow: u32, parcel: Parcel<P>) {
         self.queue.push(now, flow, parcel);
     }

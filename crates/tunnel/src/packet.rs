@@ -9,9 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub mod protocol {
     /// ICMP for IPv4.
     pub const ICMP: u8 = 1;
-    /// TCP.
     pub const TCP: u8 = 6;
-    /// UDP.
     pub const UDP: u8 = 17;
     /// Encapsulating security payload (IPsec).
     pub const ESP: u8 = 50;

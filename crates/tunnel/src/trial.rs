@@ -113,7 +113,6 @@ pub(crate) enum Verdict {
 }
 
 impl Trials {
-    /// Whether a flow is striped.
     pub(crate) fn is_striped(&self, flow: u32) -> bool {
         self.flows.get(&flow).is_some_and(|trial| trial.is_striped)
     }

@@ -25,7 +25,6 @@ pub enum DecodeError {
         what: &'static str,
         /// Where it begins.
         at: usize,
-        /// Its value.
         value: u64,
     },
     /// A number outside its limits.
@@ -35,7 +34,6 @@ pub enum DecodeError {
         what: &'static str,
         /// Where it ends.
         at: usize,
-        /// Its value.
         value: u64,
         /// The least allowed value.
         min: u64,
@@ -105,7 +103,6 @@ pub enum DecodeError {
     /// A parameter that appears twice or out of order.
     #[error("id {id} of a parameter, ending at byte {at}, does not follow in ascending order")]
     ParamOrder {
-        /// Its id.
         id: u64,
         /// Where the id ends.
         at: usize,
@@ -113,7 +110,6 @@ pub enum DecodeError {
     /// A parameter of the wrong length.
     #[error("parameter {id} ending at byte {at} has a length of {len}")]
     ParamLength {
-        /// Its id.
         id: u64,
         /// Where it ends.
         at: usize,
@@ -122,8 +118,5 @@ pub enum DecodeError {
     },
     /// A required parameter that is missing.
     #[error("parameter {id} is missing")]
-    ParamMissing {
-        /// Its id.
-        id: u64,
-    },
+    ParamMissing { id: u64 },
 }

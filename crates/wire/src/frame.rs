@@ -20,7 +20,6 @@ pub enum Frame<P> {
     Stream(StreamFrame<P>),
     /// The sender gives up its half of the stream, with `final_size` as its length.
     ResetStream {
-        /// The stream.
         stream: StreamId,
         /// The application's reason.
         code: u64,
@@ -29,7 +28,6 @@ pub enum Frame<P> {
     },
     /// The reader wants no more of the stream.
     StopSending {
-        /// The stream.
         stream: StreamId,
         /// The application's reason.
         code: u64,
@@ -41,7 +39,6 @@ pub enum Frame<P> {
     },
     /// Credit of one stream, and the end of its data that arrived without a gap: the cumulative TSN [R7].
     MaxStreamData {
-        /// The stream.
         stream: StreamId,
         /// The offset that the sender may reach.
         limit: u64,
@@ -73,7 +70,6 @@ pub enum Frame<P> {
     NewPid(NewPid),
     /// The sender stops using this path and never uses its id again.
     PathAbandon {
-        /// The path.
         path: PathId,
         /// One of the codes in `docs/reference/protocol.md`.
         reason: u64,
@@ -83,7 +79,6 @@ pub enum Frame<P> {
     /// The total limit of a path. Each packet counts [`PACKET_COST`] more than its UDP payload, at least as much as a
     /// provider counts. The highest limit received is valid; before the first, there is no limit.
     MaxPathData {
-        /// The path.
         path: PathId,
         /// Bytes since the path was opened.
         limit: u64,
@@ -99,7 +94,6 @@ pub enum Frame<P> {
     },
     /// The address that the receiver of this frame appears to have on `path`.
     ObservedAddress {
-        /// The path.
         path: PathId,
         /// As seen by the sender of the frame.
         address: SocketAddr,
@@ -145,7 +139,6 @@ pub struct EcnCounts {
 /// Bytes of a stream from `offset`, which is their TSN (MPMTP-AR [R4], MPTCP [P3]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamFrame<P> {
-    /// The stream.
     pub stream: StreamId,
     /// Position of the first byte.
     pub offset: u64,
@@ -269,7 +262,6 @@ pub enum PathUse {
 /// The requested use of a path; the highest `sequence` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathStatus {
-    /// The path.
     pub path: PathId,
     /// Increases with every request for this path.
     pub sequence: u64,
@@ -298,7 +290,6 @@ pub struct AddressFrame {
 /// A receiver's report on one path (MPMTP-AR §3.6 [R6]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The path.
     pub path: PathId,
     /// Bytes of UDP payload received correctly on it so far.
     pub bytes: u64,

@@ -14,7 +14,6 @@ pub struct Packet<P> {
     pub path: PathId,
     /// Its number on that path.
     pub fsn: Fsn,
-    /// Its frames.
     pub frames: Frames<P>,
 }
 

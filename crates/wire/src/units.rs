@@ -130,7 +130,6 @@ impl Rate {
     /// No bits a second.
     pub const ZERO: Self = Self(0);
 
-    /// A rate in bits a second.
     pub const fn from_bits(bits_per_second: u64) -> Self {
         Self(bits_per_second)
     }

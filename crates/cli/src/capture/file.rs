@@ -76,7 +76,6 @@ impl PacketFile {
         self.interfaces - 1
     }
 
-    /// Adds a packet.
     pub fn packet(&mut self, packet: Packet<'_>) {
         let direction = if packet.sent { 2 } else { 1 };
         let data = [&cooked(&packet)[..], packet.data].concat();

@@ -12,9 +12,7 @@ use serde_json::Value;
 /// A kind of program with a control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// A relay.
     Relay,
-    /// A controller.
     Controller,
     /// A command that runs sessions.
     Session,

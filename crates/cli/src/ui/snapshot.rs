@@ -22,12 +22,10 @@ pub struct ProgressSnapshot {
     pub receivers: Vec<ReceiverLine>,
 }
 
-/// One receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReceiverLine {
     /// Its number, by order of arrival from 1.
     pub number: u64,
-    /// Its address.
     pub address: String,
     /// Its transfer.
     pub total: Total,

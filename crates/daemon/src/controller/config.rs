@@ -48,7 +48,6 @@ pub struct ControllerSettings {
     pub port: u16,
     /// The local addresses to use; empty for all there are.
     pub addresses: Vec<IpAddr>,
-    /// Its store.
     pub store: StoreSettings,
     /// The Unix socket for `anabranch controller status`, `grants` and `revoke`.
     pub control: Option<PathBuf>,

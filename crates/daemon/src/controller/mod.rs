@@ -195,7 +195,6 @@ impl ControllerService {
         Ok(Self { endpoint, shared, tasks })
     }
 
-    /// Its public key.
     pub fn node(&self) -> PublicKey {
         self.endpoint.node()
     }

@@ -60,7 +60,6 @@ pub enum Standing {
     /// Connecting for the first time.
     #[default]
     Calling,
-    /// Registered.
     Registered,
     /// Registered, but the relay's configuration names another signing key, so the controller's grants do not count.
     Untrusted(ControllerKey),

@@ -56,7 +56,6 @@ pub struct RelaySettings {
     pub metrics: Option<SocketAddr>,
     /// The file that keeps usage of grants and users over a restart.
     pub usage: Option<PathBuf>,
-    /// Its users.
     pub users: Vec<User>,
     /// Its location, in its operator's words. Controllers grant relays of different locations together.
     pub place: String,

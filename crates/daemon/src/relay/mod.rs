@@ -120,7 +120,6 @@ impl RelayService {
         Ok(Self { endpoint, state, membership: Arc::new(membership), ledger, budget, tasks })
     }
 
-    /// Its public key.
     pub fn node(&self) -> PublicKey {
         self.endpoint.node()
     }

@@ -30,7 +30,6 @@ pub struct Status {
     pub sessions: usize,
     /// Paths through it.
     pub flows: usize,
-    /// Packets forwarded.
     pub forwarded_packets: u64,
     /// Bytes of UDP payload forwarded.
     pub forwarded_bytes: u64,

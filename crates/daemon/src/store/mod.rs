@@ -22,11 +22,9 @@ pub use self::redb::Redb;
 /// Any of the backends.
 #[derive(Debug)]
 pub enum AnyStore {
-    /// In memory.
     Memory(MemoryStore),
     /// In a file.
     Redb(Redb),
-    /// In etcd.
     Etcd(Etcd),
 }
 

@@ -69,7 +69,6 @@ impl Groups {
         }
     }
 
-    /// Removes a path.
     pub fn forget(&mut self, path: PathId) {
         self.pairs.retain(|pair| pair.paths.0 != path && pair.paths.1 != path);
     }

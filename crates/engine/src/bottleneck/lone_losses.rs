@@ -22,7 +22,6 @@ const MEMORY: Span = Span::from_secs(30);
 /// A path's counts when a path enters fast retransmit.
 #[derive(Clone, Copy, Debug)]
 pub struct LossCounts {
-    /// The path.
     pub path: PathId,
     /// Packets sent so far, including lost ones.
     pub sent: u64,
@@ -96,7 +95,6 @@ impl LoneLosses {
         self.apart.iter().any(|(pair, at)| *pair == (a, b) && now.since(*at) < MEMORY)
     }
 
-    /// Removes a path.
     pub fn forget(&mut self, path: PathId) {
         self.marks.retain(|mark| mark.loser.path != path && mark.spared.path != path);
         self.apart.retain(|((a, b), _)| *a != path && *b != path);

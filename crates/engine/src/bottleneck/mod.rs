@@ -69,7 +69,6 @@ pub trait SharedCongestion: Send {
     /// Handles the smoothed round-trip time of a path; its first call starts to watch the path.
     fn on_rtt(&mut self, now: Time, path: PathId, rtt: Span);
 
-    /// Removes a path.
     fn forget(&mut self, path: PathId);
 
     /// Judges two different paths.

@@ -166,7 +166,6 @@ impl OneWayDelays {
         self.skew
     }
 
-    /// Removes a path.
     pub fn forget(&mut self, path: PathId) {
         self.paths.retain(|known| known.path != path);
     }

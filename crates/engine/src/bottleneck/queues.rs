@@ -108,7 +108,6 @@ impl FullQueues {
         }
     }
 
-    /// Removes a path.
     pub fn forget(&mut self, path: PathId) {
         self.waits.retain(|waits| waits.path != path);
         self.apart.retain(|((a, b), _)| *a != path && *b != path);

@@ -27,7 +27,6 @@ const STEP: u64 = 16 << 10;
 /// A path as seen by the receiving end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inflow {
-    /// The path.
     pub path: anabranch_wire::PathId,
     /// Half its round-trip time.
     pub one_way: Span,

@@ -89,7 +89,6 @@ impl Terms {
 /// A rule for the paths that fit a pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathRule {
-    /// Which paths.
     pub pattern: Pattern,
     /// The terms for these paths.
     pub terms: Terms,

@@ -34,10 +34,7 @@ pub enum IdleReason {
         cap: u64,
     },
     /// It shares a bottleneck with a faster path (mTCP §3.4.1 [M10]).
-    SharesBottleneck {
-        /// That path.
-        with: PathId,
-    },
+    SharesBottleneck { with: PathId },
     /// It is far slower than the fastest (mTCP §3.4.1 [M10]).
     TooSlow {
         /// The fastest.

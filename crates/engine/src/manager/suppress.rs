@@ -17,9 +17,7 @@ const REVIEW: Span = Span::from_millis(500);
 /// The measurements of a path in use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathReport {
-    /// The path.
     pub path: PathId,
-    /// Its throughput.
     pub throughput: Rate,
     /// It has failed (mTCP §3.5 [M12]).
     pub failed: bool,
@@ -46,7 +44,6 @@ impl Default for SuppressionLimits {
 /// Why a path should be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suppression {
-    /// It failed.
     Failed,
     /// It carries less than 1/ω of what the best carries.
     FarSlower {
@@ -55,7 +52,6 @@ pub enum Suppression {
     },
     /// It shares congestion with a path that carries more.
     SharesCongestion {
-        /// That path.
         with: PathId,
     },
 }

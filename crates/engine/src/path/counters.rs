@@ -3,15 +3,11 @@
 /// Counters of one path since it was opened. Bytes are UDP payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStats {
-    /// Packets sent.
     pub packets_sent: u64,
-    /// Bytes sent.
     pub bytes_sent: u64,
     /// Stream and datagram bytes sent, including retransmissions, copies and parity.
     pub data_sent: u64,
-    /// Packets received.
     pub packets_received: u64,
-    /// Bytes received.
     pub bytes_received: u64,
     /// Packets that have not arrived although later ones have: lost or still in flight.
     pub packets_missing: u64,
@@ -25,7 +21,6 @@ pub struct PathStats {
     pub spurious_losses: u64,
     /// Times the window was reduced.
     pub congestion_events: u64,
-    /// Probe timeouts.
     pub probe_timeouts: u64,
     /// Times it was given up.
     pub failures: u64,

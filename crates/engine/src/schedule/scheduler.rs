@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 /// A path as a scheduler sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct PathView {
-    /// The path.
     pub id: PathId,
     /// Bytes that window and pacing let it send now.
     pub budget: u64,
@@ -35,7 +34,6 @@ pub struct PathView {
 /// The session as a scheduler sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionView {
-    /// The time.
     pub now: Time,
     /// Whether an application waits for room to write, so more will follow the backlog.
     pub more_expected: bool,
@@ -61,7 +59,6 @@ pub struct Item {
 pub enum Decision {
     /// Send up to `run` bytes on this path before the next decision.
     Send {
-        /// The path.
         path: PathId,
         /// Bytes.
         run: u64,

@@ -147,7 +147,6 @@ impl Race {
         }
     }
 
-    /// A replaced challenge, by its token.
     pub(super) fn replaced(&self, token: u64) -> Option<Challenge> {
         self.asked.iter().find(|challenge| challenge.token == token).copied()
     }

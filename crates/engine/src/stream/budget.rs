@@ -32,7 +32,6 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of `bytes`.
     pub fn new(bytes: u64) -> Self {
         Self { left: Arc::new(AtomicU64::new(bytes)), whole: bytes, next_repair: Arc::default() }
     }

@@ -148,7 +148,6 @@ impl<P: Payload> OutOfOrder<P> {
 }
 
 impl<P: Payload> Segment<P> {
-    /// A segment of one piece.
     fn new(offset: u64, piece: P) -> Self {
         let len = piece.len();
         let (end, last) = (offset + len as u64, len as u32);

@@ -77,7 +77,6 @@ impl fmt::Display for Break {
     }
 }
 
-/// A path of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CasePath {
     /// Bottleneck rate in Mbit/s.
@@ -91,13 +90,11 @@ pub struct CasePath {
 /// A network in which one path breaks: a function of its number alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// Its number.
     pub number: u64,
     /// Two to four.
     pub paths: Vec<CasePath>,
     /// Index of the path that breaks.
     pub broken: usize,
-    /// How it breaks.
     pub how: Break,
     /// When it breaks, after the start.
     pub after: Span,

@@ -46,7 +46,6 @@ pub struct FairPath {
 /// A network in which paths share all, some or none of their bottlenecks: a function of its number alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FairCell {
-    /// Its number.
     pub number: u64,
     /// One or more.
     pub bottlenecks: Vec<Bottleneck>,

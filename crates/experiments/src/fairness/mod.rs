@@ -25,7 +25,6 @@ pub const LEAST: f64 = 0.9;
 /// The verdict on a cell. Ratios are of means over the seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FairVerdict {
-    /// The cell.
     pub cell: FairCell,
     /// On the shared bottleneck: all paths together over the best alone, before and after a detector can decide; `None` if
     /// no paths share.

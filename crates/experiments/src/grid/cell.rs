@@ -32,7 +32,6 @@ pub struct CellPath {
 /// A network and its traffic: a function of its number alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// Its number.
     pub number: u64,
     /// Two to four, in random order.
     pub paths: Vec<CellPath>,

@@ -19,7 +19,6 @@ pub const FLOOR: f64 = 0.95;
 /// The verdict on a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The cell.
     pub cell: Cell,
     /// All paths over the best single one, with the half width of its 95 % interval.
     pub vs_best: Spread,

@@ -37,7 +37,6 @@ pub struct LossPath {
 /// A session's paths and its neighbours: a function of its number alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossCell {
-    /// Its number.
     pub number: u64,
     /// One to three.
     pub paths: Vec<LossPath>,

@@ -25,7 +25,6 @@ pub const SHARE: f64 = 0.9;
 /// The verdict on a cell. Rates are means over the seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossVerdict {
-    /// The cell.
     pub cell: LossCell,
     /// Rates, queues and losses with each of [`RULES`].
     pub carried: [Carried; 3],

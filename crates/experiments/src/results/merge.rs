@@ -7,7 +7,6 @@ use super::{COSTS, RunRecord};
 /// A run with its source.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The run.
     pub run: RunRecord,
     /// Its file and line.
     pub place: String,

@@ -24,7 +24,6 @@ pub struct RunRecord {
     /// The settings of the sweep.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
-    /// The metrics.
     pub metrics: Metrics,
     /// The bounds of `[expect]`, judged.
     pub expect: Vec<Outcome>,

@@ -34,7 +34,6 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Its title and its unit.
     pub fn title_and_unit(self) -> (&'static str, &'static str) {
         match self {
             Self::Goodput => ("goodput", "Mbit/s"),
@@ -50,7 +49,6 @@ impl Quantity {
 /// One quantity of one thing over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// The quantity.
     pub quantity: Quantity,
     /// The flow, path or link: `M`, `M path 2`, `C1`. A flow with one path is named without it.
     pub of: String,

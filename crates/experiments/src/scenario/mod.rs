@@ -116,7 +116,6 @@ impl Scenario {
         Source { file: &self.file, text: &self.text, traces: &self.traces }
     }
 
-    /// Runs it.
     pub fn run(&self, seed: u64) -> Result<Report, ScenarioError> {
         self.run_with(seed, Extras::default()).map(|(report, _)| report)
     }

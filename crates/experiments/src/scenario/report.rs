@@ -120,7 +120,6 @@ pub(crate) fn judge(bounds: &BTreeMap<String, Bound>, metrics: &Metrics) -> Vec<
 pub struct Spread {
     /// Runs that had it.
     pub runs: usize,
-    /// Their mean.
     pub mean: f64,
     /// Half the width of the 95 % confidence interval of the mean (Student's t); zero for one run.
     pub ci95: f64,

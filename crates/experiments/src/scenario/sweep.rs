@@ -23,7 +23,6 @@ const SEVERAL: [&str; 8] = ["arrivals", "cbr", "detector", "event", "flow", "lin
 pub struct Setting {
     /// Where in the file.
     pub key: String,
-    /// Its values.
     pub values: Vec<String>,
 }
 

@@ -38,7 +38,6 @@ pub enum Inner {
 /// A tunnel and its flow: a function of its number alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunnelCell {
-    /// Its number.
     pub number: u64,
     /// Two or three, in random order.
     pub paths: Vec<CellPath>,

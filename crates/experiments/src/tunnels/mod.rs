@@ -20,7 +20,6 @@ pub const LANES: [&str; 3] = ["auto", "routed", "striped"];
 /// The verdict on a cell. Rates are means over the seeds, in Mbit/s.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunnelVerdict {
-    /// The cell.
     pub cell: TunnelCell,
     /// `auto` over the best path alone.
     pub vs_best: Spread,

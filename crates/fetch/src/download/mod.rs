@@ -52,7 +52,6 @@ pub struct Job {
 /// A route and how it is used.
 #[derive(Clone, Debug)]
 pub struct RouteUse {
-    /// The route.
     pub route: Route,
     /// Its name for people.
     pub name: String,
@@ -73,14 +72,12 @@ pub struct Options {
     pub connections: usize,
     /// Most bits a second in all.
     pub limit: Option<NonZeroU64>,
-    /// TLS.
     pub tls: Tls,
 }
 
 /// A finished download.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// The file.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,

@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 /// The longest reply that is read.
 pub(super) const LONGEST: usize = 64 << 10;
 
-/// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) code: u16,

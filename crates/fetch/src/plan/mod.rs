@@ -105,7 +105,6 @@ impl Planner {
         Self { size, received, sources: Vec::new(), lanes: Vec::new(), routes: Vec::new(), caps }
     }
 
-    /// Adds a source.
     pub fn add_source(&mut self, terms: SourceTerms, now: Time) -> SourceId {
         self.sources.push(Source::new(terms, now));
         self.routes.resize(self.routes.len().max(terms.route + 1), RouteState::default());

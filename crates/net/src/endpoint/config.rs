@@ -72,7 +72,6 @@ pub struct EndpointConfig {
     pub authorize: Arc<dyn Authorize>,
     /// Judges the addresses that peers announce; the rule alone by default.
     pub address_policy: Option<Arc<dyn AddressPolicy>>,
-    /// Limits.
     pub limits: Limits,
     /// Made of random bytes kept across restarts. With it, a restarted node informs its old peers that their sessions are
     /// gone. Without it they find out by timeout.

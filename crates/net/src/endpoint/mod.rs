@@ -57,7 +57,6 @@ pub struct EndpointStats {
     pub inits: u64,
     /// First handshake messages without an answer.
     pub inits_dropped: u64,
-    /// Cookies sent.
     pub cookies_sent: u64,
     /// Sessions refused by [`Authorize`].
     pub refused: u64,
@@ -302,7 +301,6 @@ pub struct SocketInfo {
     pub id: u32,
     /// The address it is bound to.
     pub local: SocketAddr,
-    /// Its interface.
     pub place: InterfaceAddress,
     /// False if routes decide where packets leave, because the system did not allow binding to the interface.
     pub bound_to_interface: bool,

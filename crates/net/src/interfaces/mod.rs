@@ -136,14 +136,12 @@ pub type InterfaceWatch = Watch<InterfaceAddress>;
 pub type RouteWatch = Watch<Prefix>;
 
 impl InterfaceWatch {
-    /// Starts watching.
     pub async fn start() -> io::Result<Self> {
         Self::over(local_addresses).await
     }
 }
 
 impl RouteWatch {
-    /// Starts watching.
     pub async fn start() -> io::Result<Self> {
         Self::over(netlink::routes).await
     }

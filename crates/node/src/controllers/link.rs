@@ -29,7 +29,6 @@ impl ControllerHint {
         Self(NodeAt::new(node, addresses))
     }
 
-    /// Its node key.
     pub fn node(&self) -> PublicKey {
         self.0.node
     }

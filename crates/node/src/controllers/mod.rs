@@ -62,7 +62,6 @@ impl Controllers {
         self.granted(Request::Renew { grant, lifetime }).await
     }
 
-    /// Gives a grant back.
     pub async fn give_back(&self, grant: GrantId) -> Result<(), LinkError> {
         match self.request(Request::GiveBack { grant }).await? {
             (_, Reply::GivenBack) => Ok(()),

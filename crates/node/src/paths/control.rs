@@ -19,7 +19,6 @@ const WORDS: &str =
 pub struct SessionPath {
     /// The session's number, from 1 in the order of their start.
     pub session: u32,
-    /// Its path.
     #[serde(flatten)]
     pub path: PathStatus,
 }
@@ -60,7 +59,6 @@ impl RunningSessions {
         });
     }
 
-    /// All paths of one session, or of all.
     fn list(&self, wanted: Option<u32>) -> Vec<SessionPath> {
         let numbered = self.numbered();
         let listed =

@@ -31,7 +31,6 @@ pub struct PathStatus {
     pub remote: String,
     /// The keys of the relays that it goes through, in order.
     pub relays: Vec<String>,
-    /// Its state.
     pub state: String,
     /// Its current use: `in-use`, `stands-in`, or why it carries nothing.
     pub standing: String,

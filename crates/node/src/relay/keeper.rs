@@ -155,7 +155,6 @@ impl RelayPaths {
         Self { tasks: vec![task], routes, granted: Grants::default(), tries }
     }
 
-    /// Adds a path.
     pub fn add(&mut self, endpoint: &Arc<Endpoint>, session: &Session, route: RelayRoute, peer: Peer) {
         let keeper = self.keeper(endpoint, session, (route, peer));
         self.tasks.push(tokio::spawn(keeper.run(None)));

@@ -78,7 +78,6 @@ pub enum RelayError {
     /// Its name has no address.
     #[error("the relay cannot be reached: {0}")]
     Unresolved(#[from] Unresolved),
-    /// It refused.
     #[error("the relay refused: {0}")]
     Refused(Refused),
     /// It does not forward to this address.

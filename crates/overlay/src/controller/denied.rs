@@ -84,7 +84,6 @@ pub enum Room {
     Never,
     /// When grants end, in this many seconds, or earlier if they are revoked.
     In {
-        /// Seconds.
         seconds: u64,
         /// The client that has these grants.
         client: PublicKey,
@@ -94,7 +93,6 @@ pub enum Room {
 /// Listed relays that a grant cannot have, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Silent.
     pub silent: usize,
     /// Draining: they accept no new paths.
     pub drained: usize,

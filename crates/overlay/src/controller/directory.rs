@@ -100,12 +100,10 @@ impl Directory {
         self.0.entry(relay).or_default().record = record;
     }
 
-    /// All relays.
     pub fn relays(&self) -> impl Iterator<Item = (&PublicKey, &RelayView)> {
         self.0.iter()
     }
 
-    /// One relay.
     pub fn relay(&self, relay: &PublicKey) -> Option<&RelayView> {
         self.0.get(relay)
     }

@@ -40,7 +40,6 @@ pub enum Request {
     },
     /// A registered relay is alive.
     Heartbeat {
-        /// Its load.
         load: Load,
         /// Revoked grants that it confirms.
         #[serde(with = "texts")]
@@ -97,7 +96,6 @@ pub enum Reply {
     Heartbeat {
         /// The controller's time, in seconds since 1970.
         time: u64,
-        /// Revoked grants.
         #[serde(with = "texts")]
         revoked: Vec<GrantId>,
         /// The version up to which the relay's links are known; 0 for none.
@@ -153,13 +151,10 @@ pub enum Again {
     Never,
 }
 
-/// A relay in a grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedRelay {
-    /// Its key.
     #[serde(with = "text")]
     pub node: PublicKey,
-    /// Its addresses.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -198,7 +193,6 @@ pub struct FiguresTold {
 }
 
 impl FiguresTold {
-    /// Encodes figures.
     pub fn new((from, to): (PublicKey, PublicKey), figures: &Figures) -> Self {
         let parts = |share: f64| (share.clamp(0.0, 1.0) * 1e4).round() as u16;
         let estimated = figures.estimated.map(parts);
@@ -207,7 +201,6 @@ impl FiguresTold {
         Self { from, to, rtt: figures.rtt.as_micros(), loss: parts(figures.loss), estimated, kbits }
     }
 
-    /// Decodes figures.
     pub fn figures(&self) -> Figures {
         // Round-trip times are at most a minute.
         let measured = Figures::measured(

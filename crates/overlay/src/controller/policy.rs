@@ -25,7 +25,6 @@ pub struct Quota {
 /// The operator's policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Clients and their quotas.
     pub clients: BTreeMap<PublicKey, Quota>,
     /// Quota of all keys that are not listed; `None` denies them.
     pub others: Option<Quota>,

@@ -48,9 +48,7 @@ impl<'de> Deserialize<'de> for Location {
 /// A relay's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Its location.
     pub place: Location,
-    /// Its addresses.
     pub addresses: Vec<SocketAddr>,
     /// Most PIDs of all grants together.
     pub pids: u64,

@@ -55,7 +55,6 @@ impl Transaction {
 /// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// Committed.
     Committed,
     /// Not committed: a revision had changed.
     Conflict,

@@ -94,7 +94,6 @@ mod bits {
 /// A permission to use relays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Its id.
     pub id: GrantId,
     /// The client that it is for.
     pub client: PublicKey,
@@ -122,13 +121,11 @@ pub enum GrantError {
     /// It is for another client.
     #[error("the grant belongs to another key")]
     OtherClient,
-    /// It is for other relays.
     #[error("the grant is for other relays")]
     OtherRelay,
     /// Its validity has not started.
     #[error("the grant is valid only in {}: are the clocks right?", Span::from_secs(*.0).in_words())]
     NotYet(u64),
-    /// It has expired.
     #[error("the grant expired {} ago: ask the controller for a new one", Span::from_secs(*.0).in_words())]
     Expired(u64),
     /// The controller has revoked it.

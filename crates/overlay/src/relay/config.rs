@@ -25,7 +25,6 @@ pub struct RelayConfig {
     pub exits: Vec<Exit>,
     /// Total rate of all forwarded packets; `None` without a limit.
     pub rate: Option<Rate>,
-    /// Most flows.
     pub most_flows: usize,
     /// Sessions that are admitted.
     pub sessions: SessionLimits,

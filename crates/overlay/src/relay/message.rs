@@ -28,7 +28,6 @@ pub enum Target {
     Address {
         /// The next hop.
         address: SocketAddr,
-        /// Its public key.
         key: Option<PublicKey>,
     },
     /// The host whose guest this session is.
@@ -63,7 +62,6 @@ pub enum Request {
     },
     /// Changes a flow's outgoing PIDs.
     Redirect {
-        /// The flow.
         flow: FlowId,
         /// The next hop's PID.
         out: Pid,
@@ -71,10 +69,7 @@ pub enum Request {
         back: Pid,
     },
     /// Releases a flow.
-    Release {
-        /// The flow.
-        flow: FlowId,
-    },
+    Release { flow: FlowId },
     /// Makes this client reachable for the holders of a ticket, on its quota.
     Host {
         /// The ticket's share.
@@ -101,7 +96,6 @@ pub enum Reply {
     },
     /// The answer to [`Request::Show`]: the grant is valid.
     Granted {
-        /// The grant.
         id: GrantId,
         /// The client's limits by all its grants; bytes are those left.
         limits: Limits,
@@ -110,7 +104,6 @@ pub enum Reply {
     Allocated {
         /// The number of the request.
         request: u32,
-        /// The flow.
         flow: FlowId,
         /// The PID for packets to the relay.
         forward: Pid,
@@ -121,12 +114,10 @@ pub enum Reply {
     Refused {
         /// The number of the request; 0 if it had none.
         request: u32,
-        /// Why.
         why: Refused,
     },
     /// A flow's state has changed.
     Flow {
-        /// The flow.
         flow: FlowId,
         /// Its state now.
         state: FlowState,

@@ -26,7 +26,6 @@ pub struct RelayStats {
 /// Limits and usage of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyStats {
-    /// The key.
     pub key: PublicKey,
     /// Limits from its listing and all its grants, with the remaining bytes. `None` for a key that may not use the
     /// relay.
@@ -42,7 +41,6 @@ pub struct KeyStats {
 pub struct Dropped {
     /// No header, or a broken one.
     pub malformed: u64,
-    /// An unknown PID.
     pub unknown_pid: u64,
     /// A PID that belongs to another address.
     pub wrong_source: u64,

@@ -68,7 +68,6 @@ pub struct Heartbeat {
 /// Usage of one grant, as a relay remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantUse {
-    /// The grant.
     pub grant: GrantId,
     /// Bytes forwarded on it.
     pub bytes: u64,
@@ -81,9 +80,7 @@ pub struct GrantUse {
 /// Usage of a listed key, as a relay remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListedUse {
-    /// The key.
     pub key: PublicKey,
-    /// Bytes used of its listing.
     pub bytes: u64,
 }
 

@@ -83,7 +83,6 @@ pub struct Shared {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It is used.
     Used {
         /// 1 for the best, which is also the path for acknowledgements.
         rank: usize,

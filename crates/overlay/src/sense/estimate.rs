@@ -18,7 +18,6 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Measured figures.
     pub fn measured(rtt: Span, loss: f64) -> Self {
         Self { rtt, loss, capacity: None, available: None, estimated: None }
     }

@@ -56,9 +56,7 @@ struct Stored {
 /// A node as the map knows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView {
-    /// Its key.
     pub key: PublicKey,
-    /// Its coordinate.
     pub coordinate: Coordinate,
     /// Number of links that it measures, and how many of them are down.
     pub links: [usize; 2],

@@ -133,7 +133,6 @@ impl Mesh {
         self.nodes.get(key).map_or_else(Vec::new, |at| self.keys(&self.slots[*at as usize].measured_by))
     }
 
-    /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &PublicKey> {
         self.nodes.keys()
     }

@@ -95,7 +95,6 @@ pub enum SenseMessage {
 }
 
 impl SenseMessage {
-    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Probe(Probe { number }) => [&[PROBE][..], &number.to_be_bytes()].concat(),
@@ -138,7 +137,6 @@ impl SenseMessage {
         }
     }
 
-    /// Decodes a message.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         let mut from = Reader::new(bytes);
         let message = match from.u8("kind")? {
@@ -205,7 +203,6 @@ pub struct Changes {
     pub version: u64,
     /// The node's coordinate.
     pub coordinate: Placed,
-    /// Links that changed.
     pub links: Vec<LinkTold>,
     /// Nodes to which links are no longer measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

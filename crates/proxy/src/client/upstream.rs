@@ -51,7 +51,6 @@ pub enum Notice {
 enum State {
     /// It is being dialed; why the last attempt or session failed.
     Dialing(Option<String>),
-    /// It is open.
     Open(Arc<Link>),
     /// There will be none.
     Ended,

@@ -84,7 +84,6 @@ pub struct Ticket {
     pub addresses: Vec<SocketAddr>,
     /// Relays that lead to it; at most 8 are written.
     pub relays: Vec<RelayHint>,
-    /// The share.
     pub share: ShareId,
     /// The secret that opens it.
     pub secret: TicketSecret,
@@ -95,7 +94,6 @@ pub struct Ticket {
 /// Why a text is not a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TicketError {
-    /// Not a ticket at all.
     #[error("this is not a ticket: a ticket begins with `{NAME}`")]
     NotATicket,
     /// Written by a later version.

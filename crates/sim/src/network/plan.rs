@@ -108,7 +108,6 @@ pub struct InterfaceChange {
 pub struct Decided {
     /// Time after the flow's start.
     pub after: Span,
-    /// The decision.
     pub what: Decision,
 }
 
@@ -116,15 +115,9 @@ pub struct Decided {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Open a direct path.
-    Open {
-        /// The path.
-        path: u32,
-    },
+    Open { path: u32 },
     /// Close a direct path.
-    Close {
-        /// The path.
-        path: u32,
-    },
+    Close { path: u32 },
     /// Open a path through a relay.
     OpenThrough {
         /// The relay.
@@ -168,7 +161,6 @@ impl FlowPlan {
 /// A session that carries packets of flows.
 #[derive(Clone, Debug)]
 pub struct TunnelPlan {
-    /// Its paths.
     pub paths: Vec<PathPlan>,
     /// Settings of both ends.
     pub config: Arc<Config>,
@@ -285,11 +277,9 @@ pub enum Duration {
 /// A change to a link.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The time.
     pub at: Time,
     /// The link.
     pub link: u32,
-    /// The change.
     pub what: LinkChange,
 }
 
@@ -300,7 +290,6 @@ pub enum LinkChange {
     Down(bool),
     /// Sets the rate.
     Rate(RateModel),
-    /// Sets the delay.
     Delay(Span),
     /// Sets the random loss.
     Loss(LossModel),

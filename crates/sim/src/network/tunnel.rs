@@ -26,7 +26,6 @@ const HEADERS: u32 = 28;
 /// Inner packets in the queues and on the way that are kept; the oldest make room.
 const MOST_UNDERWAY: usize = 1 << 16;
 
-/// One tunnel.
 pub(super) struct Tunnel {
     /// The flow of its session.
     pub carrier: usize,

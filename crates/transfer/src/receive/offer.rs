@@ -41,7 +41,6 @@ pub struct Offer {
 pub struct OfferedName {
     /// The name.
     pub name: ForeignText,
-    /// Whether it is a directory.
     pub is_directory: bool,
     /// Number of files in it, or 1.
     pub files: u64,

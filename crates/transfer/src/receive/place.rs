@@ -60,7 +60,6 @@ impl Planner {
         }
     }
 
-    /// Makes a link at `path` to `text`.
     pub fn make_link(&mut self, path: &RelPath, text: &str) {
         let (parent, name) = path.split();
         let directory = match self.tree.directory(parent) {

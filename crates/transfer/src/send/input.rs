@@ -24,7 +24,6 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Starts to read.
     pub fn start(mut reader: Box<dyn Read + Send>) -> io::Result<Self> {
         let (sender, reads) = mpsc::channel(READS);
         let read = move || loop {

@@ -89,7 +89,6 @@ impl Parts {
 /// The current content of a share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Files in it.
     pub files: u64,
     /// Their total length in bytes; `None` for a stream.
     pub bytes: Option<u64>,

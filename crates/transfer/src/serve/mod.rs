@@ -53,7 +53,6 @@ pub enum Rights {
 /// A client.
 #[derive(Clone, Debug)]
 pub struct Visitor {
-    /// Its rights.
     pub rights: Rights,
     /// Its key as text: the name of its directory in a drop box.
     pub name: String,
@@ -62,7 +61,6 @@ pub struct Visitor {
 /// A request, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// A list.
     List(String),
     /// Files.
     Get(Vec<String>),
@@ -75,7 +73,6 @@ pub enum Task {
 pub struct Served {
     /// The request.
     pub task: Task,
-    /// Its outcome.
     pub outcome: Result<Summary, TransferError>,
 }
 

@@ -22,7 +22,6 @@ const LEAST: u64 = 1 << 20;
 /// Windows without any progress after which a client is dropped in any case: 30 minutes.
 const SILENT: u32 = 180;
 
-/// All places.
 #[derive(Debug)]
 pub(super) struct Places {
     free: Semaphore,

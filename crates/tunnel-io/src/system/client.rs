@@ -22,7 +22,6 @@ pub struct ClientSystem {
     pub interface: String,
     /// Its place among the tunnels of this machine.
     pub slot: Slot,
-    /// Its addresses.
     pub addresses: Vec<IpNet>,
     /// The server's addresses in the tunnel: connections to them stay packets, so the server's firewall sees who asks.
     pub gateways: Vec<IpAddr>,

@@ -27,11 +27,9 @@ pub const VERSION: u32 = 1;
 const LONGEST: u64 = 32 << 10;
 /// How long the other end may take to send an answer that needs no waiting.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest test.
 pub const LONGEST_TEST: Span = Span::from_secs(86_400);
 /// Shortest interval: below it, reports cost too much.
 pub const SHORTEST_INTERVAL: Span = Span::from_millis(10);
-/// Most streams.
 pub const MOST_STREAMS: u32 = 256;
 
 /// A message, sent as one line.

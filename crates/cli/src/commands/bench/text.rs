@@ -13,7 +13,6 @@ pub fn heading(columns: usize) -> String {
     cells(["time", "received", "rate"].map(str::to_owned), columns)
 }
 
-/// One interval.
 pub fn interval_row(interval: &Interval, columns: usize) -> String {
     row(interval.t_s, &interval.measured, columns)
 }

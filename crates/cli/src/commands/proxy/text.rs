@@ -32,7 +32,6 @@ pub fn status(status: &ProxyStatus) -> String {
     text
 }
 
-/// One path.
 pub fn path(path: &PathStatus, text: &mut String) {
     let local = path.local.as_deref().unwrap_or("?");
     let why = path.why.as_deref().unwrap_or(&path.standing);

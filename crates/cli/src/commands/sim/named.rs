@@ -23,7 +23,6 @@ pub(super) const NAMED: [(&str, &str); 6] = [
     (OVERLAY, "Relays measure each other: traffic, time to notice, estimates, memory"),
 ];
 
-/// Whether a name is one of theirs.
 pub(super) fn is_named(name: &str) -> bool {
     NAMED.iter().any(|(named, _)| *named == name)
 }

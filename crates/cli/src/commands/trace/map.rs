@@ -38,7 +38,6 @@ pub struct Map {
 
 /// The routes to draw.
 pub struct Routes<'a> {
-    /// All routes.
     pub candidates: &'a [Candidate],
     /// Which of them are used.
     pub choice: &'a Choice,

@@ -17,7 +17,6 @@ use super::traces::Trace;
 /// The result: all routes, and the choice among them.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The node.
     pub node: IpAddr,
     /// The routes, in the order of the request.
     pub ways: Vec<Way>,

@@ -45,7 +45,6 @@ pub struct Trace {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hop {
-    /// Its address.
     pub address: IpAddr,
     /// Its round-trip time.
     pub rtt_ms: f64,

@@ -44,7 +44,6 @@ pub struct Changeable {
     pub policy: Policy,
     /// Networks that clients of a server may reach.
     pub allow: Vec<IpNet>,
-    /// Rules for paths.
     pub rules: PathRules,
 }
 

@@ -65,7 +65,6 @@ fn peer(peer: &PeerStatus, before: &Earlier<'_, Status>, text: &mut String) {
     }
 }
 
-/// All flows of all peers.
 pub fn flows(peers: &[PeerStatus]) -> String {
     let mut text = String::new();
     peers.iter().for_each(|peer| list(&peer.flows, &mut text));

@@ -151,7 +151,6 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Exceeded> {
 pub(crate) struct Exceeded {
     /// The time in the network.
     pub at: Time,
-    /// Which limit.
     pub limit: Limit,
 }
 
