@@ -56,7 +56,7 @@ impl Files for Shown {
         match self.0.find(path).await {
             Ok(transfer::Found::File(file)) => Ok(Found::File(file)),
             Ok(transfer::Found::Directory { entries, left_out }) => {
-                Ok(Found::Directory { rows: entries.into_iter().map(row).collect(), left_out })
+                Ok(Found::Directory { rows: entries.iter().map(row).collect(), left_out })
             }
             Err(TransferError::UnsafePath { .. } | TransferError::Refused(_)) => {
                 Err(io::ErrorKind::NotFound.into())
@@ -70,7 +70,7 @@ impl Files for Shown {
     }
 }
 
-fn row(listed: Listed) -> Row {
+fn row(listed: &Listed) -> Row {
     let kind = match listed.kind {
         ListedKind::File { size, modified } => RowKind::File { size, modified },
         ListedKind::Directory => RowKind::Directory,
