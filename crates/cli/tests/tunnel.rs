@@ -15,6 +15,8 @@ mod load;
 mod mtu;
 #[path = "tunnel/refused.rs"]
 mod refused;
+#[path = "tunnel/renewed.rs"]
+mod renewed;
 #[path = "tunnel/restored.rs"]
 mod restored;
 #[path = "tunnel/routes.rs"]

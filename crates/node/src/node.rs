@@ -88,6 +88,7 @@ pub struct NodeBuilder {
     access: Arc<dyn Authorize>,
     control: Option<PathBuf>,
     tap: Option<Arc<dyn Tap>>,
+    device: Option<String>,
 }
 
 impl Default for NodeBuilder {
@@ -104,6 +105,7 @@ impl Default for NodeBuilder {
             access: Arc::new(DenyAll),
             control: None,
             tap: None,
+            device: None,
         }
     }
 }
@@ -196,6 +198,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Names a network device that the program makes later: a rule for it is no mistake.
+    #[must_use]
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
     /// Reads the key, opens the sockets, and gets a grant if there are controllers. If none of them grants anything, the node
     /// starts without a grant, and they are asked again while it runs.
     ///
@@ -219,7 +228,7 @@ impl NodeBuilder {
         // What windows promise may take twice as much when it comes in pieces.
         config.limits.memory = memory::limit().map_or(u64::MAX, |limit| limit / 3).min(config.limits.memory);
         let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;
-        warn_of_idle_rules(&endpoint, &self.rules);
+        warn_of_idle_rules(&endpoint, &self.rules, self.device.as_deref());
         let endpoint = Arc::new(endpoint);
         let grants = if self.controllers.is_empty() {
             Grants::default()
@@ -417,13 +426,15 @@ fn one_per_network_first(all: impl Iterator<Item = (SocketAddr, (u32, Prefix))>)
 }
 
 /// Warns of rules for interfaces that this machine does not have now: the name may be mistyped.
-fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules) {
+fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules, device: Option<&str>) {
     let sockets = endpoint.sockets();
     let fits = |rule: &PathRule, socket: &SocketInfo| {
         let place = PathOrigin { interface: socket.place.interface.to_string(), ..PathOrigin::default() };
         rule.pattern.fits(&place, socket.local)
     };
-    for rule in rules.iter().filter(|rule| matches!(rule.pattern, Pattern::Interface(_))) {
+    let is_of_device = |rule: &PathRule| device.is_some_and(|name| rule.pattern.to_string() == name);
+    let by_interface = |rule: &&PathRule| matches!(rule.pattern, Pattern::Interface(_));
+    for rule in rules.iter().filter(by_interface).filter(|rule| !is_of_device(rule)) {
         if !sockets.iter().any(|socket| fits(rule, socket)) {
             tracing::warn!(
                 "no interface fits the rule `{}={}` now: `ip link` lists the interfaces",

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use anabranch_net::{Clock, Lasting, Session};
@@ -17,7 +17,7 @@ use anabranch_proxy::message::Head;
 use anabranch_proxy::{Connections, Control, Method, Taker};
 use anabranch_tunnel::access::PrefixTable;
 use anabranch_tunnel::message::{Answer, Request, VERSION};
-use anabranch_tunnel::packet::Header;
+use anabranch_tunnel::packet::{Header, protocol, quoted, read_quoted};
 use anabranch_tunnel::policy::Policy;
 pub use anabranch_tunnel::session::{MTU, session_config};
 use anabranch_wire::Reach;
@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 use crate::device::Device;
 use crate::error::TunnelError;
 use crate::guard::Guard;
-use crate::pump::{Link, from_device, to_device};
+use crate::pump::{Gate, Link, from_device, to_device};
 use crate::server::{follow_mtu, own_addresses};
 use crate::status::Status;
 use crate::streams;
@@ -116,15 +116,34 @@ pub struct Client {
 /// State that stays from one session to the next.
 struct Standing {
     device: Arc<Device>,
-    system: ClientSystem,
+    /// Locked while the system changes, so that nothing old is restored meanwhile.
+    system: Arc<RwLock<ClientSystem>>,
     taker: Option<Arc<Taker>>,
 }
 
 impl Standing {
+    fn system(&self) -> ClientSystem {
+        self.system.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Redirects the TCP connections that this policy carries as streams.
     fn redirect(&self, policy: &Policy) -> Result<(), TunnelError> {
-        let Some(taker) = &self.taker else { return Ok(()) };
-        self.system.redirect(taker.port(), policy)
+        let system = self.system();
+        system.stream_port.map_or(Ok(()), |port| system.redirect(port, policy))
+    }
+
+    /// Takes over what the server of a new session grants.
+    fn renew(&self, wanted: ClientSystem) -> Result<(), TunnelError> {
+        let mut system = self.system.write().unwrap_or_else(PoisonError::into_inner);
+        let is_like = ClientSystem { policy: system.policy.clone(), ..wanted.clone() } == *system;
+        if !is_like {
+            let mut own = own_addresses()?;
+            own.retain(|address| !system.addresses.iter().any(|known| known.addr() == *address));
+            check_addresses(&wanted.addresses, &own)?;
+            wanted.replace(&system)?;
+            *system = wanted;
+        }
+        Ok(())
     }
 }
 
@@ -185,33 +204,29 @@ impl Client {
         let sessions = async {
             let mut session = session;
             loop {
-                notice(self.up(&welcome, &standing));
+                notice(Self::up(standing.system()));
                 let why = self.carry(&session, &mut control, &standing, &notice).await;
                 self.link.detach();
                 // Connections of the stream lane may still hold the session.
                 session.abort(0, "the tunnel dials again");
                 notice(Notice::Lost(why));
                 (session, control, welcome) = self.dial_again(&dial, &notice).await?;
-                let has_streams = standing.taker.is_none() || welcome.streams;
-                if welcome.addresses != standing.system.addresses || !has_streams {
-                    let changed = "the server grants other addresses or lanes now; start the tunnel again";
-                    return Err(TunnelError::Protocol(changed.into()));
-                }
+                standing.renew(self.system(&welcome, guard.slot(), standing.taker.as_deref()))?;
             }
         };
         tokio::select! {
             result = reader => Err(result.err().unwrap_or_else(|| std::io::ErrorKind::UnexpectedEof.into()).into()),
             result = sessions => result,
             () = taker => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
-            never = self.look_after(&standing.system, &notice) => match never {},
+            never = self.look_after(&standing, &notice) => match never {},
         }
     }
 
-    fn up(&self, welcome: &Welcome, standing: &Standing) -> Notice {
+    fn up(system: ClientSystem) -> Notice {
         Notice::Up {
-            addresses: welcome.addresses.clone(),
-            routes: standing.system.reached(),
-            streams: standing.taker.is_some() && welcome.streams,
+            routes: system.reached(),
+            streams: system.stream_port.is_some(),
+            addresses: system.addresses,
         }
     }
 
@@ -273,35 +288,37 @@ impl Client {
     /// Makes the device and sets the system up.
     fn set_up(&self, welcome: &Welcome, slot: Slot) -> Result<Standing, TunnelError> {
         let options = &self.options;
-        if welcome.addresses.is_empty() || welcome.addresses.len() > 8 {
-            return Err(TunnelError::Protocol("it gave no address, or too many".into()));
-        }
         check_addresses(&welcome.addresses, &own_addresses()?)?;
         let device = Arc::new(Device::create(&options.interface, welcome.mtu)?);
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&device);
-        let taker = (options.streams && welcome.streams)
-            .then(|| Taker::bind(Method::Redirect))
-            .transpose()?
-            .map(Arc::new);
+        // A later session may have streams even if this one does not.
+        let taker = options.streams.then(|| Taker::bind(Method::Redirect)).transpose()?.map(Arc::new);
+        self.link.mtu.store(welcome.mtu, Ordering::Relaxed);
+        let system = self.system(welcome, slot, taker.as_deref());
+        system.apply()?;
+        Ok(Standing { device, system: Arc::new(RwLock::new(system)), taker })
+    }
+
+    /// The system's settings for this grant.
+    fn system(&self, welcome: &Welcome, slot: Slot, taker: Option<&Taker>) -> ClientSystem {
+        let options = &self.options;
         let routes = match &options.scope {
             Scope::All => welcome.routes.clone(),
             Scope::Networks(networks) => networks.clone(),
         };
-        let system = ClientSystem {
+        ClientSystem {
             interface: options.interface.clone(),
             slot,
             gateways: welcome.gateways.clone(),
             addresses: welcome.addresses.clone(),
             routes,
+            behind: options.networks.clone(),
             dns: if options.dns && options.scope == Scope::All { welcome.dns.clone() } else { Vec::new() },
             udp_port: options.udp_port,
             kill_switch: options.kill_switch,
-            stream_port: taker.as_ref().map(|taker| taker.port()),
+            stream_port: taker.filter(|_| welcome.streams).map(Taker::port),
             policy: self.policy(),
-        };
-        self.link.mtu.store(welcome.mtu, Ordering::Relaxed);
-        system.apply()?;
-        Ok(Standing { device, system, taker })
+        }
     }
 
     /// Carries packets until the session ends; returns the reason.
@@ -313,8 +330,8 @@ impl Client {
         notice: &impl Fn(Notice),
     ) -> String {
         self.link.attach(session);
-        let accepted = Accepted::new(&standing.system, &self.options.networks);
-        let packets = to_device((&standing.device, &self.link), session, |header| accepted.allow(header));
+        let accepted = Accepted::new(&standing.system());
+        let packets = to_device((&standing.device, &self.link), session, &accepted);
         let mut changes = self.policy.subscribe();
         // A change since the greeting, or while there was no session, counts for the server and the firewall, too.
         changes.mark_changed();
@@ -344,14 +361,16 @@ impl Client {
 
     /// Puts rules back that another program deleted. While there is no session, too: packets wait for the next one, and
     /// must not leave outside the tunnel.
-    async fn look_after(&self, system: &ClientSystem, notice: &impl Fn(Notice)) -> std::convert::Infallible {
+    async fn look_after(&self, standing: &Standing, notice: &impl Fn(Notice)) -> std::convert::Infallible {
         let mut looks = 0_u32;
         loop {
             sleep(LOOK).await;
             looks = looks.wrapping_add(1);
-            let wanted = system.clone();
+            let system = standing.system.clone();
             let policy = looks.is_multiple_of(FIREWALL_LOOKS).then(|| self.policy());
-            let restored = tokio::task::spawn_blocking(move || wanted.restore(policy.as_ref()));
+            let restored = tokio::task::spawn_blocking(move || {
+                system.read().unwrap_or_else(PoisonError::into_inner).restore(policy.as_ref())
+            });
             if restored.await.unwrap_or(false) {
                 notice(Notice::RulesRestored);
             }
@@ -398,6 +417,9 @@ impl Welcome {
 
 /// The server chooses the addresses, but none at which programs of this machine listen for others.
 fn check_addresses(addresses: &[IpNet], own: &BTreeSet<IpAddr>) -> Result<(), TunnelError> {
+    if addresses.is_empty() || addresses.len() > 8 {
+        return Err(TunnelError::Protocol("it gave no address, or too many".into()));
+    }
     let is_good = |address: &IpNet| {
         matches!(Reach::of(address.addr()), Reach::Site | Reach::Public)
             && !own.contains(&address.addr().to_canonical())
@@ -418,7 +440,7 @@ struct Accepted {
 }
 
 impl Accepted {
-    fn new(system: &ClientSystem, behind: &[IpNet]) -> Self {
+    fn new(system: &ClientSystem) -> Self {
         let own = system.addresses.iter().map(|address| IpNet::from(address.addr()));
         Self {
             sources: system
@@ -427,14 +449,28 @@ impl Accepted {
                 .copied()
                 .chain(system.addresses.iter().map(tunnel_network))
                 .collect(),
-            destinations: own.chain(behind.iter().copied()).collect(),
+            destinations: own.chain(system.behind.iter().copied()).collect(),
         }
     }
+}
 
+impl Gate for &Accepted {
     fn allow(&self, header: &Header) -> bool {
         self.destinations.find(header.destination).is_some()
             && self.sources.find(header.source).is_some()
             && is_remote(header.source)
+    }
+
+    /// Any router on the path to a destination may report an error. The quoted packet must be one that this end may have
+    /// sent.
+    fn allow_error(&self, header: &Header, packet: &[u8]) -> bool {
+        let Some((about, _)) = quoted(header, packet).and_then(read_quoted) else { return false };
+        let is_redirection = header.protocol == protocol::ICMP && packet.get(header.payload) == Some(&5);
+        !is_redirection
+            && is_remote(header.source)
+            && about.source == header.destination
+            && self.destinations.find(about.source).is_some()
+            && self.sources.find(about.destination).is_some()
     }
 }
 
@@ -489,9 +525,10 @@ mod tests {
         let system = ClientSystem {
             addresses: vec!["10.77.0.2/24".parse().unwrap()],
             routes: vec!["0.0.0.0/0".parse().unwrap()],
+            behind: vec!["192.168.50.0/24".parse().unwrap()],
             ..ClientSystem::default()
         };
-        let accepted = Accepted::new(&system, &["192.168.50.0/24".parse().unwrap()]);
+        let accepted = &Accepted::new(&system);
         let allow = |source: [u8; 4], destination: [u8; 4]| {
             let mut packet = vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0];
             packet.extend(source.into_iter().chain(destination));
@@ -507,13 +544,41 @@ mod tests {
     }
 
     #[test]
+    fn routers_outside_report_errors_of_packets_that_this_machine_sent() {
+        let system = ClientSystem {
+            addresses: vec!["10.77.0.2/24".parse().unwrap()],
+            routes: vec!["10.20.0.0/16".parse().unwrap()],
+            ..ClientSystem::default()
+        };
+        let accepted = &Accepted::new(&system);
+        let ip = |length: u8, protocol: u8, ends: [[u8; 4]; 2]| {
+            [&[0x45, 0, 0, length, 0, 0, 0, 0, 64, protocol, 0, 0][..], &ends.concat()].concat()
+        };
+        let (own, far, router) = ([10, 77, 0, 2], [10, 20, 0, 9], [192, 0, 2, 1]);
+        let allow = |kind: u8, source: [u8; 4], about: [[u8; 4]; 2]| {
+            let quote = [ip(28, 17, about), vec![0; 8]].concat();
+            let packet = [ip(56, 1, [source, own]), vec![kind, 0, 0, 0, 0, 0, 0, 0], quote].concat();
+            let header = Header::read(&packet).unwrap();
+            assert!(!accepted.allow(&header));
+            accepted.allow_error(&header, &packet)
+        };
+        assert!(allow(11, router, [own, far]) && allow(3, router, [own, far]));
+        assert!(!allow(0, router, [own, far]), "an answer to a ping is no error");
+        assert!(!allow(5, router, [own, far]), "a redirection changes routes");
+        assert!(!allow(11, [127, 0, 0, 1], [own, far]));
+        for about in [[own, [10, 21, 0, 1]], [far, own], [[10, 77, 0, 3], far]] {
+            assert!(!allow(11, router, about), "{about:?}");
+        }
+    }
+
+    #[test]
     fn a_server_does_not_pass_for_a_router_of_the_clients_link() {
         let system = ClientSystem {
             addresses: vec!["fd77::2/64".parse().unwrap()],
             routes: vec!["::/0".parse().unwrap()],
             ..ClientSystem::default()
         };
-        let accepted = Accepted::new(&system, &[]);
+        let accepted = &Accepted::new(&system);
         let allow = |source: &str| {
             let mut packet = vec![0x60, 0, 0, 0, 0, 0, 58, 255];
             for address in [source, "fd77::2"] {

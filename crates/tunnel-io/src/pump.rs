@@ -184,11 +184,28 @@ fn take(
     }
 }
 
-/// Passes the datagrams of a session that `allow` accepts to the device, until the session ends.
+/// Which packets out of a tunnel are let in.
+pub(crate) trait Gate {
+    /// Judges a packet by its addresses.
+    fn allow(&self, header: &Header) -> bool;
+
+    /// Judges a packet that its addresses do not allow: true for an ICMP error that this end may expect.
+    fn allow_error(&self, _header: &Header, _packet: &[u8]) -> bool {
+        false
+    }
+}
+
+impl<F: Fn(&Header) -> bool> Gate for F {
+    fn allow(&self, header: &Header) -> bool {
+        self(header)
+    }
+}
+
+/// Passes the datagrams of a session that the gate allows to the device, until the session ends.
 pub(crate) async fn to_device(
     (device, link): (&Device, &Link),
     session: &Session,
-    allow: impl Fn(&Header) -> bool,
+    gate: impl Gate,
 ) -> SessionError {
     let mut arrived = Vec::with_capacity(BATCH);
     let mut coalescer: Coalescer = device.coalescer();
@@ -202,9 +219,9 @@ pub(crate) async fn to_device(
             let packet = datagram.data;
             let header = Header::read(&packet).filter(|header| {
                 let ends = (header.source, header.destination);
-                let is_allowed = allowed == Some(ends) || allow(header);
+                let is_allowed = allowed == Some(ends) || gate.allow(header);
                 allowed = is_allowed.then_some(ends);
-                header.length == packet.len() && is_allowed
+                header.length == packet.len() && (is_allowed || gate.allow_error(header, &packet))
             });
             let Some(header) = header else {
                 link.received.refused.fetch_add(1, Ordering::Relaxed);

@@ -10,6 +10,7 @@ use anabranch_tunnel::policy::{Class, Policy};
 use anabranch_wire::Reach;
 use ipnet::IpNet;
 
+use super::server::forward;
 use super::{
     RULE_PROTOCOL, Slot, Step, address_steps, dns, has, has_table, ip, kill_switch, registry, table_name,
 };
@@ -27,6 +28,8 @@ pub struct ClientSystem {
     pub gateways: Vec<IpAddr>,
     /// Destinations that go through the tunnel.
     pub routes: Vec<IpNet>,
+    /// Networks behind this machine, for which it forwards.
+    pub behind: Vec<IpNet>,
     /// Name servers, reached through the tunnel.
     pub dns: Vec<IpAddr>,
     /// UDP port of the tunnel's own packets, which stay outside.
@@ -138,7 +141,7 @@ impl ClientSystem {
         if has_routes && port.is_none() && self.rules_are_there() {
             return was_open;
         }
-        let were_missing = registry::while_running(&self.interface, || {
+        let were_missing = registry::while_running(&self.interface, |_| {
             for step in self.device_steps().iter().filter(|_| !has_routes) {
                 let _ = step.run();
             }
@@ -159,14 +162,71 @@ impl ClientSystem {
     /// # Errors
     /// The error of the first step that fails; [`clean`](super::clean) undoes those before it.
     pub fn apply(&self) -> Result<(), TunnelError> {
-        self.steps().iter().try_for_each(|step| step.run().map(drop))?;
-        for network in self.routes.iter().filter(|route| !self.reaches(route)) {
-            tracing::warn!(
-                %network,
-                "the server gives no address of this family; its packets stay outside the tunnel"
-            );
+        if !self.behind.is_empty() {
+            // Before the steps: neighbours' connections are redirected in the families that this machine forwards.
+            forward(&self.interface, (has(&self.behind, false), has(&self.behind, true)))?;
         }
+        self.steps().iter().try_for_each(|step| step.run().map(drop))?;
+        self.warn_of_unreached();
         if self.dns.is_empty() { Ok(()) } else { dns::set(&self.interface, &self.dns) }
+    }
+
+    fn warn_of_unreached(&self) {
+        let stays = if self.kill_switch {
+            "the kill switch blocks these packets"
+        } else {
+            "these packets leave outside the tunnel; `--kill-switch` blocks them"
+        };
+        for network in self.routes.iter().filter(|route| !self.reaches(route)) {
+            let family = if network.addr().is_ipv6() { "IPv6" } else { "IPv4" };
+            tracing::warn!(%network, "the server gives no {family} address: {stays}");
+        }
+    }
+
+    /// Goes over from the settings of an earlier session to these. New routes come before old ones go, so that no packet
+    /// leaves outside the tunnel meanwhile.
+    ///
+    /// # Errors
+    /// The error of the first step that fails.
+    pub fn replace(&self, before: &Self) -> Result<(), TunnelError> {
+        self.changes(before).iter().try_for_each(|step| step.run().map(drop))?;
+        self.warn_of_unreached();
+        match (&self.dns, &before.dns) {
+            (now, before) if now == before => Ok(()),
+            (now, _) if now.is_empty() => dns::unset(&self.interface),
+            (now, _) => dns::set(&self.interface, now),
+        }
+    }
+
+    /// The steps of [`replace`](Self::replace).
+    fn changes(&self, before: &Self) -> Vec<Step> {
+        let (interface, table) = (&self.interface, self.slot.table());
+        let mut steps = self.device_steps();
+        match self.stream_port {
+            Some(port) => steps.push(Step::nft(self.redirect_script(port, &self.policy))),
+            None if before.stream_port.is_some() => {
+                steps.push(Step::new(&format!("nft delete table inet {}", table_name(interface))));
+            }
+            None => {}
+        }
+        let (rules, old_rules) = (self.rules(), before.rules());
+        steps.extend(rules.iter().filter(|rule| !old_rules.contains(rule)).cloned());
+        // The rule that leads into the tunnel goes first.
+        let gone = old_rules.iter().rev().filter(|rule| !rules.contains(rule));
+        steps.extend(
+            gone.map(|rule| Step::new(&rule.command.join(" ").replace(" rule add ", " rule delete "))),
+        );
+        for network in before.inside().difference(&self.inside()) {
+            let route = format!("route delete {network} dev {interface} table {table}");
+            steps.push(Step::new(&format!("{} {route}", ip(network))));
+        }
+        let hosts = |system: &Self| -> BTreeSet<IpNet> {
+            system.addresses.iter().map(|address| IpNet::from(address.addr())).collect()
+        };
+        for address in hosts(before).difference(&hosts(self)) {
+            steps.push(Step::new(&format!("{} address delete {address} dev {interface}", ip(address))));
+        }
+        steps
     }
 
     /// Redirects connections by another policy from now on.
@@ -292,6 +352,7 @@ mod tests {
             addresses: vec!["10.77.0.2/24".parse().unwrap()],
             gateways: vec!["10.77.0.1".parse().unwrap()],
             routes: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
+            behind: vec![],
             dns: vec![],
             udp_port: 4434,
             kill_switch: false,
@@ -334,6 +395,24 @@ mod tests {
         let system = ClientSystem { routes: vec!["10.20.1.1/16".parse().unwrap()], ..client() };
         let lines: Vec<String> = system.steps().iter().map(|step| step.command.join(" ")).collect();
         assert!(lines.iter().any(|line| line.contains("route replace 10.20.0.0/16 dev")), "{lines:#?}");
+    }
+
+    #[test]
+    fn another_grant_replaces_addresses_routes_and_rules_and_keeps_the_rest() {
+        let addresses = ["10.78.0.2/24", "fd78::2/64"].map(|address| address.parse().unwrap()).to_vec();
+        let system = ClientSystem { addresses, stream_port: None, ..client() };
+        let lines: Vec<String> =
+            system.changes(&client()).iter().map(|step| step.command.join(" ")).collect();
+        let at = |words: &str| lines.iter().position(|line| line.contains(words));
+        assert!(at("route replace 10.78.0.0/24") < at("route delete 10.77.0.0/24"), "{lines:#?}");
+        assert!(at("address replace 10.78.0.2/32") < at("address delete 10.77.0.2/32"), "{lines:#?}");
+        assert!(at("route delete 10.77.0.0/24").is_some() && at("address delete 10.77.0.2/32").is_some());
+        assert!(at("nft delete table").is_some() && at("ip -6 rule add").is_some(), "{lines:#?}");
+        assert!(at("ip -4 rule").is_none() && at("delete 0.0.0.0/0").is_none(), "{lines:#?}");
+        let back = client().changes(&system);
+        let deleted: Vec<String> = back.iter().map(|step| step.command.join(" ")).collect();
+        let rules = deleted.iter().filter(|line| line.starts_with("ip -6 rule delete")).count();
+        assert_eq!(rules, Slot(2).priorities().len(), "{deleted:#?}");
     }
 
     #[test]

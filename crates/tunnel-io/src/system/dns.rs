@@ -77,6 +77,19 @@ pub(super) fn set(interface: &str, servers: &[IpAddr]) -> Result<(), TunnelError
     })
 }
 
+/// Sends the system's name queries where they went before.
+///
+/// # Errors
+/// When the record of the file cannot be written.
+pub(super) fn unset(interface: &str) -> Result<(), TunnelError> {
+    // Without systemd-resolved, only the file has been written.
+    let _ = Step::new(&format!("resolvectl revert {interface}")).run();
+    registry::update(|registry| {
+        registry.resolver.take_if(|file| file.keep(|name| name != interface));
+        Ok(())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

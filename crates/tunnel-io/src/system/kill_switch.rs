@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Step, registry};
+use super::Step;
+use super::registry::{self, Registry};
 use crate::error::TunnelError;
 
 /// The firewall table: one name, so that any later run finds it.
@@ -13,18 +14,23 @@ pub const TABLE: &str = "anabranch_kill_switch";
 
 /// Closes it again if another program deleted it, as `nft flush ruleset` does. True if it was missing.
 pub(super) fn restore(interface: &str, udp_port: u16) -> bool {
+    let mut is_closed = false;
     // Once the tunnel has ended, its user may have opened it.
-    !super::is_listed(TABLE)
-        && registry::while_running(interface, || {})
-        && close(interface, udp_port).is_ok()
+    let restored = !super::is_listed(TABLE)
+        && registry::while_running(interface, |registry| {
+            is_closed = close_in(registry, interface, udp_port).is_ok();
+        });
+    restored && is_closed
 }
 
 /// Allows only packets through this tunnel and others with a kill switch, and the tunnels' own packets.
 pub fn close(interface: &str, udp_port: u16) -> Result<(), TunnelError> {
-    registry::update(|registry| {
-        registry.close(interface, udp_port);
-        Step::nft(script(&registry.closed())).run().map(drop)
-    })
+    registry::update(|registry| close_in(registry, interface, udp_port))
+}
+
+fn close_in(registry: &mut Registry, interface: &str, udp_port: u16) -> Result<(), TunnelError> {
+    registry.close(interface, udp_port);
+    Step::nft(script(&registry.closed())).run().map(drop)
 }
 
 /// The devices of tunnels that have one, whether they run or have ended.
@@ -35,9 +41,13 @@ pub fn closed() -> Vec<String> {
 /// Removes this tunnel's kill switch, at the user's request only. Those of other tunnels stay.
 ///
 /// # Errors
-/// [`TunnelError`] if it may still be there.
+/// [`TunnelError`] if it may still be there, or another process runs the tunnel.
 pub fn open(interface: &str) -> Result<(), TunnelError> {
     registry::update(|registry| {
+        if registry.is_running(interface) {
+            // It may have begun a moment ago.
+            return Err(TunnelError::Running(interface.to_owned()));
+        }
         let closed = registry.closed();
         let Some(script) = opening(closed.clone(), interface) else { return Ok(()) };
         let opened = Step::nft(script).run();
@@ -76,6 +86,7 @@ fn script(tunnels: &BTreeMap<String, u16>) -> String {
          \t\tudp dport {{ 67, 547 }} accept\n\
          \t\ticmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
          \t\tct direction reply ct status dnat accept comment \"neighbours whose connections became streams\"\n\
+         \t\tmeta l4proto tcp ct state new reject with icmpx type admin-prohibited\n\
          \t}}\n\
          \tchain forward {{\n\
          \t\ttype filter hook forward priority 0; policy drop;\n\

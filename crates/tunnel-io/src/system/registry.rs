@@ -101,6 +101,17 @@ fn network() -> u64 {
     fs::metadata("/proc/self/ns/net").map_or(0, |metadata| metadata.ino())
 }
 
+/// The network namespaces in which a process runs, or which have a name (`ip netns`).
+fn networks() -> BTreeSet<u64> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let of_processes =
+        processes.filter_map(|process| Some(fs::metadata(process.path().join("ns/net")).ok()?.ino()));
+    // Mounted namespaces are listed as `net:[4026531840]`.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let named = mounts.lines().filter_map(|line| line.split_once("net:[")?.1.split_once(']')?.0.parse().ok());
+    of_processes.chain(named).collect()
+}
+
 impl Registry {
     /// Gives this process's tunnel a slot.
     pub(super) fn claim(&mut self, interface: &str) -> Result<u32, TunnelError> {
@@ -150,6 +161,12 @@ impl Registry {
         self.settings.retain(|changed| !changed.users.is_empty());
     }
 
+    /// Forgets kill switches of other network namespaces that are gone: the kernel may give their numbers to new ones.
+    fn forget_kill_switches(&mut self, there: &BTreeSet<u64>) {
+        let own = network();
+        self.kill_switches.retain(|_, closed| closed.network == own || there.contains(&closed.network));
+    }
+
     /// Takes back the changes of the tunnel with this name, and of all tunnels whose process is gone. A tunnel that
     /// another process runs is left alone, unless `even_running`.
     pub(super) fn release(&mut self, interface: &str, even_running: bool) {
@@ -183,13 +200,14 @@ impl Registry {
     }
 
     /// Whether another process runs a tunnel of this name.
-    fn is_running(&self, interface: &str) -> bool {
+    pub(super) fn is_running(&self, interface: &str) -> bool {
         let claim = self.tunnels.get(interface);
         claim.is_some_and(|claim| claim.process.is_alive() && claim.process != Process::current())
     }
 
     /// Notes that this tunnel has a kill switch, which lets this UDP port out.
     pub(super) fn close(&mut self, interface: &str, port: u16) {
+        self.forget_kill_switches(&networks());
         self.kill_switches.insert(interface.to_owned(), KillSwitch { port, network: network() });
     }
 
@@ -300,11 +318,11 @@ pub(super) fn update<T>(
 
 /// Does `work` while this process's tunnel of this name has not ended: nothing is set up once it was taken back. False if
 /// it has ended.
-pub(super) fn while_running(interface: &str, work: impl FnOnce()) -> bool {
+pub(super) fn while_running(interface: &str, work: impl FnOnce(&mut Registry)) -> bool {
     let done = update(|registry| {
         let is_own = registry.is_own(interface);
         if is_own {
-            work();
+            work(registry);
         }
         Ok(is_own)
     });
@@ -420,6 +438,17 @@ mod tests {
         assert_eq!(registry.closed(), BTreeMap::from([("a".to_owned(), 4001)]));
         registry.open("a");
         assert!(registry.closed().is_empty() && !registry.is_empty());
+    }
+
+    #[test]
+    fn a_kill_switch_is_forgotten_with_its_network_namespace() {
+        let mut registry = Registry::default();
+        for (name, network) in [("gone", 1), ("elsewhere", 2), ("here", network())] {
+            registry.kill_switches.insert(name.to_owned(), KillSwitch { port: 4001, network });
+        }
+        registry.forget_kill_switches(&BTreeSet::from([2]));
+        assert_eq!(registry.kill_switches.keys().collect::<Vec<_>>(), ["elsewhere", "here"]);
+        assert!(networks().contains(&network()));
     }
 
     #[test]

@@ -85,17 +85,7 @@ impl ServerSystem {
     /// The error of the first step that fails; [`clean`](super::clean) undoes those before it.
     pub fn apply(&self) -> Result<(), TunnelError> {
         if self.forwards {
-            registry::update(|registry| {
-                if has(&self.addresses, true) {
-                    // A forwarding machine ignores router advertisements, and with them its default route, unless told
-                    // otherwise.
-                    for setting in listening_for_routers() {
-                        registry.set(&self.interface, &setting, "2")?;
-                    }
-                    registry.set(&self.interface, "net/ipv6/conf/all/forwarding", "1")?;
-                }
-                registry.set(&self.interface, "net/ipv4/ip_forward", "1")
-            })?;
+            forward(&self.interface, (true, has(&self.addresses, true)))?;
         }
         self.steps().iter().try_for_each(|step| step.run().map(drop))?;
         if self.exit { self.masquerade() } else { Ok(()) }
@@ -105,11 +95,28 @@ impl ServerSystem {
     pub fn restore(&self) -> bool {
         self.exit
             && !has_table(&self.interface)
-            && registry::while_running(&self.interface, || {
+            && registry::while_running(&self.interface, |_| {
                 // Tried again at the next look.
                 let _ = self.masquerade();
             })
     }
+}
+
+/// Lets this machine forward IPv4 and IPv6 packets as long as the tunnel runs.
+///
+/// # Errors
+/// [`TunnelError::File`].
+pub(super) fn forward(interface: &str, (v4, v6): (bool, bool)) -> Result<(), TunnelError> {
+    registry::update(|registry| {
+        if v6 {
+            // A forwarding machine ignores router advertisements, and with them its default route, unless told otherwise.
+            for setting in listening_for_routers() {
+                registry.set(interface, &setting, "2")?;
+            }
+            registry.set(interface, "net/ipv6/conf/all/forwarding", "1")?;
+        }
+        if v4 { registry.set(interface, "net/ipv4/ip_forward", "1") } else { Ok(()) }
+    })
 }
 
 /// The settings of interfaces that accept router advertisements as long as they do not forward.

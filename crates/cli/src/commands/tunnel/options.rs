@@ -66,7 +66,8 @@ impl EndOptions {
 
     /// The description of a node with these options.
     pub fn node(&self, key: NodeKey, rules: PathRules) -> NodeBuilder {
-        self.node.node().key(key).session(self.congestion.of(session_config())).path_rules(rules)
+        let node = self.node.node().key(key).session(self.congestion.of(session_config())).path_rules(rules);
+        node.device(self.device.name())
     }
 
     /// Serves metrics, if they are wanted, until the result is dropped.
