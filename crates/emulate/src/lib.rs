@@ -81,10 +81,13 @@ impl Emulation {
     /// # Panics
     /// When there is no such path, as in all methods with a path.
     pub fn set_down(&self, path: usize, down: bool) {
-        self.change(path, |links, now| {
-            links.link(Direction::Forward).set_down(now, down);
-            links.link(Direction::Reverse).set_down(now, down);
-        });
+        self.set_way_down(path, Direction::Forward, down);
+        self.set_way_down(path, Direction::Reverse, down);
+    }
+
+    /// Cuts or restores one direction of a path.
+    pub fn set_way_down(&self, path: usize, direction: Direction, down: bool) {
+        self.change(path, |links, now| links.link(direction).set_down(now, down));
     }
 
     /// Changes the rate of one direction, also for waiting packets.

@@ -3,8 +3,10 @@
 //! Both use the same engine, settings and link model. Over sockets, packets are sealed datagrams on loopback, time is real,
 //! and each link of the scenario is an emulated path. So the difference is what the simulator leaves out: the operating
 //! system, encryption, and the driver. The result over sockets is compared with the mean of several simulated runs. The
-//! scenario may have only bulk flows whose paths are one link each.
+//! scenario may have only bulk flows whose paths are one link each. The relays of a path agent are real too, and its
+//! decisions are compared.
 
+mod relays;
 mod sockets;
 
 use std::sync::atomic::Ordering;
@@ -17,6 +19,8 @@ use anabranch_wire::{Span, Time};
 use clap::Args;
 use serde::Serialize;
 
+use self::relays::DecisionRow;
+use self::sockets::Measured;
 use super::args::Seeds;
 use super::jobs::{Crew, in_order};
 use super::load::{load, mistake, wrong_setting};
@@ -66,6 +70,8 @@ struct Comparison {
     seeds: Vec<u64>,
     within_percent: f64,
     flows: Vec<Row>,
+    /// Those of path agents on relays.
+    decisions: Vec<DecisionRow>,
     ok: bool,
 }
 
@@ -99,7 +105,7 @@ pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<(), Failure> 
     let mut crew = Crew { stop: stop_on_interrupt(), ..Crew::new(processors, !context.quiet) };
     let runs = in_virtual_time(&scenario, &seeds, &crew)?;
     crew.threads = 1;
-    let measured = in_real_time(&built, &crew)?;
+    let Measured { goodputs: measured, decisions } = in_real_time(&built, &crew)?;
     let runs = Summary::of(&runs.iter().collect::<Vec<_>>()).metrics;
     let row = |name: &str, metric: &str, measured: f64| {
         let simulated = &runs[metric];
@@ -116,13 +122,21 @@ pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<(), Failure> 
     if measured.len() > 1 {
         flows.push(row("all together", "total.goodput_mbit_s", measured.iter().sum()));
     }
-    let ok = flows.iter().all(|row| row.ok);
-    show(&Comparison { scenario: scenario.name, seeds, within_percent: args.within, flows, ok }, args.json)?;
+    let decisions = relays::decisions(&runs, &decisions, seeds.len());
+    let (same_rates, same_choices) =
+        (flows.iter().all(|row| row.ok), decisions.iter().all(|decision| decision.ok));
+    let ok = same_rates && same_choices;
+    let within_percent = args.within;
+    show(&Comparison { scenario: scenario.name, seeds, within_percent, flows, decisions, ok }, args.json)?;
     if ok {
         return Ok(());
     }
-    Err(Failure::local(format!("goodputs differ by more than {} %", args.within))
-        .hint("run it longer if the simulator's ± is large; or the machine is too busy"))
+    let what = if same_rates {
+        "the path agent decided otherwise than in the simulator".to_owned()
+    } else {
+        format!("goodputs differ by more than {} %", args.within)
+    };
+    Err(Failure::local(what).hint("run it longer if the simulator's ± is large; or the machine is too busy"))
 }
 
 /// The metrics of the simulated runs.
@@ -149,21 +163,21 @@ fn in_virtual_time(scenario: &Scenario, seeds: &[u64], crew: &Crew) -> Result<Ve
     Ok(runs)
 }
 
-/// The goodput of each flow over sockets, in Mbit/s.
-fn in_real_time(built: &Built, crew: &Crew) -> Result<Vec<f64>, Failure> {
-    let mut measured = Vec::new();
-    let work = |built: &Built, tell: &dyn Fn(f64)| -> Result<Vec<f64>, Failure> {
+/// The results over sockets.
+fn in_real_time(built: &Built, crew: &Crew) -> Result<Measured, Failure> {
+    let mut all = Measured::default();
+    let work = |built: &Built, tell: &dyn Fn(f64)| -> Result<Measured, Failure> {
         let runtime = anabranch_node::Threads::start()?;
         let measured = runtime.block_on(sockets::over_sockets(built, tell));
         runtime.shutdown_background();
         measured
     };
-    let done = in_order(vec![built.clone()], crew, work, &mut |_, goodputs| {
-        measured = goodputs?;
+    let done = in_order(vec![built.clone()], crew, work, &mut |_, measured| {
+        all = measured?;
         Ok(())
     })?;
     complete(done, 1, crew)?;
-    Ok(measured)
+    Ok(all)
 }
 
 /// Checks that all runs are complete.
@@ -203,6 +217,15 @@ fn show(comparison: &Comparison, json: bool) -> Result<(), Failure> {
             "  {flow:<24}{simulated:>18}{sockets_mbit_s:>12.3}{difference_percent:>+10.1} %\n"
         ));
     }
+    if !comparison.decisions.is_empty() {
+        text.push_str("decisions of the path agent, in seconds after the flow's start\n");
+    }
+    let seconds = |moment: Option<f64>| moment.map_or_else(|| "never".to_owned(), |s| format!("{s:.1}"));
+    for DecisionRow { decision, simulator_s, sockets_s, ok } in &comparison.decisions {
+        let [simulated, measured] = [simulator_s, sockets_s].map(|moment| seconds(*moment));
+        let differs = if *ok { "" } else { "     differs" };
+        text.push_str(&format!("  {decision:<24}{simulated:>18}{measured:>12}{differs}\n"));
+    }
     out::print(&text)
 }
 
@@ -211,11 +234,7 @@ fn check(built: &Built) -> Result<(), Failure> {
     let plan = &built.plan;
     let whole = built.end.since(Time::ZERO);
     let refuse = |message: &str, hint: &str| Err(Failure::local(message.to_owned()).hint(hint));
-    let kinds = [
-        ("[[arrivals]]", plan.arrivals.is_empty()),
-        ("[[cbr]]", plan.bursts.is_empty()),
-        ("[[event]]", plan.script.is_empty()),
-    ];
+    let kinds = [("[[arrivals]]", plan.arrivals.is_empty()), ("[[cbr]]", plan.bursts.is_empty())];
     if let Some((kind, _)) = kinds.iter().find(|(_, is_empty)| !is_empty) {
         let message = format!("{kind} cannot be run over sockets: only flows are");
         return refuse(&message, "remove them from the scenario");
@@ -234,8 +253,8 @@ fn check(built: &Built) -> Result<(), Failure> {
         let message = "over sockets, acknowledgements always cross a link";
         return refuse(message, "remove `acks = \"outside\"`");
     }
-    if plan.flows.iter().any(|flow| flow.agent.is_some()) {
-        return refuse("over sockets each flow has exactly its paths", "take `agent` out of the scenario");
+    if plan.flows.iter().flat_map(|flow| &flow.agent).any(|agent| !agent.interfaces.is_empty()) {
+        return refuse("over sockets interfaces do not come and go", "remove `interfaces` from `agent`");
     }
     if plan.flows.iter().any(|flow| !flow.openings.is_empty()) {
         return refuse("over sockets paths open at once", "remove `paths_within`");
@@ -251,7 +270,7 @@ fn check(built: &Built) -> Result<(), Failure> {
             "remove `size`, `rate` and `stop`, and name a single link for each path",
         );
     }
-    Ok(())
+    relays::check(built)
 }
 
 #[cfg(test)]
@@ -272,8 +291,10 @@ mod tests {
         assert!(told(&|text| format!("{text}size = \"1 MB\"\n")).contains("is bulk"));
         assert!(told(&|text| text.replace("[\"a\", \"b\"]", "[[\"a\", \"b\"]]")).contains("one link"));
         assert!(told(&|text| format!("{text}count = 17\n")).contains("too many"));
-        let event = "[[event]]\nat = \"1 s\"\nlink = \"a\"\ndown = true\n";
-        assert!(told(&|text| format!("{text}{event}")).contains("[[event]]"));
+        let agent = |text: &str, what: &str| format!("{text}agent = {{ relays = 1, {what} }}\n");
+        assert!(told(&|text| agent(text, "interfaces = [[\"1 s\", 1, false]]")).contains("interfaces"));
+        let other = "[[flow]]\nname = \"N\"\npaths = [\"b\"]\n";
+        assert!(told(&|text| agent(text, "at_once = 1") + other).contains("\"b\""));
     }
 
     #[test]
