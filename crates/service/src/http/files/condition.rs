@@ -24,12 +24,15 @@ pub(super) struct Version {
 
 impl Version {
     pub fn of(meta: &Metadata, now: SystemTime) -> Self {
-        // Programs can set the time of modification, but not that of the last change.
-        let seen = format!("{} {} {}.{}", meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec());
-        let tag = format!("\"{}\"", &blake3::hash(seen.as_bytes()).to_hex()[..32]);
         let age = date(meta.ctime()).and_then(|changed| now.duration_since(changed).ok());
+        let is_settled = age.is_some_and(|age| age >= COARSEST_CLOCK);
+        // Programs can set the time of modification, but not that of the last change. A settled version has another tag, so
+        // that what was read before a last change within the same times is not taken for it.
+        let (number, len, seconds) = (meta.ino(), meta.len(), meta.ctime());
+        let seen = format!("{number} {len} {seconds}.{} {is_settled}", meta.ctime_nsec());
+        let tag = format!("\"{}\"", &blake3::hash(seen.as_bytes()).to_hex()[..32]);
         let modified = date(meta.mtime()).filter(|modified| *modified <= now);
-        Self { tag, modified, is_settled: age.is_some_and(|age| age >= COARSEST_CLOCK) }
+        Self { tag, modified, is_settled }
     }
 
     /// `ETag`, weak while another change could leave the same tag.
