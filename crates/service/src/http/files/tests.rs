@@ -175,12 +175,10 @@ fn parts_are_sent_only_of_the_version_that_the_client_has() {
     let (fresh, old) = (Version::of(&meta, meta.modified().unwrap()), Version::of(&meta, later));
     let (tag, date) = (old.tag(), old.modified().unwrap());
     assert!(fresh.tag().starts_with("W/\"") && fresh.tag()[2..] != tag);
-    for value in [&tag, &date] {
-        let headers = headers(header::IF_RANGE, value);
-        assert!(old.is_wanted_in_part(&headers), "{value}");
-        assert!(!fresh.is_wanted_in_part(&headers), "it may change within the same tick of the clock");
-    }
-    for value in ["\"x\"", &fresh.tag(), "Sun, 06 Nov 1994 08:49:37 GMT", ""] {
+    assert!(old.is_wanted_in_part(&headers(header::IF_RANGE, &tag)));
+    let own = headers(header::IF_RANGE, &fresh.tag()[2..]);
+    assert!(!fresh.is_wanted_in_part(&own), "it may change within the same tick of the clock");
+    for value in ["\"x\"", &fresh.tag(), &date, ""] {
         assert!(!old.is_wanted_in_part(&headers(header::IF_RANGE, value)), "{value}");
     }
     let check = |name, value: &str| old.check(&headers(name, value));
