@@ -52,7 +52,7 @@ impl Version {
             !self.is_listed(headers, header::IF_MATCH, |tag| self.is_settled && tag == self.tag)
         } else {
             let limit = since(header::IF_UNMODIFIED_SINCE);
-            limit.is_some_and(|limit| self.modified.is_none_or(|modified| modified > limit))
+            limit.zip(self.modified).is_some_and(|(limit, modified)| modified > limit)
         };
         if is_other {
             return Some(StatusCode::PRECONDITION_FAILED);

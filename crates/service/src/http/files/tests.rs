@@ -191,6 +191,8 @@ fn parts_are_sent_only_of_the_version_that_the_client_has() {
     assert_eq!(check(header::IF_MATCH, "\"x\""), Some(StatusCode::PRECONDITION_FAILED));
     let early = "Sun, 06 Nov 1994 08:49:37 GMT";
     assert_eq!(check(header::IF_UNMODIFIED_SINCE, early), Some(StatusCode::PRECONDITION_FAILED));
+    let undated = Version::of(&meta, SystemTime::UNIX_EPOCH);
+    assert_eq!(undated.check(&headers(header::IF_UNMODIFIED_SINCE, early)), None);
     for (name, value) in
         [(header::IF_MATCH, &*tag), (header::IF_MODIFIED_SINCE, early), (header::IF_NONE_MATCH, "")]
     {
