@@ -134,8 +134,8 @@ impl Folders {
     /// Opens what is at `path`, as a client with the right to read may; "" is the top, with the folders.
     ///
     /// # Errors
-    /// [`TransferError::UnsafePath`] or [`TransferError::Refused`] for paths that are not in the folders or lead over a
-    /// link.
+    /// [`TransferError::UnsafePath`] or [`TransferError::Refused`] for paths that are not in the folders, lead over a link
+    /// or cannot be read.
     pub async fn find(&self, path: &str) -> Result<Found, TransferError> {
         let path = if path.is_empty() { None } else { Some(RelPath::parse(path)?) };
         let folders = self.share.clone();
@@ -155,6 +155,10 @@ impl Folders {
             return Ok(Found::File(file));
         }
         let listing = list(&share).await?;
+        // The directory itself, which has no name in the list.
+        if let Some(unreadable) = listing.left_out.iter().find(|what| what.path.is_empty()) {
+            return Err(TransferError::Refused(unreadable.reason.raw().to_owned()));
+        }
         let entries: Vec<Listed> =
             listing.entries.iter().take(MOST_FOUND).cloned().map(Listed::from).collect();
         let left_out = listing.entries.len() - entries.len();

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::serve::served;
 use crate::{Folders, Found, ListedKind, TransferError};
@@ -53,4 +53,17 @@ async fn no_path_and_no_link_is_found_that_leads_out_of_the_folders() {
         let found = folders.find(path).await;
         assert!(matches!(found, Err(TransferError::UnsafePath { .. })), "{path}: {found:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_cannot_be_read_is_not_shown_as_empty() {
+    if rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: root reads every directory");
+    }
+    let (_temp, folders, folder, _) = served(&[("closed/x", b"x")]);
+    let set_mode = |mode| fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(mode));
+    set_mode(0o300).unwrap();
+    let found = folders.find("pub/closed").await;
+    set_mode(0o755).unwrap();
+    assert!(matches!(found, Err(TransferError::Refused(_))), "{found:?}");
 }
