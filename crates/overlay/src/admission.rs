@@ -1,15 +1,15 @@
-//! Limits the sessions of a relay or a controller, and decides which one ends when it is full.
+//! Limits the sessions of a relay, a controller or an exit, and decides which one ends when it is full.
 //!
 //! Sessions are counted by key and by source (an IPv4 address or an IPv6 /64). A key and a source each have a share that
-//! they never exceed. When all places are taken, the largest consumer yields: the source with most sessions, and within
-//! it the key with most. A newcomer that would itself become the largest consumer is refused instead, so one that floods
-//! displaces only its own sessions' successors.
+//! they never exceed. When all places are taken, the largest consumer yields: the [`site`] with most sessions, within it
+//! the source with most, and within that the key with most. A newcomer that would itself become the largest consumer is
+//! refused instead, so one that floods displaces only its own sessions' successors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::source;
+use anabranch_wire::{site, source};
 
 /// How many sessions are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +60,19 @@ pub enum Full {
 pub struct Sessions<Id> {
     limits: SessionLimits,
     owners: BTreeMap<Id, Owner>,
-    by_key: BTreeMap<PublicKey, BTreeSet<Id>>,
-    by_source: BTreeMap<Option<IpAddr>, BTreeMap<PublicKey, BTreeSet<Id>>>,
+    by_key: Keys<Id>,
+    by_site: BTreeMap<Option<IpAddr>, Sources<Id>>,
 }
+
+/// Sessions by key.
+type Keys<Id> = BTreeMap<PublicKey, BTreeSet<Id>>;
+/// The keys of each source of a site.
+type Sources<Id> = BTreeMap<Option<IpAddr>, Keys<Id>>;
 
 impl<Id: Copy + Ord> Sessions<Id> {
     /// No session yet.
     pub fn new(limits: SessionLimits) -> Self {
-        Self { limits, owners: BTreeMap::new(), by_key: BTreeMap::new(), by_source: BTreeMap::new() }
+        Self { limits, owners: BTreeMap::new(), by_key: BTreeMap::new(), by_site: BTreeMap::new() }
     }
 
     /// Number of sessions.
@@ -115,7 +120,8 @@ impl<Id: Copy + Ord> Sessions<Id> {
         };
         self.owners.insert(id, owner);
         self.by_key.entry(owner.key).or_default().insert(id);
-        self.by_source.entry(from).or_default().entry(owner.key).or_default().insert(id);
+        let sources = self.by_site.entry(from.map(site)).or_default();
+        sources.entry(from).or_default().entry(owner.key).or_default().insert(id);
         Ok(candidates)
     }
 
@@ -124,38 +130,50 @@ impl<Id: Copy + Ord> Sessions<Id> {
         let Some(owner) = self.owners.remove(&id) else { return };
         let from = owner.address.map(source);
         remove_from(&mut self.by_key, &owner.key, &id);
-        if let Some(keys) = self.by_source.get_mut(&from) {
+        let Some(sources) = self.by_site.get_mut(&from.map(site)) else { return };
+        if let Some(keys) = sources.get_mut(&from) {
             remove_from(keys, &owner.key, &id);
             if keys.is_empty() {
-                self.by_source.remove(&from);
+                sources.remove(&from);
             }
+        }
+        if sources.is_empty() {
+            self.by_site.remove(&from.map(site));
         }
     }
 
     fn count_of_source(&self, from: &Option<IpAddr>) -> usize {
-        self.by_source.get(from).map_or(0, count)
+        self.by_site.get(&from.map(site)).and_then(|sources| sources.get(from)).map_or(0, count)
     }
 
     /// The sessions of the largest consumer, unless the newcomer is it.
     fn who_yields(&self, newcomer: &PublicKey, from: Option<IpAddr>) -> Result<Vec<Id>, Full> {
         let full = Full::Total(self.limits.total);
-        let largest = self.by_source.iter().max_by_key(|(_, keys)| count(keys));
-        let (largest, keys) = largest.ok_or(full)?;
+        let (largest_site, sources) =
+            self.by_site.iter().max_by_key(|(_, sources)| count_all(sources)).ok_or(full)?;
+        let (largest, keys) = sources.iter().max_by_key(|(_, keys)| count(keys)).ok_or(full)?;
         let (key, ids) = keys.iter().max_by_key(|(_, ids)| ids.len()).ok_or(full)?;
+        let own = from.map(site);
         let is_larger = if *largest == from {
             ids.len() > keys.get(newcomer).map_or(0, BTreeSet::len) + 1 && key != newcomer
-        } else {
+        } else if *largest_site == own {
             count(keys) > self.count_of_source(&from) + 1
+        } else {
+            count_all(sources) > self.by_site.get(&own).map_or(0, count_all) + 1
         };
         if is_larger { Ok(ids.iter().copied().collect()) } else { Err(full) }
     }
 }
 
-fn count<Id>(keys: &BTreeMap<PublicKey, BTreeSet<Id>>) -> usize {
+fn count_all<Id>(sources: &Sources<Id>) -> usize {
+    sources.values().map(count).sum()
+}
+
+fn count<Id>(keys: &Keys<Id>) -> usize {
     keys.values().map(BTreeSet::len).sum()
 }
 
-fn remove_from<Id: Ord>(keys: &mut BTreeMap<PublicKey, BTreeSet<Id>>, key: &PublicKey, id: &Id) {
+fn remove_from<Id: Ord>(keys: &mut Keys<Id>, key: &PublicKey, id: &Id) {
     if let Some(ids) = keys.get_mut(key) {
         ids.remove(id);
         if ids.is_empty() {
@@ -220,6 +238,22 @@ mod tests {
     }
 
     #[test]
+    fn all_networks_of_one_ipv6_site_yield_to_others_and_the_largest_of_them_to_its_neighbours() {
+        let mut sessions = sessions(8, 4, 8);
+        for id in 0..6_u8 {
+            sessions.admit(id.into(), owner(id, &format!("2001:db8:0:{id:x}::1"))).unwrap();
+        }
+        for id in 6..8_u8 {
+            sessions.admit(id.into(), owner(id, &format!("2001:db8:0:6::{id:x}"))).unwrap();
+        }
+        let [yields] = sessions.admit(8, owner(8, "192.0.2.1")).unwrap()[..] else { panic!("one session") };
+        assert!((6..8).contains(&yields), "the largest network of the site");
+        sessions.remove(yields);
+        assert_eq!(sessions.admit(9, owner(9, "2001:db8:0:7::1")), Err(Full::Total(8)), "all have as many");
+        assert_eq!(sessions.admit(9, owner(9, "192.0.2.2")).map(|yields| yields.len()), Ok(1));
+    }
+
+    #[test]
     fn consumers_that_are_equally_large_do_not_displace_each_other() {
         let mut sessions = sessions(4, 4, 4);
         for id in 0..4_u8 {
@@ -236,6 +270,6 @@ mod tests {
             sessions.admit(id.into(), owner(id % 10, &format!("192.0.2.{}", id % 7))).unwrap();
         }
         (0..100).for_each(|id| sessions.remove(id));
-        assert!(sessions.is_empty() && sessions.by_key.is_empty() && sessions.by_source.is_empty());
+        assert!(sessions.is_empty() && sessions.by_key.is_empty() && sessions.by_site.is_empty());
     }
 }
