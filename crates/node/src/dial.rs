@@ -5,10 +5,9 @@
 //! session that began through a relay also gets direct paths if possible, because both ends exchange and try their
 //! addresses.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use anabranch_agent::HEAD_START;
@@ -24,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::error::{Error, ErrorKind};
+use crate::late::Late;
 use crate::paths::NodeSession;
 use crate::relay::chain::RelayChain;
 use crate::relay::open_path::{Carrier, outlive};
@@ -144,27 +144,6 @@ pub(crate) struct Means<'a> {
     pub late: &'a Late,
 }
 
-/// Routes whose relays were reported as silent and have not answered since: redialing does not report them again.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Late(Arc<Mutex<BTreeSet<String>>>);
-
-impl Late {
-    /// Reports that the route's relays are silent, unless that is known.
-    fn report(&self, route: &RelayRoute) {
-        if self.0.lock().expect("no panic while held").insert(route.to_string()) {
-            let waited = SLOW.as_secs();
-            tracing::warn!(relay = %route, "the relay has not answered for {waited} s; is it running there? Still trying");
-        }
-    }
-
-    /// Reports that they answer, if they were reported as silent.
-    fn clear(&self, route: &RelayRoute) {
-        if self.0.lock().expect("no panic while held").remove(&route.to_string()) {
-            tracing::warn!(relay = %route, "the relay answers now");
-        }
-    }
-}
-
 /// Opens a session. A ticket that has expired by this machine's clock is tried for a shorter time, because the clock
 /// may be wrong.
 pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, Error> {
@@ -251,6 +230,7 @@ async fn open(means: Means<'_>, dial: &Dial, config: Config) -> Result<NodeSessi
     }
     let call = Call { target, config, late: late.clone() };
     let Dialed { session, through } = race(endpoint, &call, &candidates).await?;
+    late.forget();
     let some = candidates.split_off(kept).into_iter().map(|candidate| candidate.route);
     let (mut some, mut begun): (Vec<RelayRoute>, _) = (some.collect(), None);
     let running = NodeSession::new(endpoint, &session, &[], &own);
@@ -424,7 +404,7 @@ impl Attempt<'_> {
         let Candidate { route, peer } = self.candidate;
         let late = || {
             if !self.is_over.load(Ordering::Relaxed) {
-                self.call.late.report(route);
+                self.call.late.report(route, SLOW);
             }
         };
         let chain = Arc::new(patiently(self.open_chain(route, &peer.entry), SLOW, late).await?);

@@ -24,6 +24,7 @@ mod grants;
 mod hold;
 mod invitation;
 pub mod keyfile;
+mod late;
 mod node;
 mod paths;
 mod relay;

@@ -18,11 +18,12 @@ use anabranch_service::process::memory;
 
 use crate::access::TicketShare;
 use crate::controllers::{ControllerHint, LinkError};
-use crate::dial::{self, Dial, Late, Means};
+use crate::dial::{self, Dial, Means};
 use crate::error::Error;
 use crate::grants::{GrantWanted, Grants, USUAL_PATHS};
 use crate::invitation::Invitation;
 use crate::keyfile;
+use crate::late::Late;
 use crate::paths::{NodeSession, RunningSessions};
 use crate::relay::{Entry, Peer, RelayRoute};
 
