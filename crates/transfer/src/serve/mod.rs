@@ -165,11 +165,13 @@ impl Folders {
         Ok(Found::Directory { entries, left_out })
     }
 
-    /// Waits until so many more bytes may be sent, within the limit of the rate.
-    pub async fn admit(&self, bytes: usize) {
-        if let Some(rate) = self.share.rate() {
-            rate.admit(bytes).await;
-        }
+    /// Waits until some of `most` further bytes may be sent within the limit of the rate. Returns how many: no more than a
+    /// session sends at once.
+    pub async fn admit(&self, most: usize) -> usize {
+        let Some(rate) = self.share.rate() else { return most };
+        let bytes = most.min(rate.piece());
+        rate.admit(bytes).await;
+        bytes
     }
 
     /// Waits for the client's next request, and answers it. `None` when the client does not ask any more.

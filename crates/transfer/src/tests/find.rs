@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::serve::served;
@@ -66,4 +67,13 @@ async fn a_directory_that_cannot_be_read_is_not_shown_as_empty() {
     let found = folders.find("pub/closed").await;
     set_mode(0o755).unwrap();
     assert!(matches!(found, Err(TransferError::Refused(_))), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_reader_without_a_session_gets_no_larger_part_of_the_rate_at_once_than_a_session() {
+    let (_temp, folders, ..) = served(&[("a", b"a")]);
+    assert_eq!(folders.admit(1 << 17).await, 1 << 17);
+    let limited = folders.with(|share| share.at_most(NonZeroU64::new(8_000_000).unwrap()));
+    assert_eq!(limited.admit(1 << 17).await, 50_000);
+    assert_eq!(limited.admit(10).await, 10);
 }

@@ -65,8 +65,8 @@ impl Files for Shown {
         }
     }
 
-    async fn admit(&self, bytes: usize) {
-        self.0.admit(bytes).await;
+    async fn admit(&self, most: usize) -> usize {
+        self.0.admit(most).await
     }
 }
 

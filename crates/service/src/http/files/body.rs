@@ -72,8 +72,8 @@ impl<F: Files> Part<F> {
     /// Reads the next piece, when it may be sent.
     fn read(self) -> Reading<F> {
         Box::pin(async move {
-            let len = (self.range.end - self.range.start).min(PIECE) as usize;
-            self.files.admit(len).await;
+            let most = (self.range.end - self.range.start).min(PIECE) as usize;
+            let len = self.files.admit(most).await;
             spawn_blocking(move || self.read_now(len)).await.map_err(io::Error::other)?
         })
     }

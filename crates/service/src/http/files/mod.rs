@@ -82,8 +82,8 @@ pub trait Files: Clone + Send + Sync + 'static {
     /// [`io::ErrorKind::NotFound`] also for paths that must not be read.
     fn find(&self, path: &str) -> impl Future<Output = io::Result<Found>> + Send;
 
-    /// Waits until so many bytes may be sent.
-    fn admit(&self, bytes: usize) -> impl Future<Output = ()> + Send;
+    /// Waits until some of `most` bytes may be sent; returns how many.
+    fn admit(&self, most: usize) -> impl Future<Output = usize> + Send;
 }
 
 /// Serves the files until dropped.
