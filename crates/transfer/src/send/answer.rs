@@ -86,11 +86,11 @@ async fn read_chunks<R: AsyncRead + Unpin>(
         let buffer = consumer.buffer();
         let worked = spawn_blocking(move || {
             let chunk = source.turn(&mut queue, buffer);
+            drop(turn);
             (source, queue, chunk)
         });
         let chunk;
         (source, queue, chunk) = worked.await.map_err(|error| TransferError::Connection(error.into()))?;
-        drop(turn);
         if !chunk.buffer.bytes.is_empty() && chunks.send(chunk).await.is_err() {
             return Ok(());
         }

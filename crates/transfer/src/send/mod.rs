@@ -142,10 +142,14 @@ async fn serve<C: Connection>(
 
 /// The share's list for one receiver.
 pub(crate) async fn list(share: &Share) -> Result<Arc<Listing>, TransferError> {
-    let _turn = share.turns().next(false).await;
+    let turn = share.turns().next(false).await;
     let share = share.clone();
-    let listed = spawn_blocking(move || share.list()).await;
-    listed.map_err(|error| TransferError::Connection(error.into()))?
+    let listed = spawn_blocking(move || {
+        let listed = share.list();
+        drop(turn);
+        listed
+    });
+    listed.await.map_err(|error| TransferError::Connection(error.into()))?
 }
 
 /// Sends a list.

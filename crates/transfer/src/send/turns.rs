@@ -6,37 +6,43 @@
 //!
 //! Comparisons with the receivers' files make the sender read without sending. They need an additional place, of which
 //! there is only one.
+//!
+//! Work on a blocking thread goes on when a receiver leaves, so it holds the place itself: receivers that ask and leave do
+//! not fill all threads.
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most threads that read at once.
 const MOST: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Turns {
-    places: Semaphore,
-    checks: Semaphore,
+    places: Arc<Semaphore>,
+    checks: Arc<Semaphore>,
 }
 
 /// A place at the disk, given back when dropped.
-pub(crate) struct Turn<'a> {
-    _place: Option<SemaphorePermit<'a>>,
-    _check: Option<SemaphorePermit<'a>>,
+pub(crate) struct Turn {
+    _place: Option<OwnedSemaphorePermit>,
+    _check: Option<OwnedSemaphorePermit>,
 }
 
 impl Default for Turns {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
-        Self { places: Semaphore::new(processors.clamp(2, MOST)), checks: Semaphore::new(1) }
+        let places = processors.clamp(2, MOST);
+        Self { places: Arc::new(Semaphore::new(places)), checks: Arc::new(Semaphore::new(1)) }
     }
 }
 
 impl Turns {
     /// Waits for a place, and for the place of comparisons if this is one.
-    pub async fn next(&self, is_check: bool) -> Turn<'_> {
+    pub async fn next(&self, is_check: bool) -> Turn {
         // Neither semaphore is ever closed.
-        let check = if is_check { self.checks.acquire().await.ok() } else { None };
-        Turn { _place: self.places.acquire().await.ok(), _check: check }
+        let check = if is_check { self.checks.clone().acquire_owned().await.ok() } else { None };
+        Turn { _place: self.places.clone().acquire_owned().await.ok(), _check: check }
     }
 }
 
