@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt, OpenOptionsSyncExt};
+use cap_fs_ext::DirExt;
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, DirEntry, Metadata, OpenOptions};
+use cap_std::fs::{Dir, DirEntry, Metadata};
 
 use super::holes::examine;
 use super::input::Input;
-use super::root::{Root, Scope};
+use super::root::{Root, Scope, reading};
 use crate::attributes::Attributes;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
@@ -423,13 +423,6 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
         }
         _ => format!("the sender cannot read it: {error}"),
     }
-}
-
-/// Options for opening a share's files.
-pub(super) fn reading() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).follow(FollowSymlinks::No).nonblock(true);
-    options
 }
 
 fn file_meta(meta: &Metadata) -> FileMeta {

@@ -1,12 +1,13 @@
 //! The paths that a user shares, and parts of them.
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cap_fs_ext::DirExt;
+use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt, OpenOptionsSyncExt};
 use cap_std::ambient_authority;
-use cap_std::fs::Dir;
+use cap_std::fs::{Dir, OpenOptions};
 
 use crate::path::RelPath;
 
@@ -40,6 +41,17 @@ impl Root {
         }
         Ok((Arc::new(directory.open_dir_nofollow(name)?), None))
     }
+
+    /// Opens the file; `None` for a directory.
+    pub fn open_file(&self) -> io::Result<Option<File>> {
+        let (directory, Some(name)) = self.open()? else { return Ok(None) };
+        let file = directory.open_with(name, &reading())?;
+        if file.metadata()?.is_file() {
+            Ok(Some(file.into_std()))
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
 }
 
 /// Which entries of a share's paths are listed.
@@ -51,4 +63,11 @@ pub(crate) struct Scope {
     pub shallow: bool,
     /// Send extended attributes.
     pub attributes: bool,
+}
+
+/// Options for opening a share's files.
+pub(super) fn reading() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).follow(FollowSymlinks::No).nonblock(true);
+    options
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::listing::{Listing, Recent, Stream, reading};
+use super::listing::{Listing, Recent, Stream};
 use super::memory::{LIMIT, Memory};
 use super::rate::RateLimit;
 use super::root::{Root, Scope};
@@ -185,16 +185,14 @@ impl Share {
         }
     }
 
-    /// Opens the share's only file; `None` for anything else.
-    pub(crate) fn open_file(&self) -> io::Result<Option<File>> {
+    /// Opens the file at `path`; `None` for a directory. Needs no list, and so no room for one.
+    ///
+    /// # Errors
+    /// [`TransferError::Refused`] when there is neither.
+    pub(crate) fn open_file(&self, path: &RelPath) -> Result<Option<File>, TransferError> {
         let Origin::Paths { roots, .. } = &*self.origin else { return Ok(None) };
-        let [root] = &roots[..] else { return Ok(None) };
-        let (directory, Some(name)) = root.open()? else { return Ok(None) };
-        let file = directory.open_with(name, &reading())?;
-        if !file.metadata()?.is_file() {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        Ok(Some(file.into_std()))
+        // It was there a moment ago.
+        part(roots, path)?.open_file().map_err(|error| TransferError::Refused(error.to_string()))
     }
 
     /// The shared directories: names and paths.

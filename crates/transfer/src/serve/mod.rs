@@ -138,22 +138,19 @@ impl Folders {
     /// or cannot be read.
     pub async fn find(&self, path: &str) -> Result<Found, TransferError> {
         let path = if path.is_empty() { None } else { Some(RelPath::parse(path)?) };
-        let folders = self.share.clone();
-        let opened = spawn_blocking(move || {
-            let share = folders.select(&Selection {
-                paths: path.as_slice(),
-                contents: path.is_some(),
-                shallow: true,
-                attributes: false,
-            })?;
-            // It was there a moment ago.
-            let file = share.open_file().map_err(|error| TransferError::Refused(error.to_string()))?;
-            Ok::<_, TransferError>((share, file))
-        });
-        let (share, file) = opened.await.map_err(|error| TransferError::Connection(error.into()))??;
-        if let Some(file) = file {
-            return Ok(Found::File(file));
+        if let Some(path) = path.clone() {
+            let folders = self.share.clone();
+            let opened = spawn_blocking(move || folders.open_file(&path)).await;
+            if let Some(file) = opened.map_err(|error| TransferError::Connection(error.into()))?? {
+                return Ok(Found::File(file));
+            }
         }
+        let share = self.share.select(&Selection {
+            paths: path.as_slice(),
+            contents: path.is_some(),
+            shallow: true,
+            attributes: false,
+        })?;
         let listing = list(&share).await?;
         // The directory itself, which has no name in the list.
         if let Some(unreadable) = listing.left_out.iter().find(|what| what.path.is_empty()) {
