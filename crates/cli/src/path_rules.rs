@@ -11,13 +11,12 @@ use crate::errors::Failure;
 /// Options that set path rules.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PathOptions {
-    /// How to use paths that fit: PATTERN=USE or PATTERN=USE:CAP, such as wwan*=backup; of several, the first that fits
-    /// decides
+    /// Use of the paths that fit: PATTERN=USE or PATTERN=USE:CAP, such as wwan*=backup; of several rules, the first that
+    /// fits decides
     ///
-    /// PATTERN is an interface (wwan0, wlan*), an address at either end (10.0.0.0/8), from:ADDRESS, to:ADDRESS,
-    /// relay:KEY, relay:* or *. USE is primary, overflow (while the primary paths are full), backup (while no primary path
-    /// works), metered (while no other works) or never. CAP limits the bytes of all such paths together, both ways, such as
-    /// 500MB; 5GB/15 counts over all commands and starts anew on the 15th of each month (UTC).
+    /// PATTERN is an interface, an address or network at either end, from:ADDRESS, to:ADDRESS, relay:KEY or *. USE is
+    /// primary, overflow, backup, metered or never. CAP limits the bytes of all such paths together, such as 500MB, or
+    /// 5GB/15 for each month from the 15th on.
     #[arg(long = "path-rule", value_name = "RULE", value_parser = parse_rule, help_heading = "Network")]
     pub rules: Vec<PathRule>,
     /// A file of rules, which follow those of `--path-rule`

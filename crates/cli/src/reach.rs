@@ -22,10 +22,8 @@ const SHORTEST_SILENCE: Span = Span::from_millis(500);
 /// The options.
 #[derive(Args, Debug)]
 pub struct Reach {
-    /// A further address of the other end; may be repeated
-    ///
-    /// Such as its address behind a router that forwards a port, or [fe80::1%eth0] over a direct cable [default port: that
-    /// of the ticket].
+    /// A further address of the other end, such as [fe80::1%eth0] over a cable; may be repeated [default port: that of the
+    /// ticket]
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
     /// Give up when the other end is silent on every path for this long; at first, 10 s at most

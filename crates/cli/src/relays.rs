@@ -22,7 +22,7 @@ pub const RELAY_TO_HERE: &str =
 /// Options of a node.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NodeOptions {
-    /// Key file [default: the usual one, created if missing]
+    /// Key file [default: ~/.config/anabranch/key, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,

@@ -50,7 +50,7 @@ pub struct GetArgs {
     /// Take modes exactly as sent, whatever the umask
     #[arg(long)]
     pub modes: bool,
-    /// Fetch extended attributes, too, those that any user may set (`user.*`)
+    /// Copy extended attributes (`user.*`), too
     #[arg(long)]
     pub xattrs: bool,
     /// The choice for names that are taken.

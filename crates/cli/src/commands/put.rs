@@ -47,7 +47,7 @@ pub struct PutArgs {
     /// Follow links: send what they lead to, wherever that is
     #[arg(short = 'L', long)]
     pub follow: bool,
-    /// Send extended attributes, too, those that any user may set (`user.*`)
+    /// Copy extended attributes (`user.*`), too
     #[arg(long)]
     pub xattrs: bool,
     /// The choice for names that are taken.

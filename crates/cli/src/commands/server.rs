@@ -22,7 +22,7 @@ pub struct ServerArgs {
     #[arg(long = "ticket-variable", id = "server_variable", hide = true, env = values::TICKET_VARIABLE)]
     #[arg(hide_env_values = true, help = "The ticket, from the environment")]
     pub variable: Option<String>,
-    /// Key file [default: the usual one, created if missing]
+    /// Key file [default: ~/.config/anabranch/key, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,

@@ -46,7 +46,7 @@ pub struct SyncArgs {
     /// Compare the content of files that have the same length and time, too
     #[arg(long)]
     pub checksum: bool,
-    /// Copy extended attributes, too, those that any user may set (`user.*`)
+    /// Copy extended attributes (`user.*`), too
     #[arg(long)]
     pub xattrs: bool,
     /// JSON instead of text, a line for each event or result

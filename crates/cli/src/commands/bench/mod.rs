@@ -88,11 +88,11 @@ pub struct ServerArgs {
 /// How the end that sends the data sends it.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Tuning {
-    /// Scheduler of the end that sends
+    /// Scheduler of what this end sends
     #[arg(long, value_name = "NAME", default_value_t = Config::default().scheduler, help_heading = "Network")]
     #[arg(value_parser = values::one_of::<SchedulerKind>(SchedulerKind::ALL.map(|(_, name)| name)))]
     pub scheduler: SchedulerKind,
-    /// Congestion control of the end that sends
+    /// Congestion control of what this end sends; `bbr` carries more over links that lose packets
     #[arg(long, value_name = "NAME", default_value_t = Config::default().cc.rule, help_heading = "Network")]
     #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
     pub cc: RuleKind,

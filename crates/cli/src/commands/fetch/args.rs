@@ -56,7 +56,7 @@ pub struct FetchArgs {
     /// An exit to fetch through instead: its ticket or KEY@ADDRESS:PORT; may be repeated; with `--via` both are used
     #[arg(long = "exit", value_name = "EXIT", help_heading = "Network")]
     pub exits: Vec<NodeWord>,
-    /// Key file for exits [default: the usual one, created if missing]
+    /// Key file [default: ~/.config/anabranch/key, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,

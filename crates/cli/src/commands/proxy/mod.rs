@@ -84,8 +84,7 @@ pub struct ServeArgs {
     pub remote_forwards: Vec<Forward>,
     /// Lead the TCP connections of all programs here, and those this machine forwards; needs root and nftables
     ///
-    /// UDP and DNS stay direct, and so do connections to this machine, private networks, networks with a route of their
-    /// own, the exit and its relays. The rules end with the proxy, even when it is killed.
+    /// UDP, DNS, private networks and networks with a route of their own stay direct.
     #[arg(long, conflicts_with = "tproxy")]
     pub redirect: bool,
     /// Like `--redirect`, without address translation (NAT); also needs the command `ip`

@@ -35,7 +35,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReceiveArgs {
-    /// The ticket that `anabranch send` printed; `-` for standard input, `@FILE` for a file [env: ANABRANCH_TICKET]
+    /// The sender's ticket; `-` for standard input, `@FILE` for a file [env: ANABRANCH_TICKET]
     #[arg(value_name = "TICKET", required_unless_present = "variable")]
     pub first: Option<String>,
     /// Directory to write to; `-` for standard output [default: the current directory]
@@ -56,7 +56,7 @@ pub struct ReceiveArgs {
     /// Take modes exactly as sent, whatever the umask
     #[arg(long)]
     pub modes: bool,
-    /// Take the extended attributes that the sender sends (`user.*`)
+    /// Copy extended attributes (`user.*`), too
     #[arg(long)]
     pub xattrs: bool,
     #[command(flatten)]

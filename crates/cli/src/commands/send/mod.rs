@@ -66,10 +66,8 @@ pub struct SendArgs {
     /// Files and directories to offer; `-` for standard input, for one receiver, once
     #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// Keep the ticket under this name, so that it stays good when the same command runs again
-    ///
-    /// The ticket, its port and its life are kept in the state directory until the ticket expires or `anabranch ticket revoke`
-    /// ends it. This machine's key is the one in the key file.
+    /// Keep the ticket and its port under this name for the next run of the same command, until the ticket expires or is
+    /// revoked
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Name of the file that standard input becomes [default: stdin]
@@ -78,7 +76,7 @@ pub struct SendArgs {
     /// Follow links: send what they lead to, wherever that is
     #[arg(short = 'L', long)]
     pub follow: bool,
-    /// Send the extended attributes that any user may set (`user.*`) to receivers that take them with `--xattrs`
+    /// Send extended attributes (`user.*`) to receivers with `--xattrs`
     #[arg(long)]
     pub xattrs: bool,
     /// Life of the ticket, from when it was made
@@ -97,10 +95,8 @@ pub struct SendArgs {
     #[arg(long, value_name = "PORT", default_value_t = 0, help_heading = "Network")]
     #[arg(value_parser = values::whole(0..=u16::MAX))]
     pub port: u16,
-    /// Where others reach this machine from outside, named first in the ticket; may be repeated
-    ///
-    /// For a router that forwards a UDP port: its public address or name and that port [default: the port this command
-    /// listens on].
+    /// Where others reach this machine from outside, named first in the ticket; may be repeated [default port: that of
+    /// `--port`]
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
     #[command(flatten)]

@@ -45,7 +45,7 @@ pub struct TraceArgs {
     /// Measure the capacity of the routes to granted relays by packet trains, 200 to 400 kB each
     #[arg(long, requires = "controllers")]
     pub capacity: bool,
-    /// Key file that the controller knows [default: the usual one]
+    /// Key file [default: ~/.config/anabranch/key, created if missing]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     pub key: Option<PathBuf>,
     /// Traces saved on another machine, at this address
