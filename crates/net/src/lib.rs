@@ -1,6 +1,6 @@
 //! The network driver and the async API of Anabranch: [`Endpoint`], [`Session`], [`Stream`].
 //!
-//! The engine and the path agent decide; this crate has the sockets, the clock and the tasks (`docs/explanation/adr/0004-driver.md`):
+//! The engine and the path agent decide; this crate has the sockets, the clock and the tasks:
 //!
 //! - Each local address has one UDP socket, bound to its interface and shared by all sessions. Each socket has a task
 //!   that receives in batches, opens packets in place and passes them to their session's engine.
