@@ -29,7 +29,7 @@ pub struct Reach {
     /// Give up when the other end is silent on every path for this long; at first, 10 s at most
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = silence, help_heading = "Network")]
     pub timeout: Span,
-    /// When all paths are lost, look for the other end for this long and continue; 0 to give up
+    /// When all paths are lost, look for the other end for this long; 0 to give up
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
     pub retry: Span,
     /// Scheduler and congestion control.

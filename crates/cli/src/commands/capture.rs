@@ -37,7 +37,7 @@ pub struct CaptureArgs {
     /// The keys of its sessions
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub keys: Option<PathBuf>,
-    /// Write qlog for qvis instead: a file for each path of each session, whose names begin like this one
+    /// Write qlog for qvis instead: a file for each path, whose names begin like this one
     #[arg(long, value_name = "FILE", requires = "keys", value_hint = ValueHint::FilePath)]
     pub qlog: Option<PathBuf>,
 }

@@ -79,7 +79,7 @@ pub struct ServeArgs {
     /// A port that leads to one destination: [ADDRESS:]PORT=HOST:PORT; may be repeated
     #[arg(long = "forward", value_name = "PORT=HOST:PORT")]
     pub forwards: Vec<Forward>,
-    /// A port of the exit, which allows it with `--listen`, that leads to a destination on this side; may be repeated
+    /// A port of the exit, which has `--listen` for it, that leads to a destination here; may be repeated
     #[arg(long = "remote-forward", value_name = "PORT=HOST:PORT")]
     pub remote_forwards: Vec<Forward>,
     /// Lead the TCP connections of all programs here, and those this machine forwards; needs root and nftables

@@ -90,7 +90,7 @@ pub struct ServeArgs {
     /// Where clients reach this machine from outside, named first in the ticket; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
     pub addresses: Vec<HostPort>,
-    /// Let everyone who reaches this address list and read over HTTP, as long as a ticket is left; not for drop boxes
+    /// Let everyone who reaches this address read over HTTP, as long as a ticket is left; not for drop boxes
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = http::address, help_heading = "Network")]
     #[arg(conflicts_with = "no_ticket")]
     pub http: Option<SocketAddr>,

@@ -51,7 +51,7 @@ pub struct RunArgs {
     /// End a run with an error after so many seconds [default: no limit]
     #[arg(long, value_name = "SECONDS", value_parser = whole(1..=u64::MAX))]
     pub time_limit: Option<u64>,
-    /// Write SVG charts into this directory: over time for the first seed, distributions, and bars over seeds
+    /// Write SVG charts into this directory
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
     /// Write every packet of a single run to this file, as pcapng or, with the extension .sqlog, as qlog

@@ -42,7 +42,7 @@ pub struct TraceArgs {
     pub relays: Vec<Chain>,
     #[command(flatten)]
     pub granted: ControllerOptions,
-    /// Measure the capacity of the routes to granted relays by packet trains, 200 to 400 kB each
+    /// Measure the capacity of routes to granted relays, by 200 to 400 kB each
     #[arg(long, requires = "controllers")]
     pub capacity: bool,
     /// Key file [default: ~/.config/anabranch/key, created if missing]

@@ -47,8 +47,7 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
-    /// The server's address in the tunnel and the length of the clients' network, for each address family [default:
-    /// 10.177.0.1/16 and fdab:177::1/64]
+    /// The server's address in the tunnel, for each address family [default: 10.177.0.1/16 and fdab:177::1/64]
     #[arg(long = "address-inside", value_name = "ADDRESS/LENGTH")]
     pub inside: Vec<IpNet>,
     /// Do not let clients out under this machine's addresses
@@ -60,7 +59,7 @@ pub struct ServeArgs {
     /// A name server for clients; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     pub dns: Vec<IpAddr>,
-    /// A client that needs no ticket, and the networks behind it: KEY or KEY=NETWORK,NETWORK; may be repeated
+    /// A client that needs no ticket, and the networks behind it, separated by commas; may be repeated
     #[arg(long = "client", value_name = "KEY[=NETWORKS]", value_parser = client)]
     pub clients: Vec<(PublicKey, Vec<IpNet>)>,
     /// Name of the ticket; another name closes the tunnel for earlier tickets [default: tunnel]
