@@ -39,7 +39,7 @@ pub struct CaptureOptions {
     /// Write every datagram, sealed, to this file, as pcapng for Wireshark
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = HEADING)]
     pub capture: Option<PathBuf>,
-    /// Write the sessions' keys to this file, which open the capture and reveal everything that was sent
+    /// Write the sessions' keys to this file; with it, the capture reveals everything that was sent
     #[arg(long, value_name = "FILE", requires = "capture", value_hint = ValueHint::FilePath, help_heading = HEADING)]
     pub capture_keys: Option<PathBuf>,
 }

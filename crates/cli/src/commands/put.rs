@@ -44,7 +44,7 @@ pub struct PutArgs {
     /// Name of the file that standard input becomes [default: stdin]
     #[arg(long = "as", value_name = "FILE")]
     pub file_name: Option<String>,
-    /// Follow links: send what they lead to, wherever that is
+    /// Follow links: send what they lead to
     #[arg(short = 'L', long)]
     pub follow: bool,
     /// Copy extended attributes (`user.*`), too

@@ -72,9 +72,7 @@ pub struct StatusArgs {
 #[derive(Args, Debug)]
 #[command(mut_arg("relays", |relay| relay.help(RELAY_TO_HERE)))]
 pub struct ServeArgs {
-    /// Let clients reach these addresses and ports too; may be repeated
-    ///
-    /// Such as 10.20.0.0/16, 10.20.0.5:443 or [fd00::1]:8000-8010. The longest prefix decides; among equals `--deny`.
+    /// Let clients reach these addresses and ports, too, such as 10.20.0.0/16 or [fd00::1]:8000-8010; may be repeated
     #[arg(long, value_name = "RANGE")]
     pub allow: Vec<AddressRange>,
     /// Keep clients from these addresses and ports; may be repeated

@@ -73,7 +73,7 @@ pub struct SendArgs {
     /// Name of the file that standard input becomes [default: stdin]
     #[arg(long = "as", value_name = "FILE")]
     pub file_name: Option<String>,
-    /// Follow links: send what they lead to, wherever that is
+    /// Follow links: send what they lead to
     #[arg(short = 'L', long)]
     pub follow: bool,
     /// Send extended attributes (`user.*`) to receivers with `--xattrs`

@@ -74,7 +74,7 @@ pub struct ServeArgs {
     /// Let in only clients listed with `--client`
     #[arg(long, requires = "clients", conflicts_with = "tickets")]
     pub no_ticket: bool,
-    /// Most that the folders may hold together, such as `50GB`; each name counts as 4 KiB at least [default: no limit]
+    /// Most that the folders may hold together, such as `50GB` [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = values::size, help_heading = "Bounds")]
     pub quota: Option<u64>,
     /// Highest rate of everything sent, such as `20Mbit/s` [default: no limit]
