@@ -100,7 +100,7 @@ pub(crate) fn limits(
     let nothing = [("paths", paths == Some(0)), ("bytes", bytes == Some(0))];
     if let Some((name, _)) = nothing.into_iter().find(|(_, is_zero)| *is_zero) {
         let error = SettingsError::new(name, "nothing would be forwarded");
-        return Err(error.hint("leave the key out for the usual, or the whole entry to let nobody use it"));
+        return Err(error.hint("leave the key out for the default, or the whole entry to forbid use"));
     }
     Ok(Limits {
         pids: paths.unwrap_or(USER_PATHS).saturating_mul(2),

@@ -226,7 +226,7 @@ impl NodeBuilder {
             .session(self.session.clone())
             .path_rules(self.rules.clone());
         (config.authorize, config.tap, config.reset_key) = (self.access, self.tap, Some(reset_key));
-        // What windows promise may take twice as much when it comes in pieces.
+        // Data within the windows may take twice its size when it comes in pieces.
         config.limits.memory = memory::limit().map_or(u64::MAX, |limit| limit / 3).min(config.limits.memory);
         let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;
         warn_of_idle_rules(&endpoint, &self.rules, self.device.as_deref());

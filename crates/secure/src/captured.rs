@@ -105,7 +105,7 @@ struct Direction {
     fresh: VecDeque<FreshSecret>,
 }
 
-/// What may come after the present phase: the next key of the chain, or that with a fresh secret.
+/// The keys that may follow the present phase: the next of the chain, or that with a fresh secret.
 struct Next {
     chain: KeyChain,
     plain: (PhaseKey, KeyChain),

@@ -140,7 +140,7 @@ fn outlook(total: &Total) -> Option<String> {
     match total.outlook {
         Outlook::Unknown => None,
         Outlook::Left(seconds) => Some(format!("{} left", human::seconds(seconds))),
-        Outlook::Comparing => Some("comparing with what is there already".into()),
+        Outlook::Comparing => Some("comparing with existing files".into()),
         Outlook::Stalled(seconds) => Some(format!("stalled for {}", human::seconds(seconds))),
         Outlook::Waiting => Some("looking for the other end".into()),
     }

@@ -141,7 +141,7 @@ fn to_prometheus(status: &Status) -> String {
     put("relay_alive", "1 while a relay is heard", &each(&|relay| f64::from(u8::from(relay.alive))));
     put("relay_pids_granted", "PIDs that are granted", &each(&|relay| relay.pids[1] as f64));
     put("relay_pids_used", "PIDs in use", &each(&|relay| relay.pids[2] as f64));
-    put("relay_rate_bits", "What a relay forwards, in bit/s", &each(&|relay| relay.rate_used as f64));
+    put("relay_rate_bits", "Rate that a relay forwards, in bit/s", &each(&|relay| relay.rate_used as f64));
     put("relay_links", "Links to other relays that it measures", &each(&|relay| relay.links[0] as f64));
     put("relay_links_down", "Of those, down", &each(&|relay| relay.links[1] as f64));
     text

@@ -72,7 +72,7 @@ impl Relay {
         }
     }
 
-    /// Whether a session could be allocated a flow to an address, so that it is worth to look for the way there.
+    /// Whether a session could be allocated a flow to an address, so that looking for the route is worthwhile.
     pub fn may_allocate(&self, session: SessionId) -> bool {
         let client = self.clients.get(&session);
         client.is_some_and(|client| client.guest_of.is_none() && self.accounts.may_use(client.account))

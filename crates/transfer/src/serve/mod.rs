@@ -76,7 +76,7 @@ pub struct Served {
     pub outcome: Result<Summary, TransferError>,
 }
 
-/// What is at a path of the folders.
+/// A file or directory at a path of the folders.
 #[derive(Debug)]
 pub enum Found {
     /// A file, open for reading.

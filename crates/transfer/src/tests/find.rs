@@ -1,4 +1,4 @@
-//! What a reader without a session finds in the folders.
+//! A reader without a session finds files and directories in the folders, and nothing outside them.
 
 use std::fs;
 use std::io::Read as _;

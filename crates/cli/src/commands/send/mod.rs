@@ -238,7 +238,7 @@ async fn offer(
     };
     let node = node.port(port).path_rules(args.node.paths_wanted.rules()?);
     let mut session = args.tuning.config();
-    // Receivers send only requests. What is unread does not count against `--memory`.
+    // Receivers send only requests. Unread ones do not count against `--memory`.
     (session.memory.initial_window, session.memory.max_window) = (64 << 10, 128 << 10);
     let node = node.session(session).silence(PATIENCE);
     let access = Access::by_ticket(ticket.clone());

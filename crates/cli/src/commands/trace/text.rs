@@ -16,7 +16,7 @@ pub fn render(report: &Report) -> String {
         let _ = render_way(&mut text, way);
     }
     for relay in &report.silent {
-        let _ = writeln!(text, "no answer from relay {relay}: what the way there carries is not known");
+        let _ = writeln!(text, "no answer from relay {relay}: the capacity of its route is unknown");
     }
     if let Some(flow) = &report.sets.max_flow {
         let _ = writeln!(text, "together over relays: {:.1} Mbit/s", flow.mbit);

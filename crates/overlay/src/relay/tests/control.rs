@@ -209,7 +209,7 @@ fn a_relay_that_can_remember_no_more_grants_still_remembers_revocations_and_conf
             world.relay.handle_heartbeat(world.now, &key(200), &Heartbeat { time: UnixTime(WALL), revoked });
         remembered += heard.remembered.len();
     }
-    assert_eq!(remembered, 16_384, "as many as there is room for beside the grants");
+    assert_eq!(remembered, 16_384, "as many as fit next to the grants");
     // A known grant is always marked.
     let heartbeat = Heartbeat { time: UnixTime(WALL), revoked: vec![id(7), id(200_000)] };
     assert_eq!(world.relay.handle_heartbeat(world.now, &key(200), &heartbeat).remembered, [id(7)]);

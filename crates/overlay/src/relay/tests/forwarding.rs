@@ -90,7 +90,7 @@ fn how_long_a_packet_may_be_is_a_matter_of_the_interface_that_it_leaves_by() {
     assert!(passes(client, wide, 1_472) && !passes(client, wide, 1_473));
     assert!(passes(client, narrow, 1_252) && !passes(client, narrow, 1_253));
     let next = Hop { socket: 1, address: "198.51.99.7:2000".parse().unwrap() };
-    assert!(passes(next, back, 1_472), "the way back leaves by the other");
+    assert!(passes(next, back, 1_472), "return packets leave by the other");
     assert_eq!(world.relay.stats().dropped.too_long, 2);
 }
 

@@ -1,8 +1,8 @@
 //! Files and directories for browsers, `curl` and `anabranch fetch`: GET and HEAD with ranges and conditions (RFC 9110).
 //!
-//! [`Files`] opens what is at a path and refuses bad paths. Whoever reaches the address reads everything, without a token.
-//! A loopback address must be named as such, or a web page with a name of its own could read the files (DNS rebinding).
-//! Browsers get scripts and pages as downloads: shown, a hostile file could read the others.
+//! [`Files`] opens the file or directory at a path and refuses bad paths. Everyone who reaches the address may read
+//! everything, without a token. A loopback address must be named as such, or a web page with a name of its own could read
+//! the files (DNS rebinding). Browsers get scripts and pages as downloads: shown, a hostile file could read the others.
 //!
 //! | limit | value |
 //! |---|---|
@@ -35,7 +35,7 @@ const LIMITS: HttpLimits = HttpLimits { connections: 128, patience: Duration::fr
 /// Connections of a source at the same time. All local programs, such as a reverse proxy, are one source.
 const OF_A_SOURCE: usize = 32;
 
-/// What is at a path.
+/// A file or directory at a path.
 #[derive(Debug)]
 pub enum Found {
     /// A regular file, open for reading.
