@@ -1,11 +1,14 @@
 //! Targets for decoders: what was decoded stays the same when it is encoded and decoded again.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
+
 use anabranch_overlay::controller::message as control;
+use anabranch_overlay::port_mapping::{LIFETIME, PortRequest, read_nat_pmp_address};
 use anabranch_overlay::sense::SenseMessage;
 use anabranch_overlay::{MessageError, relay};
 use anabranch_secure::{PublicKey, Ticket};
 use anabranch_wire::{
-    Header, decode_frames, decode_params, encode_frames, encode_params, packet_encoded_len,
+    Header, Reach, decode_frames, decode_params, encode_frames, encode_params, packet_encoded_len,
 };
 use bytes::Bytes;
 
@@ -82,5 +85,18 @@ fn one<M: PartialEq + std::fmt::Debug>(
 pub fn transfer(input: &[u8]) {
     if let Some((kind, body)) = input.split_first() {
         anabranch_transfer::check_message(*kind, body);
+    }
+}
+
+/// Answers of routers that are asked for a port.
+pub fn port_mapping(input: &[u8]) {
+    let (inner, outer) =
+        (SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1), SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+    let request = PortRequest { inner, outer, nonce: [7; 12], lifetime: LIFETIME };
+    let address = read_nat_pmp_address(input).and_then(Result::ok);
+    let nat_pmp = request.read_nat_pmp(input, address.unwrap_or(Ipv4Addr::new(8, 8, 8, 8)));
+    for granted in [request.read_pcp(input), nat_pmp].into_iter().flatten().flatten() {
+        assert!((1..=LIFETIME).contains(&granted.lifetime) && granted.outer.port() > 0);
+        assert_eq!(Reach::of((*granted.outer.ip()).into()), Reach::Public);
     }
 }

@@ -14,7 +14,7 @@ mod session;
 /// A name and the function that takes an input.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     ("header", decoders::header),
     ("frames", decoders::frames),
     ("params", decoders::params),
@@ -22,6 +22,7 @@ pub const TARGETS: [Target; 18] = [
     ("relay", decoders::relay),
     ("controller", decoders::controller),
     ("sense", decoders::sense),
+    ("port_mapping", decoders::port_mapping),
     ("grants", grants::unsigned),
     ("signed", grants::signed),
     ("consent", consent::consent),

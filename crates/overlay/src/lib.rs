@@ -8,6 +8,7 @@
 //! | [`grant`] | permission to use relays: signed grants, guests, and the time of day |
 //! | [`controller`] | registers relays, and grants clients their use |
 //! | [`relay`] | handles requests and forwards packets |
+//! | [`port_mapping`] | asks a router to let packets in: PCP and NAT-PMP |
 //!
 //! The services around these cores, with sockets, storage and sessions, are in `daemon`. `docs/explanation/overlay.md`
 //! explains how the parts work together.
@@ -16,6 +17,7 @@ pub mod admission;
 mod codec;
 pub mod controller;
 pub mod grant;
+pub mod port_mapping;
 pub mod relay;
 pub mod select;
 pub mod sense;
