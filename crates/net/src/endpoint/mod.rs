@@ -171,6 +171,14 @@ impl Endpoint {
         self.inner.sockets.moved.subscribe()
     }
 
+    /// Announces to all peers the address that a router maps to a socket, in addition to the socket's own; `None` when it
+    /// maps none any more.
+    pub fn announce_mapped(&self, socket: u32, outer: Option<SocketAddr>) {
+        if self.inner.sockets.map(socket, outer) {
+            self.inner.each_session(|session| session.addresses_changed());
+        }
+    }
+
     /// Opens a session. INIT is sent over every promising route, and the first one answered becomes the first path. The
     /// others follow automatically.
     pub async fn connect(&self, target: &Target, config: Config) -> Result<Session, ConnectError> {

@@ -1,4 +1,4 @@
-//! The addresses of sockets as relays see them: behind a NAT, those at which peers may get in.
+//! The addresses at which peers may get in behind a NAT: those of sockets as relays see them, and those that routers map.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,12 +10,14 @@ const MOST: usize = 64;
 /// Ids of these addresses begin here; lower ones are numbers of sockets.
 const FIRST_ID: u64 = 1 << 32;
 
-/// The latest report of each relay.
+/// The latest report of each relay, and what routers map.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     /// By the route to the relay: an id, never used again, and the reported address.
     reports: BTreeMap<Route, (u64, SocketAddr)>,
     reported: u64,
+    /// By socket: an id, and the address that its router maps to it.
+    mapped: BTreeMap<u32, (u64, SocketAddr)>,
 }
 
 impl Outside {
@@ -28,20 +30,36 @@ impl Outside {
             let oldest = self.reports.iter().min_by_key(|(_, (id, _))| *id).map(|(route, _)| *route);
             oldest.map(|route| self.reports.remove(&route));
         }
-        self.reports.insert(relay, (FIRST_ID + self.reported, seen));
-        self.reported += 1;
+        let id = self.new_id();
+        self.reports.insert(relay, (id, seen));
         true
     }
 
-    /// The addresses of a socket: of each IP address the latest. A NAT that maps each destination to another port gives
-    /// several of one IP address, and none of them is of use for longer than its relay.
+    /// Records which address a router maps to a socket now; true if that is new.
+    pub(super) fn map(&mut self, socket: u32, outer: Option<SocketAddr>) -> bool {
+        if self.mapped.get(&socket).map(|(_, known)| *known) == outer {
+            return false;
+        }
+        self.mapped.remove(&socket);
+        if let Some(outer) = outer {
+            let id = self.new_id();
+            self.mapped.insert(socket, (id, outer));
+        }
+        true
+    }
+
+    /// The addresses of a socket: what its router maps, and of each reported IP address the latest. A NAT that maps each
+    /// destination to another port gives several of one IP address, and none of them is of use for longer than its relay.
     pub(super) fn of(&self, socket: u32) -> impl Iterator<Item = (u64, SocketAddr)> {
+        let mapped = self.mapped.get(&socket).copied();
         let mut latest = BTreeMap::new();
         for (_, report) in self.reports.iter().filter(|(route, _)| route.socket == socket) {
             let kept = latest.entry(report.1.ip()).or_insert(*report);
             *kept = (*kept).max(*report);
         }
-        latest.into_values()
+        let others =
+            latest.into_values().filter(move |(_, seen)| mapped.is_none_or(|(_, outer)| outer != *seen));
+        mapped.into_iter().chain(others)
     }
 
     /// True for a route to a relay with a report.
@@ -52,6 +70,12 @@ impl Outside {
     /// Forgets a closed socket.
     pub(super) fn forget(&mut self, socket: u32) {
         self.reports.retain(|route, _| route.socket != socket);
+        self.mapped.remove(&socket);
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.reported += 1;
+        FIRST_ID + self.reported - 1
     }
 }
 
@@ -75,6 +99,22 @@ mod tests {
         assert!(outside.is_from(relay(2, 8)) && !outside.is_from(relay(2, 7)));
         outside.forget(1);
         assert_eq!((outside.of(1).count(), outside.of(2).count()), (0, 1));
+    }
+
+    #[test]
+    fn a_mapped_address_is_announced_once_next_to_reports_until_it_is_gone() {
+        let mut outside = Outside::default();
+        let relay = Route { socket: 1, remote: at(7, 4600) };
+        assert!(outside.map(1, Some(at(1, 80))) && !outside.map(1, Some(at(1, 80))));
+        assert!(outside.learn(relay, at(1, 50)));
+        assert_eq!(outside.of(1).collect::<Vec<_>>(), [(FIRST_ID, at(1, 80)), (FIRST_ID + 1, at(1, 50))]);
+        assert!(outside.learn(relay, at(1, 80)));
+        assert_eq!(outside.of(1).collect::<Vec<_>>(), [(FIRST_ID, at(1, 80))]);
+        assert!(outside.map(1, None) && !outside.map(1, None));
+        assert_eq!(outside.of(1).collect::<Vec<_>>(), [(FIRST_ID + 2, at(1, 80))]);
+        assert!(outside.map(1, Some(at(1, 81))));
+        outside.forget(1);
+        assert_eq!(outside.of(1).count(), 0);
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(crate) struct Sockets {
     receivers: Mutex<BTreeMap<u32, AbortHandle>>,
     /// Chains of relays that sessions use.
     pub(crate) relayed: Relayed,
-    /// The addresses of the sockets as relays see them.
+    /// The addresses of the sockets as relays see them, and those that routers map.
     outside: Mutex<Outside>,
     /// Marked when the sockets, or where their interfaces lead, have changed.
     pub(crate) moved: watch::Sender<()>,
@@ -109,6 +109,11 @@ impl Sockets {
     /// Records the address of a socket as a relay sees it; true if that is new.
     pub(crate) fn learn(&self, relay: Route, seen: SocketAddr) -> bool {
         self.outside.lock().expect("no panic while held").learn(relay, seen)
+    }
+
+    /// Records which address a router maps to a socket now; true if that is new.
+    pub(super) fn map(&self, socket: u32, outer: Option<SocketAddr>) -> bool {
+        self.outside.lock().expect("no panic while held").map(socket, outer)
     }
 
     /// The addresses to announce for a socket in addition to its own, with their ids.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,6 +120,11 @@ pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     keep_bare_links(&mut list);
     list.sort_by_key(|entry| (entry.index, entry.address));
     Ok(list)
+}
+
+/// The routers of the IPv4 default routes, best first, each with the number of its interface.
+pub async fn routers() -> io::Result<Vec<(u32, Ipv4Addr)>> {
+    netlink::routers().await
 }
 
 /// Follows a list of the system until it is dropped.

@@ -116,6 +116,20 @@ pub(super) async fn routes() -> io::Result<Vec<Prefix>> {
     Ok(result?.into_values().flatten().collect())
 }
 
+/// The routers of the IPv4 default routes, with the numbers of their interfaces.
+pub(super) async fn routers() -> io::Result<Vec<(u32, Ipv4Addr)>> {
+    let opened = new_connection();
+    let (connection, handle, _messages) = match opened {
+        Ok(opened) => opened,
+        Err(_) if proc::is_there() => return proc::routers(),
+        Err(error) => return Err(error),
+    };
+    let connection = tokio::spawn(connection);
+    let result = answered(ask_routers(&handle)).await;
+    connection.abort();
+    result
+}
+
 /// Waits for the kernel's answer.
 async fn answered<T>(asked: impl Future<Output = Result<T, rtnetlink::Error>>) -> io::Result<T> {
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the kernel does not answer over netlink");
@@ -140,6 +154,15 @@ async fn ask_routes(handle: &Handle) -> Result<BTreeMap<u32, Vec<Prefix>>, rtnet
         }
     }
     Ok(routes)
+}
+
+async fn ask_routers(handle: &Handle) -> Result<Vec<(u32, Ipv4Addr)>, rtnetlink::Error> {
+    let routes = handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build()).execute();
+    let (mut stream, mut routers) = (Box::pin(routes), Vec::new());
+    while let Some(route) = stream.try_next().await? {
+        note_routers(&route, &mut routers);
+    }
+    Ok(routers)
 }
 
 fn combine(
@@ -244,9 +267,51 @@ fn note_route(message: &RouteMessage, routes: &mut BTreeMap<u32, Vec<Prefix>>) {
     }
 }
 
+/// Notes the routers of a default route.
+fn note_routers(message: &RouteMessage, routers: &mut Vec<(u32, Ipv4Addr)>) {
+    if message.header.kind != RouteType::Unicast || message.header.destination_prefix_length != 0 {
+        return;
+    }
+    let (mut interface, mut router) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::MultiPath(hops) => routers.extend(
+                hops.iter()
+                    .filter_map(|hop| Some((hop.interface_index, hop.attributes.iter().find_map(gateway)?))),
+            ),
+            other => router = router.or(gateway(other)),
+        }
+    }
+    routers.extend(interface.zip(router));
+}
+
+fn gateway(attribute: &RouteAttribute) -> Option<Ipv4Addr> {
+    if let RouteAttribute::Gateway(RouteAddress::Inet(v4)) = attribute { Some(*v4) } else { None }
+}
+
 #[cfg(test)]
 mod tests {
+    use rtnetlink::packet_route::route::RouteNextHop;
+
     use super::*;
+
+    #[test]
+    fn routers_of_default_routes_are_noted_also_of_several_hops() {
+        let via = |v4: [u8; 4]| RouteAttribute::Gateway(RouteAddress::Inet(v4.into()));
+        let mut message = RouteMessage::default();
+        message.header.kind = RouteType::Unicast;
+        message.attributes = vec![via([192, 168, 1, 1]), RouteAttribute::Oif(2)];
+        let mut routers = Vec::new();
+        note_routers(&message, &mut routers);
+        let mut hop = RouteNextHop::default();
+        (hop.interface_index, hop.attributes) = (3, vec![via([10, 0, 0, 1])]);
+        message.attributes = vec![RouteAttribute::MultiPath(vec![hop])];
+        note_routers(&message, &mut routers);
+        message.header.destination_prefix_length = 8;
+        note_routers(&message, &mut routers);
+        assert_eq!(routers, [(2, Ipv4Addr::new(192, 168, 1, 1)), (3, Ipv4Addr::new(10, 0, 0, 1))]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_kernel_that_does_not_answer_is_reported() {

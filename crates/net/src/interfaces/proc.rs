@@ -42,6 +42,13 @@ pub(super) fn routes() -> io::Result<Vec<Prefix>> {
     Ok(table.lines().skip(1).filter_map(read_route).map(|(_, prefix)| prefix).collect())
 }
 
+/// The routers of the IPv4 default routes, with the numbers of their interfaces.
+pub(super) fn routers() -> io::Result<Vec<(u32, Ipv4Addr)>> {
+    let table = std::fs::read_to_string("/proc/net/route")?;
+    let routers = table.lines().skip(1).filter_map(read_router);
+    Ok(routers.map(|(interface, router)| (number_of(&interface), router)).collect())
+}
+
 /// The number of an interface; 0 if unknown.
 fn number_of(interface: &str) -> u32 {
     let file = Path::new("/sys/class/net").join(interface).join("ifindex");
@@ -112,6 +119,13 @@ fn read_route(line: &str) -> Option<(String, Prefix)> {
     Some((words.first()?.to_string(), Prefix { address, bits: mask.count_ones() as u8 }))
 }
 
+/// The interface and the router in a line of `route`, if that is a default route with one.
+fn read_router(line: &str) -> Option<(String, Ipv4Addr)> {
+    let (interface, prefix) = read_route(line)?;
+    let router = u32::from_str_radix(line.split_whitespace().nth(2)?, 16).ok()?;
+    (prefix.bits == 0 && router != 0).then(|| (interface, router.to_ne_bytes().into()))
+}
+
 /// A line of `if_inet6`: address, interface number, prefix, scope, flags, interface.
 fn read_inet6(line: &str) -> Option<(String, Ipv6Addr, u8)> {
     /// Duplicate, deprecated or tentative.
@@ -143,6 +157,8 @@ mod tests {
                        00000000000000000000000000000001 01 80 10 80 lo\n"
                 .to_owned(),
         };
+        let routers: Vec<_> = tables.route.lines().skip(1).filter_map(read_router).collect();
+        assert_eq!(routers, [("eth0".to_owned(), Ipv4Addr::new(192, 0, 2, 1))]);
         let list = combine(&tables, |name| if name == "eth0" { 4 } else { 1 });
         let shown: Vec<String> = list
             .iter()
