@@ -13,6 +13,7 @@ use crate::commands::service;
 use crate::control::ControlOption;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;
+use crate::relays::MapPortOption;
 use crate::values::{self, HostPort};
 use crate::{courier, interrupt};
 
@@ -38,6 +39,9 @@ pub struct Reach {
     /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
+    /// A port of the router.
+    #[command(flatten)]
+    pub mapping: MapPortOption,
     /// The socket for changes of paths.
     #[command(flatten)]
     pub running: ControlOption,
@@ -55,7 +59,7 @@ impl Reach {
     /// Adds these options to the description of a node.
     pub fn node(&self, node: NodeBuilder, capture: &Capture) -> Result<NodeBuilder, Failure> {
         let node = node.session(self.tuning.config()).silence(self.timeout);
-        let node = node.path_rules(self.paths_wanted.rules()?);
+        let node = node.path_rules(self.paths_wanted.rules()?).map_port(self.mapping.map_port);
         Ok(node.control(self.running.control.clone()).tap(capture.tap()))
     }
 

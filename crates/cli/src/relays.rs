@@ -19,6 +19,16 @@ pub const KEY_IF_KEPT: &str = "Key file [default: the usual one with `--name`, `
 pub const RELAY_TO_HERE: &str =
     "A relay through which others reach this machine, whose key it lists; may be repeated";
 
+/// The option for opening a router's port.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct MapPortOption {
+    /// Ask this machine's router to let packets in to this command's UDP port, as long as it runs
+    ///
+    /// By PCP or NAT-PMP. The outer address is in the ticket, if there is one, and announced to the other end.
+    #[arg(long, help_heading = "Network")]
+    pub map_port: bool,
+}
+
 /// Options of a node.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NodeOptions {
@@ -33,12 +43,15 @@ pub struct NodeOptions {
     pub granted: ControllerOptions,
     #[command(flatten)]
     pub paths_wanted: PathOptions,
+    #[command(flatten)]
+    pub mapping: MapPortOption,
 }
 
 impl NodeOptions {
     /// Starts the description of a node. Its key is the named file, or depends on what needs it.
     pub fn node(&self) -> NodeBuilder {
-        self.granted.node().key(self.key.clone()).relays(self.relays.clone())
+        let node = self.granted.node().key(self.key.clone()).relays(self.relays.clone());
+        node.map_port(self.mapping.map_port)
     }
 
     /// The key of a node that others know: of the named file or the default one, which is made if it is missing.

@@ -201,7 +201,7 @@ fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
     }
     let relay = match &dial.guest {
         Some((relays, _)) if relays.is_empty() => {
-            " If it is behind a router, a relay connects the two: `anabranch relay` on a third machine, and `--relay` there"
+            " If it is behind a router, `--map-port` there may open that; else a relay connects the two: `anabranch relay` on a third machine, and `--relay` there"
         }
         _ => "",
     };

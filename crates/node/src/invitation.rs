@@ -31,7 +31,8 @@ impl Invitation {
         outside: &[SocketAddr],
     ) -> Result<Self, Error> {
         let mut seen = BTreeSet::new();
-        let addresses = outside.iter().copied().chain(node.addresses());
+        let mapped = node.mapped_addresses();
+        let addresses = outside.iter().copied().chain(mapped).chain(node.addresses());
         let mut addresses: Vec<SocketAddr> = addresses.filter(|address| seen.insert(*address)).collect();
         let omitted = addresses.split_off(addresses.len().min(Ticket::MAX_ADDRESSES));
         let mut invitation = Self {

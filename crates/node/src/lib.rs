@@ -11,6 +11,7 @@
 //! | `relay` | sessions to relays, and paths through them |
 //! | `controllers` | requests to controllers, of which any may answer |
 //! | `grants` | the relays that controllers allow this node to use, kept up to date |
+//! | `port_mapping` | keeps ports of this machine's routers open |
 //! | `paths` | rules for paths; the paths of running sessions, listed and changed |
 //! | `trace` | which routers lie on the route to a host |
 
@@ -27,6 +28,7 @@ pub mod keyfile;
 mod late;
 mod node;
 mod paths;
+mod port_mapping;
 mod relay;
 mod threads;
 mod trace;

@@ -25,6 +25,7 @@ use crate::invitation::Invitation;
 use crate::keyfile;
 use crate::late::Late;
 use crate::paths::{NodeSession, RunningSessions};
+use crate::port_mapping::PortMappings;
 use crate::relay::{Entry, Peer, RelayRoute};
 
 /// Relays to request from controllers by default.
@@ -85,6 +86,7 @@ pub struct NodeBuilder {
     rules: PathRules,
     addresses: Addresses,
     port: u16,
+    map_port: bool,
     session: Config,
     access: Arc<dyn Authorize>,
     control: Option<PathBuf>,
@@ -102,6 +104,7 @@ impl Default for NodeBuilder {
             rules: PathRules::default(),
             addresses: Addresses::All,
             port: 0,
+            map_port: false,
             session: Config::default(),
             access: Arc::new(DenyAll),
             control: None,
@@ -158,6 +161,13 @@ impl NodeBuilder {
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
+        self
+    }
+
+    /// Sets whether to ask this machine's routers, by PCP or NAT-PMP, to let packets in to the port while the node runs.
+    #[must_use]
+    pub fn map_port(mut self, is_wanted: bool) -> Self {
+        self.map_port = is_wanted;
         self
     }
 
@@ -231,6 +241,7 @@ impl NodeBuilder {
         let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;
         warn_of_idle_rules(&endpoint, &self.rules, self.device.as_deref());
         let endpoint = Arc::new(endpoint);
+        let ports = if self.map_port { Some(PortMappings::start(&endpoint).await) } else { None };
         let grants = if self.controllers.is_empty() {
             Grants::default()
         } else {
@@ -246,7 +257,17 @@ impl NodeBuilder {
         let control = control.map_err(|error| Error::local(error.to_string()))?;
         let (relays, config) = (self.relays, self.session);
         let late = Late::default();
-        Ok(Node(Arc::new(Inner { endpoint, relays, grants, sessions, config, is_known, control, late })))
+        Ok(Node(Arc::new(Inner {
+            endpoint,
+            ports,
+            relays,
+            grants,
+            sessions,
+            config,
+            is_known,
+            control,
+            late,
+        })))
     }
 }
 
@@ -291,6 +312,7 @@ pub struct Node(Arc<Inner>);
 
 struct Inner {
     endpoint: Arc<Endpoint>,
+    ports: Option<PortMappings>,
     relays: Vec<RelayRoute>,
     grants: Grants,
     sessions: RunningSessions,
@@ -312,6 +334,7 @@ impl Node {
     pub fn over(endpoint: Arc<Endpoint>, session: Config) -> Self {
         Self(Arc::new(Inner {
             endpoint,
+            ports: None,
             relays: Vec::new(),
             grants: Grants::default(),
             sessions: RunningSessions::default(),
@@ -349,7 +372,7 @@ impl Node {
     /// [`crate::ErrorKind::Unreachable`] when no route led there, [`crate::ErrorKind::Refused`] when the node does not admit this
     /// one.
     pub async fn dial(&self, dial: &Dial) -> Result<NodeSession, Error> {
-        let Inner { endpoint, relays, grants, sessions, config, is_known, control, late } = &*self.0;
+        let Inner { endpoint, relays, grants, sessions, config, is_known, control, late, .. } = &*self.0;
         let entry = match dial.secret() {
             Some(secret) if !is_known => Entry::Guest(secret.clone()),
             _ => Entry::Member(grants.clone()),
@@ -376,6 +399,11 @@ impl Node {
         addresses_to_tell(&self.0.endpoint)
     }
 
+    /// The public addresses at which routers let packets in to this node now, if [`NodeBuilder::map_port`] asked for that.
+    pub fn mapped_addresses(&self) -> Vec<SocketAddr> {
+        self.0.ports.as_ref().map(PortMappings::addresses).unwrap_or_default()
+    }
+
     /// Makes a ticket for `share`. While the invitation exists, this node is reachable through its own relays and
     /// granted ones. `outside` are addresses to put first, such as those of a router that forwards a port.
     ///
@@ -397,6 +425,7 @@ impl Node {
         };
         // A peer that has not received it by then notices by its idle timeout.
         let _ = tokio::time::timeout(LAST_WORDS, all_gone).await;
+        self.0.ports.iter().for_each(PortMappings::end);
     }
 }
 

@@ -83,7 +83,7 @@ impl PortRequest {
     }
 
     /// The request in PCP: a MAP request without options (RFC 6887 §7.1 and §11.1).
-    pub fn to_pcp(&self) -> [u8; 60] {
+    pub fn pcp(&self) -> [u8; 60] {
         let mut out = [0; 60];
         out[..2].copy_from_slice(&[PCP, MAP]);
         out[4..8].copy_from_slice(&self.lifetime.to_be_bytes());
@@ -97,7 +97,7 @@ impl PortRequest {
     }
 
     /// The request in NAT-PMP (RFC 6886 §3.3).
-    pub fn to_nat_pmp(&self) -> [u8; 12] {
+    pub fn nat_pmp(&self) -> [u8; 12] {
         let mut out = [0; 12];
         out[..2].copy_from_slice(&[NAT_PMP, MAP]);
         out[4..6].copy_from_slice(&self.inner.port().to_be_bytes());
@@ -106,7 +106,7 @@ impl PortRequest {
         out
     }
 
-    /// Reads what may be the answer to [`Self::to_pcp`]. `None` for anything else, which is to be ignored.
+    /// Reads what may be the answer to [`Self::pcp`]. `None` for anything else, which is to be ignored.
     pub fn read_pcp(&self, bytes: &[u8]) -> Option<Result<PortGranted, PortRefusal>> {
         let &[version, opcode, _, code, ..] = bytes else { return None };
         // Routers answer unknown versions in their own, NAT-PMP among them (RFC 6886 §3.5).
@@ -126,7 +126,7 @@ impl PortRequest {
         self.granted(SocketAddrV4::new(outer, port), u32::from_be_bytes(*whole[4..].first_chunk()?))
     }
 
-    /// Reads what may be the answer to [`Self::to_nat_pmp`] from a router with the outer address `outer`.
+    /// Reads what may be the answer to [`Self::nat_pmp`] from a router with the outer address `outer`.
     pub fn read_nat_pmp(&self, bytes: &[u8], outer: Ipv4Addr) -> Option<Result<PortGranted, PortRefusal>> {
         let rest = match nat_pmp_answer(bytes, MAP)? {
             Ok(rest) => rest,
@@ -227,11 +227,11 @@ mod tests {
             &[0x11, 0x51, 0x11, 0x51],
             &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0],
         ];
-        assert_eq!(request().to_pcp()[..], pcp.concat());
-        assert_eq!(request().to_nat_pmp(), [0, 1, 0, 0, 0x11, 0x51, 0x11, 0x51, 0, 0, 0x07, 0x08]);
+        assert_eq!(request().pcp()[..], pcp.concat());
+        assert_eq!(request().nat_pmp(), [0, 1, 0, 0, 0x11, 0x51, 0x11, 0x51, 0, 0, 0x07, 0x08]);
         // Both RFCs want neither a life nor a preference in a removal.
-        assert_eq!(request().removal().to_nat_pmp(), [0, 1, 0, 0, 0x11, 0x51, 0, 0, 0, 0, 0, 0]);
-        let removal = request().removal().to_pcp();
+        assert_eq!(request().removal().nat_pmp(), [0, 1, 0, 0, 0x11, 0x51, 0, 0, 0, 0, 0, 0]);
+        let removal = request().removal().pcp();
         assert_eq!(
             (&removal[4..8], &removal[24..36], &removal[42..44]),
             (&[0; 4][..], &NONCE[..], &[0; 2][..])

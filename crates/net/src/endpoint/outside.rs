@@ -1,4 +1,4 @@
-//! The addresses at which peers may get in behind a NAT: those of sockets as relays see them, and those that routers map.
+//! The addresses at which peers may get in behind a NAT: as relays see the sockets, and as routers map them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -122,7 +122,7 @@ pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     Ok(list)
 }
 
-/// The routers of the IPv4 default routes, best first, each with the number of its interface.
+/// The routers of the IPv4 default routes, each with the number of its interface.
 pub async fn routers() -> io::Result<Vec<(u32, Ipv4Addr)>> {
     netlink::routers().await
 }

@@ -27,7 +27,7 @@ use crate::control::ControlOption;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;
 use crate::qr::QrOption;
-use crate::relays::{KEY_IF_KNOWN, NodeOptions};
+use crate::relays::{KEY_IF_KNOWN, MapPortOption, NodeOptions};
 use crate::values::{self, PathPin, RemoteEnd};
 
 const EXAMPLES: &str = "\
@@ -77,6 +77,8 @@ pub struct ServerArgs {
     pub key: Option<PathBuf>,
     #[command(flatten)]
     pub paths_wanted: PathOptions,
+    #[command(flatten)]
+    pub mapping: MapPortOption,
     #[command(flatten)]
     pub capture: CaptureOptions,
     #[command(flatten)]

@@ -38,6 +38,7 @@ async fn serve(args: &ServerArgs, capture: &Capture, context: &Context) -> Resul
     };
     let node = Node::builder().key(args.key.clone()).port(args.port).addresses(addresses);
     let node = node.session(args.tuning.config()).path_rules(args.paths_wanted.rules()?);
+    let node = node.map_port(args.mapping.map_port);
     let node = node.access(Access::by_ticket(share.clone())).tap(capture.tap()).start().await?;
     let invitation = node.invite(&share, &[]).await?;
     invitation.warn_of_omissions();

@@ -187,7 +187,8 @@ async fn serve(
         args.drawing.show(&text, &context);
     }
     if args.no_ticket
-        && let Some(address) = outside.iter().copied().chain(node.addresses()).next()
+        && let Some(address) =
+            outside.iter().copied().chain(node.mapped_addresses()).chain(node.addresses()).next()
     {
         announce("", args.rights, (&format!("{}@{address}", node.id()), args.json), context);
     }

@@ -46,6 +46,7 @@ pub struct Shared {
     pub metrics: Option<SocketAddr>,
     pub streams: bool,
     pub cc: Option<RuleKind>,
+    pub map_port: bool,
     pub rules: PathRules,
 }
 
@@ -71,6 +72,8 @@ macro_rules! settings {
             streams: bool,
             #[serde(default, deserialize_with = "cc")]
             cc: Option<RuleKind>,
+            #[serde(default)]
+            map_port: bool,
             #[serde(default, rename = "path")]
             paths: Vec<RuleTable>,
             leave_out: Option<LeaveOutTable>,
@@ -88,11 +91,13 @@ macro_rules! settings {
             fn parse(text: &str, origin: &str) -> Result<Self, SettingsError> {
                 let read = from_toml::<Self>(text).and_then(|mut file| {
                     let rules = read_tables(&file.paths, file.leave_out.as_ref(), text)?;
+                    let map_port = file.map_port;
                     let Self { interface, key, relays, controllers, metrics, streams, cc, .. } = &mut file;
                     let (relays, controllers) = (std::mem::take(relays), std::mem::take(controllers));
                     let (interface, key) = (interface.take(), key.take());
                     let (metrics, streams, cc) = (*metrics, *streams, *cc);
-                    file.shared = Shared { interface, key, relays, controllers, metrics, streams, cc, rules };
+                    file.shared =
+                        Shared { interface, key, relays, controllers, metrics, streams, cc, map_port, rules };
                     Ok(file)
                 });
                 read.map_err(|error| error.of(origin))

@@ -50,6 +50,7 @@ impl EndOptions {
         all.metrics = all.metrics.or(file.metrics);
         all.congestion.cc = all.congestion.cc.or(file.cc);
         all.no_streams |= !file.streams;
+        all.node.mapping.map_port |= file.map_port;
         if all.node.relays.is_empty() {
             all.node.relays = file.relays;
         }
