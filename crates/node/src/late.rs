@@ -13,10 +13,14 @@ pub(crate) struct Late(Arc<Mutex<BTreeSet<String>>>);
 impl Late {
     /// Reports that the route's relays have been silent for so long, unless that is known.
     pub(crate) fn report(&self, route: &RelayRoute, waited: Duration) {
-        if self.routes().insert(route.to_string()) {
+        if self.is_news(route) {
             let waited = waited.as_secs();
             tracing::warn!(relay = %route, "the relay has not answered for {waited} s; is it running there? Still trying");
         }
+    }
+
+    fn is_news(&self, route: &RelayRoute) -> bool {
+        self.routes().insert(route.to_string())
     }
 
     /// Reports that they answer, if they were reported as silent.
@@ -33,5 +37,21 @@ impl Late {
 
     fn routes(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.0.lock().expect("no panic while held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_relay_is_news_again_when_it_has_answered_or_a_session_was_open() {
+        let late = Late::default();
+        let route = RelayRoute(Vec::new());
+        assert!(late.is_news(&route) && !late.is_news(&route));
+        late.clear(&route);
+        assert!(late.is_news(&route) && !late.is_news(&route));
+        late.forget();
+        assert!(late.is_news(&route));
     }
 }

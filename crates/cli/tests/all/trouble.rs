@@ -682,28 +682,6 @@ fn a_used_up_cap_is_named_keeps_what_arrived_and_lasts_over_commands() {
 }
 
 #[test]
-fn a_silent_relay_is_reported_once_while_the_sender_is_looked_for() {
-    let scratch = Scratch::new();
-    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let relay = new_key(&scratch.text("relay.key"));
-    let route = format!("{relay}@{}", silent.local_addr().unwrap());
-    let key = scratch.text("own.key");
-    new_key(&key);
-    let file = scratch.file("from/large", 16 << 20, 1);
-    let sender = Sender::start(&[file.to_str().unwrap(), "-q", "--rate", "8Mbit/s"]);
-    let to = scratch.text("to");
-    let words = ["receive", "--yes", &sender.ticket, &to, "--relay", &route, "--key", &key];
-    let receiver = Running::start(program(&words).args(["--timeout", "1s", "--retry", "16s"]));
-    wait_for_part(Path::new(&to), 1);
-    sender.running.kill();
-    let (code, told) = receiver.end();
-    assert_eq!(code, Some(3), "{told}");
-    // An attempt takes ten seconds, so a second one reaches its third second.
-    assert_eq!(told.matches("the relay has not answered for 3 s").count(), 1, "{told}");
-    assert!(!told.contains("no session through the relay"), "{told}");
-}
-
-#[test]
 fn an_interrupted_test_prints_what_it_has_measured() {
     let mut server = Running::start(program(&["bench", "server"]).stdin(Stdio::null()));
     let ticket = server.line().split_whitespace().last().unwrap().to_owned();
