@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anabranch_secure::{NodeKey, TicketSecret};
 use common::netns::Namespace;
 use common::programs::{
-    PROGRAM, Running, Scratch, Sender, errors, last_event, new_key, program, receive, wait_for, wait_for_part,
+    PROGRAM, Running, Scratch, Sender, errors, last_event, program, receive, wait_for, wait_for_part,
 };
 use common::skip;
 
