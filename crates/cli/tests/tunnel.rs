@@ -13,6 +13,8 @@ mod kill_switch;
 mod load;
 #[path = "tunnel/mtu.rs"]
 mod mtu;
+#[path = "tunnel/quic.rs"]
+mod quic;
 #[path = "tunnel/refused.rs"]
 mod refused;
 #[path = "tunnel/renewed.rs"]
@@ -317,28 +319,6 @@ fn programs_go_on_when_the_server_was_restarted() {
     tunnel.start_server();
     assert_eq!(tunnel.ticket, ticket, "the ticket stays good");
     wait_for("an answer from the restarted server", || tunnel.ping(1) > 0);
-}
-
-#[test]
-fn clients_do_not_reach_the_servers_own_services() {
-    let test = "clients_do_not_reach_the_servers_own_services";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip(test, "python3 is not installed");
-    }
-    let _service = Running::start(machines.command(Side::Far, "python3").args(["-c", SERVICE]));
-    let words = ["address", "add", "1.2.3.5/32", "dev", "lo"];
-    assert!(machines.command(Side::Far, "ip").args(words).status().unwrap().success());
-    for options in [&["--path-rule", "*=primary"][..], &["--no-streams"]] {
-        let tunnel = Tunnel::up(&machines, options);
-        wait_for("the service at an allowed address", || tunnel.connects(PUBLIC, 5400));
-        // Its address in the tunnel is for its clients.
-        wait_for("the service inside the tunnel", || tunnel.connects(INSIDE, 5400));
-        for denied in ["1.2.3.5", "10.99.0.1"] {
-            assert!(!tunnel.connects(denied, 5400), "{denied} {options:?}");
-            assert_eq!(tunnel.ping_to(&[denied]), 0, "{denied}");
-        }
-    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod agents;
 mod datagrams;
 mod failover;
 mod moves;
+mod overflow;
 mod priorities;
 mod random_operations;
 mod recovery;
