@@ -30,6 +30,8 @@ struct Ending {
     /// Packets received after the end.
     heard: u64,
     forget_at: Time,
+    /// Whether the streams' memory has been freed.
+    freed: bool,
 }
 
 impl Lifecycle {
@@ -83,7 +85,7 @@ impl Lifecycle {
         let rto = config.failure.rto;
         let linger = paths.iter().map(|path| path.rtt().rto(rto)).max().unwrap_or(Span::ZERO) * 3;
         let forget_at = if message.is_some() { now + linger } else { Time::ZERO };
-        self.ending = Some(Box::new(Ending { message, say_on, heard: 0, forget_at }));
+        self.ending = Some(Box::new(Ending { message, say_on, heard: 0, forget_at, freed: false }));
         true
     }
 
@@ -107,6 +109,11 @@ impl Lifecycle {
         let message = ending.message.clone()?;
         let (path, route) = ending.say_on.pop()?;
         Some((path, route, message))
+    }
+
+    /// True the first time after the end: the streams' memory can be freed.
+    pub(super) fn frees_memory(&mut self) -> bool {
+        self.ending.as_mut().is_some_and(|ending| !std::mem::replace(&mut ending.freed, true))
     }
 
     /// When a closed session can be forgotten.

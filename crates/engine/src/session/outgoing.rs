@@ -36,7 +36,9 @@ impl<P: Payload> Session<P> {
     fn next_transmit(&mut self, now: Time) -> Option<Transmit<P>> {
         match self.flight.state() {
             State::Closed => {
-                self.flight.streams.end();
+                if self.flight.life.frees_memory() {
+                    self.flight.streams.end();
+                }
                 return self.transmit_close(now);
             }
             State::InitSent | State::InitRecv => return self.transmit_handshake(now),
