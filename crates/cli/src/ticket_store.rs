@@ -139,12 +139,25 @@ impl TicketStore {
         Self(directory.to_owned())
     }
 
-    /// The ticket of this name, with these rights and folders. A missing one is made.
+    /// The ticket of this name, with these rights and folders. A missing one is made; another one stays as it is until
+    /// [`Self::renew`].
     pub fn open(&self, name: &str, rights: &str, folders: &[PathBuf]) -> Result<TicketShare, Failure> {
         let _changing = self.lock()?;
         let (share, ticket) = self.find_or_make(name, rights, (folders, None))?;
-        self.write(name, &ticket)?;
+        if self.stored_share(name).is_none() {
+            self.write(name, &ticket)?;
+        }
         Ok(share)
+    }
+
+    /// Stores the rights and folders of an opened ticket, now that its server runs. One that was revoked stays so.
+    pub fn renew(&self, name: &str, rights: &str, folders: &[PathBuf]) -> Result<(), Failure> {
+        let _changing = self.lock()?;
+        if self.stored_share(name).is_none() {
+            return Ok(());
+        }
+        let (_, ticket) = self.find_or_make(name, rights, (folders, None))?;
+        self.write(name, &ticket)
     }
 
     /// The ticket of this name for `anabranch send`. A missing or expired one is made, and lasts for `lifetime`.
@@ -339,8 +352,13 @@ mod tests {
         let store = TicketStore(directory.path().join("state/tickets"));
         let [here, there] = ["/here", "/there"].map(PathBuf::from);
         let first = store.open("pub", "write", std::slice::from_ref(&here)).unwrap();
-        let again = store.open("pub", "read", &[there.clone(), here.clone()]).unwrap();
+        let both = [there.clone(), here.clone()];
+        let again = store.open("pub", "read", &both).unwrap();
         assert!(first.id == again.id && first.secret == again.secret);
+        let kept = |store: &TicketStore| store.read("pub").unwrap().folders.clone();
+        assert_eq!(kept(&store), std::slice::from_ref(&here), "the server may fail to start");
+        store.renew("pub", "read", &both).unwrap();
+        assert_eq!(kept(&store), both);
         assert!(store.has("pub", first.id) && !store.has("pub", ShareId(1)) && !store.has("none", first.id));
         let TicketList { tickets: all, damaged: bad } = store.list().unwrap();
         assert_eq!((all[0].0.as_str(), all[0].1.rights.as_str(), bad.len()), ("pub", "read", 0));
@@ -353,6 +371,7 @@ mod tests {
         let other = store.open("pub", "read", &["/elsewhere".into()]).unwrap_err();
         assert!(other.message.contains("is for /there"), "{other}");
         store.revoke("pub").unwrap();
+        store.renew("pub", "read", &both).unwrap();
         assert!(!store.has("pub", first.id) && store.revoke("pub").is_err());
         assert_ne!(store.open("pub", "read", &[here]).unwrap().id, first.id);
     }

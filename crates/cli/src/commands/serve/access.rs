@@ -128,6 +128,13 @@ impl Doors {
         Ok(Self { access, tickets, keys, store })
     }
 
+    /// Stores the tickets' rights and folders, now that the server runs.
+    pub fn keep(&self, folders: &[PathBuf]) -> Result<(), Failure> {
+        self.tickets
+            .iter()
+            .try_for_each(|ticket| self.store.renew(&ticket.name, name(ticket.rights), folders))
+    }
+
     /// The access control of the node.
     pub fn access(&self) -> Access {
         self.access.clone()

@@ -137,12 +137,13 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let key = keyfile::load_or_create(&file)?;
     let store = TicketStore::of_user()?;
     check_secrets(&folders.directories(), &[&file, store.directory()])?;
+    let kept = store.directory().to_owned();
     let doors = Doors::open(args, &folders.directories(), store)?;
     // Grants are kept next to the key.
     let writes = [service::directory_of(&file)].into_iter().chain(args.node.paths_wanted.caps_directory()?);
     let control = args.running.control.as_deref().map(service::directory_of);
     let served = if doors.let_write() { folders.directories() } else { Vec::new() };
-    service::enter(&Sandbox::writing(writes.chain(control).chain(served)));
+    service::enter(&Sandbox::writing(writes.chain(control).chain(served).chain([kept])));
     let runtime = Threads::start()?;
     let offering = Offering { capture: &capture, folders, doors };
     let outcome = runtime.block_on(serve(args, key, offering, *context));
@@ -171,6 +172,7 @@ async fn serve(
     let node = node.access(doors.access()).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     crate::interrupt::survive_file_size_limit();
+    doors.keep(&folders.directories())?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);
     let outside = outside(&args.addresses, port).await?;
     // They keep the node at its relays.
