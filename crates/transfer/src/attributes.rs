@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 
 use cap_std::fs::File;
 
@@ -50,6 +51,24 @@ pub(crate) fn are_few(attributes: &[Attribute]) -> bool {
 /// True if the file has attributes that could be sent.
 pub(crate) fn exist(file: &File) -> bool {
     names(file).is_ok_and(|names| !names.is_empty())
+}
+
+/// Bytes of the attributes of the file or directory at `path`; links are not followed.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub(crate) fn held(path: &Path) -> u64 {
+    use rustix::fs::{lgetxattr_query, llistxattr, llistxattr_query};
+    if llistxattr_query(path).unwrap_or(0) == 0 {
+        return 0;
+    }
+    let mut list = vec![0; 64 << 10];
+    let len = llistxattr(path, &mut list[..]).unwrap_or(0);
+    let names = list[..len].split(|byte| *byte == 0).filter(|name| name.starts_with(PREFIX.as_bytes()));
+    names.map(|name| (name.len() + lgetxattr_query(path, name).unwrap_or(0)) as u64).sum()
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+pub(crate) fn held(_path: &Path) -> u64 {
+    0
 }
 
 /// The attributes of a file.

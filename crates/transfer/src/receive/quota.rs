@@ -16,6 +16,7 @@ use cap_std::fs::Metadata;
 
 use super::part::PartFile;
 use super::target::TargetTree;
+use crate::attributes;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind};
 use crate::policy::{Conflict, Placing};
@@ -207,7 +208,7 @@ fn counted(size: u64) -> u64 {
     size.checked_next_multiple_of(NAME).unwrap_or(u64::MAX).max(NAME)
 }
 
-/// The bytes below a directory; links are not followed.
+/// The bytes below a directory, with extended attributes; links are not followed.
 fn held(path: &Path) -> u64 {
     let mut sum = 0_u64;
     let mut pending = vec![path.to_owned()];
@@ -216,10 +217,32 @@ fn held(path: &Path) -> u64 {
             let Ok(meta) = entry.metadata() else { continue };
             let size = if meta.is_file() { meta.len() } else { 0 };
             sum = sum.saturating_add(counted(size));
+            if !meta.is_symlink() {
+                sum = sum.saturating_add(attributes::held(&entry.path()));
+            }
             if meta.is_dir() {
                 pending.push(entry.path());
             }
         }
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{XattrFlags, setxattr};
+
+    use super::*;
+
+    #[test]
+    fn extended_attributes_count_also_when_the_directories_are_counted_anew() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        fs::write(&file, "").unwrap();
+        if let Err(error) = setxattr(&file, "user.tag", &[7; 1000], XattrFlags::empty()) {
+            eprintln!("skipped: this file system has no extended attributes ({error})");
+            return;
+        }
+        assert_eq!(held(place.path()), NAME + 1000 + "user.tag".len() as u64);
+    }
 }
