@@ -143,6 +143,8 @@ pub struct TransferReport {
     pub bytes: u64,
     /// Bytes from earlier attempts.
     pub bytes_resumed: u64,
+    /// Those of the files that are hard links of others.
+    pub hard_links: u64,
     /// Entries of the share that are never sent: sockets, links that lead out of it.
     pub left_out: u64,
     /// Entries removed here because the sender does not have them.
@@ -166,6 +168,7 @@ impl TransferReport {
             skipped: summary.skipped,
             bytes: summary.bytes,
             bytes_resumed: summary.resumed,
+            hard_links: summary.hard_links,
             left_out: summary.left_out,
             removed: summary.removed,
             missed: summary.missed,

@@ -54,7 +54,6 @@ pub(crate) fn exist(file: &File) -> bool {
 }
 
 /// Bytes of the attributes of the file or directory at `path`; links are not followed.
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub(crate) fn held(path: &Path) -> u64 {
     use rustix::fs::{lgetxattr_query, llistxattr, llistxattr_query};
     if llistxattr_query(path).unwrap_or(0) == 0 {
@@ -64,11 +63,6 @@ pub(crate) fn held(path: &Path) -> u64 {
     let len = llistxattr(path, &mut list[..]).unwrap_or(0);
     let names = list[..len].split(|byte| *byte == 0).filter(|name| name.starts_with(PREFIX.as_bytes()));
     names.map(|name| (name.len() + lgetxattr_query(path, name).unwrap_or(0)) as u64).sum()
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-pub(crate) fn held(_path: &Path) -> u64 {
-    0
 }
 
 /// The attributes of a file.

@@ -101,7 +101,7 @@ impl From<Entry> for Listed {
             EntryKind::File(FileMeta { size, mode, modified, .. }) => {
                 (ListedKind::File { size, modified: modified.map(|time| time.seconds) }, Some(mode))
             }
-            EntryKind::Directory { mode } => (ListedKind::Directory, Some(mode)),
+            EntryKind::Directory { mode, .. } => (ListedKind::Directory, Some(mode)),
             EntryKind::Link { text } => (ListedKind::Link { text: text.as_str().into() }, None),
         };
         Self { path, kind, mode }

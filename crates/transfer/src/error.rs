@@ -174,6 +174,8 @@ pub enum TransferError {
     PeerIncomplete {
         /// How many.
         count: u64,
+        /// How many of them failed at the receiver; another attempt may get the others.
+        there: u64,
         /// Which files, and why, as the receiver reports it.
         files: ForeignText,
     },

@@ -1,6 +1,6 @@
 //! The list of a share's entries, and the checks on it before anything is written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use anabranch_wire::ForeignText;
@@ -25,7 +25,7 @@ impl Default for Limits {
     }
 }
 
-/// Bytes that each attribute counts in addition to its name and value: tiny ones take far more memory than these.
+/// Bytes that each hard link counts, and each attribute in addition to its name and value: tiny ones take far more memory.
 const PER_ATTRIBUTE: u64 = 32;
 
 /// Time of a file's last modification.
@@ -59,7 +59,7 @@ impl FileMeta {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File(FileMeta),
-    Directory { mode: u16 },
+    Directory { mode: u16, modified: Option<ModifiedTime> },
     Link { text: String },
 }
 
@@ -87,22 +87,32 @@ impl fmt::Display for LeftOut {
     }
 }
 
+/// Files that are further names of an earlier file of the list: both numbers.
+pub(crate) type Links = BTreeMap<u32, u32>;
+
+/// A sender's list.
+#[derive(Default)]
+pub(crate) struct List {
+    pub entries: Vec<Entry>,
+    /// Paths that the sender has and does not send.
+    pub left_out: Vec<String>,
+    pub attributes: Attributes,
+    pub links: Links,
+}
+
 /// Collects a sender's entries and rejects harmful ones.
 ///
 /// A path occurs once, and after its directory. So the sender cannot write through a link or a file that it listed.
 pub(crate) struct ManifestBuilder<'a> {
     limits: &'a Limits,
     names: u64,
-    left_out: Vec<String>,
     seen: HashMap<RelPath, bool>,
-    entries: Vec<Entry>,
-    attributes: Attributes,
+    list: List,
 }
 
 impl<'a> ManifestBuilder<'a> {
     pub fn new(limits: &'a Limits) -> Self {
-        let (left_out, seen, entries, attributes) = <_>::default();
-        Self { limits, names: 0, left_out, seen, entries, attributes }
+        Self { limits, names: 0, seen: HashMap::new(), list: List::default() }
     }
 
     /// Adds the next entry.
@@ -126,7 +136,7 @@ impl<'a> ManifestBuilder<'a> {
         if self.seen.insert(entry.path.clone(), is_directory).is_some() {
             return Err(unsafe_path(&entry.path, "it is listed twice"));
         }
-        self.entries.push(entry);
+        self.list.entries.push(entry);
         Ok(())
     }
 
@@ -135,13 +145,13 @@ impl<'a> ManifestBuilder<'a> {
     /// # Errors
     /// [`TransferError::TooMuch`] over a limit; [`TransferError::Protocol`] without a file or directory.
     pub fn add_attribute(&mut self, attribute: Attribute) -> Result<(), TransferError> {
-        let last = self.entries.last().filter(|entry| !matches!(entry.kind, EntryKind::Link { .. }));
-        if last.is_none() || !self.left_out.is_empty() {
+        let last = self.list.entries.last().filter(|entry| !matches!(entry.kind, EntryKind::Link { .. }));
+        if last.is_none() || !self.list.left_out.is_empty() {
             return Err(TransferError::protocol("an extended attribute of nothing"));
         }
         self.names += PER_ATTRIBUTE + attribute.len() as u64;
         self.check_names()?;
-        let held = self.attributes.entry(self.entries.len() as u32 - 1).or_default();
+        let held = self.list.attributes.entry(self.list.entries.len() as u32 - 1).or_default();
         held.push(attribute);
         if are_few(held) {
             return Ok(());
@@ -149,11 +159,32 @@ impl<'a> ManifestBuilder<'a> {
         Err(TransferError::protocol("more extended attributes than an entry may have"))
     }
 
+    /// Makes the last entry another name of the file with this number.
+    ///
+    /// # Errors
+    /// [`TransferError::TooMuch`] over a limit; [`TransferError::Protocol`] unless both are files of one length, and the first
+    /// is no further name.
+    pub fn add_link(&mut self, first: u32) -> Result<(), TransferError> {
+        let List { entries, left_out, links, .. } = &mut self.list;
+        let size = |entry: &Entry| match &entry.kind {
+            EntryKind::File(meta) => meta.size,
+            _ => None,
+        };
+        let last = entries.len().saturating_sub(1) as u32;
+        let [one, other] = [first, last].map(|index| entries.get(index as usize).and_then(size));
+        let is_good = first < last && one.is_some() && one == other && !links.contains_key(&first);
+        if !is_good || !left_out.is_empty() || links.insert(last, first).is_some() {
+            return Err(TransferError::protocol("a hard link of no file before it"));
+        }
+        self.names += PER_ATTRIBUTE;
+        self.check_names()
+    }
+
     /// Counts an entry that is not sent.
     pub fn leave_out(&mut self, path: &ForeignText) -> Result<(), TransferError> {
         self.check_count()?;
         self.names += path.raw().len() as u64;
-        self.left_out.push(path.raw().to_owned());
+        self.list.left_out.push(path.raw().to_owned());
         self.check_names()
     }
 
@@ -165,15 +196,14 @@ impl<'a> ManifestBuilder<'a> {
     }
 
     fn check_count(&self) -> Result<(), TransferError> {
-        if (self.entries.len() + self.left_out.len()) as u64 >= self.limits.entries {
+        if (self.list.entries.len() + self.list.left_out.len()) as u64 >= self.limits.entries {
             return Err(TransferError::TooMuch { what: "entries", most: self.limits.entries });
         }
         Ok(())
     }
 
-    /// The entries, the paths that are not sent, and the attributes of entries.
-    pub fn finish(self) -> (Vec<Entry>, Vec<String>, Attributes) {
-        (self.entries, self.left_out, self.attributes)
+    pub fn finish(self) -> List {
+        self.list
     }
 }
 
@@ -200,14 +230,14 @@ mod tests {
     fn collect(entries: &[Entry], limits: &Limits) -> Result<Vec<Entry>, TransferError> {
         let mut builder = ManifestBuilder::new(limits);
         entries.iter().try_for_each(|entry| builder.push(entry.clone()))?;
-        Ok(builder.finish().0)
+        Ok(builder.finish().entries)
     }
 
     fn link(text: &str) -> EntryKind {
         EntryKind::Link { text: text.into() }
     }
 
-    const DIRECTORY: EntryKind = EntryKind::Directory { mode: 0o755 };
+    const DIRECTORY: EntryKind = EntryKind::Directory { mode: 0o755, modified: None };
     const FILE: EntryKind =
         EntryKind::File(FileMeta { size: Some(1), mode: 0o644, modified: None, data: None });
 

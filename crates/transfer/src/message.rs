@@ -36,6 +36,7 @@ const LEFT_OUT: u8 = 0x06;
 const INCOMPLETE: u8 = 0x07;
 const ASK: u8 = 0x08;
 const ATTRIBUTE: u8 = 0x09;
+const HARD_LINK: u8 = 0x0a;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 const WAIT: u8 = 0x13;
@@ -63,6 +64,8 @@ pub(crate) enum Control {
     Entry(Entry),
     /// An extended attribute of the entry before it.
     Attribute(Attribute),
+    /// The file before it is another name of the file with this number.
+    HardLink(u32),
     /// An entry of the share that is not sent, and why; sent among the entries.
     LeftOut(LeftOut),
     /// The list is complete.
@@ -119,6 +122,9 @@ impl Control {
                 out.extend_from_slice(&(value.len() as u16).to_be_bytes());
                 out.extend_from_slice(value);
             }),
+            Self::HardLink(first) => {
+                put_frame(out, HARD_LINK, |out| out.extend_from_slice(&first.to_be_bytes()))
+            }
             Self::LeftOut(what) => put_frame(out, LEFT_OUT, |out| {
                 out.push(u8::from(what.missed));
                 put_message(out, what.path.raw());
@@ -153,6 +159,7 @@ impl Control {
                 let len = reader.u16("length of a value")?;
                 Self::Attribute(Attribute::checked(name, reader.bytes("value", len.into())?)?)
             }
+            HARD_LINK => Self::HardLink(reader.u32("number of a file")?),
             LEFT_OUT => Self::LeftOut(LeftOut {
                 missed: reader.u8("reason")? != 0,
                 path: read_message(&mut reader)?,
@@ -292,18 +299,17 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
             if let Some(size) = meta.size {
                 out.extend_from_slice(&size.to_be_bytes());
             }
-            if let Some(time) = meta.modified {
-                out.extend_from_slice(&time.seconds.to_be_bytes());
-                out.extend_from_slice(&time.nanoseconds.to_be_bytes());
-            }
+            put_time(out, meta.modified);
             if let Some(data) = meta.data {
                 out.extend_from_slice(&data.to_be_bytes());
             }
         }
-        EntryKind::Directory { mode } => {
+        EntryKind::Directory { mode, modified } => {
             out.push(1);
             put_text(out, entry.path.as_str());
             out.extend_from_slice(&mode.to_be_bytes());
+            out.push(if modified.is_some() { HAS_TIME } else { 0 });
+            put_time(out, *modified);
         }
         EntryKind::Link { text } => {
             out.push(2);
@@ -325,7 +331,12 @@ fn read_entry(reader: &mut Reader<&[u8]>) -> Result<Entry, TransferError> {
             let data = if flags & HAS_HOLES == 0 { None } else { Some(reader.u64("bytes of data")?) };
             EntryKind::File(FileMeta { size, mode, modified, data })
         }
-        1 => EntryKind::Directory { mode: permission_bits(reader.u16("mode")?) },
+        1 => {
+            let mode = permission_bits(reader.u16("mode")?);
+            let flags = reader.u8("flags")?;
+            let modified = if flags & HAS_TIME == 0 { None } else { Some(read_time(reader)?) };
+            EntryKind::Directory { mode, modified }
+        }
         2 => EntryKind::Link { text: read_text(reader)?.to_owned() },
         _ => return Err(TransferError::protocol(format!("an entry of unknown kind {kind}"))),
     };
@@ -335,6 +346,13 @@ fn read_entry(reader: &mut Reader<&[u8]>) -> Result<Entry, TransferError> {
 /// Drops setuid, setgid and sticky, even from a sender that sets them.
 fn permission_bits(mode: u16) -> u16 {
     mode & 0o777
+}
+
+fn put_time(out: &mut Vec<u8>, time: Option<ModifiedTime>) {
+    if let Some(time) = time {
+        out.extend_from_slice(&time.seconds.to_be_bytes());
+        out.extend_from_slice(&time.nanoseconds.to_be_bytes());
+    }
 }
 
 fn read_time(reader: &mut Reader<&[u8]>) -> Result<ModifiedTime, TransferError> {
@@ -385,9 +403,10 @@ mod tests {
                 path: path("-"),
                 kind: EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None, data: None }),
             }),
-            Control::Entry(Entry { path: path("d"), kind: EntryKind::Directory { mode: 0o755 } }),
+            Control::Entry(Entry { path: path("d"), kind: EntryKind::Directory { mode: 0o755, modified } }),
             Control::Entry(Entry { path: path("l"), kind: EntryKind::Link { text: "d/é".into() } }),
             Control::Attribute(Attribute { name: "user.tag".into(), value: b"red".into() }),
+            Control::HardLink(3),
             Control::LeftOut(LeftOut { path: "s".into(), reason: "a socket".into(), missed: true }),
             Control::ListEnd,
             Control::Done,
@@ -477,6 +496,7 @@ mod tests {
             "directory",
             "link",
             "attribute",
+            "hard link",
             "left out",
             "list end",
             "done",

@@ -20,7 +20,7 @@ pub struct Summary {
     pub skipped: u64,
     /// Those of them that were kept for their name, or their length and time, and not compared.
     pub unchecked: u64,
-    /// The bytes of those, which [`Self::bytes`] leaves out.
+    /// The bytes of those and of hard links, which [`Self::bytes`] leaves out.
     pub unchecked_bytes: u64,
     /// Bytes of files, including resumed ones.
     pub bytes: u64,
@@ -28,6 +28,8 @@ pub struct Summary {
     pub resumed: u64,
     /// Entries of the share that are never sent (sockets, links that lead out of it).
     pub left_out: u64,
+    /// Those of the files that were made as hard links, as further names of others.
+    pub hard_links: u64,
     /// Entries that were removed here because the sender does not have them.
     pub removed: u64,
     /// Files that the sender could not send, if the receiver has all others.
@@ -101,6 +103,16 @@ impl Report {
             inner.first_bare = path.shown();
         }
         inner.bare += 1;
+    }
+
+    /// Records that so many further names of files are not made as hard links.
+    pub fn copy_links(&self, count: usize) {
+        let what = match count {
+            0 => return,
+            1 => "1 hard link is copied as a file of its own".to_owned(),
+            _ => format!("{count} hard links are copied as files of their own"),
+        };
+        self.warn(&format!("{what}; `--hard-links` keeps them"));
     }
 
     /// Records that a file changed while it was sent: another attempt may succeed.

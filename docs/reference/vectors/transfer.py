@@ -54,9 +54,10 @@ def entry(body):
     if kind not in (0, 1):
         raise Refused("kind of entry")
     message["mode"] = body.uint(2) & 0o777
-    if kind == 1:
-        return message | {"is_directory": True}
     flags = body.uint(1)
+    if kind == 1:
+        message["is_directory"] = True
+        flags &= 2
     if flags & 1:
         message["size"] = body.uint(8)
     if flags & 2:
@@ -114,6 +115,7 @@ KINDS = {
     0x07: lambda body: {"count": body.uint(8), "failed_here": body.uint(8), "files": body.text()},
     0x08: ask,
     0x09: attribute,
+    0x0A: lambda body: {"first": body.uint(4)},
     0x10: fetch,
     0x12: lambda body: {"entry": body.uint(4)},
     0x13: lambda body: {},
@@ -144,9 +146,10 @@ MEANINGS = {
     "file": {"path": "a/é", "mode": 0o640, "size": 5, "seconds": -5, "nanoseconds": 7},
     "sparse": {"path": "s", "mode": 0o644, "size": 1 << 30, "data": 4096},
     "stream": {"path": "-", "mode": 0o644},
-    "directory": {"path": "d", "mode": 0o755, "is_directory": True},
+    "directory": {"path": "d", "mode": 0o755, "is_directory": True, "seconds": -5, "nanoseconds": 7},
     "link": {"path": "l", "link": "d/é"},
     "attribute": {"name": "user.tag", "value": b"red"},
+    "hard link": {"first": 3},
     "left out": {"missed": 1, "path": "s", "reason": "a socket"},
     "abort": {"reason": "disk full"},
     "incomplete": {"count": 2, "failed_here": 1, "files": "a: no"},

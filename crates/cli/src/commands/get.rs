@@ -53,6 +53,9 @@ pub struct GetArgs {
     /// Copy extended attributes (`user.*`), too
     #[arg(long)]
     pub xattrs: bool,
+    /// Keep hard links: names of one file stay names of one file
+    #[arg(short = 'H', long)]
+    pub hard_links: bool,
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
@@ -107,6 +110,7 @@ async fn get(args: &GetArgs, capture: &Capture, context: &Context) -> Result<(),
         allow_hidden: args.hidden,
         all_modes: args.modes,
         attributes: args.xattrs,
+        hard_links: args.hard_links,
         ..ReceiveOptions::default()
     };
     let errand = Getting { wanted, target: &args.to, options };

@@ -50,6 +50,9 @@ pub struct PutArgs {
     /// Copy extended attributes (`user.*`), too
     #[arg(long)]
     pub xattrs: bool,
+    /// Keep hard links: names of one file stay names of one file
+    #[arg(short = 'H', long)]
+    pub hard_links: bool,
     /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
@@ -69,6 +72,7 @@ pub fn run(args: &PutArgs, context: &Context) -> Result<(), Failure> {
     let share = Source::of(&paths, args.file_name.as_deref())?.share()?;
     let share = if args.follow { share.following_links() } else { share };
     let share = if args.xattrs { share.with_attributes() } else { share };
+    let share = if args.hard_links { share.with_links() } else { share };
     let capture = args.server.reach.capture.start()?;
     let confined = confine::to(None, args.server.writes()?)?;
     let runtime = Threads::start()?;

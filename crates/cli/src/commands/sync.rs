@@ -49,6 +49,9 @@ pub struct SyncArgs {
     /// Copy extended attributes (`user.*`), too
     #[arg(long)]
     pub xattrs: bool,
+    /// Keep hard links: names of one file stay names of one file
+    #[arg(short = 'H', long)]
+    pub hard_links: bool,
     /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -92,6 +95,7 @@ async fn sync(args: &SyncArgs, capture: &Capture, context: &Context) -> Result<(
     if args.push {
         let share = Share::from_paths(&[here.canonicalize().as_deref().unwrap_or(here)])?.contents_only();
         let share = if args.xattrs { share.with_attributes() } else { share };
+        let share = if args.hard_links { share.with_links() } else { share };
         let errand = Putting { place: Place::mirror(there, args.mirror())?, share };
         let connected = args.server.connect(capture, &server).await?;
         return carry(args, &errand, connected, context).await;
@@ -100,6 +104,7 @@ async fn sync(args: &SyncArgs, capture: &Capture, context: &Context) -> Result<(
         mirror: Some(args.mirror()),
         allow_hidden: true,
         attributes: args.xattrs,
+        hard_links: args.hard_links,
         ..ReceiveOptions::default()
     };
     let wanted = Wanted::contents_of(there)?.with_attributes(args.xattrs);

@@ -28,7 +28,7 @@ impl From<TransferError> for Failure {
             TransferError::Peer(said) => {
                 return Self::new(Kind::Refused, "the other end stopped").said(said.clone());
             }
-            TransferError::PeerIncomplete { count, files } => {
+            TransferError::PeerIncomplete { count, files, .. } => {
                 let noun = if *count == 1 { "file" } else { "files" };
                 return Self::new(Kind::Incomplete, format!("the receiver lacks {count} {noun}"))
                     .said(files.clone());

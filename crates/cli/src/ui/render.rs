@@ -221,6 +221,10 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
     if summary.skipped > 0 {
         text += &format!("; {kept}");
     }
+    if summary.hard_links > 0 {
+        let are = if summary.hard_links == 1 { "is a hard link" } else { "are hard links" };
+        text += &format!("; {} of the files {are}", summary.hard_links);
+    }
     if summary.removed > 0 {
         text += &format!("; {} removed", summary.removed);
     }

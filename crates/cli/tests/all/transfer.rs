@@ -93,6 +93,24 @@ fn extended_attributes_arrive_when_both_ends_ask_for_them() {
 }
 
 #[test]
+fn hard_links_are_kept_when_the_receiver_asks_for_them_and_counted_otherwise() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.path("from/d")).unwrap();
+    let file = scratch.file("from/d/a", 3, 1);
+    std::fs::hard_link(&file, scratch.path("from/d/b")).unwrap();
+    let sender = Sender::start(&[&scratch.text("from/d"), "--once"]);
+    let received = receive(&[&sender.ticket, &scratch.text("to/kept"), "-H"]);
+    assert!(errors(&received).contains("1 of the files is a hard link"), "{}", errors(&received));
+    let (_, told) = sender.running.end();
+    assert!(told.contains("the offer has 1 hard link"), "{told}");
+    let sender = Sender::start(&[&scratch.text("from/d")]);
+    let received = receive(&[&sender.ticket, &scratch.text("to/copied")]);
+    assert!(errors(&received).contains("`--hard-links` keeps them"), "{}", errors(&received));
+    let names = |at: &str| std::os::unix::fs::MetadataExt::nlink(&scratch.path(at).metadata().unwrap());
+    assert_eq!((names("to/kept/d/b"), names("to/copied/d/b")), (2, 1));
+}
+
+#[test]
 fn standard_input_arrives_on_standard_output() {
     let data = noise(5_000_000, 4);
     let mut sender =

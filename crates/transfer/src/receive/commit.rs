@@ -95,10 +95,15 @@ impl Work {
 
     fn put_in_place(&self, Complete { part, job, hash }: Complete) {
         let directory = part.directory();
+        let links = self.keeping.links.as_ref().filter(|links| links.concerns(job.index));
+        let links = links.and_then(|links| Some((links, part.id().ok()?)));
         match part.commit(&job, &self.keeping, &self.watch.report) {
             Ok(()) => {
                 self.watch.progress.add_file();
                 self.watch.report.add(|summary| summary.files += 1);
+                if let Some((links, id)) = links {
+                    links.put(&job, id);
+                }
                 let mut renamed = self.renamed.lock().unwrap_or_else(PoisonError::into_inner);
                 if !renamed.contains(&job.parent) {
                     renamed.insert(job.parent.clone());

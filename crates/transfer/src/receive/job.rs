@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::links::Links;
 use crate::attributes::Attributes;
 use crate::error::TransferError;
 use crate::manifest::FileMeta;
@@ -54,4 +55,5 @@ pub(crate) struct Keeping {
     /// The permission bits that files may have.
     pub mode_mask: u16,
     pub attributes: Arc<Attributes>,
+    pub links: Option<Arc<Links>>,
 }

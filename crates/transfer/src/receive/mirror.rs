@@ -16,7 +16,7 @@ use super::spelling::are_alike;
 use super::target::{TargetTree, sync_directory};
 use crate::error::TransferError;
 use crate::manifest::Entry;
-use crate::path::{RelPath, is_part_name};
+use crate::path::{RelPath, is_part_name, part_name};
 use crate::report::Report;
 
 impl Planner {
@@ -57,6 +57,15 @@ impl Planner {
     pub(super) fn may_clear(&mut self, path: &RelPath, found: &Metadata) -> bool {
         let may_remove = self.mirror.is_some_and(|mirror| mirror.delete) && !self.report.has_failed();
         may_remove && !self.clashes(path, found)
+    }
+}
+
+/// Removes the directory that an interrupted copy was to put in the place of the file `name`.
+pub(super) fn discard_staged(directory: &Dir, name: &str) -> std::io::Result<()> {
+    let part = part_name(name);
+    match directory.symlink_metadata(&part) {
+        Ok(found) if found.is_dir() => remove(directory, &part, &found).map(|_| ()),
+        _ => Ok(()),
     }
 }
 

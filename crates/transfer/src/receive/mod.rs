@@ -2,6 +2,7 @@
 
 mod commit;
 mod job;
+mod links;
 mod mirror;
 mod offer;
 mod part;
@@ -28,13 +29,13 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
-use crate::attributes::{Attribute, Attributes};
+use crate::attributes::Attribute;
 use crate::codec::{read_body, read_header};
 use crate::connection::Connection;
 use crate::control::ControlLink;
 use crate::error::TransferError;
 use crate::hash::block_count;
-use crate::manifest::{Entry, EntryKind, FileMeta, Limits, ManifestBuilder, totals};
+use crate::manifest::{Entry, EntryKind, FileMeta, Limits, List, ManifestBuilder, totals};
 use crate::message::{Control, LONGEST_REPLY, Reply, Request};
 use crate::path::RelPath;
 use crate::policy::{Conflict, Mirror, Placing};
@@ -42,6 +43,7 @@ use crate::progress::Progress;
 use crate::report::{Report, Summary, Watch};
 use commit::Committer;
 use job::{FileJob, Keeping};
+use links::Links;
 use plan::{Fetch, InFlight, PlanPorts, Planner};
 use target::TargetTree;
 use write::{Output, POOLED, WritePorts, Writer};
@@ -73,6 +75,8 @@ pub struct ReceiveOptions {
     pub all_modes: bool,
     /// Whether files and directories get the extended attributes that the sender sends.
     pub attributes: bool,
+    /// Whether further names of a file are made as hard links.
+    pub hard_links: bool,
 }
 
 /// Receives the share at the other end of `connection` into `target`.
@@ -144,15 +148,9 @@ async fn run<C: Connection>(
     Intake { target, options }: Intake<'_>,
     watch: &Watch,
 ) -> Result<(), TransferError> {
-    let List { entries, left_out, mut attributes } =
-        read_list(control, &options.limits, &watch.report).await?;
-    if !options.attributes {
-        let mut dropped: Vec<u32> = attributes.drain().map(|(index, _)| index).collect();
-        dropped.sort_unstable();
-        let dropped = dropped.iter().filter_map(|index| entries.get(*index as usize));
-        dropped.for_each(|entry| watch.report.drop_attributes(&entry.path));
-    }
-    let attributes = Arc::new(attributes);
+    let mut list = read_list(control, &options.limits, &watch.report).await?;
+    drop_unwanted(&mut list, options, &watch.report);
+    let List { entries, left_out, attributes, links } = list;
     watch.progress.set_totals(totals(&entries));
     watch.progress.set_stream(is_stream(&entries));
     let removes = options.mirror.is_some_and(|mirror| mirror.delete);
@@ -161,6 +159,7 @@ async fn run<C: Connection>(
         return Ok(());
     }
     let (place, entries) = settle_target(target, entries)?;
+    let removal = removes.then_some(left_out);
     let offer = Offer::of(&entries);
     offer.check(options, (place.directory(), &entries))?;
     let stop = async {
@@ -177,27 +176,22 @@ async fn run<C: Connection>(
         consents = options.consent.ask(offer) => if !consents { return Err(TransferError::Declined) },
     }
     let stream = connection.open().await.map_err(TransferError::Connection)?;
-    let entries = Arc::new(entries);
-    let order = Order { place: place.clone(), entries: Arc::clone(&entries), attributes, options };
-    work(stream, order, watch.clone(), stop).await?;
-    match (place, removes) {
-        (Destination::Directory(spot), true) => {
-            let watch = watch.clone();
-            let removed = spawn_blocking(move || {
-                mirror::remove_others(&mut spot.open(false)?, (&entries, &left_out), &watch.report)
-            });
-            removed.await.map_err(panicked)?
-        }
-        _ => Ok(()),
-    }
+    let list = List { entries, left_out: Vec::new(), attributes, links };
+    work(stream, Order { place, content: Content { list, removal, options } }, watch.clone(), stop).await
 }
 
-/// The sender's list.
-pub(crate) struct List {
-    pub entries: Vec<Entry>,
-    /// Paths that the sender has and does not send.
-    pub left_out: Vec<String>,
-    pub attributes: Attributes,
+/// Drops what the user does not want from the list, and notes it.
+fn drop_unwanted(list: &mut List, options: &ReceiveOptions, report: &Report) {
+    if !options.attributes {
+        let mut dropped: Vec<u32> = list.attributes.drain().map(|(index, _)| index).collect();
+        dropped.sort_unstable();
+        let dropped = dropped.iter().filter_map(|index| list.entries.get(*index as usize));
+        dropped.for_each(|entry| report.drop_attributes(&entry.path));
+    }
+    if !options.hard_links {
+        report.copy_links(list.links.len());
+        list.links.clear();
+    }
 }
 
 pub(crate) async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
@@ -210,6 +204,7 @@ pub(crate) async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
         match control.recv().await? {
             Control::Entry(entry) => builder.push(entry)?,
             Control::Attribute(attribute) => builder.add_attribute(attribute)?,
+            Control::HardLink(first) => builder.add_link(first)?,
             Control::LeftOut(what) => {
                 builder.leave_out(&what.path)?;
                 if what.missed {
@@ -218,10 +213,7 @@ pub(crate) async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
                     report.leave_out(&what);
                 }
             }
-            Control::ListEnd => {
-                let (entries, left_out, attributes) = builder.finish();
-                return Ok(List { entries, left_out, attributes });
-            }
+            Control::ListEnd => return Ok(builder.finish()),
             Control::Abort(reason) => return Err(TransferError::Peer(reason)),
             _ => return Err(TransferError::protocol("a control message in the middle of the list")),
         }
@@ -306,11 +298,17 @@ fn settle_target(
     }
 }
 
-/// The entries to receive, their destination, and the options.
+/// A destination and what it gets.
 struct Order<'a> {
     place: Destination,
-    entries: Arc<Vec<Entry>>,
-    attributes: Arc<Attributes>,
+    content: Content<'a>,
+}
+
+/// The entries to receive, and the options.
+struct Content<'a> {
+    list: List,
+    /// If others are to be removed: the paths that stay, because the sender has them and does not send them.
+    removal: Option<Vec<String>>,
     options: &'a ReceiveOptions,
 }
 
@@ -321,7 +319,7 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     watch: Watch,
     stop: impl Future<Output = TransferError>,
 ) -> Result<(), TransferError> {
-    let Order { place, entries, attributes, options } = order;
+    let Order { place, content } = order;
     let (request_sender, requests) = mpsc::channel(IN_FLIGHT);
     let (reply_sender, replies) = mpsc::channel(REPLIES);
     let (in_flight_sender, in_flight) = sync_channel(IN_FLIGHT);
@@ -329,47 +327,16 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (spare_sender, spare) = channel();
     let plan_ports = PlanPorts { requests: request_sender, in_flight: in_flight_sender, compared };
     let write_ports = WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender };
-    let (most, listed) = (options.max_size.unwrap_or(u64::MAX), totals(&entries).1);
-    let placing = Placing { conflict: options.conflict, mirror: options.mirror };
-    let (all_modes, quota) = (options.all_modes, options.quota.clone());
 
     let threads = async move {
         match place {
-            Destination::Directory(spot) => {
-                let (seen, entries_of, progress) =
-                    (spot.clone(), Arc::clone(&entries), watch.progress.clone());
-                let attribute_bytes: usize = attributes.values().flatten().map(Attribute::len).sum();
-                // Before any directory is made.
-                let reserved = spawn_blocking(move || {
-                    let reserve = |quota: Quota| {
-                        let (tree, missing) = seen.look();
-                        let more = missing.saturating_mul(quota::NAME).saturating_add(attribute_bytes as u64);
-                        quota.reserve((tree, more), &entries_of, placing, progress)
-                    };
-                    quota.map(reserve).transpose()
-                });
-                let reserved = reserved.await.map_err(panicked)??.map(Arc::new);
-                let opened = spawn_blocking(move || spot.open(all_modes)).await;
-                let mut tree = opened.map_err(panicked)??;
-                let most = reserved.as_ref().map_or(most, |reserved| most.min(reserved.most(listed)));
-                let keeping = Keeping { mode_mask: tree.mode_mask(), attributes: Arc::clone(&attributes) };
-                let committer = Committer::start(watch.clone(), keeping)?;
-                let output = Output::Tree(tree.another(), committer);
-                let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
-                let (tree_of, room, watch_of) = (tree.another(), reserved.clone(), watch.clone());
-                let planner = Planner::new(tree_of, placing, watch_of, plan_ports).within(room);
-                let planner = planner.with_attributes(attributes);
-                let plan = spawn_blocking(move || planner.run(&entries));
-                let renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
-                let modes = plan.await.map_err(panicked)?;
-                let finished = spawn_blocking(move || tree.finish(&renamed, &modes, &watch.report)).await;
-                drop(reserved);
-                finished.map_err(panicked)?
-            }
+            Destination::Directory(spot) => fill(spot, content, plan_ports, write_ports, watch).await,
             Destination::Stream(stream) => {
                 let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let output = Output::Stream(stream.unwrap_or_else(|| Box::new(io::sink())));
-                let writer = Writer::new(output, write_ports, watch, (most, listed));
+                let entries = content.list.entries;
+                let most = content.options.max_size.unwrap_or(u64::MAX);
+                let writer = Writer::new(output, write_ports, watch, (most, totals(&entries).1));
                 ask_for_only_file(plan_ports, &entries[0]).await;
                 spawn_blocking(move || writer.run()).await.map_err(panicked)?.map(|_| ())
             }
@@ -394,6 +361,81 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     // Received data is still written, so that it need not be sent again.
     let _ = timeout(DRAIN, threads).await;
     Err(error)
+}
+
+/// Receives into a directory.
+async fn fill(
+    spot: Spot,
+    content: Content<'_>,
+    plan_ports: PlanPorts,
+    write_ports: WritePorts,
+    watch: Watch,
+) -> Result<(), TransferError> {
+    let Content { list, removal, options } = content;
+    let (entries, attributes) = (Arc::new(list.entries), Arc::new(list.attributes));
+    let (most, listed) = (options.max_size.unwrap_or(u64::MAX), totals(&entries).1);
+    let placing = Placing { conflict: options.conflict, mirror: options.mirror };
+    let (all_modes, quota) = (options.all_modes, options.quota.clone());
+    let (seen, entries_of, progress) = (spot.clone(), Arc::clone(&entries), watch.progress.clone());
+    let attribute_bytes: usize = attributes.values().flatten().map(Attribute::len).sum();
+    // Before any directory is made.
+    let reserved = spawn_blocking(move || {
+        let reserve = |quota: Quota| {
+            let (tree, missing) = seen.look();
+            let more = missing.saturating_mul(quota::NAME).saturating_add(attribute_bytes as u64);
+            quota.reserve((tree, more), &entries_of, placing, progress)
+        };
+        quota.map(reserve).transpose()
+    });
+    let reserved = reserved.await.map_err(panicked)??.map(Arc::new);
+    let opened = spawn_blocking(move || spot.open(all_modes)).await;
+    let mut tree = opened.map_err(panicked)??;
+    let most = reserved.as_ref().map_or(most, |reserved| most.min(reserved.most(listed)));
+    let links = settle_links(list.links, &tree, &watch).await?;
+    let (mode_mask, kept) = (tree.mode_mask(), Arc::clone(&attributes));
+    let keeping = Keeping { mode_mask, attributes: kept, links: links.clone() };
+    let committer = Committer::start(watch.clone(), keeping)?;
+    let output = Output::Tree(tree.another(), committer);
+    let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
+    let (tree_of, room, watch_of) = (tree.another(), reserved.clone(), watch.clone());
+    let planner = Planner::new(tree_of, placing, watch_of, plan_ports).within(room);
+    let planner = planner.keeping(attributes, links.clone());
+    let planned = Arc::clone(&entries);
+    let plan = spawn_blocking(move || planner.run(&planned));
+    let mut renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
+    let ends = plan.await.map_err(panicked)?;
+    renamed.extend(links.iter().flat_map(|links| links.finish()));
+    let finished = spawn_blocking(move || {
+        tree.finish(&renamed, &watch.report)?;
+        if let Some(left_out) = removal {
+            mirror::remove_others(&mut tree, (&entries, &left_out), &watch.report)?;
+        }
+        tree.settle(&ends, &watch.report);
+        Ok(())
+    })
+    .await;
+    drop(reserved);
+    finished.map_err(panicked)?
+}
+
+/// The links to make. Where files cannot have several names, there are none.
+async fn settle_links(
+    first: crate::manifest::Links,
+    tree: &TargetTree,
+    watch: &Watch,
+) -> Result<Option<Arc<Links>>, TransferError> {
+    if first.is_empty() {
+        return Ok(None);
+    }
+    let (tree, tried) = (tree.another(), tree.another());
+    if spawn_blocking(move || tried.takes_links()).await.map_err(panicked)? {
+        return Ok(Some(Arc::new(Links::new(first, tree, watch.clone()))));
+    }
+    watch.report.warn(&format!(
+        "this file system has no hard links; further names that became copies: {}",
+        first.len()
+    ));
+    Ok(None)
 }
 
 /// Requests the share's only file from its start.

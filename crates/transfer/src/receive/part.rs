@@ -77,6 +77,12 @@ impl PartFile {
         Arc::clone(&self.directory)
     }
 
+    /// Its device and number.
+    pub fn id(&self) -> io::Result<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt as _;
+        self.file.metadata().map(|meta| (meta.dev(), meta.ino()))
+    }
+
     /// Another handle to the same file, with its own position, for reading.
     pub fn reader(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
@@ -265,7 +271,7 @@ pub(super) fn system_time(time: ModifiedTime) -> Option<SystemTime> {
     second?.checked_add(Duration::from_nanos(time.nanoseconds.into()))
 }
 
-fn owner_only(options: &mut OpenOptions) {
+pub(super) fn owner_only(options: &mut OpenOptions) {
     use cap_std::fs::OpenOptionsExt as _;
     options.mode(0o600);
 }

@@ -5,20 +5,28 @@ use std::io;
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
+use super::mirror::discard_staged;
 use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
-use super::plan::{DirectoryModes, Planner, cannot_enter, exists, no_name};
+use super::plan::{DirectoryEnd, Planner, cannot_enter, exists, no_name, unfinished};
 use super::remove::clear;
 use super::spelling::clash;
 use super::target::{readable, set_directory_mode};
 use crate::hash::{FileHasher, block_len, hash_block};
+use crate::manifest::ModifiedTime;
 use crate::path::{RelPath, part_name};
 use crate::policy::Conflict;
 use crate::report::Report;
 use crate::send::read_full;
 
 impl Planner {
-    /// Makes the directory at `path`, accessible to its owner for now. An existing one keeps its mode.
-    pub fn make_directory(&mut self, (index, path): (u32, &RelPath), mode: u16, modes: &mut DirectoryModes) {
+    /// Makes the directory at `path`, accessible to its owner for now. An existing one keeps its mode. Returns what is set
+    /// in the end.
+    pub fn make_directory(
+        &mut self,
+        (index, path): (u32, &RelPath),
+        mode: u16,
+        modified: Option<ModifiedTime>,
+    ) -> Option<DirectoryEnd> {
         let mode = mode & self.tree.mode_mask();
         let (parent, name) = path.split();
         if self.mirror.is_some()
@@ -44,19 +52,21 @@ impl Planner {
                     }
                     if let Err(error) = set_directory_mode(&directory, mode | 0o700) {
                         self.report.note("store the mode", path, &error);
-                        return Ok(false);
+                        return Ok((None, true));
                     }
-                    Ok(mode & 0o700 != 0o700)
+                    Ok(((mode & 0o700 != 0o700).then_some(mode), true))
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    parent.open_dir_nofollow(name).map(|_| false)
+                    parent.open_dir_nofollow(name).map(|_| (None, false))
                 }
                 Err(error) => Err(error),
             });
         match made {
-            Ok(needs_mode) if needs_mode => modes.push((path.clone(), mode)),
-            Ok(_) => {}
-            Err(error) => self.report.fail(path, cannot_enter(&error)),
+            Ok((mode, is_new)) => Some(DirectoryEnd { path: path.clone(), mode, modified, is_new }),
+            Err(error) => {
+                self.report.fail(path, cannot_enter(&error));
+                None
+            }
         }
     }
 
@@ -77,8 +87,15 @@ impl Planner {
                 Conflict::Skip => return self.report.add(|summary| summary.skipped += 1),
                 Conflict::Overwrite if clashes => return self.report.fail(path, clash()),
                 Conflict::Overwrite => {
-                    let clears = (found.is_dir() && self.may_clear(path, &found)).then_some(&self.report);
-                    if let Err(error) = replace_with_link(&directory, text, &name, clears) {
+                    if self.mirror.is_some()
+                        && let Err(error) = discard_staged(&directory, &name)
+                    {
+                        return self.report.fail(path, unfinished(&error));
+                    }
+                    if found.is_dir() && self.may_clear(path, &found) {
+                        return self.tree.stage_link(path, text);
+                    }
+                    if let Err(error) = replace_with_link(&directory, text, &name, None) {
                         self.report.fail(path, format!("it cannot be replaced by the link: {error}"));
                     }
                     return;
@@ -99,7 +116,12 @@ impl Planner {
 }
 
 /// Puts a link in the place of `name`, which stays if the link cannot be made. With `clears`, removes a directory.
-fn replace_with_link(directory: &Dir, text: &str, name: &str, clears: Option<&Report>) -> io::Result<()> {
+pub(super) fn replace_with_link(
+    directory: &Dir,
+    text: &str,
+    name: &str,
+    clears: Option<&Report>,
+) -> io::Result<()> {
     let part = part_name(name);
     PartFile::discard(directory, name)?;
     if directory.symlink_metadata(&part).is_ok_and(|left| left.is_symlink()) {

@@ -17,6 +17,8 @@ use cap_std::fs::{Dir, Metadata};
 use tokio::sync::mpsc;
 
 use super::job::FileJob;
+use super::links::Links;
+use super::mirror::discard_staged;
 use super::part::PartFile;
 use super::place::hash_file;
 use super::quota::Reserved;
@@ -25,7 +27,7 @@ use super::target::TargetTree;
 use crate::attributes::Attributes;
 use crate::error::{TransferError, is_disk_full};
 use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
-use crate::manifest::{Entry, EntryKind};
+use crate::manifest::{Entry, EntryKind, ModifiedTime};
 use crate::message::{MOST_HASHES, Request};
 use crate::path::{RelPath, alternative_name};
 use crate::policy::{Conflict, Mirror, Placing};
@@ -85,16 +87,26 @@ pub(crate) struct Planner {
     room: Option<Arc<Reserved>>,
     /// The extended attributes of entries.
     pub attributes: Arc<Attributes>,
+    /// The files with several names, if these are kept.
+    pub links: Option<Arc<Links>>,
+    /// Further names whose files may be kept: decided at the end.
+    pub later: Vec<FileJob>,
     /// The paths of the share: a renamed file must not take one of them.
     listed: HashSet<String>,
     /// Hashes of existing files, which are being compared.
     hashes: HashMap<u32, [u8; 32]>,
     /// Paths of the share that may be one here.
-    spellings: Spellings,
+    pub spellings: Spellings,
 }
 
-/// Final modes of directories. They are set at the end, because they may forbid writing.
-pub(crate) type DirectoryModes = Vec<(RelPath, u16)>;
+/// The mode and time of a directory. They are set at the end: a mode may forbid writing, and writing changes the time.
+pub(crate) struct DirectoryEnd {
+    pub path: RelPath,
+    /// For a new directory whose mode differs.
+    pub mode: Option<u16>,
+    pub modified: Option<ModifiedTime>,
+    pub is_new: bool,
+}
 
 /// Why planning ends early.
 enum Halt {
@@ -107,13 +119,27 @@ impl Planner {
     pub fn new(tree: TargetTree, placing: Placing, watch: Watch, ports: PlanPorts) -> Self {
         let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
         let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
-        let (room, attributes, listed, hashes, spellings) = <_>::default();
-        Self { tree, conflict, mirror, report, progress, ports, room, attributes, listed, hashes, spellings }
+        let (room, attributes, links, later, listed, hashes, spellings) = <_>::default();
+        Self {
+            tree,
+            conflict,
+            mirror,
+            report,
+            progress,
+            ports,
+            room,
+            attributes,
+            links,
+            later,
+            listed,
+            hashes,
+            spellings,
+        }
     }
 
-    /// A planner that gives directories and kept files these attributes.
-    pub fn with_attributes(self, attributes: Arc<Attributes>) -> Self {
-        Self { attributes, ..self }
+    /// A planner that gives directories and kept files these attributes, and makes these links.
+    pub fn keeping(self, attributes: Arc<Attributes>, links: Option<Arc<Links>>) -> Self {
+        Self { attributes, links, ..self }
     }
 
     /// A planner that reserves more room for files that were expected to stay.
@@ -122,16 +148,16 @@ impl Planner {
     }
 
     /// Plans all `entries`, then handles all comparisons; blocks.
-    pub fn run(mut self, entries: &[Entry]) -> DirectoryModes {
-        let mut modes = DirectoryModes::new();
-        if let Err(Halt::Fatal(error)) = self.plan(entries, &mut modes) {
+    pub fn run(mut self, entries: &[Entry]) -> Vec<DirectoryEnd> {
+        let mut ends = Vec::new();
+        if let Err(Halt::Fatal(error)) = self.plan(entries, &mut ends) {
             // If the writer has stopped, its own error is reported.
             let _ = self.ports.in_flight.send(InFlight::Stop(error));
         }
-        modes
+        ends
     }
 
-    fn plan(&mut self, entries: &[Entry], modes: &mut DirectoryModes) -> Result<(), Halt> {
+    fn plan(&mut self, entries: &[Entry], ends: &mut Vec<DirectoryEnd>) -> Result<(), Halt> {
         self.check_space(entries).map_err(Halt::Fatal)?;
         if self.conflict == Conflict::Rename {
             self.listed = entries.iter().map(|entry| entry.path.as_str().to_owned()).collect();
@@ -141,10 +167,12 @@ impl Planner {
         let mut undecided = VecDeque::new();
         for (index, entry) in (0..).zip(entries) {
             match &entry.kind {
-                EntryKind::Directory { mode } => self.make_directory((index, &entry.path), *mode, modes),
+                EntryKind::Directory { mode, modified } => {
+                    ends.extend(self.make_directory((index, &entry.path), *mode, *modified));
+                }
                 EntryKind::Link { text } => self.make_link(&entry.path, text),
                 EntryKind::File(meta) => {
-                    undecided.push_back(FileJob::new(index, entry.path.clone(), *meta));
+                    undecided.extend(self.plan_name(FileJob::new(index, entry.path.clone(), *meta), false));
                 }
             }
             while let Some(job) = undecided.pop_front() {
@@ -155,6 +183,18 @@ impl Planner {
                 }
             }
         }
+        self.settle_all(open_comparisons)?;
+        let mut open_comparisons = 0;
+        for job in std::mem::take(&mut self.later) {
+            if let Some(job) = self.plan_name(job, true) {
+                open_comparisons += u64::from(self.plan_file(job)?);
+            }
+        }
+        self.settle_all(open_comparisons)
+    }
+
+    /// Waits for so many comparisons, and those that follow from them.
+    fn settle_all(&mut self, mut open_comparisons: u64) -> Result<(), Halt> {
         while open_comparisons > 0 {
             let compared = self.ports.compared.recv().map_err(|_| Halt::Gone)?;
             open_comparisons -= 1;
@@ -169,9 +209,12 @@ impl Planner {
     fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {
         let Some(free) = self.tree.free_bytes() else { return Ok(()) };
         let mut needed = 0_u64;
-        for entry in entries {
+        for (index, entry) in (0..).zip(entries) {
             let EntryKind::File(meta) = entry.kind else { continue };
             let (Some(size), Some(stored)) = (meta.size, meta.stored()) else { continue };
+            if self.links.as_ref().is_some_and(|links| links.has(index)) {
+                continue;
+            }
             let (parent, name) = entry.path.split();
             let held =
                 self.tree.directory(parent).map_or(0, |directory| match directory.symlink_metadata(name) {
@@ -295,8 +338,12 @@ impl Planner {
         self.skip(job, checked);
         if let Ok(directory) = self.tree.directory(&job.parent) {
             self.renew(&directory, job);
+            self.keep_leader(&directory, job);
             // The unfinished file of an earlier attempt is not needed any more.
             let _ = PartFile::discard(&directory, &job.name);
+            if self.mirror.is_some() {
+                let _ = discard_staged(&directory, &job.name);
+            }
         }
     }
 
@@ -336,7 +383,7 @@ impl Planner {
         })
     }
 
-    fn skip(&self, job: &FileJob, checked: bool) {
+    pub fn skip(&self, job: &FileJob, checked: bool) {
         let size = job.meta.size.unwrap_or(0);
         self.progress.keep_file(size);
         self.report.add(|summary| {
@@ -355,6 +402,15 @@ impl Planner {
         {
             self.report.fail(&job.path, error.to_string());
             return Ok(());
+        }
+        if self.mirror.is_some()
+            && let Err(error) = discard_staged(directory, &job.name)
+        {
+            self.report.fail(&job.path, unfinished(&error));
+            return Ok(());
+        }
+        if let Some(links) = &self.links {
+            links.fetch(job.index);
         }
         let job = Arc::new(job);
         let blocks = job.meta.size.map_or(u64::MAX, block_count);
@@ -427,6 +483,10 @@ impl Planner {
 
 pub(crate) fn cannot_enter(error: &std::io::Error) -> String {
     format!("its directory cannot be used (links are not followed): {error}")
+}
+
+pub(crate) fn unfinished(error: &std::io::Error) -> String {
+    format!("an unfinished directory is in the way: {error}")
 }
 
 pub(crate) fn exists() -> &'static str {

@@ -9,12 +9,16 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use cap_fs_ext::DirExt;
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
-use super::part::cannot_sync;
+use super::links::are_possible;
+use super::part::{cannot_sync, system_time};
+use super::place::replace_with_link;
+use super::plan::DirectoryEnd;
 use crate::error::TransferError;
 use crate::path::{RelPath, part_name};
 use crate::report::Report;
@@ -84,7 +88,15 @@ pub(crate) struct TargetTree {
     /// The last directory used: entries are sorted, so the next is often the same.
     last: Option<(String, Arc<Dir>)>,
     /// New directories whose names a file still has. Until [`Self::finish`] they have the name of an unfinished file.
-    staged: Arc<Mutex<BTreeSet<String>>>,
+    staged: Arc<Mutex<Staged>>,
+}
+
+/// Entries that replace others when all else has arrived.
+#[derive(Default)]
+struct Staged {
+    directories: BTreeSet<String>,
+    /// Links in the place of directories, with their texts.
+    links: Vec<(RelPath, String)>,
 }
 
 impl TargetTree {
@@ -172,22 +184,43 @@ impl TargetTree {
 
     /// The present name of the directory at `path`, which ends in `name`.
     pub fn current_name<'a>(&self, path: &str, name: &'a str) -> Cow<'a, str> {
-        if self.staged().contains(path) { part_name(name).into() } else { name.into() }
+        if self.staged().directories.contains(path) { part_name(name).into() } else { name.into() }
     }
 
     /// Gives the new directory at `path` another name, until the file of this name is removed.
     pub fn stage(&mut self, path: &str) {
-        self.staged().insert(path.to_owned());
+        self.staged().directories.insert(path.to_owned());
         self.last = None;
     }
 
-    fn staged(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    /// Keeps a link whose place a directory has, until the end.
+    pub fn stage_link(&self, path: &RelPath, text: &str) {
+        self.staged().links.push((path.clone(), text.to_owned()));
+    }
+
+    fn staged(&self) -> MutexGuard<'_, Staged> {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts staged links in the place of directories, which stay if anything failed.
+    fn end_staging_links(&mut self, report: &Report) {
+        let staged = std::mem::take(&mut self.staged().links);
+        for (path, text) in &staged {
+            let (parent, name) = path.split();
+            // This looks once more whether anything failed.
+            let replaced = self.directory(parent).and_then(|parent| {
+                replace_with_link(&parent, text, name, Some(report))?;
+                sync_directory(&parent)
+            });
+            if let Err(error) = replaced {
+                report.fail(path, format!("the link cannot take the place of a directory: {error}"));
+            }
+        }
     }
 
     /// Removes the files whose names staged directories are to have, and renames those. The files stay if anything failed.
     fn end_staging(&mut self, report: &Report) {
-        let staged = self.staged().clone();
+        let staged = self.staged().directories.clone();
         // Children first: the paths to them have the names that their parents have until then.
         for path in staged.iter().rev().filter_map(|path| RelPath::parse(path).ok()) {
             if report.has_failed() {
@@ -204,7 +237,7 @@ impl TargetTree {
                 Ok(()) => report.add(|summary| summary.removed += 1),
                 Err(error) => report.fail(&path, format!("it cannot take the place of a file: {error}")),
             }
-            self.staged().remove(path.as_str());
+            self.staged().directories.remove(path.as_str());
         }
         self.last = None;
     }
@@ -212,6 +245,11 @@ impl TargetTree {
     /// The path, or the current directory if it is empty.
     pub fn named(path: &Path) -> &Path {
         here(path)
+    }
+
+    /// True if files in the target can have several names.
+    pub fn takes_links(&self) -> bool {
+        are_possible(&self.root)
     }
 
     /// Bytes free for this user; `None` if the system does not report it.
@@ -223,29 +261,36 @@ impl TargetTree {
         free_bytes(&self.root)
     }
 
-    /// Syncs the `renamed` directories, sets the final mode of the directories in `modes`, and ends staging.
-    ///
-    /// `modes` lists parents before children and is applied in reverse: a parent's mode may block access to its
-    /// children.
-    pub fn finish(
-        &mut self,
-        renamed: &BTreeSet<String>,
-        modes: &[(RelPath, u16)],
-        report: &Report,
-    ) -> Result<(), TransferError> {
+    /// Syncs the directories with new names, and ends staging.
+    pub fn finish(&mut self, renamed: &BTreeSet<String>, report: &Report) -> Result<(), TransferError> {
         for path in renamed {
             let synced = self.directory(path).and_then(|directory| sync_directory(&directory));
             synced.map_err(|error| TransferError::io("sync the directory", self.path.join(path), error))?;
         }
-        for (path, mode) in modes.iter().rev() {
-            let set =
-                self.directory(path.as_str()).and_then(|directory| set_directory_mode(&directory, *mode));
-            if let Err(error) = set {
-                report.note("store the mode", path, &error);
-            }
-        }
+        self.end_staging_links(report);
         self.end_staging(report);
         Ok(())
+    }
+
+    /// Sets the times and modes of directories, when nothing is written any more.
+    ///
+    /// `ends` lists parents before children and is applied in reverse: a parent's mode may block access to its children.
+    pub fn settle(&mut self, ends: &[DirectoryEnd], report: &Report) {
+        for end in ends.iter().rev() {
+            // One that could not take the place of a file has failed already.
+            let Ok(directory) = self.directory(end.path.as_str()) else { continue };
+            if let Some(time) = end.modified.and_then(system_time)
+                && let Err(error) = set_directory_time(&directory, time)
+                && end.is_new
+            {
+                report.note("store the time", &end.path, &error);
+            }
+            if let Some(mode) = end.mode
+                && let Err(error) = set_directory_mode(&directory, mode)
+            {
+                report.note("store the mode", &end.path, &error);
+            }
+        }
     }
 }
 
@@ -280,6 +325,10 @@ pub(crate) fn sync_directory(directory: &Dir) -> io::Result<()> {
 pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
     use cap_std::fs::PermissionsExt as _;
     readable(directory)?.set_permissions(cap_std::fs::Permissions::from_mode(mode.into()))
+}
+
+fn set_directory_time(directory: &Dir, time: SystemTime) -> io::Result<()> {
+    readable(directory)?.into_std().set_modified(time)
 }
 
 /// A handle that can be synced; the handles of the tree cannot.

@@ -1,6 +1,6 @@
 //! A share's list for one receiver: made by one walk, whose handles later open the files.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,7 +15,7 @@ use super::input::Input;
 use super::root::{Root, Scope, reading};
 use crate::attributes::Attributes;
 use crate::error::TransferError;
-use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
+use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, Links, ModifiedTime};
 use crate::path::{RelPath, check_link, is_part_name};
 
 /// With this many receivers, those that arrive close together share one list.
@@ -63,8 +63,8 @@ pub(crate) struct Listing {
     pub left_out: Vec<LeftOut>,
     /// The extended attributes of entries, if they are sent.
     pub attributes: Attributes,
-    /// How many entries are further names of a file in the list.
-    pub hard_links: u64,
+    /// The entries that are further names of a file in the list.
+    pub links: Links,
     scope: Scope,
     roots: Vec<OpenRoot>,
     /// First entry of each root, to find an entry's root by number.
@@ -109,8 +109,8 @@ impl Base {
 struct Walk {
     /// Where the entries of the current directory are opened.
     root: Option<OpenRoot>,
-    /// Files with several names.
-    seen: HashSet<(u64, u64)>,
+    /// Files with several names, and their numbers.
+    seen: HashMap<(u64, u64), u32>,
     /// The directories above the current entry, without links in their paths.
     above: Vec<PathBuf>,
 }
@@ -132,18 +132,10 @@ impl Read for Opened {
 }
 
 impl Opened {
-    /// The current metadata of the open file; `None` for a stream.
-    pub fn meta(&self) -> io::Result<Option<FileMeta>> {
+    /// The current metadata of the open file, and when it last changed in any way; `None` for a stream.
+    pub fn look(&self) -> io::Result<Option<(FileMeta, ChangeTime)>> {
         match self {
-            Self::File(file) => file.metadata().map(|meta| Some(file_meta(&meta))),
-            Self::Stream(_) => Ok(None),
-        }
-    }
-
-    /// When the open file last changed in any way; `None` for a stream or if the system does not report it.
-    pub fn changed(&self) -> io::Result<Option<ChangeTime>> {
-        match self {
-            Self::File(file) => file.metadata().map(|meta| change_time(&meta)),
+            Self::File(file) => file.metadata().map(|meta| Some((file_meta(&meta), change_time(&meta)))),
             Self::Stream(_) => Ok(None),
         }
     }
@@ -185,6 +177,11 @@ impl Listing {
         self.scope.attributes
     }
 
+    /// True if the scope includes hard links.
+    pub fn has_links(&self) -> bool {
+        self.scope.links
+    }
+
     /// A list with one file, read from `stream`.
     pub fn of_stream(name: &RelPath, stream: &Stream) -> Self {
         let meta = FileMeta { size: None, mode: 0o644, modified: None, data: None };
@@ -224,13 +221,13 @@ impl Listing {
         match &root.file {
             Some(file) => {
                 let found = directory.metadata(file)?;
-                self.note_names(&found, walk);
                 let meta = examine(file_meta(&found), &found, || directory.open_with(file, &reading()));
                 self.begin_root(place);
                 self.entries.push(Entry { path, kind: EntryKind::File(meta) });
+                self.note_names((&found, meta), walk);
             }
             None => {
-                let kind = EntryKind::Directory { mode: mode(&directory.dir_metadata()?) };
+                let kind = directory_kind(&directory.dir_metadata()?);
                 self.begin_root(place.clone());
                 let within = if is_named { root.name.as_str() } else { "" };
                 if is_named {
@@ -255,12 +252,15 @@ impl Listing {
         self.roots.push(root);
     }
 
-    /// Counts a file that is in the list under another name already.
-    fn note_names(&mut self, meta: &Metadata, walk: &mut Walk) {
-        if let Some(id) = id_of_several_names(meta)
-            && !walk.seen.insert(id)
-        {
-            self.hard_links += 1;
+    /// Notes whether the last entry is in the list under another name already.
+    fn note_names(&mut self, (found, meta): (&Metadata, FileMeta), walk: &mut Walk) {
+        let (Some(id), Some(_)) = (id_of_several_names(found), meta.size) else { return };
+        let index = self.entries.len() as u32 - 1;
+        let first = *walk.seen.entry(id).or_insert(index);
+        let size = |entry: &Entry| matches!(&entry.kind, EntryKind::File(first) if first.size == meta.size);
+        // One that has just grown is sent as a file of its own.
+        if first < index && self.entries.get(first as usize).is_some_and(size) {
+            self.links.insert(index, first);
         }
     }
 
@@ -319,7 +319,7 @@ impl Listing {
         let meta = directory.symlink_metadata(name)?;
         if meta.is_dir() {
             let inner = directory.open_dir_nofollow(name)?;
-            let kind = EntryKind::Directory { mode: mode(&meta) };
+            let kind = directory_kind(&meta);
             self.entries.push(Entry { path: path.clone(), kind });
             if self.scope.shallow {
                 return Ok(());
@@ -331,9 +331,10 @@ impl Listing {
         } else if meta.is_symlink() && self.scope.follow {
             self.add_followed((name, path), walk)?;
         } else if meta.is_file() {
-            self.note_names(&meta, walk);
-            let meta = examine(file_meta(&meta), &meta, || directory.open_with(name, &reading()));
+            let found = meta;
+            let meta = examine(file_meta(&found), &found, || directory.open_with(name, &reading()));
             self.entries.push(Entry { path, kind: EntryKind::File(meta) });
+            self.note_names((&found, meta), walk);
         } else if meta.is_symlink() {
             let text = directory.read_link_contents(name)?;
             let text = text.to_str().ok_or_else(|| Omission::Missed("its link text is not UTF-8".into()))?;
@@ -426,8 +427,15 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
 }
 
 fn file_meta(meta: &Metadata) -> FileMeta {
-    let modified = meta.modified().ok().and_then(|time| modified_time(time.into_std()));
-    FileMeta { size: Some(meta.len()), mode: mode(meta), modified, data: None }
+    FileMeta { size: Some(meta.len()), mode: mode(meta), modified: modified(meta), data: None }
+}
+
+fn directory_kind(meta: &Metadata) -> EntryKind {
+    EntryKind::Directory { mode: mode(meta), modified: modified(meta) }
+}
+
+fn modified(meta: &Metadata) -> Option<ModifiedTime> {
+    meta.modified().ok().and_then(|time| modified_time(time.into_std()))
 }
 
 fn modified_time(time: std::time::SystemTime) -> Option<ModifiedTime> {
@@ -449,9 +457,9 @@ fn modified_time(time: std::time::SystemTime) -> Option<ModifiedTime> {
     }
 }
 
-fn change_time(meta: &Metadata) -> Option<ChangeTime> {
+fn change_time(meta: &Metadata) -> ChangeTime {
     use cap_std::fs::MetadataExt as _;
-    Some((meta.ctime(), meta.ctime_nsec()))
+    (meta.ctime(), meta.ctime_nsec())
 }
 
 fn mode(meta: &Metadata) -> u16 {

@@ -100,6 +100,9 @@ async fn serve<C: Connection>(
     let listing = list(share).await?;
     progress.set_totals(totals(&listing.entries));
     listing.left_out.iter().for_each(|what| report.leave_out(what));
+    if !listing.has_links() {
+        report.copy_links(listing.links.len());
+    }
     show_list(control, &listing).await?;
     let service =
         Service { listing, share: share.clone(), progress: progress.clone(), report: report.clone() };
@@ -132,7 +135,9 @@ async fn serve<C: Connection>(
                 report.add(|summary| summary.missed = count);
                 Ok(())
             }
-            Control::Incomplete { count, files, .. } => Err(TransferError::PeerIncomplete { count, files }),
+            Control::Incomplete { count, failed_here: there, files } => {
+                Err(TransferError::PeerIncomplete { count, there, files })
+            }
             Control::Abort(reason) => Err(TransferError::Peer(reason)),
             _ => Err(TransferError::protocol("a control message that only senders send")),
         },
@@ -159,7 +164,9 @@ pub(crate) async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<(), TransferError> {
     let entries = (0..).zip(&listing.entries).flat_map(|(index, entry)| {
         let attributes = listing.attributes.get(&index).into_iter().flatten();
-        [Control::Entry(entry.clone())].into_iter().chain(attributes.cloned().map(Control::Attribute))
+        let first = listing.links.get(&index).filter(|_| listing.has_links()).copied().map(Control::HardLink);
+        let attributes = attributes.cloned().map(Control::Attribute);
+        [Control::Entry(entry.clone())].into_iter().chain(first).chain(attributes)
     });
     let left_out = listing.left_out.iter().cloned().map(Control::LeftOut);
     let (begin, mut sent) = (Instant::now(), 0);

@@ -63,6 +63,8 @@ pub(crate) struct Scope {
     pub shallow: bool,
     /// Send extended attributes.
     pub attributes: bool,
+    /// Say which files are further names of others.
+    pub links: bool,
 }
 
 /// Options for opening a share's files.

@@ -96,7 +96,7 @@ pub struct Contents {
     pub left_out: Vec<String>,
     /// Listed but unreadable files and the reasons, one line each.
     pub unreadable: Vec<String>,
-    /// Further names of files in the share, each of which is sent as a file of its own.
+    /// Further names of files in the share (hard links).
     pub hard_links: u64,
     /// A sentence about the files with extended attributes, if there are any and they are not sent.
     pub attributes: Option<String>,
@@ -139,6 +139,13 @@ impl Share {
     pub fn with_attributes(self) -> Self {
         let Origin::Paths { roots, scope } = &*self.origin else { return self };
         Self::new(Origin::Paths { roots: roots.clone(), scope: Scope { attributes: true, ..*scope } })
+    }
+
+    /// Says which files are further names of others, so that receivers may make hard links.
+    #[must_use]
+    pub fn with_links(self) -> Self {
+        let Origin::Paths { roots, scope } = &*self.origin else { return self };
+        Self::new(Origin::Paths { roots: roots.clone(), scope: Scope { links: true, ..*scope } })
     }
 
     /// Sends what is in the directories, without the directories.
@@ -285,7 +292,7 @@ impl Share {
         let content = listing.entries.iter().filter(is_content).count();
         let missed = !unreadable.is_empty() || listing.left_out.iter().any(|what| what.missed);
         let all_missed = missed && content == unreadable.len();
-        let hard_links = listing.hard_links;
+        let hard_links = listing.links.len() as u64;
         let bytes = Some(bytes);
         Contents { files, bytes, left_out, unreadable, hard_links, attributes, all_missed, too_many: false }
     }

@@ -303,36 +303,36 @@ impl Source {
         {
             self.report.drop_attributes(path);
         }
-        let changed_at = file.changed()?;
+        let found = file.look()?;
         let current = Current {
             index,
             meta: *meta,
             file,
-            changed: changed_at,
+            changed: found.map(|(_, changed)| changed),
             hasher: FileHasher::default(),
             block: BlockHasher::new(0),
             sent: 0,
             holes: Holes::of(meta),
             has_ended: false,
         };
-        if current.is_as_listed()? { Ok(current) } else { Err(Trouble::Changed) }
+        if current.is_as_listed(found.map(|(now, _)| now)) { Ok(current) } else { Err(Trouble::Changed) }
     }
 }
 
 impl Current {
-    /// True while length and time match the list.
-    fn is_as_listed(&self) -> Result<bool, Trouble> {
-        let now = self.file.meta()?;
-        let is_listed = |now: &FileMeta| now.size == self.meta.size && now.modified == self.meta.modified;
-        Ok(self.meta.size.is_none() || now.as_ref().is_none_or(is_listed))
+    /// True if length and time match the list now.
+    fn is_as_listed(&self, now: Option<FileMeta>) -> bool {
+        let is_listed = |now: FileMeta| now.size == self.meta.size && now.modified == self.meta.modified;
+        self.meta.size.is_none() || now.is_none_or(is_listed)
     }
 
     /// Checks that the whole file was read and did not change meanwhile.
     fn check_end(&mut self) -> Result<(), Trouble> {
         let Some(size) = self.meta.size else { return Ok(()) };
         // Programs can set the time of modification, but not of the last change.
-        let is_as_opened = self.file.changed()? == self.changed;
-        if !(is_as_opened && self.is_as_listed()? && size == self.sent) {
+        let found = self.file.look()?;
+        let is_as_opened = found.map(|(_, changed)| changed) == self.changed;
+        if !(is_as_opened && self.is_as_listed(found.map(|(now, _)| now)) && size == self.sent) {
             return Err(Trouble::Changed);
         }
         if let Opened::File(file) = &mut self.file
@@ -468,8 +468,8 @@ impl Current {
 
     /// The error for a file shorter than its listed length.
     fn too_short(&self) -> Trouble {
-        match (self.is_as_listed(), self.meta.size) {
-            (Ok(true), Some(size)) => {
+        match (self.file.look(), self.meta.size) {
+            (Ok(now), Some(size)) if self.is_as_listed(now.map(|(now, _)| now)) => {
                 format!("the sender's system reports {size} bytes for it, but fewer can be read").into()
             }
             _ => Trouble::Changed,

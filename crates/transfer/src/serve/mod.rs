@@ -110,7 +110,7 @@ impl Folders {
                 return Err(TransferError::Share { path: path.to_owned(), why });
             }
         }
-        Ok(Self { share: Share::from_paths(directories)?, quota: None, places: Arc::default() })
+        Ok(Self { share: Share::from_paths(directories)?.with_links(), quota: None, places: Arc::default() })
     }
 
     /// Limits what the folders may hold together, in bytes; each name counts as 4 KiB at least. It is checked before
@@ -245,6 +245,7 @@ impl Folders {
             allow_hidden: true,
             // Clients send them only on request.
             attributes: true,
+            hard_links: true,
             ..ReceiveOptions::default()
         };
         let stop = async {

@@ -125,7 +125,7 @@ async fn a_link_that_cannot_be_made_is_missed_at_both_ends() {
         panic!("{received:?}")
     };
     assert_eq!(failures[0].path.raw(), "d/link");
-    let Err(TransferError::PeerIncomplete { count: 1, files }) = &sent else { panic!("{sent:?}") };
+    let Err(TransferError::PeerIncomplete { count: 1, there: 1, files }) = &sent else { panic!("{sent:?}") };
     assert!(files.raw().contains("d/link: it cannot be replaced by the link"), "{files}");
     assert_eq!(fs::read(to.join("d/a")).unwrap(), b"a");
 }

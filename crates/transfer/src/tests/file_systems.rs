@@ -141,6 +141,20 @@ async fn on_exfat_no_file_replaces_another_of_the_share_and_a_copy_keeps_one_wit
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_hard_links_further_names_are_copies_and_counted() {
+    let (temp, from, _) = directories(&[("d/a", b"a")]);
+    let types = ["exfat", "exfat-fuse"];
+    let Some(exfat) = mount_image(&temp.path().join("exfat"), &["mkfs.exfat"], &types) else { return };
+    fs::hard_link(from.join("d/a"), from.join("d/b")).unwrap();
+    let (to, with) = (exfat.0.join("to"), share(&from.join("d")).with_links());
+    let options = ReceiveOptions { hard_links: true, ..Default::default() };
+    let summary = transfer(&with, directory(&to), &options).await.1.unwrap();
+    let note = "this file system has no hard links; further names that became copies: 1";
+    assert!(summary.warnings.iter().any(|warning| warning == note), "{summary:?}");
+    assert_eq!((names(&to.join("d")), summary.hard_links), (vec!["a".to_owned(), "b".to_owned()], 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ntfs_holds_everything() {
     let (temp, from, _) = directories(&[("d/x", b"x")]);
     let make = ["mkfs.ntfs", "-F", "-Q", "-q"];

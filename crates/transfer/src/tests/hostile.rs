@@ -268,6 +268,37 @@ async fn attributes_have_an_entry_a_name_for_users_and_a_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hard_link_is_one_of_an_earlier_file_of_the_list_with_the_same_length() {
+    let link = Control::HardLink;
+    let endless = EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None, data: None });
+    let directory_kind = EntryKind::Directory { mode: 0o755, modified: None };
+    let cases = [
+        ("of no entry", vec![link(0), entry("a", file(1))]),
+        ("of itself", vec![entry("a", file(1)), link(0)]),
+        ("of a later one", vec![entry("a", file(1)), link(1), entry("b", file(1))]),
+        ("of no number", vec![entry("a", file(1)), entry("b", file(1)), link(u32::MAX)]),
+        ("of a directory", vec![entry("d", directory_kind.clone()), entry("b", file(1)), link(0)]),
+        ("a directory", vec![entry("a", file(1)), entry("d", directory_kind), link(0)]),
+        ("another length", vec![entry("a", file(1)), entry("b", file(2)), link(0)]),
+        ("no length", vec![entry("a", endless.clone()), entry("b", endless), link(0)]),
+        ("twice", vec![entry("a", file(1)), entry("b", file(1)), link(0), link(0)]),
+        ("a chain", vec![entry("a", file(1)), entry("b", file(1)), link(0), entry("c", file(1)), link(1)]),
+    ];
+    for (case, controls) in cases {
+        for hard_links in [false, true] {
+            let (_temp, _, to) = directories(&[]);
+            let options = ReceiveOptions { hard_links, ..ReceiveOptions::default() };
+            let outcome = face(list(&controls), Vec::new(), directory(&to), &options).await;
+            assert!(
+                matches!(&outcome, Err(TransferError::Protocol(why)) if why.contains("hard link")),
+                "{case}: {outcome:?}"
+            );
+            assert!(names(&to).is_empty(), "{case}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_without_a_length_keep_to_the_most_bytes_all_together() {
     let (_temp, _, to) = directories(&[]);
     let endless = EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None, data: None });

@@ -8,6 +8,7 @@ mod file_systems;
 mod find;
 mod hostile;
 mod killed;
+mod links;
 mod resume;
 mod round_trip;
 mod serve;
@@ -176,7 +177,7 @@ pub fn directories(files: &[(&str, &[u8])]) -> (TempDir, PathBuf, PathBuf) {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
     File { mode: u32, modified: Option<std::time::SystemTime>, content: blake3::Hash },
-    Directory { mode: u32 },
+    Directory { mode: u32, modified: Option<std::time::SystemTime> },
     Link(PathBuf),
 }
 
@@ -191,7 +192,7 @@ pub fn tree(path: &Path) -> BTreeMap<String, Found> {
             let mode = meta.permissions().mode() & 0o7777;
             let what = if meta.is_dir() {
                 walk(&entry.path(), &format!("{name}/"), found);
-                Found::Directory { mode }
+                Found::Directory { mode, modified: meta.modified().ok() }
             } else if meta.is_symlink() {
                 Found::Link(fs::read_link(entry.path()).unwrap())
             } else {

@@ -45,7 +45,7 @@ async fn a_tree_arrives_with_names_modes_times_and_links() {
     let summary = transfer_into(&share(&from.join("tree")), &to).await;
     assert_eq!(tree(&from), tree(&to));
     assert_eq!((summary.files, summary.skipped, summary.resumed), (7, 0, 0));
-    assert!(matches!(tree(&to)["tree/locked"], Found::Directory { mode: 0o555 }));
+    assert!(matches!(tree(&to)["tree/locked"], Found::Directory { mode: 0o555, .. }));
 
     let again = transfer_into(&share(&from.join("tree")), &to).await;
     assert_eq!((again.files, again.skipped), (0, 7), "identical files are kept");

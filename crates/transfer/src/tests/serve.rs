@@ -312,13 +312,14 @@ async fn a_file_goes_only_when_all_else_has_arrived_if_a_directory_takes_its_pla
     assert_eq!(fs::read(copy.join("e")).unwrap(), b"old");
     fs::remove_file(copy.join(FULL)).unwrap();
     fs::remove_file(copy.join(".z.anabranch-part")).unwrap();
-    fs::create_dir_all(copy.join(".z.anabranch-part/in the way")).unwrap();
+    fs::write(copy.join(".z.anabranch-part"), "").unwrap();
+    fs::hard_link(copy.join(".z.anabranch-part"), here.join("its other name")).unwrap();
     let outcome = pull().await;
     let Err(TransferError::Incomplete { failures, .. }) = &outcome else { panic!("{outcome:?}") };
     let named: Vec<_> = failures.iter().map(|failure| failure.path.raw()).collect();
     assert_eq!(named, ["z", "e"], "{failures:?}");
     assert_eq!(fs::read(copy.join("e")).unwrap(), b"old");
-    fs::remove_dir_all(copy.join(".z.anabranch-part")).unwrap();
+    fs::remove_file(copy.join(".z.anabranch-part")).unwrap();
     let summary = pull().await.unwrap();
     // The content of the directory was on the disk.
     assert_eq!((summary.removed, summary.files), (1, 1), "{summary:?}");

@@ -137,6 +137,7 @@ fn summary(
             skipped: 0,
             bytes,
             bytes_resumed: resumed,
+            hard_links: 0,
             left_out: 0,
             removed: 0,
             missed: 0,

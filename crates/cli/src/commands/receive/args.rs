@@ -59,6 +59,9 @@ pub struct ReceiveArgs {
     /// Copy extended attributes (`user.*`), too
     #[arg(long)]
     pub xattrs: bool,
+    /// Keep hard links: names of one file stay names of one file
+    #[arg(short = 'H', long)]
+    pub hard_links: bool,
     #[command(flatten)]
     pub taken: Taken,
     #[command(flatten)]

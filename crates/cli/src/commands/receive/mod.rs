@@ -76,6 +76,7 @@ impl Errand for Receiving<'_> {
             allow_hidden: self.args.hidden,
             all_modes: self.args.modes,
             attributes: self.args.xattrs,
+            hard_links: self.args.hard_links,
             ..ReceiveOptions::default()
         };
         anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await

@@ -58,7 +58,7 @@ Examples:
 ///
 /// Sockets, pipes, devices, links out of the offer and unfinished transfers are not sent. A file that cannot be sent,
 /// because it may not be read or its name is not UTF-8, makes receivers end with exit code 6 after all others. Names,
-/// contents, modes and times of files are sent, but not owners and times of directories.
+/// contents, modes and times are sent, but not owners.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("key", |key| key.help(KEY_IF_KEPT)), mut_arg("relays", |relay| relay.help(RELAY_TO_HERE)))]
@@ -82,7 +82,7 @@ pub struct SendArgs {
     /// Life of the ticket, from when it was made
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::span)]
     pub expires: Span,
-    /// Stop when one receiver has all files that can be read
+    /// Stop when one receiver has all files that can be read and written
     #[arg(long)]
     pub once: bool,
     /// Highest rate of everything sent, such as `20Mbit/s` [default: no limit]
@@ -170,7 +170,7 @@ pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let source = Source::of(&args.paths, args.file_name.as_deref())?;
     let share = source.clone().share()?;
     let share = if args.follow { share.following_links() } else { share };
-    let share = if args.xattrs { share.with_attributes() } else { share };
+    let share = if args.xattrs { share.with_attributes() } else { share }.with_links();
     let share = match args.rate {
         Some(rate) => share.at_most(rate),
         None => share,
@@ -283,8 +283,8 @@ fn warnings(contents: &Contents, ticket: &Ticket, relays: &[String]) -> Vec<Stri
     let only_here =
         anabranch_node::only_here(&ticket.addresses).then(|| anabranch_node::ONLY_HERE.to_owned());
     let names = (contents.hard_links > 0).then(|| {
-        let names = human::count(contents.hard_links, "further name");
-        format!("{names} of files in the offer (hard links); each is sent as a file of its own")
+        let names = human::count(contents.hard_links, "hard link");
+        format!("the offer has {names}: copied as files of their own, unless the receiver has `--hard-links`")
     });
     let attributes = contents.attributes.iter().map(|note| format!("{note}; `--xattrs` sends them"));
     let items = contents.left_out.iter().chain(relays).cloned().chain(names).chain(attributes);

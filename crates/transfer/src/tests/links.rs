@@ -1,0 +1,198 @@
+//! Hard links on request, the times of directories, and what changes its kind in a copy.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::serve::{mirror, served, store, visit};
+use super::{FULL, Memory, directories, directory, noise, share, transfer, transfer_into, tree};
+use crate::hash::BLOCK;
+use crate::{Conflict, Place, Progress, ReceiveOptions, Rights, TransferError, Wanted, get};
+
+fn keeping(conflict: Conflict) -> ReceiveOptions {
+    ReceiveOptions { hard_links: true, conflict, ..ReceiveOptions::default() }
+}
+
+/// Which of the files are one: a letter each, the same for the same file.
+fn groups(at: &Path, names: &[&str]) -> String {
+    let ids: Vec<u64> = names.iter().map(|name| fs::metadata(at.join(name)).unwrap().ino()).collect();
+    let first = |id: &u64| ids.iter().position(|other| other == id).unwrap_or_default();
+    ids.iter().map(|id| char::from(b'a' + first(id) as u8)).collect()
+}
+
+const NAMES: [&str; 5] = ["d/a", "d/e/b", "d/one", "d/x", "d/z"];
+
+/// Files of which the first two are one, and the last two.
+fn linked() -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
+    let (temp, from, to) =
+        directories(&[("d/a", b"a"), ("d/e/in", b""), ("d/one", b"1"), ("d/x", &noise(1, 3 * BLOCK))]);
+    fs::hard_link(from.join("d/a"), from.join("d/e/b")).unwrap();
+    fs::hard_link(from.join("d/x"), from.join("d/z")).unwrap();
+    (temp, from, to)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_one_file_stay_so_if_both_ends_want_it_and_are_counted_otherwise() {
+    let (_temp, from, to) = linked();
+    let plain = share(&from.join("d"));
+    let note = "2 hard links are copied as files of their own; `--hard-links` keeps them";
+    let (sent, received) = transfer(&plain, directory(&to.join("0")), &keeping(Conflict::Error)).await;
+    assert_eq!((sent.unwrap().warnings, received.unwrap().warnings), (vec![note.to_owned()], Vec::new()));
+    let with = plain.with_links();
+    let (sent, received) = transfer(&with, directory(&to.join("1")), &ReceiveOptions::default()).await;
+    assert_eq!((sent.unwrap().warnings, received.unwrap().warnings), (Vec::new(), vec![note.to_owned()]));
+    let (_, received) = transfer(&with, directory(&to.join("2")), &keeping(Conflict::Error)).await;
+    let summary = received.unwrap();
+    assert_eq!((summary.files, summary.hard_links, summary.bytes), (6, 2, 2 + 3 * BLOCK as u64));
+    for (copy, expected) in [("0", "abcde"), ("1", "abcde"), ("2", "aacdd")] {
+        assert_eq!(tree(&to.join(copy)), tree(&from), "{copy}");
+        assert_eq!(groups(&to.join(copy), &NAMES), expected, "{copy}");
+    }
+    // Once more: all is there.
+    let (_, received) = transfer(&with, directory(&to.join("2")), &keeping(Conflict::Error)).await;
+    assert_eq!((received.unwrap().files, groups(&to.join("2"), &NAMES)), (0, "aacdd".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_link_leads_to_a_file_that_was_there_before() {
+    let (_temp, from, to) = linked();
+    fs::hard_link(from.join("d/x"), from.join("d/zz")).unwrap();
+    fs::create_dir(to.join("d")).unwrap();
+    fs::copy(from.join("d/x"), to.join("d/x")).unwrap();
+    let with = share(&from.join("d")).with_links();
+    let (_, received) = transfer(&with, directory(&to), &keeping(Conflict::Error)).await;
+    let summary = received.unwrap();
+    assert_eq!((summary.files, summary.skipped, summary.hard_links), (6, 1, 2), "{summary:?}");
+    // The first that arrived is the one to which the others lead.
+    assert_eq!(groups(&to, &["d/a", "d/e/b", "d/x", "d/z", "d/zz"]), "aacdd");
+
+    // Taken names stay, or give way, as those of other files do.
+    for (conflict, expected) in
+        [(Conflict::Error, "other"), (Conflict::Skip, "other"), (Conflict::Overwrite, "a")]
+    {
+        let to = to.join(format!("{conflict:?}"));
+        fs::create_dir_all(to.join("d/e")).unwrap();
+        fs::write(to.join("d/e/b"), "other").unwrap();
+        let (_, received) = transfer(&with, directory(&to), &keeping(conflict)).await;
+        assert_eq!(received.is_err(), conflict == Conflict::Error, "{received:?}");
+        assert_eq!(fs::read_to_string(to.join("d/e/b")).unwrap(), expected, "{conflict:?}");
+        assert_eq!(groups(&to, &["d/x", "d/z"]), "aa", "{conflict:?}");
+        assert_eq!(fs::read_dir(to.join("d/e")).unwrap().count(), 2, "nothing is left behind");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_of_a_file_that_did_not_arrive_is_missed() {
+    let (_temp, from, to) = linked();
+    fs::create_dir_all(to.join("d/.a.anabranch-part")).unwrap();
+    let with = share(&from.join("d")).with_links();
+    let (_, received) = transfer(&with, directory(&to), &keeping(Conflict::Error)).await;
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    let named: Vec<_> = failures.iter().map(|failure| failure.path.raw()).collect();
+    assert_eq!(named, ["d/a", "d/e/b"], "{failures:?}");
+    assert!(failures[1].reason.text().contains("hard link of a file that did not arrive"), "{failures:?}");
+    assert_eq!(groups(&to, &["d/x", "d/z"]), "aa");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_has_the_links_of_its_source_whichever_way_it_goes() {
+    let (_temp, folders, folder, here) = served(&[("a", b"a"), ("b", b"a"), ("c", b"c")]);
+    let names = ["a", "b", "c"];
+    let pull = async |hard_links| {
+        let options = ReceiveOptions { mirror: Some(mirror(true)), hard_links, ..Default::default() };
+        let wanted = Wanted::contents_of("pub").unwrap();
+        let run =
+            async |near: Memory| get(&near, &wanted, directory(&here), &options, &Progress::new()).await;
+        visit(&folders, Rights::Read, run).await.0.unwrap()
+    };
+    pull(true).await;
+    assert_eq!(groups(&here, &names), "abc");
+    // The files are the same, and become one.
+    fs::remove_file(folder.join("b")).unwrap();
+    fs::hard_link(folder.join("a"), folder.join("b")).unwrap();
+    assert_eq!(pull(false).await.warnings.len(), 1);
+    assert_eq!(groups(&here, &names), "abc");
+    assert_eq!(pull(true).await.hard_links, 1);
+    assert_eq!(groups(&here, &names), "aac");
+    assert_eq!(pull(true).await.files, 0);
+    // With other content they are still one, and at last two.
+    fs::write(folder.join("a"), "longer").unwrap();
+    assert_eq!(pull(true).await.hard_links, 1);
+    assert_eq!((groups(&here, &names), tree(&here)), ("aac".into(), tree(&folder)));
+    fs::remove_file(folder.join("b")).unwrap();
+    fs::write(folder.join("b"), "another").unwrap();
+    pull(true).await;
+    assert_eq!((groups(&here, &names), tree(&here)), ("abc".into(), tree(&folder)));
+
+    fs::hard_link(here.join("c"), here.join("d")).unwrap();
+    let share = crate::Share::from_paths(&[&here]).unwrap().contents_only();
+    let place = Place::mirror("pub", mirror(true)).unwrap();
+    assert_eq!(store(&folders, Rights::Write, &place, &share).await.unwrap().warnings.len(), 1);
+    assert_eq!(groups(&folder, &["c", "d"]), "ab");
+    store(&folders, Rights::Write, &place, &share.with_links()).await.unwrap();
+    assert_eq!(groups(&folder, &["c", "d"]), "aa");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_have_their_times_when_everything_below_them_is_written_and_removed() {
+    let (_temp, folders, folder, here) = served(&[("d/e/f", b"f"), ("d/locked/g", b"g"), ("d/old/h", b"h")]);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_234_567_890_123_456_789);
+    fs::set_permissions(folder.join("d/locked"), fs::Permissions::from_mode(0o555)).unwrap();
+    let set = |at: &Path| fs::File::open(at).unwrap().set_modified(time).unwrap();
+    ["d/e", "d/locked", "d/old", "d"].iter().for_each(|name| set(&folder.join(name)));
+    let copy = here.join("copy");
+    let pull = async || {
+        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
+        let wanted = Wanted::contents_of("pub").unwrap();
+        let run =
+            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
+        visit(&folders, Rights::Read, run).await.0.unwrap()
+    };
+    pull().await;
+    assert_eq!(tree(&copy), tree(&folder));
+    assert_eq!(fs::metadata(copy.join("d/e")).unwrap().modified().unwrap(), time);
+    fs::remove_dir_all(folder.join("d/old")).unwrap();
+    set(&folder.join("d"));
+    assert_eq!(pull().await.removed, 2);
+    assert_eq!(tree(&copy), tree(&folder));
+    // An attempt that was cut off has left directories with other times.
+    fs::remove_file(copy.join("d/e/f")).unwrap();
+    transfer_into(&share(&folder.join("d")), &copy).await;
+    assert_eq!(tree(&copy), tree(&folder));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_was_cut_off_stands_in_the_way_of_nothing_and_a_directory_stays_until_its_link_may_come()
+{
+    let (_temp, folders, folder, here) = served(&[("e", b"old"), ("k", b"k"), ("l/m", b"m"), ("z", b"z")]);
+    let copy = here.join("copy");
+    let pull = async || {
+        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
+        let wanted = Wanted::contents_of("pub").unwrap();
+        let run =
+            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
+        visit(&folders, Rights::Read, run).await.0
+    };
+    pull().await.unwrap();
+    for name in ["e", "k"] {
+        fs::remove_file(folder.join(name)).unwrap();
+        fs::create_dir(folder.join(name)).unwrap();
+        fs::write(folder.join(name).join("y"), "y").unwrap();
+    }
+    fs::remove_dir_all(folder.join("l")).unwrap();
+    symlink("z", folder.join("l")).unwrap();
+    fs::write(folder.join("z"), noise(1, 12 * BLOCK)).unwrap();
+    fs::write(copy.join(FULL), "").unwrap();
+    let outcome = pull().await;
+    assert!(matches!(outcome, Err(TransferError::DiskFull { .. })), "{outcome:?}");
+    assert_eq!(fs::read(copy.join("l/m")).unwrap(), b"m");
+    assert!(copy.join(".e.anabranch-part/y").exists() && copy.join(".k.anabranch-part/y").exists());
+    // They are a file again, and a link.
+    fs::remove_file(copy.join(FULL)).unwrap();
+    ["e", "k"].iter().for_each(|name| fs::remove_dir_all(folder.join(name)).unwrap());
+    fs::write(folder.join("e"), "new content").unwrap();
+    symlink("z", folder.join("k")).unwrap();
+    pull().await.unwrap();
+    assert_eq!(tree(&copy), tree(&folder));
+}
