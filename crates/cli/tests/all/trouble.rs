@@ -232,6 +232,21 @@ fn once_is_enough_when_a_receiver_has_every_file_that_can_be_read() {
 }
 
 #[test]
+fn once_is_enough_when_files_failed_at_the_receiver_and_the_sender_names_them() {
+    let scratch = Scratch::new();
+    ["from/d", "to/d"].iter().for_each(|name| std::fs::create_dir_all(scratch.path(name)).unwrap());
+    scratch.file("from/d/good", 1000, 1);
+    scratch.file("from/d/taken", 1000, 2);
+    scratch.file("to/d/taken", 10, 3);
+    let sender = Sender::start(&[&scratch.text("from/d"), "--once"]);
+    let received = receive(&[&sender.ticket, &scratch.text("to")]);
+    assert_failed(&received, 6, &["1 file was not transferred", "d/taken: something else has this name"]);
+    let (code, told) = sender.running.end();
+    assert_eq!(code, Some(6), "{told}");
+    assert!(told.contains("the receiver lacks 1 file") && told.contains("d/taken: something else"), "{told}");
+}
+
+#[test]
 fn a_sender_whose_ticket_expires_ends_and_the_ticket_is_known_to_be_expired() {
     let scratch = Scratch::new();
     let file = scratch.file("from/note.txt", 1_000, 1);

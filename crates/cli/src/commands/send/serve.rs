@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_net::Session;
 use anabranch_node::{Access, Node, TicketShare};
-use anabranch_transfer::{Share, Summary};
+use anabranch_transfer::{Share, Summary, TransferError};
 use tokio::task::JoinSet;
 
 use super::kept::Kept;
@@ -65,6 +65,8 @@ struct Served {
     took: Duration,
     /// It began to read standard input, which no other receiver gets.
     took_stream: bool,
+    /// It lacks files that it could not write.
+    is_refused: bool,
     outcome: Result<Summary, Failure>,
 }
 
@@ -222,13 +224,14 @@ impl<'a> Server<'a> {
             let outcome = anabranch_transfer::send(&carrier, &share, &counters).await;
             let took = start.elapsed();
             let took_stream = counters.snapshot().is_stream;
+            let is_refused = matches!(outcome, Err(TransferError::PeerIncomplete { there: 1.., .. }));
             let outcome = match outcome {
                 Ok(summary) => Ok(summary),
                 Err(error) => Err(carrier.explain(error).await),
             };
             // The farewell goes on in the background.
             tokio::spawn(async move { carrier.close().await });
-            Served { number, took, took_stream, outcome }
+            Served { number, took, took_stream, is_refused, outcome }
         });
         Ok(())
     }
@@ -260,6 +263,10 @@ impl<'a> Server<'a> {
             }
             Err(failure) if served.took_stream => {
                 Err(failure.hint("standard input can be received only once: start again, with all of it"))
+            }
+            Err(failure) if self.offer.once && served.is_refused => {
+                self.part();
+                Err(failure)
             }
             Err(failure) => {
                 let said =
