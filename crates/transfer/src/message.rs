@@ -123,7 +123,7 @@ impl Control {
                 out.extend_from_slice(value);
             }),
             Self::HardLink(first) => {
-                put_frame(out, HARD_LINK, |out| out.extend_from_slice(&first.to_be_bytes()))
+                put_frame(out, HARD_LINK, |out| out.extend_from_slice(&first.to_be_bytes()));
             }
             Self::LeftOut(what) => put_frame(out, LEFT_OUT, |out| {
                 out.push(u8::from(what.missed));

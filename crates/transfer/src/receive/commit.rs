@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::job::{FileJob, Keeping};
+use super::links::Links;
 use super::part::PartFile;
 use super::place::hash_file;
 use super::spelling::{clash, is_alias};
@@ -38,17 +39,18 @@ pub(crate) struct Committer {
 struct Work {
     watch: Watch,
     keeping: Keeping,
+    links: Option<Arc<Links>>,
     fatal: Mutex<Option<TransferError>>,
     renamed: Mutex<BTreeSet<String>>,
 }
 
 impl Committer {
     /// Starts the threads.
-    pub fn start(watch: Watch, keeping: Keeping) -> Result<Self, TransferError> {
+    pub fn start(watch: Watch, keeping: Keeping, links: Option<Arc<Links>>) -> Result<Self, TransferError> {
         let (files, waiting) = sync_channel(WAITING);
         let waiting = Arc::new(Mutex::new(waiting));
         let (fatal, renamed) = (Mutex::default(), Mutex::default());
-        let work = Arc::new(Work { watch, keeping, fatal, renamed });
+        let work = Arc::new(Work { watch, keeping, links, fatal, renamed });
         let start = |_| {
             let (waiting, work) = (Arc::clone(&waiting), Arc::clone(&work));
             std::thread::Builder::new().name("transfer-sync".into()).spawn(move || work.run(&waiting))
@@ -95,7 +97,7 @@ impl Work {
 
     fn put_in_place(&self, Complete { part, job, hash }: Complete) {
         let directory = part.directory();
-        let links = self.keeping.links.as_ref().filter(|links| links.concerns(job.index));
+        let links = self.links.as_ref().filter(|links| links.concerns(job.index));
         let links = links.and_then(|links| Some((links, part.id().ok()?)));
         match part.commit(&job, &self.keeping, &self.watch.report) {
             Ok(()) => {

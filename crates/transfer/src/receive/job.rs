@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::links::Links;
 use crate::attributes::Attributes;
 use crate::error::TransferError;
-use crate::manifest::FileMeta;
+use crate::manifest::{FileMeta, ModifiedTime};
 use crate::path::RelPath;
 
 /// One file to receive, and its destination.
@@ -55,5 +54,13 @@ pub(crate) struct Keeping {
     /// The permission bits that files may have.
     pub mode_mask: u16,
     pub attributes: Arc<Attributes>,
-    pub links: Option<Arc<Links>>,
+}
+
+/// The mode and time of a directory. They are set at the end: a mode may forbid writing, and writing changes the time.
+pub(crate) struct DirectoryEnd {
+    pub path: RelPath,
+    /// For a new directory whose mode differs.
+    pub mode: Option<u16>,
+    pub modified: Option<ModifiedTime>,
+    pub is_new: bool,
 }

@@ -8,19 +8,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cap_std::fs::{Dir, Metadata, OpenOptions};
+use cap_std::fs::{Dir, OpenOptions};
 
 use super::job::FileJob;
-use super::part::{PartFile, owner_only};
-use super::plan::Planner;
+use super::part::{FileId, PartFile, owner_only};
 use super::target::TargetTree;
 use crate::manifest;
 use crate::path::part_name;
-use crate::policy::Conflict;
 use crate::report::Watch;
-
-/// Device and number of a file.
-type Id = (u64, u64);
 
 /// The groups of a transfer.
 pub(crate) struct Links {
@@ -31,29 +26,19 @@ pub(crate) struct Links {
     state: Mutex<State>,
 }
 
-struct State {
+pub(super) struct State {
     tree: TargetTree,
     /// By the number of the group's first file.
-    leaders: HashMap<u32, Leader>,
+    pub(super) leaders: HashMap<u32, Leader>,
     /// Directories with new links.
     changed: BTreeSet<String>,
 }
 
-enum Leader {
+pub(super) enum Leader {
     /// It is being received, and these are to be links to it.
     Coming { index: u32, waiting: Vec<FileJob> },
     /// It has its final name.
-    There { parent: String, name: String, id: Id },
-}
-
-/// The decision about a further name.
-enum Step {
-    /// It is or will be a link, or failed.
-    Taken,
-    /// It is received as a file of its own.
-    Own(FileJob),
-    /// Its group has no leader yet.
-    Later(FileJob),
+    There { parent: String, name: String, id: FileId },
 }
 
 impl Links {
@@ -74,11 +59,11 @@ impl Links {
         self.group(index).is_some()
     }
 
-    fn group(&self, index: u32) -> Option<u32> {
+    pub(super) fn group(&self, index: u32) -> Option<u32> {
         self.first.get(&index).copied().or_else(|| self.groups.contains(&index).then_some(index))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,7 +76,7 @@ impl Links {
     }
 
     /// Records that a file has its final name; makes the links to it that wait.
-    pub fn put(&self, job: &FileJob, id: Id) {
+    pub fn put(&self, job: &FileJob, id: FileId) {
         let Some(group) = self.group(job.index) else { return };
         let mut state = self.state();
         let there = Leader::There { parent: job.parent.clone(), name: job.name.clone(), id };
@@ -108,7 +93,7 @@ impl Links {
     }
 
     /// Makes a link, or fails the further name.
-    fn link(&self, state: &mut State, leader: &Leader, job: &FileJob) {
+    pub(super) fn link(&self, state: &mut State, leader: &Leader, job: &FileJob) {
         let Leader::There { parent, name, id } = leader else { return };
         let State { tree, changed, .. } = state;
         let linked = tree.directory(parent).and_then(|from| {
@@ -151,75 +136,8 @@ impl Links {
     }
 }
 
-impl Planner {
-    /// Plans a file that may be a further name of another; gives it back if it is to be received. Without `is_last`, one
-    /// whose group has no leader yet is kept for later.
-    pub(super) fn plan_name(&mut self, job: FileJob, is_last: bool) -> Option<FileJob> {
-        if !self.links.as_ref().is_some_and(|links| links.has(job.index)) {
-            return Some(job);
-        }
-        match self.plan_link(job) {
-            Step::Taken => None,
-            Step::Own(job) => Some(job),
-            Step::Later(job) if is_last => Some(job),
-            Step::Later(job) => {
-                self.later.push(job);
-                None
-            }
-        }
-    }
-
-    fn plan_link(&mut self, mut job: FileJob) -> Step {
-        let Some(links) = self.links.clone() else { return Step::Own(job) };
-        let Some(group) = links.group(job.index) else { return Step::Own(job) };
-        // Its directory or its name may be of no use; then it fails as any file does.
-        let Ok(directory) = self.tree.directory(&job.parent) else { return Step::Own(job) };
-        match directory.symlink_metadata(&job.name) {
-            Err(_) if self.spellings.meet(&mut self.tree, &job.path) => return Step::Own(job),
-            Err(_) => {}
-            Ok(found) => {
-                if let Some(Leader::There { id: there, .. }) = links.state().leaders.get(&group)
-                    && *there == id(&found)
-                {
-                    self.skip(&job, true);
-                    return Step::Taken;
-                }
-                let may_replace = self.conflict == Conflict::Overwrite && found.is_file();
-                if !may_replace || self.clashes(&job.path, &found) {
-                    return Step::Own(job);
-                }
-                job.replace = true;
-            }
-        }
-        let mut state = links.state();
-        match state.leaders.remove(&group) {
-            None => return Step::Later(job),
-            Some(Leader::Coming { index, mut waiting }) => {
-                waiting.push(job);
-                state.leaders.insert(group, Leader::Coming { index, waiting });
-            }
-            Some(there) => {
-                links.link(&mut state, &there, &job);
-                state.leaders.insert(group, there);
-            }
-        }
-        Step::Taken
-    }
-
-    /// Records that a copy keeps a file, to which further names may be links.
-    pub(super) fn keep_leader(&self, directory: &Dir, job: &FileJob) {
-        if let Some(links) =
-            self.links.as_ref().filter(|links| self.mirror.is_some() && links.concerns(job.index))
-            && let Ok(found) = directory.symlink_metadata(&job.name)
-            && found.is_file()
-        {
-            links.put(job, id(&found));
-        }
-    }
-}
-
 /// Makes `to` another name of the file `from`, which has this id.
-fn link((from, old): (&Dir, &str), (to, new): (&Dir, &str), replace: bool, whose: Id) -> io::Result<()> {
+fn link((from, old): (&Dir, &str), (to, new): (&Dir, &str), replace: bool, whose: FileId) -> io::Result<()> {
     // No entry of a share can have this name.
     let spare = part_name(&part_name(new));
     let made = if replace { &spare } else { new };
@@ -229,7 +147,7 @@ fn link((from, old): (&Dir, &str), (to, new): (&Dir, &str), replace: bool, whose
     }
     from.hard_link(old, to, made)?;
     let linked = match to.symlink_metadata(made) {
-        Ok(found) if found.is_file() && id(&found) == whose => Ok(()),
+        Ok(found) if found.is_file() && FileId::of(&found) == whose => Ok(()),
         Ok(_) => Err(io::Error::other("another file has its name now")),
         Err(error) => Err(error),
     };
@@ -247,13 +165,9 @@ pub(super) fn are_possible(directory: &Dir) -> bool {
     options.write(true).create_new(true);
     owner_only(&mut options);
     let made = directory.open_with(&one, &options).and_then(|file| file.metadata());
-    let linked = made.and_then(|found| link((directory, &one), (directory, &other), false, id(&found)));
+    let linked =
+        made.and_then(|found| link((directory, &one), (directory, &other), false, FileId::of(&found)));
     // If they stay, they are unfinished files like any other.
     let _ = (directory.remove_file(&one), linked.is_ok().then(|| directory.remove_file(&other)));
     linked.is_ok()
-}
-
-fn id(meta: &Metadata) -> Id {
-    use cap_std::fs::MetadataExt as _;
-    (meta.dev(), meta.ino())
 }

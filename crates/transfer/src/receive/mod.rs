@@ -1,6 +1,7 @@
 //! The receiving end: reads the list, asks for consent, sends requests and takes replies; threads do the disk work.
 
 mod commit;
+mod further;
 mod job;
 mod links;
 mod mirror;
@@ -11,6 +12,7 @@ mod plan;
 mod quota;
 mod remove;
 mod spelling;
+mod symlink;
 mod target;
 mod write;
 
@@ -393,8 +395,8 @@ async fn fill(
     let most = reserved.as_ref().map_or(most, |reserved| most.min(reserved.most(listed)));
     let links = settle_links(list.links, &tree, &watch).await?;
     let (mode_mask, kept) = (tree.mode_mask(), Arc::clone(&attributes));
-    let keeping = Keeping { mode_mask, attributes: kept, links: links.clone() };
-    let committer = Committer::start(watch.clone(), keeping)?;
+    let keeping = Keeping { mode_mask, attributes: kept };
+    let committer = Committer::start(watch.clone(), keeping, links.clone())?;
     let output = Output::Tree(tree.another(), committer);
     let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
     let (tree_of, room, watch_of) = (tree.another(), reserved.clone(), watch.clone());

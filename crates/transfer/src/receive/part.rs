@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
-use cap_std::fs::{Dir, OpenOptions};
+use cap_std::fs::{Dir, Metadata, OpenOptions};
 
 use super::job::{FileJob, Keeping};
 use super::remove::clear;
@@ -38,6 +38,20 @@ pub(crate) struct PartFile {
     file: File,
     position: u64,
     len: u64,
+}
+
+/// What tells a file from all others of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: u64,
+    number: u64,
+}
+
+impl FileId {
+    pub fn of(meta: &Metadata) -> Self {
+        use cap_std::fs::MetadataExt as _;
+        Self { device: meta.dev(), number: meta.ino() }
+    }
 }
 
 impl PartFile {
@@ -77,10 +91,10 @@ impl PartFile {
         Arc::clone(&self.directory)
     }
 
-    /// Its device and number.
-    pub fn id(&self) -> io::Result<(u64, u64)> {
+    /// What tells it from all other files.
+    pub fn id(&self) -> io::Result<FileId> {
         use std::os::unix::fs::MetadataExt as _;
-        self.file.metadata().map(|meta| (meta.dev(), meta.ino()))
+        self.file.metadata().map(|meta| FileId { device: meta.dev(), number: meta.ino() })
     }
 
     /// Another handle to the same file, with its own position, for reading.

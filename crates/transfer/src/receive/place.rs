@@ -5,17 +5,17 @@ use std::io;
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
+use super::job::DirectoryEnd;
 use super::mirror::discard_staged;
 use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
-use super::plan::{DirectoryEnd, Planner, cannot_enter, exists, no_name, unfinished};
-use super::remove::clear;
+use super::plan::{Planner, cannot_enter, exists, no_name, unfinished};
 use super::spelling::clash;
+use super::symlink::{create_link, replace_with_link};
 use super::target::{readable, set_directory_mode};
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::manifest::ModifiedTime;
-use crate::path::{RelPath, part_name};
+use crate::path::RelPath;
 use crate::policy::Conflict;
-use crate::report::Report;
 use crate::send::read_full;
 
 impl Planner {
@@ -115,26 +115,6 @@ impl Planner {
     }
 }
 
-/// Puts a link in the place of `name`, which stays if the link cannot be made. With `clears`, removes a directory.
-pub(super) fn replace_with_link(
-    directory: &Dir,
-    text: &str,
-    name: &str,
-    clears: Option<&Report>,
-) -> io::Result<()> {
-    let part = part_name(name);
-    PartFile::discard(directory, name)?;
-    if directory.symlink_metadata(&part).is_ok_and(|left| left.is_symlink()) {
-        directory.remove_file(&part)?;
-    }
-    create_link(directory, text, &part)?;
-    let cleared = clears.map_or(Ok(()), |report| clear(directory, name, report));
-    cleared.and_then(|()| directory.rename(&part, directory, name)).inspect_err(|_| {
-        // The first error counts.
-        let _ = directory.remove_file(&part);
-    })
-}
-
 /// The hash of a whole file; `None` if it cannot be read or is not wanted any more. `is_wanted` gets the bytes of each read.
 pub(crate) fn hash_file(
     directory: &Dir,
@@ -163,28 +143,4 @@ fn private() -> DirBuilder {
     let mut builder = DirBuilder::new();
     builder.mode(0o700);
     builder
-}
-
-fn create_link(directory: &Dir, text: &str, name: &str) -> io::Result<()> {
-    directory.symlink_contents(text, name)
-}
-
-#[cfg(test)]
-mod tests {
-    use cap_std::ambient_authority;
-
-    use super::*;
-
-    #[test]
-    fn a_file_stays_unless_the_link_that_replaces_it_is_made() {
-        let place = tempfile::tempdir().unwrap();
-        let directory = Dir::open_ambient_dir(place.path(), ambient_authority()).unwrap();
-        directory.write("file", "content").unwrap();
-        // Linux takes 4,095 bytes.
-        assert!(replace_with_link(&directory, &"x".repeat(4096), "file", None).is_err());
-        assert_eq!(directory.read_to_string("file").unwrap(), "content");
-        replace_with_link(&directory, "elsewhere", "file", None).unwrap();
-        assert_eq!(directory.read_link_contents("file").unwrap().to_str(), Some("elsewhere"));
-        assert_eq!(directory.entries().unwrap().count(), 1, "no part is left");
-    }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use cap_std::fs::{Dir, Metadata};
 use tokio::sync::mpsc;
 
-use super::job::FileJob;
+use super::job::{DirectoryEnd, FileJob};
 use super::links::Links;
 use super::mirror::discard_staged;
 use super::part::PartFile;
@@ -27,7 +27,7 @@ use super::target::TargetTree;
 use crate::attributes::Attributes;
 use crate::error::{TransferError, is_disk_full};
 use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
-use crate::manifest::{Entry, EntryKind, ModifiedTime};
+use crate::manifest::{Entry, EntryKind};
 use crate::message::{MOST_HASHES, Request};
 use crate::path::{RelPath, alternative_name};
 use crate::policy::{Conflict, Mirror, Placing};
@@ -97,15 +97,6 @@ pub(crate) struct Planner {
     hashes: HashMap<u32, [u8; 32]>,
     /// Paths of the share that may be one here.
     pub spellings: Spellings,
-}
-
-/// The mode and time of a directory. They are set at the end: a mode may forbid writing, and writing changes the time.
-pub(crate) struct DirectoryEnd {
-    pub path: RelPath,
-    /// For a new directory whose mode differs.
-    pub mode: Option<u16>,
-    pub modified: Option<ModifiedTime>,
-    pub is_new: bool,
 }
 
 /// Why planning ends early.

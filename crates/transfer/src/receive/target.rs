@@ -15,10 +15,10 @@ use cap_fs_ext::DirExt;
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
+use super::job::DirectoryEnd;
 use super::links::are_possible;
 use super::part::{cannot_sync, system_time};
-use super::place::replace_with_link;
-use super::plan::DirectoryEnd;
+use super::symlink::replace_with_link;
 use crate::error::TransferError;
 use crate::path::{RelPath, part_name};
 use crate::report::Report;
