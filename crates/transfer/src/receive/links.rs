@@ -98,7 +98,7 @@ impl Links {
         let State { tree, changed, .. } = state;
         let linked = tree.directory(parent).and_then(|from| {
             let to = tree.directory(&job.parent)?;
-            link((&from, name), (&to, &job.name), job.replace, *id)?;
+            link(Place(&from, name), Place(&to, &job.name), job.replace, *id)?;
             // The unfinished file of an earlier attempt is not needed any more.
             let _ = PartFile::discard(&to, &job.name);
             Ok(())
@@ -136,8 +136,12 @@ impl Links {
     }
 }
 
-/// Makes `to` another name of the file `from`, which has this id.
-fn link((from, old): (&Dir, &str), (to, new): (&Dir, &str), replace: bool, whose: FileId) -> io::Result<()> {
+/// A name in a directory.
+struct Place<'a>(&'a Dir, &'a str);
+
+/// Makes `to` another name of the file `from`, which has this id. With `replace`, the name may be taken.
+fn link(from: Place<'_>, to: Place<'_>, replace: bool, whose: FileId) -> io::Result<()> {
+    let (Place(from, old), Place(to, new)) = (from, to);
     // No entry of a share can have this name.
     let spare = part_name(&part_name(new));
     let made = if replace { &spare } else { new };
@@ -165,8 +169,8 @@ pub(super) fn are_possible(directory: &Dir) -> bool {
     options.write(true).create_new(true);
     owner_only(&mut options);
     let made = directory.open_with(&one, &options).and_then(|file| file.metadata());
-    let linked =
-        made.and_then(|found| link((directory, &one), (directory, &other), false, FileId::of(&found)));
+    let linked = made
+        .and_then(|found| link(Place(directory, &one), Place(directory, &other), false, FileId::of(&found)));
     // If they stay, they are unfinished files like any other.
     let _ = (directory.remove_file(&one), linked.is_ok().then(|| directory.remove_file(&other)));
     linked.is_ok()
