@@ -150,7 +150,8 @@ pub(crate) mod tests {
     fn all_networks_of_one_ipv6_site_make_room_for_others() {
         let door = Door::default();
         let network = |number: u16| format!("[2001:db8:0:{number:x}::1]");
-        for number in 0..=255 {
+        // From 1 on, because the text of network 0 is a shorter one.
+        for number in 1..=256 {
             assert!(door.knock(knock(&network(number), 0)).is_none());
         }
         let dropped = |from: &str| {
@@ -160,6 +161,6 @@ pub(crate) mod tests {
         for number in 0..100 {
             assert!(dropped(&format!("192.0.2.{number}")).starts_with("2001:db8:0:"));
         }
-        assert_eq!(dropped(&network(256)), "2001:db8:0:100::1", "its site has most");
+        assert_eq!(dropped(&network(257)), "2001:db8:0:101::1", "its site has most");
     }
 }
