@@ -105,7 +105,7 @@ impl Overlay {
         program(&words).output().unwrap()
     }
 
-    /// Runs tests until this is so. On a busy machine, what is granted may come too late for a short one.
+    /// Runs tests until this is so. On a busy machine, a grant may come too late for a short one.
     fn bench_until(&self, ticket: &str, what: &str, is_so: impl Fn(&str) -> bool) {
         wait_for(what, || {
             let bench = self.bench(ticket);

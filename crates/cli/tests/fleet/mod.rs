@@ -72,7 +72,7 @@ impl Pauses {
         Self(longest)
     }
 
-    /// What to allow for in a time that a test has measured, in which there may have been several.
+    /// The allowance for a measured time, which may hold several pauses.
     pub fn allowance(&self) -> Duration {
         4 * Duration::from_millis(self.0.load(Ordering::Relaxed))
     }

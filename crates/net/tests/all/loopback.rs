@@ -38,7 +38,7 @@ async fn client() -> Endpoint {
     Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1]))).await.unwrap()
 }
 
-/// For connections that nobody answers.
+/// For connections without an answer.
 fn quick() -> Config {
     Config { connect_timeout: Span::from_millis(1500), ..Config::default() }
 }

@@ -40,7 +40,7 @@ pub(crate) struct PartFile {
     len: u64,
 }
 
-/// What tells a file from all others of this machine.
+/// The identity of a file on this machine: no other has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: u64,
@@ -91,7 +91,7 @@ impl PartFile {
         Arc::clone(&self.directory)
     }
 
-    /// What tells it from all other files.
+    /// Its identity.
     pub fn id(&self) -> io::Result<FileId> {
         use std::os::unix::fs::MetadataExt as _;
         self.file.metadata().map(|meta| FileId { device: meta.dev(), number: meta.ino() })

@@ -97,7 +97,7 @@ pub(super) fn decisions(
     };
     let names: BTreeSet<&String> = simulated.keys().chain(measured.keys()).filter(of_relay).collect();
     let row = |name: &String| {
-        // What fewer than half of the runs decided is chance.
+        // A decision of fewer than half of the runs is chance.
         let simulated = simulated.get(name).filter(|spread| spread.runs > 0);
         let usual = simulated.filter(|spread| spread.runs * 2 >= runs).is_some();
         let (simulator_s, sockets_s) = (simulated.map(|spread| spread.mean), measured.get(name).copied());

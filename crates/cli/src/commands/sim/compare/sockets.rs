@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// How often a session is asked for the relays that carry its paths.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What was measured over sockets.
+/// The measurements over sockets.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     /// The goodput of each flow in Mbit/s.
