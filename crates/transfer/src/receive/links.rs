@@ -164,7 +164,13 @@ fn link(from: Place<'_>, to: Place<'_>, replace: bool, whose: FileId) -> io::Res
 
 /// True if files in the directory can have several names. Tries it with a file, and removes that again.
 pub(super) fn are_possible(directory: &Dir) -> bool {
-    let [one, other] = ["link", "second link"].map(part_name);
+    // Two receivers in one directory would remove each other's files.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let [one, other] = ["link", "second link"].map(trial_name);
+    let remove = || [&one, &other].into_iter().for_each(|name| _ = directory.remove_file(name));
+    // They may be left of an attempt that was cut off.
+    remove();
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     owner_only(&mut options);
@@ -172,6 +178,39 @@ pub(super) fn are_possible(directory: &Dir) -> bool {
     let linked = made
         .and_then(|found| link(Place(directory, &one), Place(directory, &other), false, FileId::of(&found)));
     // If they stay, they are unfinished files like any other.
-    let _ = (directory.remove_file(&one), linked.is_ok().then(|| directory.remove_file(&other)));
+    remove();
     linked.is_ok()
+}
+
+/// A name that no entry of a share, no unfinished file and no link under way can have.
+fn trial_name(name: &str) -> String {
+    part_name(&part_name(&part_name(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use cap_std::ambient_authority;
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, Dir) {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Dir::open_ambient_dir(place.path(), ambient_authority()).unwrap();
+        (place, directory)
+    }
+
+    #[test]
+    fn trying_links_leaves_unfinished_files_alone_and_succeeds_after_an_attempt_that_was_cut_off() {
+        let (_place, directory) = place();
+        let names = ["link", "second link"];
+        names.iter().for_each(|name| directory.write(part_name(name), name).unwrap());
+        let [one, other] = names.map(trial_name);
+        directory.write(&one, "").unwrap();
+        directory.hard_link(&one, &directory, &other).unwrap();
+        assert!(are_possible(&directory));
+        for name in names {
+            assert_eq!(directory.read_to_string(part_name(name)).unwrap(), name);
+        }
+        assert_eq!(directory.entries().unwrap().count(), 2);
+    }
 }
