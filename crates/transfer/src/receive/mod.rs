@@ -409,11 +409,11 @@ async fn fill(
     renamed.extend(links.iter().flat_map(|links| links.finish()));
     let finished = spawn_blocking(move || {
         tree.finish(&renamed, &watch.report)?;
-        if let Some(left_out) = removal {
-            mirror::remove_others(&mut tree, (&entries, &left_out), &watch.report)?;
-        }
+        let removed = removal.map_or(Ok(()), |left_out| {
+            mirror::remove_others(&mut tree, (&entries, &left_out), &watch.report)
+        });
         tree.settle(&ends, &watch.report);
-        Ok(())
+        removed
     })
     .await;
     drop(reserved);
