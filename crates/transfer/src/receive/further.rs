@@ -4,6 +4,7 @@ use cap_std::fs::Dir;
 
 use super::job::FileJob;
 use super::links::Leader;
+use super::mirror::discard_staged;
 use super::part::FileId;
 use super::plan::Planner;
 use crate::policy::Conflict;
@@ -57,6 +58,10 @@ impl Planner {
                 }
                 job.replace = true;
             }
+        }
+        if self.mirror.is_some() {
+            // If it stays, only its room is lost.
+            let _ = discard_staged(&directory, &job.name);
         }
         let mut state = links.state();
         match state.leaders.remove(&group) {

@@ -113,8 +113,11 @@ async fn a_copy_has_the_links_of_its_source_whichever_way_it_goes() {
     fs::hard_link(folder.join("a"), folder.join("b")).unwrap();
     assert_eq!(pull(false).await.warnings.len(), 1);
     assert_eq!(groups(&here, &names), "abc");
+    // A copy that was cut off was to make it a directory.
+    fs::create_dir(here.join(".b.anabranch-part")).unwrap();
     assert_eq!(pull(true).await.hard_links, 1);
     assert_eq!(groups(&here, &names), "aac");
+    assert_eq!(fs::read_dir(&here).unwrap().count(), 3);
     assert_eq!(pull(true).await.files, 0);
     // With other content they are still one, and at last two.
     fs::write(folder.join("a"), "longer").unwrap();
