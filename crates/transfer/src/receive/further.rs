@@ -3,7 +3,7 @@
 use cap_std::fs::Dir;
 
 use super::job::FileJob;
-use super::links::Leader;
+use super::links::{Further, Leader};
 use super::mirror::discard_staged;
 use super::part::FileId;
 use super::plan::Planner;
@@ -31,7 +31,7 @@ impl Planner {
             Step::Own(job) => Some(job),
             Step::Later(job) if is_last => Some(job),
             Step::Later(job) => {
-                self.later.push(job);
+                self.later.push(job.index);
                 None
             }
         }
@@ -67,7 +67,7 @@ impl Planner {
         match state.leaders.remove(&group) {
             None => return Step::Later(job),
             Some(Leader::Coming { index, mut waiting }) => {
-                waiting.push(job);
+                waiting.push(Further { index: job.index, replace: job.replace });
                 state.leaders.insert(group, Leader::Coming { index, waiting });
             }
             Some(there) => {

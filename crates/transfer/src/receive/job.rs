@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::attributes::Attributes;
 use crate::error::TransferError;
-use crate::manifest::{FileMeta, ModifiedTime};
+use crate::manifest::{Entry, EntryKind, FileMeta, ModifiedTime};
 use crate::path::RelPath;
 
 /// One file to receive, and its destination.
@@ -37,6 +37,14 @@ impl FileJob {
         let (parent, name) = (parent.to_owned(), name.to_owned());
         let (replace, clears, clashes) = (false, false, false);
         Self { index, path, parent, name, meta, replace, clears, clashes, attempt: 0, theirs: None }
+    }
+
+    /// The file with this number in the list, to receive under its own name.
+    pub fn listed(entries: &[Entry], index: u32) -> Option<Self> {
+        match entries.get(index as usize)? {
+            Entry { path, kind: EntryKind::File(meta) } => Some(Self::new(index, path.clone(), *meta)),
+            _ => None,
+        }
     }
 
     /// The error for a file that could not be written. A later attempt can continue, except for a stream.

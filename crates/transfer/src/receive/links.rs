@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cap_std::fs::{Dir, OpenOptions};
 
 use super::job::FileJob;
 use super::part::{FileId, PartFile, owner_only};
 use super::target::TargetTree;
-use crate::manifest;
+use crate::manifest::{self, Entry};
 use crate::path::part_name;
 use crate::report::Watch;
 
@@ -22,6 +22,7 @@ pub(crate) struct Links {
     first: manifest::Links,
     /// The first file of each group.
     groups: HashSet<u32>,
+    entries: Arc<Vec<Entry>>,
     watch: Watch,
     state: Mutex<State>,
 }
@@ -36,17 +37,25 @@ pub(super) struct State {
 
 pub(super) enum Leader {
     /// It is being received, and these are to be links to it.
-    Coming { index: u32, waiting: Vec<FileJob> },
+    Coming { index: u32, waiting: Vec<Further> },
     /// It has its final name.
     There { parent: String, name: String, id: FileId },
 }
 
+/// A further name that waits for its leader. A list may have a million, so it has no path of its own.
+pub(super) struct Further {
+    /// Its number in the list.
+    pub index: u32,
+    /// Whether it may replace an existing file.
+    pub replace: bool,
+}
+
 impl Links {
-    /// The groups of these files, for links below `tree`.
-    pub fn new(first: manifest::Links, tree: TargetTree, watch: Watch) -> Self {
+    /// The groups `first` of these entries, for links below `tree`.
+    pub fn new(first: manifest::Links, entries: Arc<Vec<Entry>>, tree: TargetTree, watch: Watch) -> Self {
         let groups = first.values().copied().collect();
         let state = State { tree, leaders: HashMap::new(), changed: BTreeSet::new() };
-        Self { first, groups, watch, state: Mutex::new(state) }
+        Self { first, groups, entries, watch, state: Mutex::new(state) }
     }
 
     /// True for a further name.
@@ -88,7 +97,11 @@ impl Links {
                 return;
             }
         };
-        waiting.iter().for_each(|further| self.link(&mut state, &there, further));
+        for Further { index, replace } in waiting {
+            if let Some(further) = FileJob::listed(&self.entries, index) {
+                self.link(&mut state, &there, &FileJob { replace, ..further });
+            }
+        }
         state.leaders.insert(group, there);
     }
 
@@ -128,8 +141,8 @@ impl Links {
         left.sort_unstable_by_key(|(group, _)| *group);
         for (_, leader) in left {
             let Leader::Coming { waiting, .. } = leader else { continue };
-            for job in waiting {
-                self.watch.report.fail(&job.path, "it is a hard link of a file that did not arrive");
+            for entry in waiting.iter().filter_map(|further| self.entries.get(further.index as usize)) {
+                self.watch.report.fail(&entry.path, "it is a hard link of a file that did not arrive");
             }
         }
         std::mem::take(&mut state.changed)

@@ -90,7 +90,7 @@ pub(crate) struct Planner {
     /// The files with several names, if these are kept.
     pub links: Option<Arc<Links>>,
     /// Further names whose files may be kept: decided at the end.
-    pub later: Vec<FileJob>,
+    pub later: Vec<u32>,
     /// The paths of the share: a renamed file must not take one of them.
     listed: HashSet<String>,
     /// Hashes of existing files, which are being compared.
@@ -176,8 +176,9 @@ impl Planner {
         }
         self.settle_all(open_comparisons)?;
         let mut open_comparisons = 0;
-        for job in std::mem::take(&mut self.later) {
-            if let Some(job) = self.plan_name(job, true) {
+        for index in std::mem::take(&mut self.later) {
+            let job = FileJob::listed(entries, index);
+            if let Some(job) = job.and_then(|job| self.plan_name(job, true)) {
                 open_comparisons += u64::from(self.plan_file(job)?);
             }
         }
