@@ -239,6 +239,8 @@ impl TargetTree {
             }
             self.staged().directories.remove(path.as_str());
         }
+        // Those that stay where they are get no mode: the next attempt writes into them.
+        self.staged().directories.clear();
         self.last = None;
     }
 

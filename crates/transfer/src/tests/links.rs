@@ -204,3 +204,28 @@ async fn a_copy_that_was_cut_off_stands_in_the_way_of_nothing_and_a_directory_st
     pull().await.unwrap();
     assert_eq!(tree(&copy), tree(&folder));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_could_not_take_the_place_of_a_file_stays_writable_for_the_next_attempt() {
+    let (_temp, folders, folder, here) = served(&[("e", b"old")]);
+    let copy = here.join("copy");
+    let pull = async || {
+        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
+        let wanted = Wanted::contents_of("pub").unwrap();
+        let run =
+            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
+        visit(&folders, Rights::Read, run).await.0
+    };
+    pull().await.unwrap();
+    fs::remove_file(folder.join("e")).unwrap();
+    fs::create_dir(folder.join("e")).unwrap();
+    fs::set_permissions(folder.join("e"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::write(folder.join("z"), "z").unwrap();
+    symlink("nowhere", copy.join(".z.anabranch-part")).unwrap();
+    let outcome = pull().await;
+    assert!(matches!(outcome, Err(TransferError::Incomplete { count: 2, .. })), "{outcome:?}");
+    assert_eq!(fs::metadata(copy.join(".e.anabranch-part")).unwrap().mode() & 0o700, 0o700);
+    fs::remove_file(copy.join(".z.anabranch-part")).unwrap();
+    pull().await.unwrap();
+    assert!(copy.join("e").is_dir());
+}
