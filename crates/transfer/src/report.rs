@@ -132,18 +132,23 @@ impl Report {
 
     /// Records that a file failed at this end; the others continue.
     pub fn fail(&self, path: &RelPath, reason: impl Into<String>) {
-        self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) });
+        self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) }, true);
+    }
+
+    /// Records that a file failed because another one did, which tells at which end.
+    pub fn fail_with_another(&self, path: &RelPath, reason: &str) {
+        self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) }, false);
     }
 
     /// Records that the other end could not send a file, with its reason.
     pub fn fail_there(&self, path: ForeignText, reason: ForeignText) {
-        self.add_failure(Failure { path, reason: Reason::OtherEnd(reason) });
+        self.add_failure(Failure { path, reason: Reason::OtherEnd(reason) }, false);
     }
 
-    fn add_failure(&self, failure: Failure) {
+    fn add_failure(&self, failure: Failure, is_here: bool) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.failed += 1;
-        inner.failed_here += u64::from(matches!(failure.reason, Reason::Here(_)));
+        inner.failed_here += u64::from(is_here);
         if inner.failures.len() < MOST_FAILURES {
             inner.failures.push(failure);
         }

@@ -116,7 +116,8 @@ impl Work {
                 *self.fatal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if hash_file(&directory, &job.name, |_| true) == Some(hash) {
+                // No further name may become a link to it.
+                if links.is_none() && hash_file(&directory, &job.name, |_| true) == Some(hash) {
                     // Another receiver finished the same file first.
                     let _ = PartFile::discard(&directory, &job.name);
                     self.watch.progress.add_file();

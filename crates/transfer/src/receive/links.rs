@@ -142,7 +142,8 @@ impl Links {
         for (_, leader) in left {
             let Leader::Coming { waiting, .. } = leader else { continue };
             for entry in waiting.iter().filter_map(|further| self.entries.get(further.index as usize)) {
-                self.watch.report.fail(&entry.path, "it is a hard link of a file that did not arrive");
+                let why = "it is a hard link of a file that did not arrive";
+                self.watch.report.fail_with_another(&entry.path, why);
             }
         }
         std::mem::take(&mut state.changed)

@@ -48,6 +48,29 @@ async fn a_file_that_changes_while_it_is_sent_fails_by_name_at_both_ends_and_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_further_name_of_a_file_that_changes_while_it_is_sent_did_not_fail_at_the_receiver() {
+    let (_temp, from, to) = directories(&[("d/log", &noise(1, 40 * BLOCK))]);
+    fs::hard_link(from.join("d/log"), from.join("d/name")).unwrap();
+    let share = share(&from.join("d")).with_links();
+    let gate = Gate::after(1 << 20, false);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let options = ReceiveOptions { hard_links: true, ..ReceiveOptions::default() };
+    let (ours, theirs) = (Progress::new(), Progress::new());
+    let change = async {
+        gate.reached.notified().await;
+        let mut log = fs::OpenOptions::new().append(true).open(from.join("d/log")).unwrap();
+        log.write_all(b"more").unwrap();
+    };
+    let (sent, received, ()) = tokio::join!(
+        send(&sender, &share, &ours),
+        receive(&receiver, directory(&to), &options, &theirs),
+        change
+    );
+    assert!(matches!(received, Err(TransferError::Incomplete { count: 2, .. })), "{received:?}");
+    assert!(matches!(sent, Err(TransferError::PeerIncomplete { count: 2, there: 0, .. })), "{sent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_written_into_while_it_is_sent_is_not_whole_even_if_its_time_is_set_back() {
     let (_temp, from, to) = directories(&[("log", &noise(1, 40 * BLOCK))]);
     let share = share(&from.join("log"));
