@@ -245,6 +245,15 @@ impl Registry {
         if now.trim() == value { Ok(()) } else { fs::write(&file, value).map_err(failed) }
     }
 
+    /// Notes that this tunnel needs such settings, too, if another one has changed them.
+    pub(super) fn share(&mut self, interface: &str, is_such: impl Fn(&str) -> bool) {
+        let network = network();
+        let here = self.settings.iter_mut().filter(|changed| changed.network == network);
+        for changed in here.filter(|changed| is_such(&changed.setting)) {
+            changed.users.insert(interface.to_owned());
+        }
+    }
+
     /// Takes back this tunnel's kernel settings, the last change first.
     fn restore_settings(&mut self, interface: &str) {
         let network = network();
@@ -427,6 +436,25 @@ mod tests {
         // A tunnel of the same name here.
         registry.claim("a").unwrap();
         assert_eq!(registry.settings, [changed(network(), &["b"])]);
+    }
+
+    #[test]
+    fn a_shared_setting_stays_until_its_last_tunnel_ends() {
+        let changed = |network: u64, setting: &str, users: &[&str]| Changed {
+            network,
+            setting: setting.to_owned(),
+            before: "1".to_owned(),
+            users: users.iter().map(|&user| user.to_owned()).collect(),
+        };
+        let (first, other) = ("net/ipv6/conf/eth0/accept_ra", "net/ipv4/ip_forward");
+        let settings = vec![changed(network(), first, &["a"]), changed(1, first, &["c"])];
+        let mut registry = Registry { settings, ..Registry::default() };
+        registry.settings.push(changed(network(), other, &["a", "d"]));
+        registry.share("b", |setting| setting.ends_with("/accept_ra"));
+        registry.restore_settings("a");
+        let left =
+            [changed(network(), first, &["b"]), changed(1, first, &["c"]), changed(network(), other, &["d"])];
+        assert_eq!(registry.settings, left);
     }
 
     #[test]

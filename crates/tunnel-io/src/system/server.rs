@@ -110,6 +110,7 @@ pub(super) fn forward(interface: &str, (v4, v6): (bool, bool)) -> Result<(), Tun
     registry::update(|registry| {
         if v6 {
             // A forwarding machine ignores router advertisements, and with them its default route, unless told otherwise.
+            registry.share(interface, |setting| setting.ends_with("/accept_ra"));
             for setting in listening_for_routers() {
                 registry.set(interface, &setting, "2")?;
             }
