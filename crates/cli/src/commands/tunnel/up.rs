@@ -87,6 +87,10 @@ impl UpArgs {
         };
         let policy = Policy { lane: lane.unwrap_or_default(), classes: file.classes };
         check_size(&args.networks, &policy)?;
+        if args.kill_switch && args.end.node.mapping.map_port {
+            let text = "a kill switch drops the requests of `--map-port` to the router";
+            return Err(Failure::usage(text).hint("use one of the two"));
+        }
         Ok(Wanted { args, rules, policy })
     }
 }
@@ -252,6 +256,16 @@ mod tests {
         let args: UpArgs = parse(&["--config", file.path().to_str().unwrap()]).unwrap();
         assert!(args.with_file().unwrap().args.server.unwrap().is_of(&key));
         assert!(parse::<UpArgs>(&["x@server.example:4434"]).is_err());
+    }
+
+    #[test]
+    fn a_kill_switch_and_a_port_of_the_router_exclude_each_other() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "map_port = true\n").unwrap();
+        let line = ["--config", file.path().to_str().unwrap(), "--kill-switch"];
+        let read = |words: &[&str]| parse::<UpArgs>(words).unwrap().with_file().map(drop);
+        assert_eq!(read(&line[..2]), Ok(()));
+        assert!(read(&line[..]).unwrap_err().message.contains("--map-port"));
     }
 
     #[test]
