@@ -261,7 +261,8 @@ impl Held {
             }
             Err(why) => {
                 let left = self.ends.saturating_duration_since(Instant::now());
-                if left.is_zero() {
+                let has_moved = matches!(why, Unmapped::Refused(PortRefusal::NotPublic(_)));
+                if left.is_zero() || has_moved {
                     self.mapped = None;
                 }
                 let pause = if self.mapped.is_some() { (left / 2).max(LEAST_PAUSE) } else { AGAIN };

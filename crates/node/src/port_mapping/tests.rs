@@ -212,6 +212,19 @@ async fn an_outer_address_that_is_not_public_is_given_back() {
     assert_eq!(router.asked().len(), 2);
 }
 
+#[tokio::test]
+async fn a_mapping_ends_when_the_outer_address_is_no_longer_public() {
+    let router = Router::start(|request| {
+        // The first request prefers no address.
+        let is_first = request.get(59) == Some(&0);
+        granted(request, if is_first { OUTER } else { [10, 0, 0, 1] }, 600)
+    })
+    .await;
+    let (mut keeper, _places) = router.keeper();
+    assert_eq!(ask(&mut keeper).await, outer(4433));
+    assert_eq!(ask(&mut keeper).await, None);
+}
+
 #[test]
 fn ports_are_mapped_for_private_addresses_behind_a_router() {
     let socket = |id: u32, local: &str| {
