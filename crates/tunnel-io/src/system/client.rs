@@ -189,7 +189,11 @@ impl ClientSystem {
     /// # Errors
     /// The error of the first step that fails.
     pub fn replace(&self, before: &Self) -> Result<(), TunnelError> {
-        self.changes(before).iter().try_for_each(|step| step.run().map(drop))?;
+        self.additions(before).iter().try_for_each(|step| step.run().map(drop))?;
+        for step in self.removals(before) {
+            // Another program may have deleted it, or shut the device down, which deletes its routes.
+            let _ = step.run();
+        }
         self.warn_of_unreached();
         match (&self.dns, &before.dns) {
             (now, before) if now == before => Ok(()),
@@ -198,19 +202,25 @@ impl ClientSystem {
         }
     }
 
-    /// The steps of [`replace`](Self::replace).
-    fn changes(&self, before: &Self) -> Vec<Step> {
-        let (interface, table) = (&self.interface, self.slot.table());
+    /// The first steps of [`replace`](Self::replace).
+    fn additions(&self, before: &Self) -> Vec<Step> {
         let mut steps = self.device_steps();
-        match self.stream_port {
-            Some(port) => steps.push(Step::nft(self.redirect_script(port, &self.policy))),
-            None if before.stream_port.is_some() => {
-                steps.push(Step::new(&format!("nft delete table inet {}", table_name(interface))));
-            }
-            None => {}
+        if let Some(port) = self.stream_port {
+            steps.push(Step::nft(self.redirect_script(port, &self.policy)));
+        }
+        let old_rules = before.rules();
+        steps.extend(self.rules().into_iter().filter(|rule| !old_rules.contains(rule)));
+        steps
+    }
+
+    /// The last steps of [`replace`](Self::replace).
+    fn removals(&self, before: &Self) -> Vec<Step> {
+        let (interface, table) = (&self.interface, self.slot.table());
+        let mut steps = Vec::new();
+        if self.stream_port.is_none() && before.stream_port.is_some() {
+            steps.push(Step::new(&format!("nft delete table inet {}", table_name(interface))));
         }
         let (rules, old_rules) = (self.rules(), before.rules());
-        steps.extend(rules.iter().filter(|rule| !old_rules.contains(rule)).cloned());
         // The rule that leads into the tunnel goes first.
         let gone = old_rules.iter().rev().filter(|rule| !rules.contains(rule));
         steps.extend(
@@ -401,15 +411,15 @@ mod tests {
     fn another_grant_replaces_addresses_routes_and_rules_and_keeps_the_rest() {
         let addresses = ["10.78.0.2/24", "fd78::2/64"].map(|address| address.parse().unwrap()).to_vec();
         let system = ClientSystem { addresses, stream_port: None, ..client() };
-        let lines: Vec<String> =
-            system.changes(&client()).iter().map(|step| step.command.join(" ")).collect();
+        let steps = [system.additions(&client()), system.removals(&client())].concat();
+        let lines: Vec<String> = steps.iter().map(|step| step.command.join(" ")).collect();
         let at = |words: &str| lines.iter().position(|line| line.contains(words));
         assert!(at("route replace 10.78.0.0/24") < at("route delete 10.77.0.0/24"), "{lines:#?}");
         assert!(at("address replace 10.78.0.2/32") < at("address delete 10.77.0.2/32"), "{lines:#?}");
         assert!(at("route delete 10.77.0.0/24").is_some() && at("address delete 10.77.0.2/32").is_some());
         assert!(at("nft delete table").is_some() && at("ip -6 rule add").is_some(), "{lines:#?}");
         assert!(at("ip -4 rule").is_none() && at("delete 0.0.0.0/0").is_none(), "{lines:#?}");
-        let back = client().changes(&system);
+        let back = client().removals(&system);
         let deleted: Vec<String> = back.iter().map(|step| step.command.join(" ")).collect();
         let rules = deleted.iter().filter(|line| line.starts_with("ip -6 rule delete")).count();
         assert_eq!(rules, Slot(2).priorities().len(), "{deleted:#?}");
