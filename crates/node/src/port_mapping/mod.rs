@@ -28,7 +28,8 @@ use crate::error::describe;
 const PATIENCE: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(500)];
 /// Shortest time between two requests for a mapping (RFC 6887 §11.2.1).
 const LEAST_PAUSE: Duration = Duration::from_secs(4);
-/// A router that maps nothing is asked again after this time.
+/// A router that maps nothing is asked again after twice the pause before, at most after this time. It may have begun to
+/// start together with this machine.
 const AGAIN: Duration = Duration::from_secs(LIFETIME as u64 / 2);
 /// Most sockets with a mapping.
 const MOST: usize = 8;
@@ -223,6 +224,8 @@ struct Held {
     /// When the mapping ends, and when the router is to be asked.
     ends: Instant,
     due: Instant,
+    /// The last pause of a router that maps nothing.
+    pause: Duration,
     trouble: Lasting,
 }
 
@@ -234,7 +237,8 @@ impl Held {
         let request =
             PortRequest { inner: place.local, outer, nonce: crate::random().ok()?, lifetime: LIFETIME };
         let (ends, due) = (Instant::now(), Instant::now());
-        Some(Self { place, request, mapped: None, ends, due, trouble: Lasting::default() })
+        let (pause, trouble) = (LEAST_PAUSE, Lasting::default());
+        Some(Self { place, request, mapped: None, ends, due, pause, trouble })
     }
 
     /// Asks the router, and notes its answer.
@@ -258,6 +262,7 @@ impl Held {
                 }
                 self.request.outer = outer;
                 self.mapped = Some(Mapped { place: self.place.clone(), outer, removal });
+                self.pause = LEAST_PAUSE;
             }
             Err(why) => {
                 let left = self.ends.saturating_duration_since(Instant::now());
@@ -265,7 +270,12 @@ impl Held {
                 if left.is_zero() || has_moved {
                     self.mapped = None;
                 }
-                let pause = if self.mapped.is_some() { (left / 2).max(LEAST_PAUSE) } else { AGAIN };
+                let pause = if self.mapped.is_some() {
+                    (left / 2).max(LEAST_PAUSE)
+                } else {
+                    self.pause = (self.pause * 2).min(AGAIN);
+                    self.pause
+                };
                 self.due = Instant::now() + pause;
                 if is_news {
                     tracing::warn!(

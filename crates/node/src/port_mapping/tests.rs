@@ -150,8 +150,13 @@ async fn a_silent_router_and_one_that_refuses_give_nothing_soon() {
     assert_eq!(ask(&mut keeper).await, None);
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     assert_eq!(silent.asked().len(), 4, "each protocol twice");
-    assert!(keeper.held[0].due > begin + AGAIN);
+    let asked = Instant::now();
+    assert!(keeper.held[0].due > begin + LEAST_PAUSE && keeper.held[0].due <= asked + 2 * LEAST_PAUSE);
+    keeper.held[0].pause = AGAIN;
     assert!(matches!(silent.place().ask(&keeper.held[0].request).await, Err(Unmapped::Silent)));
+    assert_eq!(ask(&mut keeper).await, None);
+    let pause = keeper.held[0].due - begin;
+    assert!(pause > AGAIN && pause < AGAIN + Duration::from_secs(60), "{pause:?}");
     let refuses = Router::start(|request| vec![refused(request)]).await;
     let why = refuses.place().ask(&keeper.held[0].request).await;
     assert!(matches!(why, Err(Unmapped::Refused(PortRefusal::Forbidden))), "{why:?}");
