@@ -151,7 +151,7 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
 
     // None of this delayed the session.
     let carried = session.end().await;
-    eprintln!("beside it: {carried:?}, with {:?} allowed for pauses", pauses.allowance());
+    eprintln!("the session meanwhile: {carried:?}; {:?} allowed for pauses", pauses.allowance());
     assert!(carried.gap < GAP + pauses.allowance() && carried.same_path, "{carried:?}");
     assert_eq!(carried.messages[0], carried.messages[1], "{carried:?}");
     assert!(carried.forwarded >= carried.messages[0] as u64 / 2, "{carried:?}");

@@ -2,17 +2,6 @@
 
 use super::*;
 
-/// Sends a byte to everyone who connects. A caller that gave up before must not end it.
-const SERVICE: &str = "
-import socket
-service = socket.create_server(('', 5400))
-while True:
-    try:
-        service.accept()[0].send(b'x')
-    except ConnectionError:
-        pass
-";
-
 #[test]
 fn a_kill_switch_that_another_program_deletes_comes_back() {
     let test = "a_kill_switch_that_another_program_deletes_comes_back";

@@ -9,7 +9,7 @@ fn a_client_takes_over_other_addresses_and_routes_of_a_restarted_server() {
     let before = state(&machines, Side::Near);
     let mut tunnel = Tunnel::up(&machines, &[]);
     tunnel.server.take().unwrap().kill();
-    // What goes with the old grant may be gone already, as after `nft flush ruleset`.
+    // Another program may have deleted the rules of the old grant, as `nft flush ruleset` does.
     let table = format!("anabranch_tunnel_{}", tunnel.plan.near);
     let delete = ["delete", "table", "inet", &table];
     assert!(machines.command(Side::Near, "nft").args(delete).status().unwrap().success());
