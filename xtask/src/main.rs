@@ -9,7 +9,6 @@ mod deny;
 #[cfg(test)]
 mod examples;
 mod guided;
-#[cfg(test)]
 mod limits;
 mod outcome;
 mod pages;
@@ -37,7 +36,7 @@ const STEPS: [Step; 8] = [
     ("fmt", || fmt().map(all)),
     ("purity", || purity::check().map(all)),
     ("shape", || shape::check_findings().map(all)),
-    ("pages", || pages::check(Path::new(".")).map(all)),
+    ("pages", || pages::check(Path::new(".")).and_then(|()| limits::check(Path::new("."))).map(all)),
     ("deny", deny::check),
     ("clippy", || clippy().map(all)),
     ("test", || test().map(all)),
@@ -56,7 +55,7 @@ Usage: cargo xtask STEP
   purity   crates without I/O depend on nothing that does I/O
   shape    no function, struct, file or circle of imports is too large; `shape [CRATE…]` checks these crates, and counts
            lines and words too
-  pages    every link of the pages leads somewhere
+  pages    every link of the pages leads somewhere, and every limit on the page about security names its test
   deny     licences, sources and advisories of dependencies; needs cargo-deny. As a single step it exits with 3
            when something could not be checked
   clippy   no warnings
