@@ -107,6 +107,7 @@ pub(crate) mod tests {
             usage: PathUse::Normal,
             standing: Standing::InUse,
             meter: None,
+            rate_limit: None,
             rtt: Span::from_millis(20),
             min_rtt: Span::from_millis(20),
             rtt_variance: Span::ZERO,

@@ -11,12 +11,12 @@ use crate::errors::Failure;
 /// Options that set path rules.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PathOptions {
-    /// Use of the paths that fit: PATTERN=USE or PATTERN=USE:CAP, such as wwan*=backup; of several rules, the first that
+    /// Use of the paths that fit: PATTERN=USE[:CAP][@RATE], such as wwan*=backup; of several rules, the first that
     /// fits decides
     ///
     /// PATTERN is an interface, an address or network at either end, from:ADDRESS, to:ADDRESS, relay:KEY or *. USE is
     /// primary, overflow, backup, metered or never. CAP limits the bytes of all such paths together, such as 500MB, or
-    /// 5GB/15 for each month from the 15th on.
+    /// 5GB/15 for each month from the 15th on. RATE, such as 5Mbit/s, limits each path in each direction.
     #[arg(long = "path-rule", value_name = "RULE", value_parser = parse_rule, help_heading = "Network")]
     pub rules: Vec<PathRule>,
     /// A file of rules, which follow those of `--path-rule`

@@ -9,6 +9,8 @@ mod forward;
 mod kill;
 #[path = "tunnel/kill_switch.rs"]
 mod kill_switch;
+#[path = "tunnel/limits.rs"]
+mod limits;
 #[path = "tunnel/load.rs"]
 mod load;
 #[path = "tunnel/mtu.rs"]

@@ -15,6 +15,7 @@ pub(crate) enum Control {
     PathAbandon(PathId),
     PathStatus(PathId),
     MaxPathData(PathId),
+    MaxPathRate(PathId),
     ResetStream(StreamId),
     StopSending(StreamId),
     MaxData,

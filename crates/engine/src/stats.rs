@@ -21,6 +21,8 @@ pub struct PathInfo {
     pub standing: Standing,
     /// The cap that its bytes count against.
     pub meter: Option<Meter>,
+    /// The highest rate for packets to the peer, the lower of both ends' limits.
+    pub rate_limit: Option<Rate>,
     /// Smoothed round-trip time, zero before the first sample.
     pub rtt: Span,
     /// Lowest recent round-trip time.

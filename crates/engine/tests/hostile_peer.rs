@@ -14,11 +14,12 @@ mod relief;
 mod work;
 
 use anabranch_engine::{
-    AckConfig, Config, Event, MemoryBudget, PathState, ProtocolError, Read, Route, State,
+    AckConfig, Config, Event, MemoryBudget, PathRule, PathRules, PathState, Pattern, ProtocolError, Read,
+    Route, State, Terms,
 };
 use anabranch_wire::{
-    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, NewPid, Params, PathId, PathStatus,
-    PathUse, Pid, Report, ResetToken, Span, StreamId,
+    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, NewPid, Params, PathId, PathRate,
+    PathStatus, PathUse, Pid, Rate, Report, ResetToken, Span, StreamId,
 };
 use attacker::{Meter, Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
 use bytes::Bytes;
@@ -795,4 +796,27 @@ fn a_path_on_which_the_peer_admits_nothing_is_not_kept_alive_without_pause() {
         victim.session.handle_timeout(due);
         victim.drain();
     }
+}
+
+#[test]
+fn a_flood_of_rates_raises_no_limit_and_leaves_nothing_for_paths_that_no_one_opens() {
+    let meter = Meter::new();
+    let own = Rate::from_bits(5_000_000);
+    let terms = Terms { rate: Some(own), ..Terms::default() };
+    let rules = PathRules::new(vec![PathRule { pattern: Pattern::Any, terms }]);
+    let mut victim = Victim::with(Config { rules, ..Config::default() }, MemoryBudget::new(1 << 40));
+    let largest = (1 << 62) - 1;
+    for number in 1..20_000 {
+        let limit = |path, bits| Frame::MaxPathRate(PathRate { path: PathId(path), sequence: number, bits });
+        victim.say([limit(0, 1 + number % 7), limit(number as u32, 1), limit(0, largest)]);
+    }
+    // Two rates with one number: the first one holds, and it is never less than a packet needs.
+    let limit = |victim: &Victim| victim.session.paths()[0].rate_limit;
+    assert_eq!(limit(&victim), Some(Rate::from_bits(1_000)));
+    for (sequence, bits, now) in [(20_000, largest, own), (3, 1, own), (20_001, 0, own)] {
+        victim.say([Frame::MaxPathRate(PathRate { path: PathId::FIRST, sequence, bits })]);
+        assert_eq!(limit(&victim), Some(now), "{sequence}");
+    }
+    victim.assert_alive();
+    assert!(meter.held() < 64 * KIB, "{}", meter.held());
 }

@@ -40,6 +40,7 @@ fn params() -> Params {
         max_block: 32,
         ordered_classes: 1 << 3,
         arrival_times: true,
+        path_rates: true,
     }
 }
 

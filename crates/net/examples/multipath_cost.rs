@@ -112,7 +112,7 @@ fn engine(paths: u32, (coupling, rules): (Coupling, PathRules), seconds: u64) ->
 
 /// A cap that is never reached and limits that no path exceeds: the manager does all its work without effect.
 fn managed() -> PathRules {
-    let terms = Terms { priority: Priority::Primary, meter: Some(Meter::new(1 << 60)) };
+    let terms = Terms { priority: Priority::Primary, meter: Some(Meter::new(1 << 60)), rate: None };
     let limits = SuppressionLimits { omega: f64::INFINITY, d: usize::MAX };
     PathRules::new(vec![PathRule { pattern: Pattern::Any, terms }]).suppressing(Some(limits))
 }

@@ -349,7 +349,7 @@ mod tests {
         let relay = NodeKey::from_random([2; 32]).public();
         let entry = Route { socket: endpoint.sockets()[0].id, remote: ([127, 0, 0, 9], 9).into() };
         let chain = Chain { entry, forward: Pid(5), back: Pid(6), relays: vec![relay] };
-        let never = Terms { priority: Priority::Never, meter: None };
+        let never = Terms { priority: Priority::Never, ..Terms::default() };
         let rules = PathRules::new(vec![PathRule { pattern: Pattern::Any, terms: never }]);
         let config = Config { rules, ..Config::default() };
         let own = endpoint.new_pid();

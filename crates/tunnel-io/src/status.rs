@@ -105,6 +105,9 @@ pub struct Path {
     pub rtt_ms: f64,
     /// Delivery rate in Mbit/s, when data was last acknowledged.
     pub rate_mbit: f64,
+    /// The highest rate for packets to the other end in Mbit/s, if either end limits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_mbit: Option<f64>,
     /// Largest UDP payload.
     pub mtu: u16,
     /// Bytes sent, with headers.
@@ -297,6 +300,7 @@ fn paths(session: &Session) -> Vec<Path> {
         state: format!("{:?}, {}", path.state, path.standing).to_lowercase(),
         rtt_ms: path.rtt.as_secs_f64() * 1e3,
         rate_mbit: path.delivery_rate.as_bits() as f64 / 1e6,
+        limit_mbit: path.rate_limit.map(|limit| limit.as_mbit()),
         mtu: path.mtu,
         bytes_sent: path.stats.bytes_sent,
         bytes_received: path.stats.bytes_received,

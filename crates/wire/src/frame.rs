@@ -83,6 +83,8 @@ pub enum Frame<P> {
         /// Bytes since the path was opened.
         limit: u64,
     },
+    /// The rate that the sender of the frame wants not to be exceeded on a path towards it (PSMC [T8]).
+    MaxPathRate(PathRate),
     /// Names the path that acknowledgements return on, or withdraws the choice (mTCP §3.1.5 [M7, M13]).
     AckPath(AckPath),
     /// An address at which the sender can be reached.
@@ -269,6 +271,17 @@ pub struct PathStatus {
     pub usage: PathUse,
 }
 
+/// The highest rate on a path; the highest `sequence` holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathRate {
+    /// The path.
+    pub path: PathId,
+    /// Increases with every request for this path.
+    pub sequence: u64,
+    /// UDP payload in bits a second; 0 for any rate.
+    pub bits: u64,
+}
+
 /// The path that acknowledgements return on; the highest `sequence` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckPath {
@@ -360,6 +373,7 @@ mod tests {
             max_block: 1,
             ordered_classes: 1,
             arrival_times: true,
+            path_rates: true,
         };
         let messages: [Message<bytes::Bytes>; 2] = [Message::Reset(reset_token), Message::Init(params)];
         let shown = format!("{reset_token:?} {new:?} {messages:?} {:#?}", Frame::<bytes::Bytes>::NewPid(new));

@@ -32,8 +32,8 @@ pub use error::DecodeError;
 pub use foreign::{Escaped, ForeignText, is_invisible};
 pub use frame::{
     Ack, AckPath, AddressFrame, CODED_HEAD, Close, DatagramFrame, DatagramNumber, EcnCounts, Frame,
-    KeyExchange, MAX_BLOCK, MarkedFrame, NewPid, ORDER_LANES, PACKET_COST, ParityFrame, PathStatus, PathUse,
-    Report, ResetToken, StreamFrame, order_lane,
+    KeyExchange, MAX_BLOCK, MarkedFrame, NewPid, ORDER_LANES, PACKET_COST, ParityFrame, PathRate, PathStatus,
+    PathUse, Report, ResetToken, StreamFrame, order_lane,
 };
 pub use header::{Header, Kind, PACKET_OVERHEAD, TAG_LEN, expand_fsn, rewrite_for_hop};
 pub use ids::{Fsn, PathId, Pid, PidHasher, Side, StreamId};

@@ -62,6 +62,8 @@ pub struct Params {
     pub ordered_classes: u16,
     /// Acknowledgements should report when packets arrived.
     pub arrival_times: bool,
+    /// The sender keeps to the rates that the peer sets for paths.
+    pub path_rates: bool,
 }
 
 impl<P> Message<P> {

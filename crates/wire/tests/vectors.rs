@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use anabranch_wire::{
     Ack, AckPath, AddressFrame, ArrivalTime, Close, DatagramFrame, DatagramNumber, EcnCounts, Frame, Fsn,
-    Header, KeyExchange, Kind, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus, PathUse, Pid,
-    Report, ResetToken, Span, StreamFrame, StreamId, abandon_reason, close_code, decode_frames,
+    Header, KeyExchange, Kind, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathRate, PathStatus,
+    PathUse, Pid, Report, ResetToken, Span, StreamFrame, StreamId, abandon_reason, close_code, decode_frames,
     decode_params, encode_frames, encode_params, expand_fsn, packet_encoded_len, rewrite_for_hop,
 };
 use bytes::Bytes;
@@ -113,6 +113,11 @@ fn path_frame(of: &Value) -> Option<Frame<Bytes>> {
             Frame::PathStatus(PathStatus { path: path(of), sequence: field(of, "sequence"), usage })
         }
         "max_path_data" => Frame::MaxPathData { path: path(of), limit: field(of, "limit") },
+        "max_path_rate" => Frame::MaxPathRate(PathRate {
+            path: path(of),
+            sequence: field(of, "sequence"),
+            bits: field(of, "bits"),
+        }),
         "ack_path" => Frame::AckPath(AckPath {
             sequence: field(of, "sequence"),
             path: (!of["path"].is_null()).then(|| path(of)),
@@ -230,7 +235,7 @@ fn packets_are_as_published() {
         assert_eq!(written.len(), packet_encoded_len(&frames), "{name}");
         assert_eq!(decode_frames(written.into()).unwrap().as_slice(), frames.as_slice(), "{name}");
     }
-    assert_eq!(types.len(), 27, "every frame has a vector: {types:?}");
+    assert_eq!(types.len(), 28, "every frame has a vector: {types:?}");
 }
 
 #[test]
@@ -262,6 +267,7 @@ fn parameters_are_as_published() {
             arrival_times: vector
                 .get("arrival_times")
                 .is_some_and(|_| field::<u64>(&vector, "arrival_times") == 1),
+            path_rates: vector.get("path_rates").is_some_and(|_| field::<u64>(&vector, "path_rates") == 1),
         };
         assert_eq!(decode_params(&bytes(&vector, "bytes")).as_ref(), Ok(&params), "{vector}");
         if vector.get("decode_only").is_none() {

@@ -193,6 +193,7 @@ FRAMES = {
     0x12: ("max_streams", {"limit": NUMBER}),
     0x13: ("max_path_data", {"path": PATH, "limit": NUMBER}),
     0x14: ("key_exchange", {"number": lambda reader: reader.varint(1), "key": octets(32)}),
+    0x15: ("max_path_rate", {"path": PATH, "sequence": NUMBER, "bits": NUMBER}),
     0x1A: ("path_challenge", {"token": octets(8)}),
     0x1B: ("path_response", {"token": octets(8)}),
     0x1C: ("close", {"code": NUMBER, "reason": reason}),
@@ -292,6 +293,7 @@ PARAMS = {
     11: ("max_block", 0, 32),
     12: ("ordered_classes", 0, 65_535),
     13: ("arrival_times", 0, 1),
+    14: ("path_rates", 0, 1),
 }
 
 

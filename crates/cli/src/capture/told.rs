@@ -68,6 +68,9 @@ fn write<P: Payload>(text: &mut String, frame: &Frame<P>) -> fmt::Result {
             write!(text, "PATH_STATUS path {} {usage}, request {}", status.path.0, status.sequence)
         }
         Frame::MaxPathData { path, limit } => write!(text, "MAX_PATH_DATA path {} {limit}", path.0),
+        Frame::MaxPathRate(rate) => {
+            write!(text, "MAX_PATH_RATE path {} {} bit/s, request {}", rate.path.0, rate.bits, rate.sequence)
+        }
         Frame::AckPath(choice) => match choice.path {
             Some(path) => write!(text, "ACK_PATH path {}, choice {}", path.0, choice.sequence),
             None => write!(text, "ACK_PATH none, choice {}", choice.sequence),

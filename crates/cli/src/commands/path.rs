@@ -49,7 +49,7 @@ pub enum PathCommand {
         #[command(flatten)]
         of: RunningArgs,
     },
-    /// Use paths in another way: `PATTERN=USE`, or `PATTERN=USE:CAP`, where a path's number stands for that path
+    /// Use paths in another way: `PATTERN=USE[:CAP][@RATE]`, where a path's number stands for that path
     ///
     /// The rule precedes those with which the command was started.
     Set {
@@ -172,12 +172,13 @@ fn lines(paths: &[SessionPath], before: Before<'_>) -> String {
             count => format!("through {}", human::count(count as u64, "relay")),
         };
         let why = path.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+        let limit = path.limit_mbit.map_or_else(String::new, |limit| format!("; at most {limit} Mbit/s out"));
         let cap = path.cap.map_or_else(String::new, |cap| {
             let until = cap.resets_on.map_or(String::new(), |day| format!(" until day {day} of the month"));
             format!("; {} of {} left{until}", human::bytes(cap.left), human::bytes(cap.bytes))
         });
         format!(
-            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {:>10} received  {rates}{}{} → {}  {through}{why}{cap}\n",
+            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {:>10} received  {rates}{}{} → {}  {through}{why}{cap}{limit}\n",
             path.id,
             path.state,
             path.rtt_ms,
@@ -211,6 +212,7 @@ mod tests {
             standing: "in-use".into(),
             why: None,
             cap: Some(cap),
+            limit_mbit: Some(5.0),
             rtt_ms: 31.25,
             bytes: [2_000_000, 7_000],
             lost: 0,
@@ -221,7 +223,7 @@ mod tests {
         let text = lines(&now, Some(&Earlier { was: &was, ago: 0.5 }));
         let words = ["2.00 MB sent", "7.00 kB received", "16.0 Mbit/s out", " 0.0 kbit/s in"];
         let words = words.into_iter().chain(["wwan0 192.0.2.1:9 → 203.0.113.9:4433"]);
-        for word in words.chain(["1.00 GB of 5.00 GB left until day 15 of the month"]) {
+        for word in words.chain(["1.00 GB of 5.00 GB left until day 15 of the month; at most 5 Mbit/s out"]) {
             assert!(text.contains(word), "no {word:?} in {text}");
         }
         assert!(!lines(&now, None).contains("bit/s"));

@@ -169,6 +169,7 @@ pub mod test {
             usage: PathUse::Normal,
             standing: Standing::InUse,
             meter: None,
+            rate_limit: None,
             rtt: Span::from_millis(10),
             min_rtt: Span::from_millis(9),
             rtt_variance: Span::ZERO,

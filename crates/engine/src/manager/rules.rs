@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anabranch_wire::PathUse;
+use anabranch_wire::{PathUse, Rate};
 
 use super::{Meter, PathOrigin, Pattern, SuppressionLimits};
 
@@ -77,6 +77,8 @@ pub struct Terms {
     pub priority: Priority,
     /// The byte cap, for both directions and all paths under the rule together.
     pub meter: Option<Meter>,
+    /// The highest rate on each path, in each direction (PSMC [T8]).
+    pub rate: Option<Rate>,
 }
 
 impl Terms {
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     fn rule(pattern: &str, priority: Priority) -> PathRule {
-        PathRule { pattern: pattern.parse().unwrap(), terms: Terms { priority, meter: None } }
+        PathRule { pattern: pattern.parse().unwrap(), terms: Terms { priority, ..Terms::default() } }
     }
 
     #[test]
@@ -195,7 +197,7 @@ mod tests {
     #[test]
     fn a_path_is_not_opened_under_a_cap_that_is_used_up() {
         let meter = Meter::new(Meter::SMALLEST);
-        let terms = Terms { priority: Priority::Metered, meter: Some(meter.clone()) };
+        let terms = Terms { priority: Priority::Metered, meter: Some(meter.clone()), rate: None };
         assert!(terms.allow());
         let mut paths = Vec::new();
         while !meter.is_used_up() {

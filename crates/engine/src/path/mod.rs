@@ -44,7 +44,7 @@ mod usage;
 mod validation;
 
 use anabranch_cc::RttEstimator;
-use anabranch_wire::{PathId, PathStatus, PathUse, Pid, Rate, ResetToken, Span, Time};
+use anabranch_wire::{PathId, PathRate, PathStatus, PathUse, Pid, Rate, ResetToken, Span, Time};
 
 use address::Address;
 pub(crate) use bloat::{Bloat, Others};
@@ -452,6 +452,27 @@ impl Path {
             self.wishes.number_next();
         }
         renewed
+    }
+
+    /// Sets this end's highest rate; true if it changed.
+    pub(crate) fn set_rate(&mut self, rate: Option<Rate>) -> bool {
+        self.wishes.set_rate(rate)
+    }
+
+    /// Stores the peer's highest rate; false if a newer one arrived before.
+    pub(crate) fn hear_rate(&mut self, wish: PathRate) -> bool {
+        self.wishes.hear_rate(wish)
+    }
+
+    /// The highest rate for packets to the peer: the lower of both ends'.
+    #[inline]
+    pub(crate) fn rate_limit(&self) -> Option<Rate> {
+        self.wishes.rate_limit()
+    }
+
+    /// The frame that announces this end's highest rate.
+    pub(crate) fn rate(&self) -> PathRate {
+        self.wishes.rate(self.id)
     }
 
     /// The frame that announces this end's wish.

@@ -1,6 +1,6 @@
 //! The use of a path: the wishes of both ends, and the byte cap of the path.
 
-use anabranch_wire::{PathId, PathStatus, PathUse, VARINT_MAX};
+use anabranch_wire::{PathId, PathRate, PathStatus, PathUse, Rate, VARINT_MAX};
 
 use super::state::PathState;
 use crate::manager::{Fault, IdleReason, Meter, PathMeter, Standing};
@@ -30,7 +30,23 @@ pub(crate) struct Wishes {
     sequence: u64,
     /// Bytes in all that the peer may send on the path.
     peer_limit: u64,
+    rates: Rates,
 }
+
+/// The highest rates that the ends have set for a path (PSMC [T8]). Each end sends at the lower one, so neither can raise
+/// that of the other.
+#[derive(Debug, Default)]
+struct Rates {
+    own: Option<Rate>,
+    /// Sequence number of this end's wish.
+    sequence: u64,
+    peer: Option<Rate>,
+    /// Sequence number of the peer's wish.
+    heard: u64,
+}
+
+/// The lowest rate that is kept to: a packet takes some seconds.
+const LEAST_RATE: Rate = Rate::from_bits(1_000);
 
 impl Default for Usage {
     fn default() -> Self {
@@ -47,7 +63,7 @@ impl Default for Usage {
 
 impl Default for Wishes {
     fn default() -> Self {
-        Self { peer: (PathUse::Normal, 0), sequence: 0, peer_limit: u64::MAX }
+        Self { peer: (PathUse::Normal, 0), sequence: 0, peer_limit: u64::MAX, rates: Rates::default() }
     }
 }
 
@@ -192,6 +208,35 @@ impl Wishes {
     /// The peer's total limit, as encoded on the wire.
     pub(super) fn peer_limit(&self) -> u64 {
         self.peer_limit.min(VARINT_MAX)
+    }
+
+    /// Sets this end's highest rate; true if it changed.
+    pub(super) fn set_rate(&mut self, rate: Option<Rate>) -> bool {
+        let changes = std::mem::replace(&mut self.rates.own, rate) != rate;
+        self.rates.sequence += u64::from(changes);
+        changes
+    }
+
+    /// Stores the peer's highest rate; false if a newer one arrived before.
+    pub(super) fn hear_rate(&mut self, wish: PathRate) -> bool {
+        let is_newer = wish.sequence > self.rates.heard;
+        if is_newer {
+            self.rates.heard = wish.sequence;
+            self.rates.peer = (wish.bits > 0).then(|| Rate::from_bits(wish.bits).max(LEAST_RATE));
+        }
+        is_newer
+    }
+
+    /// The highest rate for packets to the peer.
+    #[inline]
+    pub(super) fn rate_limit(&self) -> Option<Rate> {
+        self.rates.own.into_iter().chain(self.rates.peer).min()
+    }
+
+    /// The frame that announces this end's highest rate.
+    pub(super) fn rate(&self, path: PathId) -> PathRate {
+        let bits = self.rates.own.map_or(0, Rate::as_bits).min(VARINT_MAX);
+        PathRate { path, sequence: self.rates.sequence, bits }
     }
 
     /// The frame that announces this end's wish.

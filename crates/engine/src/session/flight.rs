@@ -391,13 +391,31 @@ impl<P: Payload> Flight<P> {
     }
 
     pub(super) fn update_pacing(&mut self, now: Time, index: usize) {
-        if !self.cc.is_paced() {
-            return;
+        if self.is_paced() {
+            self.renew_pacing(now, index);
         }
+    }
+
+    fn renew_pacing(&mut self, now: Time, index: usize) {
         let path = self.paths.edit(index);
         let rate = self.cc.pacing_rate(path.id(), path.rtt());
+        let rate = rate.into_iter().chain(path.rate_limit()).min();
         let size = path.size() as u64;
         path.pacer_mut().set_rate(now, rate, size);
+    }
+
+    /// Follows a change of a path's rate limit.
+    pub(super) fn on_rate_limit(&mut self, now: Time, index: usize) {
+        self.paths.renew_limited();
+        self.renew_pacing(now, index);
+        self.choice = None;
+        self.clock.forget_timeout();
+    }
+
+    /// True when congestion control or a rate limit paces packets.
+    #[inline]
+    pub(super) fn is_paced(&self) -> bool {
+        self.cc.is_paced() || self.paths.are_limited()
     }
 
     /// Sets the data that applications may queue: two round trips of all windows, or 256 KiB.
@@ -433,6 +451,9 @@ impl<P: Payload> Flight<P> {
         Some(match control {
             Control::PathStatus(id) => Frame::PathStatus(path(id)?.status()),
             Control::MaxPathData(id) => Frame::MaxPathData { path: id, limit: path(id)?.peer_limit() },
+            Control::MaxPathRate(id) if self.peer.as_ref().is_some_and(|peer| peer.path_rates) => {
+                Frame::MaxPathRate(path(id)?.rate())
+            }
             Control::ObservedAddress(id) => {
                 Frame::ObservedAddress { path: id, address: path(id)?.route().remote }
             }
@@ -455,7 +476,7 @@ impl<P: Payload> Flight<P> {
 
     /// True if no window has room, so the scheduler need not be asked.
     pub(super) fn is_full(&self) -> bool {
-        !self.paths.have_room() && !self.cc.is_paced() && self.config.early_binding.is_none()
+        !self.paths.have_room() && !self.is_paced() && self.config.early_binding.is_none()
     }
 
     /// True when a path may send a full packet now.
@@ -463,6 +484,6 @@ impl<P: Payload> Flight<P> {
         if !self.paths.has_room(index) || !self.paths.is_usable(index) {
             return false;
         }
-        !self.cc.is_paced() || self.paths.pacing_budget(index, now) >= self.paths[index].size() as u64
+        !self.is_paced() || self.paths.pacing_budget(index, now) >= self.paths[index].size() as u64
     }
 }

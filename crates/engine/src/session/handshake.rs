@@ -244,5 +244,6 @@ pub(super) fn local_params(config: &Config, (pid, reset_token): (Pid, ResetToken
         max_block: if config.datagrams.largest > 0 { MAX_BLOCK } else { 0 },
         ordered_classes: config.datagrams.ordered_classes,
         arrival_times: config.asks_for_arrival_times(),
+        path_rates: true,
     }
 }

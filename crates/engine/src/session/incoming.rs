@@ -205,6 +205,7 @@ impl<P: Payload> Session<P> {
             Frame::PathAbandon { path, reason } => control.handle_path_abandon(now, flight, path, reason)?,
             Frame::PathStatus(status) => control.handle_path_status(flight, status),
             Frame::MaxPathData { path, limit } => control.handle_max_path_data(flight, path, limit),
+            Frame::MaxPathRate(rate) => control.handle_max_path_rate(now, flight, rate),
             Frame::AckPath(wish) => flight.acks.hear(wish),
             Frame::AddAddress(added) => self.addresses.handle_add(&mut flight.out, added),
             Frame::RemoveAddress { id } => self.addresses.handle_remove(&mut flight.out, id),

@@ -2,7 +2,8 @@
 //!
 //! The rules and the reasons come from [`crate::manager`]. A path's terms are looked up when it is created, and again
 //! when the rules change. The peer is informed of the wanted use of a path (PATH_STATUS) and of its limit there
-//! (MAX_PATH_DATA). It is not informed of paths left out because they gain nothing: that concerns only this end's data.
+//! (MAX_PATH_DATA, MAX_PATH_RATE). It is not informed of paths left out because they gain nothing: that concerns only this
+//! end's data.
 
 use std::collections::BTreeMap;
 
@@ -154,12 +155,18 @@ impl Rules {
 }
 
 /// Applies these terms to a path.
-pub(super) fn apply<P: Payload>(flight: &mut Flight<P>, index: usize, terms: Terms) {
+pub(super) fn apply<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize, terms: Terms) {
     let usage = terms.priority.usage();
     if flight.paths.edit(index).set_meter(terms.meter) {
         renew_limits(flight, index);
     }
-    flight.paths.edit(index).usage_mut().set_wanted(usage);
+    let path = flight.paths.edit(index);
+    path.usage_mut().set_wanted(usage);
+    let id = path.id();
+    if path.set_rate(terms.rate) {
+        flight.out.want(Control::MaxPathRate(id));
+        flight.on_rate_limit(now, index);
+    }
     renew_wish(flight, index);
 }
 

@@ -79,6 +79,7 @@ pub fn params() -> Params {
         max_block: 32,
         ordered_classes: 0,
         arrival_times: false,
+        path_rates: true,
         max_ack_delay_us: 16_384_000,
     }
 }

@@ -1,13 +1,14 @@
 //! Rules for paths as people write them: one in a word, or many in a file.
 //!
 //! ```text
-//! wwan*=metered:500MB      relay:*=backup      10.0.0.0/8=never
+//! wwan*=metered:500MB      relay:*=backup      10.0.0.0/8=never      eth1=primary@20Mbit/s
 //! ```
 //! ```toml
 //! [[path]]
 //! match = "wwan*"
 //! use = "metered"
 //! cap = "500 MB"
+//! rate = "5 Mbit/s"      # of each path, in each direction
 //!
 //! [leave_out]
 //! slower_than = 10       # a path that is slower than the fastest by this factor
@@ -16,13 +17,14 @@
 
 use std::path::Path;
 
-use anabranch_net::{Meter, PathRule, PathRules, Pattern, Priority, SuppressionLimits, Terms};
-use anabranch_settings::{SettingsError, located, nearest, size};
+use anabranch_net::{Meter, PathRule, PathRules, Pattern, Priority, Rate, SuppressionLimits, Terms};
+use anabranch_settings::{SettingsError, located, nearest, rate, size};
 use serde::Deserialize;
 
 use crate::error::Error;
 
-/// Parses a rule in one word: `PATTERN=USE`, `PATTERN=USE:CAP`, or `PATTERN=USE:CAP/DAY`.
+/// Parses a rule in one word: `PATTERN=USE`, `PATTERN=USE:CAP`, or `PATTERN=USE:CAP/DAY`, each with or without `@RATE`
+/// behind it.
 pub fn parse_rule(text: &str) -> Result<PathRule, String> {
     let (pattern, terms) = text.rsplit_once('=').ok_or_else(|| {
         format!("`{text}` is no rule; write PATTERN=USE, such as wwan*=backup or wwan*=metered:500MB")
@@ -30,14 +32,16 @@ pub fn parse_rule(text: &str) -> Result<PathRule, String> {
     Ok(PathRule { pattern: pattern.parse()?, terms: parse_terms(terms)? })
 }
 
-/// Parses the use of paths: `USE`, `USE:CAP`, or `USE:CAP/DAY`.
+/// Parses the use of paths: `USE`, `USE:CAP`, or `USE:CAP/DAY`, each with or without `@RATE` behind it.
 pub fn parse_terms(text: &str) -> Result<Terms, String> {
+    let (text, limit) = text.split_once('@').map_or((text, None), |(text, rate)| (text, Some(rate)));
     let (usage, cap) = text.split_once(':').map_or((text, None), |(usage, cap)| (usage, Some(cap)));
     let priority = priority(usage)?;
-    let Some(cap) = cap else { return Ok(Terms { priority, meter: None }) };
+    let rate = limit.map(|text| rate_limit(priority, text)).transpose()?;
+    let Some(cap) = cap else { return Ok(Terms { priority, meter: None, rate }) };
     let (cap, day) = cap.split_once('/').map_or((cap, None), |(cap, day)| (cap, Some(day)));
     let day = day.map(|day| day.parse().map_err(|_| NO_DAY.to_owned())).transpose()?;
-    Ok(Terms { priority, meter: Some(resetting(meter(priority, cap)?, day)?) })
+    Ok(Terms { priority, meter: Some(resetting(meter(priority, cap)?, day)?), rate })
 }
 
 /// The error for a reset day that some months do not have.
@@ -72,6 +76,20 @@ fn meter(priority: Priority, cap: &str) -> Result<Meter, String> {
     Ok(Meter::new(bytes))
 }
 
+/// The lowest rate of a rule.
+const LEAST_RATE: Rate = Rate::from_bits(64_000);
+
+fn rate_limit(priority: Priority, text: &str) -> Result<Rate, String> {
+    let limit = Rate::from_bits(rate(text)?);
+    if priority == Priority::Never {
+        return Err("a path that is never used has no rate".to_owned());
+    }
+    if limit < LEAST_RATE {
+        return Err(format!("a rate is at least {} kbit/s", LEAST_RATE.as_bits() / 1000));
+    }
+    Ok(limit)
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -90,6 +108,7 @@ pub struct RuleTable {
     usage: String,
     cap: Option<String>,
     resets_on: Option<u8>,
+    rate: Option<String>,
 }
 
 /// The table `[leave_out]`.
@@ -146,7 +165,9 @@ fn read_rule(rule: &RuleTable) -> Result<PathRule, SettingsError> {
     }
     let meter = meter.map(|meter| resetting(meter, rule.resets_on)).transpose();
     let meter = meter.map_err(|why| SettingsError::new("resets_on", why))?;
-    Ok(PathRule { pattern, terms: Terms { priority, meter } })
+    let rate = rule.rate.as_deref().map(|rate| rate_limit(priority, rate)).transpose();
+    let rate = rate.map_err(|why| SettingsError::new("rate", why))?;
+    Ok(PathRule { pattern, terms: Terms { priority, meter, rate } })
 }
 
 fn read_limits(limits: &LeaveOutTable) -> Result<SuppressionLimits, SettingsError> {
@@ -175,6 +196,13 @@ mod tests {
         let rule = parse_rule("wwan*=metered:500MB").unwrap();
         assert_eq!((rule.pattern.to_string(), rule.terms.priority), ("wwan*".into(), Priority::Metered));
         assert_eq!(rule.terms.meter.unwrap().cap(), 500_000_000);
+        let rule = parse_rule("wwan*=metered:500MB/15@1.5Mbit/s").unwrap().terms;
+        assert_eq!(
+            (rule.meter.unwrap().resets_on(), rule.rate),
+            (Some(15), Some(Rate::from_bits(1_500_000)))
+        );
+        let rule = parse_rule("eth1=primary@20Mbit/s").unwrap().terms;
+        assert_eq!((rule.meter, rule.rate), (None, Some(Rate::from_bits(20_000_000))));
         let rule = parse_rule("to:2001:db8::/32=never").unwrap();
         assert_eq!((rule.pattern.to_string(), rule.terms.meter), ("to:2001:db8::/32".into(), None));
     }
@@ -187,6 +215,9 @@ mod tests {
             ("wwan0=metered:lots", "not a size"),
             ("wwan0=metered:10k", "at least 256 KiB"),
             ("wwan0=never:10MB", "has no cap"),
+            ("wwan0=never@10Mbit/s", "has no rate"),
+            ("wwan0=backup@10", "not a rate"),
+            ("wwan0=backup@10kbit/s", "at least 64 kbit/s"),
             ("=backup", "write an interface"),
         ] {
             let error = parse_rule(text).unwrap_err();
@@ -196,10 +227,12 @@ mod tests {
 
     #[test]
     fn a_file_has_rules_in_order_and_says_what_is_left_out() {
-        let text = "[[path]]\nmatch = \"wwan*\"\nuse = \"metered\"\ncap = \"2 GB\"\n\n[[path]]\nmatch = \"relay:*\"\nuse = \"backup\"\n\n[leave_out]\nslower_than = 10\n";
+        let text = "[[path]]\nmatch = \"wwan*\"\nuse = \"metered\"\ncap = \"2 GB\"\nrate = \"5 Mbit/s\"\n\n[[path]]\nmatch = \"relay:*\"\nuse = \"backup\"\n\n[leave_out]\nslower_than = 10\n";
         let rules = parse_rules(text, "paths.toml").unwrap();
         let uses: Vec<Priority> = rules.iter().map(|rule| rule.terms.priority).collect();
         assert_eq!(uses, [Priority::Metered, Priority::Backup]);
+        let rates: Vec<Option<Rate>> = rules.iter().map(|rule| rule.terms.rate).collect();
+        assert_eq!(rates, [Some(Rate::from_bits(5_000_000)), None]);
         assert_eq!(rules.suppression, Some(SuppressionLimits { omega: 10.0, d: usize::MAX }));
     }
 

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, PathInfo, PathRule, PathState, PublicKey, Session, Standing, TicketSecret};
+use anabranch_net::{
+    Endpoint, PathInfo, PathRule, PathState, PublicKey, Rate, Session, Standing, TicketSecret,
+};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
@@ -38,6 +40,9 @@ pub struct PathStatus {
     pub why: Option<String>,
     /// The cap that its bytes count against.
     pub cap: Option<CapStatus>,
+    /// The highest rate for packets to the peer, the lower of both ends' limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_mbit: Option<f64>,
     /// Smoothed round-trip time.
     pub rtt_ms: f64,
     /// Bytes sent, and received.
@@ -164,6 +169,7 @@ impl NodeSession {
                 left: meter.left(),
                 resets_on: meter.resets_on(),
             }),
+            limit_mbit: path.rate_limit.map(Rate::as_mbit),
             rtt_ms: path.rtt.as_secs_f64() * 1e3,
             bytes: [path.stats.bytes_sent, path.stats.bytes_received],
             lost: path.stats.packets_lost,
@@ -177,7 +183,7 @@ impl NodeSession {
         kept.iter().map(|(_, paths)| paths).chain(&*others).flat_map(RelayPaths::without_path).collect()
     }
 
-    /// Adds a rule before all others: `PATTERN=USE[:CAP]`; a path's number as the pattern matches that path.
+    /// Adds a rule before all others: `PATTERN=USE[:CAP][@RATE]`; a path's number as the pattern matches that path.
     ///
     /// # Errors
     /// If it is not a rule, there is no such path, or no path would remain.

@@ -7,6 +7,7 @@ mod moves;
 mod overflow;
 mod priorities;
 mod random_operations;
+mod rates;
 mod recovery;
 mod redundant;
 mod sessions;

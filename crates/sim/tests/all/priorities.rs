@@ -13,6 +13,7 @@ fn rules(all: &[(&str, &str, u64)]) -> PathRules {
         terms: anabranch_engine::Terms {
             priority: priority.parse().unwrap(),
             meter: (*cap > 0).then(|| anabranch_engine::Meter::new(*cap)),
+            rate: None,
         },
     };
     PathRules::new(all.iter().map(rule).collect())

@@ -7,8 +7,8 @@ use super::{MAX_ACK_RANGES, MAX_FRAMES, MAX_PLACE, kind};
 use crate::varint::VARINT_MAX;
 use crate::{
     Ack, AckPath, AddressFrame, ArrivalTime, Close, DatagramFrame, DatagramNumber, DecodeError, EcnCounts,
-    Frame, Frames, Fsn, Header, KeyExchange, MAX_BLOCK, MarkedFrame, NewPid, ParityFrame, PathId, PathStatus,
-    PathUse, Ranges, Report, Span, StreamFrame, StreamId,
+    Frame, Frames, Fsn, Header, KeyExchange, MAX_BLOCK, MarkedFrame, NewPid, ParityFrame, PathId, PathRate,
+    PathStatus, PathUse, Ranges, Report, Span, StreamFrame, StreamId,
 };
 
 /// Decodes the frames of one packet. Their data shares the packet's memory, which lives as long as any frame. Copy small
@@ -202,6 +202,11 @@ fn control(reader: &mut Reader<Bytes>, first: u8) -> Result<Frame<Bytes>, Decode
         kind::MAX_PATH_DATA => {
             Frame::MaxPathData { path: reader.path()?, limit: reader.varint("limit of a path")? }
         }
+        kind::MAX_PATH_RATE => Frame::MaxPathRate(PathRate {
+            path: reader.path()?,
+            sequence: reader.varint("sequence")?,
+            bits: reader.varint("rate of a path")?,
+        }),
         kind::ACK_PATH => {
             Frame::AckPath(AckPath { sequence: reader.varint("sequence")?, path: ack_path(reader)? })
         }

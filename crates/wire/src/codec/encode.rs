@@ -86,6 +86,9 @@ fn put_frame(frame: &Frame<Bytes>, position: Position, out: &mut impl BufMut) {
         Frame::MaxPathData { path, limit } => {
             put_fields(kind::MAX_PATH_DATA, &[path.0.into(), *limit], out);
         }
+        Frame::MaxPathRate(rate) => {
+            put_fields(kind::MAX_PATH_RATE, &[rate.path.0.into(), rate.sequence, rate.bits], out);
+        }
         Frame::AckPath(choice) => {
             put_fields(kind::ACK_PATH, &[choice.sequence, ack_path_to_wire(choice.path)], out);
         }

@@ -62,6 +62,7 @@ mod kind {
     pub const MAX_STREAMS: u8 = 0x12;
     pub const MAX_PATH_DATA: u8 = 0x13;
     pub const KEY_EXCHANGE: u8 = 0x14;
+    pub const MAX_PATH_RATE: u8 = 0x15;
     pub const PATH_CHALLENGE: u8 = 0x1a;
     pub const PATH_RESPONSE: u8 = 0x1b;
     pub const CLOSE: u8 = 0x1c;

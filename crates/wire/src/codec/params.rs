@@ -25,10 +25,11 @@ mod id {
     pub const MAX_BLOCK: u64 = 11;
     pub const ORDERED_CLASSES: u64 = 12;
     pub const ARRIVAL_TIMES: u64 = 13;
+    pub const PATH_RATES: u64 = 14;
 }
 
 /// The integer parameters: id, name, minimum, maximum.
-const LIMITS: [(u64, &str, u64, u64); 11] = [
+const LIMITS: [(u64, &str, u64, u64); 12] = [
     (id::INITIAL_MAX_DATA, "initial_max_data", 0, VARINT_MAX),
     (id::INITIAL_MAX_STREAM_DATA, "initial_max_stream_data", 0, VARINT_MAX),
     (id::INITIAL_MAX_STREAMS, "initial_max_streams", 0, VARINT_MAX),
@@ -40,6 +41,7 @@ const LIMITS: [(u64, &str, u64, u64); 11] = [
     (id::MAX_BLOCK, "max_block", 0, MAX_BLOCK as u64),
     (id::ORDERED_CLASSES, "ordered_classes", 0, u16::MAX as u64),
     (id::ARRIVAL_TIMES, "arrival_times", 0, 1),
+    (id::PATH_RATES, "path_rates", 0, 1),
 ];
 
 /// Parameters from this id on may be absent, which means 0.
@@ -68,6 +70,7 @@ pub fn encode_params(params: &Params, out: &mut impl BufMut) {
         params.max_block.into(),
         params.ordered_classes.into(),
         params.arrival_times.into(),
+        params.path_rates.into(),
     ];
     for ((id, ..), value) in LIMITS.iter().zip(integers) {
         if *id >= FIRST_OPTIONAL && value == 0 {
@@ -136,5 +139,6 @@ pub fn decode_params(bytes: &[u8]) -> Result<Params, DecodeError> {
         max_block: integer(id::MAX_BLOCK)? as u8,
         ordered_classes: integer(id::ORDERED_CLASSES)? as u16,
         arrival_times: integer(id::ARRIVAL_TIMES)? == 1,
+        path_rates: integer(id::PATH_RATES)? == 1,
     })
 }

@@ -88,6 +88,7 @@ impl<P: Payload> Frame<P> {
             Self::PathAbandon { path, reason } => fields_len(&[path.0.into(), *reason]),
             Self::PathStatus(status) => fields_len(&[status.path.0.into(), status.sequence]) + 1,
             Self::MaxPathData { path, limit } => fields_len(&[path.0.into(), *limit]),
+            Self::MaxPathRate(rate) => fields_len(&[rate.path.0.into(), rate.sequence, rate.bits]),
             Self::AckPath(choice) => fields_len(&[choice.sequence, ack_path_to_wire(choice.path)]),
             Self::AddAddress(added) => fields_len(&[added.id]) + address_len(&added.address),
             Self::RemoveAddress { id } => fields_len(&[*id]),

@@ -13,7 +13,7 @@ use crate::varint::VARINT_MAX;
 use crate::{
     Ack, AckPath, AddressFrame, ArrivalTime, CODED_HEAD, Close, DatagramFrame, DatagramNumber, DecodeError,
     EcnCounts, Frame, Fsn, KeyExchange, Length, MAX_BLOCK, MarkedFrame, NewPid, Params, ParityFrame, PathId,
-    PathStatus, PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
+    PathRate, PathStatus, PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
 };
 
 /// Every length of a variable-length integer is as likely as another.
@@ -158,6 +158,11 @@ fn path_control() -> impl Strategy<Value = Frame<Bytes>> {
             sequence,
             usage
         })),
+        (path(), number(), number()).prop_map(|(path, sequence, bits)| Frame::MaxPathRate(PathRate {
+            path,
+            sequence,
+            bits
+        })),
         (number(), option::of(path()))
             .prop_map(|(sequence, path)| Frame::AckPath(AckPath { sequence, path })),
         (number(), address()).prop_map(|(id, address)| Frame::AddAddress(AddressFrame { id, address })),
@@ -181,7 +186,7 @@ fn params() -> impl Strategy<Value = Params> {
     (
         (pid(), token(), number(), number(), number()),
         (1..=MAX_PATHS, MIN_UDP_PAYLOAD.., any::<u16>(), any::<u32>(), 0..=MAX_ACK_DELAY_US),
-        (0..=MAX_BLOCK, any::<u16>(), any::<bool>()),
+        (0..=MAX_BLOCK, any::<u16>(), any::<bool>(), any::<bool>()),
     )
         .prop_map(|(credit, limits, datagrams)| Params {
             pid: credit.0,
@@ -197,6 +202,7 @@ fn params() -> impl Strategy<Value = Params> {
             max_block: datagrams.0,
             ordered_classes: datagrams.1,
             arrival_times: datagrams.2,
+            path_rates: datagrams.3,
         })
 }
 
@@ -302,9 +308,11 @@ proptest! {
         let _ = decode_params(&bytes);
         // Cut off, they are refused, unless it is just those that may be left out.
         if let Ok(cut) = decode_params(&encoded_params(&params)[..at]) {
-            let Params { max_block, ordered_classes, .. } = cut;
-            let usual = Params { max_block, ordered_classes, arrival_times: false, ..params.clone() };
+            let Params { max_block, ordered_classes, arrival_times, .. } = cut;
+            let usual =
+                Params { max_block, ordered_classes, arrival_times, path_rates: false, ..params.clone() };
             prop_assert!(max_block == 0 || max_block == params.max_block);
+            prop_assert!(!arrival_times || params.arrival_times);
             prop_assert!(ordered_classes == 0 || ordered_classes == params.ordered_classes);
             prop_assert_eq!(cut, usual);
         }

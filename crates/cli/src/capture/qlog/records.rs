@@ -130,6 +130,7 @@ fn number<P: Payload>(frame: &Frame<P>) -> u64 {
         Frame::PathAbandon { .. } => 0x21,
         Frame::MaxPathData { .. } => 0x13,
         Frame::KeyExchange(_) => 0x14,
+        Frame::MaxPathRate(_) => 0x15,
         Frame::PathStatus(_) => 0x22,
         Frame::AckPath(_) => 0x23,
         Frame::AddAddress(_) => 0x24,

@@ -187,7 +187,7 @@ impl Answer for Running {
 async fn adopt_later(session: Session, rules: impl Fn() -> PathRules) {
     let mut events = session.events();
     while session.set_path_rules(rules()).is_err() {
-        let terms = Terms { priority: Priority::Backup, meter: None };
+        let terms = Terms { priority: Priority::Backup, ..Terms::default() };
         let backup =
             |path: PathInfo| PathRule { pattern: session.pattern_of(&path.route), terms: terms.clone() };
         let backups = session.paths().into_iter().map(backup);

@@ -42,11 +42,12 @@ fn peer(peer: &PeerStatus, before: &Earlier<'_, Status>, text: &mut String) {
             let peer = status.peers.iter().find(|earlier| earlier.node == peer.node)?;
             peer.paths.iter().find(|earlier| earlier.id == path.id).cloned()
         };
+        let limit = path.limit_mbit.map_or_else(String::new, |limit| format!("; at most {limit} Mbit/s out"));
         let sent = before.rate(|status| Some(was(status)?.bytes_sent), path.bytes_sent);
         let received = before.rate(|status| Some(was(status)?.bytes_received), path.bytes_received);
         let _ = writeln!(
             text,
-            "    path {:<2} {:<10} → {:<24} {sent:>12} out  {received:>12} in  rtt {:>6.1} ms  {}",
+            "    path {:<2} {:<10} → {:<24} {sent:>12} out  {received:>12} in  rtt {:>6.1} ms  {}{limit}",
             path.id, path.interface, path.remote, path.rtt_ms, path.state
         );
     }

@@ -35,6 +35,8 @@ pub(crate) struct Paths {
     list: Vec<Path>,
     index: Index,
     overflow: Overflow,
+    /// Some path has a rate limit.
+    limited: bool,
 }
 
 /// A packet that leaves on a path.
@@ -114,6 +116,17 @@ impl Paths {
         // Paths are large and few, and most sessions are idle: no room for more.
         self.list.reserve_exact(1);
         self.list.insert(place, path);
+    }
+
+    /// True when an end has limited the rate of a path.
+    #[inline]
+    pub(crate) fn are_limited(&self) -> bool {
+        self.limited
+    }
+
+    /// Follows a change of a path's rate limit.
+    pub(crate) fn renew_limited(&mut self) {
+        self.limited = self.list.iter().any(|path| path.rate_limit().is_some());
     }
 
     /// Removes a path; later paths move up.

@@ -10,7 +10,7 @@ mod terms;
 
 use std::collections::BTreeMap;
 
-use anabranch_wire::{PathId, PathUse, Payload, Pid, Side, Span, Time, close_code};
+use anabranch_wire::{PathId, PathRate, PathUse, Payload, Pid, Side, Span, Time, close_code};
 
 use super::flight::Flight;
 use super::liveness::{self, Liveness};
@@ -39,6 +39,8 @@ struct EarlyWish {
     usage: (PathUse, u64),
     /// Most bytes that may be sent there.
     limit: Option<u64>,
+    /// The highest rate there.
+    rate: Option<PathRate>,
 }
 
 /// Opens and closes a session's paths.
@@ -169,6 +171,9 @@ impl PathControl {
         }
         if let Some(wish) = self.early_wishes.remove(&id) {
             path.hear_wish(wish.usage);
+            if let Some(rate) = wish.rate {
+                path.hear_rate(rate);
+            }
             wish.limit.into_iter().for_each(|limit| path.allowance_mut().limit_there(limit));
         }
         let interval = flight.config.initial_rtt.max(Span::from_millis(50)) * 2;
@@ -177,6 +182,9 @@ impl PathControl {
         flight.paths.insert(path);
         self.ids.issue(flight);
         if let Some(index) = flight.paths.place_of(id) {
+            if flight.paths[index].rate_limit().is_some() {
+                flight.on_rate_limit(now, index);
+            }
             self.apply_rules(now, flight, index);
         }
     }
@@ -326,9 +334,9 @@ impl PathControl {
         // Fewer paths never exceed the reservation.
         let _ = self.memory.hold(cost_of(flight.paths.len()));
         self.ids.retire(&mut flight.out, id);
-        for control in [Control::PathStatus(id), Control::MaxPathData(id), Control::ObservedAddress(id)] {
-            flight.out.control.remove(control);
-        }
+        let controls =
+            [Control::PathStatus, Control::MaxPathData, Control::MaxPathRate, Control::ObservedAddress];
+        controls.iter().for_each(|control| flight.out.control.remove(control(id)));
         self.live.rules.forget(id);
         // Acknowledgements that came after the path was left are evidence again.
         self.live.coupling.forget(id);

@@ -1,6 +1,6 @@
 //! Applies this end's rules and the peer's requests to the paths.
 
-use anabranch_wire::{PathId, PathStatus, Payload, Time, VARINT_MAX};
+use anabranch_wire::{PathId, PathRate, PathStatus, Payload, Time, VARINT_MAX};
 
 use super::PathControl;
 use crate::event::AbandonReason;
@@ -17,7 +17,7 @@ impl PathControl {
             // With "requested" as the reason, the peer would open it again at once.
             return self.abandon(now, flight, index, AbandonReason::Refused);
         }
-        rules::apply(flight, index, terms);
+        rules::apply(now, flight, index, terms);
     }
 
     /// Applies the rules to all open paths, or those of one socket.
@@ -94,6 +94,23 @@ impl PathControl {
         if is_new {
             flight.choice = None;
             self.live.rules.review_standings(flight);
+        }
+    }
+
+    /// The peer limits the rate of a path.
+    pub(in crate::session) fn handle_max_path_rate<P: Payload>(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        wish: PathRate,
+    ) {
+        if let Some(index) = flight.paths.place_of(wish.path) {
+            if flight.paths.edit(index).hear_rate(wish) {
+                flight.on_rate_limit(now, index);
+            }
+        } else if self.ids.is_awaited(wish.path, false) {
+            let known = &mut self.early_wishes.entry(wish.path).or_default().rate;
+            *known = known.filter(|known| known.sequence >= wish.sequence).or(Some(wish));
         }
     }
 

@@ -151,7 +151,7 @@ pub(super) fn view_session<P: Payload>(now: Time, flight: &Flight<P>, turn: &Tur
 /// that have changed.
 pub(super) fn view_paths<P: Payload>(now: Time, flight: &mut Flight<P>, views: &mut Vec<PathView>) {
     let paths = &mut flight.paths;
-    let all = flight.cc.is_paced() || !paths.are_all_usable();
+    let all = flight.cc.is_paced() || paths.are_limited() || !paths.are_all_usable();
     if all || views.len() != paths.len() {
         views.clear();
         views.reserve_exact(paths.len());
@@ -194,7 +194,7 @@ fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView
         rtt: rtt.smoothed(),
         min_rtt: rtt.min(),
         rtt_variance: rtt.variance(),
-        rate: rate.max(possible),
+        rate: path.rate_limit().into_iter().fold(rate.max(possible), Rate::min),
         mtu: path.size() as u64,
         bytes_sent: 0,
         weight: path.feedback().weight(),
