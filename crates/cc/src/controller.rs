@@ -223,7 +223,8 @@ impl Controller {
             Advice::Hold => {}
             _ if !sample.window_limited => self.paths[owner].window.memory.pause(sample.now),
             Advice::Probe(share) => {
-                let bytes = self.paths[owner].window.bytes + share * sample.acked_bytes as f64;
+                let added = share * self.share(owner) * sample.acked_bytes as f64;
+                let bytes = self.paths[owner].window.bytes + added;
                 self.paths[owner].window.memory.restart();
                 self.resize(owner, bytes);
             }

@@ -86,13 +86,12 @@ impl Controller {
         let left = self.left_by_loss(owner);
         let bytes = self.bounded(left, self.paths[owner].mss);
         let window = &mut self.paths[owner].window;
-        let share = (bytes / window.bytes).min(1.0);
         window.bytes = bytes.min(window.bytes);
         window.left();
         window.leave_slow_start();
         window.reduced_at = Some(event.now);
         if let Some(auto) = &mut self.paths[owner].auto {
-            auto.on_reduced(event.now, share);
+            auto.on_reduced();
         }
         self.take_off_overshoot(owner, event.lost_bytes);
         self.epoch += 1;

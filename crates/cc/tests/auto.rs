@@ -2,7 +2,7 @@
 
 mod bottleneck;
 
-use anabranch_cc::RuleKind::{self, Auto, Cubic};
+use anabranch_cc::RuleKind::{self, Auto, Cubic, Reno};
 use anabranch_cc::{AckSample, Config, Controller, LossEvent, RttEstimator};
 use anabranch_wire::{PathId, Span, Time};
 use bottleneck::{Bottleneck, Flow, Measured, run};
@@ -16,7 +16,7 @@ struct Network(f64, u64, f64, f64);
 /// A flow alone from its tenth to its fortieth second.
 fn alone(rule: RuleKind, network: Network, seed: u64) -> Measured {
     let Network(mbit, rtt, bdp, loss) = network;
-    run(&Bottleneck { mbit, bdp, loss, seed }, &[Flow::new(rule, rtt, 0.0)], 10.0, 40.0)[0]
+    run(&Bottleneck { mbit, bdp, loss, pause: 0.0, seed }, &[Flow::new(rule, rtt, 0.0)], 10.0, 40.0)[0]
 }
 
 #[test]
@@ -75,11 +75,22 @@ fn a_very_short_queue_is_not_taken_for_losses_on_the_wire() {
     }
 }
 
+/// Radio links pause. A short queue would be empty after each pause.
+#[test]
+fn on_a_link_that_pauses_it_carries_as_much_as_cubic() {
+    for pause in [0.2, 0.5] {
+        let line = Bottleneck { mbit: 20.0, bdp: 6.0, loss: 0.0, pause, seed: 1 };
+        let rate = |rule| run(&line, &[Flow::new(rule, 50, 0.0)], 2.0, 60.0)[0].mbit;
+        let (auto, cubic) = (rate(Auto), rate(Cubic));
+        assert!(auto >= 0.98 * cubic, "pauses of {pause} s: {auto}, cubic {cubic}");
+    }
+}
+
 /// The mean rates of a flow of this rule that begins at `start`, and of a background TCP.
 fn next_to_cubic(rule: RuleKind, bdp: f64, start: f64) -> [f64; 2] {
     let mut sums = [0.0; 2];
     for seed in SEEDS {
-        let line = Bottleneck { mbit: 50.0, bdp, loss: 0.0, seed };
+        let line = Bottleneck { mbit: 50.0, bdp, loss: 0.0, pause: 0.0, seed };
         let flows = [Flow::new(rule, 40, start), Flow::tcp(Cubic, 40, 0.1 + seed as f64 * 0.2)];
         let measured = run(&line, &flows, 10.0, 130.0);
         (0..2).for_each(|flow| sums[flow] += measured[flow].mbit / SEEDS.count() as f64);
@@ -97,16 +108,37 @@ fn next_to_cubic_it_is_as_fair_as_cubic() {
     }
 }
 
+/// Cubic flows take most of a deep queue from Reno, which makes them look as if they were alone; over far paths, tests
+/// take long.
+#[test]
+fn next_to_reno_or_far_away_it_is_as_fair_as_cubic() {
+    for (neighbour, rtt, bdp) in [(Reno, 80, 1.0), (Reno, 40, 4.0), (Cubic, 400, 2.0), (Cubic, 300, 8.0)] {
+        let rates = |rule| {
+            let mut sums = [0.0; 2];
+            for seed in SEEDS {
+                let line = Bottleneck { mbit: 10.0, bdp, loss: 0.0, pause: 0.0, seed };
+                let flows = [Flow::new(rule, rtt, 3.0), Flow::tcp(neighbour, rtt, 0.1 + seed as f64 * 0.2)];
+                let measured = run(&line, &flows, 15.0, 63.0);
+                (0..2).for_each(|flow| sums[flow] += measured[flow].mbit);
+            }
+            sums
+        };
+        let ([auto, left], [cubic, usual]) = (rates(Auto), rates(Cubic));
+        assert!(left >= 0.9 * usual, "{neighbour} {rtt} ms: the neighbour has {left}, next to cubic {usual}");
+        assert!(auto >= 0.9 * cubic, "{neighbour} {rtt} ms: auto has {auto}, cubic {cubic}");
+    }
+}
+
 /// After ten seconds the neighbour's queue once counted as a part of the least round trip, so the path held back.
 #[test]
 fn in_a_deep_queue_that_is_never_empty_it_keeps_its_share_for_minutes() {
     let shares = SEEDS.map(|seed| {
-        let line = Bottleneck { mbit: 20.0, bdp: 4.0, loss: 0.0, seed };
+        let line = Bottleneck { mbit: 20.0, bdp: 4.0, loss: 0.0, pause: 0.0, seed };
         let flows = [Flow::new(Auto, 40, 0.0), Flow::tcp(Cubic, 40, 0.1 + seed as f64 * 0.2)];
         run(&line, &flows, 60.0, 310.0)[0].mbit / 20.0
     });
     let mean = shares.sum::<f64>() / SEEDS.count() as f64;
-    assert!(mean >= 0.45, "{mean}");
+    assert!(mean >= 0.47, "{mean}");
 }
 
 #[test]
@@ -122,7 +154,7 @@ fn a_neighbour_that_comes_later_leaves_it_a_share() {
 
 #[test]
 fn the_queue_is_short_again_after_a_neighbour_has_left() {
-    let line = Bottleneck { mbit: 50.0, bdp: 4.0, loss: 0.0, seed: 1 };
+    let line = Bottleneck { mbit: 50.0, bdp: 4.0, loss: 0.0, pause: 0.0, seed: 1 };
     let flows = [Flow::new(Auto, 40, 0.0), Flow::tcp(Cubic, 40, 0.0).until(30.0)];
     let measured = run(&line, &flows, 80.0, 120.0)[0];
     assert!(measured.mbit >= 49.0 && measured.queue_ms <= 35.0, "{measured:?}");
@@ -169,7 +201,7 @@ impl Rounds {
         self.round(40, 100_000);
         let before = self.round(100, 100_000);
         let left = self.round(100, 100_000);
-        assert!(left < before * 2 / 3, "{left} of {before}: a test begins");
+        assert!(left < before * 4 / 5, "{left} of {before}: a test begins");
         left
     }
 }
@@ -194,4 +226,17 @@ fn a_rival_that_a_test_finds_does_not_undo_a_loss_before_its_cut() {
     path.controller.on_loss(PathId::FIRST, &loss);
     let after = [100_000; 3].map(|acked| path.round(100, acked));
     assert!((60_000..80_000).contains(&after[2]), "{after:?}: 0.7 of the window before the test");
+}
+
+/// The loss was of a packet sent before the cut, so it reduced nothing.
+#[test]
+fn a_loss_that_proves_spurious_does_not_undo_a_cut_for_the_queue() {
+    let mut path = Rounds::new();
+    let left = path.test_queue();
+    let sent_at = path.now - Span::from_millis(50);
+    path.now += Span::from_millis(10);
+    let loss = LossEvent { now: path.now, lost_bytes: 1_000, in_flight: left, sent_at };
+    assert!(!path.controller.on_loss(PathId::FIRST, &loss));
+    path.controller.on_spurious_loss(PathId::FIRST);
+    assert_eq!(path.controller.window(PathId::FIRST), left);
 }

@@ -220,24 +220,6 @@ fn the_overshoot_of_slow_start_is_subtracted_but_at_most_half_the_window() {
     assert_eq!(plain.packets(A), before / 2.0, "RFC 5681");
 }
 
-/// The loss was of a packet sent before the cut, so it reduced nothing.
-#[test]
-fn a_loss_that_proves_spurious_does_not_undo_a_cut_for_the_queue() {
-    let mut bench = Bench::new(Config::new(RuleKind::Auto), &[A]);
-    bench.round(A);
-    bench.wait(RTT);
-    let before = bench.controller.window(A);
-    for _ in 0..8 {
-        let sample = AckSample { rtt: RTT * 3, ..bench.sample(A, MSS) };
-        bench.controller.on_ack(A, &sample, &bench.rtt);
-    }
-    let left = bench.controller.window(A);
-    assert!(left < before, "{left} of {before}: slow start ended for the queue");
-    assert!(!bench.lose(A, RTT));
-    bench.controller.on_spurious_loss(A);
-    assert_eq!((bench.controller.window(A), bench.controller.in_slow_start(A)), (left, false));
-}
-
 #[test]
 fn undoing_a_loss_in_slow_start_resumes_slow_start() {
     let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A]);

@@ -2,18 +2,17 @@
 //!
 //! Each path runs `cubic`, with its coupling over shared bottlenecks. Three things change it.
 //!
-//! **Its own queue.** When the round trip exceeds the least one by the aim (25 ms, or a quarter of the least round trip or
-//! three packets if that is more), the window stops growing, and slow start ends. A longer queue is another flow's, or the
-//! rate has fallen. To find out, the path *tests* it: it cuts its window so that its queue should shrink to half of the aim.
-//! If the queue shrinks by nearly as much as the cut, it is the path's own (Copa, Nimbus). If it does not, a *rival*
-//! fills it. The cut is undone, and the path grows as CUBIC does, for ten seconds and twice as long after each test
-//! that finds a rival again. A loss-based neighbour therefore sees a CUBIC flow. A queue shorter than the aim
-//! never starts a test: there the path is CUBIC as well. A slightly longer one does after ten seconds: if the route
-//! has become longer, the window would otherwise never grow again.
+//! **Its own queue.** A path is CUBIC until a [test](rivalry) of its queue shows that it is *alone* (Copa, Nimbus). Then it
+//! keeps its queue at an aim: 25 ms, or a quarter of the least round trip or three packets if that is more. The window
+//! stays as it is while the queue is longer. If it becomes still longer, the path tests it again: another flow's queue, a
+//! *rival's*, makes it CUBIC again. In doubt a path is CUBIC, so a loss-based neighbour sees nothing else.
 //!
-//! The short queue left the path a smaller window than CUBIC would have. So after the first test that finds a rival, it
-//! *catches up*: it grows by half per round trip until the next loss. If the delivery rate no longer follows, nearly
-//! all of the queue is the path's own, and there is no rival after all.
+//! In slow start, a path tests its queue once a larger window no longer raises the delivery rate. Without a rival, slow
+//! start ends there, before it fills a deep queue.
+//!
+//! The short queue left the path a smaller window than CUBIC would have. So a path that was alone *catches up* with a rival:
+//! it grows by half per round trip, or by its share of that, until the next loss. If the delivery rate no longer follows,
+//! nearly all of the queue is the path's own, and there is no rival after all.
 //!
 //! **Losses.** [`losses`] judges by evidence whether losses are congestion. If they are not, a loss leaves the window
 //! that the measured delivery rate needs, as in Westwood+. Without a queue the window grows by a quarter per round trip,
@@ -28,13 +27,15 @@
 mod delay;
 mod losses;
 mod recent;
+mod rivalry;
 
-use anabranch_wire::{Rate, Span, Time};
+use anabranch_wire::{Span, Time};
 
 use crate::sample::{AckSample, LossCause};
 use delay::Delay;
 use losses::{Loss, Losses};
 use recent::Largest;
+use rivalry::Rivalry;
 
 /// The queue that the path aims at: this, or this part of the least round trip.
 const AIM: Span = Span::from_millis(25);
@@ -52,23 +53,13 @@ const NOISE: (Span, Span) = (Span::from_micros(500), Span::from_millis(5));
 /// The part of the aim by which a queue must exceed it to be tested, until the window was held for so long.
 const EXCESS: u64 = 4;
 const HELD: Span = Span::from_secs(10);
-/// The least share of the expected decrease of a queue that is the path's own.
-const OWN: f64 = 0.75;
-/// Noise counts for at most this part of that decrease: it is longer than the whole decrease of a small window.
-const DOUBT: u64 = 4;
 /// A queue that exceeds the aim by half so soon after it was the path's own belongs to a rival: its own stays at the aim.
 const AGAIN: Span = Span::from_secs(5);
-/// A path that was alone for so long has a smaller window than CUBIC would have. When it finds a rival, it grows by this
-/// share per round trip.
-const ALONE: Span = Span::from_secs(30);
+/// Growth per round trip when a path that was alone finds a rival.
 const CATCH_UP: f64 = 0.5;
 /// While the path catches up: where the window grew by the first factor, the delivery rate must have grown by the second.
 /// Otherwise most of the queue is the path's own.
 const CAUGHT_UP: (f64, f64) = (1.3, 1.1);
-/// How long a path that found a rival is `cubic`, and the longest.
-const RIVALRY: (Span, Span) = (Span::from_secs(10), Span::from_secs(80));
-/// Share of the window that remains in a search for the least round trip.
-const SEARCH: f64 = 0.75;
 /// Growth per round trip while nothing is congested.
 const PROBE: f64 = 0.25;
 /// Where the window grew by the first of these factors, the delivery rate must have grown by the second.
@@ -119,47 +110,6 @@ struct Round {
     least: Span,
     /// The window limited the sender all the time.
     limited: bool,
-}
-
-/// A cut of the window, and what it should do to the queue.
-#[derive(Clone, Copy, Debug)]
-struct Test {
-    at: Time,
-    /// The round trip before, and the decrease that is expected.
-    before: Span,
-    expected: Span,
-    /// Whether the current round trip shows its effect.
-    is_measured: bool,
-    kind: Kind,
-}
-
-/// Why the window was cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// To find out whose queue it is.
-    Test,
-    /// To find a lower round trip.
-    Search,
-    /// For a loss, which shows the same.
-    Loss,
-}
-
-/// Tests of the queue, and their results.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rivalry {
-    test: Option<Test>,
-    /// The path has a rival, and looks again after this time.
-    until: Option<Time>,
-    /// How long the last rivalry was.
-    lasted: Span,
-    /// When the queue was last found to be the path's own.
-    own_at: Option<Time>,
-    /// When the path last had a rival.
-    rival_at: Option<Time>,
-    /// It catches up with a rival that was just found.
-    catches_up: bool,
-    /// Since when the window stays as it is. `cubic`'s curve goes on.
-    holds: Option<Time>,
 }
 
 /// Fast growth while nothing is congested.
@@ -242,13 +192,8 @@ impl Auto {
             return if self.rivalry.catches_up { Advice::Probe(CATCH_UP) } else { Advice::Grow };
         }
         let (queue, aim) = (self.delay.queue(), self.aim());
-        if view.slow_start && queue > aim {
-            let latest = sample.delivery_rate.map_or(0.0, Rate::as_bytes_f64);
-            let fitting = self.fitting(self.rate.get().max(latest));
-            self.rivalry.own_at = Some(now);
-            return Advice::Shrink(fitting.clamp(view.window / 2.0, view.window));
-        }
-        let holds = queue > aim || self.rivalry.test.is_some();
+        let is_short = self.rivalry.own_since.is_some() || self.losses.are_random();
+        let holds = is_short && queue > aim || self.rivalry.test.is_some();
         let since = holds.then(|| self.rivalry.holds.unwrap_or(now));
         if std::mem::replace(&mut self.rivalry.holds, since).is_some() || holds {
             return if holds { Advice::Hold } else { Advice::Restart };
@@ -268,11 +213,6 @@ impl Auto {
 
     fn has_rival(&self) -> bool {
         self.rivalry.until.is_some()
-    }
-
-    /// True if a path with a rival waited so long for a loss that it must test its queue itself.
-    fn is_overdue(&self, now: Time) -> bool {
-        self.rivalry.until.is_none_or(|until| now >= until + self.rivalry.lasted)
     }
 
     /// The longest queue that the path builds when it is alone.
@@ -317,6 +257,7 @@ impl Auto {
         if round.limited || rate > self.rate.get() {
             self.rate.add(now, rate);
         }
+        let is_full = self.is_full(rate);
         if let Some(advice) = self.probe(now, rate, view) {
             return Some(advice);
         }
@@ -326,15 +267,28 @@ impl Auto {
         let aim = self.aim();
         let held = self.rivalry.holds.is_some_and(|since| now.since(since) >= HELD);
         let longest = if held { aim } else { aim + aim / EXCESS };
-        if !self.is_overdue(now) || view.slow_start || !round.limited || queue <= longest {
+        let is_due = self.rivalry.until.is_none_or(|until| now >= until);
+        let is_random = self.losses.are_random();
+        if !round.limited && self.rivalry.own_since.is_some() && !is_random && queue > aim + aim / 2 {
+            // The window does not fill this queue: a rival does, or the link pauses.
+            self.find_rival(now);
+            return Some(Advice::Grow);
+        }
+        if !is_due || view.slow_start && !is_full || !round.limited || queue <= longest {
             return None;
         }
         let was_own = self.rivalry.own_at.is_some_and(|own| now.since(own) < AGAIN);
-        if was_own && !self.losses.are_random() && queue > aim + aim / 2 {
+        if !is_random && (!self.is_steady() || was_own && queue > aim + aim / 2) {
             self.find_rival(now);
             return Some(Advice::Grow);
         }
         Some(self.begin_test(now, (round.least, rate), view))
+    }
+
+    /// True if the window grew, but a round trip that delivered `rate` gained nothing.
+    fn is_full(&self, rate: f64) -> bool {
+        let [last, older] = self.probing.windows;
+        last >= older * GREW && rate < self.probing.rate * PAID
     }
 
     /// Checks whether fast growth still raises the delivery rate.
@@ -344,7 +298,8 @@ impl Auto {
         self.probing.windows = [view.window, last];
         if self.rivalry.catches_up && last >= older * CAUGHT_UP.0 && rate < before * CAUGHT_UP.1 {
             // Most of the queue is the path's own.
-            (self.rivalry.catches_up, self.rivalry.until, self.rivalry.own_at) = (false, None, None);
+            (self.rivalry.catches_up, self.rivalry.until) = (false, None);
+            self.rivalry.own_since = Some(now);
             return Some(Advice::Shrink(self.fitting(rate).clamp(view.window / 4.0, view.window)));
         }
         let is_on = !view.slow_start && self.losses.are_random();
@@ -371,77 +326,6 @@ impl Auto {
         self.probing.unpaid = 0;
     }
 
-    /// Cuts the window so that half of the aim should be left of the queue, if it is the path's own. The last round trip
-    /// took `before` and delivered `rate`.
-    fn begin_test(&mut self, now: Time, (before, rate): (Span, f64), view: &View) -> Advice {
-        let left = self.fitting(rate).clamp(view.window / 2.0, view.window);
-        let share = (left / (rate * before.as_secs_f64())).clamp(0.5, 1.0);
-        self.watch(now, before, before.mul_f64(1.0 - share), Kind::Test);
-        Advice::Shrink(left)
-    }
-
-    /// Judges a test after a whole round trip of packets that left after it, of which the quickest took `least`.
-    fn judge_test(&mut self, now: Time, least: Span, sent_at: Time, view: &View) -> Option<Advice> {
-        let test = self.rivalry.test.as_mut()?;
-        if !test.is_measured {
-            test.is_measured = sent_at >= test.at;
-            return None;
-        }
-        let Test { before, expected, kind, .. } = *test;
-        self.rivalry.test = None;
-        let fell = before.saturating_sub(least);
-        let noise = self.noise();
-        let is_own = fell + noise.min(expected / DOUBT) >= expected.mul_f64(OWN);
-        let had_rival = self.rivalry.until.is_some();
-        match kind {
-            Kind::Search if is_own && fell > noise => Some(self.search(now, least, view)),
-            Kind::Search => {
-                if least > self.delay.base() + noise * 2 {
-                    // A queue is left that does not follow the window.
-                    self.rivalry.until = Some(now + self.rivalry.lasted);
-                }
-                Some(Advice::TakeBack)
-            }
-            Kind::Test | Kind::Loss if is_own => {
-                self.rivalry.rival_at = if had_rival { Some(now) } else { self.rivalry.rival_at };
-                (self.rivalry.until, self.rivalry.own_at) = (None, Some(now));
-                had_rival.then(|| self.search(now, least, view))
-            }
-            Kind::Loss => {
-                self.rivalry.until = Some(now + self.rivalry.lasted);
-                None
-            }
-            Kind::Test => {
-                self.find_rival(now);
-                Some(Advice::TakeBack)
-            }
-        }
-    }
-
-    fn find_rival(&mut self, now: Time) {
-        let had_rival = self.has_rival();
-        let Rivalry { until, lasted, catches_up, rival_at, .. } = &mut self.rivalry;
-        let was_alone = rival_at.is_none_or(|rival| now.since(rival) >= ALONE);
-        *catches_up = was_alone && !self.losses.are_random();
-        *lasted = if had_rival { (*lasted * 2).min(RIVALRY.1) } else { RIVALRY.0 };
-        (*until, *rival_at) = (Some(now + *lasted), Some(now));
-    }
-
-    /// Expects a cut of the window to shorten the round trip by `decrease`, as far as there is a queue.
-    fn watch(&mut self, now: Time, before: Span, decrease: Span, kind: Kind) {
-        let expected = decrease.min(before.saturating_sub(self.delay.base()));
-        self.rivalry.test = Some(Test { at: now, before, expected, is_measured: false, kind });
-    }
-
-    /// Looks for a lower round trip than `least`.
-    fn search(&mut self, now: Time, least: Span, view: &View) -> Advice {
-        let left = view.window * SEARCH;
-        // The last cut may have shortened the queue by more than the window needs, for a moment.
-        let after = Span::from_secs_f64(left / self.probing.rate.max(1.0));
-        self.watch(now, least, least.saturating_sub(after), Kind::Search);
-        Advice::Shrink(left)
-    }
-
     /// Ends a test and catching up: a timeout or a pause has set the window.
     pub(crate) fn on_restart(&mut self) {
         (self.rivalry.test, self.rivalry.catches_up) = (None, false);
@@ -458,7 +342,7 @@ impl Auto {
         let View { window, mss, slow_start } = *view;
         let proven = self.rate.get() * base.as_secs_f64();
         let was_random = self.losses.are_random();
-        if was_random && (self.has_rival() || queue > self.long_aim() * 2) {
+        if queue > noise && self.has_rival() || was_random && queue > self.long_aim() * 2 {
             self.losses.congested();
             return None;
         }
@@ -478,15 +362,12 @@ impl Auto {
         None
     }
 
-    /// Handles a reduction for a loss to this share of the window.
-    pub(crate) fn on_reduced(&mut self, now: Time, share: f64) {
+    /// Handles a reduction for a loss.
+    pub(crate) fn on_reduced(&mut self) {
         (self.rivalry.test, self.rivalry.catches_up) = (None, false);
         if self.delay.queue() <= self.noise() {
             // Nobody fills the queue.
             self.rivalry.until = None;
-        } else if self.rivalry.until.is_some_and(|until| now >= until) {
-            let before = self.delay.now();
-            self.watch(now, before, before.mul_f64(1.0 - share), Kind::Loss);
         }
     }
 }

@@ -1,42 +1,95 @@
 use super::*;
 
-/// The advice on an ack of a whole window of so many bytes, after a round trip that takes so long.
-fn round(auto: &mut Auto, now: &mut Time, millis: u64, bytes: u32) -> Advice {
-    let rtt = Span::from_millis(millis);
-    *now += rtt;
-    let acked_bytes = u64::from(bytes);
-    let sample = AckSample {
-        now: *now,
-        acked_bytes,
-        rtt,
-        in_flight: acked_bytes,
-        delivery_rate: None,
-        round_start: true,
-        app_limited: false,
-        window_limited: true,
-        ce_marks: 0,
-    };
-    auto.on_ack(&sample, &View { window: f64::from(bytes), mss: 1_000.0, slow_start: false })
+/// A path of 1 MB/s and 40 ms, whose queue is its own.
+struct Alone {
+    auto: Auto,
+    now: Time,
+    window: f64,
+    before: f64,
+    /// Milliseconds by which the route has become longer.
+    longer: f64,
+    cuts: u32,
 }
 
-/// The advice in the next round trips after the route has become longer, as if by a queue that no cut shortens.
-fn advice_after(millis: u64, bytes: u32, rounds: usize) -> Vec<Advice> {
-    let (mut auto, mut now) = (Auto::new(Time::ZERO), Time::ZERO);
-    round(&mut auto, &mut now, 40, bytes);
-    (0..rounds).map(|_| round(&mut auto, &mut now, millis, bytes)).collect()
+impl Alone {
+    fn new(window: f64) -> Self {
+        let auto = Auto::new(Time::ZERO);
+        Self { auto, now: Time::ZERO, window, before: 0.0, longer: 0.0, cuts: 0 }
+    }
+
+    /// A round trip; returns the advice at its end.
+    fn round(&mut self, rtt: Span) -> Advice {
+        self.now += rtt;
+        let acked_bytes = self.window as u64;
+        let sample = AckSample {
+            now: self.now,
+            acked_bytes,
+            rtt,
+            in_flight: acked_bytes,
+            delivery_rate: None,
+            round_start: true,
+            app_limited: false,
+            window_limited: true,
+            ce_marks: 0,
+        };
+        let view = View { window: self.window, mss: 1_000.0, slow_start: false };
+        let advice = self.auto.on_ack(&sample, &view);
+        match advice {
+            Advice::Grow | Advice::Restart => self.window += 1_000.0,
+            Advice::Probe(share) => self.window *= 1.0 + share,
+            Advice::Hold => {}
+            Advice::Shrink(bytes) => {
+                (self.before, self.window) = (self.window, bytes);
+                self.cuts += 1;
+            }
+            Advice::TakeBack => self.window = self.before,
+        }
+        advice
+    }
+
+    /// So many round trips, as long as the window makes them.
+    fn rounds(&mut self, count: usize) -> Vec<Advice> {
+        let millis = |path: &Self| path.longer + (path.window / 1e3).max(40.0);
+        (0..count).map(|_| self.round(Span::from_secs_f64(millis(self) / 1e3))).collect()
+    }
 }
 
 #[test]
-fn a_window_is_not_held_for_ever_because_of_a_delay_just_above_the_aim() {
-    let advice = advice_after(68, 100_000, 200);
-    assert!(advice.contains(&Advice::Hold) && advice.contains(&Advice::TakeBack), "{advice:?}");
-    assert_eq!(advice.last(), Some(&Advice::Probe(CATCH_UP)));
+fn a_path_without_a_rival_keeps_its_queue_short_after_a_test() {
+    let mut path = Alone::new(40_000.0);
+    path.rounds(125);
+    assert!(path.auto.rivalry.own_since.is_some() && path.window <= 75_000.0, "{}", path.window);
+}
+
+#[test]
+fn a_path_that_had_a_rival_is_alone_after_two_tests() {
+    let mut path = Alone::new(40_000.0);
+    path.auto.find_rival(Time::ZERO);
+    let mut after = Vec::new();
+    for _ in 0..450 {
+        if path.rounds(1) == [Advice::TakeBack] {
+            after.push(path.auto.rivalry.own_since.is_some());
+        }
+    }
+    assert_eq!(after.first(), Some(&false), "one test is not enough");
+    assert!(path.auto.rivalry.own_since.is_some() && path.window <= 75_000.0, "{}", path.window);
+}
+
+#[test]
+fn a_window_is_not_held_for_ever_because_the_route_has_become_longer() {
+    let mut path = Alone::new(40_000.0);
+    path.rounds(125);
+    path.longer = 28.0;
+    let held = path.window;
+    let advice = path.rounds(300);
+    assert!(path.window > 1.5 * held, "{held} {}: {advice:?}", path.window);
 }
 
 /// At four packets in a round trip, two take longer than the queue that a test cuts.
 #[test]
 fn a_small_window_is_not_cut_again_and_again_by_tests_that_show_nothing() {
-    let advice = advice_after(1_000, 4_000, 20);
-    let cuts = advice.iter().filter(|advice| matches!(advice, Advice::Shrink(_))).count();
-    assert!(cuts == 1 && advice.contains(&Advice::TakeBack), "{advice:?}");
+    let mut path = Alone::new(4_000.0);
+    path.round(Span::from_millis(40));
+    let advice: Vec<Advice> = (0..12).map(|_| path.round(Span::from_secs(1))).collect();
+    assert!(path.cuts == 1 && advice.contains(&Advice::TakeBack), "{advice:?}");
 }

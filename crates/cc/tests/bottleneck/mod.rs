@@ -22,6 +22,8 @@ pub struct Bottleneck {
     pub bdp: f64,
     /// Share of packets lost at random.
     pub loss: f64,
+    /// Share of each second at whose end nothing leaves the queue.
+    pub pause: f64,
     pub seed: u64,
 }
 
@@ -157,15 +159,35 @@ impl World {
 
     /// A packet enters the queue; returns its queueing delay and departure, or `None` if it is lost.
     fn enter(&mut self, now: Time) -> Option<(Span, Time)> {
-        let waits = self.free_at.max(now).since(now);
+        let start = self.free_at.max(self.open(now));
+        let waits = start.since(self.open(now));
         // Drops at random in the last places avoid phase effects between regular senders.
         let last = self.room.saturating_sub(self.rate.time_for(MSS * LAST));
         if waits > self.room || (waits > last && self.chance() < EARLY) {
             return None;
         }
-        self.free_at = self.free_at.max(now) + self.rate.time_for(MSS);
+        self.free_at = start + self.rate.time_for(MSS);
+        let departs = self.real(self.free_at);
         let lost = self.line.loss > 0.0 && self.chance() < self.line.loss;
-        (!lost).then_some((waits, self.free_at))
+        (!lost).then_some((departs.since(now), departs))
+    }
+}
+
+/// Without pauses, both times are the same.
+impl World {
+    /// How long the link has been open at this time.
+    fn open(&self, now: Time) -> Time {
+        let seconds = now.since(Time::ZERO).as_secs_f64();
+        let open = 1.0 - self.line.pause;
+        let whole = seconds.floor();
+        Time::ZERO + Span::from_secs_f64(whole * open + (seconds - whole).min(open))
+    }
+
+    /// The time at which the link has been open for so long.
+    fn real(&self, open: Time) -> Time {
+        let seconds = open.since(Time::ZERO).as_secs_f64();
+        let whole = (seconds / (1.0 - self.line.pause)).floor();
+        Time::ZERO + Span::from_secs_f64(seconds + whole * self.line.pause)
     }
 }
 
