@@ -15,6 +15,8 @@ mod limits;
 mod load;
 #[path = "tunnel/mtu.rs"]
 mod mtu;
+#[path = "tunnel/outages.rs"]
+mod outages;
 #[path = "tunnel/quic.rs"]
 mod quic;
 #[path = "tunnel/refused.rs"]
