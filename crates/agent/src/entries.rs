@@ -5,11 +5,12 @@
 //! that arrives. The fastest stays. If it fails, the others are tried again.
 //!
 //! A path that works and carries almost nothing may just not be needed. Then the trial goes on until [`LONGEST`]. The
-//! path that carries most stays for now, and another trial follows later.
+//! path that carries most stays for now, and another trial follows later. A path that has stalled gets until then to
+//! recover: new paths often lose much at first.
 
 use std::collections::BTreeMap;
 
-use anabranch_engine::{PathInfo, PathState};
+use anabranch_engine::{IdleReason, PathInfo, PathState, Standing};
 use anabranch_wire::{PathId, Span, Time};
 
 /// Most addresses of a relay in use at a time.
@@ -88,6 +89,8 @@ struct Window {
     since: Time,
     /// The bytes of each path then.
     before: BTreeMap<PathId, u64>,
+    /// A path has stalled before it carried anything.
+    waits: bool,
 }
 
 /// Chooses among the addresses of the relay of one path.
@@ -141,17 +144,19 @@ impl EntryChoice {
                     return Some(self.end_without_result(now, entries, entries.current.id));
                 }
                 if window.is_none() && (opening == 0 || now >= *began + GRACE) {
-                    *window = Some(Window { since: now + WARM_UP, before: BTreeMap::new() });
+                    *window = Some(Window { since: now + WARM_UP, before: BTreeMap::new(), waits: false });
                 }
                 let window = window.as_mut()?;
-                if now >= window.since && window.before.is_empty() {
+                let has_recovered = window.waits && !window.has_to_wait(entries);
+                if now >= window.since && (window.before.is_empty() || has_recovered) {
                     window.start(now, entries);
                 }
+                window.waits = now < *began + LONGEST && window.has_to_wait(entries);
                 if now < window.since + MEASURED {
                     return None;
                 }
                 let (most, is_late) = (window.most(entries), now >= *began + LONGEST);
-                if window.has_rates(entries) {
+                if window.has_rates(entries, !is_late) {
                     self.state = State::Chosen;
                     return Some(EntryAction::Keep(most));
                 }
@@ -198,15 +203,20 @@ impl Window {
         self.before.get(&path.id).map_or(0, |then| bytes(path).saturating_sub(*then))
     }
 
-    /// Whether every path that works has carried data, and at least one works.
-    fn has_rates(&self, entries: &Entries<'_>) -> bool {
-        let mut working = entries.all().filter(|path| may_carry(path)).peekable();
+    fn has_to_wait(&self, entries: &Entries<'_>) -> bool {
+        entries.all().any(|path| has_stalled(path) && self.carried(path) < ENOUGH)
+    }
+
+    /// Whether every path that works has carried data, and at least one works; with `hope`, every stalled path, too.
+    fn has_rates(&self, entries: &Entries<'_>, hope: bool) -> bool {
+        let counts = |path: &&PathInfo| may_carry(path) || (hope && has_stalled(path));
+        let mut working = entries.all().filter(counts).peekable();
         working.peek().is_some() && working.all(|path| self.carried(path) >= ENOUGH)
     }
 
-    /// The path that works and has carried most, if that is clearly more than the current path.
+    /// The path that has not failed and has carried most, if that is clearly more than the current path.
     fn most(&self, entries: &Entries<'_>) -> PathId {
-        let rank = |path: &PathInfo| (path.state == PathState::Active, self.carried(path));
+        let rank = |path: &PathInfo| (is_alive(path), self.carried(path));
         let current = entries.current;
         let is_better = |path: &PathInfo| {
             let ((works, carried), (worked, least)) = (rank(path), rank(current));
@@ -222,6 +232,16 @@ fn may_carry(path: &PathInfo) -> bool {
     path.state == PathState::Active && path.standing.is_used()
 }
 
+fn is_alive(path: &PathInfo) -> bool {
+    matches!(path.state, PathState::Active | PathState::Suspect)
+}
+
+/// Whether a path that would be used is in trouble, perhaps for a moment.
+fn has_stalled(path: &PathInfo) -> bool {
+    let is_held = matches!(path.standing, Standing::Idle(IdleReason::Overdue | IdleReason::Held(_)));
+    is_alive(path) && (is_held || (path.state == PathState::Suspect && path.standing.is_used()))
+}
+
 /// The data that a path has carried in both directions, without what was lost.
 fn bytes(path: &PathInfo) -> u64 {
     let lost = path.stats.packets_lost.saturating_sub(path.stats.spurious_losses) * u64::from(path.mtu);
@@ -230,7 +250,6 @@ fn bytes(path: &PathInfo) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_engine::{IdleReason, Standing};
     use anabranch_wire::PathUse;
 
     use super::*;
@@ -428,6 +447,36 @@ mod tests {
         }
         let (again, keep) = (EntryAction::Try(1), |path| EntryAction::Keep(PathId(path)));
         assert_eq!(seen, [again, keep(0), again, keep(1)]);
+    }
+
+    /// The choice between a slow path and a fast one. The fast one is in trouble during these looks; it then carries
+    /// nothing, or as much as before.
+    fn kept_beside_trouble(trouble: std::ops::Range<u64>, carries: bool) -> Option<EntryAction> {
+        let (mut choice, mut carried, mut kept) = (EntryChoice::new(Time::ZERO), 0, None);
+        for tick in 1..95_u64 {
+            let is_troubled = trouble.contains(&tick);
+            carried += if is_troubled && !carries { 0 } else { 200_000 };
+            let (current, mut fast) = (path(0, (100_000 * tick, 0)), path(1, (carried, 0)));
+            if is_troubled {
+                fast.state = PathState::Suspect;
+                fast.standing = Standing::Idle(IdleReason::Overdue);
+            }
+            let entries = Entries { current: &current, tried: &[fast], opening: 0, others: 1, paths: 2 };
+            let action = choice.look(Time::ZERO + LOOK * tick, &entries);
+            kept = kept.or(action.filter(|action| matches!(action, EntryAction::Keep(_))));
+        }
+        kept
+    }
+
+    #[test]
+    fn a_path_that_carried_most_is_kept_although_it_is_in_trouble_for_a_moment() {
+        assert_eq!(kept_beside_trouble(30..60, true), Some(EntryAction::Keep(PathId(1))));
+    }
+
+    #[test]
+    fn a_path_that_has_stalled_has_time_to_recover() {
+        assert_eq!(kept_beside_trouble(10..50, false), Some(EntryAction::Keep(PathId(1))));
+        assert_eq!(kept_beside_trouble(10..50, true), Some(EntryAction::Keep(PathId(1))));
     }
 
     #[test]
