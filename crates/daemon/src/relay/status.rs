@@ -62,12 +62,19 @@ pub struct InterfaceStatus {
     pub address: String,
     /// Packets received there, and sent.
     pub packets: [u64; 2],
+    /// Bytes of UDP payload received there.
+    #[serde(default)]
+    pub received_bytes: u64,
 }
 
 impl InterfaceStatus {
     fn new(socket: &SocketInfo) -> Self {
-        let packets = [socket.stats.received, socket.stats.sent];
-        Self { name: socket.place.interface.to_string(), address: socket.local.to_string(), packets }
+        Self {
+            name: socket.place.interface.to_string(),
+            address: socket.local.to_string(),
+            packets: [socket.stats.received, socket.stats.sent],
+            received_bytes: socket.stats.received_bytes,
+        }
     }
 }
 
@@ -202,6 +209,11 @@ impl Status {
         self
     }
 
+    /// Bytes of UDP payload received on all interfaces.
+    pub fn received_bytes(&self) -> u64 {
+        self.interfaces.iter().map(|interface| interface.received_bytes).sum()
+    }
+
     /// The status in Prometheus' text format 0.0.4.
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
@@ -221,6 +233,7 @@ impl Status {
         put("gauge", "waiting_bytes", "Bytes that wait to leave", &one(self.waiting_bytes as f64));
         put("counter", "forwarded_packets_total", "Packets forwarded", &one(self.forwarded_packets as f64));
         put("counter", "forwarded_bytes_total", "UDP payload forwarded", &one(self.forwarded_bytes as f64));
+        put("counter", "received_bytes_total", "UDP payload received", &one(self.received_bytes() as f64));
         put("counter", "challenges_total", "Questions sent to next hops", &one(self.challenges as f64));
         put("counter", "refused_sessions_total", "Sessions refused", &one(self.refused as f64));
         let reasons = [

@@ -63,6 +63,7 @@ struct Counters {
     sent: AtomicU64,
     send_calls: AtomicU64,
     received: AtomicU64,
+    received_bytes: AtomicU64,
     receive_calls: AtomicU64,
     unreachable: AtomicU64,
     too_long: AtomicU64,
@@ -79,6 +80,8 @@ pub struct SocketStats {
     pub send_calls: u64,
     /// Datagrams received.
     pub received: u64,
+    /// Their bytes of UDP payload.
+    pub received_bytes: u64,
     /// System calls that received them.
     pub receive_calls: u64,
     /// Datagrams for which the system knew no route.
@@ -229,10 +232,11 @@ impl UdpSocket {
             let state = self.state.read().expect("no panic while held");
             state.recv((&self.io).into(), &mut buffers[..most], &mut metas[..most])
         })?;
-        let mut datagrams = 0;
+        let (mut datagrams, mut bytes) = (0, 0);
         for (meta, filled) in metas[..count].iter().zip(filled) {
             let stride = meta.stride.max(1);
             datagrams += meta.len.div_ceil(stride) as u64;
+            bytes += meta.len as u64;
             *filled =
                 Received { remote: without_zone(meta.addr), len: meta.len, stride, ecn: ecn_of(meta.ecn) };
         }
@@ -243,6 +247,7 @@ impl UdpSocket {
             self.taps.show(|| Seen { sent: false, local, remote, ecn, contents, stride });
         }
         self.counters.received.fetch_add(datagrams, Ordering::Relaxed);
+        self.counters.received_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.counters.receive_calls.fetch_add(1, Ordering::Relaxed);
         Ok(count)
     }
@@ -255,6 +260,7 @@ impl UdpSocket {
             sent: load(&self.counters.sent),
             send_calls: load(&self.counters.send_calls),
             received: load(&self.counters.received),
+            received_bytes: load(&self.counters.received_bytes),
             receive_calls: load(&self.counters.receive_calls),
             unreachable: load(&self.counters.unreachable),
             too_long: load(&self.counters.too_long),

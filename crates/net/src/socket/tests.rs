@@ -35,7 +35,7 @@ async fn a_batch_arrives_whole_in_order_and_marked() {
     }
     assert_eq!(bytes, contents);
     assert_eq!(sender.stats().sent, 11);
-    assert_eq!(receiver.stats().received, 11);
+    assert_eq!((receiver.stats().received, receiver.stats().received_bytes), (11, 12_007));
 }
 
 #[tokio::test]

@@ -217,23 +217,27 @@ fn whom(listed: u64, controllers: u64) -> String {
 
 /// The status as text; with the rate if an earlier status is known.
 pub(super) fn text(status: &Status, before: Option<&Earlier<'_, Status>>) -> String {
-    let rate = before.map_or_else(String::new, |before| {
-        let rate = before.rate(|was| Some(was.forwarded_bytes), status.forwarded_bytes);
-        format!(", {rate} now")
-    });
+    let rate = |counter: fn(&Status) -> u64| {
+        let rate = before.map(|before| before.rate(|was| Some(counter(was)), counter(status)));
+        rate.map_or_else(String::new, |rate| format!(", {rate} now"))
+    };
     let state = if status.draining { "draining, up" } else { "running" };
     let mut text = format!(
-        "{}\n  {state} for {}, {} and {}\n  forwarded {} in {}{rate}\n",
+        "{}\n  {state} for {}, {} and {}\n  received  {}{}\n  forwarded {} in {}{}\n",
         status.node,
         human::seconds(status.uptime_s),
         human::count(status.sessions as u64, "session"),
         human::count(status.flows as u64, "path"),
+        human::bytes(status.received_bytes()),
+        rate(Status::received_bytes),
         human::bytes(status.forwarded_bytes),
         human::count(status.forwarded_packets, "packet"),
+        rate(|status| status.forwarded_bytes),
     );
-    for InterfaceStatus { name, address, packets: [received, sent] } in &status.interfaces {
+    for InterfaceStatus { name, address, packets: [received, sent], received_bytes } in &status.interfaces {
         text.push_str(&format!(
-            "  interface {name} {address}  received {}, sent {}\n",
+            "  interface {name} {address}  received {} in {}, sent {}\n",
+            human::bytes(*received_bytes),
             human::count(*received, "packet"),
             human::count(*sent, "packet")
         ));
@@ -318,14 +322,16 @@ mod tests {
             "forwarded_packets": 9, "forwarded_bytes": 3_000_000, "waiting_bytes": 0, "challenges": 0,
             "dropped": Dropped::default(), "refused": 0, "controllers": [],
             "users": [{ "key": "ab2", "name": "laptop", "sessions": 1, "flows": 1, "bytes_left": null }],
-            "interfaces": [{ "name": "eth0", "address": "192.0.2.1:4600", "packets": [10, 9] }],
+            "interfaces": [{ "name": "eth0", "address": "192.0.2.1:4600", "packets": [10, 9], "received_bytes": 3_100_000 }],
         }))
         .unwrap();
-        let was = Status { forwarded_bytes: 2_000_000, ..status.clone() };
+        let mut was = Status { forwarded_bytes: 2_000_000, ..status.clone() };
+        was.interfaces[0].received_bytes = 2_600_000;
         let told = text(&status, Some(&Earlier { was: &was, ago: 0.5 }));
         for words in [
             "forwarded 3.00 MB in 9 packets, 16.0 Mbit/s now\n",
-            "  interface eth0 192.0.2.1:4600  received 10 packets, sent 9 packets\n",
+            "  interface eth0 192.0.2.1:4600  received 3.10 MB in 10 packets, sent 9 packets\n",
+            "received  3.10 MB, 8.0 Mbit/s now\n",
             "  user      laptop  ab2  1 path\n",
         ] {
             assert!(told.contains(words), "no {words:?} in {told}");
