@@ -9,7 +9,7 @@ use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, Metadata, OpenOptions};
 
 use super::job::FileJob;
-use super::part::{set_attributes, set_mode, system_time};
+use super::part::{set_attributes, set_mode, set_modified, system_time};
 use super::plan::Planner;
 use super::remove::{is_same, names, remove};
 use super::spelling::are_alike;
@@ -43,7 +43,7 @@ impl Planner {
             let file = file.into_std();
             set_attributes(&file, &self.attributes, (job.index, &job.path), &self.report);
             if let Some(time) = job.meta.modified.and_then(system_time) {
-                file.set_modified(time)?;
+                set_modified(&file, time)?;
             }
             set_mode(&file, mode)
         });

@@ -3,7 +3,7 @@
 //! It is next to its final name, so that a rename within one directory finishes it. A receiver locks it while working
 //! on it. A later attempt needs nothing else: it hashes the content instead of trusting it.
 
-use std::fs::File;
+use std::fs::{File, FileTimes};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
@@ -191,7 +191,7 @@ pub(super) fn set_attributes(file: &File, all: &Attributes, (index, path): (u32,
 fn set_time(directory: &Dir, file: &File, time: SystemTime) -> io::Result<()> {
     #[cfg(test)]
     crate::tests::fail_if_timeless(directory)?;
-    file.set_modified(time)
+    set_modified(file, time)
 }
 
 /// Syncs a file in `directory`.
@@ -288,6 +288,18 @@ pub(super) fn system_time(time: ModifiedTime) -> Option<SystemTime> {
 pub(super) fn owner_only(options: &mut OpenOptions) {
     use cap_std::fs::OpenOptionsExt as _;
     options.mode(0o600);
+}
+
+/// Sets the time of the last change, and that of the last access to now.
+///
+/// Libraries for FUSE file systems ignore calls that set only one of the two, and report success.
+///
+/// # Errors
+/// Those of the system, and one if it stores another time.
+pub(super) fn set_modified(file: &File, time: SystemTime) -> io::Result<()> {
+    file.set_times(FileTimes::new().set_modified(time).set_accessed(SystemTime::now()))?;
+    let stored = file.metadata()?.modified()?;
+    if is_near(stored, time) { Ok(()) } else { Err(io::Error::other("it stores another one")) }
 }
 
 pub(super) fn set_mode(file: &File, mode: u16) -> io::Result<()> {

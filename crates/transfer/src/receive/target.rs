@@ -17,7 +17,7 @@ use cap_std::fs::Dir;
 
 use super::job::DirectoryEnd;
 use super::links::are_possible;
-use super::part::{cannot_sync, system_time};
+use super::part::{cannot_sync, set_modified, system_time};
 use super::symlink::replace_with_link;
 use crate::error::TransferError;
 use crate::path::{RelPath, part_name};
@@ -330,7 +330,7 @@ pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
 }
 
 fn set_directory_time(directory: &Dir, time: SystemTime) -> io::Result<()> {
-    readable(directory)?.into_std().set_modified(time)
+    set_modified(&readable(directory)?.into_std(), time)
 }
 
 /// A handle that can be synced; the handles of the tree cannot.

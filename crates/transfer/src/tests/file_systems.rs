@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use super::{SYNCLESS, TIMELESS, directories, directory, names, noise, share, transfer, tree};
 use crate::hash::BLOCK;
@@ -69,6 +70,13 @@ fn varied(from: &Path) {
     let sparse = fs::File::create(from.join("d/sparse")).unwrap();
     sparse.set_len(8 << 20).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&sparse, b"end", (8 << 20) - 3).unwrap();
+    for name in ["plain", "sub", "sub/in"] {
+        fs::File::open(from.join("d").join(name)).unwrap().set_modified(old()).unwrap();
+    }
+}
+
+fn old() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_400_000_000)
 }
 
 /// Sends [`varied`] to a file system. Returns the names of what failed; everything else must have arrived whole.
@@ -88,6 +96,9 @@ async fn failures_on(mounted: &Mounted, from: &Path) -> Vec<(String, String)> {
     assert_eq!(arrived.keys().collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>(), "{failed:?}");
     for name in expected.iter().filter(|name| from.join(name).is_file()) {
         assert!(fs::read(from.join(name)).unwrap() == fs::read(to.join(name)).unwrap(), "{name}");
+    }
+    for name in ["plain", "sub", "sub/in"] {
+        assert_eq!(fs::metadata(to.join("d").join(name)).unwrap().modified().unwrap(), old(), "{name}");
     }
     failed
 }
