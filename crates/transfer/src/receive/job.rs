@@ -22,8 +22,6 @@ pub(crate) struct FileJob {
     pub replace: bool,
     /// Whether it may replace a directory, too.
     pub clears: bool,
-    /// Whether its name finds the file of another entry of the share.
-    pub clashes: bool,
     /// How many alternative names were taken.
     pub attempt: u32,
     /// The hash of the sender's file, if known.
@@ -35,8 +33,8 @@ impl FileJob {
     pub fn new(index: u32, path: RelPath, meta: FileMeta) -> Self {
         let (parent, name) = path.split();
         let (parent, name) = (parent.to_owned(), name.to_owned());
-        let (replace, clears, clashes) = (false, false, false);
-        Self { index, path, parent, name, meta, replace, clears, clashes, attempt: 0, theirs: None }
+        let (replace, clears) = (false, false);
+        Self { index, path, parent, name, meta, replace, clears, attempt: 0, theirs: None }
     }
 
     /// The file with this number in the list, to receive under its own name.

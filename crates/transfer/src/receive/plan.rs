@@ -249,8 +249,12 @@ impl Planner {
                 self.skip(&job, false);
                 return Ok(false);
             }
-            job.clashes = self.clashes(&job.path, &found);
-            if !job.clashes && self.is_unchanged(&job, &found) {
+            let clashes = self.clashes(&job.path, &found);
+            if clashes && self.conflict != Conflict::Rename {
+                self.report.fail(&job.path, clash());
+                return Ok(false);
+            }
+            if !clashes && self.is_unchanged(&job, &found) {
                 self.keep(&job, false);
                 return Ok(false);
             }
@@ -342,10 +346,8 @@ impl Planner {
     /// Applies the policy to a job whose name is taken; `None` if nothing is to be received.
     fn resolve(&self, mut job: FileJob, found: Option<&Metadata>) -> Option<FileJob> {
         match self.conflict {
-            Conflict::Error if job.clashes => self.report.fail(&job.path, clash()),
             Conflict::Error => self.report.fail(&job.path, exists()),
             Conflict::Skip => self.skip(&job, false),
-            Conflict::Overwrite if job.clashes => self.report.fail(&job.path, clash()),
             Conflict::Overwrite if !job.clears && found.is_some_and(Metadata::is_dir) => {
                 self.report.fail(&job.path, "a directory has this name; remove it first");
             }

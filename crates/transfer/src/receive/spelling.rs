@@ -2,8 +2,8 @@
 //! decomposed form of `é`.
 //!
 //! On such a file system the second of two names finds the file of the first. Overwriting must not replace it: only one
-//! of the two would remain. Two files under way must not share an unfinished file either. So the second fails, unless
-//! both have the same content and the first is there.
+//! of the two would remain. Two files under way must not share an unfinished file either. So the second fails, even if its
+//! content is there: the first may be about to replace it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
