@@ -116,8 +116,8 @@ pub enum TransferError {
     },
     /// The disk filled up during the transfer.
     #[error(
-        "the disk is full while writing {path}; free some space and run the same command again: it continues from \
-         what has arrived",
+        "the disk is full while writing {path}; free some space, or inodes (`df -i`), and run the same command again: it \
+         continues from what has arrived",
         path = shown(path)
     )]
     DiskFull {

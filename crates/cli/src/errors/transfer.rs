@@ -26,12 +26,13 @@ impl From<TransferError> for Failure {
         }
         match &error {
             TransferError::Peer(said) => {
-                return Self::new(Kind::Refused, "the other end stopped").said(said.clone());
+                return Self::new(Kind::Refused, "the other end stopped")
+                    .said(without_codes(said.raw()).into());
             }
             TransferError::PeerIncomplete { count, files, .. } => {
                 let noun = if *count == 1 { "file" } else { "files" };
                 return Self::new(Kind::Incomplete, format!("the receiver lacks {count} {noun}"))
-                    .said(files.clone());
+                    .said(without_codes(files.raw()).into());
             }
             TransferError::Io { action, path, source } => {
                 let mut failure = Self::file(action, path, source);
@@ -142,6 +143,8 @@ mod tests {
         let text = "cannot open a (os error 13); cannot open b (os error 2), either";
         assert_eq!(without_codes(text), "cannot open a; cannot open b, either");
         assert_eq!(without_codes("cut off (os error 1"), "cut off");
+        let peer = Failure::from(TransferError::Peer("cannot open a (os error 13)".into()));
+        assert_eq!(peer.said.unwrap().raw(), "cannot open a");
     }
 
     #[test]

@@ -305,13 +305,15 @@ fn announce(
         let warnings = warnings(contents, ticket, left_out);
         return warnings.iter().try_for_each(|message| Stream::Stdout.json(&Event::Note { message }));
     }
+    let is_terminal = std::io::stdout().is_terminal();
     if !context.quiet {
         for warning in warnings(contents, ticket, left_out) {
             out::sentence(&format!("{} {}", context.paint.yellow("warning:"), printable(&warning)));
         }
-        out::sentence(&format!("offering {}; on the other machine run\n", described(contents)));
+        let what = if is_terminal { "" } else { " `anabranch receive` with this ticket" };
+        out::sentence(&format!("offering {}; on the other machine run{what}\n", described(contents)));
     }
-    out::print(&line_to_paste(&text, std::io::stdout().is_terminal() && !context.quiet))?;
+    out::print(&line_to_paste(&text, is_terminal && !context.quiet))?;
     args.drawing.show(&text, context);
     if !context.quiet {
         let lasts = human::seconds(lasts_s);

@@ -84,7 +84,7 @@ impl Writer {
     /// Writes tables, which need all runs.
     pub(super) fn finish(self) -> Result<(), Failure> {
         match self.format {
-            Format::Table if self.metrics.is_empty() => out::print(&table(&self.about, &self.runs))?,
+            Format::Table if self.metrics.is_empty() => out::page(&table(&self.about, &self.runs))?,
             Format::Table => out::print(&columns(&self.runs, &self.metrics).map_err(|pattern| {
                 no_metric(&pattern).hint("without --metric all are printed, with their names")
             })?)?,
