@@ -191,6 +191,7 @@ impl Gauge {
             elapsed,
             bytes_done: counters.bytes_done,
             bytes_resumed: counters.bytes_resumed,
+            bytes_moved: counters.bytes_moved,
             bytes_total: bytes_total(&counters),
             waiting: false,
             paths: self.lines(elapsed),

@@ -69,6 +69,8 @@ pub struct Courier<'a, E> {
     dial: &'a Dial,
     display: Progress,
     start: Instant,
+    /// When the first session began to fetch what was agreed to.
+    began: Option<Instant>,
     /// Bytes that earlier sessions moved, and files that they completed.
     moved: u64,
     files: u64,
@@ -79,7 +81,8 @@ pub struct Courier<'a, E> {
 impl<'a, E: Errand> Courier<'a, E> {
     /// Prepares to transfer with the node that is dialled.
     pub fn new(errand: &'a E, retry: Span, (node, dial): (&'a Node, &'a Dial), display: Progress) -> Self {
-        Self { errand, retry, node, dial, display, start: Instant::now(), moved: 0, files: 0, idle: 0 }
+        let start = Instant::now();
+        Self { errand, retry, node, dial, display, start, began: None, moved: 0, files: 0, idle: 0 }
     }
 
     /// Transfers over `session`, and over further sessions after losses.
@@ -88,11 +91,12 @@ impl<'a, E: Errand> Courier<'a, E> {
         loop {
             let counters = anabranch_transfer::Progress::new();
             let outcome = self.transfer_over(&carrier, &counters).await;
+            self.began = self.began.or(counters.began());
             let counters = counters.snapshot();
             let moved = counters.bytes_done.saturating_sub(counters.bytes_resumed);
             match outcome {
                 Ok(summary) => {
-                    let took = self.start.elapsed();
+                    let took = self.began.unwrap_or(self.start).elapsed();
                     carrier.close().await;
                     return Ok((self.sum(summary), took));
                 }
@@ -210,6 +214,7 @@ async fn show_waiting(counters: &Snapshot, display: &mut Progress, start: Instan
         elapsed: carrier::since(start),
         bytes_done: counters.bytes_done,
         bytes_resumed: counters.bytes_resumed,
+        bytes_moved: counters.bytes_moved,
         bytes_total: carrier::bytes_total(counters),
         waiting: true,
         paths: Vec::new(),

@@ -56,13 +56,15 @@ pub(crate) async fn read_body<R: AsyncRead + Unpin>(
     reader: &mut R,
     len: usize,
     body: &mut Vec<u8>,
+    count: impl Fn(u64),
 ) -> Result<(), TransferError> {
     body.clear();
     body.reserve(len);
     let mut rest = reader.take(len as u64);
     while body.len() < len {
-        if rest.read_buf(body).await.map_err(TransferError::Connection)? == 0 {
-            return Err(TransferError::Connection(io::ErrorKind::UnexpectedEof.into()));
+        match rest.read_buf(body).await.map_err(TransferError::Connection)? {
+            0 => return Err(TransferError::Connection(io::ErrorKind::UnexpectedEof.into())),
+            bytes => count(bytes as u64),
         }
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! The progress of a transfer, readable at any time from any thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Counters of one transfer; clones share them.
 ///
@@ -16,11 +17,13 @@ struct Counters {
     bytes_total: AtomicU64,
     bytes_resumed: AtomicU64,
     bytes_compared: AtomicU64,
+    bytes_moved: AtomicU64,
     files_done: AtomicU64,
     files_kept: AtomicU64,
     files_total: AtomicU64,
     stream: AtomicBool,
     current: Mutex<String>,
+    began: OnceLock<Instant>,
 }
 
 /// The counters at one moment.
@@ -32,6 +35,8 @@ pub struct Snapshot {
     pub bytes_total: u64,
     /// The part of `bytes_done` that the receiver's disk already had.
     pub bytes_resumed: u64,
+    /// Bytes that crossed the connection, those of an unfinished block included.
+    pub bytes_moved: u64,
     /// Files finished.
     pub files_done: u64,
     /// The part of `files_done` that the receiver's disk already had.
@@ -57,12 +62,22 @@ impl Progress {
             bytes_done: read(&self.0.bytes_done),
             bytes_total: read(&self.0.bytes_total),
             bytes_resumed: read(&self.0.bytes_resumed),
+            bytes_moved: read(&self.0.bytes_moved),
             files_done: read(&self.0.files_done),
             files_kept: read(&self.0.files_kept),
             files_total: read(&self.0.files_total),
             is_stream: self.0.stream.load(Ordering::Relaxed),
             current: self.0.current.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
+    }
+
+    /// When the receiver began to fetch what it agreed to.
+    pub fn began(&self) -> Option<Instant> {
+        self.0.began.get().copied()
+    }
+
+    pub(crate) fn begin(&self) {
+        self.0.began.get_or_init(Instant::now);
     }
 
     pub(crate) fn set_totals(&self, (files, bytes): (u64, u64)) {
@@ -80,6 +95,11 @@ impl Progress {
 
     pub(crate) fn add_bytes(&self, bytes: u64) {
         self.0.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that cross the connection.
+    pub(crate) fn add_moved(&self, bytes: u64) {
+        self.0.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn add_resumed(&self, bytes: u64) {

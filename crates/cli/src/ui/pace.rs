@@ -22,14 +22,14 @@ const STALL: Span = Span::from_secs(3);
 #[derive(Default)]
 pub struct Pace {
     meter: Meter,
-    /// The bytes done at the last change, and the time of that change.
-    changed: Option<(Span, u64)>,
+    /// The bytes done and moved at the last change, and the time of that change.
+    changed: Option<(Span, [u64; 2])>,
 }
 
 impl Pace {
     /// Takes the next snapshot and returns the values to show.
     pub fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
-        let moved = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
+        let moved = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved);
         let of_paths =
             snapshot.paths.iter().map(|path| as_shown(Rate::from_mbit(path.rate_mbit_s)).as_bits());
         let most = if snapshot.paths.is_empty() { u64::MAX } else { of_paths.sum() };
@@ -41,11 +41,12 @@ impl Pace {
     }
 
     fn outlook(&mut self, snapshot: &ProgressSnapshot, rate: Option<Rate>) -> Outlook {
+        let bytes = [snapshot.bytes_done, snapshot.bytes_moved];
         let since = match self.changed {
-            Some((since, bytes)) if bytes == snapshot.bytes_done => since,
+            Some((since, before)) if before == bytes => since,
             _ => snapshot.elapsed,
         };
-        self.changed = Some((since, snapshot.bytes_done));
+        self.changed = Some((since, bytes));
         let silent = snapshot.elapsed.saturating_sub(since);
         let left = snapshot.bytes_total.map(|total| total.saturating_sub(snapshot.bytes_done));
         let eta_s = |left: u64| Some(left as f64 / rate?.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
@@ -53,7 +54,7 @@ impl Pace {
             _ if snapshot.waiting => Outlook::Waiting,
             Some(0) => Outlook::Unknown,
             _ if silent >= STALL => Outlook::Stalled(silent.as_secs_f64()),
-            _ if snapshot.bytes_resumed > 0 && snapshot.bytes_moved() == 0 => Outlook::Comparing,
+            _ if snapshot.bytes_resumed > 0 && snapshot.bytes_moved == 0 => Outlook::Comparing,
             Some(left) => eta_s(left).map_or(Outlook::Unknown, Outlook::Left),
             None => Outlook::Unknown,
         }

@@ -228,6 +228,7 @@ mod tests {
             elapsed: Span::from_millis(100 * tenths),
             bytes_done: tenths * 1_000_000,
             bytes_resumed: 0,
+            bytes_moved: tenths * 1_000_000,
             bytes_total: Some(100_000_000),
             waiting: false,
             paths,
@@ -274,6 +275,7 @@ mod tests {
         let resumed = |moved: u64, tenths: u64| ProgressSnapshot {
             bytes_done: 60_000_000 + moved,
             bytes_resumed: 60_000_000,
+            bytes_moved: moved,
             ..at(tenths)
         };
         assert_eq!(progress.pace.total(&resumed(0, 200)).outlook, Outlook::Comparing);
@@ -308,13 +310,25 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_takes_long_to_arrive_is_no_silence() {
+        let (mut progress, _) = shown(View::Lines);
+        for tenths in 0..=90 {
+            let block = ProgressSnapshot { bytes_done: 0, bytes_moved: tenths * 10_000, ..at(tenths) };
+            let total = progress.pace.total(&block);
+            if tenths > 10 {
+                assert_eq!((total.rate, total.outlook), (Some(Rate::from_mbit(0.8)), Outlook::Left(1_000.0)));
+            }
+        }
+    }
+
+    #[test]
     fn after_its_end_a_display_begins_anew() {
         let (mut progress, page) = shown(View::Lines);
         progress.update(&at(0)).unwrap();
         progress.finish(&at(100)).unwrap();
-        let next = ProgressSnapshot { bytes_done: 0, ..at(101) };
+        let next = ProgressSnapshot { bytes_moved: 0, ..at(101) };
         progress.update(&next).unwrap();
-        let total = progress.pace.total(&ProgressSnapshot { bytes_done: 1_000_000, ..at(111) });
+        let total = progress.pace.total(&ProgressSnapshot { bytes_moved: 1_000_000, ..at(111) });
         assert!(total.rate < Some(Rate::from_mbit(9.0)), "{total:?}");
         assert_eq!(page.lines().len(), 1);
     }
@@ -342,7 +356,7 @@ mod tests {
             progress.pace.total(&at(tenths));
         }
         // Many bytes that waited for an earlier one become content at once.
-        let burst = ProgressSnapshot { bytes_done: 60_000_000, ..at(10) };
+        let burst = ProgressSnapshot { bytes_moved: 60_000_000, ..at(10) };
         assert_eq!(progress.pace.total(&burst).rate, Some(Rate::from_mbit(80.0)));
         let silent = ProgressSnapshot { elapsed: Span::from_secs(5), ..burst };
         let total = progress.pace.total(&silent);
@@ -363,7 +377,7 @@ mod tests {
         let mut at_once = |rates: (f64, f64)| {
             (two.paths[0].rate_mbit_s, two.paths[1].rate_mbit_s) = rates;
             two.elapsed += Span::from_millis(100);
-            two.bytes_done += 1_000_000_000;
+            two.bytes_moved += 1_000_000_000;
             let total = progress.pace.total(&two);
             (total.rate.unwrap().to_string(), serde_json::to_value(event(&two, &total)).unwrap())
         };
@@ -387,7 +401,7 @@ mod tests {
     fn a_stalled_or_endless_transfer_promises_no_time() {
         let (mut progress, _) = shown(View::Lines);
         progress.pace.total(&at(0));
-        let nothing = ProgressSnapshot { bytes_done: 0, ..at(10) };
+        let nothing = ProgressSnapshot { bytes_moved: 0, ..at(10) };
         assert_eq!(progress.pace.total(&nothing).outlook, Outlook::Unknown, "no rate");
         let unknown = ProgressSnapshot { bytes_total: None, ..at(20) };
         assert_eq!(progress.pace.total(&unknown).outlook, Outlook::Unknown, "no length");

@@ -12,6 +12,8 @@ pub struct ProgressSnapshot {
     pub bytes_done: u64,
     /// Bytes from an earlier attempt: they count as done but not toward the rate.
     pub bytes_resumed: u64,
+    /// Bytes of content that crossed the paths in this attempt, those of an unfinished block included.
+    pub bytes_moved: u64,
     /// Bytes of content in all; `None` while unknown (standard input).
     pub bytes_total: Option<u64>,
     /// Whether every path is lost and the command is looking for the other end again.
@@ -39,11 +41,6 @@ impl ReceiverLine {
 }
 
 impl ProgressSnapshot {
-    /// Bytes of content that crossed the paths in this attempt.
-    pub fn bytes_moved(&self) -> u64 {
-        self.bytes_done.saturating_sub(self.bytes_resumed)
-    }
-
     /// The receivers to show one by one: all, if there are several.
     pub fn several_receivers(&self) -> &[ReceiverLine] {
         if self.receivers.len() > 1 { &self.receivers } else { &[] }

@@ -178,6 +178,7 @@ async fn run<C: Connection>(
         consents = options.consent.ask(offer) => if !consents { return Err(TransferError::Declined) },
     }
     let stream = connection.open().await.map_err(TransferError::Connection)?;
+    watch.progress.begin();
     let list = List { entries, left_out: Vec::new(), attributes, links };
     work(stream, Order { place, content: Content { list, removal, options } }, watch.clone(), stop).await
 }
@@ -330,6 +331,7 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     let plan_ports = PlanPorts { requests: request_sender, in_flight: in_flight_sender, compared };
     let write_ports = WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender };
 
+    let progress = watch.progress.clone();
     let threads = async move {
         match place {
             Destination::Directory(spot) => fill(spot, content, plan_ports, write_ports, watch).await,
@@ -346,7 +348,8 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     };
     let (reader, writer) = tokio::io::split(stream);
     let pump = async {
-        let (read, written) = (read_replies(reader, reply_sender, spare), write_requests(writer, requests));
+        let read = read_replies(reader, reply_sender, (spare, &progress));
+        let written = write_requests(writer, requests);
         match tokio::try_join!(read, written) {
             // The stream is done; the threads' outcome decides.
             Ok(_) => std::future::pending().await,
@@ -470,12 +473,18 @@ async fn write_requests<W: AsyncWrite + Unpin>(
 async fn read_replies<R: AsyncRead + Unpin>(
     reader: R,
     replies: mpsc::Sender<Reply>,
-    spare: std::sync::mpsc::Receiver<Vec<u8>>,
+    (spare, progress): (std::sync::mpsc::Receiver<Vec<u8>>, &Progress),
 ) -> Result<(), TransferError> {
     let mut reader = BufReader::with_capacity(POOLED, reader);
     while let Some((kind, len)) = read_header(&mut reader, LONGEST_REPLY).await? {
-        let mut body = if len >= POOLED { spare.try_recv().unwrap_or_default() } else { Vec::new() };
-        read_body(&mut reader, len, &mut body).await?;
+        let is_large = len >= POOLED;
+        let mut body = if is_large { spare.try_recv().unwrap_or_default() } else { Vec::new() };
+        let count = |bytes| {
+            if is_large {
+                progress.add_moved(bytes);
+            }
+        };
+        read_body(&mut reader, len, &mut body, count).await?;
         if replies.send(Reply::decode(kind, body)?).await.is_err() {
             break;
         }

@@ -24,6 +24,8 @@ use crate::report::{Report, Watch};
 /// Smallest reply with a buffer from the pool. All pooled buffers were used before, so there are no more of them than
 /// replies in flight.
 pub(crate) const POOLED: usize = 64 << 10;
+/// A block or a piece of one follows its hash.
+const HASH: usize = 32;
 /// Free space that a stream must leave on the disk; at most a tenth of the free space at its start.
 const RESERVE: u64 = 256 << 20;
 
@@ -206,7 +208,7 @@ impl Writer {
 
     /// Handles a piece of a block, which has its own hash.
     fn take_piece(&mut self, body: Vec<u8>) -> Result<(), TransferError> {
-        let (stated, data) = body.split_first_chunk::<32>().ok_or_else(unasked)?;
+        let (stated, data) = body.split_first_chunk::<HASH>().ok_or_else(unasked)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
         current.check_len(data.len(), false)?;
         if blake3::hash(data) != *stated {
@@ -220,7 +222,7 @@ impl Writer {
 
     /// Handles the rest of a block, with the hash of the whole.
     fn take_block(&mut self, body: Vec<u8>) -> Result<(), TransferError> {
-        let (stated, data) = body.split_first_chunk::<32>().ok_or_else(unasked)?;
+        let (stated, data) = body.split_first_chunk::<HASH>().ok_or_else(unasked)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
         current.check_len(data.len(), true)?;
         current.block.update(data);
@@ -280,7 +282,13 @@ impl Writer {
         }
         match written {
             Ok(()) if matches!(current.sink, Sink::Discard) => {}
-            Ok(()) => self.progress.add_bytes(data.len() as u64),
+            Ok(()) => {
+                self.progress.add_bytes(data.len() as u64);
+                // Those of larger messages were counted as they came.
+                if HASH + data.len() < POOLED {
+                    self.progress.add_moved(data.len() as u64);
+                }
+            }
             Err(error) => {
                 let why = refusal(&error).ok_or_else(|| current.job.write_error(error))?;
                 self.report.fail(&current.job.path, why);

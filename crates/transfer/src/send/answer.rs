@@ -50,8 +50,9 @@ pub(crate) async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     // Boxed, because each chunk moves it to a thread and back.
     let source = Box::new(Source::new(listing, progress.clone(), report));
     let read = read_chunks(source, Requests::new(reader), (&share, &consumer), chunk_sender);
-    let outlet = Outlet { writer, share: &share, consumer: &consumer, in_session: &in_session };
-    let written = write_chunks(outlet, chunks, &progress);
+    let outlet =
+        Outlet { writer, share: &share, consumer: &consumer, progress: &progress, in_session: &in_session };
+    let written = write_chunks(outlet, chunks);
     tokio::select! {
         done = async { tokio::try_join!(read, written) } => done.map(|_| ()),
         () = consumer.yields(&in_session) => Err(TransferError::Yielded),
@@ -102,37 +103,41 @@ struct Outlet<'a, W, F> {
     writer: W,
     share: &'a Share,
     consumer: &'a Consumer,
+    progress: &'a Progress,
     in_session: F,
 }
 
 async fn write_chunks<W: AsyncWrite + Unpin, F: Fn() -> usize>(
     mut outlet: Outlet<'_, W, F>,
     mut chunks: mpsc::Receiver<Chunk>,
-    progress: &Progress,
 ) -> Result<(), TransferError> {
     while let Some(chunk) = chunks.recv().await {
-        outlet.write(&chunk.buffer.bytes).await?;
+        outlet.write(&chunk).await?;
         if chunks.is_empty() {
             outlet.writer.flush().await.map_err(TransferError::Connection)?;
         }
-        progress.add_bytes(chunk.carried);
-        progress.add_resumed(chunk.held);
+        outlet.progress.add_bytes(chunk.carried);
+        outlet.progress.add_resumed(chunk.held);
     }
     outlet.writer.shutdown().await.map_err(TransferError::Connection)
 }
 
 impl<W: AsyncWrite + Unpin, F: Fn() -> usize> Outlet<'_, W, F> {
-    /// Writes `bytes` within the share's limits of rate and memory.
+    /// Writes a chunk within the share's limits of rate and memory.
     ///
     /// # Errors
     /// [`TransferError::Stalled`] when the receiver reads nothing for [`PATIENCE`].
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
+    async fn write(&mut self, chunk: &Chunk) -> Result<(), TransferError> {
         let limit = self.share.rate();
-        for piece in bytes.chunks(limit.map_or(PIECE, |limit| limit.piece())) {
+        let mut left = chunk.carried;
+        for piece in chunk.buffer.bytes.chunks(limit.map_or(PIECE, |limit| limit.piece())) {
             if let Some(limit) = limit {
                 limit.admit(piece.len()).await;
             }
             self.write_piece(piece).await?;
+            let moved = left.min(piece.len() as u64);
+            self.progress.add_moved(moved);
+            left -= moved;
         }
         Ok(())
     }

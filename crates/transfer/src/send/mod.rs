@@ -109,6 +109,7 @@ async fn serve<C: Connection>(
     let work = async {
         let accepted = timeout(SILENCE, connection.accept()).await;
         let stream = accepted.map_err(|_| stalled(SILENCE))?.map_err(TransferError::Connection)?;
+        progress.begin();
         Box::pin(answer(stream, service, || connection.unacknowledged())).await
     };
     // The data stream may end first, but the control stream decides the outcome.

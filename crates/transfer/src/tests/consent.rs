@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::{TIMELESS, directories, directory, names, noise, share, transfer, transfer_into, tree};
-use crate::{Consent, Offer, ReceiveOptions, Share, TransferError};
+use crate::{Consent, Offer, Progress, ReceiveOptions, Share, TransferError};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_user_sees_names_and_sizes_first_and_nothing_is_written_without_consent() {
@@ -36,6 +37,28 @@ async fn the_user_sees_names_and_sizes_first_and_nothing_is_written_without_cons
     assert_eq!((offer.files, offer.bytes, offer.endless), (3, 9, 0));
     let listed: Vec<_> = offer.names.iter().map(|name| (name.name.raw(), name.files, name.bytes)).collect();
     assert_eq!(listed, [(".e", 1, 1), ("d", 2, 8)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_a_transfer_begins_when_the_user_has_agreed() {
+    let (_temp, from, to) = directories(&[("a", b"a")]);
+    let answered = Arc::new(Mutex::new(None));
+    let noted = Arc::clone(&answered);
+    let asks = move |_: &Offer| {
+        std::thread::sleep(Duration::from_millis(20));
+        *noted.lock().unwrap() = Some(Instant::now());
+        true
+    };
+    let options = ReceiveOptions { consent: Consent::Ask(Arc::new(asks)), ..ReceiveOptions::default() };
+    let (sender, receiver) = super::plain();
+    let (share, sending, receiving) = (share(&from.join("a")), Progress::new(), Progress::new());
+    let (sent, received) = tokio::join!(
+        crate::send(&sender, &share, &sending),
+        crate::receive(&receiver, directory(&to), &options, &receiving)
+    );
+    assert_eq!((sent.unwrap().files, received.unwrap().files), (1, 1));
+    let answered = answered.lock().unwrap();
+    assert!(answered.is_some() && sending.began() >= *answered && receiving.began() >= *answered);
 }
 
 #[tokio::test(flavor = "multi_thread")]

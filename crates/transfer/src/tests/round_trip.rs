@@ -53,11 +53,12 @@ async fn a_tree_arrives_with_names_modes_times_and_links() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_small_files_arrive() {
+async fn two_thousand_small_files_and_a_larger_one_arrive() {
     let (_temp, from, to) = directories(&[]);
     fs::create_dir(from.join("many")).unwrap();
     for at in 0..2000 {
-        fs::write(from.join(format!("many/{at}")), noise(at, (at * 7 % 3000) as usize)).unwrap();
+        let len = if at == 0 { 200_000 } else { at * 7 % 3000 };
+        fs::write(from.join(format!("many/{at}")), noise(at, len as usize)).unwrap();
     }
     let progress = Progress::new();
     let (sender, receiver) = super::plain();
@@ -72,6 +73,13 @@ async fn two_thousand_small_files_arrive() {
     assert_eq!((shown.files_done, shown.files_total), (2000, 2000));
     assert_eq!((shown.bytes_done, shown.bytes_resumed), (shown.bytes_total, 0));
     assert_eq!(sending.snapshot().bytes_done, shown.bytes_total);
+    let headers = 32;
+    assert_eq!(
+        shown.bytes_moved,
+        shown.bytes_total + headers,
+        "those of a large block are counted as they come"
+    );
+    assert_eq!(sending.snapshot().bytes_moved, shown.bytes_total);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -139,6 +139,7 @@ impl<S: Scene> Watch<'_, S> {
             // Stream data other than the file is negligible.
             bytes_done: self.recording.bytes().min(self.errand.bytes),
             bytes_resumed: 0,
+            bytes_moved: self.recording.bytes().min(self.errand.bytes),
             bytes_total: Some(self.errand.bytes),
             waiting: false,
             paths: self.meter.lines(elapsed, &self.stage.named_paths(self.pair)),

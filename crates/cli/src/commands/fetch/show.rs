@@ -47,6 +47,7 @@ impl Display {
             elapsed: Span::from_nanos(u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)),
             bytes_done: snapshot.bytes,
             bytes_resumed: snapshot.resumed,
+            bytes_moved: snapshot.bytes.saturating_sub(snapshot.resumed),
             bytes_total: snapshot.size,
             waiting: false,
             paths: snapshot.sources.iter().map(|source| line(source, total)).collect(),

@@ -30,7 +30,7 @@ struct State {
     target: String,
     /// The offer that the user accepted.
     agreed: Mutex<Option<Offer>>,
-    /// The question is on the terminal, so nothing else should be drawn.
+    /// The user has yet to answer, so nothing else should be drawn.
     is_open: AtomicBool,
     /// There was no terminal to ask on.
     had_no_terminal: AtomicBool,
@@ -39,13 +39,14 @@ struct State {
 impl Question {
     /// The question for a command with these arguments.
     pub fn new(args: &ReceiveArgs, is_quiet: bool) -> Self {
+        let is_given = args.yes || args.to_stdout();
         Self(Arc::new(State {
-            is_given: args.yes || args.to_stdout(),
+            is_given,
             events: args.events(),
             is_quiet,
             target: args.target_path().display().to_string(),
             agreed: Mutex::new(None),
-            is_open: AtomicBool::new(false),
+            is_open: AtomicBool::new(!is_given),
             had_no_terminal: AtomicBool::new(false),
         }))
     }
@@ -56,7 +57,7 @@ impl Question {
         Consent::Ask(Arc::new(move |offer| state.ask(offer)))
     }
 
-    /// True while the user is being asked.
+    /// True until the user has answered.
     pub fn is_open(&self) -> bool {
         self.0.is_open.load(Ordering::Relaxed)
     }
@@ -84,6 +85,7 @@ impl State {
             out::error(&described(offer, &self.target, !self.is_given));
         }
         let consents = self.is_given || self.answer();
+        self.is_open.store(false, Ordering::Relaxed);
         if consents {
             *agreed = Some(offer.clone());
         }
@@ -102,7 +104,6 @@ impl State {
         let _ = io::stderr().flush();
         let mut line = String::new();
         let read = BufReader::new(terminal).read_line(&mut line);
-        self.is_open.store(false, Ordering::Relaxed);
         read.is_ok() && is_yes(&line)
     }
 }
@@ -179,15 +180,17 @@ mod tests {
     fn an_offer_that_was_agreed_to_is_not_asked_about_again_and_another_one_is() {
         let given: ReceiveArgs = parse(&["ticket", "--yes"]).unwrap();
         let question = Question::new(&given, true);
-        assert!(question.0.ask(&offer()));
+        assert!(!question.is_open() && question.0.ask(&offer()));
         let state = State {
             is_given: false,
+            is_open: AtomicBool::new(true),
             agreed: Mutex::new(Some(offer())),
             ..Arc::into_inner(Question::new(&given, true).0).unwrap()
         };
         assert!(state.ask(&offer()));
         let other = Offer { bytes: 1, ..offer() };
         assert!(!state.ask(&other), "the tests' standard error is no terminal");
+        assert!(!state.is_open.load(Ordering::Relaxed));
         assert!(state.had_no_terminal.load(Ordering::Relaxed));
     }
 }

@@ -91,6 +91,7 @@ pub struct Server<'a> {
 struct Tally {
     done: u64,
     resumed: u64,
+    moved: u64,
     /// `None` if the length of one share is unknown.
     total: Option<u64>,
 }
@@ -222,7 +223,7 @@ impl<'a> Server<'a> {
         self.tasks.spawn(async move {
             let start = Instant::now();
             let outcome = anabranch_transfer::send(&carrier, &share, &counters).await;
-            let took = start.elapsed();
+            let took = counters.began().unwrap_or(start).elapsed();
             let took_stream = counters.snapshot().is_stream;
             let is_refused = matches!(outcome, Err(TransferError::PeerIncomplete { there: 1.., .. }));
             let outcome = match outcome {
@@ -335,6 +336,7 @@ impl<'a> Server<'a> {
             elapsed,
             bytes_done: sum.done,
             bytes_resumed: sum.resumed,
+            bytes_moved: sum.moved,
             bytes_total: sum.total.filter(|total| *total > 0),
             waiting: false,
             paths,
@@ -361,6 +363,7 @@ impl Tally {
         let counters = gauge.counters();
         self.done += counters.bytes_done;
         self.resumed += counters.bytes_resumed;
+        self.moved += counters.bytes_moved;
         self.total = self.total.zip(carrier::bytes_total(&counters)).map(|(sum, more)| sum + more);
     }
 }
