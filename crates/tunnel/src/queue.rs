@@ -18,6 +18,8 @@ use anabranch_wire::{PathId, Span, Time};
 const QUANTUM: i64 = 1514;
 /// A packet that is larger than any path carries waits for this long: the search for larger packets may still go on.
 const TOO_LARGE: Span = Span::from_secs(3);
+/// No path had room when the queue is asked again after this long. An outage also makes paths look narrow.
+const OUTAGE: Span = Span::from_secs(1);
 /// Wait that CoDel accepts.
 pub const TARGET: Span = Span::from_millis(5);
 /// How long the wait must exceed [`TARGET`] before CoDel acts.
@@ -90,6 +92,10 @@ pub struct FairQueue<T> {
     latest_turn: u64,
     /// Counts calls of [`Self::next`].
     call: u64,
+    /// When it was last called.
+    called: Time,
+    /// When it was last called after an [`OUTAGE`].
+    resumed: Time,
     /// When empty flows were removed.
     swept: Option<Time>,
     bytes: usize,
@@ -167,6 +173,8 @@ impl<T: Queueable> FairQueue<T> {
             lists: vec![List::default()],
             latest_turn: 0,
             call: 0,
+            called: Time::ZERO,
+            resumed: Time::ZERO,
             swept: None,
             bytes: 0,
             packets: 0,
@@ -262,6 +270,10 @@ impl<T: Queueable> FairQueue<T> {
         mut choose: impl FnMut(&Head<'_, T>) -> Result<R, Want>,
     ) -> Option<(u32, T, R)> {
         self.call += 1;
+        if now.since(self.called) >= OUTAGE {
+            self.resumed = now;
+        }
+        self.called = now;
         if self.lists.len() > USUAL_LISTS {
             // Lists of paths that are gone.
             self.lists.retain(|list| list.want == Want::Unknown || !list.is_empty());
@@ -390,7 +402,7 @@ impl<T: Queueable> FairQueue<T> {
         let head = Head { flow, packet, bytes: queue.bytes };
         let choice = match choose(&head) {
             Ok(choice) => Some(choice),
-            Err(Want::WiderPath) if now.since(*came) >= TOO_LARGE => None,
+            Err(Want::WiderPath) if now.since(self.resumed.max(*came)) >= TOO_LARGE => None,
             Err(want) => return Look::Waits(want),
         };
         let Some((_, packet)) = queue.packets.pop_front() else { return Look::Empty };
@@ -654,9 +666,24 @@ mod tests {
         let mut queue = FairQueue::new(QueueLimits::default());
         queue.push(at(0), 1, packet(0, 1500));
         let narrow = |_: &Head<'_, Sample>| Err::<(), _>(Want::WiderPath);
-        assert!(queue.next(at(2999), narrow).is_none() && !queue.is_empty());
+        for millis in (0..3000).step_by(10) {
+            assert!(queue.next(at(millis), narrow).is_none() && !queue.is_empty());
+        }
         assert!(queue.next(at(3000), narrow).is_none() && queue.is_empty());
         assert_eq!(queue.counts().dropped, 1);
+    }
+
+    #[test]
+    fn a_packet_outlives_an_outage_after_which_paths_look_narrow() {
+        let mut queue = FairQueue::new(QueueLimits::default());
+        let narrow = |_: &Head<'_, Sample>| Err::<(), _>(Want::WiderPath);
+        assert!(queue.next(at(0), narrow).is_none());
+        queue.push(at(50), 1, packet(0, 1500));
+        // No path has room for a minute. Then the search for larger packets starts anew.
+        for millis in (60_000..62_990).step_by(10) {
+            assert!(queue.next(at(millis), narrow).is_none() && !queue.is_empty());
+        }
+        assert_eq!(drain(&mut queue, at(62_990)).len(), 1);
     }
 
     #[test]
