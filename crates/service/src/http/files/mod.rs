@@ -1,8 +1,8 @@
 //! Files and directories for browsers, `curl` and `anabranch fetch`: GET and HEAD with ranges and conditions (RFC 9110).
 //!
 //! [`Files`] opens the file or directory at a path and refuses bad paths. Everyone who reaches the address may read
-//! everything, without a token. A loopback address must be named as such, or a web page with a name of its own could read
-//! the files (DNS rebinding). Browsers get scripts and pages as downloads: shown, a hostile file could read the others.
+//! everything, without a token. Requests must name an address or a private name as their host, or a web page with a name of
+//! its own could read the files (DNS rebinding). Browsers get scripts and pages as downloads: shown, a hostile file could read the others.
 //!
 //! | limit | value |
 //! |---|---|
@@ -27,7 +27,8 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 
-use super::{Door, HttpLimits, names_loopback};
+use super::host::Hosts;
+use super::{Door, HttpLimits};
 use body::FileBody;
 use condition::{Version, Wanted, wanted};
 
@@ -88,15 +89,19 @@ pub trait Files: Clone + Send + Sync + 'static {
 
 /// Serves the files until dropped.
 pub async fn serve<F: Files>(door: Door, files: F) {
-    let is_local = door.address().is_ok_and(|address| address.ip().is_loopback());
-    let handler = move |request: Request| answer(files, is_local, request);
+    let hosts = door.address().map_or(Hosts::Loopback, |address| Hosts::of(address.ip()));
+    let handler = move |request: Request| answer(files, hosts, request);
     let routes = Router::new().route("/", any(handler.clone())).route("/{*path}", any(handler));
     door.limits(LIMITS).attend(routes, OF_A_SOURCE).await;
 }
 
-async fn answer<F: Files>(files: F, is_local: bool, request: Request) -> Response {
+async fn answer<F: Files>(files: F, hosts: Hosts, request: Request) -> Response {
     let head = request.into_parts().0;
-    let mut response = respond(files, is_local, &head).await.unwrap_or_else(refusal);
+    let mut response = if hosts.are_named(&head.headers) {
+        respond(files, &head).await.unwrap_or_else(refusal)
+    } else {
+        (StatusCode::MISDIRECTED_REQUEST, hosts.advice()).into_response()
+    };
     let always = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -109,10 +114,7 @@ async fn answer<F: Files>(files: F, is_local: bool, request: Request) -> Respons
     response
 }
 
-async fn respond<F: Files>(files: F, is_local: bool, head: &Parts) -> Result<Response, StatusCode> {
-    if is_local && !names_loopback(&head.headers) {
-        return Err(StatusCode::MISDIRECTED_REQUEST);
-    }
+async fn respond<F: Files>(files: F, head: &Parts) -> Result<Response, StatusCode> {
     if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
     }

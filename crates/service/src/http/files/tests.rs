@@ -40,11 +40,15 @@ impl Files for Tree {
     }
 }
 
-/// Serves a new directory with these files.
+/// Serves a new directory with these files at a loopback address.
 async fn served(files: &[(&str, &[u8])]) -> (TempDir, SocketAddr) {
+    served_at("127.0.0.1:0", files).await
+}
+
+async fn served_at(address: &str, files: &[(&str, &[u8])]) -> (TempDir, SocketAddr) {
     let temp = tempfile::tempdir().unwrap();
     files.iter().for_each(|(name, content)| fs::write(temp.path().join(name), content).unwrap());
-    let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: None, tls: None };
+    let settings = HttpSettings { address: address.parse().unwrap(), token: None, tls: None };
     let door = Door::open(&settings).await.unwrap();
     let at = door.address().unwrap();
     tokio::spawn(serve(door, Tree(temp.path().to_owned())));
@@ -147,6 +151,16 @@ async fn other_methods_other_names_of_this_machine_and_more_connections_are_refu
     let read = timeout(Duration::from_secs(10), further.read(&mut [0])).await.expect("an end");
     assert!(!read.is_ok_and(|read| read > 0));
     drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_web_page_reads_nothing_in_a_network_under_a_name_of_its_own() {
+    let (_temp, at) = served_at("0.0.0.0:0", &[("a", b"a")]).await;
+    let (head, body) = ask(at, "GET /a", "Host: evil.example\r\n").await;
+    assert!(head.starts_with("http/1.1 421") && body.starts_with(b"ask by an address"), "{head}");
+    for host in ["192.0.2.1:8080", "nas.local"] {
+        assert_eq!(ask(at, "GET /a", &format!("Host: {host}\r\n")).await.1, b"a", "{host}");
+    }
 }
 
 #[tokio::test]
