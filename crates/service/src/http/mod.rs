@@ -194,11 +194,12 @@ impl Door {
             })
             .layer(middleware::from_fn_with_state(guard, check));
         let of_a_source = self.limits.connections;
-        self.attend(routes, of_a_source).await;
+        self.attend(move |_| routes.clone(), of_a_source).await;
     }
 
-    /// Serves these routes without any check. Of a source's connections, those beyond `of_a_source` are closed.
-    async fn attend(self, routes: Router, of_a_source: usize) {
+    /// Serves the routes for each source without any check. Of a source's connections, those beyond `of_a_source` are
+    /// closed.
+    async fn attend(self, routes: impl Fn(IpAddr) -> Router, of_a_source: usize) {
         let HttpLimits { connections, patience } = self.limits;
         let slots = Arc::new(Semaphore::new(connections));
         let mut sources: BTreeMap<IpAddr, Arc<Semaphore>> = BTreeMap::new();
@@ -212,10 +213,11 @@ impl Door {
             };
             while tasks.try_join_next().is_some() {}
             sources.retain(|_, places| Arc::strong_count(places) > 1);
-            let places = sources.entry(source(from.ip().to_canonical()));
+            let caller = source(from.ip().to_canonical());
+            let places = sources.entry(caller);
             let places = places.or_insert_with(|| Arc::new(Semaphore::new(of_a_source)));
             let Ok(place) = Arc::clone(places).try_acquire_owned() else { continue };
-            let (routes, tls) = (routes.clone(), self.tls.clone());
+            let (routes, tls) = (routes(caller), self.tls.clone());
             tasks.spawn(async move {
                 match tls {
                     None => converse(stream, routes, patience).await,

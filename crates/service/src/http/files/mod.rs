@@ -1,12 +1,14 @@
 //! Files and directories for browsers, `curl` and `anabranch fetch`: GET and HEAD with ranges and conditions (RFC 9110).
 //!
 //! [`Files`] opens the file or directory at a path and refuses bad paths. Everyone who reaches the address may read
-//! everything, without a token. Requests must name an address or a private name as their host, or a web page with a name of
-//! its own could read the files (DNS rebinding). Browsers get scripts and pages as downloads: shown, a hostile file could read the others.
+//! everything, without a token. Requests must name an address or a private name as their host, or a web page with a name
+//! of its own could read the files (DNS rebinding). Browsers get scripts and pages as downloads: shown, a hostile file
+//! could read the others.
 //!
 //! | limit | value |
 //! |---|---|
 //! | connections | 128, others wait; 32 of a source, further ones are closed |
+//! | pages of directories that are being sent | 32 MiB, 8 MiB of them for a source; further ones get 503 |
 //! | a request's head, an answer that is not read | 30 s |
 //! | the length of a request's head | [`LONGEST_HEAD`](super::LONGEST_HEAD) |
 
@@ -14,9 +16,12 @@ mod body;
 mod condition;
 mod kind;
 mod page;
+mod pages;
 
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
@@ -31,6 +36,7 @@ use super::host::Hosts;
 use super::{Door, HttpLimits};
 use body::FileBody;
 use condition::{Version, Wanted, wanted};
+use pages::Pages;
 
 const LIMITS: HttpLimits = HttpLimits { connections: 128, patience: Duration::from_secs(30) };
 /// Connections of a source at the same time. All local programs, such as a reverse proxy, are one source.
@@ -90,56 +96,73 @@ pub trait Files: Clone + Send + Sync + 'static {
 /// Serves the files until dropped.
 pub async fn serve<F: Files>(door: Door, files: F) {
     let hosts = door.address().map_or(Hosts::Loopback, |address| Hosts::of(address.ip()));
-    let handler = move |request: Request| answer(files, hosts, request);
-    let routes = Router::new().route("/", any(handler.clone())).route("/{*path}", any(handler));
+    let pages = Arc::new(Pages::default());
+    let routes = move |source: IpAddr| {
+        let caller = Caller { files: files.clone(), hosts: hosts.clone(), pages: pages.clone(), source };
+        let handler = move |request: Request| caller.answer(request);
+        Router::new().route("/", any(handler.clone())).route("/{*path}", any(handler))
+    };
     door.limits(LIMITS).attend(routes, OF_A_SOURCE).await;
 }
 
-async fn answer<F: Files>(files: F, hosts: Hosts, request: Request) -> Response {
-    let head = request.into_parts().0;
-    let mut response = if hosts.are_named(&head.headers) {
-        respond(files, &head).await.unwrap_or_else(refusal)
-    } else {
-        (StatusCode::MISDIRECTED_REQUEST, hosts.advice()).into_response()
-    };
-    let always = [
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CACHE_CONTROL, "no-cache"),
-        // Pages of other servers cannot show or run the files.
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    ];
-    for (name, value) in always {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
+/// The other end of a connection, and what it may read.
+#[derive(Clone)]
+struct Caller<F> {
+    files: F,
+    hosts: Hosts,
+    pages: Arc<Pages>,
+    source: IpAddr,
 }
 
-async fn respond<F: Files>(files: F, head: &Parts) -> Result<Response, StatusCode> {
-    if !matches!(head.method, Method::GET | Method::HEAD) {
-        return Err(StatusCode::METHOD_NOT_ALLOWED);
+impl<F: Files> Caller<F> {
+    async fn answer(self, request: Request) -> Response {
+        let head = request.into_parts().0;
+        let mut response = if self.hosts.are_named(&head.headers) {
+            self.respond(&head).await.unwrap_or_else(refusal)
+        } else {
+            (StatusCode::MISDIRECTED_REQUEST, self.hosts.advice()).into_response()
+        };
+        let always = [
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (header::CACHE_CONTROL, "no-cache"),
+            // Pages of other servers cannot show or run the files.
+            (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        ];
+        for (name, value) in always {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
     }
-    let (path, is_directory) = decode(head.uri.path()).ok_or(StatusCode::NOT_FOUND)?;
-    let found = files.find(&path).await.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    })?;
-    let name = path.rsplit('/').next().unwrap_or_default();
-    match found {
-        Found::File(file) if !is_directory => {
-            send(files, file, (name, head)).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+
+    async fn respond(&self, head: &Parts) -> Result<Response, StatusCode> {
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Err(StatusCode::METHOD_NOT_ALLOWED);
         }
-        Found::File(_) => Err(StatusCode::NOT_FOUND),
-        Found::Directory { rows, left_out } if is_directory => {
-            let headers = [
-                (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-                (header::CONTENT_SECURITY_POLICY, page::POLICY),
-            ];
-            Ok((headers, page::page(&path, &rows, left_out)).into_response())
-        }
-        // The entries' links are relative to the directory.
-        Found::Directory { .. } => {
-            let to = format!("./{}/", encode(name));
-            Ok((StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to)]).into_response())
+        let (path, is_directory) = decode(head.uri.path()).ok_or(StatusCode::NOT_FOUND)?;
+        let found = self.files.find(&path).await.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        })?;
+        let name = path.rsplit('/').next().unwrap_or_default();
+        match found {
+            Found::File(file) if !is_directory => {
+                send(self.files.clone(), file, (name, head)).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+            }
+            Found::File(_) => Err(StatusCode::NOT_FOUND),
+            Found::Directory { rows, left_out } if is_directory => {
+                let headers = [
+                    (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+                    (header::CONTENT_SECURITY_POLICY, page::POLICY),
+                ];
+                let page = self.pages.admit(self.source, page::page(&path, &rows, left_out));
+                let page = page.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+                Ok((headers, Body::new(page)).into_response())
+            }
+            // The entries' links are relative to the directory.
+            Found::Directory { .. } => {
+                let to = format!("./{}/", encode(name));
+                Ok((StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to)]).into_response())
+            }
         }
     }
 }
@@ -188,6 +211,10 @@ fn refusal(status: StatusCode) -> Response {
     let mut response = (status, format!("{status}\n")).into_response();
     if status == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        // By then, other pages are sent or their readers are cut off.
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
     }
     response
 }

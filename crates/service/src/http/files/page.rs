@@ -13,8 +13,11 @@ pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; 
 const STYLE: &str = "<style>body{font:1rem/1.5 sans-serif;margin:2rem}td{padding:0 2rem 0 0}\
     td+td{text-align:right;white-space:nowrap}</style>";
 
+/// Rows that begin beyond this many bytes are left out.
+const LONGEST: usize = 2 << 20;
+
 /// The page of the directory at `path`.
-pub(super) fn page(path: &str, rows: &[Row], left_out: usize) -> String {
+pub(super) fn page(path: &str, rows: &[Row], mut left_out: usize) -> String {
     let title = html(&format!("/{path}"));
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
@@ -24,7 +27,11 @@ pub(super) fn page(path: &str, rows: &[Row], left_out: usize) -> String {
     if !path.is_empty() {
         page += "<tr><td><a href=\"../\">../</a></td></tr>\n";
     }
-    for Row { name, kind } in rows {
+    for (number, Row { name, kind }) in rows.iter().enumerate() {
+        if page.len() > LONGEST {
+            left_out += rows.len() - number;
+            break;
+        }
         let (link, shown) = (encode(name), html(name));
         // Writing to a string does not fail.
         let _ = match kind {
@@ -79,4 +86,18 @@ fn bytes(count: u64) -> String {
     }
     let decimals = usize::from(unit > 0 && value < 99.95);
     format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_long_names_ends_and_counts_what_it_leaves_out() {
+        let row = Row { name: "\"".repeat(255), kind: RowKind::Directory };
+        let page = page("a", &vec![row; 10_000], 5);
+        assert!((LONGEST..LONGEST + 4_096).contains(&page.len()), "{}", page.len());
+        let left_out = 10_005 - page.matches("<tr><td><a href=\"./").count();
+        assert!(page.contains(&format!("{left_out} more are not shown")), "{left_out}");
+    }
 }
