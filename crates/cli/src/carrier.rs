@@ -4,6 +4,7 @@
 //! session. If a session ends early, [`Carrier::explain`] turns the reason into a transfer error.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anabranch_net::{CloseReason, Datagram, Session, Stream};
@@ -64,10 +65,14 @@ impl Carrier {
         Gauge { session: self.0.clone(), meter, names, progress: progress.clone() }
     }
 
+    /// The other end's address, if there is a path.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.0.paths().first().map(|path| path.route.remote.ip())
+    }
+
     /// The other end's address as text; its key while there is no path.
     pub fn peer_name(&self) -> String {
-        let paths = self.0.paths();
-        paths.first().map_or_else(|| self.0.peer().to_string(), |path| path.route.remote.ip().to_string())
+        self.address().map_or_else(|| self.0.peer().to_string(), |address| address.to_string())
     }
 
     /// Why the transfer failed: the reason for the session's end, if the session ended first.

@@ -1,5 +1,6 @@
 //! A rate limit for work that strangers can request, such as stateless resets.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,6 +16,30 @@ pub fn source(address: IpAddr) -> IpAddr {
 #[must_use]
 pub fn site(address: IpAddr) -> IpAddr {
     network(address, 48)
+}
+
+/// The [`source`] that makes room for one more item of `newcomer` when all places are taken, with the addresses of the items
+/// that have places: the source with the most, in the site with the most. `None` if those have no more than the newcomer's
+/// own would have. Items without an address count as one source.
+#[must_use]
+pub fn larger_source(items: &[Option<IpAddr>], newcomer: Option<IpAddr>) -> Option<Option<IpAddr>> {
+    let own_site = newcomer.map(site);
+    let (largest_site, of_site) = most(items.iter().map(|item| item.map(site)));
+    let neighbours = items.iter().filter(|item| item.map(site) == largest_site);
+    let (largest, of_source) = most(neighbours.map(|item| item.map(source)));
+    let own = |reduce: fn(IpAddr) -> IpAddr| {
+        items.iter().filter(|item| item.map(reduce) == newcomer.map(reduce)).count()
+    };
+    let is_larger =
+        if largest_site == own_site { of_source > own(source) + 1 } else { of_site > own(site) + 1 };
+    is_larger.then_some(largest)
+}
+
+/// The owner with the most items, and how many.
+fn most(owners: impl Iterator<Item = Option<IpAddr>>) -> (Option<IpAddr>, usize) {
+    let mut counts = BTreeMap::<_, usize>::new();
+    owners.for_each(|owner| *counts.entry(owner).or_default() += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count).unwrap_or_default()
 }
 
 fn network(address: IpAddr, ipv6_bits: u32) -> IpAddr {

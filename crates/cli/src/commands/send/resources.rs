@@ -1,8 +1,10 @@
 //! The limits of this process: memory and open files.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anabranch_service::process::memory;
+use anabranch_wire::{larger_source, site, source};
 
 /// Memory for receivers where the system sets no limit.
 const MEMORY: usize = 64 << 20;
@@ -21,11 +23,36 @@ pub fn most_receivers() -> usize {
     receivers_within(memory::limit().unwrap_or(u64::MAX))
 }
 
-/// The receiver that gives its place to another: of those that came [`GRACE`] ago or earlier, the one with the fewest
-/// bytes. Each has a number, the time when it came, and its bytes.
-pub fn gives_way(receivers: impl Iterator<Item = (u64, Instant, u64)>) -> Option<u64> {
-    let old = receivers.filter(|(_, since, _)| since.elapsed() >= GRACE);
-    old.min_by_key(|(_, _, bytes)| *bytes).map(|(number, ..)| number)
+/// A receiver that has a place.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    pub number: u64,
+    /// The address from which it came, if known.
+    pub address: Option<IpAddr>,
+    pub since: Instant,
+    /// The bytes that it took.
+    pub bytes: u64,
+}
+
+/// The receiver that gives its place to one from this address, if all places are taken: the one with the fewest bytes of
+/// the [largest source](larger_source). If that has no more than the newcomer's, it is one of the newcomer's own source,
+/// else of its own site, else of all, that came [`GRACE`] ago or earlier.
+pub fn gives_way(receivers: &[Placed], address: Option<IpAddr>) -> Option<u64> {
+    let addresses: Vec<Option<IpAddr>> = receivers.iter().map(|one| one.address).collect();
+    let larger = larger_source(&addresses, address);
+    let is_own_source = |other: Option<IpAddr>| other.map(source) == address.map(source);
+    let is_own_site = |other: Option<IpAddr>| other.map(site) == address.map(site);
+    let has_source = addresses.iter().any(|other| is_own_source(*other));
+    let has_site = addresses.iter().any(|other| is_own_site(*other));
+    let is_new = |one: &Placed| one.since.elapsed() < GRACE;
+    let may_yield = |one: &&Placed| match larger {
+        Some(larger) => one.address.map(source) == larger,
+        None if is_new(one) => false,
+        None if has_source => is_own_source(one.address),
+        None => !has_site || is_own_site(one.address),
+    };
+    let least = receivers.iter().filter(may_yield).min_by_key(|one| (is_new(one), one.bytes));
+    least.map(|one| one.number)
 }
 
 fn receivers_within(allowed: u64) -> usize {
@@ -65,5 +92,47 @@ mod tests {
     fn a_process_of_64_mebibytes_admits_128_receivers_and_a_large_one_8192() {
         assert_eq!(receivers_within(64 << 20), 128);
         assert_eq!((receivers_within(0), receivers_within(u64::MAX)), (16, 8_192));
+    }
+
+    /// Receivers from these addresses, of which each took more bytes than the one before.
+    fn placed(addresses: &[String], age: Duration) -> Vec<Placed> {
+        let since = Instant::now().checked_sub(age).expect("the machine has run for this long");
+        let one = |(number, address): (u64, &String)| Placed {
+            number,
+            address: Some(address.parse().unwrap()),
+            since,
+            bytes: number,
+        };
+        (0..).zip(addresses).map(one).collect()
+    }
+
+    #[test]
+    fn the_source_with_most_receivers_makes_room_and_no_receiver_of_another() {
+        let mut addresses = vec!["192.0.2.1".to_owned(); 6];
+        addresses.insert(0, "192.0.2.2".into());
+        let all = placed(&addresses, Duration::ZERO);
+        let gives = |address: &str| gives_way(&all, Some(address.parse().unwrap()));
+        assert_eq!(gives("192.0.2.3"), Some(1), "though all came just now");
+        assert_eq!(gives("192.0.2.1"), None, "it has most itself");
+        let old = placed(&addresses, GRACE);
+        assert_eq!(gives_way(&old, Some([192, 0, 2, 1].into())), Some(1), "one of its own");
+    }
+
+    #[test]
+    fn all_networks_of_one_ipv6_site_make_room_for_other_receivers() {
+        let mut addresses: Vec<String> = (0..6).map(|net| format!("2001:db8:0:{net}::1")).collect();
+        addresses.insert(0, "192.0.2.2".into());
+        let old = placed(&addresses, GRACE);
+        let gives = |address: &str| gives_way(&old, Some(address.parse().unwrap()));
+        assert!(gives("192.0.2.3").is_some_and(|number| number > 0));
+        assert_eq!(gives("2001:db8:0:9::1"), Some(1), "the first of its site");
+    }
+
+    #[test]
+    fn of_many_sources_with_one_receiver_each_the_one_that_took_least_makes_room() {
+        let addresses: Vec<String> = (1..9).map(|last| format!("192.0.2.{last}")).collect();
+        let newcomer = Some([198, 51, 100, 1].into());
+        assert_eq!(gives_way(&placed(&addresses, GRACE), newcomer), Some(0));
+        assert_eq!(gives_way(&placed(&addresses, Duration::ZERO), newcomer), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Serves a share to all receivers, each in its own task, and shows the progress.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anabranch_net::Session;
@@ -9,7 +10,7 @@ use anabranch_transfer::{Share, Summary, TransferError};
 use tokio::task::JoinSet;
 
 use super::kept::Kept;
-use super::resources;
+use super::resources::{self, Placed};
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind, all_sent};
 use crate::report::{Event, TransferReport};
@@ -51,6 +52,8 @@ pub struct Offer {
 /// One receiver being served.
 struct Receiver {
     address: String,
+    /// The address, if known.
+    from: Option<IpAddr>,
     /// Its number and address.
     name: String,
     since: Instant,
@@ -176,15 +179,19 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// True when there is a place for another receiver. When all are taken, the receiver with the fewest bytes gives up
-    /// its place, unless it came just now.
-    fn has_room(&mut self) -> Result<bool, Failure> {
+    /// True when there is a place for this receiver. When all are taken, [another](resources::gives_way) may lose its own.
+    fn has_room(&mut self, newcomer: &Carrier) -> Result<bool, Failure> {
         if self.receivers.len() < self.offer.most {
             return Ok(true);
         }
-        let all = self.receivers.iter();
-        let all = all.map(|(number, one)| (*number, one.since, one.gauge.counters().bytes_done));
-        let Some(least) = resources::gives_way(all) else { return Ok(false) };
+        let placed = |(number, one): (&u64, &Receiver)| Placed {
+            number: *number,
+            address: one.from,
+            since: one.since,
+            bytes: one.gauge.counters().bytes_done,
+        };
+        let all: Vec<Placed> = self.receivers.iter().map(placed).collect();
+        let Some(least) = resources::gives_way(&all, newcomer.address()) else { return Ok(false) };
         if let Some(receiver) = self.receivers.remove(&least) {
             receiver.carrier.refuse();
             self.note(&format!("{} took the least and makes room for another", receiver.name))?;
@@ -193,17 +200,17 @@ impl<'a> Server<'a> {
     }
 
     fn start(&mut self, session: Session) -> Result<(), Failure> {
+        let carrier = Carrier::new(session);
         if self.ends.is_some() {
-            Carrier::new(session).revoke();
+            carrier.revoke();
             return Ok(());
         }
-        if !self.has_room()? {
-            Carrier::new(session).refuse();
+        if !self.has_room(&carrier)? {
+            carrier.refuse();
             return Ok(());
         }
         let (number, counters) = (self.arrived, anabranch_transfer::Progress::new());
         self.arrived += 1;
-        let carrier = Carrier::new(session);
         let address = carrier.peer_name();
         let name = format!("{}: {address}", number + 1);
         self.note(&format!("{name} begins to receive"))?;
@@ -212,6 +219,7 @@ impl<'a> Server<'a> {
             number,
             Receiver {
                 address,
+                from: carrier.address(),
                 name,
                 since: Instant::now(),
                 gauge,

@@ -1,6 +1,7 @@
 //! Serves all clients, each in its own task, and reports what they did.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::access::Doors;
 use crate::carrier::Carrier;
-use crate::commands::send::resources;
+use crate::commands::send::resources::{self, Placed};
 use crate::errors::{Failure, printable};
 use crate::report::TransferReport;
 use crate::ui::out::{self, Stream};
@@ -54,6 +55,7 @@ struct Client {
     key: PublicKey,
     /// The ticket that opened the session.
     share: Option<ShareId>,
+    address: Option<IpAddr>,
     since: Instant,
     moved: Moved,
     carrier: Carrier,
@@ -132,8 +134,9 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// True when there is a place for another session of this key. With many of them, the oldest makes room.
-    fn has_room(&mut self, key: PublicKey) -> bool {
+    /// True when there is a place for another session of this key from this address. With many of the key, the oldest makes
+    /// room. When all places are taken, [another client](resources::gives_way) may lose its own.
+    fn has_room(&mut self, key: PublicKey, address: Option<IpAddr>) -> bool {
         let of_the_key: Vec<u64> =
             self.clients.iter().filter(|(_, client)| client.key == key).map(|(number, _)| *number).collect();
         if of_the_key.len() >= MOST_OF_A_KEY
@@ -144,9 +147,14 @@ impl<'a> Host<'a> {
         if self.clients.len() < resources::most_receivers() {
             return true;
         }
-        let all = self.clients.iter();
-        let all = all.map(|(number, client)| (*number, client.since, client.moved.bytes()));
-        let Some(least) = resources::gives_way(all) else { return false };
+        let placed = |(number, client): (&u64, &Client)| Placed {
+            number: *number,
+            address: client.address,
+            since: client.since,
+            bytes: client.moved.bytes(),
+        };
+        let all: Vec<Placed> = self.clients.iter().map(placed).collect();
+        let Some(least) = resources::gives_way(&all, address) else { return false };
         if let Some(client) = self.clients.remove(&least) {
             client.carrier.refuse();
         }
@@ -157,14 +165,15 @@ impl<'a> Host<'a> {
         let (key, share, visitor) = (session.peer(), session.share(), self.doors.visitor(&session));
         let carrier = Carrier::new(session);
         let Some(visitor) = visitor else { return carrier.revoke() };
-        if !self.has_room(key) {
+        let address = carrier.address();
+        if !self.has_room(key, address) {
             return carrier.refuse();
         }
         self.check_earlier(key);
         let (number, moved) = (self.arrived, Moved::default());
         self.arrived += 1;
         let (since, held) = (Instant::now(), carrier.clone());
-        let client = Client { key, share, since, moved: moved.clone(), carrier: held };
+        let client = Client { key, share, address, since, moved: moved.clone(), carrier: held };
         self.clients.insert(number, client);
         let (folders, how) = (self.folders.clone(), self.how);
         self.tasks.spawn(async move {
