@@ -1,5 +1,5 @@
 //! Limits the rate of a key's requests over all its sessions, also those that follow each other. Requests above the rate
-//! stay unread, until the sender's window is full.
+//! stay unread, until the sender's window is full. Sources have paces of the same kind.
 //!
 //! A request costs its sender little. It costs a relay a route lookup or a signature check, and a controller a transaction of
 //! its store, whether it is granted or not, and anyone may send one.
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_net::PublicKey;
 
-/// How many requests a key may make.
+/// How many requests a key or source may make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PaceLimits {
     /// Requests at once.
@@ -23,26 +23,25 @@ pub(crate) struct PaceLimits {
 const FEWEST: usize = 64;
 
 /// The pace of each key that has a session, or had one so recently that its burst is not full again.
-pub(crate) struct Paces {
+pub(crate) struct Paces<K = PublicKey> {
     limits: PaceLimits,
-    of_keys: Mutex<Known>,
+    of_keys: Mutex<Known<K>>,
 }
 
-#[derive(Default)]
-struct Known {
-    paces: BTreeMap<PublicKey, Arc<Mutex<Pace>>>,
+struct Known<K> {
+    paces: BTreeMap<K, Arc<Mutex<Pace>>>,
     /// With so many keys, those that are not needed any more are dropped.
     sweep_at: usize,
 }
 
-impl Paces {
+impl<K: Ord> Paces<K> {
     /// Without any key yet.
     pub(crate) fn new(limits: PaceLimits) -> Self {
-        Self { limits, of_keys: Mutex::default() }
+        Self { limits, of_keys: Mutex::new(Known { paces: BTreeMap::new(), sweep_at: 0 }) }
     }
 
     /// The pace of a key, which all its sessions share.
-    pub(crate) fn of(&self, key: PublicKey, now: Instant) -> SharedPace {
+    pub(crate) fn of(&self, key: K, now: Instant) -> SharedPace {
         // No statement under these locks can leave the data inconsistent.
         let mut known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
         let Known { paces, sweep_at } = &mut *known;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config` | the configuration file |
 //! | `peers` | how many sessions there are, and whose |
+//! | `others` | how many keys that are not listed ask for grants |
 //! | `serve` | a session of a relay or a client |
 //! | `http`, `openapi` | its HTTP API, and the description of it |
 //! | `sensing` | which relays measure each other, and the links they report |
@@ -14,6 +15,7 @@
 pub mod config;
 pub mod http;
 mod openapi;
+mod others;
 mod peers;
 pub mod registration;
 mod removed;
@@ -46,6 +48,7 @@ use crate::pace::{PaceLimits, Paces};
 use crate::store::{AnyStore, Etcd, OpenError, Redb};
 use anabranch_node::{random, wall};
 use config::{ControllerSettings, StoreSettings};
+use others::Others;
 use peers::Peers;
 use sensing::Senses;
 use status::{GrantStatus, Status};
@@ -84,6 +87,7 @@ struct Shared {
     policy: Arc<RwLock<Policy>>,
     peers: Arc<Peers>,
     paces: Paces,
+    others: Others,
     directory: Mutex<Directory>,
     /// Must be locked before the directory if both are needed.
     senses: Mutex<Senses>,
@@ -177,6 +181,7 @@ impl ControllerService {
             policy,
             peers,
             paces: Paces::new(PACE),
+            others: Others::new(),
             directory,
             senses,
             signer,

@@ -1,5 +1,6 @@
 //! One session of a relay or a client. Requests are answered in order.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,8 @@ pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
             if !shared.policy().admits(&session.peer()) {
                 return end_unlisted(&session);
             }
-            let mut peer = Peer { key: session.peer(), greeted: false, relay: None, told: None };
+            let address = session.paths().first().map(|path| path.route.remote.ip());
+            let mut peer = Peer { key: session.peer(), address, greeted: false, relay: None, told: None };
             peer.serve(&shared, &session).await;
             if let Some(relay) = peer.relay {
                 shared.directory().forget(&peer.key, relay);
@@ -52,6 +54,8 @@ pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
 
 struct Peer {
     key: PublicKey,
+    /// The address from which it came, if known.
+    address: Option<IpAddr>,
     greeted: bool,
     /// If it registered as a relay: the instance of the program, and when it was last heard.
     relay: Option<(u64, Time)>,
@@ -164,6 +168,10 @@ impl Peer {
                 Ok(Reply::Figures { figures, node, draining, silent })
             }
             Request::Allocate(ask) => {
+                if !policy.clients.contains_key(&self.key) {
+                    policy.quota(&self.key)?;
+                    shared.others.admit(self.key, self.address, Instant::now())?;
+                }
                 let now = Clocks { local: shared.clock.now(), wall: wall() };
                 let approved = allocate(&controller, now, self.key, &checked(ask)).await?;
                 Ok(granted(shared, &approved))

@@ -32,6 +32,11 @@ pub enum Denied {
     /// Too many requests in a short time.
     #[error("too many requests in {REQUEST_AGE} s: wait, and keep the grants you have")]
     TooManyRequests,
+    /// Too many keys that are not listed ask for grants.
+    #[error(
+        "too many keys that are not listed here asked for grants: try again in a minute, or have the controller's operator list this one"
+    )]
+    Crowded,
     /// Too few relays are available or have room.
     #[error(
         "{} with room {} needed, and {}: {out}",

@@ -237,7 +237,7 @@ impl Reply {
                 Again::Elsewhere
             }
             ControlError::Denied(
-                Denied::NoCapacity { .. } | Denied::RequestTime(_) | Denied::KeyInUse(_),
+                Denied::Crowded | Denied::NoCapacity { .. } | Denied::RequestTime(_) | Denied::KeyInUse(_),
             ) => Again::Later,
             ControlError::Denied(_) => Again::Never,
         };
