@@ -42,6 +42,7 @@ fn a_client_forwards_for_the_network_behind_it_as_long_as_it_runs() {
     tunnel.start_server_with(&["--client", &client]);
     tunnel.start_client(&["--network", "192.168.50.0/24"]);
     assert_eq!(setting(), "1");
+    assert!(state(&machines, Side::Near).contains("ip saddr != "), "others do not use the tunnel");
     assert!(ask(&tunnel, Side::Near, &["down"]).0);
     assert_eq!(setting(), "0");
 }

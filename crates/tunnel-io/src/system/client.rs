@@ -10,7 +10,7 @@ use anabranch_tunnel::policy::{Class, Policy};
 use anabranch_wire::Reach;
 use ipnet::IpNet;
 
-use super::server::forward;
+use super::server::{forward, is_forwarding_ours};
 use super::{
     RULE_PROTOCOL, Slot, Step, address_steps, dns, has, has_table, ip, kill_switch, registry, table_name,
 };
@@ -245,11 +245,18 @@ impl ClientSystem {
     }
 
     fn redirect_script(&self, port: u16, policy: &Policy) -> String {
-        self.redirect_script_for(port, policy, &forwarded_families())
+        let mut forwarded = forwarded_families();
+        forwarded.retain(|family| {
+            let v6 = *family == "ipv6";
+            // An administrator forwards for all neighbours, a tunnel for the networks of its user.
+            if self.behind.is_empty() { !is_forwarding_ours(v6) } else { has(&self.behind, v6) }
+        });
+        self.redirect_script_for(port, policy, &forwarded)
     }
 
     /// Local programs' TCP connections that would leave through the device go to the listener, and forwarded ones of
-    /// these families. Those from before the rules stay packets: the listener would reset them.
+    /// these families, from the networks behind this machine if some are named. Those from before the rules stay packets:
+    /// the listener would reset them.
     fn redirect_script_for(&self, port: u16, policy: &Policy, forwarded: &[&str]) -> String {
         let (interface, table) = (&self.interface, table_name(&self.interface));
         let gateways: String = self
@@ -277,10 +284,12 @@ impl ClientSystem {
                 "\tchain prerouting {{\n\
                  \t\ttype nat hook prerouting priority -100; policy accept;\n\
                  \t\tmeta nfproto != {{ {} }} accept\n\
+                 {}\
                  {gateways}\
                  {}\
                  \t}}\n",
                 forwarded.join(", "),
+                self.others(),
                 rules(&format!("iifname != \"{interface}\" fib daddr oifname \"{interface}\""))
             )
         };
@@ -297,6 +306,19 @@ impl ClientSystem {
              }}\n",
             rules(&format!("oifname \"{interface}\""))
         )
+    }
+
+    /// Rules that leave neighbours outside the named networks alone, if some are named.
+    fn others(&self) -> String {
+        let families = [("ip", false), ("ip6", true)].into_iter().filter(|(_, v6)| has(&self.behind, *v6));
+        let rules = families.map(|(family, v6)| {
+            let networks = self.behind.iter().filter(|network| network.addr().is_ipv6() == v6);
+            // The ranges of a set must not overlap.
+            let apart = IpNet::aggregate(&networks.copied().collect::<Vec<IpNet>>());
+            let list: Vec<String> = apart.iter().map(ToString::to_string).collect();
+            format!("\t\t{family} saddr != {{ {} }} accept\n", list.join(", "))
+        });
+        rules.collect()
     }
 }
 
@@ -450,6 +472,18 @@ mod tests {
         let script = |forwarded: &[&str]| client().redirect_script_for(4000, &Policy::default(), forwarded);
         assert!(!script(&[]).contains("prerouting"));
         assert!(script(&["ipv4"]).contains("meta nfproto != { ipv4 } accept"));
+    }
+
+    #[test]
+    fn of_the_neighbours_only_named_networks_use_the_tunnel_if_some_are_named() {
+        let behind =
+            ["192.168.50.1/24", "192.168.0.0/16", "fd50::/64"].map(|network| network.parse().unwrap());
+        let system = ClientSystem { behind: behind.to_vec(), ..client() };
+        let script = system.redirect_script_for(4000, &Policy::default(), &["ipv4", "ipv6"]);
+        let (_, neighbours) = script.split_once("prerouting").unwrap();
+        let (v4, v6) = ("ip saddr != { 192.168.0.0/16 } accept", "ip6 saddr != { fd50::/64 } accept");
+        let (rules, _) = neighbours.split_once("redirect to").unwrap();
+        assert!(rules.contains(v4) && rules.contains(v6), "{script}");
     }
 
     #[test]

@@ -267,6 +267,12 @@ impl Registry {
         self.settings.retain(|changed| !changed.users.is_empty());
     }
 
+    /// Whether tunnels of this network namespace changed the kernel setting below `/proc/sys`.
+    fn has_changed(&self, setting: &str) -> bool {
+        let network = network();
+        self.settings.iter().any(|changed| changed.setting == setting && changed.network == network)
+    }
+
     fn is_empty(&self) -> bool {
         self.tunnels.is_empty()
             && self.settings.is_empty()
@@ -341,6 +347,11 @@ pub(super) fn while_running(interface: &str, work: impl FnOnce(&mut Registry)) -
 /// Whether another process runs a tunnel of this name.
 pub fn is_running(interface: &str) -> bool {
     Registry::load().is_running(interface)
+}
+
+/// Whether tunnels of this network namespace changed the kernel setting below `/proc/sys`.
+pub(super) fn has_changed(setting: &str) -> bool {
+    Registry::load().has_changed(setting)
 }
 
 /// The devices of tunnels that have a kill switch.
@@ -452,6 +463,7 @@ mod tests {
         registry.settings.push(changed(network(), other, &["a", "d"]));
         registry.share("b", |setting| setting.ends_with("/accept_ra"));
         registry.restore_settings("a");
+        assert!(registry.has_changed(other) && !registry.has_changed("net/ipv6/conf/all/forwarding"));
         let left =
             [changed(network(), first, &["b"]), changed(1, first, &["c"]), changed(network(), other, &["d"])];
         assert_eq!(registry.settings, left);

@@ -11,6 +11,9 @@ use crate::error::TunnelError;
 /// Most connections of a client that pass the exit as packets at the same time. The kernel walks a list of them for each
 /// new one.
 const MOST_CONNECTIONS: u32 = 8192;
+/// The kernel's settings that turn forwarding on.
+const FORWARDING_V4: &str = "net/ipv4/ip_forward";
+const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 
 /// System settings of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,10 +117,15 @@ pub(super) fn forward(interface: &str, (v4, v6): (bool, bool)) -> Result<(), Tun
             for setting in listening_for_routers() {
                 registry.set(interface, &setting, "2")?;
             }
-            registry.set(interface, "net/ipv6/conf/all/forwarding", "1")?;
+            registry.set(interface, FORWARDING_V6, "1")?;
         }
-        if v4 { registry.set(interface, "net/ipv4/ip_forward", "1") } else { Ok(()) }
+        if v4 { registry.set(interface, FORWARDING_V4, "1") } else { Ok(()) }
     })
+}
+
+/// Whether a tunnel turned forwarding on, not the administrator.
+pub(super) fn is_forwarding_ours(v6: bool) -> bool {
+    registry::has_changed(if v6 { FORWARDING_V6 } else { FORWARDING_V4 })
 }
 
 /// The settings of interfaces that accept router advertisements as long as they do not forward.
