@@ -44,7 +44,7 @@ pub fn closed() -> Vec<String> {
 /// [`TunnelError`] if it may still be there, or another process runs the tunnel.
 pub fn open(interface: &str) -> Result<(), TunnelError> {
     registry::update(|registry| {
-        if registry.is_running(interface) {
+        if registry.is_running_here(interface) {
             // It may have begun a moment ago.
             return Err(TunnelError::Running(interface.to_owned()));
         }

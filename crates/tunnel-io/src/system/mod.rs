@@ -24,7 +24,7 @@ use crate::error::TunnelError;
 
 pub use client::ClientSystem;
 pub(crate) use client::tunnel_network;
-pub use registry::is_running;
+pub use registry::{is_running, is_running_here};
 pub use server::ServerSystem;
 
 /// Protocol number of the tunnel's rules and routes, as a tag.

@@ -32,13 +32,14 @@ pub(super) struct Registry {
     pub(super) tunnels: BTreeMap<String, Claim>,
     settings: Vec<Changed>,
     pub(super) resolver: Option<dns::Overwritten>,
-    /// By the device's name.
-    kill_switches: BTreeMap<String, KillSwitch>,
+    closed: Vec<KillSwitch>,
 }
 
-/// A tunnel's kill switch, which may outlast the tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A tunnel's kill switch, which may outlast the tunnel. Devices of two network namespaces may have the same name.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KillSwitch {
+    /// The tunnel's device.
+    interface: String,
     /// The UDP port that it lets out.
     port: u16,
     /// The network namespace.
@@ -164,7 +165,7 @@ impl Registry {
     /// Forgets kill switches of other network namespaces that are gone: the kernel may give their numbers to new ones.
     fn forget_kill_switches(&mut self, there: &BTreeSet<u64>) {
         let own = network();
-        self.kill_switches.retain(|_, closed| closed.network == own || there.contains(&closed.network));
+        self.closed.retain(|closed| closed.network == own || there.contains(&closed.network));
     }
 
     /// Takes back the changes of the tunnel with this name, and of all tunnels whose process is gone. A tunnel that
@@ -205,22 +206,29 @@ impl Registry {
         claim.is_some_and(|claim| claim.process.is_alive() && claim.process != Process::current())
     }
 
+    /// The same for the tunnels of this network namespace.
+    pub(super) fn is_running_here(&self, interface: &str) -> bool {
+        self.is_running(interface) && self.here().any(|(name, _)| name == interface)
+    }
+
     /// Notes that this tunnel has a kill switch, which lets this UDP port out.
     pub(super) fn close(&mut self, interface: &str, port: u16) {
         self.forget_kill_switches(&networks());
-        self.kill_switches.insert(interface.to_owned(), KillSwitch { port, network: network() });
+        self.open(interface);
+        self.closed.push(KillSwitch { interface: interface.to_owned(), port, network: network() });
     }
 
     /// Notes that this tunnel has no kill switch.
     pub(super) fn open(&mut self, interface: &str) {
-        self.kill_switches.remove(interface);
+        let network = network();
+        self.closed.retain(|closed| closed.network != network || closed.interface != interface);
     }
 
     /// The UDP ports that kill switches of this network namespace let out, by the device's name.
     pub(super) fn closed(&self) -> BTreeMap<String, u16> {
         let network = network();
-        let here = self.kill_switches.iter().filter(|(_, closed)| closed.network == network);
-        here.map(|(interface, closed)| (interface.clone(), closed.port)).collect()
+        let here = self.closed.iter().filter(|closed| closed.network == network);
+        here.map(|closed| (closed.interface.clone(), closed.port)).collect()
     }
 
     /// Sets the kernel setting below `/proc/sys` for this tunnel.
@@ -277,7 +285,7 @@ impl Registry {
         self.tunnels.is_empty()
             && self.settings.is_empty()
             && self.resolver.is_none()
-            && self.kill_switches.is_empty()
+            && self.closed.is_empty()
     }
 
     fn load() -> Self {
@@ -347,6 +355,11 @@ pub(super) fn while_running(interface: &str, work: impl FnOnce(&mut Registry)) -
 /// Whether another process runs a tunnel of this name.
 pub fn is_running(interface: &str) -> bool {
     Registry::load().is_running(interface)
+}
+
+/// The same for the tunnels of this network namespace.
+pub fn is_running_here(interface: &str) -> bool {
+    Registry::load().is_running_here(interface)
 }
 
 /// Whether tunnels of this network namespace changed the kernel setting below `/proc/sys`.
@@ -474,20 +487,26 @@ mod tests {
         let mut registry = Registry::default();
         registry.close("a", 4001);
         registry.close("b", 4002);
-        registry.kill_switches.get_mut("b").unwrap().network = 1;
-        assert_eq!(registry.closed(), BTreeMap::from([("a".to_owned(), 4001)]));
-        registry.open("a");
+        // A device of the same name in another namespace.
+        registry.closed.push(KillSwitch { interface: "b".to_owned(), port: 4003, network: 1 });
+        assert_eq!(registry.closed(), BTreeMap::from([("a".to_owned(), 4001), ("b".to_owned(), 4002)]));
+        ["a", "b"].iter().for_each(|interface| registry.open(interface));
         assert!(registry.closed().is_empty() && !registry.is_empty());
+        claim(&mut registry, "b", Process { id: 1, started: started(1).unwrap() });
+        assert!(registry.is_running_here("b"));
+        registry.tunnels.get_mut("b").unwrap().network = Some(1);
+        assert!(registry.is_running("b") && !registry.is_running_here("b"));
     }
 
     #[test]
     fn a_kill_switch_is_forgotten_with_its_network_namespace() {
         let mut registry = Registry::default();
         for (name, network) in [("gone", 1), ("elsewhere", 2), ("here", network())] {
-            registry.kill_switches.insert(name.to_owned(), KillSwitch { port: 4001, network });
+            registry.closed.push(KillSwitch { interface: name.to_owned(), port: 4001, network });
         }
         registry.forget_kill_switches(&BTreeSet::from([2]));
-        assert_eq!(registry.kill_switches.keys().collect::<Vec<_>>(), ["elsewhere", "here"]);
+        let left = registry.closed.iter().map(|closed| closed.interface.as_str());
+        assert_eq!(left.collect::<Vec<_>>(), ["elsewhere", "here"]);
         assert!(networks().contains(&network()));
     }
 

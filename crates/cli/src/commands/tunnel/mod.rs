@@ -157,7 +157,7 @@ fn change(device: &DeviceArgs, request: &str) -> Result<(), Failure> {
 
 /// Removes what a killed tunnel has left. One that runs would go on without its rules, and its packets outside it.
 fn cleanup(name: &str) -> Result<(), Failure> {
-    if system::is_running(name) {
+    if system::is_running_here(name) {
         return Err(Failure::local(format!("the tunnel {name} is running"))
             .hint("`anabranch tunnel down` ends it, and leaves nothing behind but its kill switch"));
     }
