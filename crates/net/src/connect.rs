@@ -19,7 +19,7 @@ use crate::session::Session;
 use crate::session::core::Core;
 use crate::session::greeting::{Dialing, Handshake};
 use crate::session::inner::{Handle, Identity, SessionInner};
-use crate::socket::without_zone;
+use crate::socket::{SendRefusal, without_zone};
 
 /// Pairs of local and remote address, to be printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -234,23 +234,22 @@ fn used_up_caps(endpoint: &EndpointInner, config: &Config, excluded: &[Route]) -
     caps
 }
 
-/// The pairs of addresses that were tried, and the obstacle if no socket could send.
+/// The pairs of addresses that were tried, and the obstacle of the last packet to one of them.
 fn tried(endpoint: &EndpointInner, routes: &[Route]) -> Tried {
     let sockets =
         || routes.iter().filter_map(|route| Some((endpoint.sockets.get(route.socket)?, route.remote)));
-    let obstacle_of = |socket: &BoundSocket| {
-        let (stats, place) = (socket.udp.stats(), socket.place());
-        match stats {
-            _ if stats.forbidden > 0 => Some(Obstacle::Firewall(place.address)),
-            _ if stats.too_long > 0 && stats.sent == 0 => {
-                Some(Obstacle::SmallMtu { interface: place.interface.to_string(), mtu: place.mtu })
+    let obstacle_of = |socket: &BoundSocket, remote: SocketAddr| {
+        let (refusal, place) = (socket.udp.refusal(remote)?, socket.place());
+        Some(match refusal {
+            SendRefusal::Firewall => Obstacle::Firewall(place.address),
+            SendRefusal::TooLong => {
+                Obstacle::SmallMtu { interface: place.interface.to_string(), mtu: place.mtu }
             }
-            _ => None,
-        }
+        })
     };
     Tried {
         pairs: sockets().map(|(socket, remote)| (socket.udp.local_addr(), remote)).collect(),
-        obstacle: sockets().find_map(|(socket, _)| obstacle_of(&socket)),
+        obstacle: sockets().find_map(|(socket, remote)| obstacle_of(&socket, remote)),
     }
 }
 

@@ -17,7 +17,7 @@ impl UdpSocket {
             let sent = if alike > 1 { self.send_alike(&left[..alike], segment) } else { 0 };
             if sent == 0 && self.send(first).is_err() {
                 let lost = left.iter().map(Batch::datagrams).sum();
-                return self.note(lost, Err(io::ErrorKind::WouldBlock.into()));
+                return self.note(first.remote, lost, Err(io::ErrorKind::WouldBlock.into()));
             }
             left = &left[sent.max(1)..];
         }
@@ -56,7 +56,7 @@ impl UdpSocket {
         let sent = result.map_or(0, Iterator::count);
         for batch in &batches[..sent] {
             self.show_sent(batch, batch.contents);
-            self.note(batch.datagrams(), Ok(()));
+            self.note(batch.remote, batch.datagrams(), Ok(()));
         }
         sent
     }

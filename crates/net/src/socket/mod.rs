@@ -25,6 +25,10 @@ use crate::tap::{Seen, Taps};
 
 mod kernel;
 mod many;
+mod refusals;
+
+use refusals::Refusals;
+pub(crate) use refusals::SendRefusal;
 
 /// Buffer size requested for each direction, in bytes; the system may grant less.
 pub const BUFFER_SIZE: usize = 4 << 20;
@@ -55,6 +59,7 @@ pub struct UdpSocket {
     /// The kernel damages batches of equal datagrams.
     needs_tail: bool,
     counters: Counters,
+    refusals: Refusals,
     taps: Taps,
 }
 
@@ -158,6 +163,7 @@ impl UdpSocket {
             any_refused: AtomicBool::new(false),
             needs_tail: kernel::damages_equal_batches(&kernel::release()),
             counters: Counters::default(),
+            refusals: Refusals::default(),
             taps: Taps::default(),
         })
     }
@@ -200,7 +206,7 @@ impl UdpSocket {
                 if other.is_ok() {
                     self.show_sent(batch, batch.contents);
                 }
-                self.note(count, other);
+                self.note(batch.remote, count, other);
                 Ok(())
             }
         }
@@ -273,6 +279,11 @@ impl UdpSocket {
         }
     }
 
+    /// Why the system refused the last datagram to `remote`, if it did.
+    pub(crate) fn refusal(&self, remote: SocketAddr) -> Option<SendRefusal> {
+        self.refusals.of(remote)
+    }
+
     fn try_send(&self, batch: &Batch<'_>, contents: &[u8]) -> io::Result<()> {
         let with_tail;
         let contents = if self.needs_tail && kernel::is_equal_batch(contents, batch.segment) {
@@ -332,7 +343,7 @@ impl UdpSocket {
                 }
                 Err(error) => is_too_long |= quinn_udp::is_msg_size_err(error),
             }
-            self.note(1, result);
+            self.note(batch.remote, 1, result);
         }
         if is_taken && !is_too_long {
             self.give_up_offload(batch.remote);
@@ -351,22 +362,22 @@ impl UdpSocket {
         self.any_refused.store(true, Ordering::Relaxed);
     }
 
-    fn note(&self, datagrams: u64, result: io::Result<()>) {
+    fn note(&self, remote: SocketAddr, datagrams: u64, result: io::Result<()>) {
         use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
         let counter = match result {
-            Ok(()) => &self.counters.sent,
-            Err(error) if quinn_udp::is_msg_size_err(&error) => &self.counters.too_long,
+            Ok(()) => {
+                self.refusals.on_sent(self.local.ip(), remote);
+                &self.counters.sent
+            }
+            Err(error) if quinn_udp::is_msg_size_err(&error) => {
+                self.refusals.on_refused(self.local.ip(), remote, SendRefusal::TooLong);
+                &self.counters.too_long
+            }
             Err(error) if matches!(error.kind(), NetworkUnreachable | HostUnreachable | NetworkDown) => {
                 &self.counters.unreachable
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                if self.counters.forbidden.load(Ordering::Relaxed) == 0 {
-                    tracing::warn!(
-                        local = %self.local.ip(),
-                        "this machine's own firewall refuses packets (operation not permitted): let UDP out, \
-                         `nft list ruleset` or `iptables -S` shows the rules"
-                    );
-                }
+                self.refusals.on_refused(self.local.ip(), remote, SendRefusal::Firewall);
                 &self.counters.forbidden
             }
             Err(_) => &self.counters.failed,

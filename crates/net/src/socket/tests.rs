@@ -46,6 +46,9 @@ async fn a_datagram_longer_than_the_link_takes_is_counted_and_no_error() {
         Batch { remote: receiver.local_addr(), contents: &contents, segment: 65_530, ecn: Ecn::NotEct };
     sender.send(&batch).unwrap();
     assert_eq!((sender.stats().too_long, sender.stats().sent), (1, 0));
+    assert_eq!(sender.refusal(receiver.local_addr()), Some(SendRefusal::TooLong));
+    sender.send(&Batch { contents: &contents[..9], ..batch }).unwrap();
+    assert_eq!(sender.refusal(receiver.local_addr()), None);
 }
 
 #[tokio::test]

@@ -1,0 +1,135 @@
+//! The destinations to which the system refuses datagrams at present, and when the firewall's refusals begin and end.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+/// Most destinations remembered.
+const MOST: usize = 1024;
+
+/// Why the system refused a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendRefusal {
+    /// The firewall forbids it (EPERM).
+    Firewall,
+    /// It is too long for the interface or the path (EMSGSIZE).
+    TooLong,
+}
+
+/// The refusals of a socket.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    current: Mutex<Current>,
+    /// True while there are some; most sockets have none and need not lock them.
+    any: AtomicBool,
+}
+
+impl Refusals {
+    /// Notes that a datagram from this local address was refused. Logs a problem with the firewall once.
+    pub fn on_refused(&self, local: IpAddr, remote: SocketAddr, why: SendRefusal) {
+        let mut current = self.current();
+        let begins = current.on_refused(remote, why);
+        self.any.store(true, Ordering::Relaxed);
+        drop(current);
+        if begins {
+            tracing::warn!(
+                %local,
+                "this machine's own firewall refuses packets (operation not permitted): let UDP out, \
+                 `nft list ruleset` or `iptables -S` shows the rules"
+            );
+        }
+    }
+
+    /// Notes that a datagram left. Logs the end of a problem with the firewall.
+    pub fn on_sent(&self, local: IpAddr, remote: SocketAddr) {
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut current = self.current();
+        let is_over = current.on_sent(remote);
+        self.any.store(!current.is_empty(), Ordering::Relaxed);
+        drop(current);
+        if is_over {
+            tracing::warn!(%local, "this machine's own firewall lets packets out again");
+        }
+    }
+
+    /// Why the last datagram to this destination was refused; `None` if it left.
+    pub fn of(&self, remote: SocketAddr) -> Option<SendRefusal> {
+        self.current().by_remote.get(&remote).copied()
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().expect("no panic while held")
+    }
+}
+
+/// The refusals that no datagram to the same destination has ended.
+#[derive(Debug, Default)]
+struct Current {
+    by_remote: BTreeMap<SocketAddr, SendRefusal>,
+    /// The last destination that the firewall refused. Others say nothing about the end of its refusals: a rule may
+    /// concern one destination.
+    forbidden: Option<SocketAddr>,
+}
+
+impl Current {
+    /// Notes a refused datagram. True if the firewall's refusals begin with it.
+    fn on_refused(&mut self, remote: SocketAddr, why: SendRefusal) -> bool {
+        if self.by_remote.len() >= MOST && !self.by_remote.contains_key(&remote) {
+            self.by_remote.clear();
+        }
+        self.by_remote.insert(remote, why);
+        why == SendRefusal::Firewall && self.forbidden.replace(remote).is_none()
+    }
+
+    /// Notes a datagram that left. True if the firewall's refusals are over.
+    fn on_sent(&mut self, remote: SocketAddr) -> bool {
+        self.by_remote.remove(&remote);
+        self.forbidden.take_if(|forbidden| *forbidden == remote).is_some()
+    }
+
+    /// True if no refusal is left to be ended.
+    fn is_empty(&self) -> bool {
+        self.by_remote.is_empty() && self.forbidden.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(port: u16) -> SocketAddr {
+        ([192, 0, 2, 1], port).into()
+    }
+
+    #[test]
+    fn refusals_of_the_firewall_begin_and_end_once() {
+        let mut refusals = Current::default();
+        assert!(!refusals.on_refused(remote(1), SendRefusal::TooLong), "it is not the firewall's");
+        assert!(refusals.on_refused(remote(1), SendRefusal::Firewall));
+        assert!(!refusals.on_refused(remote(1), SendRefusal::Firewall) && !refusals.on_sent(remote(2)));
+        // The first destination may never be tried again.
+        assert!(!refusals.on_refused(remote(3), SendRefusal::Firewall));
+        assert!(!refusals.on_sent(remote(1)) && refusals.on_sent(remote(3)));
+        assert!(refusals.is_empty() && refusals.on_refused(remote(1), SendRefusal::Firewall));
+    }
+
+    #[test]
+    fn a_refusal_is_over_when_a_datagram_leaves_for_its_destination() {
+        let (local, refusals) = (remote(0).ip(), Refusals::default());
+        refusals.on_refused(local, remote(1), SendRefusal::TooLong);
+        refusals.on_refused(local, remote(2), SendRefusal::Firewall);
+        refusals.on_sent(local, remote(2));
+        assert_eq!([1, 2].map(|port| refusals.of(remote(port))), [Some(SendRefusal::TooLong), None]);
+    }
+
+    #[test]
+    fn the_number_of_destinations_is_bounded() {
+        let mut refusals = Current::default();
+        (0..u16::MAX).for_each(|port| _ = refusals.on_refused(remote(port), SendRefusal::Firewall));
+        assert!(refusals.by_remote.len() <= MOST);
+        assert!(refusals.by_remote.contains_key(&remote(u16::MAX - 1)));
+    }
+}
