@@ -198,7 +198,7 @@ pub(super) fn are_possible(directory: &Dir) -> bool {
 }
 
 /// A name that no entry of a share, no unfinished file and no link under way can have.
-fn trial_name(name: &str) -> String {
+pub(super) fn trial_name(name: &str) -> String {
     part_name(&part_name(&part_name(name)))
 }
 

@@ -11,7 +11,7 @@ use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
 use super::plan::{Planner, cannot_enter, exists, no_name, unfinished};
 use super::spelling::clash;
 use super::symlink::{create_link, replace_with_link};
-use super::target::{readable, set_directory_mode};
+use super::target::{is_marked, mark, readable, set_directory_mode, unmark};
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::manifest::ModifiedTime;
 use crate::path::RelPath;
@@ -19,8 +19,8 @@ use crate::policy::Conflict;
 use crate::send::read_full;
 
 impl Planner {
-    /// Makes the directory at `path`, accessible to its owner for now. An existing one keeps its mode. Returns what is set
-    /// in the end.
+    /// Makes the directory at `path`, accessible to its owner for now. An existing one keeps its mode, unless an attempt
+    /// that was cut off made it. Returns what is set in the end.
     pub fn make_directory(
         &mut self,
         (index, path): (u32, &RelPath),
@@ -40,10 +40,14 @@ impl Planner {
             self.tree.stage(path.as_str());
         }
         let name = &*self.tree.current_name(path.as_str(), name);
-        let made =
-            self.tree.directory(parent).and_then(|parent| match parent.create_dir_with(name, &private()) {
+        let made = self.tree.directory(parent).and_then(|parent| {
+            match parent.create_dir_with(name, &open_to_owner(mode)) {
                 Ok(()) => {
                     let directory = parent.open_dir_nofollow(name)?;
+                    let is_restricted = mode & 0o700 != 0o700;
+                    if is_restricted {
+                        mark(&directory);
+                    }
                     if self.attributes.contains_key(&index) {
                         match readable(&directory).map(cap_std::fs::File::into_std) {
                             Ok(file) => set_attributes(&file, &self.attributes, (index, path), &self.report),
@@ -52,15 +56,18 @@ impl Planner {
                     }
                     if let Err(error) = set_directory_mode(&directory, mode | 0o700) {
                         self.report.note("store the mode", path, &error);
+                        unmark(&directory);
                         return Ok((None, true));
                     }
-                    Ok(((mode & 0o700 != 0o700).then_some(mode), true))
+                    Ok((is_restricted.then_some(mode), true))
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    parent.open_dir_nofollow(name).map(|_| (None, false))
+                    let directory = parent.open_dir_nofollow(name)?;
+                    Ok((is_marked(&directory).then_some(mode), false))
                 }
                 Err(error) => Err(error),
-            });
+            }
+        });
         match made {
             Ok((mode, is_new)) => Some(DirectoryEnd { path: path.clone(), mode, modified, is_new }),
             Err(error) => {
@@ -138,9 +145,9 @@ pub(crate) fn hash_file(
     }
 }
 
-fn private() -> DirBuilder {
+fn open_to_owner(mode: u16) -> DirBuilder {
     use cap_std::fs::DirBuilderExt as _;
     let mut builder = DirBuilder::new();
-    builder.mode(0o700);
+    builder.mode(u32::from(mode | 0o700));
     builder
 }

@@ -16,8 +16,8 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
 use super::job::DirectoryEnd;
-use super::links::are_possible;
-use super::part::{cannot_sync, set_modified, system_time};
+use super::links::{are_possible, trial_name};
+use super::part::{cannot_sync, owner_only, set_modified, system_time};
 use super::symlink::replace_with_link;
 use crate::error::TransferError;
 use crate::path::{RelPath, part_name};
@@ -281,6 +281,9 @@ impl TargetTree {
         for end in ends.iter().rev() {
             // One that could not take the place of a file has failed already.
             let Ok(directory) = self.directory(end.path.as_str()) else { continue };
+            if end.mode.is_some() {
+                unmark(&directory);
+            }
             if let Some(time) = end.modified.and_then(system_time)
                 && let Err(error) = set_directory_time(&directory, time)
                 && end.is_new
@@ -331,6 +334,26 @@ pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
 
 fn set_directory_time(directory: &Dir, time: SystemTime) -> io::Result<()> {
     set_modified(&readable(directory)?.into_std(), time)
+}
+
+/// For the name of the file that marks a directory.
+const MARK: &str = "mode";
+
+/// Marks a new directory that gets its mode in the end. If this attempt is cut off, the next one sets it.
+pub(super) fn mark(directory: &Dir) {
+    let mut options = cap_std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    owner_only(&mut options);
+    let _ = directory.open_with(trial_name(MARK), &options);
+}
+
+pub(super) fn is_marked(directory: &Dir) -> bool {
+    directory.symlink_metadata(trial_name(MARK)).is_ok_and(|found| found.is_file())
+}
+
+/// Removes the mark of a directory that gets its mode now.
+pub(super) fn unmark(directory: &Dir) {
+    let _ = directory.remove_file(trial_name(MARK));
 }
 
 /// A handle that can be synced; the handles of the tree cannot.

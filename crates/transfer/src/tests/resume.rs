@@ -1,11 +1,14 @@
 //! Interrupted transfers: data on the disk is kept, and everything is verified.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Found, Gate, connect, directories, directory, names, noise, share, transfer_into, tree};
+use super::{
+    FULL, Found, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
+};
 use crate::hash::BLOCK;
 use crate::{Progress, ReceiveOptions, Share, TransferError, receive, send};
 
@@ -143,4 +146,24 @@ async fn two_receivers_in_one_directory_do_not_mix() {
     assert_eq!(tree(&from)["a"], tree(&to)["a"]);
     assert_eq!(transfer_into(&share, &to).await.skipped, 1);
     assert_eq!(names(&to), ["a"], "nothing is left of the attempt that lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_of_an_attempt_that_was_cut_off_gets_its_mode_from_the_next() {
+    let (_temp, from, to) = directories(&[("d/e/in", b"in"), ("d/z", &noise(1, 12 * BLOCK))]);
+    fs::set_permissions(from.join("d/e"), fs::Permissions::from_mode(0o500)).unwrap();
+    fs::create_dir(to.join("d")).unwrap();
+    fs::write(to.join("d").join(FULL), "").unwrap();
+    let share = share(&from.join("d"));
+    let (_, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(received, Err(TransferError::DiskFull { .. })), "{received:?}");
+    let mode = || fs::metadata(to.join("d/e")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o700);
+    fs::remove_file(to.join("d").join(FULL)).unwrap();
+    transfer_into(&share, &to).await;
+    assert_eq!((mode(), names(&to.join("d/e"))), (0o500, vec!["in".to_owned()]));
+    // One that is complete is the user's.
+    fs::set_permissions(to.join("d/e"), fs::Permissions::from_mode(0o700)).unwrap();
+    transfer_into(&share, &to).await;
+    assert_eq!(mode(), 0o700);
 }
