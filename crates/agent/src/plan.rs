@@ -7,6 +7,7 @@
 //! 2. Pairs are taken in order of rank, while both the interface and the peer's address are unused.
 //! 3. Each interface still unused takes the best and least used address that it can reach.
 //! 4. Each address of the peer still unused takes the best and least used interface that reaches it.
+//! 5. The chosen pairs are sorted by rank, because a peer admits few paths at a time.
 //!
 //! So three cables between two machines become three paths, and a phone on two networks gets two paths to a server's
 //! only address. Pairs without a route are never chosen.
@@ -77,7 +78,8 @@ pub fn plan_routes(locals: &[LocalAddress], remotes: &[SocketAddr]) -> Vec<Route
     plan.take_fresh_pairs();
     plan.take_unused_interfaces();
     plan.take_unused_remotes();
-    plan.routes
+    plan.taken.sort_by_key(|(rank, _)| *rank);
+    plan.taken.into_iter().map(|(_, route)| route).collect()
 }
 
 struct Plan<'a> {
@@ -89,7 +91,7 @@ struct Plan<'a> {
     remote_uses: Vec<usize>,
     /// How many routes each local address's interface has, by index of the address.
     interface_uses: Vec<usize>,
-    routes: Vec<Route>,
+    taken: Vec<(Rank, Route)>,
 }
 
 impl<'a> Plan<'a> {
@@ -114,7 +116,7 @@ impl<'a> Plan<'a> {
             candidates,
             remote_uses: vec![0; remotes.len()],
             interface_uses: vec![0; locals.len()],
-            routes: Vec::new(),
+            taken: Vec::new(),
         }
     }
 
@@ -159,7 +161,8 @@ impl<'a> Plan<'a> {
         for (other, uses) in self.locals.iter().zip(&mut self.interface_uses) {
             *uses += usize::from(other.interface == local.interface);
         }
-        self.routes.push(Route { socket: local.socket, remote: self.remotes[candidate.remote] });
+        let route = Route { socket: local.socket, remote: self.remotes[candidate.remote] };
+        self.taken.push((candidate.rank, route));
     }
 }
 
@@ -230,6 +233,15 @@ mod tests {
         let locals = [local(0, "192.168.1.20", 24, true), local(1, "100.70.0.3", 30, true)];
         let found = pairs(&locals, &["10.9.9.9:1", "9.9.9.9:1"]);
         expect(&found, &[(0, "9.9.9.9:1"), (1, "9.9.9.9:1"), (0, "10.9.9.9:1")]);
+    }
+
+    #[test]
+    fn addresses_that_rarely_work_come_last_also_when_the_peer_names_them_first() {
+        let locals = [local(0, "192.168.1.20", 24, true)];
+        let found =
+            pairs(&locals, &["172.17.0.1:1", "9.9.9.9:1", "10.9.9.9:1", "8.8.8.8:1", "192.168.1.7:1"]);
+        let wanted = ["192.168.1.7:1", "9.9.9.9:1", "8.8.8.8:1", "172.17.0.1:1", "10.9.9.9:1"];
+        expect(&found, &wanted.map(|remote| (0, remote)));
     }
 
     #[test]
