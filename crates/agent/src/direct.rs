@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use anabranch_engine::{AbandonReason, PathChange, PathError, PathInfo, PathState, Route};
-use anabranch_wire::{PathId, Side, Span, Time};
+use anabranch_wire::{PathId, Reach, Side, Span, Time};
 
 use crate::budget::ProbeBudget;
 use crate::permission::Reaches;
@@ -81,6 +81,8 @@ pub struct Direct {
     /// The route about to be opened, if its address is announced and unproven.
     probing: Option<Route>,
     is_established: bool,
+    /// The session's first path leads through relays.
+    is_introduced: bool,
     is_over: bool,
     /// When to plan the next paths.
     plan_at: Time,
@@ -126,6 +128,7 @@ impl Direct {
             actions: VecDeque::new(),
             probing: None,
             is_established: false,
+            is_introduced: false,
             is_over: false,
             plan_at: Time::NEVER,
             not_ready: 0,
@@ -143,9 +146,20 @@ impl Direct {
         self.given.is_empty() && self.pins.is_none()
     }
 
-    /// The reaches of addresses at which the peer has answered.
-    pub fn reached(&self) -> Reaches {
-        self.reached
+    /// The reaches of addresses at which the peer has answered. `outside` are this machine's addresses outside of its
+    /// NATs: if a relay introduced the two and the peer announces one of these, it is behind the same NAT, and private
+    /// addresses count as reached.
+    ///
+    /// That holds only for the client, which chose its peer: the peer's ticket may list private addresses anyway.
+    pub fn reached(&self, outside: &[IpAddr]) -> Reaches {
+        let mut reached = self.reached;
+        let is_shared = |(_, address): &(u64, SocketAddr)| {
+            Reach::of(address.ip()) == Reach::Public && outside.contains(&address.ip())
+        };
+        if self.side == Side::Client && self.is_introduced && self.announced.iter().any(is_shared) {
+            reached.add(Reach::Site);
+        }
+        reached
     }
 
     /// The routes that race at the start of a session, before the peer has announced anything.
@@ -157,6 +171,7 @@ impl Direct {
     /// time.
     pub fn on_established(&mut self, now: Time, first: Option<Route>, rtt: Span) {
         self.is_established = true;
+        self.is_introduced = first.is_none();
         self.reached.extend(first.map(|route| route.remote));
         let [shortest, longest] = ADDRESS_PATIENCE;
         self.plan_at = now + (rtt * 3).clamp(shortest, longest);
@@ -494,6 +509,22 @@ mod tests {
         assert_eq!(opened(&mut server, begin, &[local(1)]), []);
         server.on_peer_address(begin, 1, address);
         assert_eq!(opened(&mut server, begin, &[local(1)]), [Route { socket: 1, remote: address }]);
+    }
+
+    #[test]
+    fn a_client_may_try_private_addresses_of_a_peer_that_a_relay_introduced_behind_the_same_nat() {
+        let outside = SocketAddr::from(([8, 8, 8, 8], 4433));
+        let reached = |mut agent: Direct, first: Option<Route>, own: [u8; 4]| {
+            agent.on_established(Time::ZERO, first, Span::ZERO);
+            agent.on_peer_address(Time::ZERO, 1, outside);
+            agent.reached(&[own.into()]).contains(Reach::Site)
+        };
+        let client = || Direct::client(Vec::new());
+        assert!(reached(client(), None, [8, 8, 8, 8]));
+        assert!(!reached(client(), None, [9, 9, 9, 9]), "behind another NAT");
+        let relay = Route { socket: 0, remote: SocketAddr::from(([9, 9, 9, 9], 4600)) };
+        assert!(!reached(client(), Some(relay), [8, 8, 8, 8]), "a relay that repeats what it reported");
+        assert!(!reached(Direct::server(), None, [8, 8, 8, 8]), "a client that anyone may be");
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //! | public | yes | yes | yes |
 //!
 //! So two machines on one network find each other: the ticket lists the private address, and a peer reached at a
-//! private address may announce others.
+//! private address may announce others. So may a peer behind the same NAT that a relay introduced
+//! ([`Direct::reached`](crate::Direct::reached)).
 
 use std::net::SocketAddr;
 
@@ -30,7 +31,12 @@ impl Reaches {
 
     /// Adds an address's reach.
     pub fn insert(&mut self, address: SocketAddr) {
-        self.0 |= Self::bit(Reach::of(address.ip()));
+        self.add(Reach::of(address.ip()));
+    }
+
+    /// Adds a reach.
+    pub(crate) fn add(&mut self, reach: Reach) {
+        self.0 |= Self::bit(reach);
     }
 
     fn bit(reach: Reach) -> u8 {

@@ -12,10 +12,12 @@
 mod common;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use anabranch_secure::Ticket;
 use common::netns::{Namespace, run};
 use common::programs::{PROGRAM, Running, Scratch, Sender, new_key, noise, wait_for};
 use common::within_three_attempts;
@@ -108,14 +110,28 @@ impl World {
         join((far, "outer"), (internet, "far"), "70.1.0")?;
         join((&self.sender, "lan"), (near, "lan"), "192.168.1")?;
         join((&self.receiver, "lan"), (far, "lan"), "192.168.2")?;
-        for router in &self.routers {
-            done(router.command("sysctl").args(["-qw", "net.ipv4.ip_forward=1"]))?;
-        }
+        self.forward()?;
         let outer = [(near, "60.1.0.2", "192.168.1.2"), (far, "70.1.0.2", "192.168.2.2")];
         for (nat, (router, outer, machine)) in nats.into_iter().zip(outer) {
             done(router.command("nft").arg(nat.rules(outer, machine)))?;
         }
         Ok(())
+    }
+
+    /// Joins both to one NAT, each by a network of its own. The NAT drops what they send to its outer address.
+    fn join_one(&self) -> Result<(), String> {
+        let [internet, nat, _] = &self.routers;
+        join((&self.relay, "net"), (internet, "relay"), "50.1.0")?;
+        join((nat, "outer"), (internet, "near"), "60.1.0")?;
+        join((&self.sender, "lan"), (nat, "lan1"), "192.168.1")?;
+        join((&self.receiver, "lan"), (nat, "lan2"), "192.168.2")?;
+        self.forward()?;
+        done(nat.command("nft").arg(Nat::PortRestricted.rules("60.1.0.2", "192.168.1.2")))
+    }
+
+    fn forward(&self) -> Result<(), String> {
+        let mut routers = self.routers.iter();
+        routers.try_for_each(|router| done(router.command("sysctl").args(["-qw", "net.ipv4.ip_forward=1"])))
     }
 }
 
@@ -136,6 +152,11 @@ struct Meeting {
 
 impl Meeting {
     fn start(world: World) -> Self {
+        Self::start_with(world, |_| {})
+    }
+
+    /// The receiver has the ticket with this change.
+    fn start_with(world: World, change: impl FnOnce(&mut Ticket)) -> Self {
         let scratch = Scratch::new();
         let key = scratch.text("user.key");
         let settings =
@@ -152,7 +173,8 @@ impl Meeting {
         let sender = Sender::start_as(sender.args(words).stdin(Stdio::null()));
         let (into, control) = (scratch.text("into"), scratch.text("paths.sock"));
         let mut receiver = world.receiver.command(PROGRAM);
-        let words = ["receive", &sender.ticket, &into, "--yes", "--control", &control];
+        let ticket = sender.ticket_with(change);
+        let words = ["receive", &ticket, &into, "--yes", "--control", &control];
         receiver.env("XDG_CONFIG_HOME", scratch.text("settings"));
         let receiver = Running::start(receiver.args(words).stdin(Stdio::null()));
         Self { _receiver: receiver, _sender: sender, _relay: relay, scratch, world }
@@ -245,6 +267,25 @@ fn meet(test: &str, sender: Nat, receiver: Nat) {
     let paths = meeting.paths();
     assert_eq!(found.is_some(), sender.lets_meet(receiver), "{sender:?} and {receiver:?}: {paths:#?}");
     wait_for("the relay as one of the paths", || meeting.has(false));
+}
+
+#[test]
+fn machines_behind_one_nat_find_each_other_although_the_ticket_has_no_right_address() {
+    let test = "machines_behind_one_nat_find_each_other";
+    let world = match World::new() {
+        Ok(world) => world,
+        Err(why) => return common::skip(test, &why),
+    };
+    world.join_one().unwrap();
+    // One that the sender had before.
+    let former = SocketAddr::from(([192, 168, 1, 9], 4433));
+    let meeting = Meeting::start_with(world, |ticket| ticket.addresses = vec![former]);
+    let found = meeting.direct_within(Duration::from_secs(15));
+    println!("behind one NAT: {found:?}");
+    let paths = meeting.paths();
+    assert!(found.is_some(), "{paths:#?}");
+    let is_near = |path: &Value| path["remote"].as_str().is_some_and(|at| at.starts_with("192.168.1.2:"));
+    assert!(paths.iter().any(is_near), "{paths:#?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The addresses at which peers may get in behind a NAT: as relays see the sockets, and as routers map them.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anabranch_engine::Route;
 
@@ -60,6 +60,11 @@ impl Outside {
         let others =
             latest.into_values().filter(move |(_, seen)| mapped.is_none_or(|(_, outer)| outer != *seen));
         mapped.into_iter().chain(others)
+    }
+
+    /// All of these IP addresses.
+    pub(super) fn ips(&self) -> Vec<IpAddr> {
+        self.reports.values().chain(self.mapped.values()).map(|(_, address)| address.ip()).collect()
     }
 
     /// True for a route to a relay with a report.

@@ -1,7 +1,7 @@
 //! The sockets of an endpoint, and the chains of relays that paths use like sockets.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -120,6 +120,11 @@ impl Sockets {
     pub(crate) fn outside_of(&self, socket: &BoundSocket) -> Vec<(u64, SocketAddr)> {
         let outside = self.outside.lock().expect("no panic while held");
         outside.of(socket.id).filter(|(_, seen)| *seen != socket.udp.local_addr()).collect()
+    }
+
+    /// The IP addresses of this machine outside of its NATs.
+    pub(crate) fn outside_ips(&self) -> Vec<IpAddr> {
+        self.outside.lock().expect("no panic while held").ips()
     }
 
     /// True for a route to a relay that reported this end's address: other sessions have paths through it there.

@@ -396,13 +396,13 @@ impl Core {
             }
             endpoint.describe_sockets(now, &mut self.engine);
         }
-        let locals = endpoint.sockets.locals();
+        let (locals, outside) = (endpoint.sockets.locals(), endpoint.sockets.outside_ips());
         // A panic of another session's agent leaves the budget usable.
         let mut probes = lock(&endpoint.probes, |_| {});
         loop {
             let mut paths = self.engine.paths();
             paths.retain(|path| !self.is_relayed(session, path.route));
-            let (engine, reached) = (&self.engine, self.agent.reached());
+            let (engine, reached) = (&self.engine, self.agent.reached(&outside));
             let view = View {
                 locals: &locals,
                 paths: &paths,

@@ -118,7 +118,7 @@ async fn a_client_that_the_address_policy_denies_has_nothing_sent_elsewhere() {
 async fn a_peer_at_a_loopback_address_has_no_private_or_multicast_address_tried() {
     let (_endpoints, [there, _here]) = pair(config(1, &[1]), config(2, &[3])).await;
     let inner = &there.handle.inner;
-    let (endpoint, reached) = (&inner.endpoint, inner.core().agent.reached());
+    let (endpoint, reached) = (&inner.endpoint, inner.core().agent.reached(&[]));
     let may_try = |address: &str| {
         let address: SocketAddr = address.parse().unwrap();
         endpoint.may_try(address, &inner.peer, reached)
