@@ -70,6 +70,39 @@ fn relays_carry_the_session_when_no_direct_path_works() {
     assert!(bytes_between(&mut network, 0.0, 5.0) > 3_000_000, "{:?}", network.decisions(0));
 }
 
+/// The direct path opens after ten seconds, and is slower than the one through the relay.
+#[test]
+fn a_direct_path_joins_the_one_through_a_relay_without_a_pause_and_both_carry_data() {
+    let mut plan = plan(&[link(8.0, 10), link(12.0, 30)], 1, 1);
+    change(&mut plan, 0.0, 0, &LinkChange::Down(true));
+    change(&mut plan, 9.0, 0, &LinkChange::Down(false));
+    let mut agent = AgentPlan::clone(plan.flows[0].agent.as_ref().unwrap());
+    // As a peer's address that becomes known, this has the agent try the route at once.
+    let interface = |after: u64, is_up| InterfaceChange { after: Span::from_secs(after), path: 0, is_up };
+    agent.interfaces = vec![interface(5, false), interface(10, true)];
+    plan.flows[0].agent = Some(Arc::new(agent));
+    let mut network = Network::new(plan);
+    let alone = bytes_between(&mut network, 5.0, 9.0);
+    let (mut before, mut moved_at, mut pause) = (network.flow(0).bytes, 9.0, 0.0_f64);
+    for step in 1..=200 {
+        let now = 9.0 + 0.02 * f64::from(step);
+        network.run(secs(now));
+        let bytes = network.flow(0).bytes;
+        pause = pause.max(now - moved_at);
+        if bytes > before {
+            (before, moved_at) = (bytes, now);
+        }
+    }
+    let both = bytes_between(&mut network, 14.0, 18.0);
+    // The relay's link alone carries 6,000,000 bytes in this time, and both links 10,000,000.
+    assert!(
+        alone > 4_500_000 && both > alone * 7 / 5,
+        "{alone} bytes, then {both}: {:?}",
+        network.decisions(0)
+    );
+    assert!(pause < 0.7, "{pause} s");
+}
+
 /// Four of six candidates are in use; two die and one turns slow, one after the other.
 #[test]
 fn relays_that_die_or_turn_slow_are_replaced_as_soon_as_over_sockets() {
