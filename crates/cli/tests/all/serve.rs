@@ -310,20 +310,29 @@ fn programs_killed_at_fifty_moments_leave_no_half_file_under_a_final_name() {
     kill_until_done(sync, 12, step, || whole(&server.path("pub/copy"), &mine));
     assert!(tree(&server.path("pub/copy")) == mine);
 
-    // The server is killed; the client finds it again by the same ticket.
+    // The server is killed while it sends and receives; the clients find it again by the same ticket.
     std::fs::create_dir(server.path("again")).unwrap();
     let again = server.scratch.text("again");
     let words: Vec<&str> = words.iter().copied().chain(["--rate", "100Mbit/s"]).collect();
     server.restart(&words);
     let get = Running::start(&mut own(&server.scratch, &["get", &ticket, "pub/d", "--to", &again]));
+    // A busy client's sessions could be taken for dead when it opens another, so the second client has its own key.
+    let key = server.scratch.text("key");
+    server_key(&server.scratch);
+    let put = ["put", &ticket, &from, "--to", "pub/late", "--key", &key];
+    let put = Running::start(&mut own(&server.scratch, &put));
     for round in 0..12 {
         std::thread::sleep(Duration::from_millis(150 + 10 * round));
         server.restart(&words);
         whole(&server.path("again/d"), &source);
+        whole(&server.path("pub/late/d"), &mine);
     }
-    let (code, told) = get.end();
-    assert_eq!(code, Some(0), "{told}");
+    for client in [get, put] {
+        let (code, told) = client.end();
+        assert_eq!(code, Some(0), "{told}");
+    }
     wait_for("the last file", || tree(&server.path("again/d")) == source);
+    assert!(tree(&server.path("pub/late/d")) == mine);
 }
 
 #[test]
