@@ -53,7 +53,8 @@ pub(crate) fn exist(file: &File) -> bool {
     names(file).is_ok_and(|names| !names.is_empty())
 }
 
-/// Bytes of the attributes of the file or directory at `path`; links are not followed.
+/// Bytes of the attributes of the file or directory at `path`; links are not followed. Attributes that cannot be read
+/// count as the most that an entry may have.
 pub(crate) fn held(path: &Path) -> u64 {
     use rustix::fs::{lgetxattr_query, llistxattr, llistxattr_query};
     if llistxattr_query(path).unwrap_or(0) == 0 {
@@ -62,7 +63,8 @@ pub(crate) fn held(path: &Path) -> u64 {
     let mut list = vec![0; 64 << 10];
     let len = llistxattr(path, &mut list[..]).unwrap_or(0);
     let names = list[..len].split(|byte| *byte == 0).filter(|name| name.starts_with(PREFIX.as_bytes()));
-    names.map(|name| (name.len() + lgetxattr_query(path, name).unwrap_or(0)) as u64).sum()
+    let lengths = names.map(|name| lgetxattr_query(path, name).map(|len| name.len() + len));
+    lengths.sum::<Result<usize, _>>().unwrap_or(LARGEST) as u64
 }
 
 /// The attributes of a file.

@@ -254,6 +254,13 @@ impl Spot {
         }
     }
 
+    fn path_len(&self) -> usize {
+        match self {
+            Self::At(path) => path.as_os_str().len(),
+            Self::Below { root, path } => root.as_os_str().len() + 1 + path.len(),
+        }
+    }
+
     /// The directory if it exists, and how many directories of its path are missing.
     fn look(&self) -> (Option<TargetTree>, u64) {
         match self {
@@ -386,6 +393,7 @@ async fn fill(
     // Before any directory is made.
     let reserved = spawn_blocking(move || {
         let reserve = |quota: Quota| {
+            quota::check_paths(seen.path_len(), &entries_of)?;
             let (tree, missing) = seen.look();
             let more = missing.saturating_mul(quota::NAME).saturating_add(attribute_bytes as u64);
             quota.reserve((tree, more), &entries_of, placing, progress)

@@ -27,7 +27,9 @@ impl Planner {
         mode: u16,
         modified: Option<ModifiedTime>,
     ) -> Option<DirectoryEnd> {
-        let mode = mode & self.tree.mode_mask();
+        // The quota counts what is in it.
+        let readable_here = if self.room.is_some() { 0o500 } else { 0 };
+        let mode = (mode & self.tree.mode_mask()) | readable_here;
         let (parent, name) = path.split();
         if self.mirror.is_some()
             && let Ok(parent) = self.tree.directory(parent)

@@ -84,7 +84,7 @@ pub(crate) struct Planner {
     progress: Progress,
     ports: PlanPorts,
     /// The room of the transfer, if there is a quota.
-    room: Option<Arc<Reserved>>,
+    pub room: Option<Arc<Reserved>>,
     /// The extended attributes of entries.
     pub attributes: Arc<Attributes>,
     /// The files with several names, if these are kept.

@@ -26,6 +26,8 @@ use crate::progress::Progress;
 pub(super) const NAME: u64 = 4 << 10;
 /// The greatest age of a count.
 const FRESH: Duration = Duration::from_secs(10);
+/// Longest path of an entry, in bytes. The system opens none of more than 4,095, and a name that is taken becomes longer.
+const LONGEST_PATH: usize = 4_000;
 
 /// Most bytes that directories may hold; clones are the same limit.
 #[derive(Clone, Debug)]
@@ -179,6 +181,17 @@ fn written(progress: &Progress) -> u64 {
     counters.bytes_done.saturating_sub(counters.bytes_resumed)
 }
 
+/// Refuses entries whose path would be too long to be counted, below a directory whose path has `start` bytes.
+pub(super) fn check_paths(start: usize, entries: &[Entry]) -> Result<(), TransferError> {
+    match entries.iter().find(|entry| start + 1 + entry.path.as_str().len() > LONGEST_PATH) {
+        Some(entry) => {
+            let why = "its whole path has more than 4000 bytes, too many to count it for the quota";
+            Err(TransferError::UnsafePath { path: entry.path.to_foreign(), why })
+        }
+        None => Ok(()),
+    }
+}
+
 /// The bytes that an entry adds to the directories; `None` for a file if the existing one is expected to stay.
 fn room_for(tree: Option<&mut TargetTree>, entry: &Entry, placing: Placing) -> Option<u64> {
     let (parent, name) = entry.path.split();
@@ -230,6 +243,8 @@ fn held(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use rustix::fs::{XattrFlags, setxattr};
 
     use super::*;
@@ -244,5 +259,7 @@ mod tests {
             return;
         }
         assert_eq!(held(place.path()), NAME + 1000 + "user.tag".len() as u64);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o0)).unwrap();
+        assert!(held(place.path()) >= NAME + 1000, "although its owner may not read them");
     }
 }

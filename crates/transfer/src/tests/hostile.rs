@@ -1,7 +1,7 @@
 //! A hostile sender, and one with another version.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -13,7 +13,7 @@ use crate::manifest::{Entry, EntryKind, FileMeta};
 use crate::message::{Control, MOST_ZEROS, Reply};
 use crate::path::RelPath;
 use crate::{
-    Conflict, Connection, Limits, Progress, ReceiveOptions, Summary, Target, TransferError, receive,
+    Conflict, Connection, Limits, Progress, Quota, ReceiveOptions, Summary, Target, TransferError, receive,
 };
 
 /// The outcome at a receiver whose sender sends `control`, then `data` whatever is requested.
@@ -265,6 +265,25 @@ async fn attributes_have_an_entry_a_name_for_users_and_a_limit() {
     let options = ReceiveOptions { limits, ..ReceiveOptions::default() };
     let outcome = face(list(&all), Vec::new(), directory(&to), &options).await;
     assert!(matches!(outcome, Err(TransferError::TooMuch { .. })), "all together: {outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_quota_counts_no_directory_is_closed_or_out_of_reach() {
+    let closed = EntryKind::Directory { mode: 0, modified: None };
+    let with = |quota| ReceiveOptions { quota, ..ReceiveOptions::default() };
+    let (_temp, _, to) = directories(&[]);
+    for (name, quota, mode) in [("a", None, 0), ("b", Some(Quota::new(1 << 20, Vec::new())), 0o500)] {
+        let control = list(&[entry(name, closed.clone())]);
+        face(control, Vec::new(), directory(&to), &with(quota)).await.unwrap();
+        let meta = fs::metadata(to.join(name)).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o777, mode, "{name}");
+        fs::set_permissions(to.join(name), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let names: Vec<String> = (1..=16).map(|depth| vec!["n".repeat(250); depth].join("/")).collect();
+    let control: Vec<Control> = names.iter().map(|name| entry(name, closed.clone())).collect();
+    let quota = Some(Quota::new(1 << 20, Vec::new()));
+    let outcome = face(list(&control), Vec::new(), directory(&to), &with(quota)).await;
+    assert!(matches!(outcome, Err(TransferError::UnsafePath { .. })), "{outcome:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
