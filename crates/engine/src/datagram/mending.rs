@@ -1,7 +1,7 @@
 //! The receiver's blocks: coded datagrams and parity are kept until nothing is missing, and lost datagrams are restored.
 //!
-//! A coded datagram is delivered at once, and a copy is kept for [`HOLD`]. Parity is kept until there are as many pieces as
-//! missing datagrams; these are then restored. No peer can exceed the memory limit. The memory comes from the endpoint's
+//! A coded datagram is delivered at once, and a copy is kept for [`HOLD`], but less than twice as long. Parity is kept until
+//! there are as many pieces as missing datagrams, or as long; the missing ones are then restored. No peer can exceed the memory limit. The memory comes from the endpoint's
 //! budget, and so do wide windows of numbers. Restoring takes a fifth of a millisecond, far more than receiving, so each
 //! time takes a [turn](super::turns).
 
@@ -37,12 +37,15 @@ pub(crate) struct Mending<P> {
     bytes: u64,
     reservation: Reservation,
     turns: Turns,
-    /// The last arrival that left something to keep.
-    last: Option<Time>,
+    /// When what is too old is dropped; `None` while nothing is kept. Arrivals do not move it: a peer that goes on
+    /// sending a little would have everything kept.
+    sweep_at: Option<Time>,
 }
 
 struct Class<P> {
     seen: Seen,
+    /// The last arrival while the window was wide.
+    last_wide: Time,
     /// Coded datagrams by number.
     kept: BTreeMap<u64, (Time, Shard<P>)>,
     gathered: VecDeque<Gathered<P>>,
@@ -71,7 +74,7 @@ impl<P: Payload> Mending<P> {
             bytes: 0,
             turns: Turns::new(budget.clone()),
             reservation: Reservation::new(budget),
-            last: None,
+            sweep_at: None,
         }
     }
 
@@ -126,7 +129,7 @@ impl<P: Payload> Mending<P> {
         } else {
             self.gather(class, Gathered { first, count, parities, since: now, pieces: vec![piece] })
         };
-        self.last = Some(now);
+        self.sweep_at.get_or_insert(now + HOLD);
         self.mend(now, class, block, &mut delivered);
         delivered
     }
@@ -147,13 +150,20 @@ impl<P: Payload> Mending<P> {
             self.bytes += WIDE_COST;
             self.class(class).seen.widen();
         }
-        if self.class(class).seen.is_wide() {
-            self.last = Some(now);
+        let known = self.class(class);
+        if known.seen.is_wide() {
+            known.last_wide = now;
+            self.sweep_at.get_or_insert(now + HOLD);
         }
     }
 
     fn class(&mut self, class: u8) -> &mut Class<P> {
-        let new = || Class { seen: Seen::default(), kept: BTreeMap::new(), gathered: VecDeque::new() };
+        let new = || Class {
+            seen: Seen::default(),
+            last_wide: Time::ZERO,
+            kept: BTreeMap::new(),
+            gathered: VecDeque::new(),
+        };
         self.classes.entry(class).or_insert_with(new)
     }
 
@@ -169,7 +179,7 @@ impl<P: Payload> Mending<P> {
     }
 
     fn keep(&mut self, now: Time, class: u8, number: u64, shard: Shard<P>) {
-        self.last = Some(now);
+        self.sweep_at.get_or_insert(now + HOLD);
         let mut freed = 0;
         let known = self.class(class);
         let is_old = |came: Time| now.since(came) >= HOLD;
@@ -221,23 +231,47 @@ impl<P: Payload> Mending<P> {
 
     /// When to call [`Self::handle_timeout`].
     pub(crate) fn next_timeout(&self) -> Time {
-        self.last.map_or(Time::NEVER, |last| last + HOLD)
+        self.sweep_at.unwrap_or(Time::NEVER)
     }
 
-    /// After a long silence, frees everything except narrow windows of the latest numbers.
+    /// Frees what is too old. After a silence, only narrow windows of the latest numbers are left.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         if self.next_timeout() > now {
             return;
         }
-        for class in self.classes.values_mut() {
-            class.kept = BTreeMap::new();
-            class.gathered = VecDeque::new();
-            class.seen.narrow();
-        }
-        self.last = None;
-        self.bytes = 0;
-        self.reservation.release();
+        self.bytes -= self.classes.values_mut().map(|class| class.sweep(now)).sum::<u64>();
+        self.reservation.give_back(self.reservation.held() - self.bytes);
         self.code = Code::default();
+        self.sweep_at = (self.bytes > 0).then(|| now + HOLD);
+    }
+}
+
+impl<P: Payload> Class<P> {
+    /// Drops what is too old; returns its bytes.
+    fn sweep(&mut self, now: Time) -> u64 {
+        let is_old = |came: Time| now.since(came) >= HOLD;
+        let mut freed = 0;
+        self.kept.retain(|_, (came, shard)| {
+            freed += if is_old(*came) { cost(shard.data.len()) } else { 0 };
+            !is_old(*came)
+        });
+        self.gathered.retain(|block| {
+            let bytes = block.pieces.iter().map(|(_, piece)| cost(piece.data.len())).sum::<u64>();
+            freed += if is_old(block.since) { bytes } else { 0 };
+            !is_old(block.since)
+        });
+        // Empty ones may still hold memory.
+        if self.kept.is_empty() {
+            self.kept = BTreeMap::new();
+        }
+        if self.gathered.is_empty() {
+            self.gathered = VecDeque::new();
+        }
+        if self.seen.is_wide() && is_old(self.last_wide) {
+            self.seen.narrow();
+            freed += WIDE_COST;
+        }
+        freed
     }
 }
 
@@ -344,6 +378,29 @@ mod tests {
             assert_eq!(mending.bytes, kept + pieces + window);
             assert!(mending.bytes <= mending.reservation.held() && left.left() < budget);
         }
+    }
+
+    #[test]
+    fn a_peer_that_goes_on_sending_a_little_has_nothing_kept_for_two_seconds() {
+        let (mut mending, budget) = mending(1 << 30);
+        let in_class = |class, frame: MarkedFrame<Bytes>| {
+            let datagram = DatagramFrame { class, ..frame.datagram.clone() };
+            MarkedFrame { datagram, ..frame }
+        };
+        for number in 1_000..2_000 {
+            mending.on_datagram(at(0), coded(number));
+            mending.on_datagram(at(0), in_class(3, coded(number)));
+        }
+        mending.on_parity(at(0), parity(1 << 40, 16, 1).remove(0));
+        assert!((1 << 30) - budget.left() > 1_000_000);
+        // Each has the lowest number so far, and the other class gets none.
+        for step in 0..40 {
+            mending.handle_timeout(at(step * 100));
+            mending.on_datagram(at(step * 100), coded(999 - step));
+        }
+        assert!(mending.class(2).kept.len() <= 20 && mending.class(2).gathered.is_empty());
+        assert!(mending.class(3).kept.is_empty() && !mending.class(3).seen.is_wide());
+        assert!((1 << 30) - budget.left() < 40_000, "{}", budget.left());
     }
 
     #[test]
