@@ -32,7 +32,7 @@ use crate::pump::{Link, from_device, inner_mtu, to_device};
 use crate::status::Status;
 use crate::streams::Exit;
 use crate::system::ServerSystem;
-use crate::table::{Client, Table};
+use crate::table::{Client, Newcomer, Table};
 
 /// How long a client may take to send its request.
 const HELLO: Duration = Duration::from_secs(10);
@@ -329,7 +329,7 @@ impl Server {
                 Err("the client has too many classes".to_owned())
             }
             Some(Request::Hello { version: VERSION, networks, policy }) => {
-                let joined = self.join(session.peer(), &networks);
+                let joined = self.join(session, &networks);
                 joined.inspect(|joined| joined.link.set_policy(policy))
             }
             Some(Request::Hello { version, .. }) => Err(format!(
@@ -358,7 +358,9 @@ impl Server {
     }
 
     /// Assigns a client its addresses, or returns why it gets none.
-    fn join(&self, node: PublicKey, networks: &[IpNet]) -> Result<Joined, String> {
+    fn join(&self, session: &Session, networks: &[IpNet]) -> Result<Joined, String> {
+        let (node, now) = (session.peer(), self.clock.now());
+        let address = session.paths().first().map(|path| path.route.remote.ip());
         let granted = self.options.behind.get(&node).map(Vec::as_slice).unwrap_or_default();
         let is_granted = |network: &&IpNet| granted.iter().any(|known| known.trunc() == network.trunc());
         if let Some(network) = networks.iter().find(|network| !is_granted(network)) {
@@ -369,25 +371,27 @@ impl Server {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let table = &mut *table;
         let listed = &self.options.behind;
+        let newcomer = Newcomer { node, address, now };
         let is_new = !table.clients.contains_key(&node) && !listed.contains_key(&node);
         if is_new && table.clients.len() >= self.options.most_clients {
-            table.forget_one(self.clock.now(), listed)?;
+            table.forget_one(newcomer, listed)?;
         }
-        let addresses = table.addresses_of(node, &self.options.addresses, self.clock.now(), listed)?;
+        let addresses = table.addresses_of(newcomer, &self.options.addresses, listed)?;
         let own = addresses.iter().map(|address| IpNet::from(address.addr()));
         let all: Vec<IpNet> = own.chain(granted.iter().copied()).collect();
         let client = table.clients.entry(node).or_insert_with(|| Client {
             link: Link::new(self.clock, (self.seed, MTU)),
             networks: all.clone(),
-            sessions: 0,
-            seen: self.clock.now(),
+            session: 0,
+            address,
+            seen: now,
         });
         if let Some(old) = client.link.session() {
             old.abort(0, "a newer session of this client takes over");
         }
-        client.sessions += 1;
-        client.seen = self.clock.now();
-        let joined = Joined { link: client.link.clone(), addresses, networks: all, number: client.sessions };
+        table.sessions += 1;
+        (client.session, client.address, client.seen) = (table.sessions, address, now);
+        let joined = Joined { link: client.link.clone(), addresses, networks: all, number: client.session };
         for network in &joined.networks {
             table.routes.insert(*network, joined.link.clone());
         }
@@ -398,7 +402,7 @@ impl Server {
     fn attach(&self, node: PublicKey, joined: &Joined, session: &Session) -> bool {
         // While this is locked, no other session of the client joins.
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        let is_last = table.clients.get(&node).is_some_and(|client| client.sessions == joined.number);
+        let is_last = table.clients.get(&node).is_some_and(|client| client.session == joined.number);
         if is_last {
             joined.link.attach(session);
         }
@@ -408,7 +412,7 @@ impl Server {
     /// The client keeps its addresses; its packets wait for its next session.
     fn leave(&self, node: PublicKey, number: u64) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = table.clients.get_mut(&node).filter(|client| client.sessions == number) {
+        if let Some(client) = table.clients.get_mut(&node).filter(|client| client.session == number) {
             client.link.detach();
             client.seen = self.clock.now();
         }

@@ -1,10 +1,12 @@
 //! A server's clients, their networks, and the packets that wait for them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anabranch_net::{PublicKey, Span, Time};
 use anabranch_tunnel::access::PrefixTable;
+use anabranch_wire::{close_code, larger_source, source};
 use ipnet::IpNet;
 
 use crate::hosts::Hosts;
@@ -21,10 +23,20 @@ const MOST_WAITING: usize = 512 << 20;
 pub(crate) struct Client {
     pub(crate) link: Arc<Link>,
     pub(crate) networks: Vec<IpNet>,
-    /// Counts its sessions: only the last one may attach or detach the link.
-    pub(crate) sessions: u64,
+    /// The number of its last session, which alone may attach or detach the link.
+    pub(crate) session: u64,
+    /// The address from which that came, if known.
+    pub(crate) address: Option<IpAddr>,
     /// When it came or left last.
     pub(crate) seen: Time,
+}
+
+/// A client that asks for a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) node: PublicKey,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) now: Time,
 }
 
 #[derive(Default)]
@@ -32,6 +44,8 @@ pub(crate) struct Table {
     pub(crate) clients: BTreeMap<PublicKey, Client>,
     pub(crate) routes: PrefixTable<Arc<Link>>,
     pub(crate) hosts: Hosts,
+    /// Counts the sessions of all clients.
+    pub(crate) sessions: u64,
 }
 
 impl Client {
@@ -42,38 +56,45 @@ impl Client {
 }
 
 impl Table {
-    /// Forgets the client that has been away for longest, so that another gets its place and perhaps its addresses: not
-    /// one that may soon be back, whose connections the other would take over, and none of those listed by their keys.
+    /// Forgets a client, so that a newcomer gets its place and perhaps its addresses: the one that has been away for longest,
+    /// but not one that may soon be back, whose connections the newcomer would take over. Without such a client it is one of
+    /// the [largest source](larger_source). None that is listed by its key is forgotten.
     pub(crate) fn forget_one(
         &mut self,
-        now: Time,
+        newcomer: Newcomer,
         listed: &BTreeMap<PublicKey, Vec<IpNet>>,
     ) -> Result<(), String> {
-        let away = self
-            .clients
-            .iter()
-            .filter(|(node, client)| !listed.contains_key(*node) && client.is_away(now, KEPT));
-        let node = away.min_by_key(|(_, client)| client.seen).map(|(node, _)| *node);
+        let unlisted = || self.clients.iter().filter(move |(node, _)| !listed.contains_key(*node));
+        let away = unlisted().filter(|(_, client)| client.is_away(newcomer.now, KEPT));
+        let of_largest = || {
+            let addresses: Vec<Option<IpAddr>> = unlisted().map(|(_, client)| client.address).collect();
+            let larger = larger_source(&addresses, newcomer.address)?;
+            let clients = unlisted().filter(|(_, client)| client.address.map(source) == larger);
+            clients.min_by_key(|(_, client)| (client.link.session().is_some(), client.seen))
+        };
+        let node = away.min_by_key(|(_, client)| client.seen).or_else(of_largest).map(|(node, _)| *node);
         let node = node.ok_or("this server has as many clients as it takes; try again later")?;
         if let Some(client) = self.clients.remove(&node) {
             client.networks.iter().for_each(|network| drop(self.routes.remove(network)));
+            if let Some(session) = client.link.session() {
+                session.abort(close_code::BUSY, "all places are taken, and your address has the most");
+            }
         }
         self.hosts.forget(node);
         Ok(())
     }
 
-    /// A client's addresses. If none is left, it gets those of the client that has been away for longest.
+    /// A client's addresses. If none is left, it gets those of a client that is [forgotten](Self::forget_one).
     pub(crate) fn addresses_of(
         &mut self,
-        node: PublicKey,
+        newcomer: Newcomer,
         networks: &[IpNet],
-        now: Time,
         listed: &BTreeMap<PublicKey, Vec<IpNet>>,
     ) -> Result<Vec<IpNet>, String> {
-        match self.hosts.addresses_of(node, networks) {
+        match self.hosts.addresses_of(newcomer.node, networks) {
             Err(none_left) => {
-                self.forget_one(now, listed).map_err(|_| none_left)?;
-                self.hosts.addresses_of(node, networks)
+                self.forget_one(newcomer, listed).map_err(|_| none_left)?;
+                self.hosts.addresses_of(newcomer.node, networks)
             }
             addresses => addresses,
         }
@@ -104,26 +125,56 @@ mod tests {
 
     use super::*;
 
+    fn node(number: u8) -> PublicKey {
+        NodeKey::from_random([number; 32]).public()
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO + Span::from_secs(seconds)
+    }
+
+    /// A table whose client with number 1 is listed by its key, and in whose network five clients find room.
+    #[derive(Default)]
+    struct Full(Table);
+
+    impl Full {
+        fn join(&mut self, number: u8, address: &str, now: Time) -> Result<Vec<IpNet>, String> {
+            let networks: [IpNet; 1] = ["10.77.0.1/29".parse().unwrap()];
+            let listed = BTreeMap::from([(node(1), Vec::new())]);
+            let address = Some(address.parse().unwrap());
+            let newcomer = Newcomer { node: node(number), address, now };
+            let addresses = self.0.addresses_of(newcomer, &networks, &listed)?;
+            let link = Link::new(Clock::start(), (0, 1280));
+            let client = Client { link, networks: addresses.clone(), session: 1, address, seen: now };
+            self.0.clients.insert(node(number), client);
+            Ok(addresses)
+        }
+    }
+
     #[test]
     fn a_client_that_has_been_away_for_long_gives_its_address_up_when_none_is_left() {
-        // Five clients find room in it.
-        let networks: [IpNet; 1] = ["10.77.0.1/29".parse().unwrap()];
-        let node = |byte: u8| NodeKey::from_random([byte; 32]).public();
-        let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
-        let listed = BTreeMap::from([(node(1), Vec::new())]);
-        let mut table = Table::default();
-        let mut join = |byte: u8, now: Time| {
-            let addresses = table.addresses_of(node(byte), &networks, now, &listed)?;
-            let link = Link::new(Clock::start(), (0, 1280));
-            let client = Client { link, networks: addresses.clone(), sessions: 1, seen: now };
-            table.clients.insert(node(byte), client);
-            Ok::<_, String>(addresses)
-        };
+        let mut table = Full::default();
+        let mut join = |number: u8, now: Time| table.join(number, &format!("192.0.2.{number}"), now);
         let given: Vec<Vec<IpNet>> =
-            (1_u8..=5).map(|byte| join(byte, at(u64::from(byte))).unwrap()).collect();
+            (1_u8..=5).map(|number| join(number, at(u64::from(number))).unwrap()).collect();
         assert_eq!(join(6, at(60)).unwrap_err(), "this server has no address left for you");
         // The first is listed by its key.
         assert_eq!(join(6, at(400)).unwrap(), given[1]);
         assert!(join(2, at(401)).unwrap() != given[0]);
+    }
+
+    #[test]
+    fn clients_of_one_site_with_many_keys_make_room_for_those_of_others() {
+        let mut table = Full::default();
+        let mut join = |number: u8, address: &str| table.join(number, address, at(u64::from(number)));
+        join(1, "192.0.2.1").unwrap();
+        join(2, "192.0.2.2").unwrap();
+        let given: Vec<Vec<IpNet>> =
+            (3..=5).map(|number| join(number, &format!("2001:db8:0:{number}::1")).unwrap()).collect();
+        assert!(join(6, "2001:db8:0:6::1").is_err(), "its own site has most");
+        let first = join(7, "192.0.2.7").unwrap();
+        assert!(given.contains(&first), "one of the site with most");
+        assert!(join(8, "192.0.2.8").is_ok_and(|second| given.contains(&second) && second != first));
+        assert!(join(9, "192.0.2.9").is_err(), "all have as many");
     }
 }
