@@ -25,7 +25,7 @@ use crate::invitation::Invitation;
 use crate::keyfile;
 use crate::late::Late;
 use crate::paths::{NodeSession, RunningSessions};
-use crate::port_mapping::PortMappings;
+use crate::port_mapping::{PortMappings, PortOwner};
 use crate::relay::{Entry, Peer, RelayRoute};
 
 /// Relays to request from controllers by default.
@@ -229,7 +229,7 @@ impl NodeBuilder {
         // At a control socket, others add relays that list the key.
         let is_known = has_key || has_relays || self.control.is_some();
         let (key, grants_file) = self.key.load(is_known)?;
-        let reset_key = reset_key(&key);
+        let (reset_key, port_owner) = (reset_key(&key), PortOwner::of(&key));
         let mut config = EndpointConfig::new(key)
             .port(self.port)
             .addresses(self.addresses)
@@ -241,7 +241,7 @@ impl NodeBuilder {
         let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;
         warn_of_idle_rules(&endpoint, &self.rules, self.device.as_deref());
         let endpoint = Arc::new(endpoint);
-        let ports = if self.map_port { Some(PortMappings::start(&endpoint).await) } else { None };
+        let ports = if self.map_port { Some(PortMappings::start(&endpoint, port_owner).await) } else { None };
         let grants = if self.controllers.is_empty() {
             Grants::default()
         } else {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anabranch_net::interfaces;
-use anabranch_net::{Endpoint, Lasting, SocketInfo};
+use anabranch_net::{Endpoint, Lasting, NodeKey, SocketInfo};
 use anabranch_overlay::port_mapping::{
     LIFETIME, LONGEST, NAT_PMP_ADDRESS, PORT, PortGranted, PortRefusal, PortRequest, read_nat_pmp_address,
 };
@@ -34,6 +34,25 @@ const AGAIN: Duration = Duration::from_secs(LIFETIME as u64 / 2);
 /// Most sockets with a mapping.
 const MOST: usize = 8;
 
+/// A node as routers know it. It is derived from the node's key: a router may refuse a port to a node that was killed
+/// and does not come back with the nonce of its earlier run.
+#[derive(Clone, Copy)]
+pub(crate) struct PortOwner([u8; 32]);
+
+impl PortOwner {
+    pub(crate) fn of(key: &NodeKey) -> Self {
+        Self(blake3::derive_key("anabranch 2026 port owner", key.to_file_text().as_bytes()))
+    }
+
+    /// The nonce of the mapping for this place. No router learns that of another one.
+    fn nonce(&self, place: &Place) -> [u8; 12] {
+        let text = format!("{} {}", place.local, place.router);
+        let mut nonce = [0; 12];
+        nonce.copy_from_slice(&blake3::keyed_hash(&self.0, text.as_bytes()).as_bytes()[..12]);
+        nonce
+    }
+}
+
 /// The mappings of a node. They end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct PortMappings {
@@ -43,22 +62,22 @@ pub(crate) struct PortMappings {
 
 impl PortMappings {
     /// Asks the routers of all sockets, and keeps what they grant. Takes 1.5 s if one is silent.
-    pub(crate) async fn start(endpoint: &Arc<Endpoint>) -> Self {
+    pub(crate) async fn start(endpoint: &Arc<Endpoint>, owner: PortOwner) -> Self {
         let moved = endpoint.sockets_changed();
         let found = find(endpoint).await;
         if found.is_empty() {
             tracing::warn!("no port to map: no private IPv4 address of this machine is behind a router");
         }
         let (places, wanted) = watch::channel(found);
-        let mappings = Self::over(wanted).await;
+        let mappings = Self::over(wanted, owner).await;
         tokio::spawn(follow(Arc::downgrade(endpoint), places, mappings.mapped.clone(), moved));
         mappings
     }
 
     /// Keeps mappings for these sockets.
-    async fn over(places: watch::Receiver<Vec<Place>>) -> Self {
+    async fn over(places: watch::Receiver<Vec<Place>>, owner: PortOwner) -> Self {
         let (sender, mapped) = watch::channel(Vec::new());
-        let mut keeper = Keeper { places, mapped: sender, held: Vec::new() };
+        let mut keeper = Keeper { owner, places, mapped: sender, held: Vec::new() };
         keeper.ask_those_due().await;
         Self { mapped, keeper: tokio::spawn(keeper.run()).abort_handle() }
     }
@@ -176,6 +195,7 @@ fn replace<T: PartialEq>(watched: &watch::Sender<T>, value: T) {
 
 /// Requests and renews mappings.
 struct Keeper {
+    owner: PortOwner,
     places: watch::Receiver<Vec<Place>>,
     mapped: watch::Sender<Vec<Mapped>>,
     held: Vec<Held>,
@@ -204,7 +224,7 @@ impl Keeper {
         self.held.retain(|held| places.contains(&held.place));
         for place in places {
             if !self.held.iter().any(|held| held.place == place) {
-                self.held.extend(Held::new(place));
+                self.held.push(Held::new(place, self.owner));
             }
         }
         let now = Instant::now();
@@ -230,15 +250,15 @@ struct Held {
 }
 
 impl Held {
-    /// A mapping to request now; `None` if the system gives no random bytes.
-    fn new(place: Place) -> Option<Self> {
+    /// A mapping to request now.
+    fn new(place: Place, owner: PortOwner) -> Self {
         // Another port would do, but people know this one.
         let outer = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, place.local.port());
         let request =
-            PortRequest { inner: place.local, outer, nonce: crate::random().ok()?, lifetime: LIFETIME };
+            PortRequest { inner: place.local, outer, nonce: owner.nonce(&place), lifetime: LIFETIME };
         let (ends, due) = (Instant::now(), Instant::now());
         let (pause, trouble) = (LEAST_PAUSE, Lasting::default());
-        Some(Self { place, request, mapped: None, ends, due, pause, trouble })
+        Self { place, request, mapped: None, ends, due, pause, trouble }
     }
 
     /// Asks the router, and notes its answer.

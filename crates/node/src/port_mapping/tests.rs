@@ -9,6 +9,10 @@ use super::*;
 
 const OUTER: [u8; 4] = [8, 8, 4, 4];
 
+fn owner(seed: u8) -> PortOwner {
+    PortOwner::of(&NodeKey::from_random([seed; 32]))
+}
+
 /// Where a router listens, and all requests that it got.
 struct Router {
     address: SocketAddrV4,
@@ -44,7 +48,7 @@ impl Router {
     /// A keeper for this place, and the sender of its places.
     fn keeper(&self) -> (Keeper, watch::Sender<Vec<Place>>) {
         let (sender, places) = watch::channel(vec![self.place()]);
-        (Keeper { places, mapped: watch::channel(Vec::new()).0, held: Vec::new() }, sender)
+        (Keeper { owner: owner(1), places, mapped: watch::channel(Vec::new()).0, held: Vec::new() }, sender)
     }
 
     fn asked(&self) -> Vec<Vec<u8>> {
@@ -101,7 +105,7 @@ fn outer(port: u16) -> Option<SocketAddrV4> {
 async fn a_mapping_is_renewed_and_ends_with_its_node() {
     let router = Router::start(|request| granted(request, OUTER, 1)).await;
     let (_places, wanted) = watch::channel(vec![router.place()]);
-    let mappings = PortMappings::over(wanted).await;
+    let mappings = PortMappings::over(wanted, owner(1)).await;
     assert_eq!(mappings.addresses(), [SocketAddr::from((OUTER, 4433))]);
     let (first, renewal) = (router.request(0).await, router.request(1).await);
     drop(mappings);
@@ -110,6 +114,20 @@ async fn a_mapping_is_renewed_and_ends_with_its_node() {
     assert!(renewal[..44] == first[..44] && removal[24..36] == first[24..36]);
     assert_eq!((&first[56..], &renewal[56..]), (&[0; 4][..], &OUTER[..]));
     assert_eq!((&removal[..2], &removal[4..8]), (&first[..2], &[0; 4][..]));
+}
+
+#[test]
+fn a_node_that_was_killed_comes_back_with_its_nonce() {
+    let place = |router: &str| Place {
+        socket: 1,
+        local: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 4433),
+        interface: "".into(),
+        router: router.parse().unwrap(),
+    };
+    let nonce = owner(1).nonce(&place("192.168.1.1:5351"));
+    assert_eq!(nonce, owner(1).nonce(&place("192.168.1.1:5351")));
+    assert_ne!(nonce, owner(2).nonce(&place("192.168.1.1:5351")), "another node");
+    assert_ne!(nonce, owner(1).nonce(&place("192.168.2.1:5351")), "another router");
 }
 
 #[tokio::test]
@@ -136,7 +154,7 @@ async fn a_router_that_does_not_know_pcp_is_asked_by_nat_pmp() {
     };
     let router = Router::start(move |request| vec![answer(request)]).await;
     let (_places, wanted) = watch::channel(vec![router.place()]);
-    let mappings = PortMappings::over(wanted).await;
+    let mappings = PortMappings::over(wanted, owner(1)).await;
     assert_eq!(mappings.addresses(), [SocketAddr::from((OUTER, 4434))]);
     mappings.end();
     assert_eq!(router.request(3).await, [0, 1, 0, 0, 0x11, 0x51, 0, 0, 0, 0, 0, 0]);
