@@ -34,6 +34,8 @@ pub struct Summary {
     pub removed: u64,
     /// Files that the sender could not send, if the receiver has all others.
     pub missed: u64,
+    /// At the sender, the printable paths of files that it could not send; the first hundred.
+    pub missed_files: Vec<String>,
     /// Warnings, one printable line each; the first hundred.
     pub warnings: Vec<String>,
 }
@@ -85,8 +87,21 @@ impl Report {
 
     /// Records an entry that is not sent. One that is missed counts as a failure instead, where it is reported.
     pub fn leave_out(&self, what: &LeftOut) {
-        self.add(|summary| summary.left_out += u64::from(!what.missed));
+        if what.missed {
+            self.miss(what.path.to_string());
+        } else {
+            self.add(|summary| summary.left_out += 1);
+        }
         self.warn(&what.to_string());
+    }
+
+    /// Records the printable path of a file that this end cannot send.
+    pub fn miss(&self, path: String) {
+        self.add(|summary| {
+            if summary.missed_files.len() < MOST_FAILURES && !summary.missed_files.contains(&path) {
+                summary.missed_files.push(path);
+            }
+        });
     }
 
     /// Records that the file system cannot do `what` ("store the mode") with a file that arrived.

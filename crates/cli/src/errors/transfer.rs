@@ -15,13 +15,9 @@ impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Self {
         if let TransferError::Incomplete { failures, count, notes, .. } = &error {
             let noun = if *count == 1 { "file was" } else { "files were" };
-            let named = failures.iter().take(MOST_NAMED);
-            let failure = named.fold(
-                Self::new(Kind::Incomplete, format!("{count} {noun} not transferred")),
-                |failure, file| failure.detail(without_codes(&file.to_string())),
-            );
-            let rest = count.saturating_sub(failure.details.len() as u64);
-            let failure = if rest > 0 { failure.detail(format!("and {rest} more")) } else { failure };
+            let failure = Self::new(Kind::Incomplete, format!("{count} {noun} not transferred"));
+            let files: Vec<String> = failures.iter().map(|file| without_codes(&file.to_string())).collect();
+            let failure = named(failure, *count, &files);
             return notes.iter().fold(failure, |failure, note| failure.detail(without_codes(note)));
         }
         match &error {
@@ -58,14 +54,23 @@ impl From<TransferError> for Failure {
 /// Fails if files could not be read here, so that the other end does not have them.
 ///
 /// # Errors
-/// [`Kind::Incomplete`] with their number.
+/// [`Kind::Incomplete`] with their number and names.
 pub(crate) fn all_sent(summary: &Summary) -> Result<(), Failure> {
     match summary.missed {
         0 => Ok(()),
         missed => {
-            let missed = human::count(missed, "file");
-            Err(Failure::new(Kind::Incomplete, format!("{missed} could not be read here")))
+            let text = format!("{} could not be read here", human::count(missed, "file"));
+            Err(named(Failure::new(Kind::Incomplete, text), missed, &summary.missed_files))
         }
+    }
+}
+
+/// The failure of `count` files, with the first of these lines about them.
+fn named(failure: Failure, count: u64, files: &[String]) -> Failure {
+    let failure = files.iter().take(MOST_NAMED).fold(failure, |failure, file| failure.detail(file));
+    match count.saturating_sub(failure.details.len() as u64) {
+        0 => failure,
+        rest => failure.detail(format!("and {rest} more")),
     }
 }
 
@@ -162,6 +167,13 @@ mod tests {
 
         let one = incomplete(vec![file(0)], 1);
         assert_eq!(Failure::from(one).render(Paint::OFF), "error: 1 file was not transferred\n  f0: gone\n");
+    }
+
+    #[test]
+    fn files_that_could_not_be_read_are_named() {
+        let summary = Summary { missed: 2, missed_files: vec!["d/a".to_owned()], ..Summary::default() };
+        let text = all_sent(&summary).unwrap_err().render(Paint::OFF);
+        assert_eq!(text, "error: 2 files could not be read here\n  d/a\n  and 1 more\n");
     }
 
     #[test]

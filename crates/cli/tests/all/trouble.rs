@@ -228,7 +228,7 @@ fn once_is_enough_when_a_receiver_has_every_file_that_can_be_read() {
     let (code, told) = sender.running.end();
     assert_eq!(code, Some(6), "{told}");
     assert!(told.contains("has all that can be read, 1 could not"), "{told}");
-    assert!(told.contains("error: 1 file could not be read here"), "{told}");
+    assert!(told.contains("error: 1 file could not be read here\n  d/odd"), "{told}");
 }
 
 #[test]

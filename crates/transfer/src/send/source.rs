@@ -54,6 +54,8 @@ pub(crate) struct Source {
     progress: Progress,
     report: Report,
     task: Option<Task>,
+    /// The entry of the last request for a file.
+    asked: usize,
     /// The file being sent.
     current: Option<Current>,
     /// Entries whose hash the receiver requested, and entries that it began to fetch.
@@ -127,7 +129,7 @@ impl From<io::Error> for Trouble {
 impl Source {
     pub fn new(listing: Arc<Listing>, progress: Progress, report: Report) -> Self {
         let (hashed, begun) = (Bits::default(), Bits::default());
-        Self { listing, progress, report, task: None, current: None, hashed, begun }
+        Self { listing, progress, report, task: None, asked: 0, current: None, hashed, begun }
     }
 
     /// True when all requests are answered.
@@ -188,6 +190,8 @@ impl Source {
         if is_stream || matches!(trouble, Trouble::Changed) {
             // The sender must report this as a failure, unlike a file that cannot be read.
             self.report.note_changed();
+        } else if let Some(entry) = self.listing.entries.get(self.asked) {
+            self.report.miss(entry.path.shown());
         }
         out.reply(&Reply::Failed(why.into()));
     }
@@ -197,6 +201,7 @@ impl Source {
             Request::Wait => {}
             Request::Hash { file } => {
                 let index = file as usize;
+                self.asked = index;
                 let current = self.open(index)?;
                 if current.meta.size.is_none() {
                     return Err("a file of unknown length cannot be compared".into());
@@ -208,6 +213,7 @@ impl Source {
             }
             Request::Fetch { file, first, count, last, held } => {
                 let index = file as usize;
+                self.asked = index;
                 if first == 0 {
                     self.current = None;
                     self.current = Some(self.open(index)?);

@@ -151,13 +151,15 @@ async fn a_file_that_vanishes_or_shuts_is_named() {
         gate.reached.notified().await;
         fs::remove_file(from.join("d/b")).unwrap();
     };
-    let (_, received, ()) = tokio::join!(
+    let (sent, received, ()) = tokio::join!(
         send(&sender, &share, &ours),
         receive(&receiver, directory(&to), &options, &theirs),
         vanish
     );
     let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
     assert_eq!(failures[0].path.raw(), "d/b");
+    let sent = sent.unwrap();
+    assert_eq!((sent.missed, sent.missed_files), (1, vec!["d/b".to_owned()]));
     assert_eq!(names(&to.join("d")), ["a"]);
 }
 
