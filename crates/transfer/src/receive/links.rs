@@ -8,14 +8,18 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, OpenOptions};
 
-use super::job::FileJob;
+use super::job::{FileJob, Keeping};
 use super::part::{FileId, PartFile, owner_only};
 use super::target::TargetTree;
+use crate::attributes::Attributes;
+use crate::hash::BLOCK;
 use crate::manifest::{self, Entry};
 use crate::path::part_name;
 use crate::report::Watch;
+use crate::send::read_full;
 
 /// The groups of a transfer.
 pub(crate) struct Links {
@@ -23,6 +27,7 @@ pub(crate) struct Links {
     /// The first file of each group.
     groups: HashSet<u32>,
     entries: Arc<Vec<Entry>>,
+    attributes: Arc<Attributes>,
     watch: Watch,
     state: Mutex<State>,
 }
@@ -51,11 +56,16 @@ pub(super) struct Further {
 }
 
 impl Links {
-    /// The groups `first` of these entries, for links below `tree`.
-    pub fn new(first: manifest::Links, entries: Arc<Vec<Entry>>, tree: TargetTree, watch: Watch) -> Self {
+    /// The groups `first` of these entries with these attributes, for links below `tree`.
+    pub fn new(
+        first: manifest::Links,
+        (entries, attributes): (Arc<Vec<Entry>>, Arc<Attributes>),
+        tree: TargetTree,
+        watch: Watch,
+    ) -> Self {
         let groups = first.values().copied().collect();
         let state = State { tree, leaders: HashMap::new(), changed: BTreeSet::new() };
-        Self { first, groups, entries, watch, state: Mutex::new(state) }
+        Self { first, groups, entries, attributes, watch, state: Mutex::new(state) }
     }
 
     /// True for a further name.
@@ -105,7 +115,7 @@ impl Links {
         state.leaders.insert(group, there);
     }
 
-    /// Makes a link, or fails the further name.
+    /// Makes a link, or a copy where the system refuses it, or fails the further name.
     pub(super) fn link(&self, state: &mut State, leader: &Leader, job: &FileJob) {
         let Leader::There { parent, name, id } = leader else { return };
         let State { tree, changed, .. } = state;
@@ -116,22 +126,49 @@ impl Links {
             let _ = PartFile::discard(&to, &job.name);
             Ok(())
         });
-        let size = job.meta.size.unwrap_or(0);
-        match linked {
-            Ok(()) => {
-                changed.insert(job.parent.clone());
-                self.watch.progress.keep_file(size);
-                self.watch.report.add(|summary| {
-                    summary.files += 1;
-                    summary.hard_links += 1;
-                    summary.unchecked_bytes = summary.unchecked_bytes.saturating_add(size);
-                });
-            }
-            Err(error) => {
+        // A file may have only so many names, and none in another file system.
+        let is_copy = linked.as_ref().is_err_and(|error| {
+            error.kind() != io::ErrorKind::AlreadyExists && self.copy(tree, leader, job).is_ok()
+        });
+        match &linked {
+            Err(error) if !is_copy => {
                 let why = format!("it cannot be made a hard link ({error}); leave out `--hard-links`");
-                self.watch.report.fail(&job.path, why);
+                return self.watch.report.fail(&job.path, why);
             }
+            Err(error) => self.watch.report.note("make a hard link", &job.path, error),
+            Ok(()) => {}
         }
+        changed.insert(job.parent.clone());
+        let size = job.meta.size.unwrap_or(0);
+        self.watch.progress.keep_file(size);
+        self.watch.report.add(|summary| {
+            summary.files += 1;
+            summary.hard_links += u64::from(!is_copy);
+            summary.unchecked_bytes = summary.unchecked_bytes.saturating_add(size);
+        });
+    }
+
+    /// Copies the leader's content to a further name.
+    fn copy(&self, tree: &mut TargetTree, leader: &Leader, job: &FileJob) -> io::Result<()> {
+        let Leader::There { parent, name, id } = leader else { return Ok(()) };
+        let mut options = OpenOptions::new();
+        options.read(true).follow(FollowSymlinks::No);
+        let mut from = tree.directory(parent)?.open_with(name, &options)?;
+        if FileId::of(&from.metadata()?) != *id {
+            return Err(io::Error::other("another file has its name now"));
+        }
+        let mut part = PartFile::open(tree.directory(&job.parent)?, &job.name, None)?;
+        let (mut block, mut at) = (vec![0; BLOCK], 0);
+        loop {
+            let read = read_full(&mut from, &mut block)?;
+            if read == 0 {
+                break;
+            }
+            part.write(at, &block[..read])?;
+            at += read as u64;
+        }
+        let keeping = Keeping { mode_mask: tree.mode_mask(), attributes: Arc::clone(&self.attributes) };
+        part.commit(job, &keeping, &self.watch.report)
     }
 
     /// Fails the further names of files that did not arrive; returns the directories with new links.
@@ -163,6 +200,8 @@ fn link(from: Place<'_>, to: Place<'_>, replace: bool, whose: FileId) -> io::Res
         // It may be left of an earlier attempt. If it stays, the link fails.
         let _ = to.remove_file(made);
     }
+    #[cfg(test)]
+    crate::tests::fail_if_linkless(to)?;
     from.hard_link(old, to, made)?;
     let linked = match to.symlink_metadata(made) {
         Ok(found) if found.is_file() && FileId::of(&found) == whose => Ok(()),

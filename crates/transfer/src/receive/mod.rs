@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
-use crate::attributes::Attribute;
+use crate::attributes::{Attribute, Attributes};
 use crate::codec::{read_body, read_header};
 use crate::connection::Connection;
 use crate::control::ControlLink;
@@ -404,7 +404,7 @@ async fn fill(
     let opened = spawn_blocking(move || spot.open(all_modes)).await;
     let mut tree = opened.map_err(panicked)??;
     let most = reserved.as_ref().map_or(most, |reserved| most.min(reserved.most(listed)));
-    let links = settle_links(list.links, &entries, &tree, &watch).await?;
+    let links = settle_links(list.links, (&entries, &attributes), &tree, &watch).await?;
     let (mode_mask, kept) = (tree.mode_mask(), Arc::clone(&attributes));
     let keeping = Keeping { mode_mask, attributes: kept };
     let committer = Committer::start(watch.clone(), keeping, links.clone())?;
@@ -434,7 +434,7 @@ async fn fill(
 /// The links to make. Where files cannot have several names, there are none.
 async fn settle_links(
     first: crate::manifest::Links,
-    entries: &Arc<Vec<Entry>>,
+    (entries, attributes): (&Arc<Vec<Entry>>, &Arc<Attributes>),
     tree: &TargetTree,
     watch: &Watch,
 ) -> Result<Option<Arc<Links>>, TransferError> {
@@ -443,7 +443,8 @@ async fn settle_links(
     }
     let (tree, tried) = (tree.another(), tree.another());
     if spawn_blocking(move || tried.takes_links()).await.map_err(panicked)? {
-        return Ok(Some(Arc::new(Links::new(first, Arc::clone(entries), tree, watch.clone()))));
+        let all = (Arc::clone(entries), Arc::clone(attributes));
+        return Ok(Some(Arc::new(Links::new(first, all, tree, watch.clone()))));
     }
     watch.report.warn(&format!(
         "this file system has no hard links; further names that became copies: {}",

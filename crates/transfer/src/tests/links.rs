@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::serve::{mirror, served, store, visit};
-use super::{FULL, Memory, directories, directory, noise, share, transfer, transfer_into, tree};
+use super::{FULL, LINKLESS, Memory, directories, directory, noise, share, transfer, transfer_into, tree};
 use crate::hash::BLOCK;
 use crate::{Conflict, Place, Progress, ReceiveOptions, Rights, TransferError, Wanted, get};
 
@@ -93,6 +93,22 @@ async fn a_name_of_a_file_that_did_not_arrive_is_missed() {
     assert_eq!(named, ["d/a", "d/e/b"], "{failures:?}");
     assert!(failures[1].reason.text().contains("hard link of a file that did not arrive"), "{failures:?}");
     assert_eq!(groups(&to, &["d/x", "d/z"]), "aa");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_cannot_become_a_link_becomes_a_copy() {
+    let (_temp, from, to) = linked();
+    fs::create_dir_all(to.join("d/e")).unwrap();
+    fs::write(to.join("d/e").join(LINKLESS), "").unwrap();
+    let with = share(&from.join("d")).with_links();
+    let (sent, received) = transfer(&with, directory(&to), &keeping(Conflict::Error)).await;
+    assert!(sent.is_ok(), "{sent:?}");
+    let summary = received.unwrap();
+    assert_eq!((summary.files, summary.hard_links), (6, 1), "{summary:?}");
+    assert!(summary.warnings.iter().any(|note| note.contains("make a hard link of d/e/b")), "{summary:?}");
+    fs::remove_file(to.join("d/e").join(LINKLESS)).unwrap();
+    assert_eq!(tree(&to.join("d/e")), tree(&from.join("d/e")));
+    assert_eq!(groups(&to, &["d/a", "d/e/b", "d/x", "d/z"]), "abcc");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -229,6 +229,13 @@ pub fn fail_if_timeless(directory: &Dir) -> io::Result<()> {
     if directory.exists(TIMELESS) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
 }
 
+/// A file of this name in a directory simulates a file system without hard links.
+pub const LINKLESS: &str = "no links here";
+
+pub fn fail_if_linkless(directory: &Dir) -> io::Result<()> {
+    if directory.exists(LINKLESS) { Err(io::ErrorKind::TooManyLinks.into()) } else { Ok(()) }
+}
+
 /// A file of this name in a directory simulates a file system that cannot sync.
 pub const SYNCLESS: &str = "no syncs here";
 
