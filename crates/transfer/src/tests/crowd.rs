@@ -239,7 +239,7 @@ async fn a_receiver_that_is_busy_for_hours_and_says_so_is_served() {
 }
 
 /// A pipe that the test writes to.
-struct Pipe(std::sync::mpsc::Receiver<Vec<u8>>);
+pub(super) struct Pipe(pub(super) std::sync::mpsc::Receiver<Vec<u8>>);
 
 impl io::Read for Pipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::crowd::Pipe;
 use super::{FULL, Memory, directories, directory, names, noise, plain, share, tree};
 use crate::ask::Ask;
 use crate::control::ControlLink;
@@ -169,6 +170,18 @@ async fn each_client_may_do_what_its_rights_say_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_others_put_into_a_drop_box_cannot_be_named() {
+    let (_temp, folders, folder, here) = served(&[("ab1other/new", b"theirs")]);
+    fs::write(here.join("new"), "mine").unwrap();
+    let new = share(&here.join("new"));
+    store(&folders, Rights::Drop, &to("pub/ab1other"), &new).await.unwrap();
+    assert!(store(&folders, Rights::Drop, &to("ab1other"), &new).await.is_err());
+    assert_eq!(fs::read(folder.join("ab1other/new")).unwrap(), b"theirs");
+    assert_eq!(fs::read(folder.join("ab1client/ab1other/new")).unwrap(), b"mine");
+    assert_eq!(names(&folder), ["ab1client", "ab1other"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn put_files_that_are_there_are_kept_and_others_in_their_place_only_replaced_on_request() {
     let (_temp, folders, folder, here) = served(&[("a", b"old"), ("same", b"same")]);
     fs::write(here.join("a"), "new").unwrap();
@@ -203,6 +216,32 @@ async fn a_quota_is_checked_before_anything_is_written_and_counts_names() {
     let reason = refused(&store(&folders, Rights::Write, &to(""), &endless).await);
     assert!(reason.contains("more than the"), "{reason}");
     assert!(!folder.join("stream").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_put_files_at_once_do_not_exceed_the_quota_together() {
+    let (_temp, folders, folder, here) = served(&[]);
+    let folders = folders.hold_at_most(200_000);
+    fs::write(here.join("new"), noise(1, 50_000)).unwrap();
+    let (new, places) = (share(&here.join("new")), [to("pub/a"), to("pub/b")]);
+    let (pipe, bytes) = std::sync::mpsc::channel();
+    pipe.send(vec![7; 1_000]).unwrap();
+    let stream = Share::from_reader("stream", Pipe(bytes)).unwrap();
+    let first = store(&folders, Rights::Write, &places[0], &stream);
+    let second = async {
+        // By then, the stream has reserved all that is free.
+        while !folder.join("a").exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let outcome = store(&folders, Rights::Write, &places[1], &new).await;
+        drop(pipe);
+        outcome
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(refused(&second).contains("the quota leaves"));
+    first.unwrap();
+    store(&folders, Rights::Write, &places[1], &new).await.unwrap();
+    assert_eq!(fs::read(folder.join("a/stream")).unwrap(), vec![7; 1_000]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -435,6 +474,22 @@ async fn a_client_that_asks_for_nothing_is_let_go() {
         () = half => {}
         served = served => assert!(matches!(served.unwrap().outcome, Err(TransferError::Stalled { .. }))),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_take_its_list_is_let_go() {
+    let files: Vec<(String, &[u8])> = (0..3_000).map(|at| (format!("{at:0>200}"), &b""[..])).collect();
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, content)| (&**name, *content)).collect();
+    let (_temp, folders, _, _) = served(&files);
+    let (server, near) = plain();
+    let asked = Ask::List { path: None, deep: true };
+    let mut control = ControlLink::new(near.open().await.unwrap()).asking(asked);
+    let (visitor, progress) = (visitor(Rights::Read), Progress::new());
+    let served = folders.serve(&server, &visitor, &progress);
+    let (served, begun) = tokio::join!(served, control.begin());
+    begun.unwrap();
+    let outcome = served.unwrap().outcome;
+    assert!(matches!(outcome, Err(TransferError::Stalled { .. })), "{outcome:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
