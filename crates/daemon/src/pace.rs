@@ -19,6 +19,11 @@ pub(crate) struct PaceLimits {
     pub every: Duration,
 }
 
+/// At a relay: a client needs a few for each path.
+pub(crate) const OF_A_RELAY: PaceLimits = PaceLimits { burst: 64, every: Duration::from_millis(125) };
+/// At a controller: a relay makes one each two seconds, a client a few an hour.
+pub(crate) const OF_A_CONTROLLER: PaceLimits = PaceLimits { burst: 128, every: Duration::from_millis(62) };
+
 /// Fewest keys before those that are not needed any more are looked for.
 const FEWEST: usize = 64;
 
@@ -103,8 +108,6 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const LIMITS: PaceLimits = PaceLimits { burst: 64, every: Duration::from_millis(125) };
-
     fn key(byte: u8) -> PublicKey {
         anabranch_net::NodeKey::from_random([byte; 32]).public()
     }
@@ -112,7 +115,13 @@ mod tests {
     #[test]
     fn sixty_four_requests_are_admitted_at_once_and_then_eight_a_second() {
         let begin = Instant::now();
-        let (paces, every) = (Paces::new(LIMITS), LIMITS.every);
+        for (limits, at_once, in_a_second) in [(OF_A_RELAY, 64, 8), (OF_A_CONTROLLER, 128, 16)] {
+            let pace = Paces::new(limits).of(key(1), begin);
+            let taken = |now| (0..).take_while(|_| pace.take(1, now).is_ok()).count();
+            assert_eq!(taken(begin), at_once);
+            assert_eq!(taken(begin + Duration::from_secs(1)), in_a_second);
+        }
+        let (paces, every) = (Paces::new(OF_A_RELAY), OF_A_RELAY.every);
         let pace = paces.of(key(1), begin);
         let taken = |now| (0..).take_while(|_| pace.take(1, now).is_ok()).count();
         assert_eq!(taken(begin), 64);
@@ -124,16 +133,16 @@ mod tests {
     #[test]
     fn a_costly_request_counts_for_several() {
         let begin = Instant::now();
-        let paces = Paces::new(LIMITS);
+        let paces = Paces::new(OF_A_RELAY);
         let pace = paces.of(key(1), begin);
         let taken = (0..).take_while(|_| pace.take(8, begin).is_ok()).count();
         assert_eq!(taken, 8);
-        assert_eq!(pace.take(8, begin), Err(begin + LIMITS.every * 8));
+        assert_eq!(pace.take(8, begin), Err(begin + OF_A_RELAY.every * 8));
     }
 
     #[test]
     fn all_sessions_of_a_key_share_its_pace_also_those_that_follow_each_other() {
-        let (paces, begin) = (Paces::new(LIMITS), Instant::now());
+        let (paces, begin) = (Paces::new(OF_A_RELAY), Instant::now());
         let sessions: Vec<_> = (0..10).map(|_| paces.of(key(1), begin)).collect();
         let taken = sessions.iter().cycle().take_while(|pace| pace.take(1, begin).is_ok()).count();
         assert_eq!(taken, 64);
@@ -142,17 +151,17 @@ mod tests {
         for _ in 0..100 {
             assert!(paces.of(key(1), begin).take(1, begin).is_err(), "a session that comes again");
         }
-        let later = begin + LIMITS.every * 3;
+        let later = begin + OF_A_RELAY.every * 3;
         let taken = (0..100).filter(|_| paces.of(key(1), later).take(1, later).is_ok()).count();
         assert_eq!(taken, 3);
     }
 
     #[test]
     fn nothing_is_kept_of_keys_without_a_session_whose_burst_is_full_again() {
-        let (paces, begin) = (Paces::new(LIMITS), Instant::now());
+        let (paces, begin) = (Paces::new(OF_A_RELAY), Instant::now());
         let _stays = paces.of(key(1), begin);
         for byte in 2..=255 {
-            let now = begin + LIMITS.every * 64 * u32::from(byte);
+            let now = begin + OF_A_RELAY.every * 64 * u32::from(byte);
             assert!(paces.of(key(byte), now).take(64, now).is_ok());
         }
         let known = paces.of_keys.lock().unwrap();

@@ -44,7 +44,7 @@ use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
 use crate::budget::{Budget, give_back_after_floods};
-use crate::pace::{PaceLimits, Paces};
+use crate::pace::{OF_A_CONTROLLER, Paces};
 use crate::store::{AnyStore, Etcd, OpenError, Redb};
 use anabranch_node::{random, wall};
 use config::{ControllerSettings, StoreSettings};
@@ -57,8 +57,6 @@ use status::{GrantStatus, Status};
 const IDLE: Span = Span::from_secs(20);
 /// Streams of a peer; one is enough.
 const STREAMS: u64 = 4;
-/// Requests of one key: a relay makes one each two seconds, a client a few an hour.
-const PACE: PaceLimits = PaceLimits { burst: 128, every: Duration::from_millis(62) };
 /// How long a leader's term is, in seconds, and how often it is renewed.
 const TERM: u64 = 10;
 const RENEW: Duration = Duration::from_secs(3);
@@ -180,7 +178,7 @@ impl ControllerService {
             store,
             policy,
             peers,
-            paces: Paces::new(PACE),
+            paces: Paces::new(OF_A_CONTROLLER),
             others: Others::new(),
             directory,
             senses,

@@ -28,11 +28,9 @@ use super::clients;
 use super::config::User;
 use super::status::Status;
 use crate::controller::registration::Standing;
-use crate::pace::{PaceLimits, Paces, SharedPace};
+use crate::pace::{OF_A_RELAY, Paces, SharedPace};
 use anabranch_node::ControllerHint;
 
-/// Requests of one key: a client needs a few for each path.
-const PACE: PaceLimits = PaceLimits { burst: 64, every: Duration::from_millis(125) };
 /// Shortest pause of the pump.
 const SHORTEST: Span = Span::from_micros(200);
 /// Its pause when the core has no deadline.
@@ -70,7 +68,7 @@ impl State {
         let core = Core { relay, clients: BTreeMap::new(), next_session: 0, armed: Time::NEVER };
         Self {
             core: Mutex::new(core),
-            paces: Paces::new(PACE),
+            paces: Paces::new(OF_A_RELAY),
             clock: OnceLock::new(),
             wake: Notify::new(),
             started: Instant::now(),

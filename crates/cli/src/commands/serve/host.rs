@@ -137,10 +137,9 @@ impl<'a> Host<'a> {
     /// True when there is a place for another session of this key from this address. With many of the key, the oldest makes
     /// room. When all places are taken, [another client](resources::gives_way) may lose its own.
     fn has_room(&mut self, key: PublicKey, address: Option<IpAddr>) -> bool {
-        let of_the_key: Vec<u64> =
-            self.clients.iter().filter(|(_, client)| client.key == key).map(|(number, _)| *number).collect();
-        if of_the_key.len() >= MOST_OF_A_KEY
-            && let Some(client) = self.clients.remove(&of_the_key[0])
+        let all = self.clients.iter().map(|(number, client)| (*number, client.key));
+        if let Some(oldest) = makes_room(all, key)
+            && let Some(client) = self.clients.remove(&oldest)
         {
             client.carrier.refuse();
         }
@@ -183,6 +182,12 @@ impl<'a> Host<'a> {
             number
         });
     }
+}
+
+/// The client that makes room for another session of this key. The clients are in order of arrival.
+fn makes_room(clients: impl Iterator<Item = (u64, PublicKey)>, key: PublicKey) -> Option<u64> {
+    let of_the_key: Vec<u64> = clients.filter(|(_, of)| *of == key).map(|(number, _)| number).collect();
+    if of_the_key.len() < MOST_OF_A_KEY { None } else { of_the_key.first().copied() }
 }
 
 /// Answers a client's requests, one after the other.
@@ -232,4 +237,20 @@ fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: 
         }
     };
     out::sentence(&line);
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::NodeKey;
+
+    use super::*;
+
+    #[test]
+    fn of_sixteen_sessions_of_a_key_the_oldest_makes_room_for_another() {
+        let [key, other] = [1, 2].map(|byte| NodeKey::from_random([byte; 32]).public());
+        let clients =
+            |count: u64| std::iter::once((0, other)).chain((1..=count).map(move |number| (number, key)));
+        assert_eq!(makes_room(clients(15), key), None);
+        assert_eq!(makes_room(clients(16), key), Some(1));
+    }
 }
