@@ -18,8 +18,8 @@ use anabranch_engine::{
     Route, State, Terms,
 };
 use anabranch_wire::{
-    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, NewPid, Params, PathId, PathRate,
-    PathStatus, PathUse, Pid, Rate, Report, ResetToken, Span, StreamId,
+    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, NewPid, Params, ParityFrame, PathId,
+    PathRate, PathStatus, PathUse, Pid, Rate, Report, ResetToken, Span, StreamId,
 };
 use attacker::{Meter, Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
 use bytes::Bytes;
@@ -609,6 +609,23 @@ fn datagrams_of_all_classes_and_their_parity_stay_within_the_budget_and_leave_li
         assert!(more <= 8 * KIB && budget.left() == left, "{more} bytes are left of {whole}");
         victim.assert_alive();
     }
+}
+
+#[test]
+fn parity_restores_no_datagram_that_is_longer_than_one_may_be() {
+    let _turn = Meter::new();
+    let mut config = Config::default();
+    config.datagrams.largest = 1_001;
+    let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));
+    for (first, len) in [(0, 1_001_u16), (1, 1_002)] {
+        let mut head = [0; 12];
+        head[4..6].copy_from_slice(&len.to_be_bytes());
+        let data = Bytes::from(vec![0; 1_002]);
+        let piece = ParityFrame { class: 0, first, count: 1, parities: 1, index: 0, head, data };
+        victim.say([Frame::Parity(piece)]);
+    }
+    let restored: Vec<_> = std::iter::from_fn(|| victim.session.recv_datagram()).collect();
+    assert_eq!(restored.iter().map(|(_, datagram)| datagram.data.len()).collect::<Vec<_>>(), [1_001]);
 }
 
 /// Ten thousand sessions of one endpoint, each using all the memory it can. The budget covers the promised bytes; storing

@@ -372,6 +372,10 @@ impl<P: Payload> Datagrams<P> {
         flight: &mut Flight<P>,
         ((datagram, place), path): ((DatagramFrame<P>, Option<u64>), Option<PathId>),
     ) {
+        if check_size(flight, datagram.data.len()).is_err() {
+            // Parity has an even length, so what it restores may be too long by one.
+            return;
+        }
         let is_ordered = flight.config.datagrams.ordered_classes >> datagram.class.min(15) & 1 == 1;
         let Some(place) = place.filter(|_| is_ordered) else { return self.hand_up(now, flight, datagram) };
         let (patience, budget) = (flight.config.datagrams.patience, self.budget.clone());
