@@ -1,9 +1,10 @@
 //! Limits the sessions of a relay, a controller or an exit, and decides which one ends when it is full.
 //!
 //! Sessions are counted by key and by source (an IPv4 address or an IPv6 /64). A key and a source each have a share that
-//! they never exceed. When all places are taken, the largest consumer yields: the [`site`] with most sessions, within it
-//! the source with most, and within that the key with most. A newcomer that would itself become the largest consumer is
-//! refused instead, so one that floods displaces only its own sessions' successors.
+//! they never exceed; sessions of keys that the operator named do not count against their source's. When all places are
+//! taken, the largest consumer yields: the [`site`] with most sessions, within it the source with most, and within that
+//! the key with most. A newcomer that would itself become the largest consumer is refused instead, so one that floods
+//! displaces only its own sessions' successors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -62,6 +63,8 @@ pub struct Sessions<Id> {
     owners: BTreeMap<Id, Owner>,
     by_key: Keys<Id>,
     by_site: BTreeMap<Option<IpAddr>, Sources<Id>>,
+    /// The sessions of keys that the operator named.
+    named: BTreeSet<Id>,
 }
 
 /// Sessions by key.
@@ -72,7 +75,13 @@ type Sources<Id> = BTreeMap<Option<IpAddr>, Keys<Id>>;
 impl<Id: Copy + Ord> Sessions<Id> {
     /// No session yet.
     pub fn new(limits: SessionLimits) -> Self {
-        Self { limits, owners: BTreeMap::new(), by_key: BTreeMap::new(), by_site: BTreeMap::new() }
+        Self {
+            limits,
+            owners: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            by_site: BTreeMap::new(),
+            named: BTreeSet::new(),
+        }
     }
 
     /// Number of sessions.
@@ -109,10 +118,27 @@ impl<Id: Copy + Ord> Sessions<Id> {
     pub fn admit(&mut self, id: Id, owner: Owner) -> Result<Vec<Id>, Full> {
         self.check_key(&owner.key)?;
         let from = owner.address.map(source);
-        let count = self.count_of_source(&from);
+        let count = self.unnamed_of_source(&from);
         if count >= self.limits.per_source && from.is_some() {
             return Err(Full::Source(count));
         }
+        self.add(id, owner)
+    }
+
+    /// As [`Self::admit`], for a key that the operator named. There are few of these, and many may come through one relay or
+    /// NAT, so the share of a source is not for them.
+    ///
+    /// # Errors
+    /// That the share of the key is used up, or that all places are taken.
+    pub fn admit_named(&mut self, id: Id, owner: Owner) -> Result<Vec<Id>, Full> {
+        self.check_key(&owner.key)?;
+        let candidates = self.add(id, owner)?;
+        self.named.insert(id);
+        Ok(candidates)
+    }
+
+    fn add(&mut self, id: Id, owner: Owner) -> Result<Vec<Id>, Full> {
+        let from = owner.address.map(source);
         let candidates = if self.owners.len() >= self.limits.total {
             self.who_yields(&owner.key, from)?
         } else {
@@ -128,6 +154,7 @@ impl<Id: Copy + Ord> Sessions<Id> {
     /// Removes a session; ignores an unknown one.
     pub fn remove(&mut self, id: Id) {
         let Some(owner) = self.owners.remove(&id) else { return };
+        self.named.remove(&id);
         let from = owner.address.map(source);
         remove_from(&mut self.by_key, &owner.key, &id);
         let Some(sources) = self.by_site.get_mut(&from.map(site)) else { return };
@@ -140,6 +167,12 @@ impl<Id: Copy + Ord> Sessions<Id> {
         if sources.is_empty() {
             self.by_site.remove(&from.map(site));
         }
+    }
+
+    fn unnamed_of_source(&self, from: &Option<IpAddr>) -> usize {
+        let keys = self.by_site.get(&from.map(site)).and_then(|sources| sources.get(from));
+        let all = keys.into_iter().flat_map(|keys| keys.values()).flatten();
+        all.filter(|id| !self.named.contains(*id)).count()
     }
 
     fn count_of_source(&self, from: &Option<IpAddr>) -> usize {
@@ -218,6 +251,21 @@ mod tests {
         }
         assert_eq!(sessions.admit(8, owner(8, "2001:db8::99")), Err(Full::Source(8)));
         assert_eq!(sessions.admit(9, owner(9, "2001:db8:0:1::1")), Ok(vec![]));
+    }
+
+    #[test]
+    fn keys_that_the_operator_named_do_not_use_up_the_share_of_their_source() {
+        let mut sessions = sessions(1_000, 4, 2);
+        for id in 0..8 {
+            assert_eq!(sessions.admit_named(id, owner((id / 4) as u8, "192.0.2.1")), Ok(vec![]));
+        }
+        assert_eq!(sessions.admit_named(8, owner(1, "192.0.2.1")), Err(Full::Key(4)));
+        for id in 8..10_u8 {
+            assert_eq!(sessions.admit(id.into(), owner(id, "192.0.2.1")), Ok(vec![]));
+        }
+        assert_eq!(sessions.admit(10, owner(10, "192.0.2.1")), Err(Full::Source(2)));
+        (0..10).for_each(|id| sessions.remove(id));
+        assert!(sessions.is_empty() && sessions.named.is_empty());
     }
 
     #[test]

@@ -190,7 +190,11 @@ impl Exit {
     fn admit(&self, number: u64, session: &NodeSession) -> Result<(), Full> {
         let address = session.session().paths().first().map(|path| path.route.remote.ip());
         let owner = Owner { key: session.session().peer(), address };
-        let oldest = self.admitted().admit(number, owner)?.first().copied();
+        let candidates = match session.session().share() {
+            Some(_) => self.admitted().admit(number, owner),
+            None => self.admitted().admit_named(number, owner),
+        };
+        let oldest = candidates?.first().copied();
         self.clients().insert(number, session.clone());
         if let Some(loser) = oldest.and_then(|oldest| self.forget(oldest)) {
             loser.session().abort(close_code::BUSY, "the exit is full and others have fewer sessions");
