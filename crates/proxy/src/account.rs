@@ -14,6 +14,8 @@ use crate::message::Outcome;
 const BURST: Duration = Duration::from_millis(50);
 /// Name look-ups of one account at the same time.
 const MOST_LOOKUPS: usize = 32;
+/// Refused connections of one account that are reported in a second.
+const MOST_REFUSALS: u32 = 10;
 
 /// Bounds for each account.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,7 @@ pub struct Account {
     pub(crate) lookups: Arc<Semaphore>,
     used: AtomicU64,
     pace: Mutex<Option<Pace>>,
+    refusals: Mutex<Refusals>,
 }
 
 impl Account {
@@ -45,6 +48,7 @@ impl Account {
             lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
             used: AtomicU64::new(0),
             pace: Mutex::new(limits.rate.map(Pace::new)),
+            refusals: Mutex::default(),
         })
     }
 
@@ -64,6 +68,12 @@ impl Account {
     /// Bytes used.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether a connection is to be reported: then how many that were refused before were not.
+    pub(crate) fn report(&self, now: Instant, is_refused: bool) -> Option<u64> {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.report(now, is_refused)
     }
 
     fn is_used_up(&self) -> bool {
@@ -93,6 +103,33 @@ impl Account {
                 true
             }
         }
+    }
+}
+
+/// Refused connections, which cost a client nothing, so that it could fill a log with them.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// When the current second began.
+    since: Option<Instant>,
+    /// Reported in it.
+    reported: u32,
+    /// Not reported, and not counted in a report yet.
+    left_out: u64,
+}
+
+impl Refusals {
+    fn report(&mut self, now: Instant, is_refused: bool) -> Option<u64> {
+        if is_refused {
+            if self.since.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
+                (self.since, self.reported) = (Some(now), 0);
+            }
+            if self.reported >= MOST_REFUSALS {
+                self.left_out += 1;
+                return None;
+            }
+            self.reported += 1;
+        }
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -139,6 +176,16 @@ mod tests {
         now += Duration::from_secs(100);
         assert_eq!(pace.pass(now, 50_000), Duration::ZERO);
         assert!(pace.pass(now, 50_000) >= Duration::from_millis(50));
+    }
+
+    #[test]
+    fn of_very_many_refused_connections_ten_a_second_are_reported_and_the_others_counted() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        let reported = (0..1_000).filter_map(|_| refusals.report(start, true)).collect::<Vec<_>>();
+        assert_eq!(reported, [0; 10]);
+        assert_eq!(refusals.report(start, false), Some(990));
+        assert_eq!(refusals.report(start, true), None);
+        assert_eq!(refusals.report(start + Duration::from_secs(1), true), Some(1));
     }
 
     #[test]

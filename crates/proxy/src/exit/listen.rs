@@ -123,8 +123,7 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
                 copy::reset(connection);
             }
         }
-        record.seconds = begin.elapsed().as_secs_f64();
-        (self.notice)(Notice::Connection(record));
+        self.report(record, begin);
     }
 
     /// Has the proxy connect a caller.

@@ -96,6 +96,14 @@ pub struct Record {
     pub bytes: [u64; 2],
     /// How long it was open.
     pub seconds: f64,
+    /// Refused ones before it that are not in the log: of one key, or of all holders of a ticket, ten a second are.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+}
+
+// serde calls it with a reference.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The owner of an account.
@@ -278,8 +286,7 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
             record.end = Some(copy::carry(connection, stream, &entered.meter).await);
             record.bytes = entered.meter.bytes();
         }
-        record.seconds = begin.elapsed().as_secs_f64();
-        (self.notice)(Notice::Connection(record));
+        self.report(record, begin);
     }
 
     async fn associate(&self, mut stream: Stream) {
@@ -302,8 +309,17 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
             record.end = Some(End::Complete);
             record.bytes = entered.meter.bytes();
         }
-        record.seconds = begin.elapsed().as_secs_f64();
-        (self.notice)(Notice::Connection(record));
+        self.report(record, begin);
+    }
+
+    /// Reports a connection that ended or was refused, unless too many were refused.
+    fn report(&self, mut record: Record, begin: Instant) {
+        let now = Instant::now();
+        record.seconds = (now - begin).as_secs_f64();
+        if let Some(left_out) = self.account.report(now, record.outcome != Outcome::Open) {
+            record.left_out = left_out;
+            (self.notice)(Notice::Connection(record));
+        }
     }
 
     /// Answers on the control stream until it ends.
@@ -348,6 +364,7 @@ impl Record {
             end: None,
             bytes: [0; 2],
             seconds: 0.0,
+            left_out: 0,
         }
     }
 }

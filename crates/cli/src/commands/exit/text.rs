@@ -37,10 +37,14 @@ pub fn record(record: &Record) -> String {
         Some(from) => format!("{from} → {} for {}", record.to, record.node),
         None => format!("{} → {}", record.node, record.to),
     };
-    match record.outcome {
+    let line = match record.outcome {
         Outcome::Open => {
             format!("{ends}: {sent} there, {received} back in {}", human::seconds(record.seconds))
         }
         outcome => format!("{ends}: {}", outcome.text()),
+    };
+    match record.left_out {
+        0 => line,
+        count => format!("{line} (and {} before it)", human::count(count, "refused connection")),
     }
 }
