@@ -119,7 +119,7 @@ impl Registry {
         if self.is_running(interface) {
             return Err(TunnelError::Running(interface.to_owned()));
         }
-        self.forget_ended_elsewhere();
+        self.forget_ended_elsewhere(&networks());
         let free = |tunnels: &BTreeMap<String, Claim>| {
             (0..MOST_TUNNELS).find(|slot| !tunnels.values().any(|claim| claim.slot == *slot))
         };
@@ -140,14 +140,14 @@ impl Registry {
         self.tunnels.iter().filter(move |(_, claim)| claim.network.is_none_or(|other| other == network))
     }
 
-    /// Forgets ended tunnels of other network namespaces, which may be gone. Their leftovers carry a tag; only changed
-    /// settings need the record.
-    fn forget_ended_elsewhere(&mut self) {
-        let (network, settings) = (network(), &self.settings);
+    /// Forgets ended tunnels of other network namespaces. Their leftovers carry a tag; only changed settings need the
+    /// record, while the namespace is there: the kernel gives its number to a new one, which must not be changed.
+    fn forget_ended_elsewhere(&mut self, there: &BTreeSet<u64>) {
+        let (own, settings) = (network(), &self.settings);
         self.tunnels.retain(|name, claim| {
+            let has_settings = || settings.iter().any(|changed| changed.users.contains(name));
             claim.process.is_alive()
-                || claim.network.is_none_or(|other| other == network)
-                || settings.iter().any(|changed| changed.users.contains(name))
+                || claim.network.is_none_or(|other| other == own || there.contains(&other) && has_settings())
         });
     }
 
@@ -425,20 +425,24 @@ mod tests {
         let init = Process { id: 1, started: started(1).unwrap() };
         let ended = Process { started: init.started + 1, ..init };
         let mut registry = Registry::default();
-        for name in ["client", "server"] {
+        let names = ["client", "server"];
+        for name in names {
             claim(&mut registry, name, ended);
-            registry.tunnels.get_mut(name).unwrap().network = Some(1);
-            registry.settings = vec![Changed {
-                network: 1,
-                setting: "net/ipv4/ip_forward".to_owned(),
-                before: "0".to_owned(),
-                users: BTreeSet::from(["client".to_owned(), "server".to_owned()]),
-            }];
         }
+        registry.tunnels.values_mut().for_each(|claim| claim.network = Some(1));
+        registry.settings = vec![Changed {
+            network: 1,
+            setting: "net/ipv4/ip_forward".to_owned(),
+            before: "0".to_owned(),
+            users: names.iter().map(|&name| name.to_owned()).collect(),
+        }];
         assert_eq!(registry.here().count(), 0, "neither is here");
         registry.settings[0].users.remove("client");
+        registry.forget_ended_elsewhere(&BTreeSet::from([1]));
+        assert_eq!(registry.tunnels.keys().collect::<Vec<_>>(), ["server"]);
+        // Its namespace is gone as well.
         assert_eq!(registry.claim("a").unwrap(), 0);
-        assert_eq!(registry.tunnels.keys().collect::<Vec<_>>(), ["a", "server"]);
+        assert!(registry.tunnels.keys().eq(["a"]) && registry.settings.is_empty());
     }
 
     #[test]
