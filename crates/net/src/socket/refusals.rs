@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// Most destinations remembered.
 const MOST: usize = 1024;
+/// Shortest time between two warnings about the firewall: one that limits a rate refuses some packets among many.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// Why the system refused a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +29,13 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Notes that a datagram from this local address was refused. Logs a problem with the firewall once.
+    /// Notes that a datagram from this local address was refused. Logs the beginning of a problem with the firewall.
     pub fn on_refused(&self, local: IpAddr, remote: SocketAddr, why: SendRefusal) {
         let mut current = self.current();
-        let begins = current.on_refused(remote, why);
+        let is_news = current.on_refused(remote, why, Instant::now());
         self.any.store(true, Ordering::Relaxed);
         drop(current);
-        if begins {
+        if is_news {
             tracing::warn!(
                 %local,
                 "this machine's own firewall refuses packets (operation not permitted): let UDP out, \
@@ -72,22 +75,35 @@ struct Current {
     /// The last destination that the firewall refused. Others say nothing about the end of its refusals: a rule may
     /// concern one destination.
     forbidden: Option<SocketAddr>,
+    /// When the log last got a warning about the firewall.
+    warned: Option<Instant>,
+    /// True while the end of what it warned about is not in the log.
+    is_open: bool,
 }
 
 impl Current {
-    /// Notes a refused datagram. True if the firewall's refusals begin with it.
-    fn on_refused(&mut self, remote: SocketAddr, why: SendRefusal) -> bool {
+    /// Notes a refused datagram. True if the firewall's refusals are to be logged.
+    fn on_refused(&mut self, remote: SocketAddr, why: SendRefusal, now: Instant) -> bool {
         if self.by_remote.len() >= MOST && !self.by_remote.contains_key(&remote) {
             self.by_remote.clear();
         }
         self.by_remote.insert(remote, why);
-        why == SendRefusal::Firewall && self.forbidden.replace(remote).is_none()
+        if why != SendRefusal::Firewall {
+            return false;
+        }
+        self.forbidden = Some(remote);
+        let is_news = !self.is_open && self.warned.is_none_or(|warned| now.duration_since(warned) >= PAUSE);
+        if is_news {
+            (self.warned, self.is_open) = (Some(now), true);
+        }
+        is_news
     }
 
-    /// Notes a datagram that left. True if the firewall's refusals are over.
+    /// Notes a datagram that left. True if the end of the firewall's refusals is to be logged.
     fn on_sent(&mut self, remote: SocketAddr) -> bool {
         self.by_remote.remove(&remote);
-        self.forbidden.take_if(|forbidden| *forbidden == remote).is_some()
+        let is_over = self.forbidden.take_if(|forbidden| *forbidden == remote).is_some();
+        is_over && std::mem::take(&mut self.is_open)
     }
 
     /// True if no refusal is left to be ended.
@@ -106,14 +122,29 @@ mod tests {
 
     #[test]
     fn refusals_of_the_firewall_begin_and_end_once() {
-        let mut refusals = Current::default();
-        assert!(!refusals.on_refused(remote(1), SendRefusal::TooLong), "it is not the firewall's");
-        assert!(refusals.on_refused(remote(1), SendRefusal::Firewall));
-        assert!(!refusals.on_refused(remote(1), SendRefusal::Firewall) && !refusals.on_sent(remote(2)));
+        let (mut refusals, now) = (Current::default(), Instant::now());
+        let firewall = SendRefusal::Firewall;
+        assert!(!refusals.on_refused(remote(1), SendRefusal::TooLong, now), "it is not the firewall's");
+        assert!(refusals.on_refused(remote(1), firewall, now));
+        assert!(!refusals.on_refused(remote(1), firewall, now + PAUSE) && !refusals.on_sent(remote(2)));
         // The first destination may never be tried again.
-        assert!(!refusals.on_refused(remote(3), SendRefusal::Firewall));
+        assert!(!refusals.on_refused(remote(3), firewall, now));
         assert!(!refusals.on_sent(remote(1)) && refusals.on_sent(remote(3)));
-        assert!(refusals.is_empty() && refusals.on_refused(remote(1), SendRefusal::Firewall));
+        assert!(refusals.is_empty() && refusals.on_refused(remote(1), firewall, now + PAUSE));
+    }
+
+    #[test]
+    fn a_firewall_that_refuses_some_packets_among_many_is_logged_once_a_minute() {
+        let (mut refusals, begin) = (Current::default(), Instant::now());
+        let mut logged = 0;
+        for step in 0..600 {
+            let now = begin + Duration::from_millis(step * 100);
+            logged += u32::from(refusals.on_refused(remote(1), SendRefusal::Firewall, now));
+            logged += u32::from(refusals.on_sent(remote(1)));
+        }
+        assert_eq!(logged, 2, "the beginning and the end");
+        // What then goes on is logged, too.
+        assert!(refusals.on_refused(remote(1), SendRefusal::Firewall, begin + PAUSE));
     }
 
     #[test]
@@ -128,7 +159,8 @@ mod tests {
     #[test]
     fn the_number_of_destinations_is_bounded() {
         let mut refusals = Current::default();
-        (0..u16::MAX).for_each(|port| _ = refusals.on_refused(remote(port), SendRefusal::Firewall));
+        let now = Instant::now();
+        (0..u16::MAX).for_each(|port| _ = refusals.on_refused(remote(port), SendRefusal::Firewall, now));
         assert!(refusals.by_remote.len() <= MOST);
         assert!(refusals.by_remote.contains_key(&remote(u16::MAX - 1)));
     }
