@@ -18,7 +18,8 @@ const OF_A_SOURCE: PaceLimits = PaceLimits { burst: 64, every: Duration::from_se
 const OF_A_SITE: PaceLimits = PaceLimits { burst: 256, every: Duration::from_secs(1) };
 const OF_ALL: PaceLimits = PaceLimits { burst: 1_024, every: Duration::from_millis(125) };
 
-/// An admitted key is not counted again for so long: its record is there.
+/// An admitted key is not counted again for so long: its record is there. After that it is counted anew, however often it
+/// asked: a source could keep ever more records otherwise.
 const KNOWN: Duration = Duration::from_secs(REQUEST_AGE);
 
 /// The keys that asked for a grant.
@@ -39,14 +40,14 @@ impl Others {
 
     /// Admits a request for a grant by a key from this address.
     pub(super) fn admit(&self, key: PublicKey, address: Option<IpAddr>, now: Instant) -> Result<(), Denied> {
-        let is_known = self.known().get(&key).is_some_and(|until| now < *until);
-        if !is_known && !self.count(address, now) {
+        let mut known = self.known();
+        if known.get(&key).is_some_and(|until| now < *until) {
+            return Ok(());
+        }
+        if !self.count(address, now) {
             return Err(Denied::Crowded);
         }
-        let mut known = self.known();
-        if !is_known {
-            known.retain(|_, until| now < *until);
-        }
+        known.retain(|_, until| now < *until);
         known.insert(key, now + KNOWN);
         Ok(())
     }
@@ -97,7 +98,9 @@ mod tests {
         assert_eq!(further, 63);
         assert_eq!(others.admit(key(100), address, begin), Err(Denied::Crowded));
         assert_eq!(others.admit(key(1), address, begin), Ok(()));
-        assert_eq!(others.admit(key(100), address, begin + KNOWN), Ok(()));
-        assert_eq!(others.known().len(), 1, "nothing is kept of those that were last heard long ago");
+        let later = begin + KNOWN;
+        let again = (1..=100).filter(|byte| others.admit(key(*byte), address, later).is_ok()).count();
+        assert_eq!(again, 60, "they are counted again");
+        assert_eq!(others.known().len(), 60, "nothing is kept of the others");
     }
 }
