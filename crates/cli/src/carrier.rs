@@ -67,7 +67,7 @@ impl Carrier {
 
     /// The other end's address, if there is a path.
     pub fn address(&self) -> Option<IpAddr> {
-        self.0.paths().first().map(|path| path.route.remote.ip())
+        self.0.remote_ip()
     }
 
     /// The other end's address as text; its key while there is no path.

@@ -360,7 +360,7 @@ impl Server {
     /// Assigns a client its addresses, or returns why it gets none.
     fn join(&self, session: &Session, networks: &[IpNet]) -> Result<Joined, String> {
         let (node, now) = (session.peer(), self.clock.now());
-        let address = session.paths().first().map(|path| path.route.remote.ip());
+        let address = session.remote_ip();
         let granted = self.options.behind.get(&node).map(Vec::as_slice).unwrap_or_default();
         let is_granted = |network: &&IpNet| granted.iter().any(|known| known.trunc() == network.trunc());
         if let Some(network) = networks.iter().find(|network| !is_granted(network)) {

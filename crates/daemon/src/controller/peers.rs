@@ -48,7 +48,7 @@ impl Peers {
 
     /// Admits an open session. When the controller is full, the largest consumer loses its oldest.
     pub(super) fn admit(&self, session: &Session) -> Result<Admitted<'_>, Full> {
-        let address = session.paths().first().map(|path| path.route.remote.ip());
+        let address = session.remote_ip();
         let owner = Owner { key: session.peer(), address };
         let mut inner = self.inner();
         let number = inner.next;

@@ -42,7 +42,7 @@ pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
             if !shared.policy().admits(&session.peer()) {
                 return end_unlisted(&session);
             }
-            let address = session.paths().first().map(|path| path.route.remote.ip());
+            let address = session.remote_ip();
             let mut peer = Peer { key: session.peer(), address, greeted: false, relay: None, told: None };
             peer.serve(&shared, &session).await;
             if let Some(relay) = peer.relay {

@@ -173,7 +173,7 @@ impl State {
     ) -> (SessionId, BTreeMap<PathId, Hop>) {
         let now = self.now();
         let proven = clients::proven(session);
-        let address = session.paths().first().map(|path| path.route.remote.ip());
+        let address = session.remote_ip();
         let owner = Owner { key: session.peer(), address };
         let newcomer = Newcomer { owner, share: session.share(), measures };
         let mut core = self.core();

@@ -216,6 +216,11 @@ impl Session {
         self.handle.inner.core().engine.paths()
     }
 
+    /// The IP address of the other end, or of the relay to it, if there is a path.
+    pub fn remote_ip(&self) -> Option<std::net::IpAddr> {
+        self.paths().first().map(|path| path.route.remote.ip())
+    }
+
     /// The local address of a path, while its socket exists.
     pub fn local_address(&self, route: &Route) -> Option<std::net::SocketAddr> {
         self.handle.inner.endpoint.sockets.get(route.socket).map(|socket| socket.udp.local_addr())

@@ -196,7 +196,7 @@ impl Exit {
     /// # Errors
     /// Which share is used up.
     fn admit(&self, number: u64, session: &NodeSession) -> Result<(), Full> {
-        let address = session.session().paths().first().map(|path| path.route.remote.ip());
+        let address = session.session().remote_ip();
         let owner = Owner { key: session.session().peer(), address };
         let candidates = match session.session().share() {
             Some(_) => self.admitted().admit(number, owner),

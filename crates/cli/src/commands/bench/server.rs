@@ -76,7 +76,7 @@ async fn accept(node: &Node, once: bool, quiet: bool) {
 /// Runs a client's test, and reports its begin and its outcome.
 async fn serve_one(session: &Session, running: &Running, quiet: bool) {
     let (number, others) = running.begin();
-    let place = session.paths().first().map(|path| path.route.remote.ip().to_string());
+    let place = session.remote_ip().map(|ip| ip.to_string());
     let client = format!("client {number} at {}", place.as_deref().unwrap_or("an unknown address"));
     let say = |text: &str| {
         if !quiet {
