@@ -56,9 +56,9 @@ impl Client {
 }
 
 impl Table {
-    /// Forgets a client, so that a newcomer gets its place and perhaps its addresses: the one that has been away for longest,
-    /// but not one that may soon be back, whose connections the newcomer would take over. Without such a client it is one of
-    /// the [largest source](larger_source). None that is listed by its key is forgotten.
+    /// Forgets a client, so that a newcomer gets its place and perhaps its addresses. First comes the one that has been away
+    /// for longest, but at least for [`KEPT`]: others may soon be back, and the newcomer would take over their connections.
+    /// Without such a client, the [larger source](larger_source) loses one. Clients that are listed by their keys stay.
     pub(crate) fn forget_one(
         &mut self,
         newcomer: Newcomer,

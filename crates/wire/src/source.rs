@@ -18,9 +18,9 @@ pub fn site(address: IpAddr) -> IpAddr {
     network(address, 48)
 }
 
-/// The [`source`] that makes room for one more item of `newcomer` when all places are taken, with the addresses of the items
-/// that have places: the source with the most, in the site with the most. `None` if those have no more than the newcomer's
-/// own would have. Items without an address count as one source.
+/// The [`source`] that makes room for a newcomer when all places are taken, by the addresses of the items that have them:
+/// the source with the most, in the site with the most. `None` if the newcomer's own would then have as many. Items
+/// without an address count as one source.
 #[must_use]
 pub fn larger_source(items: &[Option<IpAddr>], newcomer: Option<IpAddr>) -> Option<Option<IpAddr>> {
     let own_site = newcomer.map(site);

@@ -1,9 +1,9 @@
 //! The receiver's blocks: coded datagrams and parity are kept until nothing is missing, and lost datagrams are restored.
 //!
-//! A coded datagram is delivered at once, and a copy is kept for [`HOLD`], but less than twice as long. Parity is kept until
-//! there are as many pieces as missing datagrams, or as long; the missing ones are then restored. No peer can exceed the memory limit. The memory comes from the endpoint's
-//! budget, and so do wide windows of numbers. Restoring takes a fifth of a millisecond, far more than receiving, so each
-//! time takes a [turn](super::turns).
+//! A coded datagram is delivered at once, and a copy is kept for at least [`HOLD`] and less than twice as long. Parity is
+//! kept as long, or until there are as many pieces as missing datagrams; these are then restored. No peer can exceed the
+//! memory limit. The memory comes from the endpoint's budget, and so do wide windows of numbers. Restoring takes a fifth
+//! of a millisecond, far more than receiving, so each time takes a [turn](super::turns).
 
 use std::collections::{BTreeMap, VecDeque};
 

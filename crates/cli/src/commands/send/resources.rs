@@ -34,9 +34,9 @@ pub struct Placed {
     pub bytes: u64,
 }
 
-/// The receiver that gives its place to one from this address, if all places are taken: the one with the fewest bytes of
-/// the [largest source](larger_source). If that has no more than the newcomer's, it is one of the newcomer's own source,
-/// else of its own site, else of all, that came [`GRACE`] ago or earlier.
+/// The receiver that gives its place to a newcomer from this address when all places are taken: the one with the fewest
+/// bytes in the [larger source](larger_source). If no source is larger, only receivers that came [`GRACE`] ago or earlier
+/// give way: those of the newcomer's own source, without any there those of its own site, and without any there all.
 pub fn gives_way(receivers: &[Placed], address: Option<IpAddr>) -> Option<u64> {
     let addresses: Vec<Option<IpAddr>> = receivers.iter().map(|one| one.address).collect();
     let larger = larger_source(&addresses, address);
