@@ -1,5 +1,5 @@
-//! Limits how many keys that only `others` in the configuration covers ask for grants. Such keys are free, and the grants
-//! of each are a record in the store, so that one machine could fill it.
+//! Limits grants for keys that the configuration does not list, but admits by `others`. Such keys are free, and each has a
+//! record in the store, so one machine could fill it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -34,7 +34,7 @@ pub enum Denied {
     TooManyRequests,
     /// Too many keys that are not listed ask for grants.
     #[error(
-        "too many keys that are not listed here asked for grants: try again in a minute, or have the controller's operator list this one"
+        "too many unlisted keys ask for grants: try again in a minute, or have the controller's operator list this one"
     )]
     Crowded,
     /// Too few relays are available or have room.

@@ -96,7 +96,8 @@ pub struct Record {
     pub bytes: [u64; 2],
     /// How long it was open.
     pub seconds: f64,
-    /// Refused ones before it that are not in the log: of one key, or of all holders of a ticket, ten a second are.
+    /// Refused connections before this one that the log leaves out. It has ten a second for each key, and ten for all
+    /// holders of a ticket.
     #[serde(skip_serializing_if = "is_zero")]
     pub left_out: u64,
 }

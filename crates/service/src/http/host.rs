@@ -1,8 +1,7 @@
-//! The host that a request names: a web page with a name of its own must not read through the browser of someone who
-//! reaches a server that the page's author does not (DNS rebinding).
+//! Checks the host that a request names, against DNS rebinding: a web page has its own name lead to this server, and
+//! reads the answers through the browser of someone who reaches it.
 //!
-//! A browser sends the name of the page as `Host`, whatever address the name leads to. Addresses, and names that the
-//! Internet has not, cannot be such a name.
+//! A browser sends the page's name as `Host`. That is never an address, and never a name that nobody can register.
 
 use std::net::IpAddr;
 
