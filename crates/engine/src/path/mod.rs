@@ -44,7 +44,7 @@ mod usage;
 mod validation;
 
 use anabranch_cc::RttEstimator;
-use anabranch_wire::{PathId, PathRate, PathStatus, PathUse, Pid, Rate, ResetToken, Span, Time};
+use anabranch_wire::{PathId, PathStatus, PathUse, Pid, Rate, ResetToken, Span, Time};
 
 use address::Address;
 pub(crate) use bloat::{Bloat, Others};
@@ -440,9 +440,14 @@ impl Path {
         self.usage.announced().max(self.wishes.peer_use())
     }
 
-    /// Stores the peer's wish with its sequence number; false if a newer one arrived before.
-    pub(crate) fn hear_wish(&mut self, wish: (PathUse, u64)) -> bool {
-        self.wishes.hear(wish)
+    /// What the ends have asked of each other for the path.
+    #[inline]
+    pub(crate) fn wishes(&self) -> &Wishes {
+        &self.wishes
+    }
+
+    pub(crate) fn wishes_mut(&mut self) -> &mut Wishes {
+        &mut self.wishes
     }
 
     /// Updates the use to announce to the peer; true if it changed.
@@ -454,35 +459,9 @@ impl Path {
         renewed
     }
 
-    /// Sets this end's highest rate; true if it changed.
-    pub(crate) fn set_rate(&mut self, rate: Option<Rate>) -> bool {
-        self.wishes.set_rate(rate)
-    }
-
-    /// Stores the peer's highest rate; false if a newer one arrived before.
-    pub(crate) fn hear_rate(&mut self, wish: PathRate) -> bool {
-        self.wishes.hear_rate(wish)
-    }
-
-    /// The highest rate for packets to the peer: the lower of both ends'.
-    #[inline]
-    pub(crate) fn rate_limit(&self) -> Option<Rate> {
-        self.wishes.rate_limit()
-    }
-
-    /// The frame that announces this end's highest rate.
-    pub(crate) fn rate(&self) -> PathRate {
-        self.wishes.rate(self.id)
-    }
-
     /// The frame that announces this end's wish.
     pub(crate) fn status(&self) -> PathStatus {
         self.wishes.status(self.id, self.usage.announced())
-    }
-
-    /// Total bytes that the peer may send, as encoded on the wire.
-    pub(crate) fn peer_limit(&self) -> u64 {
-        self.wishes.peer_limit()
     }
 
     /// Sets or removes the cap of the path; true if it changed.

@@ -187,7 +187,7 @@ impl Wishes {
     }
 
     /// Stores the peer's wish; false if a newer one arrived before.
-    pub(super) fn hear(&mut self, wish: (PathUse, u64)) -> bool {
+    pub(crate) fn hear(&mut self, wish: (PathUse, u64)) -> bool {
         let newer = wish.1 > self.peer.1;
         if newer {
             self.peer = wish;
@@ -206,19 +206,19 @@ impl Wishes {
     }
 
     /// The peer's total limit, as encoded on the wire.
-    pub(super) fn peer_limit(&self) -> u64 {
+    pub(crate) fn peer_limit(&self) -> u64 {
         self.peer_limit.min(VARINT_MAX)
     }
 
     /// Sets this end's highest rate; true if it changed.
-    pub(super) fn set_rate(&mut self, rate: Option<Rate>) -> bool {
+    pub(crate) fn set_rate(&mut self, rate: Option<Rate>) -> bool {
         let changes = std::mem::replace(&mut self.rates.own, rate) != rate;
         self.rates.sequence += u64::from(changes);
         changes
     }
 
     /// Stores the peer's highest rate; false if a newer one arrived before.
-    pub(super) fn hear_rate(&mut self, wish: PathRate) -> bool {
+    pub(crate) fn hear_rate(&mut self, wish: PathRate) -> bool {
         let is_newer = wish.sequence > self.rates.heard;
         if is_newer {
             self.rates.heard = wish.sequence;
@@ -229,12 +229,12 @@ impl Wishes {
 
     /// The highest rate for packets to the peer.
     #[inline]
-    pub(super) fn rate_limit(&self) -> Option<Rate> {
+    pub(crate) fn rate_limit(&self) -> Option<Rate> {
         self.rates.own.into_iter().chain(self.rates.peer).min()
     }
 
     /// The frame that announces this end's highest rate.
-    pub(super) fn rate(&self, path: PathId) -> PathRate {
+    pub(crate) fn rate(&self, path: PathId) -> PathRate {
         let bits = self.rates.own.map_or(0, Rate::as_bits).min(VARINT_MAX);
         PathRate { path, sequence: self.rates.sequence, bits }
     }

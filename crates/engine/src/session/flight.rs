@@ -399,7 +399,7 @@ impl<P: Payload> Flight<P> {
     fn renew_pacing(&mut self, now: Time, index: usize) {
         let path = self.paths.edit(index);
         let rate = self.cc.pacing_rate(path.id(), path.rtt());
-        let rate = rate.into_iter().chain(path.rate_limit()).min();
+        let rate = rate.into_iter().chain(path.wishes().rate_limit()).min();
         let size = path.size() as u64;
         path.pacer_mut().set_rate(now, rate, size);
     }
@@ -450,9 +450,11 @@ impl<P: Payload> Flight<P> {
         let path = |path| self.paths.place_of(path).map(|index| &self.paths[index]);
         Some(match control {
             Control::PathStatus(id) => Frame::PathStatus(path(id)?.status()),
-            Control::MaxPathData(id) => Frame::MaxPathData { path: id, limit: path(id)?.peer_limit() },
+            Control::MaxPathData(id) => {
+                Frame::MaxPathData { path: id, limit: path(id)?.wishes().peer_limit() }
+            }
             Control::MaxPathRate(id) if self.peer.as_ref().is_some_and(|peer| peer.path_rates) => {
-                Frame::MaxPathRate(path(id)?.rate())
+                Frame::MaxPathRate(path(id)?.wishes().rate(id))
             }
             Control::ObservedAddress(id) => {
                 Frame::ObservedAddress { path: id, address: path(id)?.route().remote }

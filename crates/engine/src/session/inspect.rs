@@ -72,7 +72,7 @@ impl<P: Payload> Session<P> {
             usage: path.effective_use(),
             standing: path.usage().standing(),
             meter: path.usage().meter().cloned(),
-            rate_limit: path.rate_limit(),
+            rate_limit: path.wishes().rate_limit(),
             rtt: if sampled { rtt.smoothed() } else { Span::ZERO },
             min_rtt: if sampled { rtt.min() } else { Span::ZERO },
             rtt_variance: if sampled { rtt.variance() } else { Span::ZERO },

@@ -163,7 +163,7 @@ pub(super) fn apply<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize,
     let path = flight.paths.edit(index);
     path.usage_mut().set_wanted(usage);
     let id = path.id();
-    if path.set_rate(terms.rate) {
+    if path.wishes_mut().set_rate(terms.rate) {
         flight.out.want(Control::MaxPathRate(id));
         flight.on_rate_limit(now, index);
     }

@@ -24,9 +24,9 @@ fn carried(
     pair: &mut Pair<Length>,
     apps: (&mut Sender, &mut Sink),
     cable: usize,
-    (from, to): (u64, u64),
+    seconds: std::ops::Range<u64>,
 ) -> f64 {
-    let (sender, sink) = apps;
+    let ((sender, sink), (from, to)) = (apps, (seconds.start, seconds.end));
     pair.run(at(from), &mut [sender, sink]);
     let before = pair.link(cable, 0).stats().offered.bytes;
     pair.run(at(to), &mut [sender, sink]);
@@ -49,9 +49,9 @@ fn the_sender_keeps_to_the_lower_limit_of_both_ends() {
         let mut pair = pair(ends);
         let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
         pair.establish(&mut [&mut sender, &mut sink]);
-        let rate = carried(&mut pair, (&mut sender, &mut sink), 0, (2, 8));
+        let rate = carried(&mut pair, (&mut sender, &mut sink), 0, 2..8);
         assert!((0.95 * limit..1.08 * limit).contains(&rate), "{rate:.2} Mbit/s on the limited cable");
-        let other = carried(&mut pair, (&mut sender, &mut sink), 1, (8, 12));
+        let other = carried(&mut pair, (&mut sender, &mut sink), 1, 8..12);
         assert!(other > 9.0, "{other:.2} Mbit/s on the other one");
         assert_eq!(limits(&mut pair, CLIENT), [Some(limit), None]);
     }
@@ -75,16 +75,16 @@ fn a_limit_holds_for_a_path_that_comes_back_and_ends_with_its_rule() {
             pair.open_missing();
         }
     }
-    let rate = carried(&mut pair, (&mut sender, &mut sink), 0, (90, 96));
+    let rate = carried(&mut pair, (&mut sender, &mut sink), 0, 90..96);
     assert!((4.7..5.4).contains(&rate), "{rate:.2} Mbit/s after the path came back");
 
     pair.session(SERVER).set_path_rules(at(96), PathRules::default(), []).unwrap();
-    let rate = carried(&mut pair, (&mut sender, &mut sink), 0, (98, 104));
+    let rate = carried(&mut pair, (&mut sender, &mut sink), 0, 98..104);
     assert!(rate > 18.0, "{rate:.2} Mbit/s without the rule");
     assert_eq!(limits(&mut pair, CLIENT), [None, None]);
 
     pair.session(SERVER).set_path_rules(at(104), at_most(2.0), []).unwrap();
-    let rate = carried(&mut pair, (&mut sender, &mut sink), 0, (106, 112));
+    let rate = carried(&mut pair, (&mut sender, &mut sink), 0, 106..112);
     assert!((1.9..2.2).contains(&rate), "{rate:.2} Mbit/s with a new rule");
 }
 
@@ -97,6 +97,6 @@ fn an_overflow_path_joins_where_the_limit_fills_the_primary_one() {
     let mut pair = pair([at_most(5.0).with(&overflow), PathRules::default()]);
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
     pair.establish(&mut [&mut sender, &mut sink]);
-    let rate = carried(&mut pair, (&mut sender, &mut sink), 1, (4, 8));
+    let rate = carried(&mut pair, (&mut sender, &mut sink), 1, 4..8);
     assert!(rate > 8.0, "{rate:.2} Mbit/s on the overflow path");
 }

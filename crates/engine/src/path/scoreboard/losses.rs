@@ -1,9 +1,8 @@
 //! Losses, and packets in flight whose data other paths may carry as well.
 
 use anabranch_wire::{Span, Time};
-use smallvec::SmallVec;
 
-use super::{Candidate, Contents, Losses, Scoreboard, SentPacket, State, Tail};
+use super::{Candidate, Contents, Losses, Runs, Scoreboard, SentPacket, State, Tail};
 use crate::stream::SentRun;
 
 impl Scoreboard {
@@ -80,7 +79,7 @@ impl Scoreboard {
 
     /// The next outstanding packet with data that was sent after `since`, if it was not returned here before and its
     /// data was not given to another path.
-    pub(crate) fn next_to_copy(&mut self, since: Time) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
+    pub(crate) fn next_to_copy(&mut self, since: Time) -> Option<(u64, Runs)> {
         let from = self.index_of(self.copies.looked_to.max(self.cursor));
         for slot in self.slots.range(from..) {
             let number = slot.number(self.next);
@@ -88,7 +87,7 @@ impl Scoreboard {
             if slot.state != State::Outstanding || slot.sample.sent_at <= since {
                 continue;
             }
-            let runs: SmallVec<[SentRun; 1]> = slot.contents.runs().cloned().collect();
+            let runs: Runs = slot.contents.runs().cloned().collect();
             if !runs.is_empty() {
                 return Some((number, runs));
             }
@@ -105,7 +104,7 @@ impl Scoreboard {
         let end = self.index_of(self.copies.tail.from);
         for slot in self.slots.range(..end).rev().take(most) {
             if slot.state == State::Outstanding {
-                let runs: SmallVec<[SentRun; 1]> = slot.contents.runs().cloned().collect();
+                let runs: Runs = slot.contents.runs().cloned().collect();
                 if !runs.is_empty() {
                     let ahead = self.pipe.saturating_sub(self.copies.tail.bytes);
                     return Some(Candidate {

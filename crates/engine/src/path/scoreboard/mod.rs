@@ -163,6 +163,9 @@ impl Tail {
     }
 }
 
+/// The stream bytes of a packet: one run, in most.
+pub(crate) type Runs = SmallVec<[SentRun; 1]>;
+
 /// A packet in flight that might be copied.
 #[derive(Debug)]
 pub(crate) struct Candidate {
@@ -170,7 +173,7 @@ pub(crate) struct Candidate {
     pub sent_at: Time,
     /// Bytes in flight that left no later, its own among them.
     pub ahead: u64,
-    pub runs: SmallVec<[SentRun; 1]>,
+    pub runs: Runs,
 }
 
 /// Numbers that are left out.

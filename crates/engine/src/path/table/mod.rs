@@ -14,15 +14,13 @@ mod overflow;
 use std::ops::Deref;
 
 use anabranch_wire::{PathId, Span, Time};
-use smallvec::SmallVec;
 
 use super::receipt::Received;
-use super::scoreboard::{Candidate, Content, Contents};
+use super::scoreboard::{Candidate, Content, Contents, Runs};
 use super::{Bloat, Others, Path};
 use crate::config::Config;
 use crate::manager::Standing;
 use crate::route::Route;
-use crate::stream::SentRun;
 pub(super) use index::Cached;
 pub(crate) use index::Wants;
 use index::{Index, Relief};
@@ -126,7 +124,7 @@ impl Paths {
 
     /// Follows a change of a path's rate limit.
     pub(crate) fn renew_limited(&mut self) {
-        self.limited = self.list.iter().any(|path| path.rate_limit().is_some());
+        self.limited = self.list.iter().any(|path| path.wishes.rate_limit().is_some());
     }
 
     /// Removes a path; later paths move up.
@@ -337,11 +335,7 @@ impl Paths {
 
     /// Number and runs of the next packet of a path to copy that left after `since`. See
     /// [`super::Scoreboard::next_to_copy`].
-    pub(crate) fn next_to_copy(
-        &mut self,
-        place: usize,
-        since: Time,
-    ) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
+    pub(crate) fn next_to_copy(&mut self, place: usize, since: Time) -> Option<(u64, Runs)> {
         self.list[place].board.next_to_copy(since)
     }
 

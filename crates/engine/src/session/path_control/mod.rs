@@ -170,9 +170,9 @@ impl PathControl {
             (false, _) => {}
         }
         if let Some(wish) = self.early_wishes.remove(&id) {
-            path.hear_wish(wish.usage);
+            path.wishes_mut().hear(wish.usage);
             if let Some(rate) = wish.rate {
-                path.hear_rate(rate);
+                path.wishes_mut().hear_rate(rate);
             }
             wish.limit.into_iter().for_each(|limit| path.allowance_mut().limit_there(limit));
         }
@@ -182,7 +182,7 @@ impl PathControl {
         flight.paths.insert(path);
         self.ids.issue(flight);
         if let Some(index) = flight.paths.place_of(id) {
-            if flight.paths[index].rate_limit().is_some() {
+            if flight.paths[index].wishes().rate_limit().is_some() {
                 flight.on_rate_limit(now, index);
             }
             self.apply_rules(now, flight, index);

@@ -81,7 +81,7 @@ impl PathControl {
     ) {
         let wish = (status.usage, status.sequence);
         let is_new = match flight.paths.place_of(status.path) {
-            Some(index) => flight.paths.edit(index).hear_wish(wish),
+            Some(index) => flight.paths.edit(index).wishes_mut().hear(wish),
             // The frame arrived before the packet that opens the path.
             None if self.ids.is_awaited(status.path, false) => {
                 let known = &mut self.early_wishes.entry(status.path).or_default().usage;
@@ -105,7 +105,7 @@ impl PathControl {
         wish: PathRate,
     ) {
         if let Some(index) = flight.paths.place_of(wish.path) {
-            if flight.paths.edit(index).hear_rate(wish) {
+            if flight.paths.edit(index).wishes_mut().hear_rate(wish) {
                 flight.on_rate_limit(now, index);
             }
         } else if self.ids.is_awaited(wish.path, false) {

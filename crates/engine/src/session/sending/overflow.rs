@@ -40,7 +40,7 @@ fn look<P: Payload>(now: Time, flight: &mut Flight<P>, datagrams: &Datagrams<P>)
         if path.effective_use() != PathUse::Normal || path.grade() != Path::BEST {
             continue;
         }
-        let grows = flight.cc.in_slow_start(path.id()) && path.rate_limit().is_none();
+        let grows = flight.cc.in_slow_start(path.id()) && path.wishes().rate_limit().is_none();
         if grows || flight.may_send(now, index) {
             return Seen::Room;
         }

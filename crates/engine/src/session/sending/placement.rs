@@ -194,7 +194,7 @@ fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView
         rtt: rtt.smoothed(),
         min_rtt: rtt.min(),
         rtt_variance: rtt.variance(),
-        rate: path.rate_limit().into_iter().fold(rate.max(possible), Rate::min),
+        rate: path.wishes().rate_limit().into_iter().fold(rate.max(possible), Rate::min),
         mtu: path.size() as u64,
         bytes_sent: 0,
         weight: path.feedback().weight(),
