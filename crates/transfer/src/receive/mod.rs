@@ -446,10 +446,9 @@ async fn settle_links(
         let all = (Arc::clone(entries), Arc::clone(attributes));
         return Ok(Some(Arc::new(Links::new(first, all, tree, watch.clone()))));
     }
-    watch.report.warn(&format!(
-        "this file system has no hard links; further names that became copies: {}",
-        first.len()
-    ));
+    let copies = first.len();
+    let note = format!("this file system has no hard links; further names that became copies: {copies}");
+    watch.report.warn(&note);
     Ok(None)
 }
 
@@ -488,15 +487,9 @@ async fn read_replies<R: AsyncRead + Unpin>(
     while let Some((kind, len)) = read_header(&mut reader, LONGEST_REPLY).await? {
         let is_large = len >= POOLED;
         let mut body = if is_large { spare.try_recv().unwrap_or_default() } else { Vec::new() };
-        let count = |bytes| {
-            if is_large {
-                progress.add_moved(bytes);
-            }
-        };
+        let count = |bytes| progress.add_moved(if is_large { bytes } else { 0 });
         read_body(&mut reader, len, &mut body, count).await?;
-        if replies.send(Reply::decode(kind, body)?).await.is_err() {
-            break;
-        }
+        let Ok(()) = replies.send(Reply::decode(kind, body)?).await else { break };
     }
     Ok(())
 }
