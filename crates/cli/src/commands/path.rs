@@ -226,7 +226,7 @@ mod tests {
         for word in words.chain(["1.00 GB of 5.00 GB left until day 15 of the month; at most 5 Mbit/s out"]) {
             assert!(text.contains(word), "no {word:?} in {text}");
         }
-        assert!(!lines(&now, None).contains("bit/s"));
+        assert!(!lines(&now, None).contains("bit/s in"));
     }
 
     #[test]
