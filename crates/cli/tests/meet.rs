@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_secure::Ticket;
 use common::netns::{Namespace, run};
-use common::programs::{PROGRAM, Running, Scratch, Sender, new_key, noise, program, wait_for};
+use common::programs::{PROGRAM, Running, Scratch, Sender, new_key, noise, wait_for};
 use common::within_three_attempts;
 use serde_json::Value;
 
@@ -141,83 +141,35 @@ fn done(command: &mut Command) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{command:?}: {errors}")) }
 }
 
-/// What introduces the two, and the words by which the sender uses it.
-struct Introducer {
-    _running: Vec<Running>,
-    words: [String; 2],
-}
-
-impl Introducer {
-    /// Starts a command in the relay's namespace with this configuration.
-    fn run((world, scratch): (&World, &Scratch), command: &str, settings: &str) -> Running {
-        let config = scratch.text(&format!("{command}.toml"));
-        fs::write(&config, settings).unwrap();
-        let mut program = world.relay.command(PROGRAM);
-        Running::start(program.args(["--quiet", command, "--config", &config]).stdin(Stdio::null()))
-    }
-
-    /// A relay that lists the sender's key.
-    fn relay(world: &World, scratch: &Scratch, user: &str) -> Self {
-        let settings = format!("key = \"relay.key\"\ncontrol = \"relay.sock\"\n[[user]]\nkey = \"{user}\"\n");
-        let mut relay = Self::run((world, scratch), "relay", &settings);
-        let words = ["--relay".to_owned(), relay.line()];
-        Self { _running: vec![relay], words }
-    }
-
-    /// A controller that lists the sender's key, and its relay.
-    fn controller(world: &World, scratch: &Scratch, user: &str) -> Self {
-        let relay = new_key(&scratch.text("relay.key"));
-        let place = "port = 0\naddresses = [\"50.1.0.2\"]\n";
-        let settings = format!(
-            "key = \"controller.key\"\n{place}control = \"controller.sock\"\n[store]\nfile = \"store\"\n\
-             [[relay]]\nkey = \"{relay}\"\n[[client]]\nkey = \"{user}\"\n"
-        );
-        let mut controller = Self::run((world, scratch), "controller", &settings);
-        let (at, signs) = (controller.line(), controller.line());
-        let settings = format!(
-            "key = \"relay.key\"\n{place}place = \"here\"\ncontrol = \"relay.sock\"\n\
-             [[controller]]\nat = \"{at}\"\nsigns = \"{signs}\"\n"
-        );
-        let relay = Self::run((world, scratch), "relay", &settings);
-        let control = scratch.text("relay.sock");
-        wait_for("the relay's registration", || {
-            let status = program(&["relay", "status", "--json", "--control", &control]).output().unwrap();
-            let status: Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
-            status["controllers"][0]["registered"] == true
-        });
-        Self { _running: vec![relay, controller], words: ["--controller".to_owned(), at] }
-    }
-}
-
 /// A transfer whose sender is reachable only through a relay at first.
 struct Meeting {
     _receiver: Running,
     _sender: Sender,
-    _introducer: Introducer,
+    _relay: Running,
     scratch: Scratch,
     world: World,
 }
 
 impl Meeting {
     fn start(world: World) -> Self {
-        Self::start_with(world, Introducer::relay, |_| {})
+        Self::start_with(world, |_| {})
     }
 
     /// The receiver has the ticket with this change.
-    fn start_with(
-        world: World,
-        introduce: impl FnOnce(&World, &Scratch, &str) -> Introducer,
-        change: impl FnOnce(&mut Ticket),
-    ) -> Self {
+    fn start_with(world: World, change: impl FnOnce(&mut Ticket)) -> Self {
         let scratch = Scratch::new();
         let key = scratch.text("user.key");
-        let introducer = introduce(&world, &scratch, &new_key(&key));
+        let settings =
+            format!("key = \"relay.key\"\ncontrol = \"relay.sock\"\n[[user]]\nkey = \"{}\"\n", new_key(&key));
+        fs::write(scratch.path("relay.toml"), settings).unwrap();
         // Twenty seconds, more than a busy machine needs to find a path.
         fs::write(scratch.path("film"), noise(24 << 20, 1)).unwrap();
-        let film = scratch.text("film");
+        let mut relay = world.relay.command(PROGRAM);
+        let config = scratch.text("relay.toml");
+        let mut relay = Running::start(relay.args(["relay", "--config", &config]).stdin(Stdio::null()));
+        let (route, film) = (relay.line(), scratch.text("film"));
         let mut sender = world.sender.command(PROGRAM);
-        let [option, value] = &introducer.words;
-        let words = ["send", option, value, "--key", &key, "--rate", "10Mbit/s", &film];
+        let words = ["send", "--relay", &route, "--key", &key, "--rate", "10Mbit/s", &film];
         let sender = Sender::start_as(sender.args(words).stdin(Stdio::null()));
         let (into, control) = (scratch.text("into"), scratch.text("paths.sock"));
         let mut receiver = world.receiver.command(PROGRAM);
@@ -225,7 +177,7 @@ impl Meeting {
         let words = ["receive", &ticket, &into, "--yes", "--control", &control];
         receiver.env("XDG_CONFIG_HOME", scratch.text("settings"));
         let receiver = Running::start(receiver.args(words).stdin(Stdio::null()));
-        Self { _receiver: receiver, _sender: sender, _introducer: introducer, scratch, world }
+        Self { _receiver: receiver, _sender: sender, _relay: relay, scratch, world }
     }
 
     /// The receiver's open paths.
@@ -327,7 +279,7 @@ fn machines_behind_one_nat_find_each_other_although_the_ticket_has_no_right_addr
     world.join_one().unwrap();
     // One that the sender had before.
     let former = SocketAddr::from(([192, 168, 1, 9], 4433));
-    let meeting = Meeting::start_with(world, Introducer::relay, |ticket| ticket.addresses = vec![former]);
+    let meeting = Meeting::start_with(world, |ticket| ticket.addresses = vec![former]);
     let found = meeting.direct_within(Duration::from_secs(15));
     println!("behind one NAT: {found:?}");
     let paths = meeting.paths();
@@ -341,18 +293,6 @@ fn machines_behind_cones_find_a_direct_path() {
     for nat in [Nat::FullCone, Nat::Restricted, Nat::PortRestricted] {
         meet("machines_behind_cones_find_a_direct_path", nat, nat);
     }
-}
-
-#[test]
-fn a_relay_that_a_controller_granted_introduces_machines_as_one_that_lists_them_does() {
-    let world = match World::new() {
-        Ok(world) => world,
-        Err(why) => return common::skip("a_relay_that_a_controller_granted_introduces_machines", &why),
-    };
-    world.join([Nat::PortRestricted; 2]).unwrap();
-    let meeting = Meeting::start_with(world, Introducer::controller, |_| {});
-    let found = meeting.direct_within(Duration::from_secs(15));
-    assert!(found.is_some(), "{:#?}", meeting.paths());
 }
 
 #[test]
