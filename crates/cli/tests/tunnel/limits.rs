@@ -23,10 +23,15 @@ fn both_ends_keep_to_a_rate_that_one_sets_for_a_path() {
         wait_for("the limit", || limits(side) == [5.0]);
     }
     for (side, options) in [(Side::Near, &["-t", "4"][..]), (Side::Far, &["-t", "4", "-R"])] {
-        let (before, begin) = (machines.bytes_sent(side, 0).unwrap(), Instant::now());
-        let all = tunnel.iperf(PUBLIC, options);
-        let sent = machines.bytes_sent(side, 0).unwrap() - before;
-        let rate = sent as f64 * 8e-6 / begin.elapsed().as_secs_f64();
-        assert!(rate < 7.0 && all > 7.0, "{side:?}: {rate:.1} of {all:.1} Mbit/s on the limited path");
+        // The others may be held back while the machine is busy.
+        within_three_attempts(test, || {
+            let (before, begin) = (machines.bytes_sent(side, 0).unwrap(), Instant::now());
+            let all = tunnel.iperf(PUBLIC, options);
+            let sent = machines.bytes_sent(side, 0).unwrap() - before;
+            let rate = sent as f64 * 8e-6 / begin.elapsed().as_secs_f64();
+            assert!(rate < 7.0, "{side:?}: {rate:.1} Mbit/s on the limited path");
+            let found = format!("{side:?}: {rate:.1} of {all:.1} Mbit/s on the limited path");
+            if all > 7.0 { Ok(found) } else { Err(found) }
+        });
     }
 }
