@@ -354,8 +354,8 @@ impl Trouble {
         if quarter <= 0.0 || (out as f64) < quarter {
             return None;
         }
-        let slow = Span::from_secs_f64(self.period.1 as f64 * 4.0 / self.usual_rate).max(self.usual + GRACE);
-        Some((self.period.0 + slow).max(oldest + self.usual * 2 + GRACE) + late)
+        let slow = Span::from_secs_f64(self.period.1 as f64 * 4.0 / self.usual_rate).max(self.usual);
+        Some((self.period.0 + slow).max(oldest + self.usual * 2 + GRACE + late))
     }
 
     /// Records the start of a silence, after this much data was received on the path.

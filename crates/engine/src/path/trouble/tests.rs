@@ -61,18 +61,6 @@ fn a_stall_is_told_beforehand_and_put_off_by_every_answer() {
     assert_eq!(few, None, "a packet that is late is no stall");
 }
 
-#[test]
-fn a_full_queue_behind_a_short_path_is_no_stall_while_a_busy_peer_pauses() {
-    let mut trouble = Trouble::default();
-    let answer = |millis, age| Answer { smoothed: Span::from_millis(2), ..answer(millis, 1400, age) };
-    for millis in (0..1000).step_by(2) {
-        assert_eq!(trouble.on_ack(&answer(millis, 2)), None);
-    }
-    // A queue of 60 ms: the oldest packet is always old.
-    let at_once = trouble.stall_at((at(998 - 60), 30_000), Span::from_millis(25)).unwrap();
-    assert!(at_once >= at(998 + 20 + 25), "{at_once:?}");
-}
-
 /// The window after a hold that ends with answers of `millis`, for a path that had 50 kB at 50 ms.
 fn window_after(millis: u64) -> u64 {
     let mut trouble = usual();
