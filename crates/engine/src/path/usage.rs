@@ -30,7 +30,8 @@ pub(crate) struct Wishes {
     sequence: u64,
     /// Bytes in all that the peer may send on the path.
     peer_limit: u64,
-    rates: Rates,
+    /// Most paths have no limit.
+    rates: Option<Box<Rates>>,
 }
 
 /// The highest rates that the ends have set for a path (PSMC [T8]). Each end sends at the lower one, so neither can raise
@@ -63,7 +64,7 @@ impl Default for Usage {
 
 impl Default for Wishes {
     fn default() -> Self {
-        Self { peer: (PathUse::Normal, 0), sequence: 0, peer_limit: u64::MAX, rates: Rates::default() }
+        Self { peer: (PathUse::Normal, 0), sequence: 0, peer_limit: u64::MAX, rates: None }
     }
 }
 
@@ -212,17 +213,22 @@ impl Wishes {
 
     /// Sets this end's highest rate; true if it changed.
     pub(crate) fn set_rate(&mut self, rate: Option<Rate>) -> bool {
-        let changes = std::mem::replace(&mut self.rates.own, rate) != rate;
-        self.rates.sequence += u64::from(changes);
+        if rate.is_none() && self.rates.is_none() {
+            return false;
+        }
+        let rates = self.rates.get_or_insert_default();
+        let changes = std::mem::replace(&mut rates.own, rate) != rate;
+        rates.sequence += u64::from(changes);
         changes
     }
 
     /// Stores the peer's highest rate; false if a newer one arrived before.
     pub(crate) fn hear_rate(&mut self, wish: PathRate) -> bool {
-        let is_newer = wish.sequence > self.rates.heard;
+        let rates = self.rates.get_or_insert_default();
+        let is_newer = wish.sequence > rates.heard;
         if is_newer {
-            self.rates.heard = wish.sequence;
-            self.rates.peer = (wish.bits > 0).then(|| Rate::from_bits(wish.bits).max(LEAST_RATE));
+            rates.heard = wish.sequence;
+            rates.peer = (wish.bits > 0).then(|| Rate::from_bits(wish.bits).max(LEAST_RATE));
         }
         is_newer
     }
@@ -230,13 +236,14 @@ impl Wishes {
     /// The highest rate for packets to the peer.
     #[inline]
     pub(crate) fn rate_limit(&self) -> Option<Rate> {
-        self.rates.own.into_iter().chain(self.rates.peer).min()
+        let rates = self.rates.as_ref()?;
+        rates.own.into_iter().chain(rates.peer).min()
     }
 
     /// The frame that announces this end's highest rate.
     pub(crate) fn rate(&self, path: PathId) -> PathRate {
-        let bits = self.rates.own.map_or(0, Rate::as_bits).min(VARINT_MAX);
-        PathRate { path, sequence: self.rates.sequence, bits }
+        let (own, sequence) = self.rates.as_ref().map_or((None, 0), |rates| (rates.own, rates.sequence));
+        PathRate { path, sequence, bits: own.map_or(0, Rate::as_bits).min(VARINT_MAX) }
     }
 
     /// The frame that announces this end's wish.
