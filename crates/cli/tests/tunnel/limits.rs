@@ -23,7 +23,6 @@ fn both_ends_keep_to_a_rate_that_one_sets_for_a_path() {
         wait_for("the limit", || limits(side) == [5.0]);
     }
     for (side, options) in [(Side::Near, &["-t", "4"][..]), (Side::Far, &["-t", "4", "-R"])] {
-        // The others may be held back while the machine is busy.
         within_three_attempts(test, || {
             let (before, begin) = (machines.bytes_sent(side, 0).unwrap(), Instant::now());
             let all = tunnel.iperf(PUBLIC, options);

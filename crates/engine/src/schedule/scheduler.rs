@@ -23,6 +23,8 @@ pub struct PathView {
     pub rtt_variance: Span,
     /// Its delivery rate: the measured one, or in slow start a window per round trip if that is more.
     pub rate: Rate,
+    /// The highest rate that the ends allow, if they limit it.
+    pub limit: Option<Rate>,
     /// Largest packet in bytes.
     pub mtu: u64,
     /// Bytes sent so far, for schedulers that even out use.

@@ -185,6 +185,7 @@ fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView
         true => Rate::from_bytes_in(window, rtt.smoothed()),
         false => Rate::ZERO,
     };
+    let limit = path.wishes().rate_limit();
     let mut view = PathView {
         id: path.id(),
         budget: 0,
@@ -194,7 +195,8 @@ fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView
         rtt: rtt.smoothed(),
         min_rtt: rtt.min(),
         rtt_variance: rtt.variance(),
-        rate: path.wishes().rate_limit().into_iter().fold(rate.max(possible), Rate::min),
+        rate: limit.into_iter().fold(rate.max(possible), Rate::min),
+        limit,
         mtu: path.size() as u64,
         bytes_sent: 0,
         weight: path.feedback().weight(),
