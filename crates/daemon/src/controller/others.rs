@@ -52,7 +52,7 @@ impl Others {
         Ok(())
     }
 
-    /// Whether there may be another key. What its own source and site have used up takes nothing from others.
+    /// True when there may be another key. A source or site that has used up its own share takes nothing from others.
     fn count(&self, address: Option<IpAddr>, now: Instant) -> bool {
         let address = address.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
         self.sources.of(source(address), now).take(1, now).is_ok()

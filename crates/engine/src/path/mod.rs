@@ -440,7 +440,7 @@ impl Path {
         self.usage.announced().max(self.wishes.peer_use())
     }
 
-    /// What the ends have asked of each other for the path.
+    /// The wishes of both ends for the path.
     #[inline]
     pub(crate) fn wishes(&self) -> &Wishes {
         &self.wishes

@@ -143,7 +143,7 @@ mod tests {
             logged += u32::from(refusals.on_sent(remote(1)));
         }
         assert_eq!(logged, 2, "the beginning and the end");
-        // What then goes on is logged, too.
+        // A refusal after that is news again.
         assert!(refusals.on_refused(remote(1), SendRefusal::Firewall, begin + PAUSE));
     }
 

@@ -1,13 +1,14 @@
 //! Checks the host that a request names, against DNS rebinding: a web page has its own name lead to this server, and
 //! reads the answers through the browser of someone who reaches it.
 //!
-//! A browser sends the page's name as `Host`. That is never an address, and never a name that nobody can register.
+//! A browser sends the page's name as `Host`. The page's owner has registered that name, so it is no address, and not one
+//! of the names for private networks.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, header};
 
-/// Ends of names that nobody can register: RFC 6762, RFC 8375, what ICANN keeps for private use, and what routers give.
+/// Ends of names that cannot be registered: RFC 6762, RFC 8375, what ICANN keeps for private use, and what routers give.
 const PRIVATE: [&str; 4] = ["local", "home.arpa", "internal", "lan"];
 
 /// The hosts under which a server is asked.
@@ -15,7 +16,7 @@ const PRIVATE: [&str; 4] = ["local", "home.arpa", "internal", "lan"];
 pub(super) enum Hosts {
     /// Of a loopback address: loopback addresses and `localhost`.
     Loopback,
-    /// Of another address: every address, names that nobody can register, and the name of this machine.
+    /// Of another address: every address, names that cannot be registered, and the name of this machine.
     Network {
         /// The name of this machine, if known.
         own: Option<String>,
@@ -32,7 +33,7 @@ impl Hosts {
         Self::Network { own: own.map(|own| own.trim().to_owned()).filter(|own| !own.is_empty()) }
     }
 
-    /// What a client with another host can do.
+    /// Tells a client with another host how to ask.
     pub fn advice(&self) -> &'static str {
         match self {
             Self::Loopback => {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_asks_by_address_or_by_a_name_that_nobody_can_register() {
+    fn a_network_asks_by_address_or_by_a_name_that_cannot_be_registered() {
         assert!(matches!(Hosts::of([0, 0, 0, 0].into()), Hosts::Network { .. }));
         let hosts = Hosts::Network { own: Some("files.example.org".into()) };
         for host in [
