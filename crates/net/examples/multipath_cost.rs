@@ -152,7 +152,6 @@ fn decision(paths: u32) -> f64 {
         min_rtt: rtt(id),
         rtt_variance: Span::from_millis(1),
         rate: Rate::from_mbit(50.0),
-        limit: None,
         mtu: 1472,
         bytes_sent: 0,
         weight: 1.0,

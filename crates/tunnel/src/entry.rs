@@ -340,7 +340,6 @@ pub(crate) mod tests {
             min_rtt: Span::from_millis(20),
             rtt_variance: Span::from_millis(1),
             rate: Rate::from_mbit(mbit),
-            limit: None,
             mtu: 1400,
             bytes_sent: 0,
             weight: 1.0,

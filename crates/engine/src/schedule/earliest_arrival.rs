@@ -57,8 +57,7 @@ fn should_wait(
             continue;
         }
         rate += path.rate.as_bits();
-        let possible = path.rate.max(Rate::from_bytes_in(path.window, path.rtt));
-        able += path.limit.into_iter().fold(possible, Rate::min).as_bits();
+        able += path.rate.max(Rate::from_bytes_in(path.window, path.rtt)).as_bits();
         first = first.min(one_way);
     }
     if rate == 0 {
@@ -125,15 +124,6 @@ mod tests {
     fn a_tight_receive_window_keeps_the_slow_path_empty() {
         let view = SessionView { window: 1_000_000, ..session() };
         assert_eq!(EarliestArrival.pick(&view, &fast_and_slow(), &item()), Decision::Wait(Time::NEVER));
-    }
-
-    #[test]
-    fn a_limited_path_fills_no_window_beyond_its_limit() {
-        let view = SessionView { window: 1_000_000, ..session() };
-        let [mut fast, slow] = fast_and_slow();
-        (fast.rate, fast.limit) = (Rate::from_mbit(5.0), Some(Rate::from_mbit(5.0)));
-        let decision = EarliestArrival.pick(&view, &[fast, slow], &item());
-        assert!(matches!(decision, Decision::Send { path: PathId(1), .. }), "{decision:?}");
     }
 
     #[test]

@@ -132,7 +132,6 @@ pub(crate) mod tests_support {
             min_rtt: Span::from_millis(20),
             rtt_variance: Span::from_millis(1),
             rate: Rate::from_mbit(10.0),
-            limit: None,
             mtu: 1400,
             bytes_sent: 0,
             weight: 1.0,

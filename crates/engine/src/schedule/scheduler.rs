@@ -11,7 +11,7 @@ pub struct PathView {
     pub budget: u64,
     /// When pacing lets it send again; in the past when the window is the limit.
     pub ready_at: Time,
-    /// Congestion window in bytes.
+    /// Bytes that may be in flight: the congestion window, or what a rate limit leaves of it in a round trip.
     pub window: u64,
     /// Bytes in flight: `pipe_i` of [M3].
     pub in_flight: u64,
@@ -23,8 +23,6 @@ pub struct PathView {
     pub rtt_variance: Span,
     /// Its delivery rate: the measured one, or in slow start a window per round trip if that is more.
     pub rate: Rate,
-    /// The highest rate that the ends allow, if they limit it.
-    pub limit: Option<Rate>,
     /// Largest packet in bytes.
     pub mtu: u64,
     /// Bytes sent so far, for schedulers that even out use.

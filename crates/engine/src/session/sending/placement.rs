@@ -190,13 +190,12 @@ fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView
         id: path.id(),
         budget: 0,
         ready_at: Time::ZERO,
-        window,
+        window: limit.map_or(window, |limit| window.min(limit.bytes_in(rtt.smoothed()))),
         in_flight: 0,
         rtt: rtt.smoothed(),
         min_rtt: rtt.min(),
         rtt_variance: rtt.variance(),
         rate: limit.into_iter().fold(rate.max(possible), Rate::min),
-        limit,
         mtu: path.size() as u64,
         bytes_sent: 0,
         weight: path.feedback().weight(),
@@ -210,7 +209,7 @@ fn update(now: Time, paths: &mut Paths, index: usize, view: &mut PathView) {
     let paced = paths.pacing_budget(index, now);
     let path = &paths[index];
     let (size, pipe) = (view.mtu, path.board().pipe());
-    let room = view.window.saturating_sub(pipe);
+    let room = paths.window(index).saturating_sub(pipe);
     let open = room >= size && paced >= size && path.allowance().left() >= size;
     view.budget = if open { room.min(paced) } else { 0 };
     view.ready_at = if room >= size && paced < size { path.pacer().ready_at(size) } else { Time::ZERO };
