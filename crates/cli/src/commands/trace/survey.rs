@@ -110,25 +110,26 @@ pub fn report(
     let granted = granted.iter().filter(|chain| !args.relays.contains(chain));
     for chain in std::iter::once(&direct).chain(&args.relays).chain(granted) {
         let (mut stretches, mut unknown, mut told) = (Vec::new(), Vec::new(), Vec::new());
-        let mut at = None;
+        let carried = chain.0.first().and_then(|relay| known.carried(*relay));
+        let mut rates: Vec<Rate> = carried.into_iter().collect();
+        let mut at: Option<IpAddr> = None;
         for to in chain.0.iter().copied().chain([args.node.0]) {
-            match (find(at, to), at) {
-                (Some(index), _) => stretches.push(index),
-                (None, Some(from)) => match known.figures(from, to) {
-                    Some(figures) => told.push(((from, to), figures)),
-                    None => unknown.push([from, to]),
-                },
-                (None, None) => {}
+            let figures = at.and_then(|from| known.figures(from, to));
+            // A trace has no rate, so the reported one counts for traced segments, too.
+            rates.extend(figures.and_then(|figures| figures.rate()));
+            match (find(at, to), at, figures) {
+                (Some(index), ..) => stretches.push(index),
+                (None, Some(from), Some(figures)) => told.push(((from, to), figures)),
+                (None, Some(from), None) => unknown.push([from, to]),
+                (None, None, _) => {}
             }
             at = Some(to);
         }
-        let carried = chain.0.first().and_then(|relay| known.carried(*relay));
-        let rates = told.iter().filter_map(|(_, figures)| figures.rate()).chain(carried);
         let traced = stretches.iter().fold(Span::ZERO, |sum, index| sum + all[*index].rtt());
         let sensed = told.iter().fold(Span::ZERO, |sum, (_, figures)| sum + figures.rtt);
         let survives: f64 = told.iter().map(|(_, figures)| 1.0 - figures.loss).product();
         let rtt = traced + sensed + direct_rtt * unknown.len() as u64;
-        let figures = (rtt, 1.0 - survives, rates.min());
+        let figures = (rtt, 1.0 - survives, rates.into_iter().min());
         let Some(mut candidate) = survey.candidate(&name(chain, known), &stretches, figures) else {
             continue;
         };
@@ -182,4 +183,44 @@ fn name(chain: &Chain, known: &Known) -> String {
         return "direct".to_owned();
     }
     chain.0.iter().map(|relay| known.name(*relay)).collect::<Vec<_>>().join("+")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    const NODE: &str = "203.0.113.9";
+    const RELAYS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+
+    fn trace(from: &str, to: &str) -> Trace {
+        Trace { from: from.parse().unwrap(), to: to.parse().unwrap(), hops: Vec::new() }
+    }
+
+    #[test]
+    fn no_capacity_is_larger_than_a_measurement_on_its_route() {
+        let args: TraceArgs = parse(&[NODE]).unwrap();
+        let [one, other] = RELAYS;
+        let own = [one, other, NODE].map(|to| trace("198.51.100.1", to));
+        let carried = [(one, 30.0), (other, 5.0)];
+        let between = [(one, NODE, 10.0, true), (other, NODE, 20.0, true), (one, other, 8.0, true)];
+        let known = Known::by_hand(&["192.0.2.1:4600", "192.0.2.2:4600"], &carried, &between);
+        // The same with a trace from a relay, which says nothing about rates.
+        for elsewhere in [vec![], vec![(one.parse::<IpAddr>().unwrap(), trace(one, NODE))]] {
+            let (report, _) = report(&args, (&own, &elsewhere, &known), &ChoiceLimits::default());
+            let mut rates: Vec<(&str, Option<f64>)> = report
+                .ways
+                .iter()
+                .map(|way| (way.explanation.name.as_str(), way.explanation.capacity_mbit))
+                .collect();
+            rates.sort_by_key(|(name, _)| *name);
+            let expected = [
+                ("192.0.2.1", Some(10.0)),
+                ("192.0.2.1+192.0.2.2", Some(8.0)),
+                ("192.0.2.2", Some(5.0)),
+                ("direct", None),
+            ];
+            assert_eq!(rates, expected, "{} traces from a relay", elsewhere.len());
+        }
+    }
 }
