@@ -58,8 +58,10 @@ impl PathMeter {
         let known = self.meters.entry(path.id).or_default();
         known.bytes = known.bytes.max(bytes);
         let rate = known.meter.sample(elapsed, known.bytes).unwrap_or(Rate::ZERO);
-        // A silent path has rate zero, even if its last seconds were fast.
-        if path.state == EngineState::Failed { Rate::ZERO } else { rate }
+        // A path that carries nothing now has rate zero, even if its last seconds were fast.
+        let is_idle =
+            matches!(path.state, EngineState::Failed | EngineState::Closing | EngineState::Validating);
+        if is_idle { Rate::ZERO } else { rate }
     }
 
     fn line(&self, label: &str, path: &PathInfo, (rate, sum): (Rate, u64)) -> PathLine {
@@ -258,12 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_fell_silent_has_no_rate_from_that_moment_on() {
-        let mut meter = PathMeter::new(Direction::Out);
-        meter.lines(Span::ZERO, &[path(0, sent(0))]);
-        let (name, info) = path(0, sent(1_000_000));
-        let silent = PathInfo { state: EngineState::Failed, ..info };
-        assert_eq!(meter.lines(Span::from_secs(1), &[(name, silent)])[0].rate_mbit_s, 0.0);
+    fn a_path_that_fell_silent_or_closes_has_no_rate_from_that_moment_on() {
+        for state in [EngineState::Failed, EngineState::Closing] {
+            let mut meter = PathMeter::new(Direction::Out);
+            meter.lines(Span::ZERO, &[path(0, sent(0))]);
+            let (name, info) = path(0, sent(1_000_000));
+            let over = PathInfo { state, ..info };
+            assert_eq!(meter.lines(Span::from_secs(1), &[(name, over)])[0].rate_mbit_s, 0.0, "{state:?}");
+        }
     }
 
     #[test]

@@ -180,16 +180,20 @@ fn plain_receiver(one: &ReceiverLine) -> String {
 
 fn plain_path(path: &PathLine) -> String {
     let label = label(&path.label, LABEL_MAX);
+    // A rate that counts in the total is shown in every state.
+    let rated = || {
+        if path.rate_mbit_s > 0.0 { format!("{label} {}", rate(path.rate_mbit_s)) } else { label.clone() }
+    };
     match path.state {
         PathState::Active => match path.share {
             Some(share) => format!("{label} {} {:.0} %", rate(path.rate_mbit_s), share * 100.0),
             None => label,
         },
-        PathState::Suspect => format!("{label} suspect"),
-        PathState::Failed => format!("{label} silent"),
+        PathState::Suspect => format!("{} suspect", rated()),
+        PathState::Failed => format!("{} silent", rated()),
         PathState::Validating => format!("{label} validating"),
         PathState::Closing => format!("{label} closing"),
-        PathState::Standby => format!("{label} standby ({})", reason(path, "kept for when others fail")),
+        PathState::Standby => format!("{} standby ({})", rated(), reason(path, "kept for when others fail")),
         PathState::Closed => format!("{label} closed"),
     }
 }
@@ -337,7 +341,8 @@ mod tests {
         assert!(
             path_lines(std::slice::from_ref(&idle), Paint::OFF)[0].ends_with("  its 500.0 MB are used up")
         );
-        assert!(plain_line(&total(5, None), &[idle], &[]).ends_with("a standby (its 500.0 MB are used up)"));
+        let line = plain_line(&total(5, None), &[idle], &[]);
+        assert!(line.ends_with("a 1.0 Mbit/s standby (its 500.0 MB are used up)"), "{line}");
         let stands_in = because(PathState::Active, "stands in: no better path works");
         assert!(path_lines(&[stands_in], Paint::OFF)[0].ends_with("50 %  stands in: no better path works"));
     }
@@ -402,11 +407,12 @@ mod tests {
 
     #[test]
     fn a_plain_line_tells_all_without_drawing() {
-        let paths = [path("wlan0", 48.1, PathState::Active), path("eth0", 0.0, PathState::Failed)];
-        assert_eq!(
-            plain_line(&total(412_000_000, Some(1_240_000_000)), &paths, &[]),
-            "412 MB of 1.24 GB (33 %), 94.3 Mbit/s, 1 min 12 s left; wlan0 48.1 Mbit/s 50 %, eth0 silent"
-        );
+        let mut paths = [path("wlan0", 48.1, PathState::Active), path("eth0", 0.0, PathState::Failed)];
+        let line = |paths: &[PathLine]| plain_line(&total(412_000_000, Some(1_240_000_000)), paths, &[]);
+        let whole = "412 MB of 1.24 GB (33 %), 94.3 Mbit/s, 1 min 12 s left; ";
+        assert_eq!(line(&paths), format!("{whole}wlan0 48.1 Mbit/s 50 %, eth0 silent"));
+        paths[1] = path("eth0", 46.2, PathState::Suspect);
+        assert_eq!(line(&paths), format!("{whole}wlan0 48.1 Mbit/s 50 %, eth0 46.2 Mbit/s suspect"));
         assert_eq!(plain_line(&total(5, None), &[], &[]), "5 B, 94.3 Mbit/s, 1 min 12 s left");
     }
 
