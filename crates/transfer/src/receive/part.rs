@@ -302,9 +302,15 @@ pub(super) fn set_modified(file: &File, time: SystemTime) -> io::Result<()> {
     if is_near(stored, time) { Ok(()) } else { Err(io::Error::other("it stores another one")) }
 }
 
+/// Sets the permission bits.
+///
+/// # Errors
+/// Those of the system, and one if it stores others: NTFS mounted without permissions ignores the call.
 pub(super) fn set_mode(file: &File, mode: u16) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
-    file.set_permissions(std::fs::Permissions::from_mode(mode.into()))
+    file.set_permissions(std::fs::Permissions::from_mode(mode.into()))?;
+    let stored = file.metadata()?.permissions().mode() & 0o777;
+    if stored == u32::from(mode) { Ok(()) } else { Err(io::Error::other("it stores another one")) }
 }
 
 /// Locks the open file; false if another process holds the lock.

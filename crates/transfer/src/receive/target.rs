@@ -17,7 +17,7 @@ use cap_std::fs::Dir;
 
 use super::job::DirectoryEnd;
 use super::links::{are_possible, trial_name};
-use super::part::{cannot_sync, owner_only, set_modified, system_time};
+use super::part::{cannot_sync, owner_only, set_mode, set_modified, system_time};
 use super::symlink::replace_with_link;
 use crate::error::TransferError;
 use crate::path::{RelPath, part_name};
@@ -328,8 +328,7 @@ pub(crate) fn sync_directory(directory: &Dir) -> io::Result<()> {
 }
 
 pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
-    use cap_std::fs::PermissionsExt as _;
-    readable(directory)?.set_permissions(cap_std::fs::Permissions::from_mode(mode.into()))
+    set_mode(&readable(directory)?.into_std(), mode)
 }
 
 fn set_directory_time(directory: &Dir, time: SystemTime) -> io::Result<()> {

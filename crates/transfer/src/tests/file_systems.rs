@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use super::{SYNCLESS, TIMELESS, directories, directory, names, noise, share, transfer, tree};
+use super::{SYNCLESS, TIMELESS, directories, directory, names, noise, share, transfer, transfer_into, tree};
 use crate::hash::BLOCK;
 use crate::{Conflict, Mirror, ReceiveOptions, TransferError};
 
@@ -174,6 +174,16 @@ async fn ntfs_holds_everything() {
     assert_eq!(failures_on(&ntfs, &from).await, []);
     let stored = fs::metadata(ntfs.0.join("to/d/sparse")).unwrap().blocks() * 512;
     assert!(stored < 1 << 20, "{stored} bytes for a hole");
+
+    // Without permissions, NTFS ignores modes without an error.
+    let plain = from.join("d/plain");
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o600)).unwrap();
+    let to = ntfs.0.join("mode");
+    let notes = transfer_into(&share(&plain), &to).await.warnings;
+    let told = "this file system cannot store the mode of plain";
+    let is_told = notes.iter().any(|note| note.starts_with(told));
+    let mode = fs::metadata(to.join("plain")).unwrap().mode() & 0o777;
+    assert_eq!(is_told, mode != 0o600, "{mode:o}: {notes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
