@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Addresses, Authorize, Config, DenyAll, Endpoint, EndpointConfig, NodeKey, PathOrigin, PathRule,
-    PathRules, Pattern, Prefix, PublicKey, ResetKey, Route, Session, SocketInfo, Span, Tap,
+    Addresses, Authorize, Config, DenyAll, Endpoint, EndpointConfig, NodeKey, PathRules, Prefix, PublicKey,
+    ResetKey, Route, Session, Span, Tap,
 };
 use anabranch_service::control::Socket;
 use anabranch_service::process::memory;
@@ -24,7 +24,7 @@ use crate::grants::{GrantWanted, Grants, USUAL_PATHS};
 use crate::invitation::Invitation;
 use crate::keyfile;
 use crate::late::Late;
-use crate::paths::{NodeSession, RunningSessions};
+use crate::paths::{NodeSession, RunningSessions, warn_of_idle_rules};
 use crate::port_mapping::{PortMappings, PortOwner};
 use crate::relay::{Entry, Peer, RelayRoute};
 
@@ -453,26 +453,6 @@ fn one_per_network_first(all: impl Iterator<Item = (SocketAddr, (u32, Prefix))>)
         is_new
     });
     first.into_iter().chain(more).map(|(address, _)| address).collect()
-}
-
-/// Warns of rules for interfaces that this machine does not have now: the name may be mistyped.
-fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules, device: Option<&str>) {
-    let sockets = endpoint.sockets();
-    let fits = |rule: &PathRule, socket: &SocketInfo| {
-        let place = PathOrigin { interface: socket.place.interface.to_string(), ..PathOrigin::default() };
-        rule.pattern.fits(&place, socket.local)
-    };
-    let is_of_device = |rule: &PathRule| device.is_some_and(|name| rule.pattern.to_string() == name);
-    let by_interface = |rule: &&PathRule| matches!(rule.pattern, Pattern::Interface(_));
-    for rule in rules.iter().filter(by_interface).filter(|rule| !is_of_device(rule)) {
-        if !sockets.iter().any(|socket| fits(rule, socket)) {
-            tracing::warn!(
-                "no interface fits the rule `{}={}` now: `ip link` lists the interfaces",
-                rule.pattern,
-                rule.terms.priority
-            );
-        }
-    }
 }
 
 /// True if these addresses lead only to this machine.

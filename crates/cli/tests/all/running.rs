@@ -187,7 +187,7 @@ fn a_relay_that_lists_the_usual_key_is_added_to_a_test() {
 }
 
 #[test]
-fn a_cap_that_is_set_while_a_command_runs_lasts() {
+fn a_cap_that_is_set_while_a_command_runs_lasts_and_a_rule_for_no_interface_is_reported() {
     let scratch = Scratch::new();
     let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
     let ticket = server.line().split_whitespace().last().unwrap().to_owned();
@@ -203,6 +203,8 @@ fn a_cap_that_is_set_while_a_command_runs_lasts() {
     });
     let refused = set("0=primary:900GB/15");
     assert!(!refused.status.success() && errors(&refused).contains("interface"), "{}", errors(&refused));
+    assert!(set("wlan9=backup").status.success());
+    wait_for("a warning", || client.told().contains("no interface fits the rule `wlan9=backup` now"));
     client.interrupt();
     assert_eq!(client.end().0, Some(130));
 }

@@ -17,7 +17,10 @@
 
 use std::path::Path;
 
-use anabranch_net::{Meter, PathRule, PathRules, Pattern, Priority, Rate, SuppressionLimits, Terms};
+use anabranch_net::{
+    Endpoint, Meter, PathOrigin, PathRule, PathRules, Pattern, Priority, Rate, SocketInfo, SuppressionLimits,
+    Terms,
+};
 use anabranch_settings::{SettingsError, located, nearest, rate, size};
 use serde::Deserialize;
 
@@ -185,6 +188,26 @@ fn read_limits(limits: &LeaveOutTable) -> Result<SuppressionLimits, SettingsErro
         return Err(error);
     }
     Ok(SuppressionLimits { omega, d })
+}
+
+/// Warns of rules for interfaces that this machine does not have now: the name may be mistyped.
+pub(crate) fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules, device: Option<&str>) {
+    let sockets = endpoint.sockets();
+    let fits = |rule: &PathRule, socket: &SocketInfo| {
+        let place = PathOrigin { interface: socket.place.interface.to_string(), ..PathOrigin::default() };
+        rule.pattern.fits(&place, socket.local)
+    };
+    let is_of_device = |rule: &PathRule| device.is_some_and(|name| rule.pattern.to_string() == name);
+    let by_interface = |rule: &&PathRule| matches!(rule.pattern, Pattern::Interface(_));
+    for rule in rules.iter().filter(by_interface).filter(|rule| !is_of_device(rule)) {
+        if !sockets.iter().any(|socket| fits(rule, socket)) {
+            tracing::warn!(
+                "no interface fits the rule `{}={}` now: `ip link` lists the interfaces",
+                rule.pattern,
+                rule.terms.priority
+            );
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use anabranch_net::{
-    Endpoint, PathInfo, PathRule, PathState, PublicKey, Rate, Session, Standing, TicketSecret,
+    Endpoint, PathInfo, PathRule, PathRules, PathState, PublicKey, Rate, Session, Standing, TicketSecret,
 };
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -203,7 +203,9 @@ impl NodeSession {
             None => super::rules::parse_rule(rule)?,
         };
         let rules = super::keep_caps(session.path_rules().with(&rule)).map_err(|error| error.to_string())?;
-        session.set_path_rules(rules).map_err(|error| error.to_string())
+        session.set_path_rules(rules).map_err(|error| error.to_string())?;
+        super::rules::warn_of_idle_rules(&self.0.endpoint, &PathRules::new(vec![rule]), None);
+        Ok(())
     }
 
     /// Whether the path of this route is open.
