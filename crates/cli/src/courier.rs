@@ -71,8 +71,9 @@ pub struct Courier<'a, E> {
     start: Instant,
     /// When the first session began to fetch what was agreed to.
     began: Option<Instant>,
-    /// Bytes that earlier sessions moved, and files that they completed.
+    /// Bytes that earlier sessions moved, those of them that were no holes, and files that they completed.
     moved: u64,
+    crossed: u64,
     files: u64,
     /// The last sessions, which moved nothing.
     idle: u32,
@@ -82,7 +83,8 @@ impl<'a, E: Errand> Courier<'a, E> {
     /// Prepares to transfer with the node that is dialled.
     pub fn new(errand: &'a E, retry: Span, (node, dial): (&'a Node, &'a Dial), display: Progress) -> Self {
         let start = Instant::now();
-        Self { errand, retry, node, dial, display, start, began: None, moved: 0, files: 0, idle: 0 }
+        let (began, moved, crossed, files, idle) = Default::default();
+        Self { errand, retry, node, dial, display, start, began, moved, crossed, files, idle }
     }
 
     /// Transfers over `session`, and over further sessions after losses.
@@ -103,6 +105,7 @@ impl<'a, E: Errand> Courier<'a, E> {
                 Err(failure) if carrier.was_lost(moved > 0) && self.may_go_on(&failure, &counters) => {
                     self.idle = if moved == 0 { self.idle + 1 } else { 0 };
                     self.moved += moved;
+                    self.crossed += counters.bytes_moved;
                     self.files += counters.files_done.saturating_sub(counters.files_kept);
                     let pause = if carrier.was_left() { PAUSE } else { Duration::ZERO };
                     carrier = Carrier::new(self.reach_again(failure, &counters, pause).await?);
@@ -124,6 +127,7 @@ impl<'a, E: Errand> Courier<'a, E> {
             unchecked: last.unchecked.saturating_sub(files),
             bytes: last.bytes + bytes,
             resumed: (last.resumed + bytes).saturating_sub(self.moved),
+            moved: last.moved + self.crossed,
             ..last
         }
     }

@@ -174,7 +174,7 @@ impl TransferReport {
             missed: summary.missed,
             seconds,
             goodput_mbit_s: mbit_s(
-                summary.bytes.saturating_sub(summary.resumed),
+                summary.moved.min(summary.bytes.saturating_sub(summary.resumed)),
                 Span::from_secs_f64(seconds),
             ),
             verified: summary.unchecked == 0,

@@ -26,6 +26,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes that the receiver's disk already had.
     pub resumed: u64,
+    /// Bytes that crossed the connection: neither resumed ones nor holes.
+    pub moved: u64,
     /// Entries of the share that are never sent (sockets, links that lead out of it).
     pub left_out: u64,
     /// Those of the files that were made as hard links, as further names of others.

@@ -202,7 +202,9 @@ fn plain_path(path: &PathLine) -> String {
 pub fn summary(summary: &Summary, took: Duration) -> String {
     let seconds = took.as_secs_f64();
     let moved = summary.bytes.saturating_sub(summary.resumed);
-    let rate = Rate::from_bytes_in(moved, Span::from_secs_f64(seconds));
+    // Holes cost no time, so they are no speed.
+    let crossed = moved.min(summary.moved);
+    let rate = Rate::from_bytes_in(crossed, Span::from_secs_f64(seconds));
     let files = human::count(summary.files, "file");
     let kept = match summary.unchecked {
         0 => format!("{} there already", human::count(summary.skipped, "file")),
@@ -214,7 +216,7 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
         return format!("nothing new: {kept}");
     }
     let mut text = format!("{files}, {} in {seconds:.1} s", human::bytes(summary.bytes));
-    if moved > 0 || summary.bytes == 0 {
+    if crossed > 0 || summary.bytes == 0 {
         text += &format!(" ({rate})");
     }
     if summary.resumed > 0 && moved == 0 {
@@ -390,6 +392,8 @@ mod tests {
         let waiting = Total { outlook: Outlook::Waiting, ..total(5, Some(10)) };
         assert!(total_line(&waiting, Paint::OFF, 100).ends_with("looking for the other end"));
         assert!(plain_line(&waiting, &[], &[]).ends_with(", looking for the other end"));
+        let sparse = Summary { files: 1, bytes: 1_000_000_000, moved: 1_000_000, ..Summary::default() };
+        assert_eq!(summary(&sparse, Duration::from_secs(1)), "1 file, 1.00 GB in 1.0 s (8.0 Mbit/s)");
         let resumed = Summary { files: 1, bytes: 10, resumed: 10, ..Summary::default() };
         let told = summary(&resumed, Duration::from_secs(1));
         assert_eq!(told, "1 file, 10 B in 1.0 s; all of it had been received before");

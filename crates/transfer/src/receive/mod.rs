@@ -140,7 +140,7 @@ pub(crate) async fn receive_until<C: Connection>(
     outcome.map(|summary| {
         let but_unchecked = |bytes: u64| bytes.saturating_sub(summary.unchecked_bytes);
         let (bytes, resumed) = (but_unchecked(done.bytes_done), but_unchecked(done.bytes_resumed));
-        Summary { bytes, resumed, ..summary }
+        Summary { bytes, resumed, moved: done.bytes_moved, ..summary }
     })
 }
 

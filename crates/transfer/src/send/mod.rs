@@ -82,7 +82,10 @@ pub(crate) async fn send_over<C: Connection>(
     control.part(&outcome).await;
     outcome?;
     let done = progress.snapshot();
-    report.add(|summary| (summary.bytes, summary.resumed) = (done.bytes_done, done.bytes_resumed));
+    report.add(|summary| {
+        (summary.bytes, summary.resumed, summary.moved) =
+            (done.bytes_done, done.bytes_resumed, done.bytes_moved);
+    });
     report.finish()
 }
 
