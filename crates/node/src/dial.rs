@@ -169,6 +169,11 @@ pub(crate) async fn dial(means: Means<'_>, dial: &Dial) -> Result<NodeSession, E
         (ConnectError::TimedOut(tried), None) => {
             Err(with_relays(unanswered(dial, &tried, patience), &relays))
         }
+        (error @ ConnectError::NoRoute { .. }, _) => {
+            let error = Error::from(error);
+            let hint = error.hint.clone().unwrap_or_default() + way_to_meet(dial);
+            Err(with_relays(error.hint(hint), &relays))
+        }
         (error, _) => Err(with_relays(error.into(), &relays)),
     }
 }
@@ -199,16 +204,21 @@ fn unanswered(dial: &Dial, tried: &Tried, patience: Span) -> Error {
     if let Some(obstacle) = &tried.obstacle {
         return error.hint(obstacle.to_string());
     }
-    let relay = match &dial.guest {
-        Some((relays, _)) if relays.is_empty() => {
-            " If it is behind a router, `--map-port` there may open that; else a relay connects the two: `anabranch relay` on a third machine, and `--relay` there"
-        }
-        _ => "",
-    };
+    let relay = way_to_meet(dial);
     error.hint(format!(
         "is the program still running there, and is this its newest ticket (after a restart it may have another key, and does \
          not answer to the old one)? Is the network up, and does the firewall there let the UDP port in?{relay}",
     ))
+}
+
+/// How a node without a relay in its ticket is reached behind a router.
+fn way_to_meet(dial: &Dial) -> &'static str {
+    match &dial.guest {
+        Some((relays, _)) if relays.is_empty() => {
+            " If it is behind a router, `--map-port` there may open that; else a relay connects the two: `anabranch relay` on a third machine, and `--relay` there"
+        }
+        _ => "",
+    }
 }
 
 /// Opens a session, and keeps paths through both ends' relays open in it.
