@@ -32,6 +32,7 @@ impl Controller {
     pub fn on_return(&mut self, path: PathId, before: Option<u64>, now: Time) {
         let Some(index) = self.index(path) else { return };
         let (group, mss) = (self.paths[index].group, self.paths[index].mss);
+        let was_alone = self.is_alone(index);
         self.add_path(path, mss as u64, now);
         self.set_group(path, group);
         let own = self.config.rule != crate::RuleKind::Combined;
@@ -41,6 +42,7 @@ impl Controller {
             let window = &mut self.paths[index].window;
             window.ssthresh = (before as f64 * 0.7).max(window.bytes);
             window.hystart = None;
+            self.refill(index, was_alone);
         }
     }
 
@@ -53,7 +55,20 @@ impl Controller {
         let window = &mut self.paths[index].window;
         window.ssthresh = window.ssthresh.max(before as f64 * 0.7);
         window.memory.restart();
+        self.refill(index, self.is_alone(index));
         self.epoch += 1;
+    }
+
+    /// Under `auto`: the path keeps a short queue.
+    fn is_alone(&self, index: usize) -> bool {
+        self.paths[index].auto.as_ref().is_some_and(|auto| auto.is_alone())
+    }
+
+    /// Under `auto`, handles the end of an impairment.
+    fn refill(&mut self, index: usize, was_alone: bool) {
+        if let Some(auto) = self.paths[index].auto.as_mut().filter(|_| was_alone) {
+            auto.on_return();
+        }
     }
 
     fn reduce(&mut self, index: usize, event: &LossEvent) -> bool {

@@ -165,11 +165,23 @@ impl Auto {
         if self.losses.are_random() { LossCause::Wire } else { LossCause::Queues }
     }
 
-    /// Forgets delays: the acknowledgements now return another way.
+    /// Forgets delays: the acknowledgements now return another way. A short queue left a window that may be much too small
+    /// for a longer way.
     pub(crate) fn on_return_path_changed(&mut self) {
         self.delay = Delay::new();
         self.round.least = Span::MAX;
         self.rivalry.test = None;
+        self.rivalry.refills = self.is_alone();
+    }
+
+    /// True if the path keeps a short queue: its window is smaller than `cubic`'s would be.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.rivalry.own_since.is_some()
+    }
+
+    /// Handles the end of an impairment of a path that was alone: a share of its window from before is less than it carries.
+    pub(crate) fn on_return(&mut self) {
+        self.rivalry.refills = true;
     }
 
     /// Handles an acknowledgement.
@@ -198,6 +210,10 @@ impl Auto {
         if std::mem::replace(&mut self.rivalry.holds, since).is_some() || holds {
             return if holds { Advice::Hold } else { Advice::Restart };
         }
+        if self.rivalry.refills && queue <= self.noise() {
+            return if view.slow_start { Advice::Grow } else { Advice::Probe(CATCH_UP) };
+        }
+        self.rivalry.refills = false;
         if view.slow_start || !self.losses.are_random() {
             return Advice::Grow;
         }
@@ -328,7 +344,7 @@ impl Auto {
 
     /// Ends a test and catching up: a timeout or a pause has set the window.
     pub(crate) fn on_restart(&mut self) {
-        (self.rivalry.test, self.rivalry.catches_up) = (None, false);
+        self.rivalry.stop();
     }
 
     /// Records lost bytes.
@@ -364,7 +380,7 @@ impl Auto {
 
     /// Handles a reduction for a loss.
     pub(crate) fn on_reduced(&mut self) {
-        (self.rivalry.test, self.rivalry.catches_up) = (None, false);
+        self.rivalry.stop();
         if self.delay.queue() <= self.noise() {
             // Nobody fills the queue.
             self.rivalry.until = None;

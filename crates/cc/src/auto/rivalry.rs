@@ -62,6 +62,8 @@ pub(super) struct Rivalry {
     pub(super) own_at: Option<Time>,
     /// It catches up with a rival that was just found.
     pub(super) catches_up: bool,
+    /// It grows fast until there is a queue, because its window may be much too small.
+    pub(super) refills: bool,
     /// Since when the window stays as it is. `cubic`'s curve goes on.
     pub(super) holds: Option<Time>,
 }
@@ -163,6 +165,11 @@ impl Auto {
 }
 
 impl Rivalry {
+    /// Ends a test and fast growth.
+    pub(super) fn stop(&mut self) {
+        (self.test, self.catches_up, self.refills) = (None, false, false);
+    }
+
     /// True if one more test is enough to find that the queue is the path's own: there was no rival yet, or the last test
     /// found none.
     fn is_confirmed(&self) -> bool {

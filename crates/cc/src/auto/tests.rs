@@ -93,3 +93,26 @@ fn a_small_window_is_not_cut_again_and_again_by_tests_that_show_nothing() {
     let advice: Vec<Advice> = (0..12).map(|_| path.round(Span::from_secs(1))).collect();
     assert!(path.cuts == 1 && advice.contains(&Advice::TakeBack), "{advice:?}");
 }
+
+/// A window for 40 ms is much too small for 140 ms, and without losses CUBIC would take many seconds.
+#[test]
+fn a_path_that_was_alone_soon_fills_a_longer_return_path() {
+    let mut path = Alone::new(40_000.0);
+    path.rounds(125);
+    path.auto.on_return_path_changed();
+    for _ in 0..3 {
+        path.round(Span::from_millis(140));
+    }
+    assert!(path.window >= 140_000.0, "{}", path.window);
+}
+
+/// The window before may have been that of a short queue, so a share of it is less than the path carries.
+#[test]
+fn a_path_that_returns_grows_fast_until_there_is_a_queue_or_a_loss() {
+    let mut path = Alone::new(10_000.0);
+    path.auto.on_return();
+    path.round(Span::from_millis(40));
+    assert_eq!(path.round(Span::from_millis(40)), Advice::Probe(CATCH_UP));
+    path.auto.on_reduced();
+    assert_eq!(path.round(Span::from_millis(40)), Advice::Grow);
+}
