@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anabranch_wire::{Message, Params, PathId, Pid};
+use anabranch_wire::{Message, Params, PathId, Pid, Span};
 
 /// A route to the peer: a local socket and a remote address.
 ///
@@ -47,6 +47,8 @@ pub struct Arrival {
     pub size: usize,
     /// Its ECN codepoint.
     pub ecn: Ecn,
+    /// How long it had waited in the socket when it was read, as far as the driver knows.
+    pub waited: Span,
 }
 
 /// A message to send.

@@ -58,7 +58,7 @@ impl Fed {
         *number += jump;
         let packet = Packet { path: PathId(u32::from(path)), fsn: Fsn(*number), frames };
         *number += 1;
-        let arrival = Arrival { route: route(from), size: 1200, ecn: Ecn::Ect0 };
+        let arrival = Arrival { route: route(from), size: 1200, ecn: Ecn::Ect0, waited: Span::ZERO };
         self.session.handle_message(self.now, &arrival, Message::Packet(packet));
     }
 

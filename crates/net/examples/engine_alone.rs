@@ -36,7 +36,7 @@ fn establish(now: Time) -> Option<[Session<Length>; 2]> {
 /// One end's turn: handles the packets that have arrived, advances its clock, and collects its output.
 fn turn(session: &mut Session<Length>, now: Time, landed: &mut Vec<Transmit<Length>>) {
     for transmit in landed.drain(..) {
-        let arrival = Arrival { route: route(), size: transmit.size, ecn: Ecn::NotEct };
+        let arrival = Arrival { route: route(), size: transmit.size, ecn: Ecn::NotEct, waited: Span::ZERO };
         session.handle_message(now, &arrival, transmit.message);
     }
     if session.poll_timeout().is_some_and(|at| at <= now) {

@@ -63,7 +63,8 @@ fn establish(config: &Config, now: Time) -> Option<[Session<Length>; 2]> {
 
 fn turn(session: &mut Session<Length>, now: Time, landed: &mut Vec<Transmit<Length>>) {
     for transmit in landed.drain(..) {
-        let arrival = Arrival { route: transmit.route, size: transmit.size, ecn: Ecn::NotEct };
+        let arrival =
+            Arrival { route: transmit.route, size: transmit.size, ecn: Ecn::NotEct, waited: Span::ZERO };
         session.handle_message(now, &arrival, transmit.message);
     }
     if session.poll_timeout().is_some_and(|at| at <= now) {

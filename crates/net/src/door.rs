@@ -78,6 +78,7 @@ pub(crate) mod tests {
 
     use anabranch_engine::{Ecn, Route};
     use anabranch_secure::INIT_BODY_LEN;
+    use anabranch_wire::Span;
 
     use super::*;
 
@@ -87,7 +88,11 @@ pub(crate) mod tests {
         let mut body = vec![0; INIT_BODY_LEN];
         (body[0], body[100]) = (1, number);
         let id = InitId::of(&body).expect("it has the shape");
-        Knock { id, arrival: Arrival { route, size: 1_216, ecn: Ecn::NotEct }, body: body.into() }
+        Knock {
+            id,
+            arrival: Arrival { route, size: 1_216, ecn: Ecn::NotEct, waited: Span::ZERO },
+            body: body.into(),
+        }
     }
 
     fn waiting_of(door: &Door, address: &str) -> usize {

@@ -13,7 +13,9 @@ use std::sync::{Arc, Weak};
 
 use anabranch_engine::{Arrival, Ecn, Route};
 use anabranch_secure::consent;
-use anabranch_wire::{Fsn, Header, Kind, Message, Packet, PathId, Pid, ResetToken, Time, decode_frames};
+use anabranch_wire::{
+    Fsn, Header, Kind, Message, Packet, PathId, Pid, ResetToken, Span, Time, decode_frames,
+};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
@@ -87,7 +89,13 @@ impl Receiver {
     /// Receives one batch and hands it to its sessions.
     fn receive(&mut self, endpoint: &Arc<EndpointInner>, socket: &BoundSocket) -> io::Result<()> {
         endpoint.buffers.take(&mut self.buffers, BUFFERS);
-        let nothing = Received { remote: socket.udp.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
+        let nothing = Received {
+            remote: socket.udp.local_addr(),
+            len: 0,
+            stride: 1,
+            ecn: Ecn::NotEct,
+            waited: Span::ZERO,
+        };
         let mut filled = [nothing; BUFFERS];
         let slices = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut slices: SmallVec<[IoSliceMut<'_>; BUFFERS]> = slices.collect();
@@ -139,7 +147,8 @@ impl Receiver {
                 continue;
             };
             let route = Route { socket, remote: received.remote };
-            let mut arrival = Arrival { route, size: range.len(), ecn: received.ecn };
+            let mut arrival =
+                Arrival { route, size: range.len(), ecn: received.ecn, waited: received.waited };
             if header.kind != Kind::Data {
                 if !handle_other(endpoint, now, arrival, (&header, body)) {
                     foreign.extend(range);
@@ -327,7 +336,7 @@ mod tests {
     fn keep_their_buffer(session_of: impl Fn(usize) -> usize) -> bool {
         let buffer = Bytes::from(vec![1; 1 << 16]);
         let route = Route { socket: 0, remote: ([127, 0, 0, 1], 9).into() };
-        let arrival = Arrival { route, size: 1_050, ecn: Ecn::NotEct };
+        let arrival = Arrival { route, size: 1_050, ecn: Ecn::NotEct, waited: Span::ZERO };
         let packet = |at: usize| {
             let (offset, data) = (at as u64 * 1_000, buffer.slice(at * 1_000..(at + 1) * 1_000));
             let frame = Frame::Stream(StreamFrame { stream: StreamId(0), offset, fin: false, data });

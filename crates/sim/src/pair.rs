@@ -71,6 +71,30 @@ pub struct End<P> {
     /// The session; the server has none before INIT arrives.
     pub session: Option<Session<P>>,
     config: Config,
+    /// Until then its process does not run, and arrivals wait in their sockets.
+    paused_until: Time,
+    waiting: Vec<Waiting<P>>,
+}
+
+/// A packet in the socket of a process that does not run.
+struct Waiting<P> {
+    since: Time,
+    cable: usize,
+    size: u32,
+    ce: bool,
+    flying: Flying<P>,
+}
+
+impl<P: Payload> End<P> {
+    fn next_moment(&self, now: Time) -> Option<Time> {
+        if self.paused_until > now {
+            return Some(self.paused_until);
+        }
+        if !self.waiting.is_empty() {
+            return Some(now);
+        }
+        self.session.as_ref()?.poll_timeout()
+    }
 }
 
 /// Two sessions and the cables between them.
@@ -101,7 +125,12 @@ impl<P: Payload> Pair<P> {
             };
             Cable { links: [link(0), link(1)], client_port: 1000 }
         });
-        let ends = configs.map(|config| End { session: None, config });
+        let ends = configs.map(|config| End {
+            session: None,
+            config,
+            paused_until: Time::ZERO,
+            waiting: Vec::new(),
+        });
         Self { now: Time::ZERO, ends, cables: cables.collect(), seed, steps_now: 0 }
     }
 
@@ -195,6 +224,11 @@ impl<P: Payload> Pair<P> {
         }
     }
 
+    /// Stops the process of an end for a time: its timers are late, and packets wait in its sockets.
+    pub fn pause(&mut self, end: usize, length: Span) {
+        self.ends[end].paused_until = self.now + length;
+    }
+
     /// Has the client's NAT on a cable assign another port.
     pub fn rebind(&mut self, cable: usize) {
         self.cables[cable].client_port += 1;
@@ -207,6 +241,9 @@ impl<P: Payload> Pair<P> {
     pub fn run(&mut self, until: Time, apps: &mut [&mut dyn App<P>; 2]) {
         loop {
             for (end, app) in apps.iter_mut().enumerate() {
+                if self.ends[end].paused_until > self.now {
+                    continue;
+                }
                 if let Some(session) = &mut self.ends[end].session {
                     app.poll(self.now, session);
                     while session.poll_pid_change().is_some() {}
@@ -226,32 +263,62 @@ impl<P: Payload> Pair<P> {
     }
 
     fn next_moment(&self) -> Time {
-        let sessions = self.ends.iter().filter_map(|end| end.session.as_ref()?.poll_timeout());
+        let sessions = self.ends.iter().filter_map(|end| end.next_moment(self.now));
         let links = self.cables.iter().flat_map(|cable| &cable.links).filter_map(Link::next_arrival);
         sessions.chain(links).min().unwrap_or(Time::NEVER)
     }
 
     fn step(&mut self) {
-        for end in &mut self.ends {
-            if let Some(session) = &mut end.session
-                && session.poll_timeout().is_some_and(|at| at <= self.now)
-            {
-                session.handle_timeout(self.now);
-            }
+        for end in [CLIENT, SERVER] {
+            self.read_waiting(end);
+            self.handle_timeout(end);
         }
         for cable in 0..self.cables.len() {
             for direction in 0..2 {
                 while let Some(arrival) = self.cables[cable].links[direction].pop(self.now) {
-                    if !arrival.corrupt {
-                        self.deliver(cable, 1 - direction, (arrival.size, arrival.ce), arrival.item);
+                    if arrival.corrupt {
+                        continue;
+                    }
+                    let (to, since, flying) = (&mut self.ends[1 - direction], self.now, arrival.item);
+                    let waiting = Waiting { since, cable, size: arrival.size, ce: arrival.ce, flying };
+                    if to.paused_until > self.now {
+                        to.waiting.push(waiting);
+                    } else {
+                        self.deliver(1 - direction, waiting);
                     }
                 }
             }
         }
     }
 
+    fn handle_timeout(&mut self, end: usize) {
+        let End { session, paused_until, .. } = &mut self.ends[end];
+        if let Some(session) = session.as_mut().filter(|_| *paused_until <= self.now)
+            && session.poll_timeout().is_some_and(|at| at <= self.now)
+        {
+            session.handle_timeout(self.now);
+        }
+    }
+
+    /// Delivers what arrived while an end's process did not run, socket by socket. After each, a driver calls its
+    /// session.
+    fn read_waiting(&mut self, end: usize) {
+        if self.ends[end].paused_until > self.now || self.ends[end].waiting.is_empty() {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.ends[end].waiting);
+        waiting.sort_by_key(|packet| packet.cable);
+        let mut last = None;
+        for packet in waiting {
+            if last.replace(packet.cable).is_some_and(|last| last != packet.cable) {
+                self.handle_timeout(end);
+            }
+            self.deliver(end, packet);
+        }
+    }
+
     /// Delivers a packet to the end at `to`; a packet for an old address is lost.
-    fn deliver(&mut self, cable: usize, to: usize, (size, ce): (u32, bool), flying: Flying<P>) {
+    fn deliver(&mut self, to: usize, Waiting { since, cable, size, ce, flying }: Waiting<P>) {
         let port = if to == CLIENT { self.cables[cable].client_port } else { 443 };
         if flying.to != address(cable, to, port) {
             return;
@@ -262,7 +329,7 @@ impl<P: Payload> Pair<P> {
             (false, true) => Ecn::Ect0,
             (false, false) => Ecn::NotEct,
         };
-        let arrival = Arrival { route, size: size as usize, ecn };
+        let arrival = Arrival { route, size: size as usize, ecn, waited: self.now.since(since) };
         if to == SERVER && self.ends[SERVER].session.is_none() {
             if let Message::Init(params) = flying.message {
                 self.accept(params, route);

@@ -12,7 +12,7 @@ use anabranch_daemon::relay::config::{RelaySettings, User};
 use anabranch_net::Ecn;
 use anabranch_net::socket::{Batch, BindTo, Received, UdpSocket};
 use anabranch_secure::RelayHint;
-use anabranch_wire::Header;
+use anabranch_wire::{Header, Span};
 
 use super::{CLIENTS, key, local, runtime};
 
@@ -61,7 +61,8 @@ impl Forwarder {
 /// Receives batches without end.
 pub async fn drain(socket: &UdpSocket, mut each: impl FnMut(u64, &Received, &[u8])) {
     let mut buffers = vec![vec![0u8; 1 << 16]; 16];
-    let nothing = Received { remote: socket.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
+    let nothing =
+        Received { remote: socket.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct, waited: Span::ZERO };
     while socket.readable().await.is_ok() {
         loop {
             let mut filled = [nothing; 16];

@@ -7,6 +7,7 @@ use std::cell::Cell;
 
 use anabranch_wire::{Params, Side, Span, Time};
 
+use super::lateness::Lateness;
 use crate::config::Config;
 
 /// Time without packets after which a session is at rest.
@@ -20,6 +21,10 @@ pub(super) struct Clock {
     pub wake_at: Time,
     /// The next timeout, until something changes.
     pub next_timeout: Cell<Option<Option<Time>>>,
+    /// Time in which this process did not run.
+    pub lateness: Lateness,
+    /// Time in which the peer was silent on every path.
+    pub silence: Lateness,
     pub last_heard: Time,
     pub last_sent: Time,
     /// Packets sent and received when the session last came to rest.
@@ -31,6 +36,8 @@ impl Clock {
         Self {
             wake_at: Time::NEVER,
             next_timeout: Cell::new(None),
+            lateness: Lateness::default(),
+            silence: Lateness::default(),
             last_heard: now,
             last_sent: now,
             rested_at: None,

@@ -7,6 +7,7 @@ use super::Session;
 use super::coupling::Acked;
 use super::flight::AckFact;
 use super::handshake::Handshake;
+use super::lateness::{LONGEST, note_call, note_silence};
 use super::liveness::Echo;
 use super::reports;
 use crate::control::Control;
@@ -24,7 +25,7 @@ impl<P: Payload> Session<P> {
     /// Handles a received message, and leaves its emptied lists to the caller.
     pub fn take_in(&mut self, now: Time, arrival: &Arrival, message: &mut Message<P>) {
         let (flight, control) = (&mut self.flight, &mut self.control);
-        flight.clock.forget_timeout();
+        note_call(now, arrival.waited, flight);
         match message {
             Message::Init(_) => Handshake::handle_init(now, flight, control, arrival.route),
             Message::InitAck(params) => {
@@ -62,6 +63,7 @@ impl<P: Payload> Session<P> {
             self.flight.stats.packets_ignored += 1;
             return;
         };
+        note_silence(now, &mut self.flight);
         self.flight.clock.last_heard = now;
         self.note_arrival(now, index, arrival, packet, eliciting);
         for frame in &mut packet.frames {
@@ -121,7 +123,7 @@ impl<P: Payload> Session<P> {
     ) {
         let flight = &mut self.flight;
         let received = Received { fsn: packet.fsn, size: arrival.size, eliciting, ecn: arrival.ecn };
-        let newest = flight.paths.on_received(index, now, received, &flight.config);
+        let newest = flight.paths.on_received(index, now - arrival.waited, received, &flight.config);
         if eliciting {
             self.lulls.on_received(now, flight, (index, arrival.size));
         }
@@ -146,7 +148,7 @@ impl<P: Payload> Session<P> {
         frame: &mut Frame<P>,
     ) -> Result<(), ProtocolError> {
         match frame {
-            Frame::Ack(ack) => self.handle_ack(now, index, ack),
+            Frame::Ack(ack) => self.handle_ack(now, (index, arrival.waited), ack),
             Frame::Stream(frame) => self.handle_stream(index, frame),
             other => self.handle_rare_frame(now, index, arrival, std::mem::replace(other, Frame::Ping)),
         }
@@ -233,11 +235,18 @@ impl<P: Payload> Session<P> {
     ///    reduce;
     /// 6. liveness: a path that answers may be useless;
     /// 7. reviews of pacing, send limit, groups and paths left out.
-    fn handle_ack(&mut self, now: Time, via: usize, ack: &Ack) -> Result<(), ProtocolError> {
+    fn handle_ack(
+        &mut self,
+        now: Time,
+        (via, waited): (usize, Span),
+        ack: &Ack,
+    ) -> Result<(), ProtocolError> {
         let (flight, control) = (&mut self.flight, &mut self.control);
         let Some(index) = flight.paths.place_of(ack.path) else { return Ok(()) };
         let via = flight.paths[via].id();
-        let (outcome, resized) = flight.take_ranges(now, index, &ack.ranges)?;
+        let (mut outcome, resized) = flight.take_ranges(now, index, &ack.ranges)?;
+        // The time in the socket is no delay of the path.
+        outcome.rtt = outcome.rtt.map(|rtt| rtt.saturating_sub(waited).max(rtt / 4));
         let facts = flight.take_facts();
         for fact in &facts {
             let out = (&mut flight.out.events, &mut flight.out.control);
@@ -269,7 +278,12 @@ impl<P: Payload> Session<P> {
         }
         flight.feed_congestion_control(now, index, &outcome, marks);
         let live = &mut control.live;
-        live.revive(now, flight, index, outcome.rtt.map(|sample| Echo { sample, via }));
+        let least = flight.paths[index].returns().least();
+        // A longer delay than agreed means that the peer did not run.
+        let agreed = flight.peer.as_ref().map_or(0, |peer| peer.max_ack_delay_us);
+        let paused = ack.delay.saturating_sub(Span::from_micros(u64::from(agreed))).min(LONGEST);
+        let echo = |sample: Span| Echo { sample: sample.saturating_sub(paused).max(least).min(sample), via };
+        live.revive(now, flight, index, outcome.rtt.map(echo));
         live.detect_losses(now, flight, index);
         live.watch(now, flight, index, &outcome);
         let path = flight.paths.edit(index);

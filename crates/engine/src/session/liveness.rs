@@ -8,6 +8,7 @@ use anabranch_wire::{PathId, Payload, Rate, Span, Time};
 
 use super::coupling::Coupling;
 use super::flight::Flight;
+use super::lateness::note_silence;
 use super::rules::Rules;
 use crate::config::{AckPolicy, Config};
 use crate::control::Control;
@@ -63,6 +64,7 @@ impl Liveness {
             oldest: path.board().oldest_sent_at(),
             via: path.returns().via(),
             blocks,
+            is_bunched: flight.clock.lateness.is_recent(now) || flight.clock.silence.is_recent(now),
         };
         let fault = path.trouble_mut().on_ack(&answer);
         if let Some(fault) = fault.filter(|_| flight.paths.has_active_besides(id)) {
@@ -139,7 +141,7 @@ impl Liveness {
             return;
         }
         let late = sample.filter(|_| path.trouble().is_behind_data(path.stats().data_received));
-        let detour = detour + late.unwrap_or(Span::ZERO);
+        let detour = detour + late.unwrap_or(Span::ZERO) + flight.clock.lateness.of(now);
         if flight.config.failure.suspect {
             let was_held = path.trouble().is_held();
             if !path.trouble_mut().is_well(now, sample, detour) {
@@ -203,11 +205,15 @@ impl Liveness {
     /// Suspects a path whose first answer is overdue, or that stalls.
     pub(super) fn check_doubts<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        if is_due(first_doubt_at(&flight.paths, &flight.paths[index], &flight.config)) {
+        if is_due(first_doubt_at(flight, &flight.paths[index])) {
             self.suspect_silent(flight, index);
         }
-        if is_due(stall_at(&flight.paths, &flight.paths[index], &flight.config)) {
-            self.hold(now, flight, index, Fault::Stalls);
+        if is_due(stall_at(flight, &flight.paths[index])) {
+            // If no path brings anything, this one need not be worse than the others.
+            note_silence(now, flight);
+            if is_due(stall_at(flight, &flight.paths[index])) {
+                self.hold(now, flight, index, Fault::Stalls);
+            }
         }
     }
 
@@ -244,7 +250,7 @@ impl Liveness {
         flight: &mut Flight<P>,
         index: usize,
     ) -> bool {
-        match alarm(&flight.paths[index], &flight.config) {
+        match alarm(flight, &flight.paths[index]) {
             Some((at, Alarm::Probe)) if at <= now => {
                 self.on_probe_timeout(now, flight, index);
                 return true;
@@ -372,7 +378,7 @@ fn is_bloated(now: Time, paths: &mut Paths, index: usize, sample: Option<Span>) 
 }
 
 /// The next timeout of a path, apart from acknowledgements and a move to another route.
-pub(super) fn path_timeout(paths: &Paths, path: &Path, config: &Config) -> Time {
+pub(super) fn path_timeout<P: Payload>(flight: &Flight<P>, path: &Path) -> Time {
     let challenge = path
         .proof()
         .challenge()
@@ -384,37 +390,40 @@ pub(super) fn path_timeout(paths: &Paths, path: &Path, config: &Config) -> Time 
     };
     let or_never = |at: Option<Time>| at.unwrap_or(Time::NEVER);
     or_never(path.board().loss_at())
-        .min(or_never(alarm(path, config).map(|(at, _)| at)))
+        .min(or_never(alarm(flight, path).map(|(at, _)| at)))
         .min(or_never(next_probe))
         .min(or_never(challenge.map(|challenge| challenge.due)))
-        .min(or_never(first_doubt_at(paths, path, config)))
-        .min(or_never(stall_at(paths, path, config)))
+        .min(or_never(first_doubt_at(flight, path)))
+        .min(or_never(stall_at(flight, path)))
 }
 
 /// The next alarm of a path, and when it is raised.
-fn alarm(path: &Path, config: &Config) -> Option<(Time, Alarm)> {
+fn alarm<P: Payload>(flight: &Flight<P>, path: &Path) -> Option<(Time, Alarm)> {
     if !path.state().is_alive() {
         return None;
     }
-    let board = path.board();
-    path.health().next_alarm(board.pipe() > 0, || board.oldest_sent_at(), path.rtt(), config)
+    let (board, out) = (path.board(), path.board().pipe() > 0);
+    let next = path.health().next_alarm(out, || board.oldest_sent_at(), path.rtt(), &flight.config);
+    next.map(|(at, alarm)| (flight.clock.lateness.judged_at(at), alarm))
 }
 
 /// When a new path on which no data was acknowledged is suspected.
-fn first_doubt_at(paths: &Paths, path: &Path, config: &Config) -> Option<Time> {
+fn first_doubt_at<P: Payload>(flight: &Flight<P>, path: &Path) -> Option<Time> {
+    let config = &flight.config;
     if !config.failure.suspect || !path.is_active() {
         return None;
     }
     let due = path.first_answer_due(config.acks.max_delay)?;
-    paths.has_stand_in(path.id()).then_some(due)
+    flight.paths.has_stand_in(path.id()).then(|| flight.clock.lateness.judged_at(due))
 }
 
 /// When a path stalls that delivers too little. The acknowledgement that would show it may be long in coming.
-fn stall_at(paths: &Paths, path: &Path, config: &Config) -> Option<Time> {
-    let out = path.board().pipe();
+fn stall_at<P: Payload>(flight: &Flight<P>, path: &Path) -> Option<Time> {
+    let (config, out) = (&flight.config, path.board().pipe());
     if !config.failure.suspect || !path.is_active() || out == 0 {
         return None;
     }
     let at = path.trouble().stall_at((path.board().oldest_sent_at()?, out), config.acks.max_delay)?;
-    paths.has_active_besides(path.id()).then_some(at)
+    let clock = &flight.clock;
+    flight.paths.has_active_besides(path.id()).then(|| clock.silence.judged_at(clock.lateness.judged_at(at)))
 }

@@ -7,6 +7,7 @@
 //! | `flight` | `Flight` | paths, streams, congestion control, and packets in flight |
 //! | `lifecycle` | `Lifecycle` | the session's state, and its closing messages |
 //! | `clock` | `Clock` | silence, keep-alive, rest |
+//! | `lateness` | `Lateness` | time in which this process or the peer did not run |
 //! | `outbox` | `Outbox` | control frames, events and PID changes that wait to be drained |
 //! | `ack_routes` | `AckRoutes` | which path acknowledgements travel on |
 //! | `handshake` | `Handshake` | INIT on every candidate route, INIT-ACK, parameters |
@@ -36,6 +37,7 @@ mod flight;
 mod handshake;
 mod incoming;
 mod inspect;
+mod lateness;
 mod lifecycle;
 mod liveness;
 mod lulls;

@@ -210,7 +210,8 @@ mod tests {
         let now = now + Span::from_secs(2);
         assert!(challenges(&mut client, now).is_empty());
         let params = local_params(&Config::default(), (Pid(9), ResetToken([2; 16])), 1 << 20);
-        let arrival = |socket| Arrival { route: route(socket), size: 200, ecn: Ecn::NotEct };
+        let arrival =
+            |socket| Arrival { route: route(socket), size: 200, ecn: Ecn::NotEct, waited: Span::ZERO };
         client.handle_message(now, &arrival(0), Message::InitAck(params));
         while client.poll_transmit(now).is_some() {}
         let later = now + Span::from_secs(2);
@@ -237,7 +238,7 @@ mod tests {
         let mut server =
             Session::<Length>::accept(Config::default(), first, Box::new(Pids(0)), budget, now).unwrap();
         for socket in [1, 0, 1] {
-            let arrival = Arrival { route: route(socket), size: 200, ecn: Ecn::NotEct };
+            let arrival = Arrival { route: route(socket), size: 200, ecn: Ecn::NotEct, waited: Span::ZERO };
             server.handle_message(now, &arrival, Message::Init(params.clone()));
         }
         let answers = std::iter::from_fn(|| server.poll_transmit(now)).map(|sent| sent.route);

@@ -1,8 +1,9 @@
 //! Handles timeouts. [`Session::deadlines`] lists when each part of a session is due.
 
-use anabranch_wire::{PACKET_OVERHEAD, Payload, Time};
+use anabranch_wire::{PACKET_OVERHEAD, Payload, Span, Time};
 
 use super::Session;
+use super::lateness::note_call;
 use crate::event::CloseReason;
 use crate::state::State;
 
@@ -70,7 +71,7 @@ impl<P: Payload> Session<P> {
     /// Does all due work.
     pub fn handle_timeout(&mut self, now: Time) {
         let flight = &mut self.flight;
-        flight.clock.forget_timeout();
+        note_call(now, Span::ZERO, flight);
         match flight.state() {
             State::Closed => return flight.life.handle_timeout(now),
             State::InitSent | State::InitRecv => {

@@ -50,7 +50,7 @@ fn an_acknowledgement_does_not_wait_until_there_is_no_data_for_other_paths() {
     let hear = |victim: &mut Victim, (path, number): (PathId, u64), frame| {
         let route = if path == SECOND { second_route() } else { route() };
         let packet = Packet { path, fsn: Fsn(number), frames: [frame].into_iter().collect() };
-        let arrival = Arrival { route, size: 60, ecn: Ecn::NotEct };
+        let arrival = Arrival { route, size: 60, ecn: Ecn::NotEct, waited: Span::ZERO };
         victim.session.handle_message(victim.now, &arrival, Message::Packet(packet));
     };
     hear(&mut victim, (SECOND, 2), Frame::Ping);

@@ -162,7 +162,7 @@ impl Victim {
         let path = PathId(path);
         let packet = Packet { path, fsn: Fsn(number), frames: frames.into_iter().collect() };
         let size = PACKET_OVERHEAD + packet_encoded_len(&packet.frames);
-        let arrival = Arrival { route, size, ecn: Ecn::NotEct };
+        let arrival = Arrival { route, size, ecn: Ecn::NotEct, waited: Span::ZERO };
         self.next.insert(path, number + 1);
         self.packets += 1;
         self.bytes += size as u64;

@@ -49,7 +49,8 @@ impl Line {
         for end in 0..2 {
             std::mem::swap(&mut self.landed, &mut self.flying[end]);
             for mut transmit in self.landed.drain(..) {
-                let arrival = Arrival { route: route(), size: transmit.size, ecn: Ecn::NotEct };
+                let arrival =
+                    Arrival { route: route(), size: transmit.size, ecn: Ecn::NotEct, waited: Span::ZERO };
                 self.data_packets += u64::from(end == 1);
                 self.ends[end].take_in(self.now, &arrival, &mut transmit.message);
                 self.ends[1 - end].reclaim(&mut transmit.message);

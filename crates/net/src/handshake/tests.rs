@@ -20,7 +20,7 @@ async fn endpoint(seed: u8) -> Endpoint {
 fn arrival(endpoint: &Endpoint, size: usize) -> Arrival {
     let socket = endpoint.sockets()[0].id;
     let remote = "127.0.0.9:9".parse().expect("an address");
-    Arrival { route: Route { socket, remote }, size, ecn: Ecn::NotEct }
+    Arrival { route: Route { socket, remote }, size, ecn: Ecn::NotEct, waited: Span::ZERO }
 }
 
 #[tokio::test]
@@ -162,7 +162,8 @@ async fn an_answer_from_where_no_init_went_is_ignored() {
     let answer = pending.accept(None, &encoded(engine.local_params())).expect("it needs no secret");
     let socket = client.sockets()[0].id;
     for (remote, paths) in [(([192, 0, 2, 1], 9).into(), 0), (right, 1)] {
-        let arrival = Arrival { route: Route { socket, remote }, size: 1_200, ecn: Ecn::NotEct };
+        let arrival =
+            Arrival { route: Route { socket, remote }, size: 1_200, ecn: Ecn::NotEct, waited: Span::ZERO };
         handle_init_ack(&session, now, arrival, &answer.body);
         assert_eq!(session.core().engine.paths().len(), paths, "{remote}");
     }

@@ -17,6 +17,7 @@ use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 use anabranch_engine::Ecn;
+use anabranch_wire::Span;
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
@@ -26,9 +27,11 @@ use crate::tap::{Seen, Taps};
 mod kernel;
 mod many;
 mod refusals;
+mod waits;
 
 use refusals::Refusals;
 pub(crate) use refusals::SendRefusal;
+use waits::Waits;
 
 /// Buffer size requested for each direction, in bytes; the system may grant less.
 pub const BUFFER_SIZE: usize = 4 << 20;
@@ -60,6 +63,7 @@ pub struct UdpSocket {
     needs_tail: bool,
     counters: Counters,
     refusals: Refusals,
+    waits: Waits,
     taps: Taps,
 }
 
@@ -125,6 +129,8 @@ pub struct Received {
     pub stride: usize,
     /// Their ECN mark.
     pub ecn: Ecn,
+    /// How long they had waited in the socket, where the system reports that.
+    pub waited: Span,
 }
 
 impl Batch<'_> {
@@ -164,6 +170,7 @@ impl UdpSocket {
             needs_tail: kernel::damages_equal_batches(&kernel::release()),
             counters: Counters::default(),
             refusals: Refusals::default(),
+            waits: Waits::new(),
             taps: Taps::default(),
         })
     }
@@ -238,13 +245,14 @@ impl UdpSocket {
             let state = self.state.read().expect("no panic while held");
             state.recv((&self.io).into(), &mut buffers[..most], &mut metas[..most])
         })?;
+        let reading = self.waits.reading();
         let (mut datagrams, mut bytes) = (0, 0);
         for (meta, filled) in metas[..count].iter().zip(filled) {
             let stride = meta.stride.max(1);
             datagrams += meta.len.div_ceil(stride) as u64;
             bytes += meta.len as u64;
-            *filled =
-                Received { remote: without_zone(meta.addr), len: meta.len, stride, ecn: ecn_of(meta.ecn) };
+            let (remote, ecn) = (without_zone(meta.addr), ecn_of(meta.ecn));
+            *filled = Received { remote, len: meta.len, stride, ecn, waited: reading.since(meta.timestamp) };
         }
         for (meta, buffer) in metas[..count].iter().zip(buffers.iter()) {
             let (ecn, stride) = (ecn_of(meta.ecn), meta.stride.max(1));

@@ -7,7 +7,8 @@ fn loopback() -> UdpSocket {
 
 async fn receive(socket: &UdpSocket) -> (Vec<u8>, Received) {
     let mut buffer = vec![0; 65_536];
-    let empty = Received { remote: socket.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
+    let empty =
+        Received { remote: socket.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct, waited: Span::ZERO };
     let mut filled = [empty];
     loop {
         socket.readable().await.unwrap();

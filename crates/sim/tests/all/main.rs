@@ -1,6 +1,7 @@
 //! Tests of whole sessions in virtual time. One program, because each would compile the engine anew.
 
 mod agents;
+mod busy;
 mod datagrams;
 mod failover;
 mod moves;

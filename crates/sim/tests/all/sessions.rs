@@ -253,7 +253,7 @@ fn only_the_peers_own_token_resets_a_session() {
     pair.establish(&mut [&mut ends, &mut Idle]);
     let token = pair.session(SERVER).local_params().reset_token;
     let (now, route) = (pair.now, pair.route(CLIENT, 0));
-    let arrival = Arrival { route, size: 40, ecn: Ecn::NotEct };
+    let arrival = Arrival { route, size: 40, ecn: Ecn::NotEct, waited: Span::ZERO };
     let mut wrong = token.0;
     wrong[15] ^= 1;
     pair.session(CLIENT).handle_message(now, &arrival, Message::Reset(ResetToken(wrong)));

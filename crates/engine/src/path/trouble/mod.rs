@@ -83,6 +83,8 @@ pub(crate) struct Answer {
     pub via: PathId,
     /// Another path is idle until the peer's receive window opens.
     pub blocks: bool,
+    /// A pause of this process or the peer delayed it together with others, which may not have been read yet.
+    pub is_bunched: bool,
 }
 
 /// The path without its standing queue.
@@ -322,7 +324,7 @@ impl Trouble {
     /// Judges delivery at the end of each period of about a round trip.
     fn stalls(&mut self, answer: &Answer) -> bool {
         let lasted = answer.now.since(self.period.0);
-        if lasted < self.usual {
+        if lasted < self.usual.max(GRACE) || answer.is_bunched {
             return false;
         }
         let rate = self.period.1 as f64 / lasted.as_secs_f64();
@@ -354,7 +356,8 @@ impl Trouble {
         if quarter <= 0.0 || (out as f64) < quarter {
             return None;
         }
-        let slow = Span::from_secs_f64(self.period.1 as f64 * 4.0 / self.usual_rate).max(self.usual);
+        let slow =
+            Span::from_secs_f64(self.period.1 as f64 * 4.0 / self.usual_rate).max(self.usual.max(GRACE));
         Some((self.period.0 + slow).max(oldest + self.usual * 2 + GRACE + late))
     }
 

@@ -24,6 +24,7 @@ fn answer(millis: u64, acked_bytes: u64, age: u64) -> Answer {
         oldest: Some(at(millis.saturating_sub(age))),
         via: PathId::FIRST,
         blocks: false,
+        is_bunched: false,
     }
 }
 

@@ -382,7 +382,7 @@ impl PathControl {
                 return path.health().forget_at();
             }
             let leave_at = self.leave_at(flight, path).unwrap_or(Time::NEVER);
-            liveness::path_timeout(&flight.paths, path, &flight.config).min(leave_at)
+            liveness::path_timeout(flight, path).min(leave_at)
         })
     }
 }

@@ -343,7 +343,7 @@ mod tests {
     /// A packet of path 0 arrives.
     fn arrive(session: &mut Session<Length>, now: Time, from: Route, (fsn, frame): (u64, Frame<Length>)) {
         let packet = Packet { path: PathId::FIRST, fsn: Fsn(fsn), frames: Frames::from_iter([frame]) };
-        let arrival = Arrival { route: from, size: 60, ecn: Ecn::NotEct };
+        let arrival = Arrival { route: from, size: 60, ecn: Ecn::NotEct, waited: Span::ZERO };
         session.handle_message(now, &arrival, Message::Packet(packet));
     }
 
@@ -403,6 +403,7 @@ mod tests {
             oldest: None,
             via: PathId::FIRST,
             blocks: false,
+            is_bunched: false,
         };
         let path = session.flight.paths.edit(0);
         for millis in 0..1_000 {

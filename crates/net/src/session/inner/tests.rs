@@ -9,7 +9,7 @@ use anabranch_engine::{
 use anabranch_secure::{NodeKey, ShareId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use anabranch_wire::{Frame, Frames, Fsn, Header, Packet, PathId, StreamFrame};
+use anabranch_wire::{Frame, Frames, Fsn, Header, Packet, PathId, Span, StreamFrame};
 use bytes::{Bytes, BytesMut};
 
 use super::*;
@@ -269,7 +269,7 @@ async fn long_runs_that_bring_little_new_again_and_again_keep_few_buffers() {
     let _stream = here.accept_stream().await.unwrap();
     let inner = inner_of(&server, &here);
     let route = inner.core().engine.paths()[0].route;
-    let arrival = Arrival { route, size: 1_200, ecn: Ecn::NotEct };
+    let arrival = Arrival { route, size: 1_200, ecn: Ecn::NotEct, waited: Span::ZERO };
     const MOVED: u64 = 257;
     let send = |round: u64| {
         let buffer = Bytes::from(vec![0; 1 << 16]);

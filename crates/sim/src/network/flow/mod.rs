@@ -416,7 +416,7 @@ impl Flow {
             (false, true) => Ecn::Ect0,
             (false, false) => Ecn::NotEct,
         };
-        let arrival = Arrival { route, size: size as usize, ecn };
+        let arrival = Arrival { route, size: size as usize, ecn, waited: Span::ZERO };
         if end == SERVER {
             self.note_order(message);
         }
