@@ -148,6 +148,22 @@ fn a_receiver_may_be_told_a_further_address() {
     assert!(!receive(&["--timeout", "2s"]).status.success());
     let received = receive(&["--address", "10.88.1.2"]);
     assert!(received.status.success(), "{}", errors(&received));
+
+    // Both ends have addresses that do not fit, besides their link-local ones.
+    ip(&machines, Side::Near, "address delete 10.88.1.1/24 dev path0");
+    ip(&machines, Side::Near, "address add 10.99.1.1/24 dev path0");
+    assert!(!receive(&["--address", "10.88.1.2", "--timeout", "2s"]).status.success());
+    let local = |side| {
+        let line = "-6 -oneline address show dev path0 scope link -tentative";
+        run("ip", &format!("-n {} {line}", machines.namespace_name(side))).unwrap()
+    };
+    for side in [Side::Near, Side::Far] {
+        common::programs::wait_for("an address that is not tentative", || local(side).contains("inet6"));
+    }
+    let far = local(Side::Far);
+    let far = far.split_whitespace().find_map(|word| word.strip_suffix("/64")).expect("a link-local address");
+    let received = receive(&["--address", &format!("[{far}%path0]")]);
+    assert!(received.status.success(), "{}", errors(&received));
 }
 
 #[test]

@@ -98,7 +98,10 @@ impl Binder {
     fn bind_once(&self, places: &[InterfaceAddress], mut port: u16) -> io::Result<Vec<Arc<BoundSocket>>> {
         let mut sockets = Vec::new();
         for place in places {
-            let socket = self.bind(place, port)?;
+            let socket = match self.bind(place, port) {
+                Err(_) if place.spare => continue,
+                socket => socket?,
+            };
             port = socket.udp.local_addr().port();
             sockets.push(socket);
         }
@@ -125,7 +128,7 @@ impl Binder {
 /// The entry of a configured address; loopback addresses need not be listed by the system.
 fn place_of(address: IpAddr, found: &[InterfaceAddress]) -> io::Result<InterfaceAddress> {
     if let Some(place) = found.iter().find(|place| place.address == address) {
-        return Ok(place.clone());
+        return Ok(InterfaceAddress { spare: false, ..place.clone() });
     }
     let loopback = found.iter().find(|place| place.loopback && place.address.is_ipv4() == address.is_ipv4());
     match loopback.filter(|_| address.is_loopback()) {
@@ -172,7 +175,8 @@ pub(super) fn apply(
     wanted: &[InterfaceAddress],
     port: u16,
 ) -> Result<(), String> {
-    let sockets: Vec<_> = endpoint.sockets.all().into_iter().map(|socket| (socket.place(), socket)).collect();
+    let sockets: Vec<_> =
+        endpoint.sockets.bound().into_iter().map(|socket| (socket.place(), socket)).collect();
     let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;
     let gone: BTreeSet<u32> = sockets
         .iter()
@@ -192,7 +196,7 @@ pub(super) fn apply(
             Ok(socket) => {
                 tracing::info!(local = %socket.udp.local_addr(), interface = %place.interface, "new address");
                 start(endpoint, socket);
-                changed = true;
+                changed |= !place.spare;
             }
             Err(error) => problems.push(error.to_string()),
         }

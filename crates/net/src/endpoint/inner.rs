@@ -119,7 +119,7 @@ impl EndpointInner {
 
     /// The origins for all sockets.
     pub(crate) fn rule_places(&self) -> Vec<(u32, PathOrigin)> {
-        let ids: Vec<u32> = self.sockets.all().iter().map(|socket| socket.id).collect();
+        let ids: Vec<u32> = self.sockets.bound().iter().map(|socket| socket.id).collect();
         ids.into_iter().map(|id| (id, self.rule_place(id))).collect()
     }
 

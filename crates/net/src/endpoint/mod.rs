@@ -215,7 +215,7 @@ impl Endpoint {
 
     /// Stops sending and receiving at once and silently, as if the power had failed.
     pub fn fall_silent(&self) {
-        for socket in self.inner.sockets.all() {
+        for socket in self.inner.sockets.bound() {
             self.inner.sockets.remove(socket.id);
         }
     }

@@ -40,6 +40,11 @@ impl BoundSocket {
         self.place.read().expect("no panic while held").loopback
     }
 
+    /// True if peers are not told its address.
+    fn is_spare(&self) -> bool {
+        self.place.read().expect("no panic while held").spare
+    }
+
     /// Its interface and the destinations of its routes.
     pub(crate) fn place(&self) -> InterfaceAddress {
         self.place.read().expect("no panic while held").clone()
@@ -90,9 +95,15 @@ impl Sockets {
         sockets.iter().find(|socket| socket.id == id).cloned()
     }
 
-    /// All sockets now.
-    pub(crate) fn all(&self) -> Vec<Arc<BoundSocket>> {
+    /// All sockets now, with those at spare addresses.
+    pub(crate) fn bound(&self) -> Vec<Arc<BoundSocket>> {
         self.bound.read().expect("no panic while held").clone()
+    }
+
+    /// The sockets at addresses that peers may know.
+    pub(crate) fn all(&self) -> Vec<Arc<BoundSocket>> {
+        let sockets = self.bound.read().expect("no panic while held");
+        sockets.iter().filter(|socket| !socket.is_spare()).cloned().collect()
     }
 
     /// All local addresses now, as the path agent wants them.

@@ -3,7 +3,7 @@
 //! The kernel reports changes over netlink. Without netlink, as in some sandboxes, `/proc` is read every
 //! [`POLL_INTERVAL`]. The list leaves out interfaces that are down, Anabranch's own tunnels, bridges of containers and
 //! virtual machines, and members of a bridge. A veth outside a bridge counts as an ordinary link. Link-local addresses
-//! count where an interface has no others, as on a direct cable.
+//! count where an interface has no others, as on a direct cable. Elsewhere they are spare.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -54,6 +54,9 @@ pub struct InterfaceAddress {
     pub loopback: bool,
     /// Destinations of routes over this interface, in any routing table.
     pub routes: Arc<[Prefix]>,
+    /// True for a link-local address beside others of its interface. Peers are not told it. It is used by a peer that
+    /// dials it, and for a peer's link-local address that the user names.
+    pub spare: bool,
 }
 
 impl InterfaceAddress {
@@ -88,8 +91,8 @@ fn is_usable(link: &Link, ports: &[&Link]) -> bool {
     if link.bridge { leads_out } else { !named_for_containers }
 }
 
-/// Most interfaces that are used by a link-local address alone: a host of containers has hundreds.
-const MOST_BARE: usize = 4;
+/// Most interfaces whose link-local addresses are used: a host of containers has hundreds.
+const MOST_LOCAL: usize = 4;
 
 /// True for an address of an interface that packets can be sent from.
 fn is_unicast(address: IpAddr) -> bool {
@@ -104,20 +107,31 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Keeps link-local addresses only where an interface has no others, and only if few interfaces are so.
-fn keep_bare_links(list: &mut Vec<InterfaceAddress>) {
+/// Marks the link-local addresses of interfaces that have others as spare. Leaves out those for which too many
+/// interfaces are so: the spare ones, those of interfaces without others, or both.
+fn sort_out_link_locals(list: &mut Vec<InterfaceAddress>) {
     let indices = |is_local: bool| -> BTreeSet<u32> {
         list.iter().filter(|at| is_link_local(at.address) == is_local).map(|at| at.index).collect()
     };
-    let bare: BTreeSet<u32> = &indices(true) - &indices(false);
-    let few = bare.len() <= MOST_BARE;
-    list.retain(|at| !is_link_local(at.address) || (few && bare.contains(&at.index)));
+    let (local, other) = (indices(true), indices(false));
+    let (few, few_bare) = (local.len() <= MOST_LOCAL, (&local - &other).len() <= MOST_LOCAL);
+    for at in list.iter_mut() {
+        at.spare = is_link_local(at.address) && other.contains(&at.index);
+    }
+    list.retain(|at| !is_link_local(at.address) || if at.spare { few } else { few_bare });
 }
 
-/// The current addresses of this machine.
+/// The current addresses of this machine, without spare ones.
 pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
+    let mut list = all_addresses().await?;
+    list.retain(|at| !at.spare);
+    Ok(list)
+}
+
+/// The current addresses of this machine, with spare ones.
+async fn all_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut list = netlink::list().await?;
-    keep_bare_links(&mut list);
+    sort_out_link_locals(&mut list);
     list.sort_by_key(|entry| (entry.index, entry.address));
     Ok(list)
 }
@@ -142,7 +156,7 @@ pub type RouteWatch = Watch<Prefix>;
 
 impl InterfaceWatch {
     pub async fn start() -> io::Result<Self> {
-        Self::over(local_addresses).await
+        Self::over(all_addresses).await
     }
 }
 
@@ -266,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_addresses_count_where_an_interface_has_no_others() {
+    fn link_local_addresses_are_spare_where_an_interface_has_others() {
         let at = |index, address: &str| InterfaceAddress {
             interface: format!("if{index}").into(),
             index,
@@ -275,14 +289,20 @@ mod tests {
             mtu: 1500,
             loopback: false,
             routes: Arc::from([]),
+            spare: false,
         };
         let mut list = vec![at(1, "192.0.2.1"), at(1, "fe80::1"), at(2, "fe80::2"), at(3, "169.254.3.4")];
-        keep_bare_links(&mut list);
-        let kept: Vec<String> = list.iter().map(|at| at.address.to_string()).collect();
-        assert_eq!(kept, ["192.0.2.1", "fe80::2", "169.254.3.4"]);
+        sort_out_link_locals(&mut list);
+        let spare = |at: &InterfaceAddress| (at.address.to_string(), at.spare);
+        let wanted = [("192.0.2.1", false), ("fe80::1", true), ("fe80::2", false), ("169.254.3.4", false)];
+        assert_eq!(
+            list.iter().map(spare).collect::<Vec<_>>(),
+            wanted.map(|(ip, spare)| (ip.to_owned(), spare))
+        );
         let mut pods: Vec<_> = (1..=20).map(|index| at(index, "fe80::9")).collect();
-        keep_bare_links(&mut pods);
-        assert!(pods.is_empty());
+        pods.extend([at(1, "192.0.2.1"), at(30, "192.0.2.2")]);
+        sort_out_link_locals(&mut pods);
+        assert!(pods.iter().all(|at| !is_link_local(at.address)));
     }
 
     #[tokio::test(start_paused = true)]

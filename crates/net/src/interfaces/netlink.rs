@@ -187,6 +187,7 @@ fn combine(
             mtu: link.mtu,
             loopback: link.loopback,
             routes: routes.get(&index).map_or_else(|| Arc::from([]), |list| list.as_slice().into()),
+            spare: false,
         });
     }
     list

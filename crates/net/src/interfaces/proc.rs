@@ -79,6 +79,7 @@ fn combine(tables: &Tables, number_of: impl Fn(&str) -> u32) -> Vec<InterfaceAdd
             mtu: 0,
             loopback: address.is_loopback(),
             routes: known.into(),
+            spare: false,
         });
     };
     for address in own_addresses(&tables.fib_trie) {

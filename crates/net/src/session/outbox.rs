@@ -432,6 +432,7 @@ mod tests {
             mtu: 65_536,
             loopback: true,
             routes: [].into(),
+            spare: false,
         };
         let socket = Arc::new(BoundSocket::new(0, udp, place));
         let mut blocked = Blocked { socket, waiting: VecDeque::new(), bytes: 0 };

@@ -260,6 +260,7 @@ fn ports_are_mapped_for_private_addresses_behind_a_router() {
             mtu: 1500,
             loopback: local.ip().is_loopback(),
             routes: Arc::from([]),
+            spare: false,
         };
         let stats = SocketStats::default();
         SocketInfo { id, local, place, bound_to_interface: true, ruled_out: false, stats }
