@@ -2,11 +2,11 @@
 //!
 //! A request is a line, an answer a line of JSON; an object with `error` refuses the request. Only the socket's owner may
 //! use it (mode 0600). The socket is bound in a private directory, gets its mode there, and is then linked to its final
-//! name, so no other user can connect before.
+//! name, so no other user can connect before. A socket under this name that has no listener is from a killed process.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -50,8 +50,8 @@ pub fn reply(value: &impl Serialize) -> String {
 /// # Errors
 /// When another program listens there, or the file cannot be created; the message says what to do.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    let bound = remove_left_over(path).and_then(|()| bind(path));
-    bound.map_err(|error: io::Error| io::Error::new(error.kind(), explained(path, &error)))
+    remove_left_over(path);
+    bind(path).map_err(|error: io::Error| io::Error::new(error.kind(), explained(path, &error)))
 }
 
 /// Binds a socket that gets its mode before its final name.
@@ -73,13 +73,41 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
-/// Removes the socket of a process that was killed: one without a listener.
-fn remove_left_over(path: &Path) -> io::Result<()> {
-    let refuses = || std::os::unix::net::UnixStream::connect(path).map_err(|error| error.kind());
-    if is_socket(path) && matches!(refuses(), Err(io::ErrorKind::ConnectionRefused)) {
-        fs::remove_file(path)?;
+/// Removes the socket of a process that was killed.
+fn remove_left_over(path: &Path) {
+    let Ok(number) = getrandom::u32() else { return };
+    let aside = path.with_file_name(format!(".{number:08x}"));
+    if !is_left_over(path) || fs::rename(path, &aside).is_err() {
+        return;
     }
-    Ok(())
+    // Since the question, another process may have taken the name: it gets it back.
+    if !is_left_over(&aside) {
+        let _ = fs::hard_link(&aside, path);
+    }
+    let _ = fs::remove_file(&aside);
+}
+
+/// Removes what killed processes of the same user left next to this socket, if it has a name as programs choose it,
+/// `anabranch-….sock`.
+fn remove_left_overs_beside(path: &Path) {
+    let is_ours = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("anabranch-") && name.ends_with(".sock")
+    };
+    let user = |path: &Path| fs::symlink_metadata(path).map(|found| found.uid()).ok();
+    let Some(directory) = path.parent().filter(|_| is_ours(path)) else { return };
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let other = entry.path();
+        if is_ours(&other) && user(&other) == user(path) {
+            remove_left_over(&other);
+        }
+    }
+}
+
+/// True for a socket without a listener.
+fn is_left_over(path: &Path) -> bool {
+    let refusal = || std::os::unix::net::UnixStream::connect(path).err().map(|error| error.kind());
+    is_socket(path) && refusal() == Some(io::ErrorKind::ConnectionRefused)
 }
 
 fn is_socket(path: &Path) -> bool {
@@ -124,6 +152,7 @@ impl Socket {
     pub fn open(file: &Path, service: impl Answer) -> io::Result<Self> {
         let mut task = JoinSet::new();
         task.spawn(serve(listen(file)?, service));
+        remove_left_overs_beside(file);
         Ok(Self { _task: task, file: file.to_owned() })
     }
 }
@@ -211,9 +240,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_has_its_mode_from_its_first_moment_and_leaves_nothing_beside_it() {
-        use std::os::unix::fs::MetadataExt;
+    async fn sockets_of_killed_runs_are_removed_by_the_next_one_and_no_other_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let _live = listen(&at("anabranch-proxy-1.sock")).unwrap();
+        for name in ["anabranch-tunnel-a.sock", "anabranch-exit-2.sock", "other.sock"] {
+            drop(listen(&at(name)).unwrap());
+        }
+        fs::write(at("anabranch-notes.sock"), "keep me").unwrap();
+        let names = || {
+            let mut names: Vec<_> =
+                fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let stay = ["anabranch-notes.sock", "anabranch-proxy-1.sock", "other.sock"];
+        // A child that another test starts holds a socket until it runs its program.
+        for _ in 0..1_000 {
+            drop(Socket::open(&at("anabranch-tunnel-b.sock"), Echo).unwrap());
+            if names() == stay {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(names(), stay);
+    }
 
+    #[tokio::test]
+    async fn a_socket_has_its_mode_from_its_first_moment_and_leaves_nothing_beside_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control.sock");
         let watched = path.clone();
