@@ -2,7 +2,8 @@
 //!
 //! Each socket at a private IPv4 address behind a router has a mapping of its own. A [`Keeper`] requests it and renews it;
 //! [`follow`] tells the keeper which sockets there are, and announces the outer addresses to peers. A mapping ends with
-//! its node. If the process is killed, it ends within [`LIFETIME`]. `overlay::port_mapping` has the messages.
+//! its node. If the process is killed, it ends within [`LIFETIME`], or [`FIRST_LIFETIME`] if it was just made.
+//! `overlay::port_mapping` has the messages.
 
 use std::ffi::OsString;
 use std::io;
@@ -31,6 +32,9 @@ const LEAST_PAUSE: Duration = Duration::from_secs(4);
 /// A router that maps nothing is asked again after twice the pause before, at most after this time. It may have begun to
 /// start together with this machine.
 const AGAIN: Duration = Duration::from_secs(LIFETIME as u64 / 2);
+/// Seconds that a new mapping is requested for, the shortest time that routers should grant (RFC 6887 §15). Ctrl-C ends a
+/// program that still starts at once, and nothing removes the mapping then.
+const FIRST_LIFETIME: u32 = 120;
 /// Most sockets with a mapping.
 const MOST: usize = 8;
 
@@ -255,7 +259,7 @@ impl Held {
         // Another port would do, but people know this one.
         let outer = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, place.local.port());
         let request =
-            PortRequest { inner: place.local, outer, nonce: owner.nonce(&place), lifetime: LIFETIME };
+            PortRequest { inner: place.local, outer, nonce: owner.nonce(&place), lifetime: FIRST_LIFETIME };
         let (ends, due) = (Instant::now(), Instant::now());
         let (pause, trouble) = (LEAST_PAUSE, Lasting::default());
         Self { place, request, mapped: None, ends, due, pause, trouble }
@@ -280,7 +284,7 @@ impl Held {
                 } else {
                     tracing::info!("the router {router} lets packets in at {outer}");
                 }
-                self.request.outer = outer;
+                (self.request.outer, self.request.lifetime) = (outer, LIFETIME);
                 self.mapped = Some(Mapped { place: self.place.clone(), outer, removal });
                 self.pause = LEAST_PAUSE;
             }
