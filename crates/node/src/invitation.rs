@@ -9,7 +9,7 @@ use anabranch_secure::RelayHint;
 use crate::access::TicketShare;
 use crate::address::NodeAt;
 use crate::error::{Error, ErrorKind};
-use crate::node::Node;
+use crate::node::{Node, ONLY_HERE, only_here};
 use crate::relay::{Hosting, RelayError, RelayRoute};
 
 pub const MOST_RELAYS_IN_TICKET: usize = 8;
@@ -19,7 +19,8 @@ pub const MOST_RELAYS_IN_TICKET: usize = 8;
 pub struct Invitation {
     /// The ticket to give to others.
     pub ticket: Ticket,
-    /// Addresses that the ticket has no room for, and granted relays that could not be used, with the reasons.
+    /// Addresses that the ticket has no room for, and granted relays that could not be used, with the reasons. A warning
+    /// if the ticket has only loopback addresses.
     pub left_out: Vec<String>,
     _hosting: Vec<Hosting>,
 }
@@ -48,6 +49,9 @@ impl Invitation {
             _hosting: Vec::new(),
         };
         invitation.register(node).await?;
+        if only_here(&invitation.ticket.addresses) {
+            invitation.left_out.push(ONLY_HERE.to_owned());
+        }
         Ok(invitation)
     }
 

@@ -46,7 +46,7 @@ pub use error::{Error, ErrorKind, describe};
 pub use grants::{GrantWanted, Grants, USUAL_PATHS};
 pub use hold::{Held, Holding};
 pub use invitation::{Invitation, MOST_RELAYS_IN_TICKET};
-pub use node::{KeySource, Node, NodeBuilder, ONLY_HERE, USUAL_RELAYS, local_name, only_here};
+pub use node::{KeySource, Node, NodeBuilder, USUAL_RELAYS, local_name};
 pub use paths::{
     CapStatus, LastingCap, LeaveOutTable, NodeSession, PathStatus, RuleTable, RunningSessions, SessionPath,
     caps_directory, has_lasting_cap, keep_caps, parse_rule, parse_rules, parse_terms, read_rules,

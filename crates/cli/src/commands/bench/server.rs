@@ -139,9 +139,6 @@ fn beside(others: usize, when: &str) -> String {
 /// Shows the server's addresses on standard error, and prints the command for the client on standard output.
 fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
     if !context.quiet {
-        if anabranch_node::only_here(&ticket.addresses) {
-            out::sentence(&format!("{} {}", context.paint.yellow("warning:"), anabranch_node::ONLY_HERE));
-        }
         let places: Vec<String> = ticket.addresses.iter().map(ToString::to_string).collect();
         out::sentence(&format!("{} listens on {}", ticket.node, places.join(", ")));
         out::error("on the other machine, run\n\n");

@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use anabranch_net::Ticket;
 use anabranch_node::{Access, Invitation, Threads, TicketShare};
 use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
@@ -278,17 +277,15 @@ pub(crate) async fn outside(named: &[HostPort], port: u16) -> Result<Vec<SocketA
 }
 
 /// Warnings to show before the ticket.
-fn warnings(contents: &Contents, ticket: &Ticket, relays: &[String]) -> Vec<String> {
+fn warnings(contents: &Contents, of_ticket: &[String]) -> Vec<String> {
     let unreadable = contents.unreadable.iter().map(|file| format!("this file cannot be sent: {file}"));
-    let only_here =
-        anabranch_node::only_here(&ticket.addresses).then(|| anabranch_node::ONLY_HERE.to_owned());
     let names = (contents.hard_links > 0).then(|| {
         let names = human::count(contents.hard_links, "hard link");
         format!("the offer has {names}: copied as files of their own, unless the receiver has `--hard-links`")
     });
     let attributes = contents.attributes.iter().map(|note| format!("{note}; `--xattrs` sends them"));
-    let items = contents.left_out.iter().chain(relays).cloned().chain(names).chain(attributes);
-    items.chain(unreadable).chain(only_here).collect()
+    let items = contents.left_out.iter().cloned().chain(names).chain(attributes);
+    items.chain(unreadable).chain(of_ticket.iter().cloned()).collect()
 }
 
 /// Prints the ticket and how to use it.
@@ -302,12 +299,12 @@ fn announce(
     let text = ticket.to_text();
     if args.json {
         Stream::Stdout.json(&Event::Ticket { ticket: &text, expires_s: lasts_s })?;
-        let warnings = warnings(contents, ticket, left_out);
+        let warnings = warnings(contents, left_out);
         return warnings.iter().try_for_each(|message| Stream::Stdout.json(&Event::Note { message }));
     }
     let is_terminal = std::io::stdout().is_terminal();
     if !context.quiet {
-        for warning in warnings(contents, ticket, left_out) {
+        for warning in warnings(contents, left_out) {
             out::sentence(&format!("{} {}", context.paint.yellow("warning:"), printable(&warning)));
         }
         let what = if is_terminal { "" } else { " `anabranch receive` with this ticket" };
