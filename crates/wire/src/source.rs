@@ -66,6 +66,7 @@ pub struct PerSecond {
 #[derive(Debug)]
 pub struct SourceLimit {
     most: PerSecond,
+    key: u64,
     /// When the current second began.
     since: Time,
     all: u32,
@@ -73,17 +74,18 @@ pub struct SourceLimit {
 }
 
 impl SourceLimit {
-    /// An unused limit.
-    pub fn new(now: Time, most: PerSecond) -> Self {
-        Self { most, since: now, all: 0, buckets: [0; BUCKETS] }
+    /// An unused limit. Without its secret random `key`, strangers cannot find a source that shares a bucket with another.
+    pub fn new(now: Time, most: PerSecond, key: u64) -> Self {
+        Self { most, key, since: now, all: 0, buckets: [0; BUCKETS] }
     }
 
     /// Whether it may be done once more for this address.
     pub fn admit(&mut self, now: Time, from: IpAddr) -> bool {
         if now.since(self.since) >= Span::from_secs(1) {
-            *self = Self::new(now, self.most);
+            *self = Self::new(now, self.most, self.key);
         }
-        let bucket = &mut self.buckets[bucket_of(from)];
+        let bucket = self.bucket_of(from);
+        let bucket = &mut self.buckets[bucket];
         let admitted = self.all < self.most.all && *bucket < self.most.each;
         if admitted {
             *bucket += 1;
@@ -91,10 +93,26 @@ impl SourceLimit {
         }
         admitted
     }
+
+    fn bucket_of(&self, from: IpAddr) -> usize {
+        let mut hasher = DefaultHasher::new();
+        (self.key, source(from)).hash(&mut hasher);
+        hasher.finish() as usize % BUCKETS
+    }
 }
 
-fn bucket_of(from: IpAddr) -> usize {
-    let mut hasher = DefaultHasher::new();
-    source(from).hash(&mut hasher);
-    hasher.finish() as usize % BUCKETS
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_that_share_a_bucket_under_one_key_do_not_under_another() {
+        let [first, second] =
+            [1, 2].map(|key| SourceLimit::new(Time::ZERO, PerSecond { all: 9, each: 1 }, key));
+        let sources = (0..10_000_u32).map(|number| IpAddr::from(number.to_be_bytes()));
+        let share =
+            |limit: &SourceLimit, from| limit.bucket_of(from) == limit.bucket_of([192, 0, 2, 1].into());
+        let sharing: Vec<IpAddr> = sources.filter(|from| share(&first, *from)).collect();
+        assert!(!sharing.is_empty() && sharing.iter().any(|from| !share(&second, *from)));
+    }
 }

@@ -134,7 +134,7 @@ impl Relay {
             closing: VecDeque::new(),
             sweep_at: now + SWEEP,
             drain: Drain::No,
-            resets: resets::limit(now),
+            resets: resets::limit(now, &seed),
             stats: RelayStats::default(),
             config,
         }

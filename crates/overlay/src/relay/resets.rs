@@ -11,9 +11,11 @@ const MOST: u32 = 100;
 /// Lookups a second for one source.
 const MOST_OF_ONE: u8 = 5;
 
-/// The limit on lookups.
-pub(super) fn limit(now: Time) -> SourceLimit {
-    SourceLimit::new(now, PerSecond { all: MOST, each: MOST_OF_ONE })
+/// The limit on lookups of a relay with this secret seed.
+pub(super) fn limit(now: Time, seed: &[u8; 32]) -> SourceLimit {
+    let derived = blake3::derive_key("anabranch 2026 relay resets", seed);
+    let key = u64::from_le_bytes(*derived.first_chunk().expect("it is longer"));
+    SourceLimit::new(now, PerSecond { all: MOST, each: MOST_OF_ONE }, key)
 }
 
 #[cfg(test)]
@@ -26,7 +28,7 @@ mod tests {
 
     #[test]
     fn a_source_that_floods_leaves_lookups_to_others_and_the_total_is_bounded() {
-        let (mut resets, now) = (limit(Time::ZERO), Time::ZERO + Span::from_millis(999));
+        let (mut resets, now) = (limit(Time::ZERO, &[1; 32]), Time::ZERO + Span::from_millis(999));
         let source = |last: u32| IpAddr::from((0xc633_6400 + last).to_be_bytes());
         let mut admitted = |from, count| (0..count).filter(|_| resets.admit(now, from)).count();
         assert_eq!(admitted(source(1), 10_000), 5);
