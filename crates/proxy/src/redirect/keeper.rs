@@ -73,7 +73,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Makes sure that rules for this port can be set.
     pub(crate) async fn prepare(redirection: &Redirection, port: u16) -> Result<Self, RedirectError> {
-        let rules = Rules { method: redirection.method, port, forwarded: forwarded() };
+        let rules = Rules { method: redirection.method, port, forwarded: redirection.forwarded.clone() };
         let watch = RouteWatch::start().await?;
         let keeper = Self { rules, nodes: redirection.nodes.clone(), watch };
         keeper.check().await?;

@@ -38,6 +38,8 @@ pub struct Redirection {
     pub method: Method,
     /// The exit and relays: connections to them stay direct.
     pub nodes: Vec<IpAddr>,
+    /// The families whose packets from neighbours are led there, too, as the firewall names them.
+    pub forwarded: Vec<&'static str>,
 }
 
 /// The networks to which this machine has routes of their own: they stay direct. Halves of all addresses, by which some

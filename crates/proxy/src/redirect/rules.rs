@@ -32,7 +32,7 @@ pub(super) struct Rules {
     pub(super) method: Method,
     /// Where the proxy takes connections.
     pub(super) port: u16,
-    /// The families whose packets this machine forwards: `ipv4`, `ipv6`.
+    /// The families whose packets from neighbours are taken: `ipv4`, `ipv6`.
     pub(super) forwarded: Vec<&'static str>,
 }
 
@@ -147,8 +147,7 @@ impl Rules {
         chains
     }
 
-    /// Accepts packets of the families that this machine does not forward, and connections from the exit or a relay if
-    /// that is behind this machine.
+    /// Accepts packets of the other families, and connections from the exit or a relay if that is behind this machine.
     fn not_forwarded(&self) -> String {
         let families = self.forwarded.join(", ");
         format!("meta nfproto != {{ {families} }} accept; ip saddr @nodes4 accept; ip6 saddr @nodes6 accept;")

@@ -10,7 +10,7 @@ use anabranch_tunnel::policy::{Class, Policy};
 use anabranch_wire::Reach;
 use ipnet::IpNet;
 
-use super::server::{forward, is_forwarding_ours};
+use super::server::{forward, forwarded_for_all};
 use super::{
     RULE_PROTOCOL, Slot, Step, address_steps, dns, has, has_table, ip, kill_switch, registry, table_name,
 };
@@ -245,12 +245,11 @@ impl ClientSystem {
     }
 
     fn redirect_script(&self, port: u16, policy: &Policy) -> String {
-        let mut forwarded = forwarded_families();
-        forwarded.retain(|family| {
-            let v6 = *family == "ipv6";
-            // An administrator forwards for all neighbours, a tunnel for the networks of its user.
-            if self.behind.is_empty() { !is_forwarding_ours(v6) } else { has(&self.behind, v6) }
-        });
+        let forwarded = if self.behind.is_empty() {
+            forwarded_for_all()
+        } else {
+            forwarded_families().into_iter().filter(|family| has(&self.behind, *family == "ipv6")).collect()
+        };
         self.redirect_script_for(port, policy, &forwarded)
     }
 

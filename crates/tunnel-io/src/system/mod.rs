@@ -25,7 +25,7 @@ use crate::error::TunnelError;
 pub use client::ClientSystem;
 pub(crate) use client::tunnel_network;
 pub use registry::{is_running, is_running_here};
-pub use server::ServerSystem;
+pub use server::{ServerSystem, forwarded_for_all};
 
 /// Protocol number of the tunnel's rules and routes, as a tag.
 pub const RULE_PROTOCOL: u32 = 187;

@@ -123,9 +123,12 @@ pub(super) fn forward(interface: &str, (v4, v6): (bool, bool)) -> Result<(), Tun
     })
 }
 
-/// Whether a tunnel turned forwarding on, not the administrator.
-pub(super) fn is_forwarding_ours(v6: bool) -> bool {
-    registry::has_changed(if v6 { FORWARDING_V6 } else { FORWARDING_V4 })
+/// The families that this machine forwards for all its neighbours, as the firewall names them: those for which the
+/// administrator turned forwarding on. A tunnel does that for the networks of its user alone.
+pub fn forwarded_for_all() -> Vec<&'static str> {
+    let setting = |family: &str| if family == "ipv6" { FORWARDING_V6 } else { FORWARDING_V4 };
+    let families = anabranch_proxy::forwarded_families().into_iter();
+    families.filter(|family| !registry::has_changed(setting(family))).collect()
 }
 
 /// The settings of interfaces that accept router advertisements as long as they do not forward.

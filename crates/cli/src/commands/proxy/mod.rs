@@ -10,6 +10,7 @@ use anabranch_proxy::{
     Forward, MOST_CONNECTIONS, Method, Proxy, ProxyError, ProxyNotice, ProxyOptions, RedirectError,
     Redirection, session_config,
 };
+use anabranch_tunnel_io::system::forwarded_for_all;
 use clap::{Args, Subcommand};
 
 use crate::commands::service::{self, StatusOf, runtime_socket};
@@ -128,7 +129,7 @@ impl ServeArgs {
                 nodes.extend(found.addresses.iter().map(SocketAddr::ip));
             }
         }
-        Some(Redirection { method, nodes })
+        Some(Redirection { method, nodes, forwarded: forwarded_for_all() })
     }
 }
 
