@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anabranch_agent::{Direct, Named, may_try};
 use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
 use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
-use anabranch_wire::Pid;
+use anabranch_wire::{Pid, bytes_in_words};
 
 use crate::endpoint::Target;
 use crate::endpoint::inner::EndpointInner;
@@ -226,7 +226,8 @@ fn used_up_caps(endpoint: &EndpointInner, config: &Config, excluded: &[Route]) -
         let Some(rule) = config.rules.rule_for(&place, route.remote) else { continue };
         let Some(meter) = rule.terms.meter.as_ref().filter(|meter| meter.is_used_up()) else { continue };
         let until = meter.resets_on().map_or(String::new(), |day| format!(" until day {day} of the month"));
-        let cap = format!("the cap of {} MB for {} is used up{until}", meter.cap() / 1_000_000, rule.pattern);
+        let cap =
+            format!("the cap of {} for {} is used up{until}", bytes_in_words(meter.cap()), rule.pattern);
         if !caps.contains(&cap) {
             caps.push(cap);
         }

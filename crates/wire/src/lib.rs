@@ -42,5 +42,5 @@ pub use payload::{Length, Payload};
 pub use ranges::{RangeSet, Ranges};
 pub use reach::{Reach, embedded};
 pub use source::{PerSecond, SourceLimit, larger_source, site, source};
-pub use units::{Rate, Span, Time};
+pub use units::{Rate, Span, Time, bytes_in_words};
 pub use varint::{VARINT_MAX, varint_len};

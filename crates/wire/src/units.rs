@@ -261,6 +261,22 @@ impl fmt::Display for Rate {
     }
 }
 
+/// A number of bytes in units of 1000: `999 B`, `4.2 kB`, `1.24 GB`; three figures.
+pub fn bytes_in_words(count: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if count < 1000 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1000.0;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +285,22 @@ mod tests {
     fn a_time_too_long_for_a_span_is_the_longest_one() {
         assert_eq!(Rate::from_bits(1).time_for(1 << 62), Span::MAX);
         assert_eq!(Rate::from_bits(8).time_for(3_000_000_000), Span::from_secs(3_000_000_000));
+    }
+
+    #[test]
+    fn sizes_have_three_figures() {
+        for (count, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.00 kB"),
+            (9_999, "10.0 kB"),
+            (123_456, "123 kB"),
+            (999_999, "1.00 MB"),
+            (1_240_000_000, "1.24 GB"),
+            (u64::MAX, "18.4 EB"),
+        ] {
+            assert_eq!(bytes_in_words(count), text);
+        }
     }
 
     #[test]

@@ -685,12 +685,12 @@ fn a_used_up_cap_is_named_keeps_what_arrived_and_lasts_over_commands() {
     };
     let (first, took) = receive("4MB/15", "to");
     let text = errors(&first);
-    assert!(text.contains("the cap of 4 MB for * is used up until day 15 of the month"), "{text}");
+    assert!(text.contains("the cap of 4.00 MB for * is used up until day 15 of the month"), "{text}");
     assert!(text.contains("what has arrived is kept") && took.as_secs_f64() > 2.0, "{took:?}: {text}");
     assert!(text.contains(" of 4.00 MB left for * until day 15"), "{text}");
     // Another command has nothing left, and one with a larger cap goes on.
     let (second, _) = receive("4MB/15", "elsewhere");
-    assert_failed(&second, 3, &["the cap of 4 MB for * is used up"]);
+    assert_failed(&second, 3, &["the cap of 4.00 MB for * is used up"]);
     let (third, _) = receive("30MB/15", "to");
     assert!(third.status.success(), "{}", errors(&third));
     assert!(errors(&third).contains("had been received before"), "{}", errors(&third));

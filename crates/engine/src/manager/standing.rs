@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use anabranch_wire::{PathId, PathUse};
+use anabranch_wire::{PathId, PathUse, bytes_in_words};
 
 /// The current use of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,9 +119,7 @@ impl fmt::Display for IdleReason {
             Self::Kept(PathUse::Normal | PathUse::Backup) => f.write_str("backup: a primary path works"),
             Self::Kept(PathUse::Metered) => f.write_str("metered: another path works"),
             Self::Kept(PathUse::Standby) => f.write_str("standby: wanted for probes only"),
-            Self::CapReached { cap } => {
-                write!(f, "its {:.1} MB are used up", *cap as f64 / 1e6)
-            }
+            Self::CapReached { cap } => write!(f, "its {} are used up", bytes_in_words(*cap)),
             Self::SharesBottleneck { with } => {
                 write!(f, "shares a bottleneck with {with}, which is faster")
             }
@@ -150,7 +148,8 @@ mod tests {
     #[test]
     fn an_idle_path_says_why() {
         let reasons = [
-            (IdleReason::CapReached { cap: 500_000_000 }, "its 500.0 MB are used up"),
+            (IdleReason::CapReached { cap: 500_000_000 }, "its 500 MB are used up"),
+            (IdleReason::CapReached { cap: 30_000 }, "its 30.0 kB are used up"),
             (IdleReason::TooSlow { than: PathId(2) }, "far slower than path 2"),
             (IdleReason::Kept(PathUse::Backup), "backup: a primary path works"),
             (IdleReason::Held(Fault::Bloated), "held back: a queue stands before it"),
