@@ -41,6 +41,6 @@ pub use packet::{Frames, Message, Packet, Params};
 pub use payload::{Length, Payload};
 pub use ranges::{RangeSet, Ranges};
 pub use reach::{Reach, embedded};
-pub use source::{PerSecond, SourceLimit, larger_source, site, source};
+pub use source::{PerSecond, SourceLimit, larger_source, largest_source, site, source};
 pub use units::{Rate, Span, Time, bytes_in_words};
 pub use varint::{VARINT_MAX, varint_len};

@@ -1,5 +1,6 @@
 //! A rate limit for work that strangers can request, such as stateless resets.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,23 +24,39 @@ pub fn site(address: IpAddr) -> IpAddr {
 /// without an address count as one source.
 #[must_use]
 pub fn larger_source(items: &[Option<IpAddr>], newcomer: Option<IpAddr>) -> Option<Option<IpAddr>> {
-    let own_site = newcomer.map(site);
-    let (largest_site, of_site) = most(items.iter().map(|item| item.map(site)));
-    let neighbours = items.iter().filter(|item| item.map(site) == largest_site);
-    let (largest, of_source) = most(neighbours.map(|item| item.map(source)));
+    let [(largest_site, of_site), (largest, of_source)] = largest(items)?;
     let own = |reduce: fn(IpAddr) -> IpAddr| {
         items.iter().filter(|item| item.map(reduce) == newcomer.map(reduce)).count()
     };
-    let is_larger =
-        if largest_site == own_site { of_source > own(source) + 1 } else { of_site > own(site) + 1 };
+    let is_larger = if largest_site == newcomer.map(site) {
+        of_source > own(source) + 1
+    } else {
+        of_site > own(site) + 1
+    };
     is_larger.then_some(largest)
 }
 
-/// The owner with the most items, and how many.
-fn most(owners: impl Iterator<Item = Option<IpAddr>>) -> (Option<IpAddr>, usize) {
-    let mut counts = BTreeMap::<_, usize>::new();
-    owners.for_each(|owner| *counts.entry(owner).or_default() += 1);
-    counts.into_iter().max_by_key(|(_, count)| *count).unwrap_or_default()
+/// The [`source`] with the most of these items, in the site with the most; of several, the one with the first item.
+#[must_use]
+pub fn largest_source(items: &[Option<IpAddr>]) -> Option<Option<IpAddr>> {
+    largest(items).map(|[_, (source, _)]| source)
+}
+
+/// An owner of items, and how many it has.
+type Owner = (Option<IpAddr>, usize);
+
+/// The site with the most items, and the source with the most of them.
+fn largest(items: &[Option<IpAddr>]) -> Option<[Owner; 2]> {
+    let largest_site = most(items.iter().map(|item| item.map(site)))?;
+    let neighbours = items.iter().filter(|item| item.map(site) == largest_site.0);
+    Some([largest_site, most(neighbours.map(|item| item.map(source)))?])
+}
+
+/// The owner with the most items; of several, the one with the first item.
+fn most(owners: impl Iterator<Item = Option<IpAddr>>) -> Option<Owner> {
+    let mut counts = BTreeMap::<_, (usize, Reverse<usize>)>::new();
+    owners.enumerate().for_each(|(at, owner)| counts.entry(owner).or_insert((0, Reverse(at))).0 += 1);
+    counts.into_iter().max_by_key(|(_, rank)| *rank).map(|(owner, (count, _))| (owner, count))
 }
 
 fn network(address: IpAddr, ipv6_bits: u32) -> IpAddr {
@@ -104,6 +121,17 @@ impl SourceLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_equal_sources_the_one_with_the_first_item_is_the_largest() {
+        let items =
+            |texts: &[&str]| -> Vec<Option<IpAddr>> { texts.iter().map(|text| text.parse().ok()).collect() };
+        let largest = |texts: &[&str]| largest_source(&items(texts));
+        assert_eq!(largest(&[]), None);
+        assert_eq!(largest(&["192.0.2.9", "192.0.2.1"]), Some(items(&["192.0.2.9"])[0]));
+        let all = ["192.0.2.9", "192.0.2.9", "2001:db8:0:9::1", "2001:db8::1", "2001:db8:0:9::2"];
+        assert_eq!(largest(&all), Some(items(&["2001:db8:0:9::"])[0]), "the larger site comes first");
+    }
 
     #[test]
     fn sources_that_share_a_bucket_under_one_key_do_not_under_another() {

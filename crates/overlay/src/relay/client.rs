@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anabranch_secure::{PublicKey, ShareId, TicketSecret};
-use anabranch_wire::{PathId, Time, site, source};
+use anabranch_wire::{PathId, Time, source};
 
 use super::types::{Hop, SessionId};
 
@@ -60,10 +60,5 @@ impl Client {
     /// The source of its first path.
     pub(super) fn source(&self) -> Option<IpAddr> {
         self.paths.values().next().map(|hop| source(hop.address.ip()))
-    }
-
-    /// The site of its first path.
-    pub(super) fn site(&self) -> Option<IpAddr> {
-        self.source().map(site)
     }
 }

@@ -1,10 +1,9 @@
 //! Handles the requests of clients.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use anabranch_secure::{ShareId, TicketSecret};
-use anabranch_wire::{PathId, Pid, Time};
+use anabranch_wire::{PathId, Pid, Time, larger_source};
 
 use super::client::{Client, Share};
 use super::flow::{Asked, Consent, Flow};
@@ -219,26 +218,18 @@ impl Relay {
         Ok(())
     }
 
-    /// The newest flow of the source with the most flows of these guests, within the site with the most. `None` if the
-    /// newcomer's site, or its source in the same site, has as many.
+    /// The newest flow of these guests' [larger source](larger_source).
     fn newest_of_the_largest<'a>(
         &self,
         guests: impl Iterator<Item = &'a Client>,
         newcomer: &Client,
     ) -> Option<u32> {
-        let mut sites: BTreeMap<_, BTreeMap<_, Vec<u32>>> = BTreeMap::new();
-        for guest in guests {
-            let sources = sites.entry(guest.site()).or_default();
-            sources.entry(guest.source()).or_default().extend(&guest.flows);
-        }
-        let (site, sources) = sites.iter().max_by_key(|(_, sources)| flows_of(sources))?;
-        let largest = sources.values().max_by_key(|flows| flows.len())?;
-        let is_larger = if *site == newcomer.site() {
-            largest.len() > sources.get(&newcomer.source()).map_or(0, Vec::len) + 1
-        } else {
-            flows_of(sources) > sites.get(&newcomer.site()).map_or(0, flows_of) + 1
-        };
-        largest.iter().filter(|_| is_larger).max_by_key(|slot| self.table.age(**slot)).copied()
+        let flows: Vec<(Option<IpAddr>, u32)> =
+            guests.flat_map(|guest| guest.flows.iter().map(move |slot| (guest.source(), *slot))).collect();
+        let sources: Vec<Option<IpAddr>> = flows.iter().map(|(source, _)| *source).collect();
+        let larger = larger_source(&sources, newcomer.source())?;
+        let of_larger = flows.into_iter().filter(|(source, _)| *source == larger).map(|(_, slot)| slot);
+        of_larger.max_by_key(|slot| self.table.age(*slot))
     }
 
     /// The host's path for a guest's next flow. Paths at the socket by which the guest comes are preferred, so that a
@@ -353,11 +344,6 @@ impl Relay {
             _ => Err(Refused::NoSuchFlow),
         }
     }
-}
-
-/// How many flows the sources of a site have.
-fn flows_of(sources: &BTreeMap<Option<IpAddr>, Vec<u32>>) -> usize {
-    sources.values().map(Vec::len).sum()
 }
 
 fn refused(error: GrantError) -> Refused {

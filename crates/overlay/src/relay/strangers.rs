@@ -9,11 +9,8 @@
 //! A session whose key loses its right to use the relay becomes such a session. Its paths end at once, and its client
 //! may show another grant within [`PATIENCE`]. So may a guest whose last flow has ended ask for another.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-
 use anabranch_secure::PublicKey;
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{Span, Time, largest_source};
 
 use super::Relay;
 use super::account::Ended;
@@ -108,14 +105,9 @@ impl Relay {
     }
 
     fn oldest_of_the_largest_source(&self) -> Option<SessionId> {
-        let [mut sites, mut sources]: [BTreeMap<Option<IpAddr>, usize>; 2] = Default::default();
-        for (_, client) in self.strangers() {
-            *sites.entry(client.site()).or_default() += 1;
-            *sources.entry(client.source()).or_default() += 1;
-        }
-        let rank = |client: &Client| (sites[&client.site()], sources[&client.source()]);
-        let most = self.strangers().map(|(_, client)| rank(client)).max()?;
-        self.strangers().find(|(_, client)| rank(client) == most).map(|(session, _)| session)
+        let sources: Vec<_> = self.strangers().map(|(_, client)| client.source()).collect();
+        let largest = largest_source(&sources)?;
+        self.strangers().find(|(_, client)| client.source() == largest).map(|(session, _)| session)
     }
 
     fn dismiss(&mut self, session: SessionId, why: Dismissal) {
