@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_settings::SettingsError;
-use anabranch_wire::source;
+use anabranch_wire::{site, source};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -39,7 +39,7 @@ use hyper_util::service::TowerToHyperService;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -193,16 +193,16 @@ impl Door {
                 )
             })
             .layer(middleware::from_fn_with_state(guard, check));
-        let of_a_source = self.limits.connections;
-        self.attend(move |_| routes.clone(), of_a_source).await;
+        let all = self.limits.connections;
+        self.attend(move |_| routes.clone(), [all, all]).await;
     }
 
-    /// Serves the routes for each source without any check. Of a source's connections, those beyond `of_a_source` are
+    /// Serves the routes for each source without any check. Connections beyond `most` of a source and of a [`site`] are
     /// closed.
-    async fn attend(self, routes: impl Fn(IpAddr) -> Router, of_a_source: usize) {
+    async fn attend(self, routes: impl Fn(IpAddr) -> Router, most: [usize; 2]) {
         let HttpLimits { connections, patience } = self.limits;
         let slots = Arc::new(Semaphore::new(connections));
-        let mut sources: BTreeMap<IpAddr, Arc<Semaphore>> = BTreeMap::new();
+        let [mut sources, mut sites] = most.map(|most| Shares { most, taken: BTreeMap::new() });
         let mut tasks = JoinSet::new();
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
@@ -212,11 +212,8 @@ impl Door {
                 continue;
             };
             while tasks.try_join_next().is_some() {}
-            sources.retain(|_, places| Arc::strong_count(places) > 1);
             let caller = source(from.ip().to_canonical());
-            let places = sources.entry(caller);
-            let places = places.or_insert_with(|| Arc::new(Semaphore::new(of_a_source)));
-            let Ok(place) = Arc::clone(places).try_acquire_owned() else { continue };
+            let Some(place) = sources.take(caller).zip(sites.take(site(caller))) else { continue };
             let (routes, tls) = (routes(caller), self.tls.clone());
             tasks.spawn(async move {
                 match tls {
@@ -230,6 +227,21 @@ impl Door {
                 drop((place, slot));
             });
         }
+    }
+}
+
+/// The connections of each source, or of each site.
+struct Shares {
+    most: usize,
+    taken: BTreeMap<IpAddr, Arc<Semaphore>>,
+}
+
+impl Shares {
+    /// A place for one more connection, if there is any left.
+    fn take(&mut self, owner: IpAddr) -> Option<OwnedSemaphorePermit> {
+        self.taken.retain(|_, places| Arc::strong_count(places) > 1);
+        let places = self.taken.entry(owner).or_insert_with(|| Arc::new(Semaphore::new(self.most)));
+        Arc::clone(places).try_acquire_owned().ok()
     }
 }
 
@@ -300,6 +312,16 @@ fn shows(headers: &HeaderMap, token: blake3::Hash) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_its_connection_ends() {
+        let mut shares = Shares { most: 1, taken: BTreeMap::new() };
+        let [one, other] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        let place = shares.take(one);
+        assert!(place.is_some() && shares.take(one).is_none() && shares.take(other).is_some());
+        drop(place);
+        assert!(shares.take(one).is_some() && shares.taken.len() == 1);
+    }
 
     #[test]
     fn an_address_that_others_reach_takes_a_token_and_tls() {

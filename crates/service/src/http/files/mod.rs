@@ -7,8 +7,8 @@
 //!
 //! | limit | value |
 //! |---|---|
-//! | connections | 128, others wait; 32 of a source, further ones are closed |
-//! | pages of directories that are being sent | 32 MiB, 8 MiB of them for a source; further ones get 503 |
+//! | connections | 128, others wait; 32 of a source, 64 of a site, further ones are closed |
+//! | pages of directories that are being sent | 32 MiB, 8 MiB for a source, 16 MiB for a site; further ones get 503 |
 //! | a request's head, an answer that is not read | 30 s |
 //! | the length of a request's head | [`LONGEST_HEAD`](super::LONGEST_HEAD) |
 
@@ -41,6 +41,8 @@ use pages::Pages;
 const LIMITS: HttpLimits = HttpLimits { connections: 128, patience: Duration::from_secs(30) };
 /// Connections of a source at the same time. All local programs, such as a reverse proxy, are one source.
 const OF_A_SOURCE: usize = 32;
+/// Connections of a site, which may have very many sources.
+const OF_A_SITE: usize = 64;
 
 /// A file or directory at a path.
 #[derive(Debug)]
@@ -102,7 +104,7 @@ pub async fn serve<F: Files>(door: Door, files: F) {
         let handler = move |request: Request| caller.answer(request);
         Router::new().route("/", any(handler.clone())).route("/{*path}", any(handler))
     };
-    door.limits(LIMITS).attend(routes, OF_A_SOURCE).await;
+    door.limits(LIMITS).attend(routes, [OF_A_SOURCE, OF_A_SITE]).await;
 }
 
 /// The other end of a connection, and what it may read.

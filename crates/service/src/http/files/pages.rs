@@ -7,12 +7,15 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use anabranch_wire::site;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 
 /// Most bytes of all pages together.
 const MOST: usize = 32 << 20;
 /// Most bytes of the pages for one source.
 const OF_A_SOURCE: usize = 8 << 20;
+/// Most bytes of the pages for one site.
+const OF_A_SITE: usize = 16 << 20;
 
 /// Bytes sent in one piece.
 const PIECE: usize = 128 << 10;
@@ -35,7 +38,10 @@ impl Pages {
         let mut held = self.held();
         let all: usize = held.values().sum();
         let own = held.get(&source).copied().unwrap_or_default();
-        if all + page.len() > MOST || own + page.len() > OF_A_SOURCE {
+        let neighbours = held.iter().filter(|(other, _)| site(**other) == site(source));
+        let of_site: usize = neighbours.map(|(_, bytes)| bytes).sum();
+        let is_within = |held: usize, most: usize| held + page.len() <= most;
+        if !is_within(all, MOST) || !is_within(of_site, OF_A_SITE) || !is_within(own, OF_A_SOURCE) {
             return None;
         }
         held.insert(source, own + page.len());
@@ -103,6 +109,15 @@ mod tests {
         assert!(pages.admit(source(9), page()).is_none());
         drop(held);
         assert!(pages.held().is_empty());
+    }
+
+    #[test]
+    fn pages_for_all_networks_of_one_ipv6_site_leave_room_for_others() {
+        let pages = Arc::new(Pages::default());
+        let of_site = (0..20).map(|net| IpAddr::from([0x2001, 0xdb8, 0, net, 0, 0, 0, 0]));
+        let held: Vec<_> = of_site.map(|source| pages.admit(source, "x".repeat(1 << 20))).collect();
+        assert_eq!(held.iter().flatten().count(), 16);
+        assert!(pages.admit(source(1), "x".repeat(1 << 20)).is_some());
     }
 
     #[tokio::test]
