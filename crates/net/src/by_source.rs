@@ -1,40 +1,24 @@
 //! Items that wait for a scarce resource, counted by source, so that the source with the most can give way.
 //!
-//! Items are numbered in order of arrival. They are counted by [`site`], and within a site by source: who has an IPv6 /48
-//! has 65,536 sources, and neighbours in a shared one must not give way for each other. Ordered sets find the one with
-//! the most items quickly.
+//! Items are numbered in order of arrival.
 
-use std::cmp::Reverse;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use anabranch_wire::site;
+use anabranch_wire::{Crowd, site};
 
 /// The items. Sources are addresses as [`anabranch_wire::source`] reduces them.
 #[derive(Debug)]
 pub(crate) struct BySource<T> {
     /// In order of arrival.
     members: BTreeMap<u64, (IpAddr, T)>,
-    sites: Ranking,
-    /// The sources of each site.
-    sources: BTreeMap<IpAddr, Ranking>,
+    crowd: Crowd<u64, IpAddr>,
     next: u64,
 }
 
-/// The numbers of items by their owners, which are sites or sources.
-#[derive(Debug, Default)]
-struct Ranking {
-    owners: BTreeMap<IpAddr, BTreeSet<u64>>,
-    ranks: BTreeSet<Rank>,
-}
-
-/// The number of an owner's items, its oldest item, and the owner. Among equals, the owner with the older item comes last.
-type Rank = (usize, Reverse<u64>, IpAddr);
-
 impl<T> Default for BySource<T> {
     fn default() -> Self {
-        Self { members: BTreeMap::new(), sites: Ranking::default(), sources: BTreeMap::new(), next: 0 }
+        Self { members: BTreeMap::new(), crowd: Crowd::default(), next: 0 }
     }
 }
 
@@ -46,22 +30,13 @@ impl<T> BySource<T> {
     /// The numbers of the oldest and the newest item of the source with the most, in the site with the most; of several,
     /// of the one with the oldest item.
     pub(crate) fn most(&self) -> Option<[u64; 2]> {
-        let sources = self.sources.get(&self.sites.most()?)?;
-        sources.ends(&sources.most()?)
+        ends(self.crowd.largest())
     }
 
     /// As [`Self::most`], if that site has more items than `own` would have with another one, or that source if both are
     /// of one site.
     pub(crate) fn more_than(&self, own: IpAddr) -> Option<[u64; 2]> {
-        let (theirs, ours) = (self.sites.most()?, site(own));
-        let sources = self.sources.get(&theirs)?;
-        let largest = sources.most()?;
-        let is_more = if theirs == ours {
-            sources.count(&largest) > sources.count(&own) + 1
-        } else {
-            self.sites.count(&theirs) > self.sites.count(&ours) + 1
-        };
-        if is_more { sources.ends(&largest) } else { None }
+        self.crowd.larger_than(&owners(own)).and_then(ends)
     }
 
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
@@ -73,20 +48,13 @@ impl<T> BySource<T> {
         let number = self.next;
         self.next += 1;
         self.members.insert(number, (source, member));
-        self.sites.insert(site(source), number);
-        self.sources.entry(site(source)).or_default().insert(source, number);
+        self.crowd.insert(number, &owners(source));
         number
     }
 
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
         let (source, member) = self.members.remove(&number)?;
-        self.sites.remove(site(source), number);
-        if let Entry::Occupied(mut sources) = self.sources.entry(site(source)) {
-            sources.get_mut().remove(source, number);
-            if sources.get().owners.is_empty() {
-                sources.remove();
-            }
-        }
+        self.crowd.remove(number, &owners(source));
         Some(member)
     }
 
@@ -99,54 +67,23 @@ impl<T> BySource<T> {
     /// How many items a source has.
     #[cfg(test)]
     pub(crate) fn count(&self, source: &IpAddr) -> usize {
-        self.sources.get(&site(*source)).map_or(0, |sources| sources.count(source))
+        self.crowd.of(&owners(*source)).map_or(0, BTreeSet::len)
     }
 }
 
-impl Ranking {
-    fn count(&self, owner: &IpAddr) -> usize {
-        self.owners.get(owner).map_or(0, BTreeSet::len)
-    }
-
-    fn most(&self) -> Option<IpAddr> {
-        self.ranks.last().map(|(.., owner)| *owner)
-    }
-
-    /// The numbers of an owner's oldest and newest item.
-    fn ends(&self, owner: &IpAddr) -> Option<[u64; 2]> {
-        let numbers = self.owners.get(owner)?;
-        Some([*numbers.first()?, *numbers.last()?])
-    }
-
-    fn insert(&mut self, owner: IpAddr, number: u64) {
-        self.change(owner, |numbers| numbers.insert(number));
-    }
-
-    fn remove(&mut self, owner: IpAddr, number: u64) {
-        self.change(owner, |numbers| numbers.remove(&number));
-    }
-
-    fn change(&mut self, owner: IpAddr, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
-        let numbers = self.owners.entry(owner).or_default();
-        let old = rank(numbers, owner);
-        change(numbers);
-        let new = rank(numbers, owner);
-        if let Some(old) = old {
-            self.ranks.remove(&old);
-        }
-        if new.is_none() {
-            self.owners.remove(&owner);
-        }
-        self.ranks.extend(new);
-    }
+fn owners(source: IpAddr) -> [IpAddr; 2] {
+    [site(source), source]
 }
 
-fn rank(numbers: &BTreeSet<u64>, owner: IpAddr) -> Option<Rank> {
-    numbers.first().map(|oldest| (numbers.len(), Reverse(*oldest), owner))
+/// The first and the last of these numbers.
+fn ends(numbers: &BTreeSet<u64>) -> Option<[u64; 2]> {
+    Some([*numbers.first()?, *numbers.last()?])
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+
     use super::*;
 
     /// The owner with the most of these items, and its oldest and newest item.
@@ -182,8 +119,6 @@ mod tests {
             let sources: BTreeSet<IpAddr> = all().map(|(_, source)| source).collect();
             let is_right = |of: &IpAddr| crowd.count(of) == all().filter(|(_, source)| source == of).count();
             assert!(sources.iter().all(is_right));
-            assert_eq!(crowd.sources.values().map(|site| site.ranks.len()).sum::<usize>(), sources.len());
-            assert_eq!(crowd.sites.ranks.len(), crowd.sources.len());
         }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::{site, source};
+use anabranch_wire::{Crowd, site, source};
 
 /// How many sessions are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,16 +61,26 @@ pub enum Full {
 pub struct Sessions<Id> {
     limits: SessionLimits,
     owners: BTreeMap<Id, Owner>,
-    by_key: Keys<Id>,
-    by_site: BTreeMap<Option<IpAddr>, Sources<Id>>,
+    by_key: BTreeMap<PublicKey, BTreeSet<Id>>,
+    crowd: Crowd<Id, Party>,
     /// The sessions of keys that the operator named.
     named: BTreeSet<Id>,
 }
 
-/// Sessions by key.
-type Keys<Id> = BTreeMap<PublicKey, BTreeSet<Id>>;
-/// The keys of each source of a site.
-type Sources<Id> = BTreeMap<Option<IpAddr>, Keys<Id>>;
+/// Who has sessions, from the widest to the narrowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Party {
+    Site(Option<IpAddr>),
+    Source(Option<IpAddr>),
+    Key(PublicKey),
+}
+
+impl Owner {
+    fn parties(&self) -> [Party; 3] {
+        let from = self.address.map(source);
+        [Party::Site(from.map(site)), Party::Source(from), Party::Key(self.key)]
+    }
+}
 
 impl<Id: Copy + Ord> Sessions<Id> {
     /// No session yet.
@@ -79,7 +89,7 @@ impl<Id: Copy + Ord> Sessions<Id> {
             limits,
             owners: BTreeMap::new(),
             by_key: BTreeMap::new(),
-            by_site: BTreeMap::new(),
+            crowd: Crowd::default(),
             named: BTreeSet::new(),
         }
     }
@@ -117,9 +127,10 @@ impl<Id: Copy + Ord> Sessions<Id> {
     /// Which share is used up; the session is not added then.
     pub fn admit(&mut self, id: Id, owner: Owner) -> Result<Vec<Id>, Full> {
         self.check_key(&owner.key)?;
-        let from = owner.address.map(source);
-        let count = self.unnamed_of_source(&from);
-        if count >= self.limits.per_source && from.is_some() {
+        let [site, source, _] = owner.parties();
+        let of_source = self.crowd.of(&[site, source]).into_iter().flatten();
+        let count = of_source.filter(|id| !self.named.contains(*id)).count();
+        if count >= self.limits.per_source && owner.address.is_some() {
             return Err(Full::Source(count));
         }
         self.add(id, owner)
@@ -138,16 +149,16 @@ impl<Id: Copy + Ord> Sessions<Id> {
     }
 
     fn add(&mut self, id: Id, owner: Owner) -> Result<Vec<Id>, Full> {
-        let from = owner.address.map(source);
+        let parties = owner.parties();
         let candidates = if self.owners.len() >= self.limits.total {
-            self.who_yields(&owner.key, from)?
+            let larger = self.crowd.larger_than(&parties).ok_or(Full::Total(self.limits.total))?;
+            larger.iter().copied().collect()
         } else {
             Vec::new()
         };
         self.owners.insert(id, owner);
         self.by_key.entry(owner.key).or_default().insert(id);
-        let sources = self.by_site.entry(from.map(site)).or_default();
-        sources.entry(from).or_default().entry(owner.key).or_default().insert(id);
+        self.crowd.insert(id, &parties);
         Ok(candidates)
     }
 
@@ -155,62 +166,12 @@ impl<Id: Copy + Ord> Sessions<Id> {
     pub fn remove(&mut self, id: Id) {
         let Some(owner) = self.owners.remove(&id) else { return };
         self.named.remove(&id);
-        let from = owner.address.map(source);
-        remove_from(&mut self.by_key, &owner.key, &id);
-        let Some(sources) = self.by_site.get_mut(&from.map(site)) else { return };
-        if let Some(keys) = sources.get_mut(&from) {
-            remove_from(keys, &owner.key, &id);
-            if keys.is_empty() {
-                sources.remove(&from);
+        self.crowd.remove(id, &owner.parties());
+        if let Some(ids) = self.by_key.get_mut(&owner.key) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_key.remove(&owner.key);
             }
-        }
-        if sources.is_empty() {
-            self.by_site.remove(&from.map(site));
-        }
-    }
-
-    fn unnamed_of_source(&self, from: &Option<IpAddr>) -> usize {
-        let keys = self.by_site.get(&from.map(site)).and_then(|sources| sources.get(from));
-        let all = keys.into_iter().flat_map(|keys| keys.values()).flatten();
-        all.filter(|id| !self.named.contains(*id)).count()
-    }
-
-    fn count_of_source(&self, from: &Option<IpAddr>) -> usize {
-        self.by_site.get(&from.map(site)).and_then(|sources| sources.get(from)).map_or(0, count)
-    }
-
-    /// The sessions of the largest consumer, unless the newcomer is it.
-    fn who_yields(&self, newcomer: &PublicKey, from: Option<IpAddr>) -> Result<Vec<Id>, Full> {
-        let full = Full::Total(self.limits.total);
-        let (largest_site, sources) =
-            self.by_site.iter().max_by_key(|(_, sources)| count_all(sources)).ok_or(full)?;
-        let (largest, keys) = sources.iter().max_by_key(|(_, keys)| count(keys)).ok_or(full)?;
-        let (key, ids) = keys.iter().max_by_key(|(_, ids)| ids.len()).ok_or(full)?;
-        let own = from.map(site);
-        let is_larger = if *largest == from {
-            ids.len() > keys.get(newcomer).map_or(0, BTreeSet::len) + 1 && key != newcomer
-        } else if *largest_site == own {
-            count(keys) > self.count_of_source(&from) + 1
-        } else {
-            count_all(sources) > self.by_site.get(&own).map_or(0, count_all) + 1
-        };
-        if is_larger { Ok(ids.iter().copied().collect()) } else { Err(full) }
-    }
-}
-
-fn count_all<Id>(sources: &Sources<Id>) -> usize {
-    sources.values().map(count).sum()
-}
-
-fn count<Id>(keys: &Keys<Id>) -> usize {
-    keys.values().map(BTreeSet::len).sum()
-}
-
-fn remove_from<Id: Ord>(keys: &mut Keys<Id>, key: &PublicKey, id: &Id) {
-    if let Some(ids) = keys.get_mut(key) {
-        ids.remove(id);
-        if ids.is_empty() {
-            keys.remove(key);
         }
     }
 }
@@ -318,6 +279,6 @@ mod tests {
             sessions.admit(id.into(), owner(id % 10, &format!("192.0.2.{}", id % 7))).unwrap();
         }
         (0..100).for_each(|id| sessions.remove(id));
-        assert!(sessions.is_empty() && sessions.by_key.is_empty() && sessions.by_site.is_empty());
+        assert!(sessions.is_empty() && sessions.by_key.is_empty() && sessions.crowd.is_empty());
     }
 }

@@ -7,6 +7,7 @@
 mod arrival;
 mod codec;
 mod codes;
+mod crowd;
 mod error;
 mod foreign;
 mod frame;
@@ -28,6 +29,7 @@ pub use codec::{
     packet_encoded_len, put_address, stream_frame_overhead, stream_frame_overhead_last,
 };
 pub use codes::{abandon_reason, close_code};
+pub use crowd::Crowd;
 pub use error::DecodeError;
 pub use foreign::{Escaped, ForeignText, is_invisible};
 pub use frame::{
