@@ -7,6 +7,8 @@ mod session;
 
 pub use caps::{LastingCap, caps_directory, has_lasting_cap, keep_caps, settle_caps};
 pub use control::{RunningSessions, SessionPath};
-pub(crate) use rules::warn_of_idle_rules;
-pub use rules::{LeaveOutTable, RuleTable, parse_rule, parse_rules, parse_terms, read_rules, read_tables};
+pub use rules::{
+    LeaveOutTable, RuleTable, parse_rule, parse_rules, parse_terms, read_rules, read_tables,
+    warn_of_idle_rules,
+};
 pub use session::{CapStatus, NodeSession, PathStatus};

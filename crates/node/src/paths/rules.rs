@@ -191,7 +191,7 @@ fn read_limits(limits: &LeaveOutTable) -> Result<SuppressionLimits, SettingsErro
 }
 
 /// Warns of rules for interfaces that this machine does not have now: the name may be mistyped.
-pub(crate) fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules, device: Option<&str>) {
+pub fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules, device: Option<&str>) {
     let sockets = endpoint.sockets();
     let fits = |rule: &PathRule, socket: &SocketInfo| {
         let place = PathOrigin { interface: socket.place.interface.to_string(), ..PathOrigin::default() };
