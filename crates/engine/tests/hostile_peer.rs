@@ -18,10 +18,13 @@ use anabranch_engine::{
     Route, State, Terms,
 };
 use anabranch_wire::{
-    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, NewPid, Params, ParityFrame, PathId,
-    PathRate, PathStatus, PathUse, Pid, Rate, Report, ResetToken, Span, StreamId,
+    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, Params, ParityFrame, PathId, PathRate,
+    PathStatus, PathUse, Pid, Rate, Report, Span, StreamId,
 };
-use attacker::{Meter, Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
+use attacker::{
+    Meter, Victim, ack, challenge, elsewhere, highest, marked_frame, new_pid, params, parity_frame, route,
+    stream_frame,
+};
 use bytes::Bytes;
 
 const KIB: i64 = 1024;
@@ -359,8 +362,7 @@ fn paths_opened_and_abandoned_quickly_are_limited_in_number_and_rate() {
     let most = Config::default().max_paths as usize;
     for id in (2..200_000).step_by(2) {
         let path = PathId(id);
-        let new = NewPid { path, pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
-        victim.say([Frame::NewPid(new)]);
+        victim.say([new_pid(id, u64::from(id))]);
         victim.say_as((id, 0), route(), [Frame::Ping, Frame::PathAbandon { path, reason: 0 }]);
         assert!(victim.session.paths().len() <= 2 * most);
         if victim.session.state() == State::Closed {
@@ -388,8 +390,7 @@ fn pids_for_paths_far_ahead_are_refused() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     for id in 1..1_000 {
-        let new = NewPid { path: PathId(id), pid: Pid(5), reset_token: ResetToken([1; 16]) };
-        victim.say([Frame::NewPid(new)]);
+        victim.say([new_pid(id, 5)]);
     }
     victim.assert_closed_for(ProtocolError::PathLimit);
 }
@@ -403,8 +404,7 @@ fn of_false_addresses_32_are_reported_and_few_are_challenged_at_a_time() {
         victim.say([Frame::AddAddress(AddressFrame { id, address })]);
     }
     for id in (1..64).step_by(2) {
-        let new = NewPid { path: PathId(id), pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
-        victim.say([Frame::NewPid(new)]);
+        victim.say([new_pid(id, u64::from(id))]);
     }
     let told: Vec<_> = std::iter::from_fn(|| victim.session.poll_event())
         .filter_map(|event| if let Event::PeerAddress { address, .. } = event { Some(address) } else { None })
@@ -438,8 +438,7 @@ fn addresses_without_proof_are_sent_no_more_bytes_than_the_peer_sent() {
     let mut victim = Victim::new();
     let mut reflected = 0;
     for id in (1..64).step_by(2) {
-        let new = NewPid { path: PathId(id), pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
-        victim.say([Frame::NewPid(new)]);
+        victim.say([new_pid(id, u64::from(id))]);
     }
     // The peer sends next to nothing, and the application tries one third party after the other.
     for third in 0..200_u16 {
@@ -462,24 +461,19 @@ fn a_packet_from_elsewhere_on_a_path_through_relays_gets_no_more_than_three_time
     let _turn = Meter::new();
     let mut victim = Victim::new();
     let path = PathId(1);
-    victim.say([Frame::NewPid(NewPid { path, pid: Pid(7), reset_token: ResetToken([1; 16]) })]);
+    victim.say([new_pid(path.0, 7)]);
     assert_eq!(victim.session.reserve_path().map(|reserved| reserved.id), Ok(path));
     let relay = Route { socket: 9, remote: "198.51.100.9:443".parse().unwrap() };
     victim.session.open_reserved(victim.now, path, (relay, Pid(77))).unwrap();
     let sent = victim.drain();
-    let there = sent.iter().filter(|sent| sent.route == relay);
-    let token = there.flat_map(|sent| &sent.message.packet().unwrap().frames).find_map(|frame| match frame {
-        Frame::PathChallenge { token } => Some(*token),
-        _ => None,
-    });
-    victim.say_as((path.0, 0), relay, [Frame::PathResponse { token: token.expect("a challenge") }]);
+    victim.say_as((path.0, 0), relay, [Frame::PathResponse { token: challenge(&sent, relay) }]);
     assert_eq!(victim.session.paths()[1].state, PathState::Active);
-    let third = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
     let before = victim.bytes;
-    let mut sent = victim.say_as((path.0, 1), third, [Frame::Ping]);
+    let mut sent = victim.say_as((path.0, 1), elsewhere(), [Frame::Ping]);
     let bytes = victim.bytes - before;
     sent.extend(victim.wait(Span::from_secs(2)));
-    let reflected: u64 = sent.iter().filter(|sent| sent.route == third).map(|sent| sent.size as u64).sum();
+    let reflected: u64 =
+        sent.iter().filter(|sent| sent.route == elsewhere()).map(|sent| sent.size as u64).sum();
     assert!(reflected > 0 && reflected <= 3 * bytes, "{reflected} bytes for {bytes}");
 }
 
@@ -488,8 +482,7 @@ fn a_close_adds_nothing_to_what_addresses_without_proof_may_be_sent() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     for id in (1..16).step_by(2) {
-        let new = NewPid { path: PathId(id), pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
-        victim.say([Frame::NewPid(new)]);
+        victim.say([new_pid(id, u64::from(id))]);
     }
     for third in 0..7_u16 {
         let remote = std::net::SocketAddr::from(([203, 0, 113, 9], 1_000 + third));
@@ -514,7 +507,7 @@ fn floods_of_challenges_get_few_answers_and_never_three_times_the_bytes() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     victim.wait(Span::from_secs(1));
-    let elsewhere = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
+    let elsewhere = elsewhere();
     for number in 1..10_000_u64 {
         // As many as are answered at a time, too.
         let count = if number % 2 == 0 { 4 } else { 100 };
@@ -628,18 +621,35 @@ fn parity_restores_no_datagram_that_is_longer_than_one_may_be() {
     assert_eq!(restored.iter().map(|(_, datagram)| datagram.data.len()).collect::<Vec<_>>(), [1_001]);
 }
 
-/// Ten thousand sessions of one endpoint, each using all the memory it can. The budget covers the promised bytes; storing
-/// them in pieces costs as much again, and each session a few kilobytes.
-#[test]
-fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
-    const BUDGET: u64 = 448 << 20;
-    const EACH: i64 = 12 * KIB;
-    let budget = MemoryBudget::new(BUDGET);
-    let meter = Meter::new();
+const BUDGET: u64 = 448 << 20;
+
+/// Up to ten thousand sessions of one endpoint, each filled by `fill` while the budget has room.
+fn crowd(budget: &MemoryBudget, mut fill: impl FnMut(&mut Victim)) -> Vec<Victim> {
     let mut victims = Vec::new();
     while victims.len() < 10_000 && budget.has_room() {
         let mut victim = Victim::with(Config::default(), budget.clone());
-        fill_classes(&mut victim);
+        fill(&mut victim);
+        victims.push(victim);
+    }
+    victims
+}
+
+/// Checks that the sessions hold at most `promised` bytes together and `each` kibibytes apart; returns that bound.
+fn assert_bounded(victims: &[Victim], meter: &Meter, (promised, each): (i64, i64)) -> i64 {
+    let most = promised + victims.len() as i64 * each * KIB;
+    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
+    assert!(meter.held() < most, "{}", meter.held());
+    most
+}
+
+/// Each session uses all the memory it can. The budget covers the promised bytes; storing them in pieces costs as much again,
+/// and each session a few kilobytes.
+#[test]
+fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
+    let budget = MemoryBudget::new(BUDGET);
+    let meter = Meter::new();
+    let mut victims = crowd(&budget, |victim| {
+        fill_classes(victim);
         victim.wait(Span::from_secs(2));
         for packet in 0..1000 {
             victim.say((0..200).map(|frame| stream_frame(0, 1 + packet * 400 + frame * 2, 1)));
@@ -649,12 +659,9 @@ fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
         }
         let data = Bytes::from(vec![0; 1_000]);
         victim.say([Frame::Datagram(DatagramFrame { class: 0, flow: 0, data })]);
-        victims.push(victim);
-    }
-    let most = 2 * BUDGET as i64 + victims.len() as i64 * EACH;
-    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
-    assert!(victims.len() == 10_000, "{}", victims.len());
-    assert!(meter.held() < most, "{}", meter.held());
+    });
+    assert_eq!(victims.len(), 10_000);
+    let most = assert_bounded(&victims, &meter, (2 * BUDGET as i64, 12));
     // And all classes once more, with little left.
     victims.iter_mut().for_each(fill_classes);
     assert!(meter.held() < most, "{}", meter.held());
@@ -665,19 +672,10 @@ fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
 /// The same with datagrams only, while there is memory for them.
 #[test]
 fn the_datagrams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() {
-    const BUDGET: u64 = 448 << 20;
-    const EACH: i64 = 12 * KIB;
     let budget = MemoryBudget::new(BUDGET);
     let meter = Meter::new();
-    let mut victims = Vec::new();
-    while victims.len() < 10_000 && budget.has_room() {
-        let mut victim = Victim::with(Config::default(), budget.clone());
-        fill_classes(&mut victim);
-        victims.push(victim);
-    }
-    let most = 2 * BUDGET as i64 + victims.len() as i64 * EACH;
-    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
-    assert!(meter.held() < most, "{}", meter.held());
+    let victims = crowd(&budget, fill_classes);
+    assert_bounded(&victims, &meter, (2 * BUDGET as i64, 12));
     drop(victims);
     assert_eq!(budget.left(), BUDGET);
 }
@@ -685,23 +683,16 @@ fn the_datagrams_of_ten_thousand_hostile_sessions_stay_within_the_budget_togethe
 /// The same with streams: one byte on each of all that may be opened.
 #[test]
 fn the_streams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() {
-    const BUDGET: u64 = 448 << 20;
-    const EACH: i64 = 16 * KIB;
     let budget = MemoryBudget::new(BUDGET);
     let meter = Meter::new();
-    let mut victims = Vec::new();
-    while victims.len() < 10_000 && budget.has_room() {
-        let mut victim = Victim::with(Config::default(), budget.clone());
+    let victims = crowd(&budget, |victim| {
         for stream in 0..128 {
             victim.say([stream_frame(stream * 2, 0, 1)]);
         }
         assert_ne!(victim.session.state(), State::Closed);
-        victims.push(victim);
-    }
-    let most = BUDGET as i64 + victims.len() as i64 * EACH;
-    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
-    assert!(victims.len() == 10_000, "{}", victims.len());
-    assert!(meter.held() < most, "{}", meter.held());
+    });
+    assert_eq!(victims.len(), 10_000);
+    assert_bounded(&victims, &meter, (BUDGET as i64, 16));
     drop(victims);
     assert_eq!(budget.left(), BUDGET);
 }
@@ -710,31 +701,23 @@ fn the_streams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together(
 /// reported.
 #[test]
 fn the_paths_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() {
-    const BUDGET: u64 = 448 << 20;
-    const EACH: i64 = 20 * KIB;
     let budget = MemoryBudget::new(BUDGET);
     let meter = Meter::new();
-    let (mut victims, mut taken) = (Vec::new(), 0);
-    while victims.len() < 10_000 && budget.has_room() {
-        let mut victim = Victim::with(Config::default(), budget.clone());
+    let mut taken = 0;
+    let victims = crowd(&budget, |victim| {
         let before = budget.left();
         for id in (2..34).step_by(2) {
-            let path = PathId(id);
-            let new = NewPid { path, pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
-            victim.say([Frame::NewPid(new)]);
+            victim.say([new_pid(id, u64::from(id))]);
             (1..34).for_each(|number| drop(victim.say_as((id, number * 2), route(), [Frame::Ping])));
             if id < 18 {
-                victim.say([Frame::PathAbandon { path, reason: 0 }]);
+                victim.say([Frame::PathAbandon { path: PathId(id), reason: 0 }]);
             }
         }
         victim.assert_alive();
         taken += (before - budget.left()) as i64;
-        victims.push(victim);
-    }
-    let most = taken + victims.len() as i64 * EACH;
-    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
-    assert!(victims.len() == 10_000, "{}", victims.len());
-    assert!(meter.held() < most, "{}", meter.held());
+    });
+    assert_eq!(victims.len(), 10_000);
+    assert_bounded(&victims, &meter, (taken, 20));
     assert_eq!(victims[0].session.paths().len(), 16, "while there is much left");
     drop(victims);
     assert_eq!(budget.left(), BUDGET);
@@ -766,7 +749,7 @@ fn streams_count_against_the_budget_whatever_frame_opens_them() {
 #[test]
 fn a_copy_of_the_first_packet_from_elsewhere_does_not_move_the_path() {
     let _turn = Meter::new();
-    let elsewhere = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
+    let elsewhere = elsewhere();
     let mut victim = Victim::unheard();
     // Long enough to have a challenge of an address without proof allowed.
     let sent = victim.say_as((0, 0), elsewhere, [Frame::Ping, Frame::Padding(100)]);
@@ -784,20 +767,14 @@ fn an_address_that_a_path_leaves_without_an_answer_is_not_proven() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     let path = PathId(1);
-    victim.say([Frame::NewPid(NewPid { path, pid: Pid(7), reset_token: ResetToken([1; 16]) })]);
-    let third = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
-    assert_eq!(victim.session.open_path(victim.now, third), Ok(path));
+    victim.say([new_pid(path.0, 7)]);
+    assert_eq!(victim.session.open_path(victim.now, elsewhere()), Ok(path));
     victim.drain();
     let own = Route { socket: 1, ..route() };
     let sent = victim.say_as((path.0, 0), own, [Frame::Ping]);
-    let there = sent.iter().filter(|sent| sent.route == own);
-    let token = there.flat_map(|sent| &sent.message.packet().unwrap().frames).find_map(|frame| match frame {
-        Frame::PathChallenge { token } => Some(*token),
-        _ => None,
-    });
-    victim.say_as((path.0, 1), own, [Frame::PathResponse { token: token.expect("a challenge") }]);
+    victim.say_as((path.0, 1), own, [Frame::PathResponse { token: challenge(&sent, own) }]);
     assert_eq!(victim.session.paths()[1].route, own);
-    assert!(!victim.session.is_proven(third.remote));
+    assert!(!victim.session.is_proven(elsewhere().remote));
 }
 
 #[test]

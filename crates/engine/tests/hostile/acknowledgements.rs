@@ -3,12 +3,10 @@
 use anabranch_engine::{
     AbandonReason, Arrival, Config, Coupling, Detector, Ecn, MemoryBudget, PathState, Route, Transmit,
 };
-use anabranch_wire::{
-    ArrivalTime, Frame, Fsn, Message, NewPid, Packet, Params, PathId, Pid, ResetToken, Span,
-};
+use anabranch_wire::{ArrivalTime, Frame, Fsn, Message, Packet, Params, PathId, Span};
 use bytes::Bytes;
 
-use crate::attacker::{Meter, Victim, ack, highest, params, route, stream_frame};
+use crate::attacker::{Meter, Victim, ack, challenge, highest, params, route, stream_frame};
 
 const SECOND: PathId = PathId(2);
 
@@ -21,19 +19,8 @@ fn with_a_slow_second_path() -> Victim {
     opening_a_second_path(Victim::new())
 }
 
-fn opening_a_second_path(mut victim: Victim) -> Victim {
-    let new = NewPid { path: SECOND, pid: Pid(7), reset_token: ResetToken([1; 16]) };
-    victim.say([Frame::NewPid(new)]);
-    let sent = victim.say_as((SECOND.0, 0), second_route(), [Frame::Ping]);
-    let token =
-        sent.iter().flat_map(|sent| &sent.message.packet().unwrap().frames).find_map(|frame| match frame {
-            Frame::PathChallenge { token } => Some(*token),
-            _ => None,
-        });
-    victim.now += Span::from_millis(100);
-    victim.say_as((SECOND.0, 1), second_route(), [Frame::PathResponse { token: token.unwrap() }]);
-    assert_eq!(victim.session.paths()[1].state, PathState::Active);
-    victim
+fn opening_a_second_path(victim: Victim) -> Victim {
+    victim.opening(SECOND, second_route())
 }
 
 fn tells_of(sent: &Transmit<Bytes>, path: PathId) -> bool {
@@ -104,15 +91,9 @@ fn a_suspected_path_is_probed_once_its_new_port_is_proven() {
     let _turn = Meter::new();
     let mut victim = with_a_suspected_path();
     let moved = Route { remote: "198.51.100.7:999".parse().unwrap(), ..route() };
-    let challenge = |sent: &Transmit<Bytes>| {
-        sent.message.packet().unwrap().frames.iter().find_map(|frame| match frame {
-            Frame::PathChallenge { token } => Some(*token),
-            _ => None,
-        })
-    };
     let sent = victim.say_as((0, 100), moved, [Frame::Ping]);
-    let token = sent.iter().find_map(challenge).expect("a challenge");
-    let sent = victim.say_as((0, 101), moved, [Frame::PathResponse { token }]);
+    let answer = Frame::PathResponse { token: challenge(&sent, moved) };
+    let sent = victim.say_as((0, 101), moved, [answer]);
     let path = &victim.session.paths()[0];
     assert_eq!((path.route, path.state), (moved, PathState::Suspect));
     let is_probe = |sent: &Transmit<Bytes>| {

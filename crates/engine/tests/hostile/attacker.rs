@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 use anabranch_engine::{
-    Arrival, CloseReason, Config, Ecn, Event, Init, MemoryBudget, PidChange, PidSource, ProtocolError, Route,
-    Session, State, Transmit,
+    Arrival, CloseReason, Config, Ecn, Event, Init, MemoryBudget, PathState, PidChange, PidSource,
+    ProtocolError, Route, Session, State, Transmit,
 };
 use anabranch_wire::{
-    Ack, DatagramFrame, DatagramNumber, Frame, Fsn, MarkedFrame, Message, PACKET_OVERHEAD, Packet, Params,
-    ParityFrame, PathId, Pid, ResetToken, Span, StreamFrame, StreamId, Time, packet_encoded_len,
+    Ack, DatagramFrame, DatagramNumber, Frame, Fsn, MarkedFrame, Message, NewPid, PACKET_OVERHEAD, Packet,
+    Params, ParityFrame, PathId, Pid, ResetToken, Span, StreamFrame, StreamId, Time, packet_encoded_len,
 };
 use bytes::Bytes;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -65,6 +65,11 @@ pub fn route() -> Route {
     Route { socket: 0, remote: "198.51.100.7:4433".parse().unwrap() }
 }
 
+/// An address that is not the peer's.
+pub fn elsewhere() -> Route {
+    Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() }
+}
+
 pub fn params() -> Params {
     Params {
         pid: Pid(99),
@@ -87,6 +92,11 @@ pub fn params() -> Params {
 pub fn stream_frame(stream: u64, offset: u64, len: usize) -> Frame<Bytes> {
     let data = Bytes::from(vec![0; len]);
     Frame::Stream(StreamFrame { stream: StreamId(stream), offset, fin: false, data })
+}
+
+/// A PID of the peer for a path.
+pub fn new_pid(path: u32, pid: u64) -> Frame<Bytes> {
+    Frame::NewPid(NewPid { path: PathId(path), pid: Pid(pid), reset_token: ResetToken([1; 16]) })
 }
 
 pub fn ack(path: u32, ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Frame<Bytes> {
@@ -112,6 +122,16 @@ pub fn highest(sent: &[Transmit<Bytes>]) -> Option<u64> {
     sent.iter().filter_map(|sent| sent.message.packet()).map(|packet| packet.fsn.0).max()
 }
 
+/// The token of the first challenge to this address among these packets.
+pub fn challenge(sent: &[Transmit<Bytes>], to: Route) -> u64 {
+    let frames = sent.iter().filter(|sent| sent.route == to).filter_map(|sent| sent.message.packet());
+    let token = frames.flat_map(|packet| &packet.frames).find_map(|frame| match frame {
+        Frame::PathChallenge { token } => Some(*token),
+        _ => None,
+    });
+    token.expect("a challenge")
+}
+
 impl Victim {
     pub fn new() -> Self {
         Self::with(Config::default(), MemoryBudget::new(1 << 40))
@@ -134,6 +154,16 @@ impl Victim {
     fn established(mut self) -> Self {
         self.say([Frame::Ping]);
         assert_eq!(self.session.state(), State::Established);
+        self
+    }
+
+    /// Opens the second path of a victim, and answers its challenge after 100 ms.
+    pub fn opening(mut self, path: PathId, at: Route) -> Self {
+        self.say([new_pid(path.0, 7)]);
+        let sent = self.say_as((path.0, 0), at, [Frame::Ping]);
+        self.now += Span::from_millis(100);
+        self.say_as((path.0, 1), at, [Frame::PathResponse { token: challenge(&sent, at) }]);
+        assert_eq!(self.session.paths()[1].state, PathState::Active);
         self
     }
 

@@ -1,7 +1,7 @@
 //! How much of a slow path's outstanding data a fast path may repeat.
 
-use anabranch_engine::{AckConfig, Config, MemoryBudget, PathState, Route, SchedulerKind, Transmit};
-use anabranch_wire::{Frame, NewPid, PathId, Pid, ResetToken, Span, StreamId};
+use anabranch_engine::{AckConfig, Config, MemoryBudget, Route, SchedulerKind, Transmit};
+use anabranch_wire::{Frame, PathId, Span, StreamId};
 use bytes::Bytes;
 
 use crate::attacker::{Meter, Victim, ack, route};
@@ -32,19 +32,7 @@ fn with_second_path(suspects: bool) -> Victim {
     };
     (config.cc.initial_window, config.cc.pacing) = (2_000, false);
     config.failure.suspect = suspects;
-    let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));
-    let new = NewPid { path: SLOW, pid: Pid(7), reset_token: ResetToken([1; 16]) };
-    victim.say([Frame::NewPid(new)]);
-    let sent = victim.say_as((SLOW.0, 0), slow_route(), [Frame::Ping]);
-    let mut frames = sent.iter().flat_map(|sent| &sent.message.packet().unwrap().frames);
-    let token = frames.find_map(|frame| match frame {
-        Frame::PathChallenge { token } => Some(*token),
-        _ => None,
-    });
-    victim.now += Span::from_millis(100);
-    victim.say_as((SLOW.0, 1), slow_route(), [Frame::PathResponse { token: token.unwrap() }]);
-    assert_eq!(victim.session.paths()[1].state, PathState::Active);
-    victim
+    Victim::with(config, MemoryBudget::new(1 << 40)).opening(SLOW, slow_route())
 }
 
 fn slow_route() -> Route {

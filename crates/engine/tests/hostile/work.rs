@@ -6,14 +6,15 @@
 //! and pacing allow them, whoever causes them.
 
 use anabranch_counted::{Part, end_of_part, is_counted};
-use anabranch_engine::{AckConfig, Config, MemoryBudget, Read, Route};
+use anabranch_engine::{AckConfig, Config, MemoryBudget, Read};
 use anabranch_wire::{
-    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, NewPid, Params, PathId, Pid, Report, ResetToken, Span,
-    StreamId,
+    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, Params, PathId, Report, Span, StreamId,
 };
 use bytes::Bytes;
 
-use crate::attacker::{Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
+use crate::attacker::{
+    Victim, ack, elsewhere, highest, marked_frame, new_pid, params, parity_frame, route, stream_frame,
+};
 
 /// Packets before counting starts, packets of each count, and most packets between the two counts.
 const SETTLING: usize = 10;
@@ -223,8 +224,8 @@ fn too_many_streams() -> Attack {
 fn paths() -> Attack {
     attack(Victim::new(), |victim, round| {
         let id = 2 + 2 * round as u32;
-        let (path, pid) = (PathId(id), Pid(u64::from(id)));
-        victim.say([Frame::NewPid(NewPid { path, pid, reset_token: ResetToken([1; 16]) })]);
+        let path = PathId(id);
+        victim.say([new_pid(id, u64::from(id))]);
         victim.say_as((id, 0), route(), [Frame::Ping, Frame::PathAbandon { path, reason: 0 }]);
     })
 }
@@ -247,10 +248,9 @@ fn talk() -> Attack {
 }
 
 fn challenges() -> Attack {
-    let elsewhere = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
-    borne(Victim::new(), move |victim, round| {
+    borne(Victim::new(), |victim, round| {
         let tokens = (0..100).map(|token| Frame::PathChallenge { token: token + round * 100 });
-        victim.say_as((0, 1 + round), elsewhere, tokens);
+        victim.say_as((0, 1 + round), elsewhere(), tokens);
     })
 }
 
