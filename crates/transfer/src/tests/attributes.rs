@@ -5,9 +5,9 @@ use std::path::Path;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
-use super::serve::{mirror, served, store, visit};
-use super::{Memory, directories, directory, share, transfer, tree};
-use crate::{Place, Progress, ReceiveOptions, Rights, Wanted, get};
+use super::serve::{pull_with, served, store};
+use super::{directories, directory, share, transfer, tree};
+use crate::{Place, ReceiveOptions, Rights, Wanted};
 
 fn set(path: &Path, name: &str, value: &[u8]) -> bool {
     let set = setxattr(path, name, value, XattrFlags::empty());
@@ -76,11 +76,9 @@ async fn a_server_sends_attributes_on_request_and_a_mirror_keeps_them() {
         return;
     }
     let pull = async |attributes| {
-        let options = ReceiveOptions { mirror: Some(mirror(true)), attributes, ..Default::default() };
         let wanted = Wanted::contents_of("pub").unwrap().with_attributes(attributes);
-        let progress = Progress::new();
-        let run = async |near: Memory| get(&near, &wanted, directory(&copy), &options, &progress).await;
-        visit(&folders, Rights::Read, run).await.0.unwrap()
+        let options = ReceiveOptions { attributes, ..Default::default() };
+        pull_with(&folders, (&wanted, &copy), options).await.unwrap()
     };
     pull(false).await;
     assert_eq!(attribute(&copy.join("a"), "user.tag"), None);

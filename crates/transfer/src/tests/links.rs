@@ -5,10 +5,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::serve::{mirror, served, store, visit};
-use super::{FULL, LINKLESS, Memory, directories, directory, noise, share, transfer, transfer_into, tree};
+use super::serve::{mirror, pull, pull_with, served, store};
+use super::{FULL, LINKLESS, directories, directory, noise, share, transfer, transfer_into, tree};
 use crate::hash::BLOCK;
-use crate::{Conflict, Place, Progress, ReceiveOptions, Rights, TransferError, Wanted, get};
+use crate::{Conflict, Place, ReceiveOptions, Rights, TransferError, Wanted};
 
 fn keeping(conflict: Conflict) -> ReceiveOptions {
     ReceiveOptions { hard_links: true, conflict, ..ReceiveOptions::default() }
@@ -116,11 +116,9 @@ async fn a_copy_has_the_links_of_its_source_whichever_way_it_goes() {
     let (_temp, folders, folder, here) = served(&[("a", b"a"), ("b", b"a"), ("c", b"c")]);
     let names = ["a", "b", "c"];
     let pull = async |hard_links| {
-        let options = ReceiveOptions { mirror: Some(mirror(true)), hard_links, ..Default::default() };
         let wanted = Wanted::contents_of("pub").unwrap();
-        let run =
-            async |near: Memory| get(&near, &wanted, directory(&here), &options, &Progress::new()).await;
-        visit(&folders, Rights::Read, run).await.0.unwrap()
+        let options = ReceiveOptions { hard_links, ..Default::default() };
+        pull_with(&folders, (&wanted, &here), options).await.unwrap()
     };
     pull(true).await;
     assert_eq!(groups(&here, &names), "abc");
@@ -161,13 +159,7 @@ async fn directories_have_their_times_when_everything_below_them_is_written_and_
     let set = |at: &Path| fs::File::open(at).unwrap().set_modified(time).unwrap();
     ["d/e", "d/locked", "d/old", "d"].iter().for_each(|name| set(&folder.join(name)));
     let copy = here.join("copy");
-    let pull = async || {
-        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
-        let wanted = Wanted::contents_of("pub").unwrap();
-        let run =
-            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
-        visit(&folders, Rights::Read, run).await.0.unwrap()
-    };
+    let pull = async || pull(&folders, &copy).await.unwrap();
     pull().await;
     assert_eq!(tree(&copy), tree(&folder));
     assert_eq!(fs::metadata(copy.join("d/e")).unwrap().modified().unwrap(), time);
@@ -186,13 +178,7 @@ async fn a_copy_that_was_cut_off_stands_in_the_way_of_nothing_and_a_directory_st
 {
     let (_temp, folders, folder, here) = served(&[("e", b"old"), ("k", b"k"), ("l/m", b"m"), ("z", b"z")]);
     let copy = here.join("copy");
-    let pull = async || {
-        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
-        let wanted = Wanted::contents_of("pub").unwrap();
-        let run =
-            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
-        visit(&folders, Rights::Read, run).await.0
-    };
+    let pull = async || pull(&folders, &copy).await;
     pull().await.unwrap();
     for name in ["e", "k"] {
         fs::remove_file(folder.join(name)).unwrap();
@@ -225,13 +211,7 @@ async fn a_copy_that_was_cut_off_stands_in_the_way_of_nothing_and_a_directory_st
 async fn a_directory_that_could_not_take_the_place_of_a_file_stays_writable_for_the_next_attempt() {
     let (_temp, folders, folder, here) = served(&[("e", b"old")]);
     let copy = here.join("copy");
-    let pull = async || {
-        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
-        let wanted = Wanted::contents_of("pub").unwrap();
-        let run =
-            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
-        visit(&folders, Rights::Read, run).await.0
-    };
+    let pull = async || pull(&folders, &copy).await;
     pull().await.unwrap();
     fs::remove_file(folder.join("e")).unwrap();
     fs::create_dir(folder.join("e")).unwrap();

@@ -24,7 +24,7 @@ fn visitor(rights: Rights) -> Visitor {
 }
 
 /// Runs a client against a server; returns the client's outcome and those of its requests at the server.
-pub(super) async fn visit<T>(
+async fn visit<T>(
     folders: &Folders,
     rights: Rights,
     client: impl AsyncFnOnce(Memory) -> T,
@@ -45,6 +45,22 @@ async fn fetch(folders: &Folders, rights: Rights, paths: &[&str], to: &Path) -> 
     let options = ReceiveOptions::default();
     let run = async |near: Memory| get(&near, &wanted, directory(to), &options, &Progress::new()).await;
     visit(folders, rights, run).await.0
+}
+
+/// Makes the directory `copy` one of the folder "pub".
+pub(super) async fn pull(folders: &Folders, copy: &Path) -> Outcome {
+    pull_with(folders, (&Wanted::contents_of("pub")?, copy), ReceiveOptions::default()).await
+}
+
+/// The same of what is wanted, with options.
+pub(super) async fn pull_with(
+    folders: &Folders,
+    (wanted, copy): (&Wanted, &Path),
+    options: ReceiveOptions,
+) -> Outcome {
+    let options = ReceiveOptions { mirror: Some(mirror(true)), ..options };
+    let run = async |near: Memory| get(&near, wanted, directory(copy), &options, &Progress::new()).await;
+    visit(folders, Rights::Read, run).await.0
 }
 
 pub(super) async fn store(folders: &Folders, rights: Rights, place: &Place, share: &Share) -> Outcome {
@@ -309,13 +325,7 @@ async fn a_mirror_moves_only_what_changed_and_removes_on_request() {
 async fn a_directory_goes_only_when_the_file_in_its_place_has_arrived() {
     let (_temp, folders, folder, here) = served(&[("e/y", b"y")]);
     let copy = here.join("copy");
-    let pull = async || {
-        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
-        let wanted = Wanted::contents_of("pub").unwrap();
-        let run =
-            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
-        visit(&folders, Rights::Read, run).await.0
-    };
+    let pull = async || pull(&folders, &copy).await;
     pull().await.unwrap();
     fs::remove_dir_all(folder.join("e")).unwrap();
     fs::write(folder.join("e"), noise(1, 12 * BLOCK)).unwrap();
@@ -332,13 +342,7 @@ async fn a_directory_goes_only_when_the_file_in_its_place_has_arrived() {
 async fn a_file_goes_only_when_all_else_has_arrived_if_a_directory_takes_its_place() {
     let (_temp, folders, folder, here) = served(&[("e", b"old"), ("z", b"z")]);
     let copy = here.join("copy");
-    let pull = async || {
-        let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
-        let wanted = Wanted::contents_of("pub").unwrap();
-        let run =
-            async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
-        visit(&folders, Rights::Read, run).await.0
-    };
+    let pull = async || pull(&folders, &copy).await;
     pull().await.unwrap();
     fs::remove_file(folder.join("e")).unwrap();
     fs::create_dir_all(folder.join("e/sub")).unwrap();
@@ -369,10 +373,8 @@ async fn a_file_goes_only_when_all_else_has_arrived_if_a_directory_takes_its_pla
 async fn a_mirror_of_a_file_is_refused_and_removes_nothing() {
     let (_temp, folders, _, here) = served(&[("a", b"a")]);
     fs::write(here.join("mine"), "mine").unwrap();
-    let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
-    let wanted = Wanted::contents_of("pub/a").unwrap();
-    let pull = async |near: Memory| get(&near, &wanted, directory(&here), &options, &Progress::new()).await;
-    let reason = refused(&visit(&folders, Rights::Read, pull).await.0);
+    let wanted = (&Wanted::contents_of("pub/a").unwrap(), &*here);
+    let reason = refused(&pull_with(&folders, wanted, ReceiveOptions::default()).await);
     assert!(reason.contains("a is a file here"), "{reason}");
     assert_eq!(names(&here), ["mine"]);
 }
@@ -407,12 +409,9 @@ async fn what_the_source_cannot_read_is_not_removed_from_the_copy() {
     }
     let (_temp, folders, folder, here) = served(&[("closed/x", b"x")]);
     let copy = here.join("copy");
-    let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
-    let wanted = Wanted::contents_of("pub").unwrap();
-    let pull = async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
-    visit(&folders, Rights::Read, pull).await.0.unwrap();
+    pull(&folders, &copy).await.unwrap();
     fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
-    let outcome = visit(&folders, Rights::Read, pull).await.0;
+    let outcome = pull(&folders, &copy).await;
     fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o755)).unwrap();
     assert!(matches!(outcome, Err(TransferError::Incomplete { .. })), "{outcome:?}");
     assert!(copy.join("closed/x").exists());
@@ -425,10 +424,7 @@ async fn unsendable_names_keep_the_copy() {
     fs::create_dir(&copy).unwrap();
     fs::write(copy.join("only here"), "kept").unwrap();
     fs::write(folder.join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
-    let options = ReceiveOptions { mirror: Some(mirror(true)), ..Default::default() };
-    let wanted = Wanted::contents_of("pub").unwrap();
-    let pull = async |near: Memory| get(&near, &wanted, directory(&copy), &options, &Progress::new()).await;
-    let outcome = visit(&folders, Rights::Read, pull).await.0;
+    let outcome = pull(&folders, &copy).await;
     assert!(matches!(outcome, Err(TransferError::Incomplete { .. })), "{outcome:?}");
     assert_eq!(names(&copy), ["only here", "x"]);
 }
