@@ -1,11 +1,11 @@
 //! Shares of sessions, and the end of sessions whose keys are removed, with real relays, controllers and sockets.
 
 use crate::common::controllers::controller;
-use crate::common::{address, carry, join, node, relay, route, settings, through_relays, until};
+use crate::common::{carry, join, keep, node, relay, settings, through_relays, until};
 use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::{ControllerSettings, StoreSettings};
 use anabranch_net::{Config, ConnectError, Endpoint, Refusal, Session, Target};
-use anabranch_node::{ControllerHint, Entry, Peer, RelayConnection, RelayPaths};
+use anabranch_node::{ControllerHint, Entry, RelayConnection};
 use anabranch_overlay::admission::SESSIONS_PER_KEY;
 use anabranch_wire::close_code;
 
@@ -58,15 +58,12 @@ async fn a_removed_user_loses_paths_and_sessions_and_gets_the_reason() {
     let (removed, stays, server) = (node(172).await, node(173).await, node(175).await);
     let (service, _hint) = relay(174, &[172, 173]).await;
     let hint = anabranch_secure::RelayHint { node: service.node(), addresses: service.addresses() };
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let (here, _there) = join(&removed, &server, 1).await;
-    let _paths = RelayPaths::keep(&removed, &here, &[route(&[&hint])], &peer);
-    until("a path", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&removed, &server), &here, &[&hint]).await;
     let target = Target::new(service.node(), service.addresses());
     let idle = removed.connect(&target, Config::default()).await.unwrap();
     let (here2, there2) = join(&stays, &server, 1).await;
-    let _paths2 = RelayPaths::keep(&stays, &here2, &[route(&[&hint])], &peer);
-    until("another's path", || through_relays(&here2).len() == 1).await;
+    let _paths2 = keep((&stays, &server), &here2, &[&hint]).await;
     service.reload(&settings(174, &[173]));
     until("the path is over", || through_relays(&here).is_empty() && service.status().flows == 1).await;
     let reason = tokio::time::timeout(std::time::Duration::from_secs(20), idle.closed()).await;

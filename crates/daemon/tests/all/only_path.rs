@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    address, carry, config, ip, join, key, node, relay, restart, route, settings, through_relays, until,
-    until_within,
+    address, carry, config, ip, join, keep, key, node, relay, restart, route, settings, through_relays,
+    until, until_within,
 };
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{
     Addresses, CloseReason, Config, Endpoint, PathId, PathInfo, PathRules, PathState, PathUse, Session, Span,
     TicketSecret,
 };
-use anabranch_node::{Dial, Entry, Grants, Hosting, Node, NodeSession, Peer, RelayPaths, parse_rule};
+use anabranch_node::{Dial, Grants, Hosting, Node, NodeSession, Peer, parse_rule};
 use anabranch_secure::RelayHint;
 
 /// Longest standstill of a session whose relay is restarted at once: the ends probe a relay after 3 s of silence, then
@@ -206,9 +206,7 @@ async fn a_path_that_is_kept_no_longer_carries_on_until_another_one_works() {
     let (client, server) = (node(196).await, node(197).await);
     let (_relay, hint) = relay(198, &[196]).await;
     let (here, there) = join(&client, &server, 2).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let paths = keep((&client, &server), &here, &[&hint]).await;
     here.set_path_rules(rules(&["relay:*=primary", "*=never"])).unwrap();
     until("the direct path is closed", || here.paths().iter().all(|path| path.id != PathId::FIRST)).await;
     drop(paths);

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use crate::common::{
-    address, carry, carry_through, config, ip, join, key, node, relay, restart, route, settings,
+    address, carry, carry_through, config, ip, join, keep, key, node, relay, restart, route, settings,
     through_relays, until,
 };
 use anabranch_daemon::relay::RelayService;
@@ -32,9 +32,7 @@ async fn a_path_through_a_relay_carries_data_by_itself_both_ways() {
     let (client, server) = (node(2).await, node(3).await);
     let (relay, hint) = relay(4, &[2]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&hint]).await;
     spare_the_direct_path(&here, &there).await;
     let forwarded = || relay.status().forwarded_bytes;
     carry_through(&here, &there, 2_000_000, forwarded).await;
@@ -51,9 +49,7 @@ async fn two_relays_one_behind_the_other_carry_a_path() {
     let (near, near_hint) = relay(14, &[12]).await;
     let (far, far_hint) = relay(15, &[12]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&near_hint, &far_hint])], &peer);
-    until("a path through both", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&near_hint, &far_hint]).await;
     assert_eq!(here.relays(&through_relays(&here)[0].route), [near.node(), far.node()]);
     spare_the_direct_path(&here, &there).await;
     let forwarded = || near.status().forwarded_bytes.min(far.status().forwarded_bytes);
@@ -70,9 +66,7 @@ async fn the_second_relay_of_a_chain_is_reached_at_the_first_of_its_addresses_th
     // Nothing answers there, and the near relay has no IPv6 address.
     far_hint.addresses.splice(0..0, [SocketAddr::new(ip(174), 9), "[::1]:9".parse().unwrap()]);
     let (here, _there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&near_hint, &far_hint])], &peer);
-    until("a path through both", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&near_hint, &far_hint]).await;
     assert!(far.status().flows > 0);
 }
 
@@ -86,9 +80,7 @@ async fn a_path_may_lead_through_four_relays_one_behind_the_other() {
         hints.push(hint);
     }
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&hints.iter().collect::<Vec<_>>())], &peer);
-    until("a path through all of them", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &hints.iter().collect::<Vec<_>>()).await;
     here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
     let forwarded = || services.iter().map(|service| service.status().forwarded_bytes).min().unwrap();
     carry_through(&here, &there, 200_000, forwarded).await;
@@ -215,9 +207,7 @@ async fn a_path_that_is_given_up_while_it_is_opened_leaves_its_place() {
     let given_up = RelayPaths::keep(&client, &here, &[route(&[&hint])], &nobody);
     until("the relay asks", || relay.status().flows == 1).await;
     drop(given_up);
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path in the only place", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&hint]).await;
 }
 
 /// This thread runs all tasks, so that none hears the events before there are too many.
@@ -226,9 +216,7 @@ async fn a_path_whose_end_is_lost_among_many_events_opens_again() {
     let (client, server) = (node(205).await, node(207).await);
     let (_relay, hint) = relay(208, &[205]).await;
     let (here, _there) = join(&client, &server, 2).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&hint]).await;
     here.close_path(through_relays(&here)[0].id);
     for rule in ["*=backup", "*=primary"].iter().cycle().take(1_000) {
         here.set_path_rules(PathRules::new(vec![parse_rule(rule).unwrap()])).unwrap();
@@ -301,9 +289,7 @@ async fn a_relay_that_is_restarted_carries_again_by_itself() {
     let (client, server) = (node(32).await, node(33).await);
     let (relay, hint) = relay(34, &[32]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&hint]).await;
     relay.close().await;
     until("the path is gone", || through_relays(&here).is_empty()).await;
     carry(&here, &there, 100_000).await;
@@ -320,9 +306,7 @@ async fn a_relay_that_drains_lets_paths_end_and_sessions_move_on() {
     let (client, server) = (node(42).await, node(43).await);
     let (relay, hint) = relay(44, &[42]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&hint]).await;
     relay.drain(anabranch_net::Span::from_millis(200));
     relay.drained().await;
     assert!(relay.status().draining && relay.status().flows == 0);

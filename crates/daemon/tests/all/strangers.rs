@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::controllers::controller;
 use crate::common::{
-    address, carry, doubts, ip, join, key, node, relay, route, settings, through_relays, until,
+    address, carry, doubts, ip, join, keep, key, node, relay, route, settings, through_relays, until,
 };
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{ConnectError, Ecn, PathId, PathUse, Pid, Refusal, Route};
@@ -90,9 +90,7 @@ async fn pids_that_were_overheard_or_guessed_carry_nothing_and_amplify_nothing()
     let (client, server) = (node(72).await, node(73).await);
     let (service, hint) = relay(74, &[72]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&hint]).await;
     let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
     let (_next, place) = bystander(75);
     let overheard = connection.allocate(wanted(place, Pid(5))).await.unwrap().forward;
@@ -143,9 +141,7 @@ async fn a_full_table_and_a_used_up_quota_stop_the_relay_and_not_the_session() {
     let service = RelayService::start(key(94), &small).await.unwrap();
     let hint = RelayHint { node: service.node(), addresses: service.addresses() };
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&hint]).await;
     let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
     let refused = connection.allocate(wanted(address(&server), Pid(5))).await.err();
     assert_eq!(refused, Some(RelayError::Refused(Refused::TableFull)));
@@ -173,11 +169,10 @@ async fn a_session_that_found_the_table_full_goes_on_and_gets_its_path_when_ther
     small.most_flows = 1;
     let service = RelayService::start(key(99), &small).await.unwrap();
     let hint = RelayHint { node: service.node(), addresses: service.addresses() };
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let (here, _there) = join(&client, &server, 1).await;
-    let first = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path of the first", || through_relays(&here).len() == 1).await;
+    let first = keep((&client, &server), &here, &[&hint]).await;
     let (here2, there2) = join(&other, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _second = RelayPaths::keep(&other, &here2, &[route(&[&hint])], &peer);
     carry(&here2, &there2, 200_000).await;
     assert!(through_relays(&here2).is_empty(), "the table is full");
@@ -190,13 +185,10 @@ async fn a_session_that_found_the_table_full_goes_on_and_gets_its_path_when_ther
 async fn a_reload_takes_a_user_off_the_list_while_others_go_on() {
     let (client, other, server) = (node(102).await, node(103).await, node(105).await);
     let (service, hint) = relay(104, &[102, 103]).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let (here, _there) = join(&client, &server, 1).await;
-    let _first = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path of the first", || through_relays(&here).len() == 1).await;
+    let _first = keep((&client, &server), &here, &[&hint]).await;
     let (here2, there2) = join(&other, &server, 1).await;
-    let _second = RelayPaths::keep(&other, &here2, &[route(&[&hint])], &peer);
-    until("a path of the second", || through_relays(&here2).len() == 1).await;
+    let _second = keep((&other, &server), &here2, &[&hint]).await;
     let id = through_relays(&here2)[0].id;
     service.reload(&settings(104, &[103]));
     until("the first is off", || through_relays(&here).is_empty()).await;
@@ -211,9 +203,7 @@ async fn a_flood_of_strangers_packets_does_not_stop_an_honest_session() {
     let (client, server) = (node(112).await, node(113).await);
     let (service, hint) = relay(114, &[112]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
-    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
-    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let _paths = keep((&client, &server), &here, &[&hint]).await;
     here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
     let (thief, _) = bystander(116);
     let target: Route = Route { socket: 0, remote: hint.addresses[0] };

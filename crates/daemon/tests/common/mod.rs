@@ -16,7 +16,7 @@ use anabranch_net::{
     Addresses, Endpoint, EndpointConfig, Event, NodeKey, PathChange, PathInfo, PathState, PublicKey, Session,
     ShareId, Target, Verdict,
 };
-use anabranch_node::RelayRoute;
+use anabranch_node::{Entry, Peer, RelayPaths, RelayRoute};
 use anabranch_secure::RelayHint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -55,6 +55,14 @@ pub async fn relay(seed: u8, users: &[u8]) -> (RelayService, RelayHint) {
 
 pub fn route(hints: &[&RelayHint]) -> RelayRoute {
     RelayRoute(hints.iter().map(|hint| (*hint).clone().into()).collect())
+}
+
+/// Keeps a path through these relays, one behind the other, and waits until it is open.
+pub async fn keep(ends: (&Arc<Endpoint>, &Endpoint), here: &Session, chain: &[&RelayHint]) -> RelayPaths {
+    let peer = Peer { addresses: vec![address(ends.1)], entry: Entry::default() };
+    let paths = RelayPaths::keep(ends.0, here, &[route(chain)], &peer);
+    until("a path through the relays", || through_relays(here).len() == 1).await;
+    paths
 }
 
 /// A session whose only direct path is the one between the two nodes' addresses.
