@@ -22,6 +22,13 @@ async fn fetched(place: &Place, content: &[u8]) {
     assert_eq!(place.names(), ["file"], "nothing else is left");
 }
 
+/// Continues a download with more than `least` bytes of before.
+async fn resumed(place: &Place, content: &[u8], least: u64) {
+    let report = place.fetch().await.unwrap();
+    assert!(report.resumed > least, "{report:?}");
+    assert!(place.content() == content, "wrong bytes");
+}
+
 fn causes(error: FetchError) -> String {
     match error {
         FetchError::Unreachable(tried) | FetchError::Refused(tried) => {
@@ -79,14 +86,13 @@ async fn a_server_without_ranges_sends_the_file_over_one_connection() {
 #[tokio::test]
 async fn a_part_under_status_200_counts_and_a_whole_file_for_a_part_does_not() {
     let content = noise(SIZE, 4);
-    let body = content.clone();
-    let server = Server::start(move |request| Response { status: 200, ..Response::right(request, &body) });
+    let server = Server::changed(&content, |_, right| Response { status: 200, ..right });
     fetched(&Place::new(&[server.url("/a")]), &content).await;
     // Every third answer is the whole file from its beginning.
     let body = content.clone();
-    let server = Server::start(move |request| match request.number % 3 {
+    let server = Server::changed(&content, move |request, right| match request.number % 3 {
         2 => Response::new(200, &body),
-        _ => Response::right(request, &body),
+        _ => right,
     });
     fetched(&Place::new(&[server.url("/a")]), &content).await;
 }
@@ -171,31 +177,24 @@ async fn a_file_that_changes_is_fetched_anew() {
 
 #[tokio::test]
 async fn one_page_in_place_of_the_file_does_not_cost_the_bytes_that_came() {
-    let content = noise(SIZE, 24);
-    let (body, shown) = (content.clone(), Arc::new(AtomicUsize::new(0)));
-    let server = Server::start(move |request| {
+    let (content, shown) = (noise(SIZE, 24), AtomicUsize::new(0));
+    let server = Server::changed(&content, move |request, right| {
         let late = request.range(SIZE).is_some_and(|(start, _)| start > 1_000_000);
         // A portal or a proxy answers once, when a third of the file is there.
         if late && shown.fetch_add(1, Ordering::SeqCst) == 0 {
             return Response::new(200, b"<html>please log in</html>");
         }
-        Response::right(request, &body).with("ETag", "\"x\"")
+        right.with("ETag", "\"x\"")
     });
-    let place = Place::new(&[server.url("/a")]);
-    let report = place.fetch().await.unwrap();
-    assert!(report.resumed > 1_000_000, "{report:?}");
-    assert!(place.content() == content, "wrong bytes");
+    resumed(&Place::new(&[server.url("/a")]), &content, 1_000_000).await;
 }
 
 #[tokio::test]
 async fn if_range_is_dropped_for_a_server_that_does_not_understand_it() {
     let content = noise(SIZE, 9);
     let body = content.clone();
-    let server = Server::start(move |request| {
-        let response = match request.header("if-range") {
-            Some(_) => Response::new(200, &body),
-            None => Response::right(request, &body),
-        };
+    let server = Server::changed(&content, move |request, right| {
+        let response = if request.header("if-range").is_some() { Response::new(200, &body) } else { right };
         response.with("ETag", "\"same\"")
     });
     fetched(&Place::new(&[server.url("/a")]), &content).await;
@@ -206,9 +205,7 @@ async fn if_range_is_dropped_for_a_server_that_does_not_understand_it() {
 #[tokio::test]
 async fn compressed_answers_are_refused_unless_the_file_is_an_archive() {
     let content = noise(SIZE, 10);
-    let body = content.clone();
-    let server =
-        Server::start(move |request| Response::right(request, &body).with("Content-Encoding", "gzip"));
+    let server = Server::changed(&content, |_, right| right.with("Content-Encoding", "gzip"));
     let error = Place::new(&[server.url("/a.txt")]).fetch().await.unwrap_err();
     assert!(matches!(error, FetchError::Refused(_)));
     assert!(causes(error).contains("compresses"));
@@ -316,9 +313,7 @@ async fn mirrors_with_another_size_content_or_without_ranges_are_left_out() {
             })
         })
         .collect();
-    let body = content.clone();
-    let steady =
-        Server::start(move |request| Response { rate: Some(2_000_000), ..Response::right(request, &body) });
+    let steady = Server::changed(&content, |_, right| Response { rate: Some(2_000_000), ..right });
     let mirrors: Vec<_> = [&right, &steady].into_iter().chain(&slow).map(|server| server.url("/a")).collect();
     fetched(&Place::new(&mirrors), &content).await;
 }
@@ -336,11 +331,8 @@ async fn a_mirror_whose_file_changes_is_left_out_and_the_others_go_on() {
         }
         Response { rate: (which == 0).then_some(1_000_000), ..response }
     });
-    let body = old.clone();
-    let steady = Server::start(move |request| {
-        let response = Response::right(request, &body).with("ETag", "\"0\"");
-        Response { rate: Some(1_000_000), ..response }
-    });
+    let steady =
+        Server::changed(&old, |_, right| Response { rate: Some(1_000_000), ..right }.with("ETag", "\"0\""));
     let place = Place::new(&[changing.url("/a"), steady.url("/a")]);
     fetched(&place, &old).await;
     assert!(changing.requests().len() > 3, "it was asked after the change");
@@ -354,10 +346,10 @@ fn one_changes(now: &Arc<AtomicUsize>, files: [&Vec<u8>; 2], rate: usize) -> (Se
         let response = Response::right(request, &bodies[which]).with("ETag", format!("\"{which}\""));
         Response { rate: (which == 0).then_some(rate), ..response }
     });
-    let (later, body) = (now.clone(), files[0].clone());
-    let steady = Server::start(move |request| {
+    let later = now.clone();
+    let steady = Server::changed(files[0], move |_, right| {
         std::thread::sleep(Duration::from_millis(500 * later.load(Ordering::SeqCst) as u64));
-        Response { rate: Some(rate), ..Response::right(request, &body).with("ETag", "\"0\"") }
+        Response { rate: Some(rate), ..right.with("ETag", "\"0\"") }
     });
     (changing, steady)
 }
@@ -370,9 +362,7 @@ async fn a_download_goes_on_with_the_mirror_that_still_has_its_file() {
     let place = Place::new(&[changing.url("/a"), steady.url("/a")]);
     assert!(matches!(place.fetch_until(700_000).await, Err(FetchError::Stopped)));
     now.store(1, Ordering::SeqCst);
-    let report = place.fetch().await.unwrap();
-    assert!(report.resumed > 300_000, "{report:?}");
-    assert!(place.content() == old, "wrong bytes");
+    resumed(&place, &old, 300_000).await;
 }
 
 #[tokio::test]
@@ -385,9 +375,7 @@ async fn a_mirror_with_another_file_now_is_left_out_over_every_route() {
     let place = Place::new(&[changing.url("/a"), steady.url("/a")]).over_addresses(&[2, 3]);
     assert!(matches!(place.fetch_until(300_000).await, Err(FetchError::Stopped)));
     now.store(1, Ordering::SeqCst);
-    let report = place.fetch().await.unwrap();
-    assert!(report.resumed > 0, "{report:?}");
-    assert!(place.content() == old, "wrong bytes");
+    resumed(&place, &old, 0).await;
 }
 
 #[tokio::test]
@@ -445,16 +433,15 @@ async fn a_redirector_may_lead_to_hosts_with_versions_of_their_own() {
 #[tokio::test]
 async fn a_redirector_is_asked_again_when_the_host_that_it_named_fails() {
     let content = noise(SIZE, 43);
-    let (body, same) = (content.clone(), content.clone());
-    let failing = Server::start(move |request| {
-        let response = Response::right(request, &body).with("ETag", "\"a\"");
+    let failing = Server::changed(&content, |request, right| {
+        let response = right.with("ETag", "\"a\"");
         match request.number {
             0 => response,
             1 => Response { cut: Some(response.body.len() / 2), ..response },
             _ => Response::new(500, b""),
         }
     });
-    let good = Server::start(move |request| Response::right(request, &same).with("ETag", "\"b\""));
+    let good = Server::changed(&content, |_, right| right.with("ETag", "\"b\""));
     let to = [failing.url("/file"), good.url("/file")];
     let redirector = Server::start(move |request| {
         Response::new(302, b"").with("Location", to[request.number.min(1)].clone())
@@ -501,13 +488,12 @@ async fn versions_of_a_file_behind_a_redirector_are_not_mixed() {
 
 #[tokio::test]
 async fn a_login_page_that_is_not_called_one_is_neither_taken_for_the_file_nor_for_a_change() {
-    let content = noise(SIZE, 42);
-    let (page, body) = (b"<!doctype html><title>Welcome</title>Please log in".to_vec(), content.clone());
-    let state = Arc::new(AtomicUsize::new(1));
+    let (content, state) = (noise(SIZE, 42), Arc::new(AtomicUsize::new(1)));
     let now = state.clone();
-    let server = Server::start(move |request| match now.load(Ordering::SeqCst) {
-        1 => Response::new(200, &page).with("Content-Type", "application/octet-stream"),
-        _ => Response { rate: Some(1_000_000), ..Response::right(request, &body) },
+    let server = Server::changed(&content, move |_, right| match now.load(Ordering::SeqCst) {
+        1 => Response::new(200, b"<!doctype html><title>Welcome</title>Please log in")
+            .with("Content-Type", "application/octet-stream"),
+        _ => Response { rate: Some(1_000_000), ..right },
     });
     let place = Place::new(&[server.url("/a.iso")]);
     let is_login = |error: FetchError| {
@@ -521,40 +507,33 @@ async fn a_login_page_that_is_not_called_one_is_neither_taken_for_the_file_nor_f
     state.store(1, Ordering::SeqCst);
     assert!(is_login(place.fetch().await.unwrap_err()));
     state.store(0, Ordering::SeqCst);
-    let report = place.fetch().await.unwrap();
-    assert!(report.resumed > 500_000, "{report:?}");
-    assert!(place.content() == content, "wrong bytes");
+    resumed(&place, &content, 500_000).await;
 }
 
 #[tokio::test]
 async fn a_file_that_its_server_calls_a_web_page_is_fetched_and_resumed() {
     let content = noise(SIZE, 36);
-    let body = content.clone();
-    let server = Server::start(move |request| {
-        let response = Response::right(request, &body).with("Content-Type", "text/html");
-        Response { rate: Some(500_000), ..response }
+    let server = Server::changed(&content, |_, right| {
+        Response { rate: Some(500_000), ..right }.with("Content-Type", "text/html")
     });
     let place = Place::new(&[server.url("/a.bin")]);
     assert!(matches!(place.fetch_until(300_000).await, Err(FetchError::Stopped)));
-    let report = place.fetch().await.unwrap();
-    assert!(report.resumed > 0, "{report:?}");
-    assert!(place.content() == content, "wrong bytes");
+    resumed(&place, &content, 0).await;
 }
 
 #[tokio::test]
 async fn a_login_page_of_a_network_does_not_cost_what_is_there() {
     let content = noise(SIZE, 28);
-    let (page, body) = (noise(5000, 29), content.clone());
     for has_ranges in [false, true] {
-        let (page, body) = (page.clone(), body.clone());
-        let state = Arc::new(AtomicUsize::new(0));
+        let (page, state) = (noise(5000, 29), Arc::new(AtomicUsize::new(0)));
         let now = state.clone();
-        let server = Server::start(move |request| match (now.load(Ordering::SeqCst), has_ranges) {
-            (0, _) => Response { rate: Some(1_000_000), ..Response::right(request, &body) },
-            (1, true) => Response::right(request, &page).with("Content-Type", "text/html; charset=utf-8"),
-            (1, false) => Response::new(200, &page).with("Content-Type", "text/html"),
-            _ => Response::right(request, &body),
-        });
+        let server =
+            Server::changed(&content, move |request, right| match (now.load(Ordering::SeqCst), has_ranges) {
+                (0, _) => Response { rate: Some(1_000_000), ..right },
+                (1, true) => Response::right(request, &page).with("Content-Type", "text/html; charset=utf-8"),
+                (1, false) => Response::new(200, &page).with("Content-Type", "text/html"),
+                _ => right,
+            });
         let place = Place::new(&[server.url("/a.iso")]);
         assert!(matches!(place.fetch_until(900_000).await, Err(FetchError::Stopped)));
         state.store(1, Ordering::SeqCst);
@@ -562,9 +541,7 @@ async fn a_login_page_of_a_network_does_not_cost_what_is_there() {
         assert!(matches!(error, FetchError::Unreachable(_)), "{error}");
         assert!(causes(error).contains("login"));
         state.store(2, Ordering::SeqCst);
-        let report = place.fetch().await.unwrap();
-        assert!(report.resumed > 500_000, "{report:?}");
-        assert!(place.content() == content, "wrong bytes");
+        resumed(&place, &content, 500_000).await;
     }
 }
 
@@ -597,10 +574,8 @@ async fn a_file_with_a_wrong_checksum_never_gets_its_name() {
     assert!(matches!(error, FetchError::Corrupt(_)), "{error}");
     assert!(place.names().is_empty(), "nothing is left: {:?}", place.names());
     // The server's own hash counts, too.
-    let body = content.clone();
     let digest = format!("sha-256=:{}=:", "A".repeat(43));
-    let server =
-        Server::start(move |request| Response::right(request, &body).with("Repr-Digest", digest.clone()));
+    let server = Server::changed(&content, move |_, right| right.with("Repr-Digest", digest.clone()));
     let error = Place::new(&[server.url("/a")]).fetch().await.unwrap_err();
     assert!(matches!(error, FetchError::Corrupt(_)), "{error}");
 }
@@ -627,17 +602,14 @@ async fn a_body_without_ranges_that_breaks_off_is_not_taken_for_the_file() {
 #[tokio::test]
 async fn a_stopped_download_goes_on_where_it_stopped() {
     let content = noise(SIZE, 16);
-    let body = content.clone();
-    let server = Server::start(move |request| {
-        let response = Response::right(request, &body).with("ETag", "\"x\"");
-        Response { rate: (request.number < 6).then_some(1_000_000), ..response }
+    let server = Server::changed(&content, |request, right| {
+        let rate = (request.number < 6).then_some(1_000_000);
+        Response { rate, ..right.with("ETag", "\"x\"") }
     });
     let place = Place::new(&[server.url("/a")]);
     assert!(matches!(place.fetch_until(900_000).await, Err(FetchError::Stopped)));
     assert!(!place.job.target.exists());
-    let report = place.fetch().await.unwrap();
-    assert!(report.resumed > 500_000, "{report:?}");
-    assert!(place.content() == content);
+    resumed(&place, &content, 500_000).await;
 }
 
 #[tokio::test]
@@ -691,16 +663,13 @@ async fn a_limit_holds() {
 #[tokio::test]
 async fn a_dead_mirror_costs_no_more_than_its_share() {
     let content = noise(SIZE, 21);
-    let body = content.clone();
-    let right =
-        Server::start(move |request| Response { rate: Some(3_000_000), ..Response::right(request, &body) });
-    let body = content.clone();
+    let right = Server::changed(&content, |_, right| Response { rate: Some(3_000_000), ..right });
     // It sends the first bytes, then nothing more.
-    let dead = Server::start(move |request| {
+    let dead = Server::changed(&content, |request, right| {
         if request.number > 0 {
             std::thread::sleep(Duration::from_secs(60));
         }
-        Response::right(request, &body)
+        right
     });
     let begin = Instant::now();
     fetched(&Place::new(&[right.url("/a"), dead.url("/a")]), &content).await;
@@ -726,10 +695,9 @@ async fn a_backup_is_asked_only_when_it_is_needed() {
     }
     assert_eq!(asked.last(), Some(&0), "the first route works: {asked:?}");
     // The first route stops working after its first answers.
-    let body = content.clone();
-    let server = Server::start(move |request| {
+    let server = Server::changed(&content, |request, right| {
         let is_first = request.from.ip() == std::net::IpAddr::from([127, 0, 0, 2]);
-        if is_first && request.number > 1 { Response::new(500, b"") } else { Response::right(request, &body) }
+        if is_first && request.number > 1 { Response::new(500, b"") } else { right }
     });
     let mut place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
     place.options.routes[1].rank = 1;

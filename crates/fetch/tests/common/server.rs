@@ -149,6 +149,15 @@ impl Server {
         Self::start(move |request| Response::right(request, &content))
     }
 
+    /// A server of this content that changes its correct responses.
+    pub fn changed(
+        content: &[u8],
+        change: impl Fn(&Request, Response) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        let content = content.to_vec();
+        Self::start(move |request| change(request, Response::right(request, &content)))
+    }
+
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
