@@ -3,28 +3,18 @@
 #![cfg(unix)]
 
 use crate::common;
+use crate::relay::{Running, first_line};
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::programs::{PROGRAM, new_key, program};
 use common::skip;
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// Kills the program when the test ends.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A directory with a hosts file, the only source of names for programs started here.
 struct Hosts(TempDir);
@@ -66,13 +56,6 @@ impl Hosts {
     }
 }
 
-/// Reads a program's next line.
-fn line(child: &mut Child) -> String {
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    line.trim().to_owned()
-}
-
 fn started(args: &[&str]) -> Running {
     Running(program(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
 }
@@ -85,7 +68,7 @@ fn relay(dir: &Path, (name, address): (&str, &str), user: &str) -> (Running, Str
     );
     fs::write(&config, text).unwrap();
     let mut relay = started(&["relay", "--config", config.to_str().unwrap()]);
-    let route = line(&mut relay.0);
+    let route = first_line(&mut relay.0);
     let (key, at) = route.split_once('@').unwrap();
     (relay, key.to_owned(), at.rsplit_once(':').unwrap().1.parse().unwrap())
 }
@@ -117,7 +100,7 @@ fn relays_are_found_by_name_over_either_kind_of_address_and_again_when_the_name_
     let known = "::1 four.test six.test\n127.0.0.1 four.test six.test\n";
     hosts.are(known);
     let mut server = started(&["bench", "server", "--port", "0", "--bind", "127.0.0.1", "--bind", "::1"]);
-    let ticket = line(&mut server.0).split_whitespace().last().unwrap().to_owned();
+    let ticket = first_line(&mut server.0).split_whitespace().last().unwrap().to_owned();
     let (key, control) = (hosts.path("user.key"), hosts.path("bench.sock"));
     let args = ["bench", "client", &ticket, "--time", "60s", "--key", &key, "--control", &control];
     let routes = [0, 1].map(named);
@@ -200,7 +183,7 @@ fn a_silent_name_server_keeps_nobody_waiting() {
     let named = ["one", "two", "three"]
         .map(|name| format!("{}@{name}.silent.test:4600", new_key(&hosts.path(&format!("{name}.key")))));
     let mut server = started(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]);
-    let ticket = line(&mut server.0).split_whitespace().last().unwrap().to_owned();
+    let ticket = first_line(&mut server.0).split_whitespace().last().unwrap().to_owned();
     let control = hosts.path("bench.sock");
     let args = [
         "bench",

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Kills the program when the test ends.
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -33,10 +33,18 @@ fn run(args: &[&str]) -> Command {
 }
 
 /// The first line that a program prints.
-fn first_line(child: &mut Child) -> String {
+pub fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     line.trim().to_owned()
+}
+
+/// A server for `bench client`, and its ticket.
+fn bench_server() -> (Running, String) {
+    let words = ["bench", "server", "--port", "0", "--bind", "127.0.0.1"];
+    let mut server = Running(run(&words).spawn().unwrap());
+    let ticket = first_line(&mut server.0).split_whitespace().last().unwrap().to_owned();
+    (server, ticket)
 }
 
 fn configure(dir: &TempDir, user: &str) -> std::path::PathBuf {
@@ -76,12 +84,9 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
     let route = first_line(&mut relay.0);
     assert!(route.starts_with("ab1") && route.contains("@127.0.0.1:"), "{route}");
 
-    let mut server =
-        Running(run(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]).spawn().unwrap());
-    let line = first_line(&mut server.0);
-    let ticket = line.split_whitespace().last().unwrap();
+    let (_server, ticket) = bench_server();
     let key = key.to_str().unwrap();
-    let words = ["bench", "client", ticket, "--time", "2s", "--json", "--relay", &route, "--key", key];
+    let words = ["bench", "client", &ticket, "--time", "2s", "--json", "--relay", &route, "--key", key];
     // On a busy machine the path may come too late for a short test.
     wait_for("a bench with a path through the relay", || {
         let bench = run(&words).output().unwrap();
@@ -120,13 +125,10 @@ fn a_path_through_a_relay_is_added_and_removed_while_data_flow() {
     let config = configure(&dir, &new_key(key.to_str().unwrap()));
     let mut relay = Running(run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap());
     let route = first_line(&mut relay.0);
-    let mut server =
-        Running(run(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]).spawn().unwrap());
-    let line = first_line(&mut server.0);
-    let ticket = line.split_whitespace().last().unwrap();
+    let (_server, ticket) = bench_server();
     let socket = dir.path().join("bench.sock");
     let (key, control) = (key.to_str().unwrap(), socket.to_str().unwrap());
-    let bench = ["bench", "client", ticket, "--time", "5m", "--json", "--key", key, "--control", control];
+    let bench = ["bench", "client", &ticket, "--time", "5m", "--json", "--key", key, "--control", control];
     let mut bench = Running(run(&bench).spawn().unwrap());
     let path = |words: &[&str]| {
         run(&[&["path"], words, &["--json", "--control", control]].concat()).output().unwrap()
@@ -174,12 +176,9 @@ fn a_relay_that_does_not_list_the_users_key_is_told_about_with_what_to_do() {
     let config = configure(&dir, &new_key(other.to_str().unwrap()));
     let mut relay = Running(run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap());
     let route = first_line(&mut relay.0);
-    let mut server =
-        Running(run(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]).spawn().unwrap());
-    let line = first_line(&mut server.0);
-    let ticket = line.split_whitespace().last().unwrap();
+    let (_server, ticket) = bench_server();
     let key = own.to_str().unwrap();
-    let words = ["bench", "client", ticket, "--time", "2s", "--relay", &route, "--key", key];
+    let words = ["bench", "client", &ticket, "--time", "2s", "--relay", &route, "--key", key];
     // On a busy machine the relay may answer too late for a short test.
     wait_for("the advice", || {
         let bench = run(&words).output().unwrap();
@@ -198,11 +197,8 @@ fn a_relay_that_gave_no_path_is_told_with_what_a_bench_measured_however_short_it
     new_key(key);
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let route = format!("{}@{}", new_key(other.to_str().unwrap()), silent.local_addr().unwrap());
-    let mut server =
-        Running(run(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]).spawn().unwrap());
-    let line = first_line(&mut server.0);
-    let ticket = line.split_whitespace().last().unwrap();
-    let bench = ["bench", "client", ticket, "--time", "1s", "--relay", &route, "--key", key];
+    let (_server, ticket) = bench_server();
+    let bench = ["bench", "client", &ticket, "--time", "1s", "--relay", &route, "--key", key];
     let told = run(&bench).output().unwrap();
     let said = String::from_utf8_lossy(&told.stdout);
     assert!(told.status.success() && said.contains(&format!("no path through {route}: no answer")), "{said}");
