@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anabranch_node::Threads;
-use anabranch_transfer::{Progress, ReceiveOptions, Summary, Target, TransferError, Wanted};
+use anabranch_transfer::{Progress, ReceiveOptions, Summary, TransferError, Wanted};
 use clap::Args;
 
-use super::receive::{Taken, confine, report};
+use super::receive::{Arriving, confine, events, report, target};
 use super::server::{Connected, ServerArgs, remote};
 use crate::capture::Capture;
 use crate::carrier::Carrier;
@@ -16,7 +16,6 @@ use crate::errors::Failure;
 use crate::interrupt;
 use crate::ui::out::Stream;
 use crate::ui::paths::Direction;
-use crate::values;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,58 +40,33 @@ pub struct GetArgs {
     /// Directory to write to; `-` for standard output
     #[arg(long, value_name = "DIR", default_value = ".", value_hint = clap::ValueHint::DirPath)]
     pub to: PathBuf,
-    /// Refuse to receive more than this, such as `2GB`
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub max_size: Option<u64>,
-    /// Accept hidden names (`.bashrc`) into a directory that is not empty
-    #[arg(long)]
-    pub hidden: bool,
-    /// Take modes exactly as sent, whatever the umask
-    #[arg(long)]
-    pub modes: bool,
-    /// Copy extended attributes (`user.*`), too
-    #[arg(long)]
-    pub xattrs: bool,
-    /// Keep hard links: names of one file stay names of one file
-    #[arg(short = 'H', long)]
-    pub hard_links: bool,
-    /// The choice for names that are taken.
     #[command(flatten)]
-    pub taken: Taken,
+    pub arriving: Arriving,
     /// JSON instead of text, a line for each event or result
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
 
 impl GetArgs {
-    /// Where events go with `--json`: to standard error if the data goes to standard output.
+    /// Where events go with `--json`.
     pub fn events(&self) -> Option<Stream> {
-        let stream = if self.to_stdout() { Stream::Stderr } else { Stream::Stdout };
-        self.json.then_some(stream)
+        events(self.json, &self.to)
     }
 
     fn to_stdout(&self) -> bool {
         self.to.as_os_str() == "-"
     }
-
-    fn target(&self) -> Target {
-        if self.to_stdout() {
-            Target::Writer(Box::new(std::io::stdout()))
-        } else {
-            Target::Directory(self.to.clone())
-        }
-    }
 }
 
 /// Fetches from a server.
 pub fn run(args: &GetArgs, context: &Context) -> Result<(), Failure> {
-    args.target().check()?;
+    target(&args.to).check()?;
     let capture = args.server.reach.capture.start()?;
-    let target = confine::to(Some(&*args.to).filter(|_| !args.to_stdout()), args.server.writes()?)?;
+    let confined = confine::to(Some(&*args.to).filter(|_| !args.to_stdout()), args.server.writes()?)?;
     let runtime = Threads::start()?;
     let outcome = runtime.block_on(get(args, &capture, context));
     runtime.shutdown_background();
-    drop(target);
+    drop(confined);
     outcome.and(capture.finish())
 }
 
@@ -100,20 +74,11 @@ async fn get(args: &GetArgs, capture: &Capture, context: &Context) -> Result<(),
     let (server, first) = args.server.server()?;
     let paths = first.into_iter().chain(args.paths.iter().map(PathBuf::as_path));
     let wanted = Wanted::paths(&paths.map(remote).collect::<Result<Vec<_>, _>>()?)?;
-    let wanted = wanted.with_attributes(args.xattrs);
+    let wanted = wanted.with_attributes(args.arriving.xattrs);
     let Connected { node, session, dial } = args.server.connect(capture, &server).await?;
     interrupt::survive_file_size_limit();
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
-    let options = ReceiveOptions {
-        conflict: args.taken.conflict(),
-        max_size: args.max_size,
-        allow_hidden: args.hidden,
-        all_modes: args.modes,
-        attributes: args.xattrs,
-        hard_links: args.hard_links,
-        ..ReceiveOptions::default()
-    };
-    let errand = Getting { wanted, target: &args.to, options };
+    let errand = Getting { wanted, target: &args.to, options: args.arriving.options() };
     let courier = Courier::new(&errand, args.server.reach.retry, (&node, &dial), display);
     let (summary, took) = courier.run(session.session().clone()).await?;
     report("received", &summary, took, (args.events(), context))
@@ -133,11 +98,7 @@ impl Errand for Getting<'_> {
     const DIRECTION: Direction = Direction::In;
 
     async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
-        let target = match self.to_stdout() {
-            true => Target::Writer(Box::new(std::io::stdout())),
-            false => Target::Directory(self.target.to_owned()),
-        };
-        anabranch_transfer::get(carrier, &self.wanted, target, &self.options, counters).await
+        anabranch_transfer::get(carrier, &self.wanted, target(self.target), &self.options, counters).await
     }
 
     fn to_stdout(&self) -> bool {

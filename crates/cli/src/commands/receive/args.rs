@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anabranch_net::Ticket;
-use anabranch_transfer::{Conflict, Target};
+use anabranch_transfer::{Conflict, ReceiveOptions, Target};
 use clap::Args;
 
 use crate::context::OUTPUT;
@@ -47,6 +47,23 @@ pub struct ReceiveArgs {
     /// Fetch the offer without asking
     #[arg(short, long)]
     pub yes: bool,
+    #[command(flatten)]
+    pub arriving: Arriving,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// JSON instead of text, a line for each event or result
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+/// True for a word that looks like a ticket rather than a target.
+fn looks_like_ticket(word: &str) -> bool {
+    word.starts_with('@') || begins_ticket(word)
+}
+
+/// Which files are accepted, and how they are written.
+#[derive(Args, Debug)]
+pub struct Arriving {
     /// Refuse to receive more than this, such as `2GB`
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_size: Option<u64>,
@@ -64,16 +81,36 @@ pub struct ReceiveArgs {
     pub hard_links: bool,
     #[command(flatten)]
     pub taken: Taken,
-    #[command(flatten)]
-    pub reach: Reach,
-    /// JSON instead of text, a line for each event or result
-    #[arg(long, help_heading = OUTPUT)]
-    pub json: bool,
 }
 
-/// True for a word that looks like a ticket rather than a target.
-fn looks_like_ticket(word: &str) -> bool {
-    word.starts_with('@') || begins_ticket(word)
+impl Arriving {
+    /// The options of a transfer.
+    pub fn options(&self) -> ReceiveOptions {
+        ReceiveOptions {
+            conflict: self.taken.conflict(),
+            max_size: self.max_size,
+            allow_hidden: self.hidden,
+            all_modes: self.modes,
+            attributes: self.xattrs,
+            hard_links: self.hard_links,
+            ..ReceiveOptions::default()
+        }
+    }
+}
+
+/// The target of this name: a directory, or standard output for `-`.
+pub fn target(path: &Path) -> Target {
+    if path.as_os_str() == "-" {
+        Target::Writer(Box::new(std::io::stdout()))
+    } else {
+        Target::Directory(path.to_owned())
+    }
+}
+
+/// Where events go with `--json`: to standard error if the data goes to standard output.
+pub fn events(is_json: bool, target: &Path) -> Option<Stream> {
+    let stream = if target.as_os_str() == "-" { Stream::Stderr } else { Stream::Stdout };
+    is_json.then_some(stream)
 }
 
 /// The policy for files whose names are taken. By default such a file stays and is an error in the end. A file with the
@@ -140,11 +177,7 @@ impl ReceiveArgs {
 
     /// The target as the transfer takes it.
     pub fn target(&self) -> Target {
-        if self.to_stdout() {
-            Target::Writer(Box::new(std::io::stdout()))
-        } else {
-            Target::Directory(self.target_path().to_owned())
-        }
+        target(self.target_path())
     }
 
     /// True for a transfer to standard output.
@@ -152,10 +185,9 @@ impl ReceiveArgs {
         self.target_path().as_os_str() == "-"
     }
 
-    /// Where events go with `--json`: to standard error if the data goes to standard output.
+    /// Where events go with `--json`.
     pub fn events(&self) -> Option<Stream> {
-        let stream = if self.to_stdout() { Stream::Stderr } else { Stream::Stdout };
-        self.json.then_some(stream)
+        events(self.json, self.target_path())
     }
 }
 
@@ -169,7 +201,10 @@ mod tests {
     #[test]
     fn a_ticket_is_fetched_into_the_current_directory() {
         let args: ReceiveArgs = parse(&["ticket"]).unwrap();
-        assert_eq!((args.target_path().to_str(), args.taken.conflict()), (Some("."), Conflict::Error));
+        assert_eq!(
+            (args.target_path().to_str(), args.arriving.taken.conflict()),
+            (Some("."), Conflict::Error)
+        );
         assert_eq!(args.events(), None);
     }
 
@@ -198,7 +233,7 @@ mod tests {
         for (option, answer) in
             [("--overwrite", Conflict::Overwrite), ("--rename", Conflict::Rename), ("--skip", Conflict::Skip)]
         {
-            assert_eq!(parse::<ReceiveArgs>(&["ticket", option]).unwrap().taken.conflict(), answer);
+            assert_eq!(parse::<ReceiveArgs>(&["ticket", option]).unwrap().arriving.taken.conflict(), answer);
         }
         assert!(parse::<ReceiveArgs>(&["ticket", "--skip", "--rename"]).is_err());
     }

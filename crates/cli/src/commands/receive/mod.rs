@@ -23,7 +23,7 @@ use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
 use crate::ui::paths::Direction;
 use crate::ui::render;
-pub use args::{ReceiveArgs, Taken};
+pub use args::{Arriving, ReceiveArgs, Taken, events, target};
 use consent::Question;
 
 /// Fetches what the ticket offers.
@@ -69,16 +69,7 @@ impl Errand for Receiving<'_> {
     const DIRECTION: Direction = Direction::In;
 
     async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
-        let options = ReceiveOptions {
-            conflict: self.args.taken.conflict(),
-            consent: self.question.consent(),
-            max_size: self.args.max_size,
-            allow_hidden: self.args.hidden,
-            all_modes: self.args.modes,
-            attributes: self.args.xattrs,
-            hard_links: self.args.hard_links,
-            ..ReceiveOptions::default()
-        };
+        let options = ReceiveOptions { consent: self.question.consent(), ..self.args.arriving.options() };
         anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await
     }
 
