@@ -1,4 +1,4 @@
-//! The destinations to which the system refuses datagrams at present, and when the firewall's refusals begin and end.
+//! Remembers to which destinations the system refuses datagrams, and logs when the firewall's refusals begin and end.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Most destinations remembered.
 const MOST: usize = 1024;
-/// Shortest time between two warnings about the firewall: one that limits a rate refuses some packets among many.
+/// Shortest time between two warnings about the firewall, which may refuse a packet now and then to limit a rate.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Why the system refused a datagram.
@@ -68,16 +68,16 @@ impl Refusals {
     }
 }
 
-/// The refusals that no datagram to the same destination has ended.
+/// The destinations whose last datagram was refused.
 #[derive(Debug, Default)]
 struct Current {
     by_remote: BTreeMap<SocketAddr, SendRefusal>,
-    /// The last destination that the firewall refused. Others say nothing about the end of its refusals: a rule may
-    /// concern one destination.
+    /// The last destination that the firewall refused. Only a datagram that leaves to it ends the refusals, since a rule
+    /// may concern one destination.
     forbidden: Option<SocketAddr>,
     /// When the log last got a warning about the firewall.
     warned: Option<Instant>,
-    /// True while the end of what it warned about is not in the log.
+    /// True while the log has a warning, but not yet its end.
     is_open: bool,
 }
 
@@ -106,7 +106,7 @@ impl Current {
         is_over && std::mem::take(&mut self.is_open)
     }
 
-    /// True if no refusal is left to be ended.
+    /// True if no destination is refused.
     fn is_empty(&self) -> bool {
         self.by_remote.is_empty() && self.forbidden.is_none()
     }

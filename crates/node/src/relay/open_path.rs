@@ -55,7 +55,7 @@ pub(crate) struct OpenPath {
 }
 
 impl OpenPath {
-    /// A path that is being opened. `events` must have begun before that.
+    /// A path that is being opened. Subscribe to `events` before opening it.
     pub fn new(
         (session, events): (&Session, Events),
         (path, shown): (PathId, &Shown),

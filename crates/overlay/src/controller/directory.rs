@@ -85,8 +85,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Removes an instance of a relay that stops, or whose session has ended and was last heard at `last`. A relay that
-    /// was heard later has another session.
+    /// Removes an instance of a relay that stops, or whose session has ended. `last` is when that session was last heard:
+    /// an instance that was heard later has another session and stays.
     pub fn forget(&mut self, relay: &PublicKey, (instance, last): (u64, Time)) {
         if let Some(view) = self.0.get_mut(relay)
             && view.heard.is_some_and(|(at, known, _)| known == instance && at <= last)

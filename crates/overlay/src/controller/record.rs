@@ -21,11 +21,11 @@ use crate::grant::{Grant, GrantId, Limits, UnixTime};
 const VERSION: u32 = 1;
 /// Most marks of requests in a client's record.
 pub(super) const MAX_MARKS: usize = 1_024;
-/// While a relay has fewer revoked grants, every client may give back another one.
+/// With fewer revoked grants at a relay than this, every client may give one back.
 const MAX_GIVEN_BACK: usize = 256;
-/// After that, a client may do so while it has fewer than this among them.
+/// With more, only clients that have fewer than this among them may.
 const OWN_GIVEN_BACK: usize = 16;
-/// With so many, no client may.
+/// With this many, no client may.
 const MOST_GIVEN_BACK: usize = 1_024;
 
 /// A relay's location, in its operator's words, at most 64 bytes. Relays of different locations are preferred.
@@ -33,7 +33,7 @@ const MOST_GIVEN_BACK: usize = 1_024;
 pub struct Location(pub ForeignText);
 
 impl Serialize for Location {
-    /// As it came: records and requests are not shown to people.
+    /// Not escaped, because records and requests are not shown to people.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0.raw())
     }
@@ -284,7 +284,7 @@ impl Held {
     }
 }
 
-/// Until when a grant counts at a relay, rounded to a minute, a quarter of an hour or half a day.
+/// The end of a grant's reservation, rounded to a minute, a quarter of an hour or half a day.
 fn step(until: u64, lifetime: u64) -> u64 {
     let width = match lifetime {
         0..=3_600 => 60,

@@ -66,7 +66,7 @@ struct InnerPacket {
     message: Message<Load>,
 }
 
-/// Inner packets by number. Nobody reports lost ones, so they stay until all older ones have gone.
+/// Inner packets by number. Losses are not reported, so lost ones stay until all older ones have gone.
 #[derive(Debug, Default)]
 struct Underway {
     first: u32,
@@ -92,7 +92,7 @@ impl Underway {
 }
 
 impl Network {
-    /// Calls the end of a tunnel's session: its entry queue or its streams have something new.
+    /// Wakes an end of a tunnel's session, whose entry queue or streams have something new.
     pub(super) fn wake_tunnel(&mut self, tunnel: u32, end: usize) {
         let carrier = self.tunnels[tunnel as usize].carrier;
         self.agenda.call(self.parties.end + carrier * 2 + end, self.now);
