@@ -35,13 +35,14 @@ mod without_ipv6;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 use std::thread::sleep;
 use std::time::Duration;
 
 use common::netns::{CEILING, Machines, Namespace, Side, run, three_links, three_links_shared};
 use common::programs::{PROGRAM, Running, Scratch, comes, wait_for};
 use common::{skip, within_three_attempts};
-use load::{has_iperf, iperf_server};
+use load::iperf_server;
 
 /// An address of the far machine that stands for one on the Internet.
 const PUBLIC: &str = "1.2.3.4";
@@ -248,20 +249,50 @@ fn wait_for_state(machines: &Machines, side: Side, before: &str) {
 }
 
 /// Whether this machine supports a tunnel; prints the reason if not.
-fn has_tun(test: &str) -> bool {
-    let has = std::path::Path::new("/dev/net/tun").exists();
-    if !has {
-        skip(test, "there is no /dev/net/tun");
+/// Machines that other tests use, too, if there are TUN devices and these programs; otherwise reports a skipped test.
+fn machines(test: &str, programs: &[&str]) -> Option<(Machines, RwLockReadGuard<'static, ()>)> {
+    three_links_shared(test).filter(|_| has(test, programs))
+}
+
+/// Machines for a measurement, under the same conditions.
+fn alone(test: &str, programs: &[&str]) -> Option<(Machines, RwLockWriteGuard<'static, ()>)> {
+    three_links(test).filter(|_| has(test, programs))
+}
+
+fn has(test: &str, programs: &[&str]) -> bool {
+    let is_missing = |program: &&&str| Command::new(program).arg("--version").output().is_err();
+    let why = match programs.iter().find(is_missing) {
+        Some(program) => format!("{program} is not installed"),
+        None if !std::path::Path::new("/dev/net/tun").exists() => "there is no /dev/net/tun".to_owned(),
+        None => return true,
+    };
+    skip(test, &why);
+    false
+}
+
+/// A machine behind the near one, which forwards its packets.
+fn behind(machines: &Machines) -> Namespace {
+    let lan = Namespace::new().unwrap();
+    let (near, name) = (machines.namespace_name(Side::Near), lan.name());
+    for line in [
+        format!("-n {near} link add lan type veth peer name lan netns {name}"),
+        format!("-n {near} address add 192.168.50.1/24 dev lan"),
+        format!("-n {near} link set lan up"),
+        format!("-n {name} address add 192.168.50.2/24 dev lan"),
+        format!("-n {name} link set lan up"),
+        format!("-n {name} route add default via 192.168.50.1"),
+    ] {
+        run("ip", &line).unwrap();
     }
-    has
+    let forward = ["-w", "net.ipv4.ip_forward=1"];
+    assert!(machines.command(Side::Near, "sysctl").args(forward).status().unwrap().success());
+    lan
 }
 
 #[test]
 fn one_connection_through_the_tunnel_runs_at_the_sum_of_the_links() {
     let test = "one_connection_through_the_tunnel";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
-        return;
-    };
+    let Some((machines, _turn)) = alone(test, &["iperf3"]) else { return };
     let tunnel = Tunnel::up(&machines, &[]);
     within_three_attempts(test, || {
         let rate = tunnel.iperf(PUBLIC, &["-t", "4", "-O", "2"]);
@@ -273,9 +304,7 @@ fn one_connection_through_the_tunnel_runs_at_the_sum_of_the_links() {
 #[test]
 fn packets_of_one_udp_flow_take_all_paths_and_arrive_in_order() {
     let test = "packets_of_one_udp_flow";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
-        return;
-    };
+    let Some((machines, _turn)) = alone(test, &["iperf3"]) else { return };
     let tunnel = Tunnel::up(&machines, &[]);
     within_three_attempts(test, || {
         let rate = tunnel.iperf(INSIDE, &["-u", "-b", "80M", "-l", "1200", "-t", "4", "-O", "2"]);
@@ -287,7 +316,7 @@ fn packets_of_one_udp_flow_take_all_paths_and_arrive_in_order() {
 #[test]
 fn a_client_reaches_public_addresses_only() {
     let test = "a_client_reaches_public_addresses_only";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let tunnel = Tunnel::up(&machines, &["--no-streams"]);
     wait_for("answers of an address of the Internet", || tunnel.ping(3) >= 2);
     // A network of the far machine that the tunnel's settings do not list.
@@ -302,7 +331,7 @@ fn a_client_reaches_public_addresses_only() {
 #[test]
 fn a_killed_tunnel_leaves_nothing_behind_and_the_next_one_works() {
     let test = "a_killed_tunnel_leaves_nothing_behind";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
     let mut tunnel = Tunnel::up(&machines, &[]);
     assert_ne!(state(&machines, Side::Near), before[0]);
@@ -316,7 +345,7 @@ fn a_killed_tunnel_leaves_nothing_behind_and_the_next_one_works() {
 #[test]
 fn programs_go_on_when_the_server_was_restarted() {
     let test = "programs_go_on_when_the_server_was_restarted";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let mut tunnel = Tunnel::up(&machines, &["--no-streams"]);
     tunnel.server.take().unwrap().kill();
     let ticket = tunnel.ticket.clone();
@@ -328,7 +357,7 @@ fn programs_go_on_when_the_server_was_restarted() {
 #[test]
 fn a_client_that_sends_from_anothers_address_is_not_heard() {
     let test = "a_client_that_sends_from_anothers_address_is_not_heard";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let tunnel = Tunnel::up(&machines, &[]);
     let refused = |side| {
         let status = tunnel.status(side);
@@ -351,7 +380,7 @@ fn a_client_that_sends_from_anothers_address_is_not_heard() {
 #[test]
 fn two_tunnels_of_one_machine_leave_each_other_alone() {
     let test = "two_tunnels_of_one_machine_leave_each_other_alone";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
     let first = Tunnel::planned(&machines, first(), &[]);
     let with_first = [Side::Near, Side::Far].map(|side| state(&machines, side));
@@ -376,10 +405,7 @@ fn two_tunnels_of_one_machine_leave_each_other_alone() {
 #[test]
 fn a_server_still_learns_its_default_route_from_router_advertisements() {
     let test = "a_server_still_learns_its_default_route";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip(test, "python3 is not installed");
-    }
+    let Some((machines, _turn)) = machines(test, &["python3"]) else { return };
     let setting = || {
         let file = "/proc/sys/net/ipv6/conf/path0/accept_ra";
         let output = machines.command(Side::Far, "cat").arg(file).output().unwrap();
@@ -427,7 +453,7 @@ fn ask(tunnel: &Tunnel<'_>, side: Side, words: &[&str]) -> (bool, String) {
 #[test]
 fn a_running_tunnel_is_shown_changed_and_ended() {
     let test = "a_running_tunnel_is_shown_changed_and_ended";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let before = [Side::Near, Side::Far].map(|side| state(&machines, side));
     let scratch = Scratch::new();
     let write = |lane: &str| {

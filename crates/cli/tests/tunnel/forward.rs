@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_server_that_is_no_exit_forwards_to_the_networks_behind_it() {
     let test = "a_server_that_is_no_exit_forwards_to_the_networks_behind_it";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let forwards = || {
         let file = "/proc/sys/net/ipv4/ip_forward";
         let output = machines.command(Side::Far, "cat").arg(file).output().unwrap();
@@ -24,7 +24,7 @@ fn a_server_that_is_no_exit_forwards_to_the_networks_behind_it() {
 #[test]
 fn a_client_forwards_for_the_network_behind_it_as_long_as_it_runs() {
     let test = "a_client_forwards_for_the_network_behind_it_as_long_as_it_runs";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let setting = || {
         let words = ["/proc/sys/net/ipv4/ip_forward"];
         let output = machines.command(Side::Near, "cat").args(words).output().unwrap();

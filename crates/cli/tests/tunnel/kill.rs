@@ -98,10 +98,7 @@ fn put_under(tunnel: &Tunnel<'_>, load: Load) -> Vec<Running> {
 #[test]
 fn kill_in_twenty_states_leaves_nothing_behind() {
     let test = "kill_in_twenty_states_leaves_nothing_behind";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
-    else {
-        return;
-    };
+    let Some((machines, _turn)) = machines(test, &["iperf3"]) else { return };
     let _resolver = Resolver::new(&machines);
     wait_for_addresses(&machines);
     let before = [Side::Near, Side::Far].map(|side| everything(&machines, side));
@@ -167,7 +164,7 @@ fn kill_in_twenty_states_leaves_nothing_behind() {
 #[test]
 fn the_next_start_cleans_up_when_the_guard_was_killed_too() {
     let test = "the_next_start_cleans_up_when_the_guard_was_killed_too";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     wait_for_addresses(&machines);
     let before = everything(&machines, Side::Near);
     let mut tunnel = Tunnel::up(&machines, &[]);

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_kill_switch_that_another_program_deletes_comes_back() {
     let test = "a_kill_switch_that_another_program_deletes_comes_back";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let tunnel = Tunnel::up(&machines, &["--kill-switch"]);
     let is_closed = || state(&machines, Side::Near).contains("anabranch_kill_switch");
     assert!(is_closed());
@@ -20,7 +20,7 @@ fn a_kill_switch_that_another_program_deletes_comes_back() {
 #[test]
 fn a_tunnel_that_does_not_start_says_that_its_kill_switch_stays() {
     let test = "a_tunnel_that_does_not_start_says_that_its_kill_switch_stays";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let before = state(&machines, Side::Near);
     let mut tunnel = Tunnel::served(&machines, first(), &[]);
     let old = tunnel.ticket.clone();
@@ -37,7 +37,7 @@ fn a_tunnel_that_does_not_start_says_that_its_kill_switch_stays() {
 #[test]
 fn a_cleanup_after_one_tunnel_leaves_the_kill_switch_of_another() {
     let test = "a_cleanup_after_one_tunnel_leaves_the_kill_switch_of_another";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let tunnel = Tunnel::up(&machines, &["--kill-switch"]);
     let words = ["tunnel", "cleanup", "--interface", second().near];
     let output = tunnel.command(Side::Near, "to", &words).output().unwrap();
@@ -52,24 +52,8 @@ fn a_cleanup_after_one_tunnel_leaves_the_kill_switch_of_another() {
 #[test]
 fn a_neighbour_of_a_client_with_a_kill_switch_is_answered() {
     let test = "a_neighbour_of_a_client_with_a_kill_switch_is_answered";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip(test, "python3 is not installed");
-    }
-    let lan = Namespace::new().unwrap();
-    let near = machines.namespace_name(Side::Near);
-    for line in [
-        format!("-n {near} link add lan type veth peer name lan netns {}", lan.name()),
-        format!("-n {near} address add 192.168.50.1/24 dev lan"),
-        format!("-n {near} link set lan up"),
-        format!("-n {} address add 192.168.50.2/24 dev lan", lan.name()),
-        format!("-n {} link set lan up", lan.name()),
-        format!("-n {} route add default via 192.168.50.1", lan.name()),
-    ] {
-        run("ip", &line).unwrap();
-    }
-    let forward = ["-w", "net.ipv4.ip_forward=1"];
-    assert!(machines.command(Side::Near, "sysctl").args(forward).status().unwrap().success());
+    let Some((machines, _turn)) = machines(test, &["python3"]) else { return };
+    let lan = behind(&machines);
     let _service = Running::start(machines.command(Side::Far, "python3").args(["-c", SERVICE]));
     let tunnel = Tunnel::up(&machines, &["--kill-switch"]);
     wait_for("an answer to the neighbour", || {

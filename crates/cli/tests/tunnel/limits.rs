@@ -7,9 +7,7 @@ use super::*;
 #[test]
 fn both_ends_keep_to_a_rate_that_one_sets_for_a_path() {
     let test = "both_ends_keep_to_a_rate_that_one_sets_for_a_path";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
-        return;
-    };
+    let Some((machines, _turn)) = alone(test, &["iperf3"]) else { return };
     let tunnel = Tunnel::up(&machines, &[]);
     let (set, told) = ask(&tunnel, Side::Near, &["set", "path.path0=primary@5Mbit/s"]);
     assert!(set, "{told}");

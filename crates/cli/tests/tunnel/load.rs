@@ -2,15 +2,6 @@
 
 use super::*;
 
-/// Whether it is installed; prints that it is not.
-pub fn has_iperf(test: &str) -> bool {
-    let has = Command::new("iperf3").arg("--version").output().is_ok();
-    if !has {
-        skip(test, "iperf3 is not installed");
-    }
-    has
-}
-
 /// Starts `iperf3` as a server on the far machine, and waits until it listens.
 pub fn iperf_server(machines: &Machines, options: &[&str]) -> Running {
     let mut command = machines.command(Side::Far, "iperf3");

@@ -61,10 +61,7 @@ fn check(tunnel: &Tunnel<'_>, what: &str) {
 #[test]
 fn paths_of_different_widths_carry_everything() {
     let test = "paths_of_different_widths_carry_everything";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
-    else {
-        return;
-    };
+    let Some((machines, _turn)) = machines(test, &["iperf3"]) else { return };
     set_widths(&machines, [1500, 1420, 1280]);
     let plan = Plan { more: &["--address-inside", "fdab:177::1/64"], ..first() };
     let tunnel = Tunnel::planned(&machines, plan, &["--no-streams"]);
@@ -74,10 +71,7 @@ fn paths_of_different_widths_carry_everything() {
 #[test]
 fn packets_too_large_for_every_path_are_answered() {
     let test = "packets_too_large_for_every_path_are_answered";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
-    else {
-        return;
-    };
+    let Some((machines, _turn)) = machines(test, &["iperf3"]) else { return };
     set_widths(&machines, [1420, 1350, 1300]);
     let plan = Plan { more: &["--address-inside", "fdab:177::1/64"], ..first() };
     let tunnel = Tunnel::planned(&machines, plan, &["--no-streams"]);
@@ -96,10 +90,7 @@ fn packets_too_large_for_every_path_are_answered() {
 #[test]
 fn a_path_that_swallows_large_packets_stalls_nothing() {
     let test = "a_path_that_swallows_large_packets_stalls_nothing";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
-    else {
-        return;
-    };
+    let Some((machines, _turn)) = machines(test, &["iperf3"]) else { return };
     // The widest path delivers small packets only: the system's own tables promise more.
     swallow_large(&machines, 0, 1350);
     let plan = Plan { more: &["--address-inside", "fdab:177::1/64"], ..first() };
@@ -110,30 +101,14 @@ fn a_path_that_swallows_large_packets_stalls_nothing() {
 #[test]
 fn a_network_behind_the_client_gets_segments_that_fit() {
     let test = "a_network_behind_the_client_gets_segments_that_fit";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test) && has_iperf(test))
-    else {
-        return;
-    };
-    let lan = Namespace::new().unwrap();
-    let near = machines.namespace_name(Side::Near);
-    for line in [
-        format!("-n {near} link add lan type veth peer name lan netns {}", lan.name()),
-        format!("-n {near} address add 192.168.50.1/24 dev lan"),
-        format!("-n {near} link set lan up"),
-        format!("-n {} address add 192.168.50.2/24 dev lan", lan.name()),
-        format!("-n {} link set lan up", lan.name()),
-        format!("-n {} route add default via 192.168.50.1", lan.name()),
-    ] {
-        run("ip", &line).unwrap();
-    }
+    let Some((machines, _turn)) = machines(test, &["iperf3"]) else { return };
+    let lan = behind(&machines);
     let rules = format!(
         "add table ip lan; add chain ip lan post {{ type nat hook postrouting priority 100; }}; \
          add rule ip lan post oifname {} masquerade",
         first().near
     );
     assert!(machines.command(Side::Near, "nft").arg(rules).status().unwrap().success());
-    let forward = ["-w", "net.ipv4.ip_forward=1"];
-    assert!(machines.command(Side::Near, "sysctl").args(forward).status().unwrap().success());
     set_widths(&machines, [1420, 1350, 1300]);
     let tunnel = Tunnel::planned(&machines, first(), &["--no-streams"]);
     wait_for("the tunnel to know its width", || mtu(&tunnel) < 1380);

@@ -88,10 +88,7 @@ fn outlive_links(machines: &Machines, users: &Users) {
 #[test]
 fn a_download_and_a_ping_outlive_outages() {
     let test = "a_download_and_a_ping_outlive_outages";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip(test, "python3 is not installed");
-    }
+    let Some((machines, _turn)) = machines(test, &["python3"]) else { return };
     let mut tunnel = Tunnel::up(&machines, &[]);
     let users = Users::new(&machines);
     outlive_links(&machines, &users);
@@ -152,9 +149,7 @@ fn lasts(what: &str, holds: impl Fn() -> bool) -> f64 {
 #[ignore = "a measurement: cargo test --workspace --test tunnel -- --ignored --nocapture outages"]
 fn outages_of_links() {
     let test = "outages_of_links";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
-        return;
-    };
+    let Some((machines, _turn)) = alone(test, &["iperf3"]) else { return };
     for options in [&[][..], &["--no-streams"]] {
         let tunnel = Tunnel::up(&machines, options);
         let named = options.join(" ");
@@ -209,9 +204,7 @@ fn outages_of_links() {
 #[ignore = "a measurement: cargo test --workspace --test tunnel -- --ignored --nocapture outages"]
 fn outages_of_everything() {
     let test = "outages_of_everything";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test) && has_iperf(test)) else {
-        return;
-    };
+    let Some((machines, _turn)) = alone(test, &["iperf3"]) else { return };
     for options in [&[][..], &["--no-streams"]] {
         let mut tunnel = Tunnel::up(&machines, options);
         let named = options.join(" ");
@@ -238,7 +231,7 @@ fn outages_of_everything() {
 #[ignore = "a measurement: cargo test --workspace --test tunnel -- --ignored --nocapture outages"]
 fn outages_end_with_the_guides_two_commands() {
     let test = "outages_end_with_the_guides_two_commands";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = alone(test, &[]) else { return };
     for _ in 0..5 {
         let begin = Instant::now();
         let tunnel = Tunnel::served(&machines, first(), &[]);

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_client_with_an_old_ticket_ends_with_the_code_of_a_refusal() {
     let test = "a_client_with_an_old_ticket_ends_with_the_code_of_a_refusal";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let mut tunnel = Tunnel::served(&machines, first(), &[]);
     let old = tunnel.ticket.clone();
     tunnel.server.take().unwrap().kill();
@@ -18,10 +18,7 @@ fn a_client_with_an_old_ticket_ends_with_the_code_of_a_refusal() {
 #[test]
 fn clients_do_not_reach_the_servers_own_services() {
     let test = "clients_do_not_reach_the_servers_own_services";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip(test, "python3 is not installed");
-    }
+    let Some((machines, _turn)) = machines(test, &["python3"]) else { return };
     let _service = Running::start(machines.command(Side::Far, "python3").args(["-c", SERVICE]));
     let words = ["address", "add", "1.2.3.5/32", "dev", "lo"];
     assert!(machines.command(Side::Far, "ip").args(words).status().unwrap().success());

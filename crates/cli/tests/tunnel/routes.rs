@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn routes_come_back_when_another_program_shut_the_device_down() {
     let test = "routes_come_back_when_another_program_shut_the_device_down";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let tunnel = Tunnel::up(&machines, &[]);
     let routes = || {
         let words = ["route", "show", "table", "all", "dev", tunnel.plan.near, "proto", "187"];

@@ -6,10 +6,7 @@ use super::*;
 #[test]
 #[ignore = "a measurement: cargo test --release -p anabranch --test tunnel -- --ignored --nocapture speed"]
 fn speed_of_each_lane() {
-    let Some((machines, _turn)) = three_links("speed_of_each_lane").filter(|_| has_tun("speed_of_each_lane"))
-    else {
-        return;
-    };
+    let Some((machines, _turn)) = alone("speed_of_each_lane", &[]) else { return };
     for options in [&[][..], &["--no-streams"], &["--no-streams", "--lane", "striped"]] {
         let tunnel = Tunnel::up(&machines, options);
         for (rule, flows) in [("cubic", "1"), ("cubic", "8"), ("bbr", "1"), ("bbr", "8")] {
@@ -23,7 +20,7 @@ fn speed_of_each_lane() {
 #[ignore = "a measurement: cargo test --release -p anabranch --test tunnel -- --ignored --nocapture speed"]
 fn speed_of_a_ping_under_load() {
     let test = "speed_of_a_ping_under_load";
-    let Some((machines, _turn)) = three_links(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = alone(test, &[]) else { return };
     for options in [&[][..], &["--no-streams"]] {
         let tunnel = Tunnel::up(&machines, options);
         let ping = |when: &str| {

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_client_without_ipv6_uses_a_server_that_has_it() {
     let test = "a_client_without_ipv6_uses_a_server_that_has_it";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
+    let Some((machines, _turn)) = machines(test, &[]) else { return };
     let turn_off = ["-w", "net.ipv6.conf.all.disable_ipv6=1"];
     let is_off = machines.command(Side::Near, "sysctl").args(turn_off).stderr(Stdio::null()).status();
     if !is_off.is_ok_and(|status| status.success()) {
@@ -19,10 +19,7 @@ fn a_client_without_ipv6_uses_a_server_that_has_it() {
 #[test]
 fn packets_of_a_family_that_the_server_lacks_leave_outside_unless_a_kill_switch_blocks_them() {
     let test = "packets_of_a_family_that_the_server_lacks_leave_outside_unless_a_kill_switch_blocks_them";
-    let Some((machines, _turn)) = three_links_shared(test).filter(|_| has_tun(test)) else { return };
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip(test, "python3 is not installed");
-    }
+    let Some((machines, _turn)) = machines(test, &["python3"]) else { return };
     for (side, address) in [(Side::Near, "fd00:99::1/64"), (Side::Far, "fd00:99::2/64")] {
         let words = ["-6", "address", "add", address, "dev", &Machines::interface(0), "nodad"];
         if !machines.command(side, "ip").args(words).stderr(Stdio::null()).status().unwrap().success() {
