@@ -90,42 +90,35 @@ impl Drop for Changes {
 
 /// All usable addresses.
 pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {
-    let opened = new_connection();
-    let (connection, handle, _messages) = match opened {
-        Ok(opened) => opened,
-        Err(_) if proc::is_there() => return proc::list(),
-        Err(error) => return Err(error),
-    };
-    let connection = tokio::spawn(connection);
-    let result = answered(ask(&handle)).await;
-    connection.abort();
-    result
+    asked(ask, proc::list).await
 }
 
 /// Destinations of the routes over all interfaces.
 pub(super) async fn routes() -> io::Result<Vec<Prefix>> {
-    let opened = new_connection();
-    let (connection, handle, _messages) = match opened {
-        Ok(opened) => opened,
-        Err(_) if proc::is_there() => return proc::routes(),
-        Err(error) => return Err(error),
+    let ask = |handle: Handle| async move {
+        ask_routes(&handle).await.map(|routes| routes.into_values().flatten().collect())
     };
-    let connection = tokio::spawn(connection);
-    let result = answered(ask_routes(&handle)).await;
-    connection.abort();
-    Ok(result?.into_values().flatten().collect())
+    asked(ask, proc::routes).await
 }
 
 /// The routers of the IPv4 default routes, with the numbers of their interfaces.
 pub(super) async fn routers() -> io::Result<Vec<(u32, Ipv4Addr)>> {
+    asked(ask_routers, proc::routers).await
+}
+
+/// The kernel's answer, or what `read` finds in `/proc` where netlink sockets are forbidden.
+async fn asked<T, F>(ask: impl FnOnce(Handle) -> F, read: fn() -> io::Result<T>) -> io::Result<T>
+where
+    F: Future<Output = Result<T, rtnetlink::Error>>,
+{
     let opened = new_connection();
     let (connection, handle, _messages) = match opened {
         Ok(opened) => opened,
-        Err(_) if proc::is_there() => return proc::routers(),
+        Err(_) if proc::is_there() => return read(),
         Err(error) => return Err(error),
     };
     let connection = tokio::spawn(connection);
-    let result = answered(ask_routers(&handle)).await;
+    let result = answered(ask(handle)).await;
     connection.abort();
     result
 }
@@ -136,10 +129,10 @@ async fn answered<T>(asked: impl Future<Output = Result<T, rtnetlink::Error>>) -
     tokio::time::timeout(PATIENCE, asked).await.map_err(late)?.map_err(io::Error::other)
 }
 
-async fn ask(handle: &Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error> {
+async fn ask(handle: Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error> {
     let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
     let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
-    Ok(combine(&links, &addresses, &ask_routes(handle).await?))
+    Ok(combine(&links, &addresses, &ask_routes(&handle).await?))
 }
 
 /// Destinations of routes, by interface.
@@ -156,7 +149,7 @@ async fn ask_routes(handle: &Handle) -> Result<BTreeMap<u32, Vec<Prefix>>, rtnet
     Ok(routes)
 }
 
-async fn ask_routers(handle: &Handle) -> Result<Vec<(u32, Ipv4Addr)>, rtnetlink::Error> {
+async fn ask_routers(handle: Handle) -> Result<Vec<(u32, Ipv4Addr)>, rtnetlink::Error> {
     let routes = handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build()).execute();
     let (mut stream, mut routers) = (Box::pin(routes), Vec::new());
     while let Some(route) = stream.try_next().await? {
