@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use anabranch_wire::{Rate, Span};
 
-use super::snapshot::{Outlook, ProgressSnapshot, Total};
+use super::snapshot::{Outlook, PathLine, PathState, ProgressSnapshot, Total};
 
 /// The time over which rates are measured.
 const WINDOW: Span = Span::from_secs(5);
@@ -29,10 +29,19 @@ pub struct Pace {
 impl Pace {
     /// Takes the next snapshot and returns the values to show.
     pub fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
-        let moved = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved);
+        let is_open = |path: &PathLine| {
+            !matches!(path.state, PathState::Validating | PathState::Closing | PathState::Closed)
+        };
+        let moved = if snapshot.paths.iter().any(is_open) {
+            self.meter.sample(snapshot.elapsed, snapshot.bytes_moved)
+        } else {
+            // The rates of the next paths begin anew, and so does the total.
+            self.meter = Meter::default();
+            None
+        };
         let of_paths =
             snapshot.paths.iter().map(|path| as_shown(Rate::from_mbit(path.rate_mbit_s)).as_bits());
-        let most = if snapshot.paths.is_empty() { u64::MAX } else { of_paths.sum() };
+        let most: u64 = of_paths.sum();
         let rate = moved.map(|rate| rate.min(Rate::from_bits(most - most % last_digit(most))));
         let outlook = self.outlook(snapshot, rate);
         let is_idle = matches!(outlook, Outlook::Stalled(_) | Outlook::Waiting | Outlook::Comparing);
@@ -109,5 +118,49 @@ impl Meter {
         let ((from, first), (to, last)) = self.samples.front().zip(self.samples.back())?;
         let lasted = to.saturating_sub(*from);
         (lasted >= SHORTEST).then(|| Rate::from_bytes_in(last - first, lasted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_path_there_is_no_rate_and_with_the_next_one_it_begins_anew() {
+        let path = |state| PathLine {
+            label: "wlan0".into(),
+            rate_mbit_s: 80.0,
+            rtt_ms: None,
+            loss: None,
+            share: None,
+            state,
+            why: None,
+        };
+        let mut pace = Pace::default();
+        let mut rate = |tenths: u64, bytes, states: &[PathState]| {
+            let snapshot = ProgressSnapshot {
+                elapsed: Span::from_millis(100 * tenths),
+                bytes_done: bytes,
+                bytes_resumed: 0,
+                bytes_moved: bytes,
+                bytes_total: Some(100_000_000),
+                waiting: false,
+                paths: states.iter().copied().map(path).collect(),
+                receivers: Vec::new(),
+            };
+            pace.total(&snapshot).rate
+        };
+        for tenths in 1..=20 {
+            rate(tenths, tenths * 1_000_000, &[PathState::Active]);
+        }
+        for (tenths, states) in
+            [(21, &[][..]), (22, &[PathState::Closing][..]), (59, &[PathState::Validating][..])]
+        {
+            assert_eq!(rate(tenths, 20_000_000, states), None, "{states:?}");
+        }
+        for more in 0..=4 {
+            let shown = rate(60 + more, (20 + more) * 1_000_000, &[PathState::Active]);
+            assert_eq!(shown, (more == 4).then_some(Rate::from_mbit(80.0)), "{more}");
+        }
     }
 }

@@ -115,7 +115,7 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
         t_s: snapshot.elapsed.as_secs_f64(),
         bytes: snapshot.bytes_done,
         bytes_total: snapshot.bytes_total,
-        rate_mbit_s: if snapshot.paths.is_empty() { rate } else { rate.min(of_paths) },
+        rate_mbit_s: rate.min(of_paths),
         eta_s: total.outlook.eta_s(),
         stalled_s: total.outlook.stalled_s(),
         waiting: snapshot.waiting,
