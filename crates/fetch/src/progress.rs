@@ -9,8 +9,6 @@ pub struct SourceStatus {
     pub label: String,
     /// Bytes of the file that came over it.
     pub bytes: u64,
-    /// The current rate in bytes a second.
-    pub rate: f64,
     /// Whether it sends bytes or may do so at once.
     pub is_ready: bool,
     /// Why it does not.

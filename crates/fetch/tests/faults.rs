@@ -79,7 +79,12 @@ async fn a_server_without_ranges_sends_the_file_over_one_connection() {
         let body = content.clone();
         let server =
             Server::start(move |_| Response { version, chunked, has_length, ..Response::new(200, &body) });
-        fetched(&Place::new(&[server.url("/a")]).over_addresses(&[2, 3]), &content).await;
+        let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+        let report = place.fetch().await.unwrap();
+        assert!(place.content() == content && report.bytes == SIZE as u64, "{report:?}");
+        let of_sources: u64 = report.sources.iter().map(|source| source.bytes).sum();
+        assert_eq!(of_sources, report.bytes, "{report:?}");
+        assert!(report.sources.iter().any(|source| source.is_ready), "{report:?}");
     }
 }
 

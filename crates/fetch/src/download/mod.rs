@@ -181,7 +181,7 @@ impl Context<'_> {
             };
             let (opened, part, fits) = match first {
                 (opened, First::Whole(answer, connection), _) => {
-                    return self.whole((*answer, connection), opened.route, store).await;
+                    return self.whole((*answer, connection), &opened, store).await;
                 }
                 (opened, First::Part(part), fits) => (opened, part, fits),
             };

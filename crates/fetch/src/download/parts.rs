@@ -275,7 +275,6 @@ impl Run<'_> {
     }
 
     fn show(&self) {
-        let now = self.context.now();
         let planner = self.shared.planner();
         for (cap, left) in self.context.options.caps.iter().zip(planner.caps()) {
             cap.store(*left, Ordering::Relaxed);
@@ -286,7 +285,6 @@ impl Run<'_> {
             for active in &self.active {
                 let status = &mut snapshot.sources[active.index];
                 status.bytes = active.bytes.load(Ordering::Relaxed);
-                status.rate = planner.rate(active.id, now);
                 (status.is_ready, status.why) = match planner.standing(active.id) {
                     Standing::Ready => (true, None),
                     Standing::Resting(why) | Standing::Out(why) => (false, Some(why.clone())),

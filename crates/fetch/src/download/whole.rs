@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
+use super::open::Opened;
 use super::{Context, End, Ended, Report, TICK};
 use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
@@ -19,12 +20,12 @@ impl Context<'_> {
     pub(super) async fn whole(
         &self,
         (answer, mut connection): (Answer, Connection),
-        route: usize,
+        from: &Opened,
         store: Store,
     ) -> Result<Report, Ended> {
         let disk = |error| Ended::from(FetchError::file("write", &self.job.target, error));
-        if answer.size.is_some_and(|size| size > self.options.left(route)) {
-            return Err(self.capped(route));
+        if answer.size.is_some_and(|size| size > self.options.left(from.route)) {
+            return Err(self.capped(from.route));
         }
         store.reset().map_err(disk)?;
         let (size, digest) = (answer.size, answer.digest.clone());
@@ -34,7 +35,7 @@ impl Context<'_> {
         self.progress
             .note("the server sends no parts: one connection fetches the file, and it cannot be resumed");
         let came = tokio::select! {
-            came = self.receive(answer, route, &store) => came,
+            came = self.receive(answer, from, &store) => came,
             () = self.stop.notified() => Err(FetchError::Stopped.into()),
         };
         let checked = came.and_then(|came| match size.or(self.job.size) {
@@ -59,7 +60,7 @@ impl Context<'_> {
         }
     }
 
-    async fn receive(&self, mut answer: Answer, route: usize, store: &Store) -> Result<u64, Ended> {
+    async fn receive(&self, mut answer: Answer, from: &Opened, store: &Store) -> Result<u64, Ended> {
         let mut limit = self.options.limit.map(Limit::new);
         let (mut came, mut shown) = (0, Instant::now());
         let most = answer.size.or(self.job.size).unwrap_or(u64::MAX);
@@ -67,12 +68,15 @@ impl Context<'_> {
             let piece = timeout(SILENT, answer.body.next()).await;
             let bytes = match piece.unwrap_or_else(|_| Err("the server is silent".to_owned())) {
                 Ok(Some(bytes)) => bytes,
-                Ok(None) => return Ok(came),
+                Ok(None) => {
+                    self.show(from, came, answer.size);
+                    return Ok(came);
+                }
                 Err(why) => return Err(self.lost(why)),
             };
             let len = bytes.len() as u64;
-            if !self.options.spend(route, len) {
-                return Err(self.capped(route));
+            if !self.options.spend(from.route, len) {
+                return Err(self.capped(from.route));
             }
             if len > most - came {
                 return Err(self.lost("the server sends more than it announced".to_owned()));
@@ -84,13 +88,21 @@ impl Context<'_> {
             came += len;
             if shown.elapsed() >= TICK {
                 shown = Instant::now();
-                self.progress.update(|snapshot| (snapshot.bytes, snapshot.size) = (came, answer.size));
+                self.show(from, came, answer.size);
             }
             if let Some(limit) = &mut limit {
                 let wait = limit.spend(len, self.now());
                 sleep(Duration::from_nanos(wait.as_nanos())).await;
             }
         }
+    }
+
+    fn show(&self, from: &Opened, came: u64, size: Option<u64>) {
+        self.progress.update(|snapshot| {
+            (snapshot.bytes, snapshot.size) = (came, size);
+            let status = &mut snapshot.sources[from.index];
+            (status.bytes, status.is_ready, status.why) = (came, true, None);
+        });
     }
 
     fn capped(&self, route: usize) -> Ended {

@@ -151,12 +151,6 @@ impl Planner {
         &self.sources[source.0].standing
     }
 
-    /// The measured rate of a source, in bytes a second.
-    pub fn rate(&self, source: SourceId, now: Time) -> f64 {
-        let busy = self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
-        busy.filter_map(|lane| lane.pace.rate_at(now)).sum()
-    }
-
     /// Opens one more lane for a source if it may have one now.
     pub fn open_lane(&mut self, source: SourceId, now: Time) -> Option<LaneId> {
         let wanted = &self.sources[source.0];

@@ -79,11 +79,6 @@ impl Pace {
         if silent > SILENT_S { SILENT_S / silent } else { 1.0 }
     }
 
-    /// Bytes a second, less if the connection is silent.
-    pub(super) fn rate_at(&self, now: Time) -> Option<f64> {
-        self.rate.map(|rate| rate * self.vigour(now))
-    }
-
     /// Seconds between a request and its first bytes.
     pub(super) fn delay_s(&self) -> f64 {
         self.delay.unwrap_or(0.1)
