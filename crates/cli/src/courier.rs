@@ -159,6 +159,9 @@ impl<'a, E: Errand> Courier<'a, E> {
             },
             gone = show(&mut gauge, &mut self.display, self.start, || errand.is_asking()) => Err(gone),
         };
+        if outcome.as_ref().is_err_and(|failure| failure.kind == Kind::Interrupted) {
+            self.display.freeze();
+        }
         let last = gauge.snapshot(carrier::since(self.start));
         if outcome.is_ok() || last.bytes_done > 0 {
             self.display.finish(&last).map_err(|error| Failure::unheard(&error))?;
@@ -185,6 +188,7 @@ impl<'a, E: Errand> Courier<'a, E> {
         let reached = tokio::select! {
             biased;
             () = interrupt::requested() => {
+                self.display.freeze();
                 let so_far = SoFar { counters: counters.clone(), moved: self.moved, ..SoFar::of(self.errand) };
                 return Err(so_far.stopped());
             }

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::pace::Pace;
 use super::paint::Paint;
-use super::screen::SCREEN;
+use super::screen::{SCREEN, keep_drawing};
 use super::snapshot::{ProgressSnapshot, Total};
 use super::width::{Size, fit, wrap};
 use super::{Mode, out, render};
@@ -99,6 +99,15 @@ impl Progress {
         Ok(())
     }
 
+    /// Draws no more, and leaves the last lines on the screen. For an interrupt: a terminal writes `^C` and moves the
+    /// cursor, so that a drawing would be one line too low.
+    pub fn freeze(&mut self) {
+        if let View::Bars(bars) = &mut self.view {
+            bars.freeze();
+            self.view = View::Nothing;
+        }
+    }
+
     fn say(&mut self, line: &str) {
         if let View::Lines(writer) = &mut self.view {
             // A transfer continues even if its progress cannot be written.
@@ -145,6 +154,13 @@ impl Bars {
         if let Some(bar) = self.0.take() {
             SCREEN.remove(&bar);
             self.say(&bar.message());
+        }
+    }
+
+    fn freeze(&mut self) {
+        if let Some(bar) = self.0.take() {
+            keep_drawing();
+            SCREEN.remove(&bar);
         }
     }
 }

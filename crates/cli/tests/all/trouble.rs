@@ -18,6 +18,26 @@ use common::programs::{
 };
 use common::skip;
 
+/// Runs the command that follows in a terminal, and types Ctrl-C when it has drawn a rate.
+const INTERRUPTED_IN_A_TERMINAL: &str = r#"
+import fcntl, os, pty, struct, sys, termios
+pid, end = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+text, typed = b"", False
+try:
+    while piece := os.read(end, 65536):
+        text += piece
+        if b"Mbit/s" in text and not typed:
+            typed = os.write(end, b"\x03") == 1
+except OSError:
+    pass
+sys.stdout.buffer.write(text)
+sys.stdout.flush()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+
 /// Checks that a receiver failed with this exit code and that its message contains these words.
 fn assert_failed(output: &Output, code: i32, words: &[&str]) {
     let told = errors(output);
@@ -191,6 +211,28 @@ fn a_closed_terminal_ends_a_transfer_as_a_request_to_stop_does() {
     let (code, told) = running.end();
     assert_eq!(code, Some(130), "{told}");
     assert!(told.contains("what has arrived is kept"), "{told}");
+}
+
+/// The terminal writes `^C` below the drawing, so that lines drawn later would not replace the earlier ones.
+#[test]
+fn after_an_interrupt_in_a_terminal_nothing_is_drawn_over_the_last_lines() {
+    let test = "after_an_interrupt_in_a_terminal";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip(test, "there is no python3");
+    }
+    let scratch = Scratch::new();
+    let file = scratch.file("from/large", 16 << 20, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q", "--rate", "8Mbit/s"]);
+    common::within_three_attempts(test, || {
+        let mut terminal = Command::new("python3");
+        terminal.args(["-c", INTERRUPTED_IN_A_TERMINAL, PROGRAM, "receive", "--yes", &sender.ticket]);
+        let output = terminal.arg(scratch.text("to")).stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let Some((_, after)) = text.split_once("^C") else { return Err(text) };
+        // The sequence clears a line.
+        let is_left = after.contains("stopped:") && !after.contains("\u{1b}[2K");
+        if is_left && output.status.code() == Some(130) { Ok(String::new()) } else { Err(text) }
+    });
 }
 
 #[test]

@@ -102,6 +102,7 @@ async fn fetch_all(args: &FetchArgs, jobs: &[Job], context: &Context) -> Result<
             shown = display.run(&progress) => return Err(Failure::unheard(&shown)),
             () = &mut stopped => {
                 is_stopped = true;
+                display.freeze();
                 stop.notify_one();
                 fetching.await
             }

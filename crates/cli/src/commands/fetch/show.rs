@@ -41,6 +41,11 @@ impl Display {
         self.draw(&progress.take(), true)
     }
 
+    /// Draws no more.
+    pub(super) fn freeze(&mut self) {
+        self.display.freeze();
+    }
+
     fn draw(&mut self, snapshot: &Snapshot, is_last: bool) -> io::Result<()> {
         for note in &snapshot.notes {
             self.display.note(note)?;

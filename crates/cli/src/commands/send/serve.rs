@@ -300,6 +300,7 @@ impl<'a> Server<'a> {
     }
 
     fn stop(&mut self) -> Failure {
+        self.display.freeze();
         let kept = self.offer.kept.as_ref();
         let message = match kept {
             Some(kept) => format!("the same command offers the ticket `{}` again", kept.name()),
