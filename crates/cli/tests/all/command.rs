@@ -135,6 +135,19 @@ fn experiments_tell_what_was_not_as_expected_the_same_way_wherever_it_is_looked_
 }
 
 #[test]
+fn a_run_prints_and_draws_the_metrics_that_are_asked_for() {
+    let home = Home::new("metric");
+    let drawings = home.path().join("drawings");
+    let words = ["sim", "run", "two-links", "--metric", "flow.*.goodput_mbit_s", "--plot"];
+    let run = home.run(&[&words[..], &[drawings.to_str().unwrap()]].concat());
+    assert!(run.status.success(), "{run:?}");
+    let rows: Vec<&str> = text(&run.stdout).lines().collect();
+    assert_eq!(rows[0], "|  | runs | flow.M.goodput_mbit_s | flow.tcp.goodput_mbit_s |");
+    assert!(rows.len() == 3 && rows[2].starts_with("| two-links | 1 | "), "{rows:?}");
+    assert!(drawings.join("two-links-flow-goodput-mbit-s.svg").exists());
+}
+
+#[test]
 fn a_test_that_breaks_off_prints_what_it_has_measured() {
     let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
     let ticket = server.line().split_whitespace().last().unwrap().to_owned();

@@ -417,6 +417,31 @@ mod tests {
     }
 
     #[test]
+    fn the_first_colors_differ_for_people_with_colour_blindness() {
+        // Without red or green cones (Machado, Oliveira and Fernandes 2009).
+        let kinds = [
+            [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+            [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+        ];
+        let seen = |RGBColor(red, green, blue): RGBColor, kind: [[f64; 3]; 3]| {
+            let light = [red, green, blue].map(|value| (f64::from(value) / 255.0).powf(2.2));
+            kind.map(|row| {
+                let sum: f64 = row.iter().zip(light).map(|(part, value)| part * value).sum();
+                sum.clamp(0.0, 1.0).powf(1.0 / 2.2)
+            })
+        };
+        for kind in kinds {
+            let all: Vec<[f64; 3]> = COLORS[..7].iter().map(|color| seen(*color, kind)).collect();
+            for (index, one) in all.iter().enumerate() {
+                for (earlier, other) in all[..index].iter().enumerate() {
+                    let squares: f64 = one.iter().zip(other).map(|(a, b)| (a - b).powi(2)).sum();
+                    assert!(squares.sqrt() > 0.17, "{earlier} and {index}: {}", squares.sqrt());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_long_line_with_gaps_has_circles_only_at_points_without_neighbours() {
         let value = |x: u32| if [30, 50, 52].contains(&x) { f64::NAN } else { 1.0 };
         let points = (0..60).map(|x| (x.into(), value(x), 0.0)).collect();
