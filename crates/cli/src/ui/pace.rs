@@ -15,8 +15,8 @@ const WINDOW: Span = Span::from_secs(5);
 const SHORTEST: Span = Span::from_millis(400);
 /// Longer estimates are meaningless and not shown.
 const ETA_MAX_S: f64 = 30.0 * 86_400.0;
-/// After this long without a byte the display shows a stall instead of the time left.
-const STALL: Span = Span::from_secs(3);
+/// After this long without a byte the display shows a stall instead of the time left, and a path has no rate.
+pub(super) const STALL: Span = Span::from_secs(3);
 
 /// The pace of one transfer.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use anabranch_engine::{IdleReason, PathInfo, PathState as EngineState, PathStats, Standing};
 use anabranch_wire::{PathId, Rate, Span};
 
-use super::pace::Meter;
+use super::pace::{Meter, STALL};
 use super::snapshot::{PathLine, PathState};
 
 /// The direction of a command's data.
@@ -33,6 +33,8 @@ struct PathRate {
     meter: Meter,
     /// Bytes transferred. The estimate of a sender's bytes can fall a little, these never.
     bytes: u64,
+    /// When they last became more.
+    grown: Span,
 }
 
 impl PathMeter {
@@ -56,11 +58,14 @@ impl PathMeter {
             Direction::In => path.stats.data_received,
         };
         let known = self.meters.entry(path.id).or_default();
-        known.bytes = known.bytes.max(bytes);
+        if bytes > known.bytes {
+            (known.bytes, known.grown) = (bytes, elapsed);
+        }
         let rate = known.meter.sample(elapsed, known.bytes).unwrap_or(Rate::ZERO);
         // A path that carries nothing now has rate zero, even if its last seconds were fast.
         let is_idle =
             matches!(path.state, EngineState::Failed | EngineState::Closing | EngineState::Validating);
+        let is_idle = is_idle || elapsed.saturating_sub(known.grown) >= STALL;
         if is_idle { Rate::ZERO } else { rate }
     }
 
@@ -268,6 +273,19 @@ mod tests {
             let over = PathInfo { state, ..info };
             assert_eq!(meter.lines(Span::from_secs(1), &[(name, over)])[0].rate_mbit_s, 0.0, "{state:?}");
         }
+    }
+
+    #[test]
+    fn a_path_that_carries_nothing_for_three_seconds_has_no_rate() {
+        let mut meter = PathMeter::new(Direction::Out);
+        meter.lines(Span::ZERO, &[path(0, sent(0))]);
+        let mut rate = |tenths: u64| {
+            let bytes = 100_000 * tenths.min(10);
+            meter.lines(Span::from_millis(100 * tenths), &[path(0, sent(bytes))])[0].rate_mbit_s
+        };
+        let rates: Vec<f64> = (1..=40).map(&mut rate).collect();
+        assert!(rates[8] > 7.0 && rates[38] > 0.0, "{rates:?}");
+        assert_eq!(rates[39], 0.0);
     }
 
     #[test]
