@@ -3,6 +3,7 @@
 //! Names are stored as written and resolved each time the node is called ([`NodeAt::resolve`]), so a node whose
 //! address changes is found again. All addresses of a name are used, IPv6 and IPv4 alike.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -33,6 +34,7 @@ impl FromStr for Place {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
+        let text = &*without_zone(text);
         if let Ok(address) = text.parse::<SocketAddr>() {
             // No packet can be sent to port 0.
             return if address.port() > 0 { Ok(Self::Address(address)) } else { Err(()) };
@@ -61,6 +63,16 @@ impl fmt::Display for Place {
             Self::Address(address) => write!(f, "{address}"),
             Self::Name(name, port) => write!(f, "{name}:{port}"),
         }
+    }
+}
+
+/// The text without the zone of a link-local address, such as `[fe80::1%eth0]:4600`: every interface that has such an
+/// address tries it.
+fn without_zone(text: &str) -> Cow<'_, str> {
+    let zone = text.find('%').zip(text.find(']')).filter(|_| text.starts_with('['));
+    match zone {
+        Some((from, to)) if from < to => format!("{}{}", &text[..from], &text[to..]).into(),
+        _ => text.into(),
     }
 }
 
@@ -200,6 +212,17 @@ mod tests {
             &long,
             &format!("{}:1", "a".repeat(64)),
         ] {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_link_local_address_may_have_a_zone() {
+        for text in ["[fe80::1%eth0]:4600", "[fe80::1%2]:4600", "[fe80::1]:4600"] {
+            let place: Place = text.parse().unwrap();
+            assert_eq!(place, Place::Address("[fe80::1]:4600".parse().unwrap()), "{text}");
+        }
+        for text in ["[relay%eth0]:4600", "relay:4600%eth0", "[fe80::1%eth0:4600", "%eth0]:4600"] {
             assert!(text.parse::<Place>().is_err(), "{text}");
         }
     }
