@@ -22,6 +22,8 @@ pub(super) const STALL: Span = Span::from_secs(3);
 #[derive(Default)]
 pub struct Pace {
     meter: Meter,
+    /// Of what is done, holes included, which need no time on the way.
+    advance: Meter,
     /// The bytes done and moved at the last change, and the time of that change.
     changed: Option<(Span, [u64; 2])>,
 }
@@ -43,7 +45,9 @@ impl Pace {
             snapshot.paths.iter().map(|path| as_shown(Rate::from_mbit(path.rate_mbit_s)).as_bits());
         let most: u64 = of_paths.sum();
         let rate = moved.map(|rate| rate.min(Rate::from_bits(most - most % last_digit(most))));
-        let outlook = self.outlook(snapshot, rate);
+        let arrived = snapshot.bytes_done.saturating_sub(snapshot.bytes_resumed);
+        let advance = self.advance.sample(snapshot.elapsed, arrived);
+        let outlook = self.outlook(snapshot, if arrived > snapshot.bytes_moved { advance } else { rate });
         let is_idle = matches!(outlook, Outlook::Stalled(_) | Outlook::Waiting | Outlook::Comparing);
         let rate = rate.filter(|rate| !is_idle && *rate > Rate::ZERO);
         Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, outlook }

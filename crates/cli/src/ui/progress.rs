@@ -303,6 +303,17 @@ mod tests {
     }
 
     #[test]
+    fn holes_shorten_the_time_left_and_are_not_speed() {
+        let (mut progress, _) = shown(View::Lines);
+        for tenths in 0..=20 {
+            let total = progress.pace.total(&ProgressSnapshot { bytes_moved: tenths * 1_000, ..at(tenths) });
+            if tenths == 20 {
+                assert_eq!((total.rate, total.outlook), (Some(Rate::from_mbit(0.08)), Outlook::Left(8.0)));
+            }
+        }
+    }
+
+    #[test]
     fn a_silence_is_told_and_no_time_promised_in_it() {
         let (mut progress, page) = shown(View::Events);
         for tenths in 0..=20 {
@@ -417,7 +428,7 @@ mod tests {
     fn a_stalled_or_endless_transfer_promises_no_time() {
         let (mut progress, _) = shown(View::Lines);
         progress.pace.total(&at(0));
-        let nothing = ProgressSnapshot { bytes_moved: 0, ..at(10) };
+        let nothing = ProgressSnapshot { bytes_done: 0, bytes_moved: 0, ..at(10) };
         assert_eq!(progress.pace.total(&nothing).outlook, Outlook::Unknown, "no rate");
         let unknown = ProgressSnapshot { bytes_total: None, ..at(20) };
         assert_eq!(progress.pace.total(&unknown).outlook, Outlook::Unknown, "no length");
