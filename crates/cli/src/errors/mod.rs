@@ -12,7 +12,7 @@ mod node;
 mod transfer;
 
 pub(crate) use anabranch_node::describe;
-pub(crate) use transfer::all_sent;
+pub(crate) use transfer::{all_sent, without_codes};
 
 use std::fmt::{self, Write as _};
 use std::io;

@@ -75,7 +75,7 @@ fn named(failure: Failure, count: u64, files: &[String]) -> Failure {
 }
 
 /// The text without the codes that Rust appends to system errors: "(os error 13)".
-fn without_codes(text: &str) -> String {
+pub(crate) fn without_codes(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, rest)| rest))

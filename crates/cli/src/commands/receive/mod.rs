@@ -17,7 +17,7 @@ use crate::capture::Capture;
 use crate::carrier::Carrier;
 use crate::context::Context;
 use crate::courier::{Courier, Errand};
-use crate::errors::{Failure, printable};
+use crate::errors::{Failure, printable, without_codes};
 use crate::interrupt;
 use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
@@ -94,14 +94,14 @@ pub(super) fn report(
     (events, context): (Option<Stream>, &Context),
 ) -> Result<(), Failure> {
     if let Some(stream) = events {
-        for message in &summary.warnings {
-            stream.json(&Event::Note { message })?;
+        for warning in &summary.warnings {
+            stream.json(&Event::Note { message: &without_codes(warning) })?;
         }
         return stream.json(&Event::Done(TransferReport::new(summary, elapsed)));
     }
     if !context.quiet {
         for warning in &summary.warnings {
-            out::sentence(&printable(warning));
+            out::sentence(&printable(&without_codes(warning)));
         }
         out::sentence(&format!("{done} {}", render::summary(summary, elapsed)));
     }
