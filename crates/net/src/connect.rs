@@ -99,9 +99,7 @@ pub enum ConnectError {
         locals: Vec<IpAddr>,
     },
     /// There was no answer.
-    #[error(
-        "no answer from the node: tried {0}; is it running there, is the UDP port open, and is its key the right one?"
-    )]
+    #[error("no answer from the node: tried {}; {}", .0, advice(.0))]
     TimedOut(Tried),
     /// The node answered, but the ticket's secret does not fit.
     #[error(
@@ -216,6 +214,12 @@ fn begin(
     }
     let inner = dial(endpoint, target, Opening { config, agent, routes: &routes, relayed: own })?;
     Ok((inner, routes))
+}
+
+/// What to do when there is no answer.
+fn advice(tried: &Tried) -> String {
+    let there = || "is it running there, is the UDP port open, and is its key the right one?".to_owned();
+    tried.obstacle.as_ref().map_or_else(there, ToString::to_string)
 }
 
 /// The caps that exclude routes, in words.
@@ -340,6 +344,16 @@ mod tests {
 
     use super::*;
     use crate::endpoint::{Addresses, Endpoint, EndpointConfig};
+
+    #[test]
+    fn where_packets_do_not_leave_this_machine_the_other_end_is_not_blamed() {
+        let told = |obstacle| ConnectError::TimedOut(Tried { pairs: Vec::new(), obstacle }).to_string();
+        assert!(told(None).ends_with("is its key the right one?"));
+        let small = told(Some(Obstacle::SmallMtu { interface: "eth1".to_owned(), mtu: 900 }));
+        assert!(small.contains("eth1 carries packets of 900 bytes") && !small.contains("running"), "{small}");
+        let own = told(Some(Obstacle::Firewall([192, 0, 2, 1].into())));
+        assert!(own.contains("own firewall refuses packets from 192.0.2.1") && !own.contains("running"));
+    }
 
     #[tokio::test]
     async fn a_chain_of_relays_over_which_no_session_begins_is_forgotten() {
