@@ -216,7 +216,7 @@ fn begin(
     Ok((inner, routes))
 }
 
-/// What to do when there is no answer.
+/// Advice for a user who got no answer.
 fn advice(tried: &Tried) -> String {
     let there = || "is it running there, is the UDP port open, and is its key the right one?".to_owned();
     tried.obstacle.as_ref().map_or_else(there, ToString::to_string)

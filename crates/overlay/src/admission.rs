@@ -67,7 +67,7 @@ pub struct Sessions<Id> {
     named: BTreeSet<Id>,
 }
 
-/// Who has sessions, from the widest to the narrowest.
+/// An owner of sessions, from the widest kind to the narrowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Party {
     Site(Option<IpAddr>),

@@ -22,7 +22,7 @@ pub(super) const STALL: Span = Span::from_secs(3);
 #[derive(Default)]
 pub struct Pace {
     meter: Meter,
-    /// Of what is done, holes included, which need no time on the way.
+    /// The rate of all bytes that are done, also of holes, which are not sent.
     advance: Meter,
     /// The bytes done and moved at the last change, and the time of that change.
     changed: Option<(Span, [u64; 2])>,

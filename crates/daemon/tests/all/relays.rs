@@ -153,7 +153,7 @@ async fn of_two_ways_to_one_relay_the_one_that_was_meant_is_removed_and_added() 
 
     running.remove(second.0).unwrap();
     running.add(&ways[1]).await.unwrap();
-    assert!(to(entries[1]).is_some_and(|path| path != second), "it is open when that is said");
+    assert!(to(entries[1]).is_some_and(|path| path != second), "`add` returns once the path is open");
     assert_eq!(to(entries[0]), Some(first), "the other one was left alone");
 }
 

@@ -107,8 +107,8 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Marks the link-local addresses of interfaces that have others as spare. Leaves out those for which too many
-/// interfaces are so: the spare ones, those of interfaces without others, or both.
+/// Marks the link-local addresses of interfaces that have others as spare. Leaves out the spare ones if more
+/// than [`MOST_LOCAL`] interfaces have link-local addresses, and all if more than that have no others.
 fn sort_out_link_locals(list: &mut Vec<InterfaceAddress>) {
     let indices = |is_local: bool| -> BTreeSet<u32> {
         list.iter().filter(|at| is_link_local(at.address) == is_local).map(|at| at.index).collect()

@@ -52,7 +52,7 @@ pub(super) async fn pull(folders: &Folders, copy: &Path) -> Outcome {
     pull_with(folders, (&Wanted::contents_of("pub")?, copy), ReceiveOptions::default()).await
 }
 
-/// The same of what is wanted, with options.
+/// The same for chosen files, with options.
 pub(super) async fn pull_with(
     folders: &Folders,
     (wanted, copy): (&Wanted, &Path),
