@@ -48,9 +48,9 @@ pub struct Held {
 }
 
 impl Held {
-    /// The current state.
-    pub fn state(&self) -> Holding {
-        self.state.borrow().clone()
+    /// The current state. [`Self::changed`] waits for the one after it.
+    pub fn state(&mut self) -> Holding {
+        self.state.borrow_and_update().clone()
     }
 
     /// Waits for the next change and returns it. After the end, returns the last one at once.

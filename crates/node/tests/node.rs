@@ -221,6 +221,22 @@ async fn a_held_session_is_dialed_again_after_a_failure_here_and_not_after_an_ab
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_was_looked_at_is_no_change() {
+    let server = builder(23).access(Access::by_keys([key(24).public()])).start().await.unwrap();
+    let client = builder(24).start().await.unwrap();
+    let mut held = client.hold(Dial::node(server.id(), server.addresses()), None);
+    let _there = accept(&server).await.expect("a session");
+    let open = async {
+        while !matches!(held.state(), Holding::Open(_)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, open).await.expect("it opens");
+    let again = timeout(Duration::from_millis(50), held.changed()).await;
+    assert!(again.is_err(), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_is_named_twice_is_refused_before_anything_starts() {
     let relay = format!("{}@192.0.2.1:4600", key(1).public());
     let relays = vec![relay.parse().unwrap(), relay.parse().unwrap()];
