@@ -238,11 +238,11 @@ pub struct Interval {
 pub struct Measured {
     /// Length of the period.
     pub seconds: f64,
-    /// Bytes delivered to the receiving application.
+    /// In an interval, new bytes received over all paths; in the whole test, bytes delivered to the receiving application.
     pub bytes: u64,
     /// The corresponding rate.
     pub goodput_mbit_s: f64,
-    /// The longest time without a delivery.
+    /// The longest time without a delivery to the application.
     pub longest_gap_ms: f64,
     /// Every pair of addresses in use, with its bytes: the sum over all paths opened between the two as their link
     /// came and went.

@@ -48,8 +48,10 @@ impl Recorder {
         }
         let gap = Span::from_micros(sample.gap_us);
         self.longest_gap = self.longest_gap.max(gap);
-        let bytes = sample.bytes.saturating_sub(self.last.bytes);
         let paths = self.paths(&sample.paths, seen, lasted);
+        // Data counts when it arrives. If it counted when it is in order, a short interval that ends a wait for a missing
+        // packet would have more than the links carry.
+        let bytes = paths.iter().map(|path| path.bytes).sum();
         self.intervals.push(Interval {
             t_s: Span::from_micros(sample.elapsed_us).as_secs_f64(),
             measured: measured(lasted, bytes, gap, paths),
@@ -196,6 +198,18 @@ mod tests {
         assert!(intervals.iter().all(|i| (i.measured.goodput_mbit_s - 8.0).abs() < 1e-9));
         assert_eq!((end.bytes, end.seconds, end.goodput_mbit_s), (4_000_000, 4.0, 8.0));
         assert_eq!((end.longest_gap_ms, intervals[2].measured.longest_gap_ms), (120.0, 5.0));
+    }
+
+    #[test]
+    fn an_interval_has_the_bytes_of_its_paths_even_if_a_missing_packet_held_them_back() {
+        let mut recorder = Recorder::new(true);
+        let waits = recorder.record(sample(100, 0, 100, &[(0, 50_000)]), vec![seen(0)]).unwrap();
+        assert_eq!(waits.measured.bytes, 50_000);
+        let fills = recorder.record(sample(200, 100_000, 100, &[(0, 100_000)]), vec![seen(0)]).unwrap();
+        assert_eq!((fills.measured.bytes, fills.measured.goodput_mbit_s), (50_000, 4.0));
+        // What is not in order at the end does not count.
+        recorder.record(sample(300, 120_000, 0, &[(0, 150_000)]), vec![seen(0)]);
+        assert_eq!(recorder.finish().1.bytes, 120_000);
     }
 
     #[test]
