@@ -10,6 +10,7 @@ use crate::ask::Ask;
 use crate::codec::{FRAME_HEADER, parse_header};
 use crate::error::TransferError;
 use crate::message::{Control, LONGEST_CONTROL, VERSION};
+use crate::packed::{PACKED, unpack};
 
 /// How long an end waits for the other to receive its last message.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -118,7 +119,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             if let Some((header, rest)) = rest.split_first_chunk::<FRAME_HEADER>() {
                 let (kind, len) = parse_header(*header, LONGEST_CONTROL)?;
                 if let Some(body) = rest.get(..len) {
-                    self.taken += FRAME_HEADER + len;
+                    let end = self.taken + FRAME_HEADER + len;
+                    if kind == PACKED {
+                        let messages = unpack(body)?;
+                        self.buffer.splice(self.taken..end, messages);
+                        continue;
+                    }
+                    self.taken = end;
                     return Control::decode(kind, body);
                 }
             }
@@ -126,6 +133,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             let was_filled = self.buffer.len() == capacity;
             self.buffer.drain(..self.taken);
             self.taken = 0;
+            // A list may have made it longer than a read.
+            self.buffer.shrink_to(LARGEST_READ);
             if was_filled && (capacity < LARGEST_READ || self.buffer.len() == capacity) {
                 self.buffer.reserve(capacity.clamp(FIRST_READ, LARGEST_READ));
             }

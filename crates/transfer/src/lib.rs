@@ -38,6 +38,7 @@ mod error;
 mod hash;
 mod manifest;
 mod message;
+mod packed;
 mod path;
 mod policy;
 mod progress;

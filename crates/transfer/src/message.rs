@@ -12,10 +12,11 @@ use crate::codec::{FRAME_HEADER, put_frame, put_text, read_text};
 use crate::error::{LONGEST_MESSAGE, TransferError, cut};
 use crate::hash::BLOCK;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
+use crate::packed::{PACKED, unpack};
 use crate::path::RelPath;
 
 /// Version of the transfer protocol.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Most hashes of existing blocks in one request.
 pub(crate) const MOST_HASHES: usize = 64;
 /// Longest body of a control message: an entry with the longest path and link, or a text.
@@ -28,15 +29,15 @@ pub(crate) const MOST_ZEROS: u32 = 64 << 20;
 const MAGIC: [u8; 4] = *b"ANBT";
 
 const HELLO: u8 = 0x01;
-const ENTRY: u8 = 0x02;
+pub(crate) const ENTRY: u8 = 0x02;
 const LIST_END: u8 = 0x03;
 const DONE: u8 = 0x04;
 const ABORT: u8 = 0x05;
-const LEFT_OUT: u8 = 0x06;
+pub(crate) const LEFT_OUT: u8 = 0x06;
 const INCOMPLETE: u8 = 0x07;
 const ASK: u8 = 0x08;
-const ATTRIBUTE: u8 = 0x09;
-const HARD_LINK: u8 = 0x0a;
+pub(crate) const ATTRIBUTE: u8 = 0x09;
+pub(crate) const HARD_LINK: u8 = 0x0a;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 const WAIT: u8 = 0x13;
@@ -281,7 +282,8 @@ pub fn check_message(kind: u8, body: &[u8]) -> bool {
         let out = again(&|out| message.encode(out));
         assert_eq!(Reply::decode(kind, out).as_ref().ok(), Some(message));
     });
-    control.is_ok() || request.is_ok() || reply.is_ok()
+    let is_packed = kind == PACKED && unpack(body).is_ok();
+    control.is_ok() || request.is_ok() || reply.is_ok() || is_packed
 }
 
 fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
@@ -385,7 +387,7 @@ mod tests {
     fn controls() -> Vec<Control> {
         let modified = Some(ModifiedTime { seconds: -5, nanoseconds: 7 });
         vec![
-            Control::Hello { version: 2, asks: false },
+            Control::Hello { version: 3, asks: false },
             Control::Entry(Entry {
                 path: path("a/é"),
                 kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified, data: None }),
@@ -510,11 +512,13 @@ mod tests {
         for (name, message) in names.into_iter().zip(controls()) {
             assert_eq!(encoded(&|out| message.encode(out)), vector(name), "{name}");
         }
-        let hello = Control::Hello { version: 2, asks: true };
+        let hello = Control::Hello { version: 3, asks: true };
         assert_eq!(encoded(&|out| hello.encode(out)), vector("hello of a client"));
         assert_eq!(Control::decode(HELLO, &vector("hello of a client")[FRAME_HEADER..]).unwrap(), hello);
         let fetch = Request::Fetch { file: 1, first: 64, count: 2, last: true, held: vec![[0xaa; 32]] };
         assert_eq!(encoded(&|out| fetch.encode(out)), vector("fetch"));
+        let list = unpack(&vector("packed")[FRAME_HEADER..]).unwrap();
+        assert_eq!(list, [vector("directory"), vector("link")].concat());
         assert_eq!(encoded(&|out| Request::Wait.encode(out)), vector("wait"));
         assert_eq!(encoded(&|out| Request::Hash { file: 3 }.encode(out)), vector("hash"));
         let piece = [&blake3::hash(b"ab").as_bytes()[..], b"ab"].concat();

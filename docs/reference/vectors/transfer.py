@@ -1,5 +1,7 @@
 """A second decoder of the messages of a transfer, written from ../transfer.md alone."""
 
+import zlib
+
 
 class Refused(Exception):
     """The bytes break a rule of the page."""
@@ -75,6 +77,25 @@ def attribute(body):
     return {"name": name, "value": body.take(body.uint(2))}
 
 
+def packed(body):
+    """The frames in a compressed part of a list."""
+    stream = zlib.decompressobj(-15)
+    try:
+        frames = stream.decompress(body.data, (64 << 10) + 1)
+    except zlib.error:
+        raise Refused("not compressed") from None
+    if not stream.eof or len(frames) > 64 << 10:
+        raise Refused("too long")
+    body.data, rest, kinds = b"", Reader(frames), []
+    while rest.data:
+        kinds.append(rest.uint(1))
+        length = rest.uint(4)
+        if kinds[-1] not in (0x02, 0x06, 0x09, 0x0A) or length > 16384:
+            raise Refused("not a message of a list")
+        rest.take(length)
+    return {"kinds": kinds}
+
+
 def ask(body):
     request, options = body.uint(1), body.uint(1)
     if request not in (1, 2, 3):
@@ -116,6 +137,7 @@ KINDS = {
     0x08: ask,
     0x09: attribute,
     0x0A: lambda body: {"first": body.uint(4)},
+    0x0B: packed,
     0x10: fetch,
     0x12: lambda body: {"entry": body.uint(4)},
     0x13: lambda body: {},
@@ -141,8 +163,8 @@ def decode_message(message):
 
 # What the vectors stand for. Those that are not here have no fields, or hashes.
 MEANINGS = {
-    "hello": {"version": 2, "asks": False},
-    "hello of a client": {"version": 2, "asks": True},
+    "hello": {"version": 3, "asks": False},
+    "hello of a client": {"version": 3, "asks": True},
     "file": {"path": "a/é", "mode": 0o640, "size": 5, "seconds": -5, "nanoseconds": 7},
     "sparse": {"path": "s", "mode": 0o644, "size": 1 << 30, "data": 4096},
     "stream": {"path": "-", "mode": 0o644},
@@ -150,6 +172,7 @@ MEANINGS = {
     "link": {"path": "l", "link": "d/é"},
     "attribute": {"name": "user.tag", "value": b"red"},
     "hard link": {"first": 3},
+    "packed": {"kinds": [2, 2]},
     "left out": {"missed": 1, "path": "s", "reason": "a socket"},
     "abort": {"reason": "disk full"},
     "incomplete": {"count": 2, "failed_here": 1, "files": "a: no"},

@@ -30,6 +30,7 @@ use crate::control::ControlLink;
 use crate::error::TransferError;
 use crate::manifest::totals;
 use crate::message::Control;
+use crate::packed::pack;
 use crate::progress::Progress;
 use crate::report::{Report, Summary};
 use answer::{Service, answer};
@@ -42,7 +43,7 @@ const GREETING: Duration = Duration::from_secs(120);
 /// write received data.
 const VERDICT: Duration = Duration::from_secs(12);
 /// Bytes of the list in one write.
-const LIST_PIECE: usize = 16 << 10;
+const LIST_PIECE: usize = 32 << 10;
 /// Bytes of the list that a receiver has to take in a second, after [`GREETING`].
 const LIST_RATE: u64 = 16 << 10;
 
@@ -177,8 +178,14 @@ pub(crate) async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
     let mut bytes = Vec::new();
     for line in entries.chain(left_out).chain([Control::ListEnd]) {
         let is_last = line == Control::ListEnd;
-        line.encode(&mut bytes);
+        if !is_last {
+            line.encode(&mut bytes);
+        }
         if bytes.len() >= LIST_PIECE || is_last {
+            bytes = pack(bytes);
+            if is_last {
+                line.encode(&mut bytes);
+            }
             let deadline = begin + GREETING + Duration::from_secs(sent / LIST_RATE);
             let written = timeout_at(deadline, control.send_bytes(&bytes)).await;
             written.map_err(|_| stalled(GREETING))??;

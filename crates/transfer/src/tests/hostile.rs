@@ -47,7 +47,7 @@ async fn face(
 
 fn hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    Control::Hello { version: 2, asks: false }.encode(&mut bytes);
+    Control::Hello { version: 3, asks: false }.encode(&mut bytes);
     bytes
 }
 
@@ -352,7 +352,7 @@ async fn another_version_is_named_as_such() {
     let mut control = Vec::new();
     Control::Hello { version: 7, asks: false }.encode(&mut control);
     let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
-    assert!(matches!(outcome, Err(TransferError::Version { ours: 2, theirs: 7 })), "{outcome:?}");
+    assert!(matches!(outcome, Err(TransferError::Version { ours: 3, theirs: 7 })), "{outcome:?}");
     let outcome =
         face(b"HTTP/1.1 400 Bad Request".to_vec(), Vec::new(), directory(&to), &ReceiveOptions::default())
             .await;
