@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anabranch_net::{Event, PathChange, PathInfo, PathRule, PathRules, Priority, Session, Terms};
-use anabranch_node::{keep_caps, parse_rule};
+use anabranch_net::{Endpoint, Event, PathChange, PathInfo, PathRule, PathRules, Priority, Session, Terms};
+use anabranch_node::{keep_caps, parse_rule, warn_of_idle_rules};
 use anabranch_service::control::{self, Answer};
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::client::Client;
@@ -56,15 +56,19 @@ pub struct Running(Arc<Inner>);
 
 struct Inner {
     end: End,
+    endpoint: Arc<Endpoint>,
+    /// The name of the tunnel's own interface.
+    device: String,
     rules: Mutex<PathRules>,
     read: Read,
     stop: Notify,
 }
 
 impl Running {
-    /// A tunnel that was started with these rules.
-    pub fn new(end: End, rules: PathRules, read: Read) -> Self {
-        Self(Arc::new(Inner { end, rules: Mutex::new(rules), read, stop: Notify::new() }))
+    /// A tunnel that was started with these rules, on an endpoint and an interface.
+    pub fn new(end: End, (endpoint, device): (Arc<Endpoint>, &str), rules: PathRules, read: Read) -> Self {
+        let (device, rules) = (device.to_owned(), Mutex::new(rules));
+        Self(Arc::new(Inner { end, endpoint, device, rules, read, stop: Notify::new() }))
     }
 
     /// Waits for `tunnel down`.
@@ -98,12 +102,17 @@ impl Running {
     /// Reads the settings again and takes over what can be changed.
     pub fn reload(&self) -> Result<Done, String> {
         let wanted = (self.0.read)().map_err(|failure| failure.to_string())?;
+        self.warn_of_idle(&wanted.rules);
         self.set_rules(wanted.rules)?;
         match &self.0.end {
             End::Client(client) => client.set_policy(wanted.policy),
             End::Server(server) => server.set_allowed(wanted.allow).map_err(|error| error.to_string())?,
         }
         Ok(Done { done: vec!["the settings were read again".to_owned()] })
+    }
+
+    fn warn_of_idle(&self, rules: &PathRules) {
+        warn_of_idle_rules(&self.0.endpoint, rules, Some(&self.0.device));
     }
 
     fn set_rules(&self, rules: PathRules) -> Result<(), String> {
@@ -136,6 +145,7 @@ impl Running {
                 Some(("path", pattern)) => {
                     let rule = parse_rule(&format!("{pattern}={value}"))?;
                     rules = Some(rules.unwrap_or_else(|| self.rules()).with(&rule));
+                    self.warn_of_idle(&PathRules::new(vec![rule]));
                 }
                 _ => return Err(format!("`{key}` is not a setting; {WORDS}")),
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anabranch_net::{PathRules, PublicKey, Ticket};
-use anabranch_node::{Access, Threads, keyfile, warn_of_idle_rules};
+use anabranch_node::{Access, Threads, keyfile};
 use anabranch_tunnel::message::LONGEST;
 use anabranch_tunnel::policy::Policy;
 use anabranch_tunnel_io::server::{Notice, Server, ServerOptions};
@@ -184,13 +184,13 @@ async fn serve(given: &ServeArgs, context: Context) -> Result<(), Failure> {
     invitation.warn_of_omissions();
     let seed = u64::from_ne_bytes(*keyfile::random()?);
     let server = Server::new(args.options(), node.endpoint().clock(), seed);
-    let (again, endpoint) = (given.clone(), node.endpoint().clone());
+    let again = given.clone();
     let read = move || {
         let Wanted { args, rules } = again.with_file()?;
-        warn_of_idle_rules(&endpoint, &rules, Some(args.end.device.name()));
         Ok(Changeable { policy: Policy::default(), allow: args.allow, rules })
     };
-    let running = Running::new(End::Server(server.clone()), rules, Box::new(read));
+    let on = (node.endpoint().clone(), interface);
+    let running = Running::new(End::Server(server.clone()), on, rules, Box::new(read));
     let _socket = answer(interface, running.clone())?;
     let asked = running.clone();
     let _metrics = end.serve_metrics(move || asked.status()).await?;

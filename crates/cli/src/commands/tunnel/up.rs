@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_net::PathRules;
-use anabranch_node::{Threads, keyfile, warn_of_idle_rules};
+use anabranch_node::{Threads, keyfile};
 use anabranch_tunnel::entry::Lane;
 use anabranch_tunnel::message::{self, LONGEST, Request, VERSION};
 use anabranch_tunnel::policy::Policy;
@@ -137,13 +137,13 @@ async fn up(given: &UpArgs, context: Context) -> Result<(), Failure> {
         guard: guard_command(interface),
     };
     let client = Client::new(options, node.endpoint().clock(), u64::from_ne_bytes(*keyfile::random()?));
-    let (again, endpoint) = (given.clone(), node.endpoint().clone());
+    let again = given.clone();
     let read = move || {
-        let Wanted { args, rules, policy } = again.with_file()?;
-        warn_of_idle_rules(&endpoint, &rules, Some(args.end.device.name()));
+        let Wanted { rules, policy, .. } = again.with_file()?;
         Ok(Changeable { policy, allow: Vec::new(), rules })
     };
-    let running = Running::new(End::Client(client.clone()), rules, Box::new(read));
+    let on = (node.endpoint().clone(), interface);
+    let running = Running::new(End::Client(client.clone()), on, rules, Box::new(read));
     let _socket = answer(interface, running.clone())?;
     let asked = running.clone();
     let _metrics = end.serve_metrics(move || asked.status()).await?;
