@@ -118,7 +118,9 @@ pub(crate) struct Streams<P> {
     peer_limit: u64,
     buffered: u64,
     /// How many streams are redundant.
-    redundant: usize,
+    redundant: u32,
+    /// Applications that were waiting for room when some were last woken.
+    waited: u32,
     /// Streams whose application is waiting for room.
     room_blocked: VecDeque<StreamId>,
     // From here on receiving needs the fields, too.
@@ -212,6 +214,7 @@ impl<P: Payload> Streams<P> {
             unsent: 0,
             waiting: Waiting::default(),
             redundant: 0,
+            waited: 0,
         }
     }
 
@@ -312,10 +315,12 @@ impl<P: Payload> Streams<P> {
             self.limits.unsent.saturating_sub(self.unsent),
             self.limits.send_buffer.saturating_sub(self.buffered),
         );
+        let share = self.fair_share();
         let stream = self.table.get_mut(id).ok_or(StreamError::Unknown)?;
         if !stream.send.is_open() {
             return Err(StreamError::Ended);
         }
+        let unsent_room = unsent_room.min(share.saturating_sub(stream.send.unsent()));
         // Bytes without credit of their own would take the room of other streams.
         let credit = if self.limits.independent_streams { stream.send.credit_left() } else { u64::MAX };
         let taken = (data.len() as u64).min(unsent_room).min(buffer_room).min(credit);
@@ -417,7 +422,7 @@ impl<P: Payload> Streams<P> {
             return;
         }
         let removed = self.table.remove(id);
-        self.redundant -= usize::from(removed.is_some_and(|stream| stream.redundant));
+        self.redundant -= u32::from(removed.is_some_and(|stream| stream.redundant));
         if id.opener() != self.side {
             self.opening.may_open_there += 1;
             self.opening.open_there -= 1;

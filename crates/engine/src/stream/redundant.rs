@@ -41,7 +41,7 @@ impl<P: Payload> Streams<P> {
             return Err(StreamError::Ended);
         }
         let was = std::mem::replace(&mut stream.redundant, wanted);
-        self.redundant = self.redundant + usize::from(wanted) - usize::from(was);
+        self.redundant = self.redundant + u32::from(wanted) - u32::from(was);
         Ok(())
     }
 

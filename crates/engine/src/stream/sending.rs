@@ -15,6 +15,9 @@ const EXAMINED: usize = 64;
 /// Session credit for which one more blocked stream is woken: about a packet.
 const CREDIT_PER_STREAM: u64 = 1_200;
 
+/// Least unsent bytes that a stream may have queued, however many streams write.
+const LEAST_SHARE: u64 = 4 << 10;
+
 /// Which bytes of a stream to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pick {
@@ -223,14 +226,32 @@ impl<P: Payload> Streams<P> {
         Some(StreamFrame { stream: run.stream, offset: run.offset, fin: run.fin && whole, data })
     }
 
+    /// Unsent bytes that one stream may have queued: all that there may be, divided by the streams that write. Otherwise
+    /// the application that runs first after a wake takes all room, and that may be the same one each time.
+    pub(super) fn fair_share(&self) -> u64 {
+        let writers = self.ready.len().max(self.room_blocked.len()).max(self.waited as usize).max(1);
+        (self.limits.unsent / writers as u64).max(LEAST_SHARE)
+    }
+
+    /// Wakes applications once half of the room is free, except those whose stream still has half of its share to send.
     pub(super) fn wake_writers(&mut self, events: &mut VecDeque<Event>) {
-        while self.unsent < self.limits.unsent / 2 + 1 && self.buffered < self.limits.send_buffer {
+        let (share, waiting) = (self.fair_share(), self.room_blocked.len());
+        for _ in 0..waiting {
+            if self.unsent > self.limits.unsent / 2 || self.buffered >= self.limits.send_buffer {
+                return;
+            }
             let Some(id) = self.room_blocked.pop_front() else { return };
-            if let Some(stream) = self.table.get_mut(id) {
-                stream.send.wants_room = false;
-                if stream.send.is_open() {
-                    events.push_back(Event::StreamWritable(id));
-                }
+            let Some(stream) = self.table.get_mut(id).filter(|stream| stream.send.wants_room) else {
+                continue;
+            };
+            if stream.send.unsent() > share / 2 {
+                self.room_blocked.push_back(id);
+                continue;
+            }
+            self.waited = waiting as u32;
+            stream.send.wants_room = false;
+            if stream.send.is_open() {
+                events.push_back(Event::StreamWritable(id));
             }
         }
     }
@@ -334,6 +355,39 @@ mod tests {
         streams.on_max_data(1 << 20);
         while streams.next_frame(1_000, Pick::MissingFirst, &mut events).is_some() {}
         assert_eq!((streams.sent(), streams.unsent()), (10_000, 0));
+    }
+
+    #[test]
+    fn streams_get_equal_room_even_if_the_last_one_woken_always_writes_first() {
+        const ROOM: u64 = 80_000;
+        let budget = Reservation::new(MemoryBudget::new(1 << 30));
+        let limits = Limits { unsent: ROOM, peer_stream: 1 << 30, ..limits() };
+        let mut streams = Streams::<Length>::new(Side::Client, limits, 128, budget);
+        streams.on_peer_params(1 << 30, 1 << 30, 100);
+        let ids: Vec<StreamId> = (0..8).map(|_| streams.open().unwrap()).collect();
+        let mut written: Vec<u64> = vec![0; ids.len()];
+        let mut runnable = ids.clone();
+        let mut events = VecDeque::new();
+        for _ in 0..4_000 {
+            while let Some(id) = runnable.pop() {
+                let at = ids.iter().position(|known| *known == id).unwrap();
+                // It writes until it has to wait.
+                while let taken @ 1.. = streams.write(id, &mut Length(16_384)).unwrap() {
+                    written[at] += taken as u64;
+                }
+            }
+            let (frame, _) = streams.next_frame(1_200, Pick::MissingFirst, &mut events).unwrap();
+            streams.rotate();
+            let run = SentRun::new(frame.stream, frame.offset..frame.offset + frame.data.len() as u64, false);
+            streams.on_acked(&run, (&mut events, &mut ControlQueue::default()));
+            runnable.extend(events.drain(..).filter_map(|event| match event {
+                Event::StreamWritable(id) => Some(id),
+                _ => None,
+            }));
+        }
+        let (least, most) = (*written.iter().min().unwrap(), *written.iter().max().unwrap());
+        assert!(most - least <= ROOM, "{written:?}");
+        assert!(streams.unsent() > ROOM / 4, "the room stays in use: {}", streams.unsent());
     }
 
     #[test]
