@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::ServerArgs;
 use super::protocol::{Control, Message, Order, PATIENCE, Sample};
-use super::traffic::{Receiver, Sender};
+use super::traffic::{Receiver, Sender, over};
 use crate::capture::Capture;
 use crate::context::Context;
 use crate::errors::Failure;
@@ -202,7 +202,13 @@ async fn send(session: &Session, order: &Order) -> std::io::Result<Served> {
     let sending = async {
         // A client may allow no streams.
         Sender::start(session, order.streams).await?.stopped().await;
-        Ok::<_, std::io::Error>(Served::Sent(order.time()))
+        match session.close_reason() {
+            // The client has its result, or still says farewell.
+            None | Some(CloseReason::Finished | CloseReason::Peer { code: 0, .. }) => {
+                Ok(Served::Sent(order.time()))
+            }
+            Some(reason) => Err(over(reason)),
+        }
     };
     match tokio::time::timeout(longest, sending).await {
         Ok(sent) => sent,

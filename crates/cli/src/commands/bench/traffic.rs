@@ -108,7 +108,8 @@ impl Receiver {
     }
 }
 
-fn over(reason: impl std::fmt::Display) -> io::Error {
+/// The error of a test whose session ended before it.
+pub fn over(reason: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, format!("the session is over: {reason}"))
 }
 
