@@ -8,12 +8,14 @@
 
 use anabranch_wire::{Escaped, ForeignText};
 
-use crate::error::TransferError;
+use crate::error::{TransferError, cut};
 
 /// Suffix of an unfinished file's name.
 pub(crate) const PART_SUFFIX: &str = ".anabranch-part";
 /// Longest name of one entry, in bytes, as on all common file systems.
 const LONGEST_NAME: usize = 255;
+/// Longest name of an unfinished file, in bytes. Some encrypted file systems, such as eCryptfs, take no longer names.
+const LONGEST_PART: usize = 143;
 /// Longest path or link text, in bytes.
 const LONGEST_PATH: usize = 4096;
 /// Most components in a path.
@@ -68,21 +70,34 @@ pub(crate) fn is_part_name(name: &str) -> bool {
 
 /// Name of the unfinished file that will become `name`, in the same directory.
 pub(crate) fn part_name(name: &str) -> String {
-    if name.len() + PART_SUFFIX.len() < LONGEST_NAME {
+    part_name_within(LONGEST_PART, name)
+}
+
+/// The same for trials of spellings: `name` is kept as long as file systems allow.
+pub(crate) fn spelled_part_name(name: &str) -> String {
+    part_name_within(LONGEST_NAME, name)
+}
+
+fn part_name_within(most: usize, name: &str) -> String {
+    if name.len() + PART_SUFFIX.len() < most {
         return format!(".{name}{PART_SUFFIX}");
     }
     format!(".{}{PART_SUFFIX}", blake3::hash(name.as_bytes()).to_hex())
 }
 
-/// The `attempt`th alternative to a taken `name`: "a.txt", "a (1).txt", "a (2).txt".
+/// The `attempt`th alternative to a taken `name`: "a.txt", "a (1).txt", "a (2).txt". A name that would be too long
+/// loses the end of its stem.
 pub(crate) fn alternative_name(name: &str, attempt: u32) -> String {
     if attempt == 0 {
         return name.to_owned();
     }
-    match name.rsplit_once('.') {
-        Some((stem, extension)) if !stem.is_empty() => format!("{stem} ({attempt}).{extension}"),
-        _ => format!("{name} ({attempt})"),
-    }
+    let extended =
+        name.rsplit_once('.').filter(|(stem, extension)| !stem.is_empty() && extension.len() < 100);
+    let (stem, end) = match extended {
+        Some((stem, extension)) => (stem, format!(" ({attempt}).{extension}")),
+        None => (name, format!(" ({attempt})")),
+    };
+    format!("{}{end}", cut(stem, LONGEST_NAME.saturating_sub(end.len())))
 }
 
 fn check_path(text: &str) -> Result<(), &'static str> {
@@ -190,10 +205,19 @@ mod tests {
     }
 
     #[test]
+    fn alternative_names_fit_the_file_system() {
+        let umlauts = "ü".repeat(125);
+        for name in [format!("{umlauts}.txt"), "x".repeat(255), format!("a.{}", "x".repeat(253)), umlauts] {
+            let other = alternative_name(&name, 999);
+            assert!(other.len() <= 255 && other.contains(" (999)"), "{other}");
+        }
+    }
+
+    #[test]
     fn the_unfinished_name_of_any_name_fits_the_file_system() {
         for len in 1..=255 {
             let part = part_name(&"x".repeat(len));
-            assert!(part.len() <= 255 && is_part_name(&part), "length {len}");
+            assert!(part.len() <= LONGEST_PART && is_part_name(&part), "length {len}");
         }
     }
 }

@@ -14,7 +14,7 @@ use unicode_normalization::UnicodeNormalization as _;
 use super::remove::{is_same, names};
 use super::target::TargetTree;
 use crate::manifest::Entry;
-use crate::path::{RelPath, part_name};
+use crate::path::{RelPath, spelled_part_name};
 
 /// Most spellings of one path that are compared.
 const MOST: usize = 16;
@@ -63,7 +63,7 @@ impl Spellings {
 fn find_each_other(tree: &mut TargetTree, one: &RelPath, other: &RelPath) -> bool {
     let [(parent, name), (second_parent, second)] = [one.split(), other.split()];
     let (Ok(here), Ok(there)) = (tree.directory(parent), tree.directory(second_parent)) else { return false };
-    let [name, second] = [name, second].map(|name| part_name(&format!("{name} spelling")));
+    let [name, second] = [name, second].map(|name| spelled_part_name(&format!("{name} spelling")));
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     if here.open_with(&name, &options).is_err() {
