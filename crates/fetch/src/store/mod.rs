@@ -281,6 +281,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_file_may_have_the_longest_name() {
+        for len in [121, 122, 255] {
+            let folder = tempfile::tempdir().unwrap();
+            let (store, _) = open(&folder.path().join("n".repeat(len)));
+            store.reserve(1).unwrap();
+            store.checkpoint(&journal(1)).unwrap();
+            let names =
+                std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().len());
+            assert!(names.max().is_some_and(|longest| longest <= 143), "length {len}");
+        }
+    }
+
     #[tokio::test]
     async fn a_file_is_written_in_any_order_resumed_and_named_at_the_end() {
         let folder = tempfile::tempdir().unwrap();

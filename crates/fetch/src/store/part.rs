@@ -5,6 +5,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use aws_lc_rs::digest;
+use data_encoding::HEXLOWER;
+
+/// Longest name of which those of the unfinished file and the journal are made; others are replaced by a hash. Some
+/// encrypted file systems, such as eCryptfs, take no names of more than 143 bytes.
+const LONGEST_NAME: usize = 143 - "..anabranch-fetch-part".len();
+
 /// A file's names: the final one, and those of the unfinished file and its journal in the same folder.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
@@ -17,6 +24,8 @@ impl Names {
     pub(super) fn new(target: &Path) -> io::Result<Self> {
         let name = target.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it has no file name"))?;
+        let hash = || HEXLOWER.encode(digest::digest(&digest::SHA256, name.as_bytes()).as_ref());
+        let name = if name.len() > LONGEST_NAME { hash() } else { name.to_owned() };
         Ok(Self {
             target: target.to_owned(),
             part: target.with_file_name(format!(".{name}.anabranch-fetch-part")),
