@@ -84,7 +84,9 @@ pub fn ticket(text: &str) -> Result<Ticket, String> {
         }
         _ => Zeroizing::new(text.to_owned()),
     };
-    line.trim().parse().map_err(|error: TicketError| error.to_string())
+    // People also copy the whole command that was printed: the ticket is its last word.
+    let word = line.split_whitespace().next_back().unwrap_or_default();
+    word.parse().map_err(|error: TicketError| error.to_string())
 }
 
 /// A parser for whole numbers within a range.
@@ -254,6 +256,8 @@ mod tests {
         std::fs::write(&file, format!("{}\n", *told.to_text())).unwrap();
         assert_eq!(ticket(&format!("@{}", file.path().display())).unwrap().share, share);
         assert_eq!(ticket(&told.to_text()).unwrap().share, share);
+        let command = format!("anabranch receive {}", *told.to_text());
+        assert_eq!(ticket(&command).unwrap().share, share);
         assert!(ticket("@/no/such/file").unwrap_err().contains("cannot read the ticket from /no/such/file"));
         assert!(ticket("hello").unwrap_err().contains("not a ticket"));
     }
