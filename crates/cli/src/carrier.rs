@@ -24,6 +24,8 @@ const REVOKED: u64 = 2;
 const REPLACED: u64 = 3;
 /// Close code for a session whose server stopped, perhaps to start again with the same tickets.
 const AWAY: u64 = 4;
+/// Close code for a session whose ticket is for another command.
+pub const OTHER_COMMAND: u64 = 5;
 /// How long an answer may take, with three round-trip times in addition.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two updates of the display.
@@ -86,6 +88,11 @@ impl Carrier {
                 Failure::new(Kind::Refused, "the other end stopped")
                     .said(reason)
                     .hint("ask for another ticket; what has arrived is kept")
+            }
+            Some(CloseReason::Peer { code: OTHER_COMMAND, reason }) => {
+                Failure::new(Kind::Refused, "the other end has no files for this command")
+                    .said(reason)
+                    .hint("`anabranch send` and `anabranch serve` print tickets for files")
             }
             Some(CloseReason::Peer { reason, .. }) => lost("the other end stopped".into()).said(reason),
             Some(CloseReason::Finished) => lost("the other end stopped".into()),

@@ -112,7 +112,7 @@ fn a_ticket_for_something_else_is_told_from_a_lost_connection() {
     let mut server = Running::start(&mut program(&["bench", "server", "--port", "0"]));
     let line = BufReader::new(server.child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
     let received = receive(&[line.split_whitespace().last().unwrap(), &scratch.text("to")]);
-    assert_failed(&received, 3, &["this ticket is for `anabranch bench client`"]);
+    assert_failed(&received, 4, &["this ticket is for `anabranch bench client`", "print tickets for files"]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::ServerArgs;
 use super::protocol::{Control, Message, Order, PATIENCE, Sample};
 use super::traffic::{Receiver, Sender, over};
 use crate::capture::Capture;
+use crate::carrier::OTHER_COMMAND;
 use crate::context::Context;
 use crate::errors::Failure;
 use crate::interrupt;
@@ -161,10 +162,10 @@ enum Served {
 async fn test(session: &Session) -> std::io::Result<Served> {
     let mut control = Control::accept(session).await?;
     let Ok(Message::Start(order)) = control.recv(PATIENCE).await else {
-        return Err(refuse(session, "this ticket is for `anabranch bench client`"));
+        return Err(refuse(session, OTHER_COMMAND, "this ticket is for `anabranch bench client`"));
     };
     if let Some(objection) = order.objection() {
-        return Err(refuse(session, objection));
+        return Err(refuse(session, BAD_TEST, objection));
     }
     control.send(&Message::Ready).await?;
     let served = if order.reverse {
@@ -181,8 +182,8 @@ async fn test(session: &Session) -> std::io::Result<Served> {
     Ok(Served::Lost(if let Served::Received(sample) = served { sample.bytes } else { 0 }))
 }
 
-fn refuse(session: &Session, why: &str) -> std::io::Error {
-    session.abort(BAD_TEST, why);
+fn refuse(session: &Session, code: u64, why: &str) -> std::io::Error {
+    session.abort(code, why);
     std::io::Error::new(std::io::ErrorKind::InvalidData, why)
 }
 
@@ -212,7 +213,7 @@ async fn send(session: &Session, order: &Order) -> std::io::Result<Served> {
     };
     match tokio::time::timeout(longest, sending).await {
         Ok(sent) => sent,
-        Err(_) => Err(refuse(session, "the client did not end the test")),
+        Err(_) => Err(refuse(session, BAD_TEST, "the client did not end the test")),
     }
 }
 
