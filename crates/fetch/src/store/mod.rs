@@ -208,6 +208,8 @@ impl Store {
         self.flush()?;
         self.checkpoint(like)?;
         self.file.sync_all()?;
+        // File systems without syncs (some by FUSE, such as `rclone mount`) report only now that data could not be stored.
+        nix::unistd::close(self.file.try_clone()?)?;
         part::rename(&self.names, self.replace)?;
         self.is_finished = true;
         part::sync_folder(&self.names.target);

@@ -167,6 +167,7 @@ impl PartFile {
             Err(error) if cannot_sync(&error) => report.note("confirm the writing", &job.path, &error),
             synced => synced?,
         }
+        close_one(&self.directory, &self.file)?;
         if job.clears {
             clear(&self.directory, &job.name, report)?;
         }
@@ -200,6 +201,15 @@ fn sync(directory: &Dir, file: &File) -> io::Result<()> {
     #[cfg(test)]
     crate::tests::fail_if_syncless(directory)?;
     file.sync_all()
+}
+
+/// Closes one handle of a file in `directory`: file systems without syncs (some by FUSE, such as `rclone mount`) report
+/// only then that data could not be stored.
+#[cfg_attr(not(test), allow(unused_variables))]
+fn close_one(directory: &Dir, file: &File) -> io::Result<()> {
+    #[cfg(test)]
+    crate::tests::fail_if_lossy(directory)?;
+    Ok(nix::unistd::close(file.try_clone()?)?)
 }
 
 /// True if files in `directory` keep the time that they are given. Tries it with a file, and removes that again; true if it

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use super::{SYNCLESS, TIMELESS, directories, directory, names, noise, share, transfer, transfer_into, tree};
+use super::{
+    LOSSY, SYNCLESS, TIMELESS, directories, directory, names, noise, share, transfer, transfer_into, tree,
+};
 use crate::hash::BLOCK;
 use crate::{Conflict, Mirror, ReceiveOptions, TransferError};
 
@@ -231,6 +233,17 @@ async fn a_quota_is_compared_with_what_a_sparse_file_stores() {
             .await;
     assert!(matches!(received, Err(TransferError::NoSpace { .. })), "{received:?}");
     assert_eq!(names(&small.0.join("other")), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_whose_data_are_lost_when_it_is_closed_has_not_arrived() {
+    let (_temp, from, to) = directories(&[("a", b"a")]);
+    fs::write(to.join(LOSSY), b"").unwrap();
+    let (sent, received) =
+        transfer(&share(&from.join("a")), directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(sent, Err(TransferError::PeerIncomplete { count: 1, .. })), "{sent:?}");
+    assert!(matches!(received, Err(TransferError::Incomplete { count: 1, .. })), "{received:?}");
+    assert_eq!(names(&to), [".a.anabranch-part", LOSSY]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -236,6 +236,13 @@ pub fn fail_if_linkless(directory: &Dir) -> io::Result<()> {
     if directory.exists(LINKLESS) { Err(io::ErrorKind::TooManyLinks.into()) } else { Ok(()) }
 }
 
+/// A file of this name in a directory simulates a file system that reports lost data when a file is closed.
+pub const LOSSY: &str = "lost at the end";
+
+pub fn fail_if_lossy(directory: &Dir) -> io::Result<()> {
+    if directory.exists(LOSSY) { Err(io::Error::other("lost")) } else { Ok(()) }
+}
+
 /// A file of this name in a directory simulates a file system that cannot sync.
 pub const SYNCLESS: &str = "no syncs here";
 
