@@ -7,9 +7,10 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use anabranch_net::{CloseReason, Datagram, Session, Stream};
+use anabranch_engine::{IdleReason, PathInfo, PathState, Standing};
+use anabranch_net::{CloseReason, Datagram, Meter, Session, Stream};
 use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
-use anabranch_wire::{Span, close_code};
+use anabranch_wire::{Span, bytes_in_words, close_code};
 use bytes::Bytes;
 
 use crate::errors::{Failure, Kind};
@@ -79,6 +80,9 @@ impl Carrier {
 
     /// Why the transfer failed: the reason for the session's end, if the session ended first.
     pub async fn explain(&self, error: TransferError) -> Failure {
+        if matches!(error, TransferError::Stalled { .. }) {
+            return self.used_up_caps().unwrap_or_else(|| error.into());
+        }
         let TransferError::Connection(_) = error else { return error.into() };
         // Without a reason, the streams' error is used.
         let _ = tokio::time::timeout(REASON, self.0.closed()).await;
@@ -96,9 +100,9 @@ impl Carrier {
             }
             Some(CloseReason::Peer { reason, .. }) => lost("the other end stopped".into()).said(reason),
             Some(CloseReason::Finished) => lost("the other end stopped".into()),
-            Some(CloseReason::IdleTimeout) => {
+            Some(CloseReason::IdleTimeout) => self.used_up_caps().unwrap_or_else(|| {
                 lost("the other end fell silent on every path".into()).detail(self.last_paths())
-            }
+            }),
             Some(CloseReason::Local { reason, .. }) => lost(format!("this end stopped: {reason}")),
             Some(CloseReason::Reset) => lost("the other end no longer knows this session".into()),
             Some(CloseReason::Protocol(what)) => {
@@ -129,6 +133,21 @@ impl Carrier {
         let paths = self.0.paths();
         let each = paths.iter().map(|path| label(&self.0, &path.route)).collect::<Vec<_>>();
         format!("paths   {}", each.join(", "))
+    }
+
+    /// The failure if used-up caps keep every open path idle; `None` if there is no open path, or one without such a cap.
+    pub fn used_up_caps(&self) -> Option<Failure> {
+        let is_open = |path: &PathInfo| !matches!(path.state, PathState::Validating | PathState::Closing);
+        let mut caps: Vec<String> = Vec::new();
+        for path in self.0.paths().iter().filter(|path| is_open(path)) {
+            let Standing::Idle(IdleReason::CapReached { cap }) = path.standing else { return None };
+            let day = path.meter.as_ref().and_then(Meter::resets_on);
+            let until = day.map_or(String::new(), |day| format!(" until day {day} of the month"));
+            let (cap, place) = (bytes_in_words(cap), label(&self.0, &path.route));
+            caps.push(format!("the cap of {cap} for {place} is used up{until}"));
+        }
+        let what = || format!("{}; no other path leads to the node", caps.join(", "));
+        (!caps.is_empty()).then(|| Failure::new(Kind::Unreachable, what()))
     }
 
     /// Tells the other end that the user here cancelled.

@@ -57,6 +57,8 @@ pub trait Errand {
 
 /// Pause before the other end is looked for again if it stopped. The program there takes a moment to exit.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The shortest wait for another path when caps are used up.
+const CAP_PATIENCE: Duration = Duration::from_secs(3);
 /// Most sessions in a row that move nothing.
 const MOST_IDLE: u32 = 20;
 
@@ -157,6 +159,7 @@ impl<'a, E: Errand> Courier<'a, E> {
                 Err(TransferError::Declined) => Err(errand.declined()),
                 Err(error) => Err(explain(carrier, error, &so_far()).await),
             },
+            used_up = caps_used_up(carrier, counters, self.retry) => Err(used_up.hint(so_far().what_now())),
             gone = show(&mut gauge, &mut self.display, self.start, || errand.is_asking()) => Err(gone),
         };
         if outcome.as_ref().is_err_and(|failure| failure.kind == Kind::Interrupted) {
@@ -203,6 +206,24 @@ impl<'a, E: Errand> Courier<'a, E> {
         })?;
         self.display.note(&format!("{peer} is there again")).map_err(|error| Failure::unheard(&error))?;
         Ok(reached.session().clone())
+    }
+}
+
+/// Waits until caps keep all paths idle, and nothing was moved, for as long as the other end would be looked for. The
+/// session does not end by itself then: what a path reserved lasts for minutes of probes.
+async fn caps_used_up(carrier: &Carrier, counters: &anabranch_transfer::Progress, retry: Span) -> Failure {
+    let patience = Duration::from_nanos(retry.as_nanos()).max(CAP_PATIENCE);
+    let (mut since, mut before) = (Instant::now(), 0);
+    let mut tick = tokio::time::interval(REDRAW);
+    loop {
+        tick.tick().await;
+        let moved = counters.snapshot().bytes_moved;
+        let has_moved = std::mem::replace(&mut before, moved) != moved;
+        match carrier.used_up_caps() {
+            Some(used_up) if !has_moved && since.elapsed() >= patience => return used_up,
+            Some(_) if !has_moved => {}
+            _ => since = Instant::now(),
+        }
     }
 }
 
