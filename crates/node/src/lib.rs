@@ -50,7 +50,7 @@ pub use node::{KeySource, Node, NodeBuilder, USUAL_RELAYS, local_name};
 pub use paths::{
     CapStatus, LastingCap, LeaveOutTable, NodeSession, PathStatus, RuleTable, RunningSessions, SessionPath,
     caps_directory, has_lasting_cap, keep_caps, parse_rule, parse_rules, parse_terms, read_rules,
-    read_tables, settle_caps, warn_of_idle_rules,
+    read_tables, settle_caps, warn_of_idle_rules, warn_of_rules_beyond,
 };
 pub use relay::{
     Entry, Flow, Hosting, MOST_RELAYS, Peer, RelayChain, RelayConnection, RelayError, RelayPaths, RelayRoute,

@@ -9,6 +9,6 @@ pub use caps::{LastingCap, caps_directory, has_lasting_cap, keep_caps, settle_ca
 pub use control::{RunningSessions, SessionPath};
 pub use rules::{
     LeaveOutTable, RuleTable, parse_rule, parse_rules, parse_terms, read_rules, read_tables,
-    warn_of_idle_rules,
+    warn_of_idle_rules, warn_of_rules_beyond,
 };
 pub use session::{CapStatus, NodeSession, PathStatus};

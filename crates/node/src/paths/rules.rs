@@ -18,8 +18,7 @@
 use std::path::Path;
 
 use anabranch_net::{
-    Endpoint, Meter, PathOrigin, PathRule, PathRules, Pattern, Priority, Rate, SocketInfo, SuppressionLimits,
-    Terms,
+    Endpoint, Meter, PathOrigin, PathRule, PathRules, Pattern, Priority, Rate, SuppressionLimits, Terms,
 };
 use anabranch_settings::{SettingsError, located, nearest, rate, size};
 use serde::Deserialize;
@@ -192,15 +191,21 @@ fn read_limits(limits: &LeaveOutTable) -> Result<SuppressionLimits, SettingsErro
 
 /// Warns of rules for interfaces that this machine does not have now: the name may be mistyped.
 pub fn warn_of_idle_rules(endpoint: &Endpoint, rules: &PathRules, device: Option<&str>) {
-    let sockets = endpoint.sockets();
-    let fits = |rule: &PathRule, socket: &SocketInfo| {
-        let place = PathOrigin { interface: socket.place.interface.to_string(), ..PathOrigin::default() };
-        rule.pattern.fits(&place, socket.local)
+    let here: Vec<_> = endpoint.sockets().iter().map(|socket| socket.place.interface.to_string()).collect();
+    warn_of_rules_beyond(&here, rules, device);
+}
+
+/// Warns of rules for other interfaces than these.
+pub fn warn_of_rules_beyond(here: &[String], rules: &PathRules, device: Option<&str>) {
+    let fits = |rule: &PathRule, name: &String| {
+        let place = PathOrigin { interface: name.clone(), ..PathOrigin::default() };
+        // Such a pattern does not look at addresses.
+        rule.pattern.fits(&place, ([0, 0, 0, 0], 0).into())
     };
     let is_of_device = |rule: &PathRule| device.is_some_and(|name| rule.pattern.to_string() == name);
     let by_interface = |rule: &&PathRule| matches!(rule.pattern, Pattern::Interface(_));
     for rule in rules.iter().filter(by_interface).filter(|rule| !is_of_device(rule)) {
-        if !sockets.iter().any(|socket| fits(rule, socket)) {
+        if !here.iter().any(|name| fits(rule, name)) {
             tracing::warn!(
                 "no interface fits the rule `{}={}` now: `ip link` lists the interfaces",
                 rule.pattern,

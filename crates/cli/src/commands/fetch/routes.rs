@@ -9,7 +9,7 @@ use std::time::Duration;
 use anabranch_fetch::{Job, Outlet, Route, RouteUse};
 use anabranch_net::interfaces::{InterfaceAddress, local_addresses};
 use anabranch_net::{Meter, PathOrigin, PathRules, Priority};
-use anabranch_node::{Node, keyfile};
+use anabranch_node::{Node, keyfile, warn_of_rules_beyond};
 use anabranch_proxy::{ExitDialer, ProxyNotice, session_config};
 use tokio::net::lookup_host;
 use tokio::sync::mpsc;
@@ -37,6 +37,8 @@ pub(super) struct Routes {
 /// Interfaces of this machine with the rules for them.
 struct Outlets {
     rules: PathRules,
+    /// Whether to warn of rules for other interfaces; a node for exits does so, too.
+    warns: bool,
     meters: Vec<Meter>,
     remote: Vec<SocketAddr>,
 }
@@ -55,8 +57,8 @@ impl Routes {
             _lost_sender: sender,
         };
         if args.exits.is_empty() || !args.via.is_empty() {
-            let mut outlets =
-                Outlets { rules: rules.clone(), meters: Vec::new(), remote: servers(jobs).await };
+            let (rules, remote) = (rules.clone(), servers(jobs).await);
+            let mut outlets = Outlets { rules, warns: args.exits.is_empty(), meters: Vec::new(), remote };
             found.routes = outlets.find(&args.via).await?;
             for meter in outlets.meters {
                 let left = meter.left() / ON_WIRE * CONTENT;
@@ -159,6 +161,10 @@ async fn servers(jobs: &[Job]) -> Vec<SocketAddr> {
 impl Outlets {
     async fn find(&mut self, via: &[String]) -> Result<Vec<RouteUse>, Failure> {
         let local = local_addresses().await.map_err(|error| Failure::local(error.to_string()))?;
+        if self.warns {
+            let here: Vec<_> = local.iter().map(|entry| entry.interface.to_string()).collect();
+            warn_of_rules_beyond(&here, &self.rules, None);
+        }
         if !via.is_empty() {
             let named = via.iter().map(|name| self.named(name, &local)).collect::<Result<Vec<_>, _>>()?;
             return Ok(named.into_iter().flatten().collect());
