@@ -21,6 +21,7 @@ use super::greeting::Handshake;
 use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
 use super::wakers::{Wait, Wakers, Woken};
+use crate::connect::Obstacle;
 use crate::endpoint::inner::EndpointInner;
 use crate::fault::lock;
 use crate::places::Hold;
@@ -83,6 +84,8 @@ pub(crate) struct Core {
     /// The place among ended sessions that answer late packets.
     pub(crate) lingering: Option<Hold<SessionInner>>,
     advertised: BTreeSet<u64>,
+    /// Sockets whose interfaces were logged as too small.
+    told_small: BTreeSet<u32>,
     /// Bytes read since the driver was last woken to grant credit.
     read_untold: usize,
     /// A reader has read all available data.
@@ -106,6 +109,7 @@ impl Core {
             half_open: None,
             lingering: None,
             advertised: BTreeSet::new(),
+            told_small: BTreeSet::new(),
             read_untold: 0,
             dry: false,
             retention_at: Time::ZERO,
@@ -297,6 +301,7 @@ impl Core {
             PathChange::Opened(route) | PathChange::Moved(route) => {
                 is_direct = !is_chain(route.socket);
                 self.limit_mtu(session, path, *route);
+                self.tell_small_mtu(session, *route);
             }
             PathChange::Standing(standing) => tracing::info!(%path, "{standing}"),
             PathChange::Losses(cause) => tracing::info!(%path, "losses come from {cause}"),
@@ -329,6 +334,17 @@ impl Core {
         {
             // The path may be gone again by now.
             let _ = self.engine.set_path_mtu_limit(path, most);
+        }
+    }
+
+    /// Logs once that an interface is too small for packets with data.
+    fn tell_small_mtu(&mut self, session: &Arc<SessionInner>, route: Route) {
+        let Some(socket) = session.endpoint.sockets.get(route.socket) else { return };
+        let (place, headers) = (socket.place(), if route.remote.is_ipv4() { 28 } else { 48 });
+        let is_small = place.mtu > 0 && place.mtu < u32::from(anabranch_wire::MIN_UDP_PAYLOAD) + headers;
+        if is_small && self.told_small.insert(route.socket) {
+            let interface = place.interface.to_string();
+            tracing::warn!("{}", Obstacle::SmallMtu { interface, mtu: place.mtu });
         }
     }
 
