@@ -297,7 +297,7 @@ fn paths(session: &Session) -> Vec<Path> {
         id: path.id.0,
         interface: session.interface(&path.route).unwrap_or_default(),
         remote: path.route.remote.to_string(),
-        state: format!("{:?}, {}", path.state, path.standing).to_lowercase(),
+        state: format!("{}, {}", format!("{:?}", path.state).to_lowercase(), path.standing),
         rtt_ms: path.rtt.as_secs_f64() * 1e3,
         rate_mbit: path.delivery_rate.as_bits() as f64 / 1e6,
         limit_mbit: path.rate_limit.map(|limit| limit.as_mbit()),
