@@ -24,6 +24,7 @@ pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};
 pub(crate) use redundant::Carried;
 pub(crate) use send::SendHalf;
+use sending::{Blocked, Ready};
 pub(crate) use sending::{Pick, Turn};
 use table::Table;
 
@@ -119,13 +120,9 @@ pub(crate) struct Streams<P> {
     buffered: u64,
     /// How many streams are redundant.
     redundant: u32,
-    /// Applications that were waiting for room when some were last woken.
-    waited: u32,
-    /// Streams whose application is waiting for room.
-    room_blocked: VecDeque<StreamId>,
+    room_blocked: Blocked,
     // From here on receiving needs the fields, too.
-    /// Streams with something to send, in turn.
-    ready: VecDeque<StreamId>,
+    ready: Ready,
     /// Streams whose new data waits for session credit.
     credit_blocked: VecDeque<StreamId>,
     table: Table<P>,
@@ -199,9 +196,9 @@ impl<P: Payload> Streams<P> {
             },
             wants_stream: false,
             opened_there: 0,
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             credit_blocked: VecDeque::new(),
-            room_blocked: VecDeque::new(),
+            room_blocked: Blocked::default(),
             limits,
             sent: 0,
             peer_limit: 0,
@@ -214,7 +211,6 @@ impl<P: Payload> Streams<P> {
             unsent: 0,
             waiting: Waiting::default(),
             redundant: 0,
-            waited: 0,
         }
     }
 
@@ -248,9 +244,9 @@ impl<P: Payload> Streams<P> {
     pub(crate) fn rest(&mut self) {
         self.table.shrink_to_fit();
         self.opening.incoming.shrink_to_fit();
-        self.ready.shrink_to_fit();
+        self.ready.line.shrink_to_fit();
         self.credit_blocked.shrink_to_fit();
-        self.room_blocked.shrink_to_fit();
+        self.room_blocked.line.shrink_to_fit();
     }
 
     /// Frees, because the session is over, written bytes that will never be sent and the room for more. Received bytes
@@ -328,7 +324,7 @@ impl<P: Payload> Streams<P> {
             stream.send.wants_room = true;
             // A stream without credit is woken by more of it.
             if taken < credit {
-                self.room_blocked.push_back(id);
+                self.room_blocked.line.push_back(id);
             }
         }
         if taken > 0 {

@@ -56,7 +56,7 @@ impl<P: Payload> Streams<P> {
 
     /// True when the next stream to send is redundant.
     pub(crate) fn next_is_redundant(&self) -> bool {
-        self.has_redundant() && self.ready.front().is_some_and(|id| self.is_redundant(*id))
+        self.has_redundant() && self.ready.line.front().is_some_and(|id| self.is_redundant(*id))
     }
 
     /// Records that a copy was sent: its bytes are no longer missing.

@@ -27,6 +27,22 @@ pub(crate) enum Pick {
     New,
 }
 
+/// Streams with something to send, in turn.
+#[derive(Default)]
+pub(super) struct Ready {
+    pub line: VecDeque<StreamId>,
+    /// The first of them has sent in its turn.
+    served: bool,
+}
+
+/// Streams whose application is waiting for room.
+#[derive(Default)]
+pub(super) struct Blocked {
+    pub line: VecDeque<StreamId>,
+    /// How many were waiting when some were last woken.
+    waited: u32,
+}
+
 /// A stream's turn to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
@@ -54,7 +70,7 @@ impl<P: Payload> Streams<P> {
     /// The turn of the next stream.
     pub(crate) fn turn(&self) -> Turn {
         let session = self.credit() + self.buffered - self.unsent;
-        let number = self.ready.front().map_or(0, |id| id.0 as u32);
+        let number = self.ready.line.front().map_or(0, |id| id.0 as u32);
         let Some(send) = self.next().map(|stream| &stream.send) else {
             return Turn { bytes: self.unsent, resend: false, number, window: session };
         };
@@ -68,7 +84,7 @@ impl<P: Payload> Streams<P> {
         let Some(stream) = self.table.get_mut(id) else { return };
         if !stream.queued && stream.send.has_work(credit) {
             stream.queued = true;
-            self.ready.push_back(id);
+            self.ready.line.push_back(id);
         } else if !stream.queued && credit == 0 && stream.send.unsent() > 0 && !stream.credit_blocked {
             stream.credit_blocked = true;
             self.credit_blocked.push_back(id);
@@ -100,7 +116,7 @@ impl<P: Payload> Streams<P> {
 
     /// False when certainly no stream has bytes to send.
     pub(crate) fn may_have_work(&self) -> bool {
-        !self.ready.is_empty() || !self.credit_blocked.is_empty()
+        !self.ready.line.is_empty() || !self.credit_blocked.is_empty()
     }
 
     /// True when some stream has bytes to send; then [`Self::next_is_resend`] returns their kind.
@@ -114,17 +130,18 @@ impl<P: Payload> Streams<P> {
     }
 
     fn next(&self) -> Option<&Stream<P>> {
-        self.ready.front().and_then(|id| self.table.get(*id))
+        self.ready.line.front().and_then(|id| self.table.get(*id))
     }
 
     /// Moves a stream that has bytes to send to the front; false without such a stream.
     fn find_work(&mut self) -> bool {
         loop {
-            while let Some(id) = self.ready.front().copied() {
+            while let Some(id) = self.ready.line.front().copied() {
                 if self.first_has_work() {
                     return true;
                 }
-                self.ready.pop_front();
+                self.ready.line.pop_front();
+                self.ready.served = false;
                 if let Some(stream) = self.table.get_mut(id) {
                     stream.queued = false;
                     self.enqueue(id);
@@ -152,13 +169,14 @@ impl<P: Payload> Streams<P> {
 
     /// True when an application waits for room, so the backlog will grow.
     pub(crate) fn more_expected(&self) -> bool {
-        !self.room_blocked.is_empty()
+        !self.room_blocked.line.is_empty()
     }
 
-    /// Gives the next stream its turn.
+    /// Gives the next stream its turn once the first one has sent. If a turn ended while the scheduler waits, a regular
+    /// pattern of packets and waits would pass over the same streams each time.
     pub(crate) fn rotate(&mut self) {
-        if self.ready.len() > 1 {
-            self.ready.rotate_left(1);
+        if std::mem::take(&mut self.ready.served) && self.ready.line.len() > 1 {
+            self.ready.line.rotate_left(1);
         }
     }
 
@@ -172,8 +190,8 @@ impl<P: Payload> Streams<P> {
         self.wake_blocked();
         let has_new =
             |id: &StreamId| self.table.get(*id).is_some_and(|stream| stream.send.sendable(credit) > 0);
-        let found = self.ready.iter().take(EXAMINED).position(has_new);
-        self.ready.rotate_left(found.unwrap_or(EXAMINED.min(self.ready.len())));
+        let found = self.ready.line.iter().take(EXAMINED).position(has_new);
+        self.ready.line.rotate_left(found.unwrap_or(EXAMINED.min(self.ready.line.len())));
         found.is_some()
     }
 
@@ -198,7 +216,7 @@ impl<P: Payload> Streams<P> {
         pick: Pick,
         events: &mut VecDeque<Event>,
     ) -> Option<(StreamFrame<P>, bool)> {
-        let id = *self.ready.front()?;
+        let id = *self.ready.line.front()?;
         let credit = self.credit();
         let stream = self.table.get_mut(id)?;
         let room = |offset| {
@@ -209,6 +227,7 @@ impl<P: Payload> Streams<P> {
             Pick::MissingFirst => stream.send.next_run(room(stream.send.next_offset())?, credit)?,
             Pick::New => stream.send.next_new(room(stream.send.sent_end())?, credit)?,
         };
+        self.ready.served = true;
         if !run.resend {
             self.sent += run.data.len() as u64;
             self.unsent -= run.data.len() as u64;
@@ -229,26 +248,32 @@ impl<P: Payload> Streams<P> {
     /// Unsent bytes that one stream may have queued: all that there may be, divided by the streams that write. Otherwise
     /// the application that runs first after a wake takes all room, and that may be the same one each time.
     pub(super) fn fair_share(&self) -> u64 {
-        let writers = self.ready.len().max(self.room_blocked.len()).max(self.waited as usize).max(1);
+        let writers = self
+            .ready
+            .line
+            .len()
+            .max(self.room_blocked.line.len())
+            .max(self.room_blocked.waited as usize)
+            .max(1);
         (self.limits.unsent / writers as u64).max(LEAST_SHARE)
     }
 
     /// Wakes applications once half of the room is free, except those whose stream still has half of its share to send.
     pub(super) fn wake_writers(&mut self, events: &mut VecDeque<Event>) {
-        let (share, waiting) = (self.fair_share(), self.room_blocked.len());
+        let (share, waiting) = (self.fair_share(), self.room_blocked.line.len());
         for _ in 0..waiting {
             if self.unsent > self.limits.unsent / 2 || self.buffered >= self.limits.send_buffer {
                 return;
             }
-            let Some(id) = self.room_blocked.pop_front() else { return };
+            let Some(id) = self.room_blocked.line.pop_front() else { return };
             let Some(stream) = self.table.get_mut(id).filter(|stream| stream.send.wants_room) else {
                 continue;
             };
             if stream.send.unsent() > share / 2 {
-                self.room_blocked.push_back(id);
+                self.room_blocked.line.push_back(id);
                 continue;
             }
-            self.waited = waiting as u32;
+            self.room_blocked.waited = waiting as u32;
             stream.send.wants_room = false;
             if stream.send.is_open() {
                 events.push_back(Event::StreamWritable(id));
@@ -339,9 +364,9 @@ mod tests {
         }
         assert!(!streams.has_work());
         streams.on_max_data(1);
-        assert_eq!(streams.ready.len(), 1);
+        assert_eq!(streams.ready.line.len(), 1);
         streams.on_max_data(5 * CREDIT_PER_STREAM);
-        assert!((5..=6).contains(&streams.ready.len()), "{}", streams.ready.len());
+        assert!((5..=6).contains(&streams.ready.line.len()), "{}", streams.ready.line.len());
         // Credit that those leave unused goes to the others, in the order in which they wait.
         let mut sent = Vec::new();
         while let Some((frame, _)) = streams.next_frame(1_000, Pick::MissingFirst, &mut events) {
@@ -391,6 +416,27 @@ mod tests {
     }
 
     #[test]
+    fn every_stream_gets_its_turn_although_the_scheduler_often_waits() {
+        for pattern in [&[1][..], &[2], &[1, 3], &[4], &[8], &[9]] {
+            let budget = Reservation::new(MemoryBudget::new(1 << 30));
+            let mut streams = Streams::<Length>::new(Side::Client, limits(), 128, budget);
+            streams.on_peer_params(1 << 30, 1 << 30, 100);
+            let ids: Vec<StreamId> = (0..8).map(|_| streams.open().unwrap()).collect();
+            for id in &ids {
+                streams.write(*id, &mut Length(100_000)).unwrap();
+            }
+            let mut sent = vec![0; ids.len()];
+            for calls in pattern.iter().cycle().take(80) {
+                // The scheduler waits, except at the last call.
+                (0..*calls).for_each(|_| streams.rotate());
+                let (frame, _) = streams.next_frame(1_200, Pick::MissingFirst, &mut VecDeque::new()).unwrap();
+                sent[ids.iter().position(|id| *id == frame.stream).unwrap()] += 1;
+            }
+            assert_eq!(sent, [10; 8], "{pattern:?}");
+        }
+    }
+
+    #[test]
     fn among_very_many_streams_with_lost_bytes_the_one_with_new_bytes_is_found_in_a_few_calls() {
         let budget = Reservation::new(MemoryBudget::new(1 << 30));
         let mut streams = Streams::<Length>::new(Side::Client, limits(), 128, budget);
@@ -402,12 +448,12 @@ mod tests {
             let (frame, _) = streams.next_frame(1_000, Pick::MissingFirst, &mut events).unwrap();
             assert_eq!(frame.stream, id);
             streams.on_lost(&SentRun::new(id, 0..10, false));
-            streams.ready.rotate_right(1);
+            streams.ready.line.rotate_right(1);
             assert!(!streams.has_work() || streams.next_is_resend());
             // Keep it from the next stream's first bytes.
-            streams.ready.retain(|waiting| *waiting != id);
+            streams.ready.line.retain(|waiting| *waiting != id);
         }
-        streams.ready.extend(streams.table.ids());
+        streams.ready.line.extend(streams.table.ids());
         let last = streams.open().unwrap();
         streams.write(last, &mut Length(10)).unwrap();
         let calls = (1..100).find(|_| streams.bring_new());
