@@ -21,6 +21,8 @@ const MOST: i32 = 6;
 const QUEUED: i32 = 2;
 /// The weight of the past in the usual share of losses, after each round trip.
 const FADING: f64 = 7.0 / 8.0;
+/// The packets that are left of a usual loss after 40 round trips.
+const CEASED: f64 = 1.0 / 192.0;
 /// Standard deviations, and share of the window, by which a round trip exceeds the usual losses.
 const DEVIATIONS: f64 = 4.0;
 const EXCESS: f64 = 0.03;
@@ -53,10 +55,13 @@ pub(super) struct Losses {
     balance: i32,
     /// Whether the current round trip has given its evidence.
     judged: bool,
-    /// Bytes lost in the current round trip.
+    /// Bytes lost in the current round trip, and loss reports.
     lost: f64,
+    reports: f64,
     /// Fading sums of bytes lost, of bytes sent, and of loss reports.
     usual: [f64; 3],
+    /// Bytes lost and sent since the path explores.
+    explored: [f64; 2],
     /// The longest recent round trip, in seconds.
     longest: Largest,
 }
@@ -67,20 +72,38 @@ impl Losses {
         self.balance >= VERDICT
     }
 
-    /// Ends a round trip in which `acked` bytes arrived, the quickest after `least`.
-    pub(super) fn end_round(&mut self, now: Time, acked: f64, least: Span) {
-        let lost = std::mem::take(&mut self.lost);
+    /// Ends a round trip in which `acked` bytes arrived, the quickest after `least`. While the path `explores`, its losses
+    /// are not usual.
+    pub(super) fn end_round(&mut self, now: Time, (acked, least): (f64, Span), explores: bool) {
+        let (lost, reports) = (std::mem::take(&mut self.lost), std::mem::take(&mut self.reports));
         self.judged = false;
+        self.longest.add(now, least.as_secs_f64());
+        if explores {
+            self.explored[0] += lost;
+            self.explored[1] += acked + lost;
+            return;
+        }
+        self.explored = [0.0; 2];
         self.usual = self.usual.map(|sum| sum * FADING);
         self.usual[0] += lost;
         self.usual[1] += acked + lost;
-        self.longest.add(now, least.as_secs_f64());
+        self.usual[2] += reports;
+    }
+
+    /// True after dozens of round trips without a loss.
+    pub(super) fn have_ceased(&self, mss: f64) -> bool {
+        self.usual[0] < CEASED * mss
+    }
+
+    /// The longest recent round trip.
+    pub(super) fn longest(&self) -> Span {
+        Span::from_secs_f64(self.longest.get())
     }
 
     /// Records lost bytes, reported together.
     pub(super) fn on_lost(&mut self, bytes: f64) {
         self.lost += bytes;
-        self.usual[2] += 1.0;
+        self.reports += 1.0;
     }
 
     /// Judges a loss that is recorded already; true if it is no congestion. Nothing speaks against congestion while `trusted`
@@ -125,16 +148,30 @@ impl Losses {
         }
     }
 
+    /// True if the path lost more than usual since it explores.
+    pub(super) fn are_more(&self, loss: &Loss) -> bool {
+        let (share, report) = self.usual_share(loss.mss);
+        let [lost, sent] = self.explored;
+        let usual = share * (sent + loss.window);
+        lost + self.lost > usual + FEW * libm::sqrt(usual * report) + FEW * loss.mss
+    }
+
     /// True if the round trip lost much more than usual.
     fn is_excess(&self, loss: &Loss) -> bool {
         if loss.slow_start {
             return self.lost > IN_SLOW_START * loss.window + FEW * loss.mss;
         }
-        let [lost, sent, reports] = self.usual;
-        let share = if sent > 0.0 { lost / sent } else { 0.0 };
-        let report = if reports > 0.0 { (lost / reports).max(loss.mss) } else { loss.mss };
+        let (share, report) = self.usual_share(loss.mss);
         let usual = share * loss.window;
         let deviation = libm::sqrt(usual * report);
         share > WORST || self.lost > usual + DEVIATIONS * deviation + EXCESS * loss.window + FEW * loss.mss
+    }
+
+    /// The usual share of losses, and the bytes of one report.
+    fn usual_share(&self, mss: f64) -> (f64, f64) {
+        let [lost, sent, reports] = self.usual;
+        let reports = reports + self.reports;
+        let share = if sent > 0.0 { lost / sent } else { 0.0 };
+        (share, if reports > 0.0 { (lost / reports).max(mss) } else { mss })
     }
 }

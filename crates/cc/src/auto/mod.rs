@@ -16,7 +16,9 @@
 //!
 //! **Losses.** [`losses`] judges by evidence whether losses are congestion. If they are not, a loss leaves the window
 //! that the measured delivery rate needs, as in Westwood+. Without a queue the window grows by a quarter per round trip,
-//! as long as the delivery rate follows. The aim is much shorter then: neighbours are slowed by losses, not by queues, and
+//! as long as the delivery rate follows. A queue of a few packets cannot be seen, but drops packets of all flows: if growth
+//! comes with more losses, they are the queue's. The path then [keeps](Auto::stop_at) far below that rate, and tries to grow
+//! slowly after 8 s, and each time after twice as long. The aim is much shorter then: neighbours are slowed by losses, not by queues, and
 //! each millisecond would cost them.
 //!
 //! **The least round trip.** The path keeps it while it knows that the queue is its own. With a rival it is forgotten after
@@ -76,6 +78,15 @@ const BREATH: Span = Span::from_secs(1);
 /// How long no evidence counts after something dropped what exceeded the rate, and the longest.
 const DISTRUST: (Span, Span) = (Span::from_secs(2), Span::from_secs(32));
 
+/// A queue longer than this multiple of what counts as none can be seen.
+const VISIBLE: u64 = 3;
+/// After losses of a queue too short to be seen, growth stops at this share of the delivery rate, for this long at first and
+/// at most.
+const SAFE: f64 = 0.4;
+const STOP: (Span, Span) = (Span::from_secs(8), Span::from_secs(60));
+/// Growth per round trip beyond that share later.
+const EXPLORE: f64 = 0.0625;
+
 /// The effect of an acknowledgement on the window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Advice {
@@ -125,6 +136,10 @@ struct Probing {
     at: Time,
     distrust_until: Time,
     distrust: Span,
+    /// The delivery rate up to which no queue overflows: growth stops there until this time, after stopping this long.
+    safe: f64,
+    stops_until: Time,
+    stops: Span,
 }
 
 /// The state of one path.
@@ -156,6 +171,9 @@ impl Auto {
                 at: now,
                 distrust_until: now,
                 distrust: Span::ZERO,
+                safe: f64::INFINITY,
+                stops_until: now,
+                stops: Span::ZERO,
             },
         }
     }
@@ -219,6 +237,8 @@ impl Auto {
         }
         if queue > self.noise() {
             self.probing.at = now + BREATH;
+        } else if view.window >= self.safe_window() {
+            return if now < self.probing.stops_until { Advice::Hold } else { Advice::Probe(EXPLORE) };
         } else if now >= self.probing.at {
             let proven = self.rate.get() * self.delay.base().as_secs_f64();
             return Advice::Probe(if view.window < PROVEN * proven { PROBE * 2.0 } else { PROBE });
@@ -269,7 +289,16 @@ impl Auto {
         }
         let rate = round.acked / lasted;
         let queue = round.least.saturating_sub(self.delay.base());
-        self.losses.end_round(now, round.acked, round.least);
+        let explores = self.explores(now, view.window);
+        self.losses.end_round(now, (round.acked, round.least), explores);
+        if queue > self.noise() * VISIBLE {
+            self.probing.safe = f64::INFINITY;
+        }
+        if self.losses.are_random() && self.probing.safe.is_finite() && self.losses.have_ceased(view.mss) {
+            // All losses were the queue's.
+            self.losses.refute();
+            self.distrust(now);
+        }
         if round.limited || rate > self.rate.get() {
             self.rate.add(now, rate);
         }
@@ -330,6 +359,7 @@ impl Auto {
         // Neither the rate nor a queue has grown: something drops what exceeds the rate.
         self.losses.refute();
         self.distrust(now);
+        self.stop_at(now, view.window);
         let fitting = rate * (self.delay.base() + self.noise()).as_secs_f64();
         (fitting < view.window).then_some(Advice::Shrink(fitting.max(view.window / 2.0)))
     }
@@ -340,6 +370,32 @@ impl Auto {
         *distrust = if again { (*distrust * 2).min(DISTRUST.1) } else { DISTRUST.0 };
         *distrust_until = now + *distrust;
         self.probing.unpaid = 0;
+    }
+
+    /// Stops growth far below the rate of `window`, with which a queue overflowed: each time within a minute for twice as
+    /// long. A queue that can be seen needs no such stop.
+    fn stop_at(&mut self, now: Time, window: f64) {
+        let base = self.delay.base();
+        if self.losses.longest() > base + self.noise() * VISIBLE {
+            self.probing.safe = f64::INFINITY;
+            return;
+        }
+        let rate = self.rate.get().min(window / base.as_secs_f64());
+        let Probing { safe, stops_until, stops, .. } = &mut self.probing;
+        let again = now.since(*stops_until) < STOP.1;
+        *stops = if again { (*stops * 2).clamp(STOP.0, STOP.1) } else { STOP.0 };
+        *stops_until = now + *stops;
+        *safe = if rate > *safe { safe.max(rate * SAFE) } else { rate * SAFE };
+    }
+
+    /// True if the path tries to grow beyond a queue that overflowed.
+    fn explores(&self, now: Time, window: f64) -> bool {
+        self.losses.are_random() && now >= self.probing.stops_until && window > self.safe_window()
+    }
+
+    /// The window for the rate up to which no queue overflows.
+    fn safe_window(&self) -> f64 {
+        self.probing.safe * self.delay.base().as_secs_f64()
     }
 
     /// Ends a test and catching up: a timeout or a pause has set the window.
@@ -362,10 +418,12 @@ impl Auto {
             self.losses.congested();
             return None;
         }
-        let is_spared = self.losses.spare(
-            &Loss { window, mss, proven, slow_start, base, queue, noise },
-            now >= self.probing.distrust_until || was_random,
-        );
+        let loss = Loss { window, mss, proven, slow_start, base, queue, noise };
+        if self.explores(now, window) && self.losses.are_more(&loss) {
+            self.stop_at(now, window);
+            return Some(self.safe_window().min(window));
+        }
+        let is_spared = self.losses.spare(&loss, now >= self.probing.distrust_until || was_random);
         if is_spared {
             let fitting = self.rate.get() * (self.delay.base() + self.aim()).as_secs_f64();
             return Some(if slow_start { window } else { fitting.clamp(0.7 * window, window) });
@@ -373,6 +431,7 @@ impl Auto {
         if was_random {
             // Too much was lost for the window before.
             self.distrust(now);
+            self.stop_at(now, window);
             self.rate.limit(self.probing.rate);
         }
         None

@@ -116,3 +116,46 @@ fn a_path_that_returns_grows_fast_until_there_is_a_queue_or_a_loss() {
     path.auto.on_reduced();
     assert_eq!(path.round(Span::from_millis(40)), Advice::Grow);
 }
+
+/// A path of 1 MB/s whose losses come without a queue.
+fn lossy() -> Alone {
+    let mut path = Alone::new(40_000.0);
+    path.rounds(2);
+    path.window = 10_000.0;
+    for _ in 0..3 {
+        path.round(Span::from_millis(40));
+        path.window = 10_000.0;
+        path.lose(1_000.0);
+    }
+    path
+}
+
+impl Alone {
+    fn lose(&mut self, bytes: f64) -> Option<f64> {
+        self.auto.on_lost(bytes);
+        self.auto.spare(self.now, &View { window: self.window, mss: 1_000.0, slow_start: false })
+    }
+}
+
+/// The queue overflowed at 500 kB/s: growth stops at 200 kB/s, which is 8 kB in a round trip.
+#[test]
+fn after_losses_of_a_short_queue_growth_stops_far_below_that_rate() {
+    let mut path = lossy();
+    assert!(matches!(path.round(Span::from_millis(40)), Advice::Probe(_)));
+    path.auto.stop_at(path.now, 20_000.0);
+    assert_eq!(path.round(Span::from_millis(40)), Advice::Hold);
+    path.now += STOP.0;
+    assert_eq!(path.round(Span::from_millis(40)), Advice::Probe(EXPLORE));
+    let left = path.lose(8_000.0);
+    assert!(left.is_some_and(|left| (left - 8_000.0).abs() < 1.0), "{left:?}");
+    path.now += STOP.0;
+    assert_eq!(path.round(Span::from_millis(40)), Advice::Hold, "twice as long");
+}
+
+#[test]
+fn losses_that_cease_below_the_rate_of_a_short_queue_were_the_queues() {
+    let mut path = lossy();
+    path.auto.stop_at(path.now, 10_000.0);
+    path.rounds(60);
+    assert_eq!(path.auto.loss_cause(), LossCause::Queues);
+}
