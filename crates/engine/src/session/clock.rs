@@ -21,6 +21,8 @@ pub(super) struct Clock {
     pub wake_at: Time,
     /// The next timeout, until something changes.
     pub next_timeout: Cell<Option<Option<Time>>>,
+    /// When the session was last called with a message or for a timeout.
+    called_at: Time,
     /// Time in which this process did not run.
     pub lateness: Lateness,
     /// Time in which the peer was silent on every path.
@@ -36,6 +38,7 @@ impl Clock {
         Self {
             wake_at: Time::NEVER,
             next_timeout: Cell::new(None),
+            called_at: now,
             lateness: Lateness::default(),
             silence: Lateness::default(),
             last_heard: now,
@@ -48,6 +51,14 @@ impl Clock {
     #[inline]
     pub(super) fn forget_timeout(&mut self) {
         self.next_timeout.set(None);
+    }
+
+    /// When a call that comes `now` was due. A timeout that became shorter than the time already passed was due at the
+    /// last call.
+    pub(super) fn begin_call(&mut self, now: Time) -> Time {
+        let due = self.next_timeout.take().flatten().map_or(now, |due| due.max(self.called_at));
+        self.called_at = now;
+        due
     }
 
     /// When the idle timeout expires.
@@ -78,5 +89,21 @@ impl Clock {
     /// Records that the session comes to rest after `packets` in total.
     pub(super) fn rest(&mut self, packets: u64) {
         self.rested_at = Some(packets);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_in_the_past_was_due_at_the_last_call() {
+        let at = |millis| Time::ZERO + Span::from_millis(millis);
+        let mut clock = Clock::new(at(0));
+        assert_eq!(clock.begin_call(at(10)), at(10), "a message");
+        clock.next_timeout.set(Some(Some(at(15))));
+        assert_eq!(clock.begin_call(at(40)), at(15), "a late call");
+        clock.next_timeout.set(Some(Some(at(20))));
+        assert_eq!(clock.begin_call(at(41)), at(40));
     }
 }

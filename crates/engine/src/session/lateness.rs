@@ -25,7 +25,7 @@ pub(super) const LONGEST: Span = Span::from_millis(250);
 /// Notes a call of the session, with a message that `waited` in the socket.
 pub(super) fn note_call<P: Payload>(now: Time, waited: Span, flight: &mut Flight<P>) {
     let clock = &mut flight.clock;
-    let due = clock.next_timeout.take().flatten().unwrap_or(now).min(now - waited);
+    let due = clock.begin_call(now).min(now - waited);
     if clock.lateness.on_sign(now, due, USUAL) {
         forget_timeouts(flight);
     }

@@ -324,13 +324,13 @@ impl Trouble {
     /// Judges delivery at the end of each period of about a round trip.
     fn stalls(&mut self, answer: &Answer) -> bool {
         let lasted = answer.now.since(self.period.0);
-        if lasted < self.usual.max(GRACE) || answer.is_bunched {
+        if lasted < self.usual.max(GRACE) {
             return false;
         }
         let rate = self.period.1 as f64 / lasted.as_secs_f64();
         let age = answer.oldest.map_or(Span::ZERO, |oldest| answer.now.since(oldest));
         if age > self.usual * 2 + GRACE && (answer.blocks || rate * 4.0 < self.usual_rate) {
-            return true;
+            return !answer.is_bunched;
         }
         self.period = (answer.now, 0);
         self.window_known_for = match answer.window {

@@ -82,6 +82,20 @@ fn the_window_to_be_found_again_is_smaller_where_the_round_trip_is_much_shorter(
 }
 
 #[test]
+fn answers_that_came_together_put_off_only_the_verdict() {
+    let (mut apart, mut together) = (usual(), usual());
+    for millis in (1000..1200).step_by(50) {
+        let answer = answer(millis, 35_000, 50);
+        assert_eq!(apart.on_ack(&answer), None);
+        assert_eq!(together.on_ack(&Answer { is_bunched: true, ..answer }), None);
+    }
+    assert_eq!(apart.usual_rate, together.usual_rate, "delivery is measured all the same");
+    let late = answer(1_400, 1_400, 250);
+    assert_eq!(together.on_ack(&Answer { is_bunched: true, ..late }), None);
+    assert_eq!(together.on_ack(&late), Some(Fault::Stalls));
+}
+
+#[test]
 fn in_the_first_slow_start_the_latest_delivery_is_the_usual_one() {
     let mut trouble = Trouble::default();
     for (round, bytes) in [7_000, 14_000, 28_000, 56_000, 112_000].into_iter().enumerate() {
