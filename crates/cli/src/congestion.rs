@@ -9,7 +9,7 @@ use crate::values;
 /// The congestion control of this end.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct CongestionOption {
-    /// Congestion control of what this end sends; `bbr` carries more over links that lose packets [default: cubic]
+    /// Congestion control of what this end sends [default: auto]
     #[arg(long, value_name = "NAME", help_heading = "Network")]
     #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
     pub cc: Option<RuleKind>,

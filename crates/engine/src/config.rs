@@ -212,7 +212,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             cc: cc::Config {
-                rule: cc::RuleKind::Cubic,
+                rule: cc::RuleKind::Auto,
                 initial_window: 10,
                 initial_ssthresh: None,
                 min_window: 2,

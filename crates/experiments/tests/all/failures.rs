@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use anabranch_cc::RuleKind;
 use anabranch_engine::{Config, Fault, IdleReason, PathState, Standing};
 use anabranch_experiments::failure::{Case, MOMENTS, Outcome};
 use anabranch_sim::{CLIENT, CableConfig, Pair, Sender, Sink};
@@ -94,7 +95,10 @@ impl Thin {
     fn new(mbit: f64, rtt: Span) -> Self {
         let cables = [(40.0, Span::from_millis(30), 1.0), (mbit, rtt, 100.0)]
             .map(|(mbit, rtt, bdp)| CableConfig::new(mbit, rtt, bdp));
-        Self { mbit, rtt, pair: Pair::new([Config::default(), Config::default()], &cables, 1) }
+        // `auto` would keep the queue short, so there would be nothing to leave out.
+        let mut config = Config::default();
+        config.cc.rule = RuleKind::Cubic;
+        Self { mbit, rtt, pair: Pair::new([config.clone(), config], &cables, 1) }
     }
 
     /// The round-trip time through the thin path's queue, without the packet being sent.

@@ -94,7 +94,7 @@ pub struct Tuning {
     #[arg(long, value_name = "NAME", default_value_t = Config::default().scheduler, help_heading = "Network")]
     #[arg(value_parser = values::one_of::<SchedulerKind>(SchedulerKind::ALL.map(|(_, name)| name)))]
     pub scheduler: SchedulerKind,
-    /// Congestion control of what this end sends; `bbr` carries more over links that lose packets
+    /// Congestion control of what this end sends
     #[arg(long, value_name = "NAME", default_value_t = Config::default().cc.rule, help_heading = "Network")]
     #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
     pub cc: RuleKind,
