@@ -21,7 +21,7 @@ use anabranch_wire::{DatagramFrame, PathId, Payload, Span, Time};
 use smallvec::SmallVec;
 
 use crate::queue::{FairQueue, Head, QueueCounts, QueueLimits, Queueable, Want};
-use crate::router::{FlowRouter, has_queue};
+use crate::router::{FlowRouter, has_queue, spread};
 use crate::trial::{Situation, Trials, Verdict};
 
 /// Datagram classes of the tunnel: types of service for relays and for the far end.
@@ -160,6 +160,7 @@ impl<P: InnerPacket> Entry<P> {
     pub fn next(&mut self, session: &SessionView, paths: &[PathView]) -> Pulled<P> {
         let choice = &mut self.choice;
         let mut wake_at = Time::NEVER;
+        self.queue.set_detour(spread(paths));
         let found = self.queue.next(session.now, |head| match choice.place(session, paths, head) {
             Ok(place) => Ok(place),
             Err((want, until)) => {

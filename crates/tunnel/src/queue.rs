@@ -9,6 +9,9 @@
 //! Unlike a network card's queue, this one feeds several paths. [`FairQueue::next`] passes over a flow whose path has
 //! no room, and that flow keeps its turn. Flows that wait for the same thing ([`Want`]) share a list, so a blocked path
 //! costs one look, however many flows wait for it. Turns are numbered, so the lists together keep one order.
+//!
+//! A striped flow also waits while a long path has room, if its packets arrive earlier over a short path that is full
+//! now. CoDel accepts this wait ([`FairQueue::set_detour`]). Otherwise the sender would slow down for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -102,6 +105,8 @@ pub struct FairQueue<T> {
     packets: usize,
     limits: QueueLimits,
     counts: QueueCounts,
+    /// How much longer a striped flow may wait.
+    detour: Span,
 }
 
 /// Flows that wait for the same thing.
@@ -144,6 +149,8 @@ struct FlowQueue<T> {
     bytes: usize,
     deficit: i64,
     codel: Codel,
+    /// Whether it last waited for any of several paths.
+    is_striped: bool,
 }
 
 /// CoDel's state (RFC 8289 §5).
@@ -180,6 +187,7 @@ impl<T: Queueable> FairQueue<T> {
             packets: 0,
             limits,
             counts: QueueCounts::default(),
+            detour: Span::ZERO,
         }
     }
 
@@ -201,6 +209,12 @@ impl<T: Queueable> FairQueue<T> {
     /// Counts of dropped and marked packets.
     pub fn counts(&self) -> QueueCounts {
         self.counts
+    }
+
+    /// Sets how much later a packet arrives on the longest path than on the shortest: a flow that waits for any path may
+    /// wait longer by this.
+    pub fn set_detour(&mut self, detour: Span) {
+        self.detour = detour;
     }
 
     /// Drops all packets.
@@ -396,11 +410,15 @@ impl<T: Queueable> FairQueue<T> {
     ) -> Look<T, R> {
         let Some(queue) = self.flows.get_mut(&flow) else { return Look::Empty };
         let before = queue.packets.len();
-        self.bytes -= queue.control_delay(now, &mut self.counts);
+        self.bytes -= queue.control_delay(now, self.detour, &mut self.counts);
         self.packets -= before - queue.packets.len();
         let Some((came, packet)) = queue.packets.front() else { return Look::Empty };
         let head = Head { flow, packet, bytes: queue.bytes };
-        let choice = match choose(&head) {
+        let choice = choose(&head);
+        if let Err(want) = &choice {
+            queue.is_striped = *want == Want::AnyPath;
+        }
+        let choice = match choice {
             Ok(choice) => Some(choice),
             Err(Want::WiderPath) if now.since(self.resumed.max(*came)) >= TOO_LARGE => None,
             Err(want) => return Look::Waits(want),
@@ -430,11 +448,12 @@ impl List {
 
 impl<T: Queueable> FlowQueue<T> {
     /// Marks or drops packets at the head that waited for too long. Returns how many bytes were dropped.
-    fn control_delay(&mut self, now: Time, counts: &mut QueueCounts) -> usize {
+    fn control_delay(&mut self, now: Time, detour: Span, counts: &mut QueueCounts) -> usize {
         let before = self.bytes;
+        let target = if self.is_striped { TARGET + detour } else { TARGET };
         while let Some((came, _)) = self.packets.front() {
             // One packet alone cannot be made to wait less.
-            let is_late = now.since(*came) >= TARGET && self.packets.len() > 1;
+            let is_late = now.since(*came) >= target && self.packets.len() > 1;
             if !self.codel.wants_drop(now, is_late) {
                 break;
             }
@@ -453,7 +472,13 @@ impl<T: Queueable> FlowQueue<T> {
 
 impl<T> FlowQueue<T> {
     fn new() -> Self {
-        Self { packets: VecDeque::new(), bytes: 0, deficit: QUANTUM, codel: Codel::default() }
+        Self {
+            packets: VecDeque::new(),
+            bytes: 0,
+            deficit: QUANTUM,
+            codel: Codel::default(),
+            is_striped: false,
+        }
     }
 
     fn memory(&self) -> usize {
@@ -597,6 +622,23 @@ mod tests {
             queue.next(at(round * 10 + 9), |_| Ok(()));
         }
         assert_eq!(queue.counts(), QueueCounts::default());
+    }
+
+    #[test]
+    fn a_striped_flow_may_wait_for_the_shorter_path() {
+        for (want, loses) in [(Want::AnyPath, false), (Want::Path(PathId(0)), true)] {
+            let mut queue = FairQueue::new(QueueLimits::default());
+            queue.set_detour(Span::from_millis(50));
+            // One packet arrives and one leaves in ten milliseconds, after a wait of thirty to forty.
+            for round in 0..200 {
+                queue.push(at(round * 10), 1, packet(round as u32, 1000));
+                assert!(queue.next(at(round * 10), |_| Err::<(), _>(want)).is_none());
+                if round > 3 {
+                    queue.next(at(round * 10), |_| Ok(()));
+                }
+            }
+            assert_eq!(queue.counts().dropped > 0, loses, "{want:?}: {:?}", queue.counts());
+        }
     }
 
     #[test]

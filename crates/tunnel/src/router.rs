@@ -252,7 +252,7 @@ pub(crate) fn has_queue(path: &PathView) -> bool {
 }
 
 /// The largest difference of the paths' one-way delays.
-fn spread(paths: &[PathView]) -> Span {
+pub(crate) fn spread(paths: &[PathView]) -> Span {
     let longest = paths.iter().map(|path| path.rtt.max(path.min_rtt)).max().unwrap_or(Span::ZERO);
     let shortest = paths.iter().map(|path| path.min_rtt).min().unwrap_or(Span::ZERO);
     longest.saturating_sub(shortest) / 2
