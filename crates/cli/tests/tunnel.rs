@@ -27,6 +27,8 @@ mod renewed;
 mod restored;
 #[path = "tunnel/routes.rs"]
 mod routes;
+#[path = "tunnel/shell.rs"]
+mod shell;
 #[path = "tunnel/speed.rs"]
 mod speed;
 #[path = "tunnel/without_ipv6.rs"]

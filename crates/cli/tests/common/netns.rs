@@ -144,6 +144,23 @@ impl Machines {
         run("ip", &format!("-n {} link set {name} {state}", self.namespace(side).name())).map(drop)
     }
 
+    /// Removes a link and its interfaces, as if they were unplugged.
+    ///
+    /// # Errors
+    /// The error of `ip`.
+    pub fn unplug(&self, link: usize) -> Result<(), String> {
+        run("ip", &format!("-n {} link delete {}", self.near.name(), Self::interface(link))).map(drop)
+    }
+
+    /// Adds the link again after [`Self::unplug`], with this rate in Mbit/s.
+    ///
+    /// # Errors
+    /// The error of `ip` or `tc`.
+    pub fn plug(&self, link: usize, mbit: u32) -> Result<(), String> {
+        self.join(link)?;
+        self.shape(link, mbit)
+    }
+
     /// Silently drops all packets on the link, in both directions.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ while True:
 ";
 
 /// One TCP connection and one ping through a tunnel.
-struct Users {
+pub struct Users {
     _source: Running,
     download: Running,
     _ping: Running,
@@ -31,7 +31,7 @@ struct Users {
 }
 
 impl Users {
-    fn new(machines: &Machines) -> Self {
+    pub fn new(machines: &Machines) -> Self {
         let scratch = Scratch::new();
         let mut source = Running::start(machines.command(Side::Far, "python3").args(["-c", SOURCE]));
         assert_eq!(source.line(), "ready", "{}", source.told());
@@ -44,7 +44,7 @@ impl Users {
     }
 
     /// Bytes that the download's program has read.
-    fn downloaded(&self) -> Option<u64> {
+    pub fn downloaded(&self) -> Option<u64> {
         let counts = std::fs::read_to_string(format!("/proc/{}/io", self.download.child.id())).ok()?;
         counts.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
     }
@@ -79,9 +79,9 @@ fn outlive_links(machines: &Machines, users: &Users) {
     (0..3).for_each(|link| machines.restore(link).unwrap());
     users.assert_both_go_on("after silence of all paths");
 
-    machines.set_link((Side::Near, 0), false).unwrap();
+    machines.unplug(0).unwrap();
     users.assert_both_go_on("without an interface");
-    machines.set_link((Side::Near, 0), true).unwrap();
+    machines.plug(0, common::netns::RATES[0]).unwrap();
     users.assert_both_go_on("with the interface back");
 }
 
