@@ -13,6 +13,7 @@ use crate::endpoint::Target;
 use crate::endpoint::inner::EndpointInner;
 use crate::endpoint::sockets::BoundSocket;
 use crate::handshake::encoded;
+use crate::obstacle::Obstacle;
 use crate::pids::random;
 use crate::relayed::{Chain, is_chain};
 use crate::session::Session;
@@ -28,24 +29,6 @@ pub struct Tried {
     pub pairs: Vec<(SocketAddr, SocketAddr)>,
     /// Why packets did not leave this machine, if they did not.
     pub obstacle: Option<Obstacle>,
-}
-
-/// Why packets do not leave this machine.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Obstacle {
-    /// The system refuses them (EPERM).
-    #[error("this machine's own firewall refuses packets from {0}: let UDP out there")]
-    Firewall(IpAddr),
-    /// The interface cannot carry the first packets (EMSGSIZE).
-    #[error(
-        "{interface} carries packets of {mtu} bytes at most, too small for the first packet: raise its MTU to 1280"
-    )]
-    SmallMtu {
-        /// The interface.
-        interface: String,
-        /// Its largest packet, in bytes.
-        mtu: u32,
-    },
 }
 
 impl fmt::Display for Tried {

@@ -21,9 +21,9 @@ use super::greeting::Handshake;
 use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
 use super::wakers::{Wait, Wakers, Woken};
-use crate::connect::Obstacle;
 use crate::endpoint::inner::EndpointInner;
 use crate::fault::lock;
+use crate::obstacle::Obstacle;
 use crate::places::Hold;
 use crate::relayed::is_chain;
 
