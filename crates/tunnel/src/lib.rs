@@ -25,6 +25,7 @@
 pub mod access;
 pub mod checksum;
 pub mod coalesce;
+mod codel;
 pub mod entry;
 pub mod flow;
 pub mod icmp;

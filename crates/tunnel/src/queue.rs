@@ -17,16 +17,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use anabranch_wire::{PathId, Span, Time};
 
+use crate::codel::Codel;
+pub use crate::codel::{INTERVAL, TARGET};
+
 /// Bytes that a flow may send in one turn.
 const QUANTUM: i64 = 1514;
 /// A packet that is larger than any path carries waits for this long: the search for larger packets may still go on.
 const TOO_LARGE: Span = Span::from_secs(3);
 /// No path had room when the queue is asked again after this long. An outage also makes paths look narrow.
 const OUTAGE: Span = Span::from_secs(1);
-/// Wait that CoDel accepts.
-pub const TARGET: Span = Span::from_millis(5);
-/// How long the wait must exceed [`TARGET`] before CoDel acts.
-pub const INTERVAL: Span = Span::from_millis(100);
 /// Lists kept before empty ones are dropped.
 const USUAL_LISTS: usize = 16;
 /// How often empty flows make room for new ones. A look at all flows for each packet of a flood would take too long.
@@ -151,14 +150,6 @@ struct FlowQueue<T> {
     codel: Codel,
     /// Whether it last waited for any of several paths.
     is_striped: bool,
-}
-
-/// CoDel's state (RFC 8289 §5).
-#[derive(Clone, Copy, Debug, Default)]
-struct Codel {
-    first_above: Option<Time>,
-    dropping_until: Option<Time>,
-    count: u32,
 }
 
 /// The head of a flow's queue, as `choose` sees it.
@@ -483,29 +474,6 @@ impl<T> FlowQueue<T> {
 
     fn memory(&self) -> usize {
         self.bytes + self.packets.len() * OVERHEAD
-    }
-}
-
-impl Codel {
-    /// Whether the packet at the head is to be marked or dropped now.
-    fn wants_drop(&mut self, now: Time, is_late: bool) -> bool {
-        if !is_late {
-            (self.first_above, self.dropping_until) = (None, None);
-            return false;
-        }
-        let first_above = *self.first_above.get_or_insert(now + INTERVAL);
-        if now < first_above {
-            return false;
-        }
-        match self.dropping_until {
-            // After a pause CoDel continues from its last state, a little gentler.
-            None => self.count = if self.count > 2 { self.count - 2 } else { 1 },
-            Some(next) if now >= next => self.count += 1,
-            Some(_) => return false,
-        }
-        let pause = INTERVAL.as_secs_f64() / f64::from(self.count).sqrt();
-        self.dropping_until = Some(now + Span::from_secs_f64(pause));
-        true
     }
 }
 
