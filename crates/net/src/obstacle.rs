@@ -1,4 +1,4 @@
-//! What keeps packets on this machine.
+//! Obstacles between this machine and the network.
 
 use std::net::IpAddr;
 

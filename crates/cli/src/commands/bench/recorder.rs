@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(waits.measured.bytes, 50_000);
         let fills = recorder.record(sample(200, 100_000, 100, &[(0, 100_000)]), vec![seen(0)]).unwrap();
         assert_eq!((fills.measured.bytes, fills.measured.goodput_mbit_s), (50_000, 4.0));
-        // What is not in order at the end does not count.
+        // Bytes that still wait at the end do not count.
         recorder.record(sample(300, 120_000, 0, &[(0, 150_000)]), vec![seen(0)]);
         assert_eq!(recorder.finish().1.bytes, 120_000);
     }
