@@ -138,13 +138,20 @@ impl Carrier {
     /// The failure if used-up caps keep every open path idle; `None` if there is no open path, or one without such a cap.
     pub fn used_up_caps(&self) -> Option<Failure> {
         let is_open = |path: &PathInfo| !matches!(path.state, PathState::Validating | PathState::Closing);
+        let rules = self.0.path_rules();
         let mut caps: Vec<String> = Vec::new();
         for path in self.0.paths().iter().filter(|path| is_open(path)) {
             let Standing::Idle(IdleReason::CapReached { cap }) = path.standing else { return None };
-            let day = path.meter.as_ref().and_then(Meter::resets_on);
+            let meter = path.meter.as_ref();
+            let is_of_path = |known: &Meter| meter.is_some_and(|meter| meter.is_same(known));
+            let rule = rules.iter().find(|rule| rule.terms.meter.as_ref().is_some_and(is_of_path));
+            let place = rule.map_or_else(|| label(&self.0, &path.route), |rule| rule.pattern.to_string());
+            let day = meter.and_then(Meter::resets_on);
             let until = day.map_or(String::new(), |day| format!(" until day {day} of the month"));
-            let (cap, place) = (bytes_in_words(cap), label(&self.0, &path.route));
-            caps.push(format!("the cap of {cap} for {place} is used up{until}"));
+            let cap = format!("the cap of {} for {place} is used up{until}", bytes_in_words(cap));
+            if !caps.contains(&cap) {
+                caps.push(cap);
+            }
         }
         let what = || format!("{}; no other path leads to the node", caps.join(", "));
         (!caps.is_empty()).then(|| Failure::new(Kind::Unreachable, what()))

@@ -70,7 +70,7 @@ async fn settled() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_session_that_has_worked_holds_at_most_15_kib_with_three_paths() {
+async fn an_idle_session_that_has_worked_holds_at_most_17_kib_with_three_paths() {
     let _turn = TURN.lock().await;
     let (server, client) = (endpoint(1).await, endpoint(2).await);
     let mut target = Target::new(server.node(), server.local_addresses());
@@ -99,5 +99,5 @@ async fn an_idle_session_that_has_worked_holds_at_most_15_kib_with_three_paths()
     }
     let each = settled().await.saturating_sub(before) / (2 * 200);
     println!("{each} bytes an end and session");
-    assert!(each <= 15 << 10, "{each} bytes an end and session");
+    assert!(each <= 17 << 10, "{each} bytes an end and session");
 }
