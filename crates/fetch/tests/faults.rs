@@ -165,6 +165,7 @@ fn changing(
 async fn a_file_that_changes_is_fetched_anew() {
     for version in [
         |which: usize| vec![("ETag", format!("\"{which}\""))],
+        |which: usize| vec![("ETag", format!("W/\"{which}\""))],
         |which: usize| vec![("Last-Modified", [EARLY, LATE][which].to_owned()), ("Date", LATE.to_owned())],
         |which: usize| {
             vec![("ETag", format!("W/\"{which}\"")), ("Last-Modified", [EARLY, LATE][which].to_owned())]

@@ -74,6 +74,11 @@ impl Validator {
         self.tag.as_deref().filter(|tag| !tag.starts_with("W/"))
     }
 
+    /// The tag without its mark of weakness.
+    fn opaque_tag(&self) -> Option<&str> {
+        self.tag.as_deref().map(|tag| tag.strip_prefix("W/").unwrap_or(tag))
+    }
+
     /// The value for `If-Range` in a request to `host`; weak tags must not be used there.
     pub fn if_range(&self, host: &str) -> Option<&str> {
         let value = self.strong_tag().or_else(|| self.modified.as_deref().filter(|_| self.is_old));
@@ -87,6 +92,10 @@ impl Validator {
         }
         if let Some((one, another)) = self.strong_tag().zip(other.strong_tag()) {
             return if one == another { Same::Yes } else { Same::No };
+        }
+        // Weak tags do not prove equal bytes, but different ones belong to different versions.
+        if self.opaque_tag().zip(other.opaque_tag()).is_some_and(|(one, another)| one != another) {
+            return Same::No;
         }
         match self.modified.as_ref().zip(other.modified.as_ref()) {
             Some((one, another)) if one != another => Same::No,
@@ -125,9 +134,17 @@ mod tests {
         let one = validator(Some("\"a\""), Some(EARLY), LATE);
         assert_eq!(one.compare(&validator(Some("\"a\""), Some(LATE), LATE)), Same::Yes);
         assert_eq!(one.compare(&validator(Some("\"b\""), Some(EARLY), LATE)), Same::No);
-        assert_eq!(one.compare(&validator(Some("W/\"b\""), Some(EARLY), LATE)), Same::Yes);
+        assert_eq!(one.compare(&validator(Some("W/\"a\""), Some(EARLY), LATE)), Same::Yes);
+        assert_eq!(one.compare(&validator(Some("W/\"b\""), Some(EARLY), LATE)), Same::No);
         assert_eq!(one.compare(&validator(None, Some(LATE), LATE)), Same::No);
         assert_eq!(one.compare(&Validator::default()), Same::Unknown);
+    }
+
+    #[test]
+    fn weak_tags_show_a_change_but_no_sameness() {
+        let [one, same, other] =
+            ["W/\"a\"", "W/\"a\"", "W/\"b\""].map(|tag| validator(Some(tag), None, LATE));
+        assert_eq!((one.compare(&same), one.compare(&other)), (Same::Unknown, Same::No));
     }
 
     #[test]
