@@ -35,6 +35,11 @@ impl Checksum {
         (hash.len() == algorithm.output_len()).then_some(Self { algorithm, hash })
     }
 
+    /// Whether the function of this name is known.
+    pub fn knows(name: &str) -> bool {
+        algorithm(name.trim()).is_some()
+    }
+
     /// Reads `Repr-Digest` (RFC 9530) or `Digest` (RFC 3230); the strongest known hash of several.
     pub fn from_digest_header(text: &str) -> Option<Self> {
         let parts = text.split(',').filter_map(|part| part.trim().split_once('='));

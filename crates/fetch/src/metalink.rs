@@ -41,6 +41,8 @@ struct Parser {
     urls: Vec<(u32, Url)>,
     field: Option<Field>,
     text: String,
+    /// A size or hash that cannot be read: without it, a wrong file would pass.
+    unreadable: Option<String>,
 }
 
 impl Parser {
@@ -68,8 +70,17 @@ impl Parser {
         self.path.pop();
         let Some(file) = self.files.last_mut() else { return };
         match self.field.take() {
-            Some(Field::Size) => file.size = self.text.trim().parse().ok(),
-            Some(Field::Hash(name)) => file.checksums.extend(Checksum::from_hex(&name, &self.text)),
+            Some(Field::Size) => match self.text.trim().parse() {
+                Ok(size) => file.size = Some(size),
+                Err(_) => self.unreadable = Some(format!("the size of the file {:?}", file.name)),
+            },
+            Some(Field::Hash(name)) => match Checksum::from_hex(&name, &self.text) {
+                Some(checksum) => file.checksums.push(checksum),
+                None if Checksum::knows(&name) => {
+                    self.unreadable = Some(format!("the {} of the file {:?}", name.trim(), file.name));
+                }
+                None => {}
+            },
             Some(Field::Url(priority)) => {
                 self.urls.extend(self.text.trim().parse().ok().map(|url| (priority, url)));
             }
@@ -101,6 +112,9 @@ pub fn read_metalink(text: &str) -> Result<Vec<MetalinkFile>, String> {
     }
     if parser.files.is_empty() {
         return Err("it is no Metalink: it names no file".to_owned());
+    }
+    if let Some(what) = parser.unreadable {
+        return Err(format!("{what} cannot be read"));
     }
     match parser.files.iter().find(|file| file.mirrors.is_empty()) {
         Some(file) => Err(format!("the file {:?} has no address to fetch", file.name)),
@@ -176,6 +190,14 @@ mod tests {
             read_metalink(&list(MOST_FILES + 1)).unwrap_err(),
             "it names more than 10000 files; split it"
         );
+    }
+
+    #[test]
+    fn a_size_or_a_hash_that_cannot_be_read_is_not_passed_over() {
+        for (right, wrong) in [("f20015ad", "f20015"), ("f20015ad", "f20015ax"), ("<size>3", "<size>3e0")] {
+            let refused = read_metalink(&LIST.replace(right, wrong)).unwrap_err();
+            assert!(refused.ends_with("cannot be read"), "{refused}");
+        }
     }
 
     #[test]
