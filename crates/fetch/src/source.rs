@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::checksum::Checksum;
 use crate::connection::{Body, Connection};
 use crate::ftp::{FtpAnswer, FtpConnection};
 use crate::hosts::{Hosts, Standing};
 use crate::http::head::{Head, Verdict};
-use crate::http::validator::Validator;
+use crate::http::validator::{Same, Validator};
 use crate::http::{Ask, HttpConnection, page};
 use crate::plan::Trouble;
 use crate::route::Route;
@@ -31,6 +31,8 @@ const OTHER: &str = "the hosts to which the server redirects have different file
 const MOST_STEPS: usize = 8;
 /// Most redirects in a row.
 const MOST_REDIRECTS: usize = 10;
+/// Pauses after failed questions whether a file has changed.
+const CONFIRM_PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::ZERO];
 
 /// A mirror over a route.
 #[derive(Debug)]
@@ -208,6 +210,25 @@ impl Source {
 
     async fn ask_ftp(&self, connection: &mut FtpConnection, wanted: &Wanted) -> Result<Answer, Refusal> {
         let got = connection.get(&self.mirror, wanted.range.clone()).await;
+    /// Whether the file is still the one that came, where a server does not say that with the bytes themselves. `Err` if it
+    /// gives no answer.
+    pub async fn still_has(
+        &self,
+        connection: &mut Connection,
+        (version, size): (&Validator, Option<u64>),
+    ) -> Result<bool, String> {
+        let Connection::Ftp(connection) = connection else { return Ok(true) };
+        for pause in CONFIRM_PAUSES {
+            if let Ok(Ok(state)) = timeout(ANSWER, connection.state(&self.mirror)).await {
+                let is_other_size = state.size.zip(size).is_some_and(|(one, other)| one != other);
+                return Ok(!is_other_size && version.compare(&state.version) != Same::No);
+            }
+            connection.close();
+            sleep(pause).await;
+        }
+        Err("the server does not say whether the file changed while it was fetched".to_owned())
+    }
+
         let FtpAnswer { start, size, is_part, version, body } = got.map_err(Refusal::Trouble)?;
         match self.check(&version, size, wanted) {
             Standing::Fits => {}

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,6 +27,26 @@ struct Faults {
     /// Logins at the same time.
     most: Option<usize>,
     denied: bool,
+    /// How often the file is rewritten, at the same size, while its last bytes are sent.
+    rewrites: usize,
+}
+
+/// The file, and how often it was rewritten.
+struct Disk<'a> {
+    content: &'a [u8],
+    rewritten: &'a AtomicUsize,
+}
+
+/// Where the last range of a file of [`SMALL`] bytes begins, behind the first bytes that are fetched alone.
+const LAST: usize = 64 << 10;
+/// One range holds the rest of such a file.
+const SMALL: usize = 400_000;
+
+/// A file of which the versions differ behind [`LAST`].
+fn version(content: &[u8], number: usize) -> Vec<u8> {
+    let mut content = content.to_vec();
+    content.iter_mut().skip(LAST).for_each(|byte| *byte = byte.wrapping_add(number as u8));
+    content
 }
 
 /// Commands that a server got.
@@ -35,15 +56,21 @@ fn server(content: &[u8], faults: Faults) -> (String, Log) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("ftp://127.0.0.1:{}/pub/a%20file", listener.local_addr().unwrap().port());
     let (content, log, open) = (content.to_vec(), Log::default(), Arc::new(Mutex::new(0)));
+    let rewritten = Arc::new(AtomicUsize::new(0));
     let commands = log.clone();
     std::thread::spawn(move || {
         for control in listener.incoming().flatten() {
             let (content, log, open) = (content.clone(), commands.clone(), open.clone());
+            let rewritten = rewritten.clone();
             std::thread::spawn(move || {
                 *open.lock().unwrap() += 1;
                 let is_over = faults.most.is_some_and(|most| *open.lock().unwrap() > most);
                 // A client that goes away ends its connection.
-                let _ = serve(control, &content, (faults, is_over, &log));
+                let _ = serve(
+                    control,
+                    Disk { content: &content, rewritten: &rewritten },
+                    (faults, is_over, &log),
+                );
                 *open.lock().unwrap() -= 1;
             });
         }
@@ -56,7 +83,7 @@ const MISPLACED: &str = "misplaced REST";
 
 fn serve(
     mut control: TcpStream,
-    content: &[u8],
+    Disk { content, rewritten }: Disk<'_>,
     (faults, is_over, log): (Faults, bool, &Log),
 ) -> std::io::Result<()> {
     if is_over {
@@ -85,7 +112,7 @@ fn serve(
             "TYPE" => "200 binary".to_owned(),
             "SIZE" if faults.no_size => "500 what".to_owned(),
             "SIZE" if argument == "pub/a file" => format!("213 {}", content.len()),
-            "MDTM" => "213 20260102030405".to_owned(),
+            "MDTM" => format!("213 2026010203040{}", rewritten.load(Ordering::SeqCst)),
             "REST" if faults.no_rest => "502 no".to_owned(),
             "REST" => {
                 start = argument.parse().unwrap_or(0);
@@ -107,7 +134,14 @@ fn serve(
                 control.write_all(b"150 here it comes\r\n")?;
                 let (mut stream, _) = data.take().expect("a data connection first").accept()?;
                 let from = if faults.ignores_rest { 0 } else { std::mem::take(&mut start) };
-                let sent = content[from..].chunks(16 << 10).try_for_each(|piece| stream.write_all(piece));
+                let now = rewritten.load(Ordering::SeqCst);
+                let mut sent = version(content, now)[from..].to_vec();
+                if from == (if faults.no_rest { 0 } else { LAST }) && now < faults.rewrites {
+                    rewritten.store(now + 1, Ordering::SeqCst);
+                    let half = sent.len() / 2;
+                    sent[half..].copy_from_slice(&version(content, now + 1)[from + half..]);
+                }
+                let sent = sent.chunks(16 << 10).try_for_each(|piece| stream.write_all(piece));
                 drop(stream);
                 match sent {
                     Ok(()) => "226 done".to_owned(),
@@ -172,6 +206,30 @@ async fn a_refused_epsv_and_a_private_address_in_pasv_do_not_matter() {
 #[tokio::test]
 async fn stale_replies_after_a_cut_are_not_taken_for_answers() {
     fetched(Faults { stale: true, ..Faults::default() }).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_rewritten_during_its_last_range_is_fetched_again() {
+    let content = noise(SMALL, 33);
+    for no_rest in [false, true] {
+        let (url, _) = server(&content, Faults { rewrites: 1, no_rest, ..Faults::default() });
+        let place = Place::new(&[url]);
+        place.fetch().await.unwrap();
+        assert!(place.content() == version(&content, 1), "bytes of two versions");
+        assert_eq!(place.names(), ["file"]);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_rewritten_during_every_last_range_is_reported() {
+    let content = noise(SMALL, 34);
+    let (url, log) = server(&content, Faults { rewrites: 9, ..Faults::default() });
+    let place = Place::new(&[url]);
+    let error = place.fetch().await.unwrap_err();
+    assert!(matches!(error, FetchError::Changed), "{error:?}");
+    assert!(place.names().is_empty(), "mixed bytes are not kept for another attempt: {:?}", place.names());
+    let count = |command| log.lock().unwrap().iter().filter(|line| line.starts_with(command)).count();
+    assert_eq!(count("USER"), 3, "the last question uses the open connection");
 }
 
 #[tokio::test]

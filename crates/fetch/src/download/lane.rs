@@ -76,7 +76,11 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
         };
         match next {
             Next::Leave => {
-                shared.planner().close_lane(lane);
+                let mut planner = shared.planner();
+                planner.close_lane(lane);
+                if planner.is_complete() {
+                    *active.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+                }
                 return Ok(());
             }
             Next::Wait(at) => {

@@ -1,7 +1,7 @@
 //! A file in parts: lanes come and go as the planner says, and the journal follows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle, JoinSet};
@@ -10,6 +10,7 @@ use tokio::time::{Instant, interval, timeout};
 use super::lane::{self, Active, Halt, Shared};
 use super::open::{First, FirstPart, Opened, Opening, PATIENCE, read};
 use super::{Context, End, Ended, PROBE, Report, TICK};
+use crate::checksum::Checksum;
 use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::limit::Limit;
@@ -68,6 +69,7 @@ impl Context<'_> {
             active: Vec::new(),
             lanes: JoinSet::new(),
             resumed,
+            is_mixed: false,
             saving: None,
         };
         run.admit(&opened, part);
@@ -133,6 +135,8 @@ struct Run<'a> {
     active: Vec<Arc<Active>>,
     lanes: JoinSet<Result<(), Halt>>,
     resumed: u64,
+    /// Bytes of two versions may have come: a server that sends a range may go on with a new file within it.
+    is_mixed: bool,
     /// The journal that is being written.
     saving: Option<JoinHandle<std::io::Result<()>>>,
 }
@@ -201,7 +205,7 @@ impl Run<'_> {
                 let took = self.context.begin.elapsed();
                 let last = took.saturating_sub(nearly.unwrap_or(took));
                 tracing::info!(?took, ?last, "all bytes came; `last` is the time of the last hundredth");
-                return Ok(());
+                return self.confirm().await;
             }
             if !self.shared.planner().any_works() {
                 self.opening.widen(self.context);
@@ -228,6 +232,38 @@ impl Run<'_> {
         }
     }
 
+    /// Asks sources whether the file changed while the last bytes came; a checksum from the user shows that as well.
+    async fn confirm(&mut self) -> Result<(), Ended> {
+        if self.context.job.checksums.iter().any(Checksum::is_strong) {
+            return Ok(());
+        }
+        for active in &self.active {
+            if matches!(self.shared.planner().standing(active.id), Standing::Out(_)) {
+                continue;
+            }
+            let source = &active.source;
+            let spare = active.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let mut connection = spare.unwrap_or_else(|| source.connection());
+            let version = source.version();
+            let still = tokio::select! {
+                still = source.still_has(&mut connection, (&version, Some(self.reference.size))) => still,
+                () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
+            };
+            match still {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.is_mixed = true;
+                    return Err(Ended::Again(FetchError::Changed));
+                }
+                Err(why) => {
+                    let tried = Tried { label: source.label.clone(), why };
+                    return Err(FetchError::Unreachable(vec![tried]).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until the journal is written.
     async fn saved(&mut self) -> Option<Result<std::io::Result<()>, JoinError>> {
         match self.saving.take() {
@@ -236,7 +272,7 @@ impl Run<'_> {
         }
     }
 
-    fn on_lane_end(&self, ended: Result<Result<(), Halt>, JoinError>) -> Result<(), Ended> {
+    fn on_lane_end(&mut self, ended: Result<Result<(), Halt>, JoinError>) -> Result<(), Ended> {
         match ended {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Halt::Changed(source))) => self.on_change(&source),
@@ -248,7 +284,11 @@ impl Run<'_> {
     }
 
     /// Goes on without a mirror whose file has changed, if another one still has the file.
-    fn on_change(&self, changed: &Source) -> Result<(), Ended> {
+    fn on_change(&mut self, changed: &Source) -> Result<(), Ended> {
+        if !changed.mirror.scheme().is_http() {
+            self.is_mixed = true;
+            return Err(Ended::Again(FetchError::Changed));
+        }
         let planner = self.shared.planner();
         let is_of_use = |active: &Arc<Active>| {
             active.source.mirror != changed.mirror && !matches!(planner.standing(active.id), Standing::Out(_))
@@ -314,11 +354,7 @@ impl Run<'_> {
     }
 
     /// Keeps or finishes the file.
-    async fn end(
-        mut self,
-        ended: Result<(), Ended>,
-        digest: Option<crate::checksum::Checksum>,
-    ) -> Result<Report, Ended> {
+    async fn end(mut self, ended: Result<(), Ended>, digest: Option<Checksum>) -> Result<Report, Ended> {
         self.lanes.shutdown().await;
         // Its outcome does not matter: the journal is written once more, or removed.
         self.saved().await;
@@ -326,7 +362,7 @@ impl Run<'_> {
             cap.store(*left, Ordering::Relaxed);
         }
         let journal = self.journal();
-        let (context, resumed) = (self.context, self.resumed);
+        let (context, resumed, is_mixed) = (self.context, self.resumed, self.is_mixed);
         let shared = Arc::into_inner(self.shared);
         let lost =
             || FetchError::file("finish", &context.job.target, std::io::Error::other("a lane still runs"));
@@ -336,9 +372,12 @@ impl Run<'_> {
             Err(failed) => {
                 // Also when the file seems to have changed: the next attempt compares it with the server.
                 let mut store = store;
-                let keep = move || store.flush().and_then(|()| store.checkpoint(&journal));
+                let keep = move || match is_mixed {
+                    true => store.discard(),
+                    false => store.flush().and_then(|()| store.checkpoint(&journal)),
+                };
                 let kept = tokio::task::spawn_blocking(keep).await;
-                tracing::debug!(?kept, "the unfinished file is kept");
+                tracing::debug!(?kept, "the unfinished file is kept or removed");
                 Err(failed)
             }
         }

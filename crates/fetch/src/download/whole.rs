@@ -8,6 +8,7 @@ use super::open::Opened;
 use super::{Context, End, Ended, Report, TICK};
 use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
+use crate::http::validator::Validator;
 use crate::limit::Limit;
 use crate::source::Answer;
 use crate::store::{Journal, Store};
@@ -28,7 +29,7 @@ impl Context<'_> {
             return Err(self.capped(from.route));
         }
         store.reset().map_err(disk)?;
-        let (size, digest) = (answer.size, answer.digest.clone());
+        let (size, digest, version) = (answer.size, answer.digest.clone(), answer.version.clone());
         if let Some(size) = size {
             store.reserve(size).map_err(disk)?;
         }
@@ -48,6 +49,10 @@ impl Context<'_> {
         let doubtful = || self.lost("the server does not say that it sent everything".to_owned());
         let checked = if is_sure { checked } else { Err(doubtful()) };
         match checked {
+        let checked = match checked {
+            Ok(came) => self.confirmed((from, &mut connection), (&version, size)).await.map(|()| came),
+            failed => failed,
+        };
             Ok(came) => {
                 let journal = Journal::new(came, Vec::new());
                 self.finish(store, End { journal, digest, resumed: 0 }).await
@@ -61,6 +66,23 @@ impl Context<'_> {
     }
 
     async fn receive(&self, mut answer: Answer, from: &Opened, store: &Store) -> Result<u64, Ended> {
+    /// Fails if the file on the server changed while it came.
+    async fn confirmed(
+        &self,
+        (from, connection): (&Opened, &mut Connection),
+        (version, size): (&Validator, Option<u64>),
+    ) -> Result<(), Ended> {
+        let still = tokio::select! {
+            still = from.source.still_has(connection, (version, size)) => still,
+            () = self.stop.notified() => return Err(FetchError::Stopped.into()),
+        };
+        match still {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Ended::Again(FetchError::Changed)),
+            Err(why) => Err(self.lost(why)),
+        }
+    }
+
         let mut limit = self.options.limit.map(Limit::new);
         let (mut came, mut shown) = (0, Instant::now());
         let most = answer.size.or(self.job.size).unwrap_or(u64::MAX);

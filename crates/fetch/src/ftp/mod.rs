@@ -3,6 +3,9 @@
 //! `REST` comes right before `RETR`. The address in a `PASV` reply is ignored, because servers behind NAT send private ones:
 //! data comes from the server that is already connected. After a transfer that was cut off the control connection is
 //! closed, so that no stale reply is taken for an answer.
+//!
+//! Size and time of change are the only signs of a file's version. They are asked before each range and once more after the
+//! last one.
 
 mod reply;
 
@@ -72,6 +75,17 @@ struct Control {
     lacks_extended: bool,
     /// Whether it accepts REST, once that is known.
     begins_anywhere: Option<bool>,
+    /// A transfer has begun, and the reply that ends it was not read.
+    is_sending: bool,
+}
+
+/// The state of a file on a server.
+#[derive(Debug)]
+pub struct FtpState {
+    /// Its size, if the server says so.
+    pub size: Option<u64>,
+    /// Its version.
+    pub version: Validator,
 }
 
 impl FtpBody {
@@ -138,9 +152,8 @@ impl FtpConnection {
         url: &Url,
         range: Option<Range<u64>>,
     ) -> Result<FtpAnswer, Trouble> {
-        let path = url.file_path().ok_or_else(|| Trouble::Useless("the address names no file".to_owned()))?;
-        let size = control.ask(&format!("SIZE {path}")).await?.size();
-        let modified = control.ask(&format!("MDTM {path}")).await?.time();
+        let path = path_of(url)?;
+        let FtpState { size, version } = control.state(&path).await?;
         let start = range.as_ref().map_or(0, |range| range.start);
         let end = range.as_ref().map(|range| range.end).or(size).unwrap_or(u64::MAX);
         if size.is_some_and(|size| start > 0 && start >= size) {
@@ -173,13 +186,29 @@ impl FtpConnection {
             data
         };
         let body = FtpBody { data, buffer: BytesMut::new(), left: end - start };
+        control.is_sending = true;
         self.open = Some(control);
-        Ok(FtpAnswer { start, size, is_part, version: Validator::of_time(modified), body })
+        Ok(FtpAnswer { start, size, is_part, version, body })
     }
 
-    /// Reads the reply that ends a transfer; closes the connection if it does not come.
+    /// Asks for the state of a file, without its bytes.
+    pub async fn state(&mut self, url: &Url) -> Result<FtpState, Trouble> {
+        let path = path_of(url)?;
+        self.end().await;
+        if let Some(mut control) = self.open.take()
+            && let Ok(state) = control.state(&path).await
+        {
+            self.open = Some(control);
+            return Ok(state);
+        }
+        let control = self.log_in(url).await?;
+        self.open.insert(control).state(&path).await
+    }
+
+    /// Reads the reply that ends a transfer, if there was one; closes the connection if it does not come.
     pub async fn end(&mut self) {
         if let Some(control) = &mut self.open
+            && std::mem::take(&mut control.is_sending)
             && !timeout(LAST, control.read())
                 .await
                 .is_ok_and(|reply| reply.is_ok_and(|reply| reply.is_done()))
@@ -203,8 +232,16 @@ impl FtpConnection {
             wire = Box::new(self.tls.other(wire, url.host()).await.map_err(failed)?);
         }
         let (buffer, server) = (BytesMut::new(), url.clone());
-        let mut control =
-            Control { wire, buffer, server, host, is_private, lacks_extended: false, begins_anywhere: None };
+        let mut control = Control {
+            wire,
+            buffer,
+            server,
+            host,
+            is_private,
+            lacks_extended: false,
+            begins_anywhere: None,
+            is_sending: false,
+        };
         let greeting = control.read().await?;
         if !greeting.is_done() {
             return Err(busy_or(greeting.code, "the server does not let anyone in"));
@@ -247,6 +284,10 @@ impl FtpConnection {
     }
 }
 
+fn path_of(url: &Url) -> Result<String, Trouble> {
+    url.file_path().ok_or_else(|| Trouble::Useless("the address names no file".to_owned()))
+}
+
 /// Replies that limit connections, or a failure.
 fn busy_or(code: u16, why: &str) -> Trouble {
     match code {
@@ -278,6 +319,13 @@ impl Control {
                 Err(_) => return Err(Trouble::Failed("the server does not answer".to_owned())),
             }
         }
+    }
+
+    /// Asks for the state of a file.
+    async fn state(&mut self, path: &str) -> Result<FtpState, Trouble> {
+        let size = self.ask(&format!("SIZE {path}")).await?.size();
+        let modified = self.ask(&format!("MDTM {path}")).await?.time();
+        Ok(FtpState { size, version: Validator::of_time(modified) })
     }
 
     /// Whether the server can begin within a file.
