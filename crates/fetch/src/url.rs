@@ -140,16 +140,33 @@ impl Url {
     }
 }
 
-/// A name that is safe to create: no folder, nothing hidden, no control characters.
+/// The longest name for a file, in bytes: file systems take 255, and the unfinished file has a longer name.
+const LONGEST_NAME: usize = 200;
+/// The longest end of a name that is kept when the name is cut, such as `.tar.gz`.
+const LONGEST_END: usize = 32;
+
+/// A name that is safe to create: no folder, nothing hidden, no control characters. A long one keeps its extension.
 pub fn safe_name(name: &str) -> Option<String> {
     let plain: String =
         name.chars().map(|c| if c == '/' || c == '\\' || c.is_control() { '_' } else { c }).collect();
     let plain = plain.trim().trim_start_matches('.');
-    let mut end = plain.len().min(200);
+    if plain.len() <= LONGEST_NAME {
+        return (!plain.is_empty()).then(|| plain.to_owned());
+    }
+    let extension = extension(plain);
+    let mut end = LONGEST_NAME - extension.len();
     while !plain.is_char_boundary(end) {
         end -= 1;
     }
-    (!plain.is_empty()).then(|| plain[..end].to_owned())
+    Some(format!("{}{extension}", &plain[..end]))
+}
+
+/// The end of a name from its last dot on, or from the one before in `.tar.gz`; empty without one or if it is long.
+fn extension(name: &str) -> &str {
+    let Some((stem, _)) = name.rsplit_once('.') else { return "" };
+    let is_tar = stem.len() > 4 && stem.as_bytes()[stem.len() - 4..].eq_ignore_ascii_case(b".tar");
+    let end = &name[if is_tar { stem.len() - 4 } else { stem.len() }..];
+    if end.len() <= LONGEST_END { end } else { "" }
 }
 
 /// Resolves `.` and `..` (RFC 3986 §5.2.4).
@@ -308,7 +325,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_long_name_is_cut_and_keeps_its_extension() {
+        let (long, letters) = ("x".repeat(300), "é".repeat(150));
+        for (name, end, len) in [
+            (format!("{long}.iso"), "x.iso", 200),
+            (format!("{long}.tar.gz"), "x.tar.gz", 200),
+            (format!("{letters}.TAR.xz"), "é.TAR.xz", 199),
+            (format!("{letters}.é"), "é.é", 199),
+            (format!("a.{long}"), "x", 200),
+            (long.clone(), "x", 200),
+            (format!("{}.iso", "x".repeat(196)), "x.iso", 200),
+        ] {
+            let safe = safe_name(&name).unwrap();
+            assert!(safe.ends_with(end) && safe.len() == len, "{name}: {safe}, {} bytes", safe.len());
+            assert_eq!(safe[..100], name[..100]);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn names_stay_short(name in ".{0,300}") {
+            prop_assert!(safe_name(&name).is_none_or(|safe| !safe.is_empty() && safe.len() <= LONGEST_NAME));
+        }
+
         #[test]
         fn no_text_makes_the_parser_fail(text in ".{0,80}", to in ".{0,40}") {
             let _ = text.parse::<Url>();
