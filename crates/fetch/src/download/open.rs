@@ -145,10 +145,14 @@ impl Opening {
             match first {
                 Ok(first) => return Some((opened, first)),
                 Err(trouble) => {
-                    let (why, refused) = match trouble {
-                        Trouble::Useless(why) => (why, true),
-                        Trouble::Failed(why) => (why, false),
-                        Trouble::Busy(_) => ("the server limits connections".to_owned(), false),
+                    let refused = matches!(trouble, Trouble::Useless(_));
+                    let why = match trouble {
+                        Trouble::Busy(Some(pause))
+                            if Duration::from_nanos(pause.as_nanos()) > LONGEST_PAUSE =>
+                        {
+                            format!("{}: try again after that", trouble.why())
+                        }
+                        trouble => trouble.why(),
                     };
                     self.all_refused &= refused;
                     self.refuse(context, &opened, why);

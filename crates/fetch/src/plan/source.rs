@@ -13,6 +13,9 @@ const FIRST_PAUSE: Span = Span::from_millis(500);
 const LONGEST_PAUSE: Span = Span::from_secs(30);
 /// The longest pause that a server may ask for.
 const LONGEST_RETRY: Span = Span::from_secs(600);
+/// Shorter pauses are not worth a word.
+const NOTABLE: Span = Span::from_secs(10);
+const NANOS: u64 = 1_000_000_000;
 /// How long the rate with one more connection is measured, and the growth that justifies it.
 const TRIAL: Span = Span::from_secs(2);
 const WORTHWHILE: f64 = 1.1;
@@ -39,6 +42,19 @@ pub enum Trouble {
     Failed(String),
     /// The source is of no use for this file.
     Useless(String),
+}
+
+impl Trouble {
+    /// The reason in words, for people.
+    pub fn why(self) -> String {
+        match self {
+            Self::Failed(why) | Self::Useless(why) => why,
+            Self::Busy(Some(pause)) if pause > NOTABLE => {
+                format!("the server is busy and asks to wait {} s", pause.as_nanos().div_ceil(NANOS))
+            }
+            Self::Busy(_) => "the server limits connections".to_owned(),
+        }
+    }
 }
 
 /// Whether a source is used.
@@ -129,7 +145,7 @@ impl Source {
                 if others > 0 {
                     return;
                 }
-                ("the server limits connections".to_owned(), pause.unwrap_or(Span::from_secs(1)))
+                (Trouble::Busy(pause).why(), pause.unwrap_or(Span::from_secs(1)))
             }
         };
         let asked = now + asked.min(LONGEST_RETRY);
