@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use hyper::body::Incoming;
 use tokio::time::{sleep, timeout};
 
 use crate::checksum::Checksum;
-use crate::connection::{Body, Connection};
+use crate::connection::{Body, Connection, HttpBody};
 use crate::ftp::{FtpAnswer, FtpConnection};
 use crate::hosts::{Hosts, Standing};
 use crate::http::head::{Head, Verdict};
@@ -27,12 +27,14 @@ const ANSWER: Duration = Duration::from_secs(30);
 pub(crate) const PAGE: &str = "a web page came instead of the file: the network may want a login";
 /// Why a source rests when a redirect leads to hosts with other files.
 const OTHER: &str = "the hosts to which the server redirects have different files";
+/// Why parts of a file cannot be fetched.
+const PACKED: &str = "the server compresses parts of the file (gzip) although asked not to";
 /// Most requests for one answer: from a redirect's target, from the mirror itself, without `If-Range`, and from further hosts.
 const MOST_STEPS: usize = 8;
-/// Most redirects in a row.
-const MOST_REDIRECTS: usize = 10;
 /// Pauses after failed questions whether a file has changed.
 const CONFIRM_PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::ZERO];
+/// Most redirects in a row.
+const MOST_REDIRECTS: usize = 10;
 
 /// A mirror over a route.
 #[derive(Debug)]
@@ -208,8 +210,6 @@ impl Source {
         Err(Refusal::failed(why))
     }
 
-    async fn ask_ftp(&self, connection: &mut FtpConnection, wanted: &Wanted) -> Result<Answer, Refusal> {
-        let got = connection.get(&self.mirror, wanted.range.clone()).await;
     /// Whether the file is still the one that came, where a server does not say that with the bytes themselves. `Err` if it
     /// gives no answer.
     pub async fn still_has(
@@ -229,6 +229,8 @@ impl Source {
         Err("the server does not say whether the file changed while it was fetched".to_owned())
     }
 
+    async fn ask_ftp(&self, connection: &mut FtpConnection, wanted: &Wanted) -> Result<Answer, Refusal> {
+        let got = connection.get(&self.mirror, wanted.range.clone()).await;
         let FtpAnswer { start, size, is_part, version, body } = got.map_err(Refusal::Trouble)?;
         match self.check(&version, size, wanted) {
             Standing::Fits => {}
@@ -241,7 +243,6 @@ impl Source {
         let start = wanted.range.as_ref().map_or(0, |range| range.start);
         let Response { head, body, was_redirected, is_redirect, was_conditional } =
             self.follow(connection, wanted).await?;
-        let mut body = Body::Http(body, BytesMut::new());
         let is_page = head.is_page(self.mirror.path());
         match wanted.size {
             // Some servers call every file a page.
@@ -250,7 +251,10 @@ impl Source {
             Some(_) => {}
         }
         let verdict = head.judge(start, self.mirror.path());
-        let begins_file = matches!(verdict, Verdict::Part(0, _) | Verdict::Whole(_));
+        let begins_file =
+            matches!(verdict, Verdict::Part(0, _) | Verdict::Whole(_) | Verdict::Packed { is_whole: true });
+        let is_packed = matches!(verdict, Verdict::Packed { .. });
+        let mut body = Body::Http(HttpBody::new(body, is_packed));
         if begins_file && self.begins_as_page(&mut body).await? {
             return Err(Refusal::failed(PAGE));
         }
@@ -272,7 +276,8 @@ impl Source {
             size,
             is_part,
             version: head.validator.clone(),
-            digest: head.digest.clone(),
+            // A server's hash is that of the bytes it sends (RFC 9530 §3).
+            digest: head.digest.clone().filter(|_| !is_packed),
             is_page,
             body,
         };
@@ -287,6 +292,13 @@ impl Source {
                 self.memory().dislikes_if_range = true;
                 Ok(Step::Again)
             }
+            Verdict::Packed { .. } if wanted.size.is_some() => Err(Refusal::useless(PACKED)),
+            Verdict::Packed { is_whole: true } => Ok(Step::Done(Box::new(answer(0, None, false)))),
+            // Parts of compressed bytes are of no use: without a size, everything is asked for instead.
+            Verdict::Packed { .. } if wanted.range.is_some() => {
+                Ok(Step::Done(Box::new(answer(start, None, true))))
+            }
+            Verdict::Packed { .. } => Err(Refusal::useless(PACKED)),
             Verdict::NoSuchBytes(size) if wanted.size.is_none() => Err(Refusal::NoSuchBytes(size)),
             Verdict::NoSuchBytes(_) => Err(Refusal::failed("the server denies that it has these bytes")),
             // The link has expired, or leads to a further host that lacks the file.
@@ -378,7 +390,7 @@ impl Source {
             // An answer may begin earlier. More bytes than this are not worth the comparison.
             let skip = usize::try_from(at - begin).ok().filter(|skip| *skip <= known.len());
             let skip = skip.ok_or_else(|| Refusal::failed("the server sends other bytes than asked for"))?;
-            let mut body = Body::Http(body, BytesMut::new());
+            let mut body = Body::Http(HttpBody::new(body, false));
             let bytes = timeout(ANSWER, body.peek(skip + known.len())).await;
             let bytes = bytes.map_err(|_| Refusal::failed("the server is silent"))?;
             let has_same = bytes.map_err(Refusal::failed)?.get(skip..skip + known.len()) == Some(known);
@@ -408,6 +420,7 @@ impl Source {
             let response = response.map_err(|_| Refusal::failed("the server does not answer"))?;
             let response = response.map_err(Refusal::Trouble)?;
             let mut head = Head::read(response.status().as_u16(), response.headers(), SystemTime::now());
+            head = head.at(url.path());
             head.validator = head.validator.of_host(host);
             let Verdict::Redirect(to) = head.judge(0, "") else {
                 let is_redirect = url != self.mirror;

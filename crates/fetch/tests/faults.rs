@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use anabranch_fetch::{Checksum, FetchError};
 use common::server::{Request, Response, Server};
 use common::{Place, noise};
+use data_encoding::{BASE64, HEXLOWER};
 
 const SIZE: usize = 3_000_000;
 
@@ -208,14 +210,109 @@ async fn if_range_is_dropped_for_a_server_that_does_not_understand_it() {
     assert_eq!(asked, 1, "once is enough");
 }
 
+fn sha256(content: &[u8]) -> Vec<u8> {
+    aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, content).as_ref().to_vec()
+}
+
+fn checksum(content: &[u8]) -> Checksum {
+    format!("sha-256={}", HEXLOWER.encode(&sha256(content))).parse().unwrap()
+}
+
+/// Text, and the same as gzip.
+fn packed(len: usize) -> (Vec<u8>, Vec<u8>) {
+    let content: Vec<u8> = noise(len, 10).iter().map(|byte| b'a' + byte % 16).collect();
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(1));
+    encoder.write_all(&content).unwrap();
+    (content, encoder.finish().unwrap())
+}
+
 #[tokio::test]
-async fn compressed_answers_are_refused_unless_the_file_is_an_archive() {
-    let content = noise(SIZE, 10);
-    let server = Server::changed(&content, |_, right| right.with("Content-Encoding", "gzip"));
+async fn a_file_that_the_server_compresses_is_unpacked() {
+    let (content, gzip) = packed(SIZE);
+    // Servers that compress send no parts, or parts of the compressed bytes; some do not know the length beforehand.
+    for (sends_parts, chunked) in [(false, false), (false, true), (true, false)] {
+        let body = gzip.clone();
+        let server = Server::start(move |request| {
+            let right = if sends_parts { Response::right(request, &body) } else { Response::new(200, &body) };
+            Response { chunked, ..right }
+                .with("Content-Encoding", "gzip")
+                .with("Repr-Digest", format!("sha-256=:{}:", BASE64.encode(&sha256(&body))))
+        });
+        let mut place = Place::new(&[server.url("/a.txt")]);
+        place.job.checksums = vec![checksum(&content)];
+        // A cap counts the packed bytes.
+        place.options.caps = vec![Arc::new((gzip.len() as u64 + 200_000).into())];
+        place.options.routes[0].cap = Some(0);
+        let report = place.fetch().await.unwrap();
+        assert!(report.verified);
+        assert!(place.content() == content, "wrong bytes");
+        assert_eq!(place.names(), ["file"]);
+        let ranges = server.requests().iter().filter(|request| request.header("range").is_some()).count();
+        assert_eq!(ranges, 1, "one answer shows that parts are of no use");
+    }
+}
+
+#[tokio::test]
+async fn a_compressed_file_that_breaks_off_or_is_another_one_gets_no_name() {
+    let (content, gzip) = packed(SIZE);
+    for cut in [gzip.len() - 9, gzip.len() - 1] {
+        let short = gzip[..cut].to_vec();
+        let server = Server::start(move |_| {
+            let response = Response::new(200, &short).with("Content-Encoding", "gzip");
+            // Only the end of the connection shows the end of the body.
+            Response { has_length: false, version: "HTTP/1.0", ..response }
+        });
+        let place = Place::new(&[server.url("/a.txt")]);
+        let error = place.fetch().await.unwrap_err();
+        assert!(causes(error).contains("cannot be unpacked"));
+        assert!(place.names().is_empty(), "{:?}", place.names());
+    }
+    let body = gzip.clone();
+    let server = Server::start(move |_| Response::new(200, &body).with("Content-Encoding", "gzip"));
+    let mut place = Place::new(&[server.url("/a.txt")]);
+    place.job.checksums = vec![checksum(&gzip)];
+    assert!(matches!(place.fetch().await, Err(FetchError::Corrupt(_))));
+    // A known size bounds what a small answer may unpack to.
+    place.job.checksums.clear();
+    place.job.size = Some(content.len() as u64 - 1);
+    assert!(causes(place.fetch().await.unwrap_err()).contains("more than"));
+    assert!(place.names().is_empty());
+}
+
+#[tokio::test]
+async fn an_archive_is_not_unpacked_and_other_codings_are_refused() {
+    let (_, gzip) = packed(SIZE);
+    let server = Server::changed(&gzip, |_, right| right.with("Content-Encoding", "gzip"));
+    fetched(&Place::new(&[server.url("/a.tar.gz")]), &gzip).await;
+    let server = Server::changed(&gzip, |_, right| {
+        right.with("Content-Encoding", "gzip").with("Content-Type", "application/gzip")
+    });
+    fetched(&Place::new(&[server.url("/latest")]), &gzip).await;
+    let server = Server::changed(&gzip, |_, right| right.with("Content-Encoding", "br"));
     let error = Place::new(&[server.url("/a.txt")]).fetch().await.unwrap_err();
     assert!(matches!(error, FetchError::Refused(_)));
-    assert!(causes(error).contains("compresses"));
-    fetched(&Place::new(&[server.url("/a.tar.gz")]), &content).await;
+    assert!(causes(error).contains("compresses the file (br)"));
+}
+
+#[tokio::test]
+async fn a_server_that_compresses_is_used_only_when_no_other_has_parts() {
+    let (content, gzip) = packed(SIZE);
+    let packing = Server::start(move |_| Response::new(200, &gzip).with("Content-Encoding", "gzip"));
+    let right = Server::changed(&content, |_, right| {
+        std::thread::sleep(Duration::from_millis(100));
+        right
+    });
+    let place = Place::new(&[packing.url("/a.txt"), right.url("/a.txt")]);
+    fetched(&place, &content).await;
+    assert!(right.requests().len() > 1);
+}
+
+#[tokio::test]
+async fn a_long_pause_that_a_server_asks_for_is_named() {
+    let server = Server::start(|_| Response::new(503, b"busy").with("Retry-After", "600"));
+    let error = Place::new(&[server.url("/a")]).fetch().await.unwrap_err();
+    assert_eq!(causes(error), "the server is busy and asks to wait 600 s: try again after that");
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]

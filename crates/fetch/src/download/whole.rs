@@ -33,8 +33,9 @@ impl Context<'_> {
         if let Some(size) = size {
             store.reserve(size).map_err(disk)?;
         }
+        let why = if answer.body.is_packed() { "compresses the file" } else { "sends no parts" };
         self.progress
-            .note("the server sends no parts: one connection fetches the file, and it cannot be resumed");
+            .note(format!("the server {why}: one connection fetches the file, and it cannot be resumed"));
         let came = tokio::select! {
             came = self.receive(answer, from, &store) => came,
             () = self.stop.notified() => Err(FetchError::Stopped.into()),
@@ -48,11 +49,11 @@ impl Context<'_> {
         let is_sure = checked.is_err() || has_size || connection.confirms_end().await;
         let doubtful = || self.lost("the server does not say that it sent everything".to_owned());
         let checked = if is_sure { checked } else { Err(doubtful()) };
-        match checked {
         let checked = match checked {
             Ok(came) => self.confirmed((from, &mut connection), (&version, size)).await.map(|()| came),
             failed => failed,
         };
+        match checked {
             Ok(came) => {
                 let journal = Journal::new(came, Vec::new());
                 self.finish(store, End { journal, digest, resumed: 0 }).await
@@ -65,7 +66,6 @@ impl Context<'_> {
         }
     }
 
-    async fn receive(&self, mut answer: Answer, from: &Opened, store: &Store) -> Result<u64, Ended> {
     /// Fails if the file on the server changed while it came.
     async fn confirmed(
         &self,
@@ -83,6 +83,7 @@ impl Context<'_> {
         }
     }
 
+    async fn receive(&self, mut answer: Answer, from: &Opened, store: &Store) -> Result<u64, Ended> {
         let mut limit = self.options.limit.map(Limit::new);
         let (mut came, mut shown) = (0, Instant::now());
         let most = answer.size.or(self.job.size).unwrap_or(u64::MAX);
@@ -97,7 +98,8 @@ impl Context<'_> {
                 Err(why) => return Err(self.lost(why)),
             };
             let len = bytes.len() as u64;
-            if !self.options.spend(from.route, len) {
+            let carried = answer.body.take_carried(len);
+            if !self.options.spend(from.route, carried) {
                 return Err(self.capped(from.route));
             }
             if len > most - came {
@@ -112,8 +114,10 @@ impl Context<'_> {
                 shown = Instant::now();
                 self.show(from, came, answer.size);
             }
-            if let Some(limit) = &mut limit {
-                let wait = limit.spend(len, self.now());
+            if let Some(limit) = &mut limit
+                && carried > 0
+            {
+                let wait = limit.spend(carried, self.now());
                 sleep(Duration::from_nanos(wait.as_nanos())).await;
             }
         }

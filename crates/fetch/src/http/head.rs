@@ -15,6 +15,9 @@ use crate::checksum::Checksum;
 
 /// Names whose content is compressed already. Servers often declare that as an encoding.
 const COMPRESSED: [&str; 8] = [".gz", ".tgz", ".svgz", ".emz", ".wmz", ".bz2", ".xz", ".zst"];
+/// Content types of files that are compressed themselves, which the same servers send with them.
+const ARCHIVES: [&str; 4] =
+    ["application/gzip", "application/x-gzip", "application/x-compress", "application/x-tgz"];
 
 /// A `Content-Range` (RFC 9110 §14.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,12 @@ impl ContentRange {
     }
 }
 
+/// Whether the file at `path` is compressed itself, by its name.
+fn is_compressed(path: &str) -> bool {
+    let name = path.split('?').next().unwrap_or_default().to_ascii_lowercase();
+    COMPRESSED.iter().any(|end| name.ends_with(end))
+}
+
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
@@ -65,7 +74,9 @@ pub struct Head {
     pub digest: Option<Checksum>,
     /// The target of a redirect.
     pub location: Option<String>,
+    /// The server's compression, and whether that is the file's own.
     encoding: Option<String>,
+    is_archive: bool,
     is_multipart: bool,
     is_html: bool,
     retry_after: Option<Span>,
@@ -78,6 +89,11 @@ pub enum Verdict {
     Part(u64, Option<u64>),
     /// The body is the whole file, of so many bytes.
     Whole(Option<u64>),
+    /// The body is compressed. Ranges and the length are those of the compressed bytes.
+    Packed {
+        /// Whether it is the whole file.
+        is_whole: bool,
+    },
     /// The server has no such bytes; the file has so many.
     NoSuchBytes(Option<u64>),
     /// The file is elsewhere.
@@ -119,6 +135,7 @@ impl Head {
             encoding: text(header::CONTENT_ENCODING)
                 .filter(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"))
                 .map(str::to_owned),
+            is_archive: ARCHIVES.iter().any(|kind| is_of_kind(kind)),
             is_multipart: is_of_kind("multipart/byteranges"),
             is_html: is_of_kind("text/html"),
             retry_after,
@@ -128,6 +145,12 @@ impl Head {
     /// Whether the server calls the body a web page although the name of the file at `path` promises something else.
     pub fn is_page(&self, path: &str) -> bool {
         self.is_html && page::is_unexpected(path)
+    }
+
+    /// The same for a response from the target of a redirect, which has a name of its own.
+    #[must_use]
+    pub fn at(self, path: &str) -> Self {
+        Self { is_archive: self.is_archive || is_compressed(path), ..self }
     }
 
     /// Judges the response to a request for bytes from `start` on. `path` is that of the file.
@@ -151,13 +174,17 @@ impl Head {
     }
 
     fn judge_success(&self, start: u64, path: &str) -> Verdict {
-        let name = path.split('?').next().unwrap_or_default().to_ascii_lowercase();
         if let Some(encoding) = &self.encoding
-            && !COMPRESSED.iter().any(|end| name.ends_with(end))
+            && !self.is_archive
+            && !is_compressed(path)
         {
-            return Verdict::Useless(format!(
-                "the server compresses the file ({encoding}) although asked not to"
-            ));
+            let is_whole = self.status == 200 && self.content_range.is_none() && !self.is_multipart;
+            return match &*encoding.to_ascii_lowercase() {
+                "gzip" | "x-gzip" => Verdict::Packed { is_whole },
+                _ => Verdict::Useless(format!(
+                    "the server compresses the file ({encoding}) although asked not to"
+                )),
+            };
         }
         match &self.content_range {
             Some(Ok(ContentRange::Bytes(range, _)))
@@ -243,10 +270,20 @@ mod tests {
     }
 
     #[test]
-    fn compressed_bodies_are_refused_unless_the_file_itself_is_compressed() {
-        let gzip = [("content-encoding", "gzip"), ("content-length", "9")];
-        assert!(matches!(head(200, &gzip).judge(0, "/a.txt"), Verdict::Useless(_)));
+    fn a_compressed_body_is_a_whole_file_unless_the_file_itself_is_compressed() {
+        let gzip = [("content-encoding", "GZIP"), ("content-length", "9")];
+        assert_eq!(head(200, &gzip).judge(0, "/a.txt"), Verdict::Packed { is_whole: true });
+        let part = [gzip[0], ("content-range", "bytes 0-8/9")];
+        assert_eq!(head(206, &part).judge(0, "/a.txt"), Verdict::Packed { is_whole: false });
+        assert_eq!(head(200, &part).judge(0, "/a.txt"), Verdict::Packed { is_whole: false });
         assert_eq!(head(200, &gzip).judge(0, "/a.tar.gz?x=.txt"), Verdict::Whole(Some(9)));
+        assert_eq!(head(200, &gzip).at("/b.tgz").judge(0, "/latest"), Verdict::Whole(Some(9)));
+        let typed = [gzip[0], gzip[1], ("content-type", "application/x-gzip")];
+        assert_eq!(head(200, &typed).judge(0, "/latest"), Verdict::Whole(Some(9)));
+        for other in ["br", "deflate", "gzip, gzip"] {
+            let judged = head(200, &[("content-encoding", other)]).judge(0, "/a");
+            assert!(matches!(&judged, Verdict::Useless(why) if why.contains(other)), "{other}");
+        }
         assert_eq!(head(200, &[("content-encoding", "identity")]).judge(0, "/a"), Verdict::Whole(None));
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod head;
 pub(crate) mod page;
+pub(crate) mod unpack;
 pub(crate) mod validator;
 
 use std::ops::Range;
