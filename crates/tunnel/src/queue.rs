@@ -12,6 +12,10 @@
 //!
 //! A striped flow also waits while a long path has room, if its packets arrive earlier over a short path that is full
 //! now. CoDel accepts this wait ([`FairQueue::set_detour`]). Otherwise the sender would slow down for it.
+//!
+//! After an outage of all paths, each flow keeps only its newest packet. A TCP sender takes the wait of an old one for
+//! the round trip: after a minute it would wait for two minutes before it repeats the next loss. The newest packet of a
+//! TCP flow is its latest retransmission or acknowledgement, and the answer restarts the flow at once.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,7 +29,7 @@ const QUANTUM: i64 = 1514;
 /// A packet that is larger than any path carries waits for this long: the search for larger packets may still go on.
 const TOO_LARGE: Span = Span::from_secs(3);
 /// No path had room when the queue is asked again after this long. An outage also makes paths look narrow.
-const OUTAGE: Span = Span::from_secs(1);
+const OUTAGE: Span = Span::from_secs(2);
 /// Lists kept before empty ones are dropped.
 const USUAL_LISTS: usize = 16;
 /// How often empty flows make room for new ones. A look at all flows for each packet of a flood would take too long.
@@ -268,6 +272,19 @@ impl<T: Queueable> FairQueue<T> {
         }
     }
 
+    /// Drops the packets of each flow that waited for an [`OUTAGE`], but not its newest one.
+    fn drop_stale(&mut self, now: Time) {
+        for queue in self.flows.values_mut() {
+            let last = queue.packets.len().saturating_sub(1);
+            let stale = queue.packets.partition_point(|(came, _)| now.since(*came) >= OUTAGE).min(last);
+            let bytes: usize = queue.packets.drain(..stale).map(|(_, packet)| packet.size()).sum();
+            queue.bytes -= bytes;
+            self.bytes -= bytes;
+            self.packets -= stale;
+            self.counts.dropped += stale as u64;
+        }
+    }
+
     /// The next packet for which `choose` finds a place, with its flow and the place. CoDel may drop packets before it.
     pub fn next<R>(
         &mut self,
@@ -277,6 +294,7 @@ impl<T: Queueable> FairQueue<T> {
         self.call += 1;
         if now.since(self.called) >= OUTAGE {
             self.resumed = now;
+            self.drop_stale(now);
         }
         self.called = now;
         if self.lists.len() > USUAL_LISTS {
@@ -694,6 +712,34 @@ mod tests {
             assert!(queue.next(at(millis), narrow).is_none() && !queue.is_empty());
         }
         assert_eq!(drain(&mut queue, at(62_990)).len(), 1);
+    }
+
+    #[test]
+    fn each_flow_keeps_only_its_newest_packet_through_an_outage() {
+        let mut queue = FairQueue::new(QueueLimits::default());
+        assert!(queue.next(at(0), |_| Ok(())).is_none());
+        // A TCP flow repeats a packet ever more rarely, a UDP flow sends steadily, and a third one sent once.
+        [0, 300, 900, 2_100, 4_500]
+            .iter()
+            .for_each(|millis| queue.push(at(*millis), 1, packet(*millis as u32, 1000)));
+        (0..6_000).step_by(100).for_each(|millis| queue.push(at(millis), 2, packet(millis as u32, 500)));
+        queue.push(at(50), 3, packet(50, 80));
+        let mut order = drain(&mut queue, at(7_000));
+        order.sort_unstable();
+        let fresh = (5_100..6_000).step_by(100);
+        assert_eq!(order, [50, 4_500].into_iter().chain(fresh).collect::<Vec<_>>());
+        assert_eq!((queue.bytes(), queue.memory(), queue.is_empty()), (0, 0, true));
+        assert_eq!(queue.counts().dropped, 4 + 51);
+    }
+
+    #[test]
+    fn packets_outlive_a_short_pause_and_an_idle_time() {
+        let mut queue = FairQueue::new(QueueLimits::default());
+        for (asked, came, left) in [(0, 0, 1_900), (10_000, 20_000, 20_000)] {
+            assert!(queue.next(at(asked), |_| Ok(())).is_none());
+            (0..5).for_each(|number| queue.push(at(came), 1, packet(number, 1000)));
+            assert_eq!(drain(&mut queue, at(left)), [0, 1, 2, 3, 4]);
+        }
     }
 
     #[test]
