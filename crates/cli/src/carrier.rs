@@ -13,6 +13,8 @@ use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
 use anabranch_wire::{Span, bytes_in_words, close_code};
 use bytes::Bytes;
 
+pub use anabranch_node::OTHER_COMMAND;
+
 use crate::errors::{Failure, Kind};
 use crate::ui::paths::{Direction, PathMeter, PathNames};
 use crate::ui::snapshot::{PathLine, ProgressSnapshot};
@@ -25,8 +27,6 @@ const REVOKED: u64 = 2;
 const REPLACED: u64 = 3;
 /// Close code for a session whose server stopped, perhaps to start again with the same tickets.
 const AWAY: u64 = 4;
-/// Close code for a session whose ticket is for another command.
-pub const OTHER_COMMAND: u64 = 5;
 /// How long an answer may take, with three round-trip times in addition.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two updates of the display.

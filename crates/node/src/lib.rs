@@ -59,6 +59,9 @@ pub use relay::{
 pub use threads::Threads;
 pub use trace::trace;
 
+/// Close code for a session whose ticket is for another command; the protocol uses 0x100 and above.
+pub const OTHER_COMMAND: u64 = 5;
+
 /// The addresses at which other machines may reach this one; loopback addresses only if there are no others.
 pub fn reachable(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     if addresses.iter().any(|address| !address.ip().is_loopback()) {

@@ -109,10 +109,16 @@ fn a_ticket_for_something_else_is_told_from_a_lost_connection() {
     assert_failed(&bench, 2, &["this is not the ticket of a bench server", "for `anabranch receive`"]);
     assert_eq!(String::from_utf8_lossy(&bench.stdout), "");
 
-    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0"]));
-    let line = BufReader::new(server.child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
-    let received = receive(&[line.split_whitespace().last().unwrap(), &scratch.text("to")]);
-    assert_failed(&received, 4, &["this ticket is for `anabranch bench client`", "print tickets for files"]);
+    let exit = ["exit", "--port", "0", "--address", "127.0.0.1"];
+    for (server, client) in [(&["bench", "server", "--port", "0"][..], "bench client"), (&exit, "proxy")] {
+        let mut server = Running::start(
+            program(server).env("XDG_RUNTIME_DIR", scratch.path("")).env("HOME", scratch.path("")),
+        );
+        let line = BufReader::new(server.child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        let received = receive(&[line.split_whitespace().last().unwrap(), &scratch.text("to")]);
+        let why = format!("this ticket is for `anabranch {client}`");
+        assert_failed(&received, 4, &[&why, "print tickets for files"]);
+    }
 }
 
 #[test]

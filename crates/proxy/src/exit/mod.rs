@@ -11,11 +11,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch_net::{PublicKey, ShareId, Stream};
-use anabranch_node::NodeSession;
+use anabranch_node::{NodeSession, OTHER_COMMAND};
 use anabranch_overlay::admission::{Full, Owner, SessionLimits, Sessions};
 use anabranch_wire::close_code;
 use serde::Serialize;
@@ -159,6 +159,7 @@ impl Exit {
                 associations: Associations::new(session.session()),
                 listeners: AtomicUsize::new(0),
                 controls: Semaphore::new(MOST_CONTROLS),
+                is_greeted: AtomicBool::new(false),
                 session,
                 notice: notice.clone(),
             });
@@ -233,6 +234,8 @@ struct Client<N> {
     /// Listeners that the node has asked for, over all its control streams.
     listeners: AtomicUsize,
     controls: Semaphore,
+    /// Whether the node has greeted as a proxy does.
+    is_greeted: AtomicBool,
     account: Arc<Account>,
     node: String,
     notice: N,
@@ -255,7 +258,13 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
 
     /// Serves one stream until it ends.
     async fn take(self: Arc<Self>, mut stream: Stream) {
-        match read_head(&mut stream).await {
+        let head = read_head(&mut stream).await;
+        if !(matches!(head, Ok(Head::Control)) || self.is_greeted.load(Ordering::Relaxed)) {
+            // A proxy waits for the exit's welcome. Other commands' first bytes could pass for a destination.
+            self.session.session().abort(OTHER_COMMAND, "this ticket is for `anabranch proxy`");
+            return;
+        }
+        match head {
             Ok(Head::Connect(to)) => self.connect(stream, to).await,
             Ok(Head::Datagrams) => self.associate(stream).await,
             Ok(Head::Control) => {
@@ -336,7 +345,10 @@ impl<N: Fn(Notice) + Send + Sync + 'static> Client<N> {
                 },
             };
             let answer = match asked {
-                Ok(Some(Request::Hello { version: VERSION })) => Answer::Welcome { version: VERSION },
+                Ok(Some(Request::Hello { version: VERSION })) => {
+                    self.is_greeted.store(true, Ordering::Relaxed);
+                    Answer::Welcome { version: VERSION }
+                }
                 Ok(Some(Request::Hello { version })) => Answer::Refused {
                     reason: format!("this exit speaks version {VERSION}, the proxy version {version}"),
                 },
