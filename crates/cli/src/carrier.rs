@@ -65,7 +65,8 @@ impl Carrier {
     /// A gauge for this session and for the transfer that updates `progress`.
     pub fn gauge(&self, direction: Direction, progress: &Progress) -> Gauge {
         let (meter, names) = (PathMeter::new(direction), PathNames::default());
-        Gauge { session: self.0.clone(), meter, names, progress: progress.clone() }
+        let (session, progress) = (self.0.clone(), progress.clone());
+        Gauge { session, meter, names, progress, direction, acknowledged: 0, is_complete: false }
     }
 
     /// The other end's address, if there is a path.
@@ -207,12 +208,28 @@ pub struct Gauge {
     meter: PathMeter,
     names: PathNames,
     progress: Progress,
+    direction: Direction,
+    /// A sender's bytes that the receiver's end had acknowledged when they were last counted.
+    acknowledged: u64,
+    is_complete: bool,
 }
 
 impl Gauge {
-    /// The transfer's counters.
-    pub fn counters(&self) -> Snapshot {
-        self.progress.snapshot()
+    /// Counts everything as arrived: the other end has said so.
+    pub fn complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// The transfer's counters. Those of a sender count what has arrived, as the paths do, rather than what was handed to
+    /// the session, which is ahead by as much as the session holds.
+    pub fn counters(&mut self) -> Snapshot {
+        let handed = self.progress.snapshot();
+        if self.direction == Direction::In || self.is_complete {
+            return handed;
+        }
+        let in_session = self.session.stats().bytes_unacknowledged;
+        self.acknowledged = self.acknowledged.max(handed.bytes_moved.saturating_sub(in_session));
+        without_unacknowledged(handed, self.acknowledged)
     }
 
     /// The session's paths at `elapsed`.
@@ -235,6 +252,16 @@ impl Gauge {
             paths: self.lines(elapsed),
             receivers: Vec::new(),
         }
+    }
+}
+
+/// These counters of a sender if the receiver's end has only `acknowledged` of the moved bytes.
+fn without_unacknowledged(handed: Snapshot, acknowledged: u64) -> Snapshot {
+    let under_way = handed.bytes_moved.saturating_sub(acknowledged);
+    Snapshot {
+        bytes_done: handed.bytes_done.saturating_sub(under_way).max(handed.bytes_resumed),
+        bytes_moved: handed.bytes_moved - under_way,
+        ..handed
     }
 }
 
@@ -279,6 +306,17 @@ mod tests {
             assert!(!has_failed(&here(code)) && !has_failed(&there(code)), "{code}");
         }
         assert!(!has_failed(&CloseReason::Finished));
+    }
+
+    #[test]
+    fn a_sender_counts_what_has_arrived() {
+        let handed =
+            Snapshot { bytes_done: 900, bytes_resumed: 300, bytes_moved: 650, ..Snapshot::default() };
+        let shown = without_unacknowledged(handed.clone(), 250);
+        assert_eq!((shown.bytes_done, shown.bytes_moved), (500, 250));
+        let shown = without_unacknowledged(handed.clone(), 0);
+        assert_eq!((shown.bytes_done, shown.bytes_moved), (300, 0));
+        assert_eq!(without_unacknowledged(handed.clone(), 650), handed);
     }
 
     #[test]

@@ -165,6 +165,9 @@ impl<'a, E: Errand> Courier<'a, E> {
         if outcome.as_ref().is_err_and(|failure| failure.kind == Kind::Interrupted) {
             self.display.freeze();
         }
+        if outcome.is_ok() {
+            gauge.complete();
+        }
         let last = gauge.snapshot(carrier::since(self.start));
         if outcome.is_ok() || last.bytes_done > 0 {
             self.display.finish(&last).map_err(|error| Failure::unheard(&error))?;

@@ -1,8 +1,8 @@
 //! Turns the engine's counters of each path into a line of the display.
 //!
 //! The engine reports totals since a path was opened, but the display shows the current rate. So each path has a
-//! [`Meter`]. A sender counts what was delivered: not what is in flight, and not what was lost. A path's share is its rate divided by the sum of all rates, so the share of a cut path drops to zero
-//! within seconds.
+//! [`Meter`]. A sender counts what was delivered: not what is in flight, and not what was lost. A path's share is its rate
+//! divided by the sum of all rates, so the share of a cut path drops to zero within seconds.
 
 use std::collections::BTreeMap;
 

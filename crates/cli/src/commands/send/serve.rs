@@ -184,13 +184,13 @@ impl<'a> Server<'a> {
         if self.receivers.len() < self.offer.most {
             return Ok(true);
         }
-        let placed = |(number, one): (&u64, &Receiver)| Placed {
+        let placed = |(number, one): (&u64, &mut Receiver)| Placed {
             number: *number,
             address: one.from,
             since: one.since,
             bytes: one.gauge.counters().bytes_done,
         };
-        let all: Vec<Placed> = self.receivers.iter().map(placed).collect();
+        let all: Vec<Placed> = self.receivers.iter_mut().map(placed).collect();
         let Some(least) = resources::gives_way(&all, newcomer.address()) else { return Ok(false) };
         if let Some(receiver) = self.receivers.remove(&least) {
             receiver.carrier.refuse();
@@ -247,6 +247,11 @@ impl<'a> Server<'a> {
 
     /// Records the outcome of a receiver; true when the command is done.
     fn take(&mut self, served: Served) -> Result<bool, Failure> {
+        if served.outcome.is_ok()
+            && let Some(receiver) = self.receivers.get_mut(&served.number)
+        {
+            receiver.gauge.complete();
+        }
         let last = self.snapshot();
         let Some(receiver) = self.receivers.remove(&served.number) else { return Ok(false) };
         if self.receivers.is_empty() {
@@ -333,7 +338,7 @@ impl<'a> Server<'a> {
         let (mut paths, mut receivers) = (Vec::new(), Vec::new());
         let several = self.receivers.len() > 1;
         for (number, receiver) in &mut self.receivers {
-            sum.add(&receiver.gauge);
+            sum.add(&mut receiver.gauge);
             let one = receiver.gauge.snapshot(elapsed);
             let total = receiver.pace.total(&one);
             let number = number + 1;
@@ -368,7 +373,7 @@ fn named(mut line: PathLine, who: &str) -> PathLine {
 }
 
 impl Tally {
-    fn add(&mut self, gauge: &Gauge) {
+    fn add(&mut self, gauge: &mut Gauge) {
         let counters = gauge.counters();
         self.done += counters.bytes_done;
         self.resumed += counters.bytes_resumed;
