@@ -33,6 +33,13 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
     if let Some(command) = dir.to_str().and_then(|name| manual.find_subcommand(name)) {
         return print(command.clone());
     }
+    if dir.components().count() == 1 && !dir.exists() && dir.is_relative() {
+        let named = dir.display();
+        return Err(Failure::usage(format!(
+            "no command is called `{named}`, and there is no directory of this name"
+        ))
+        .hint(format!("`anabranch help` lists the commands; `./{named}` makes a directory for all pages")));
+    }
     std::fs::create_dir_all(dir).map_err(|error| Failure::file("create the directory", dir, &error))?;
     write_pages(&manual, dir).map_err(|error| Failure::file("write pages into", dir, &error))
 }
@@ -111,6 +118,13 @@ mod tests {
         }
         assert!(page("anabranch-keys-show.1").contains("public key"));
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_misspelt_command_makes_no_directory() {
+        let failure = run(&ManArgs { dir: Some("recieve".into()) }).unwrap_err();
+        assert!(failure.message.contains("no command is called `recieve`"), "{failure}");
+        assert!(!Path::new("recieve").exists());
     }
 
     #[test]
