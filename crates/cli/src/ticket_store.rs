@@ -41,6 +41,9 @@ pub struct Stored {
     /// The UDP port that it names; `None` if the command line decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
+    /// The sender's public key that it names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
 }
 
 /// The rights of a ticket of `anabranch send`.
@@ -52,6 +55,8 @@ pub struct SenderTicket {
     pub share: TicketShare,
     /// The UDP port of the earlier run.
     pub port: Option<u16>,
+    /// The public key of the earlier run.
+    node: Option<String>,
     /// The share that the store had under this name.
     before: Option<ShareId>,
     /// The file's new content.
@@ -116,6 +121,28 @@ impl Stored {
             return Err(Failure::local(message).hint(advice));
         }
         Ok(())
+    }
+}
+
+impl SenderTicket {
+    /// True if an earlier run made it.
+    pub fn is_old(&self) -> bool {
+        self.before == Some(self.share.id)
+    }
+
+    /// Why the lines that earlier runs printed do not lead to this port with this key, if they do not.
+    pub fn warning(&self, port: u16, key: &str) -> Option<String> {
+        let name = &self.name;
+        let (what, option) = match (self.port, &self.node) {
+            _ if !self.is_old() => return None,
+            (_, Some(node)) if node != key => ("another key".to_owned(), "key"),
+            (Some(before), _) if before != port => (format!("UDP port {before}"), "port"),
+            _ => return None,
+        };
+        Some(format!(
+            "earlier lines of the ticket `{name}` name {what} and lead nowhere now; give out this line, or start again \
+             with the earlier `--{option}`"
+        ))
     }
 }
 
@@ -184,17 +211,18 @@ impl TicketStore {
             name: name.to_owned(),
             share,
             port: ticket.port,
+            node: ticket.node.clone(),
             before,
             ticket,
             _running: running,
         })
     }
 
-    /// Stores a sender's ticket with the UDP port that it names.
+    /// Stores a sender's ticket with the UDP port and the public key that it names.
     ///
     /// # Errors
     /// When the ticket was revoked since it was opened.
-    pub fn keep(&self, opened: &mut SenderTicket, port: u16) -> Result<(), Failure> {
+    pub fn keep(&self, opened: &mut SenderTicket, port: u16, key: &str) -> Result<(), Failure> {
         let _changing = self.lock()?;
         let name = &opened.name;
         if self.stored_share(name) != opened.before {
@@ -202,6 +230,7 @@ impl TicketStore {
                 .hint("run the command again for a new ticket"));
         }
         opened.ticket.port = Some(port);
+        opened.ticket.node = Some(key.to_owned());
         self.write(name, &opened.ticket)
     }
 
@@ -227,6 +256,7 @@ impl TicketStore {
         };
         let secret: String = share.secret.expose().iter().map(|byte| format!("{byte:02x}")).collect();
         let port = stored.as_ref().and_then(|stored| stored.port);
+        let node = stored.as_ref().and_then(|stored| stored.node.clone());
         let ticket = Stored {
             share: format!("{:016x}", share.id.0),
             secret,
@@ -235,6 +265,7 @@ impl TicketStore {
             made_s: stored.map_or(now, |stored| stored.made_s),
             expires_s: share.expires(),
             port,
+            node,
         };
         Ok((share, ticket))
     }
@@ -379,7 +410,7 @@ mod tests {
     /// Opens and keeps the ticket `x` of a sender, then ends that sender.
     fn run(store: &TicketStore, path: &str, seconds: u64) -> Result<TicketShare, Failure> {
         let mut opened = store.open_for_sender("x", &[path.into()], Span::from_secs(seconds))?;
-        store.keep(&mut opened, 4433)?;
+        store.keep(&mut opened, 4433, "k1")?;
         Ok(opened.share)
     }
 
@@ -394,6 +425,9 @@ mod tests {
             (again.share.id, again.share.expires(), again.port),
             (first.id, first.expires(), Some(4433))
         );
+        assert_eq!(again.warning(4433, "k1"), None);
+        assert!(again.warning(4434, "k1").unwrap().contains("name UDP port 4433"));
+        assert!(again.warning(4433, "k2").unwrap().contains("name another key"));
         drop(again);
         assert!(store.open("x", "read", &paths).is_err(), "its holders would get another right");
         let other = run(&store, "/there", 60).err().unwrap();
@@ -403,6 +437,9 @@ mod tests {
         let mut stored = store.read("x").unwrap();
         stored.expires_s = Some(1);
         store.write("x", &stored).unwrap();
+        let anew = store.open_for_sender("x", &paths, Span::from_secs(60)).unwrap();
+        assert_eq!(anew.warning(1, "k2"), None, "the earlier lines have expired");
+        drop(anew);
         assert_ne!(run(&store, "/here", 60).unwrap().id, first.id);
     }
 
@@ -436,7 +473,7 @@ mod tests {
         run(&store, "/here", 60).unwrap();
         let mut starting = store.open_for_sender("x", &["/here".into()], Span::from_secs(60)).unwrap();
         store.revoke("x").unwrap();
-        let failure = store.keep(&mut starting, 4433).unwrap_err();
+        let failure = store.keep(&mut starting, 4433, "k1").unwrap_err();
         assert!(failure.message.contains("was just revoked"), "{failure}");
         assert!(!store.has("x", starting.share.id));
     }

@@ -29,7 +29,7 @@ pub fn open(args: &SendArgs, source: &Source) -> Result<Option<Kept>, Failure> {
     let store = TicketStore::of_user()?;
     let key = args.node.key.clone().map_or_else(keyfile::default_path, Ok)?;
     check_secrets(&paths, &[&key, store.directory()])?;
-    let ticket = store.open_for_sender(&name, &paths, args.expires)?;
+    let ticket = store.open_for_sender(&name, &paths, args.life())?;
     Ok(Some(Kept { store, ticket }))
 }
 
@@ -53,9 +53,21 @@ impl Kept {
         self.ticket.port
     }
 
-    /// Stores the ticket with this port for the next run.
-    pub fn keep(&mut self, port: u16) -> Result<(), Failure> {
-        self.store.keep(&mut self.ticket, port)
+    /// Stores the ticket with this port and key for the next run.
+    pub fn keep(&mut self, port: u16, key: &str) -> Result<(), Failure> {
+        self.store.keep(&mut self.ticket, port, key)
+    }
+
+    /// What the user may not expect of a ticket that an earlier run made.
+    pub fn warnings(&self, args: &SendArgs, port: u16, key: &str) -> Vec<String> {
+        let name = self.name();
+        let keeps_end = (args.expires.is_some() && self.ticket.is_old()).then(|| {
+            format!(
+                "`--expires` does not change the ticket `{name}`, which was made before; `anabranch ticket revoke {name}` \
+                 ends it, and the next run makes another one"
+            )
+        });
+        self.ticket.warning(port, key).into_iter().chain(keeps_end).collect()
     }
 
     /// True after `anabranch ticket revoke`.

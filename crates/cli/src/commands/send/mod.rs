@@ -78,9 +78,9 @@ pub struct SendArgs {
     /// Send extended attributes (`user.*`) to receivers with `--xattrs`
     #[arg(long)]
     pub xattrs: bool,
-    /// Life of the ticket, from when it was made
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::span)]
-    pub expires: Span,
+    /// Life of the ticket, from when it was made [default: 24h]
+    #[arg(long, value_name = "TIME", value_parser = values::span)]
+    pub expires: Option<Span>,
     /// Stop when one receiver has all files that can be read and written
     #[arg(long)]
     pub once: bool,
@@ -163,6 +163,13 @@ fn check_name(name: &str) -> Result<(), Failure> {
     if bad { Err(Failure::usage(format!("`{name}` is not a file name"))) } else { Ok(()) }
 }
 
+impl SendArgs {
+    /// Life of a new ticket.
+    fn life(&self) -> Span {
+        self.expires.unwrap_or(Span::from_secs(24 * 3_600))
+    }
+}
+
 /// Offers the files until the ticket expires, one receiver was enough, or the user stops the command.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     args.drawing.check(args.json, false)?;
@@ -228,7 +235,7 @@ async fn offer(
     let mut node = args.node.node();
     let mut port = args.port;
     let ticket = match &kept {
-        None => TicketShare::new(Some(args.expires))?,
+        None => TicketShare::new(Some(args.life()))?,
         Some(kept) => {
             node = node.key(args.node.load_key()?);
             port = if port == 0 { kept.port().unwrap_or(0) } else { port };
@@ -244,12 +251,14 @@ async fn offer(
     let node = node.access(access.clone()).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);
+    let mut invitation = node.invite(&ticket, &outside(&args.addresses, port).await?).await?;
     if let Some(kept) = &mut kept {
-        kept.keep(port)?;
+        let key = invitation.ticket.node.to_string();
+        invitation.left_out.extend(kept.warnings(args, port, &key));
+        kept.keep(port, &key)?;
     }
-    let invitation = node.invite(&ticket, &outside(&args.addresses, port).await?).await?;
     let lasts_s =
-        if kept.is_some() { ticket.time_left().0.as_secs_f64().ceil() } else { args.expires.as_secs_f64() };
+        if kept.is_some() { ticket.time_left().0.as_secs_f64().ceil() } else { args.life().as_secs_f64() };
     // From here on Ctrl-C ends the command with a farewell to the receivers.
     let stop = interrupt::requested();
     announce(args, &invitation, (contents, context), lasts_s)?;
@@ -352,7 +361,7 @@ mod tests {
     fn files_are_offered_under_their_own_names() {
         let args: SendArgs = parse(&["photos/"]).unwrap();
         assert_eq!(source(&args), Ok(Source::Paths(vec!["photos/".into()])));
-        assert_eq!(args.expires, Span::from_secs(86_400));
+        assert_eq!(args.life(), Span::from_secs(86_400));
         let args: SendArgs = parse(&["a", "b", "--expires", "10m", "--once"]).unwrap();
         assert_eq!(source(&args), Ok(Source::Paths(vec!["a".into(), "b".into()])));
         assert!(args.once);
