@@ -67,7 +67,7 @@ impl PartFile {
     /// The system's error; [`io::ErrorKind::ResourceBusy`] when another receiver holds it.
     pub fn open(directory: Arc<Dir>, final_name: &str, size: Option<u64>) -> io::Result<Self> {
         let name = part_name(final_name);
-        let file = open_locked(&directory, &name)?;
+        let file = open_locked(&directory, &name).map_err(|error| unless_removed(&directory, error))?;
         let most = size.unwrap_or(0);
         let len = file.metadata()?.len();
         if len > most {
@@ -242,6 +242,14 @@ pub(super) fn cannot_make(error: &io::Error) -> String {
     }
 }
 
+/// The error of a file that could not be made, unless its directory no longer exists.
+fn unless_removed(directory: &Dir, error: io::Error) -> io::Error {
+    use cap_std::fs::MetadataExt as _;
+    let is_removed = error.kind() == io::ErrorKind::NotFound
+        && directory.dir_metadata().is_ok_and(|found| found.nlink() == 0);
+    if is_removed { io::Error::other("its directory was removed; run the same command again") } else { error }
+}
+
 /// True if the file system cannot sync at all, rather than failed to.
 pub(super) fn cannot_sync(error: &io::Error) -> bool {
     matches!(
@@ -370,4 +378,20 @@ fn rename_checked(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     directory.rename(from, directory, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_whose_directory_was_removed_does_not_blame_its_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("d");
+        std::fs::create_dir(&path).unwrap();
+        let directory = Dir::open_ambient_dir(&path, cap_std::ambient_authority()).unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        let Err(error) = PartFile::open(Arc::new(directory), "x", None) else { panic!("it was made") };
+        assert_eq!(cannot_make(&error), "its directory was removed; run the same command again");
+    }
 }

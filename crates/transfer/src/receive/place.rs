@@ -3,7 +3,7 @@
 use std::io;
 
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
-use cap_std::fs::{Dir, DirBuilder, OpenOptions};
+use cap_std::fs::{Dir, DirBuilder, File, OpenOptions};
 
 use super::job::DirectoryEnd;
 use super::mirror::discard_staged;
@@ -130,9 +130,7 @@ pub(crate) fn hash_file(
     name: &str,
     mut is_wanted: impl FnMut(usize) -> bool,
 ) -> Option<[u8; 32]> {
-    let mut options = OpenOptions::new();
-    options.read(true).follow(FollowSymlinks::No);
-    let mut file = directory.open_with(name, &options).ok()?;
+    let mut file = open(directory, name).ok()?;
     let len = file.metadata().ok()?.len();
     let (mut buffer, mut hasher) = (vec![0; block_len(len, 0).max(1)], FileHasher::default());
     loop {
@@ -147,9 +145,43 @@ pub(crate) fn hash_file(
     }
 }
 
+fn open(directory: &Dir, name: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).follow(FollowSymlinks::No);
+    directory.open_with(name, &options)
+}
+
+/// True if this user may not read the file.
+pub(super) fn is_unreadable(directory: &Dir, name: &str) -> bool {
+    open(directory, name).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
 fn open_to_owner(mode: u16) -> DirBuilder {
     use cap_std::fs::DirBuilderExt as _;
     let mut builder = DirBuilder::new();
     builder.mode(u32::from(mode | 0o700));
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_this_user_may_not_read_is_unreadable_and_a_missing_one_is_not() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(temp.path(), Permissions::from_mode(0o755)).unwrap();
+        for (name, mode) in [("open", 0o644), ("closed", 0)] {
+            std::fs::write(temp.path().join(name), "x").unwrap();
+            std::fs::set_permissions(temp.path().join(name), Permissions::from_mode(mode)).unwrap();
+        }
+        let directory = Dir::open_ambient_dir(temp.path(), cap_std::ambient_authority()).unwrap();
+        // Root may read every file, but not this thread from here on.
+        nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
+        let found = ["open", "closed", "missing"].map(|name| is_unreadable(&directory, name));
+        assert_eq!(found, [false, true, false]);
+    }
 }

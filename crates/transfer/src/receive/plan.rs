@@ -20,7 +20,7 @@ use super::job::{DirectoryEnd, FileJob};
 use super::links::Links;
 use super::mirror::discard_staged;
 use super::part::PartFile;
-use super::place::hash_file;
+use super::place::{hash_file, is_unreadable};
 use super::quota::Reserved;
 use super::spelling::{Spellings, clash};
 use super::target::TargetTree;
@@ -344,9 +344,13 @@ impl Planner {
     }
 
     /// Applies the policy to a job whose name is taken; `None` if nothing is to be received.
-    fn resolve(&self, mut job: FileJob, found: Option<&Metadata>) -> Option<FileJob> {
+    fn resolve(&mut self, mut job: FileJob, found: Option<&Metadata>) -> Option<FileJob> {
         match self.conflict {
-            Conflict::Error => self.report.fail(&job.path, exists()),
+            Conflict::Error => {
+                let directory = self.tree.directory(&job.parent);
+                let is_hidden = directory.is_ok_and(|directory| is_unreadable(&directory, &job.name));
+                self.report.fail(&job.path, if is_hidden { UNREADABLE } else { exists() });
+            }
             Conflict::Skip => self.skip(&job, false),
             Conflict::Overwrite if !job.clears && found.is_some_and(Metadata::is_dir) => {
                 self.report.fail(&job.path, "a directory has this name; remove it first");
@@ -482,6 +486,10 @@ pub(crate) fn cannot_enter(error: &std::io::Error) -> String {
 pub(crate) fn unfinished(error: &std::io::Error) -> String {
     format!("an unfinished directory is in the way: {error}")
 }
+
+/// Why a file that could not be compared is not received.
+const UNREADABLE: &str = "the file of this name here cannot be read, and so not be compared; make it readable, or choose to \
+     overwrite, rename or skip";
 
 pub(crate) fn exists() -> &'static str {
     "something else has this name; choose to overwrite, rename or skip, or another directory"
