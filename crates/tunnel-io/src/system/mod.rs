@@ -110,14 +110,22 @@ fn delete_tables(claimed: &[String]) {
 /// Deletes rules with the tag that belong to no running tunnel.
 fn delete_rules(family: &str, claimed: &[u32]) {
     let listed = Step::new(&format!("{family} rule show protocol {RULE_PROTOCOL}")).run().unwrap_or_default();
-    let priorities = listed.lines().filter_map(|line| line.split(':').next()?.parse::<u32>().ok());
-    let mut left: Vec<u32> = priorities.filter(|priority| !claimed.contains(priority)).collect();
-    // The rule that leads into the tunnel goes first.
-    left.sort_unstable();
-    for priority in left.into_iter().rev() {
+    for priority in left_rules(&listed, claimed) {
         let _ =
             Step::new(&format!("{family} rule delete priority {priority} protocol {RULE_PROTOCOL}")).run();
     }
+}
+
+/// The priorities of listed rules that belong to no running tunnel, the rule that leads into the tunnel first. Some versions
+/// of `ip` list all rules, whatever their protocol.
+fn left_rules(listed: &str, claimed: &[u32]) -> Vec<u32> {
+    let own = PRIORITY..PRIORITY + RULES * registry::MOST_TUNNELS;
+    let priorities = listed.lines().filter_map(|line| line.split(':').next()?.parse::<u32>().ok());
+    let mut left: Vec<u32> =
+        priorities.filter(|priority| own.contains(priority) && !claimed.contains(priority)).collect();
+    left.sort_unstable();
+    left.reverse();
+    left
 }
 
 /// Whether new devices take IPv6 addresses. Many administrators turn IPv6 off.
@@ -218,6 +226,17 @@ mod tests {
         let names = ["a-b", "a_b", "a.b", "ab", "a_2db"].map(table_name);
         let different: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!((names[0].as_str(), different.len()), ("anabranch_tunnel_a_2db", 5));
+    }
+
+    #[test]
+    fn only_rules_of_tunnels_that_do_not_run_are_deleted() {
+        let [first, second] = [Slot(0), Slot(1)].map(|slot| slot.priorities());
+        let all = [&[0, 5_000, 32_766][..], &first, &second].concat();
+        let lines: Vec<String> =
+            all.iter().map(|priority| format!("{priority}:\tfrom all lookup main")).collect();
+        let mut left = first;
+        left.reverse();
+        assert_eq!(left_rules(&lines.join("\n"), &second), left);
     }
 
     #[test]

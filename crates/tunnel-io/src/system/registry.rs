@@ -33,6 +33,9 @@ pub(super) struct Registry {
     settings: Vec<Changed>,
     pub(super) resolver: Option<dns::Overwritten>,
     closed: Vec<KillSwitch>,
+    /// The file had an entry about the resolver when it was read: its removal must reach the disk, too.
+    #[serde(skip)]
+    had_resolver: bool,
 }
 
 /// A tunnel's kill switch, which may outlast the tunnel. Devices of two network namespaces may have the same name.
@@ -297,6 +300,7 @@ impl Registry {
             registry = Self { boot, resolver, ..Self::default() };
         }
         registry.forget_strays();
+        registry.had_resolver = registry.resolver.is_some();
         registry
     }
 
@@ -313,8 +317,11 @@ impl Registry {
         let write = || {
             let mut written = File::create(&part)?;
             written.write_all(&serde_json::to_vec(self).unwrap_or_default())?;
-            // It is on disk before the resolver's file changes: after a power cut, that one comes back from it.
-            written.sync_all()?;
+            // It is on disk before the resolver's file changes: after a power cut, that one comes back from it. No other
+            // change outlives a power cut, and a wait for the disk would delay the tunnel.
+            if self.resolver.is_some() || self.had_resolver {
+                written.sync_all()?;
+            }
             fs::rename(&part, &file)
         };
         write().map_err(failed)
