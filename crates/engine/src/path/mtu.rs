@@ -2,7 +2,7 @@
 //!
 //! All packets of a path have one size, so that many can be sent in one system call. The size starts at the base, which
 //! every path must carry, and grows to the largest acknowledged probe. The largest size is tried first, because most
-//! paths carry it; then the gap is halved. A lost probe does not indicate congestion.
+//! paths carry it, then that of Ethernet; then the gap is halved. A lost probe does not indicate congestion.
 //!
 //! A size that worked may stop working (a black hole): full-size packets are lost, while small ones arrive. Congestion
 //! differs: after it, large packets sent later do arrive. After a black hole the size falls back to the base at once,
@@ -15,6 +15,8 @@ use anabranch_wire::{Span, Time};
 const TRIES: u8 = 3;
 /// The search ends when the gap is at most this many bytes.
 const PRECISION: u16 = 16;
+/// Largest UDP payload over IPv4 in an Ethernet frame of the usual size, which most paths between larger ones carry.
+const ETHERNET: u16 = 1472;
 /// Timeouts without an arriving full-size packet after which that size is suspected.
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
 /// Losses of packets above the base, without one as large arriving since, after which that size is suspected.
@@ -107,11 +109,20 @@ impl MtuSearch {
             self.search_again();
         }
         if self.probe.is_none() && self.too_large - self.current > PRECISION.min(self.too_large - self.base) {
-            let first = self.current == self.base;
-            let size = if first { self.too_large - 1 } else { self.current.midpoint(self.too_large) };
-            self.probe = Some(Probe { size, losses: 0, in_flight: false });
+            self.probe = Some(Probe { size: self.next_size(), losses: 0, in_flight: false });
         }
         self.probe.filter(|probe| !probe.in_flight).map(|probe| probe.size)
+    }
+
+    fn next_size(&self) -> u16 {
+        let none_failed = self.too_large > self.max;
+        if self.current == self.base && none_failed {
+            self.too_large - 1
+        } else if (self.current + 1..self.too_large).contains(&ETHERNET) && !none_failed {
+            ETHERNET
+        } else {
+            self.current.midpoint(self.too_large)
+        }
     }
 
     /// From when on [`Self::next_probe`] may return a size.
@@ -204,14 +215,6 @@ impl MtuSearch {
             return;
         }
         self.probe = None;
-        if self.current == self.base
-            && size == self.too_large - 1
-            && self.too_large - self.base > PRECISION * 2
-        {
-            // The largest size failed: search below it.
-            let size_below = self.base.midpoint(size);
-            self.probe = Some(Probe { size: size_below, losses: 0, in_flight: false });
-        }
         self.too_large = size;
         self.again_at = now + SEARCH_AGAIN;
     }
@@ -229,20 +232,43 @@ impl MtuSearch {
 mod tests {
     use super::*;
 
-    fn search(limit: u16) -> u16 {
-        let mut mtu = MtuSearch::new(1200, 1472);
-        let mut probes = 0;
+    /// Searches up to `most` where `limit` passes. Returns the size found, and how many probes were lost.
+    fn search_up_to(most: u16, limit: u16) -> (u16, u32) {
+        let mut mtu = MtuSearch::new(1200, most);
+        let (mut probes, mut lost) = (0, 0);
         while let Some(size) = mtu.next_probe(Time::ZERO) {
             mtu.on_probe_sent();
             if size <= limit {
                 assert!(mtu.on_probe_acked(size));
             } else {
                 mtu.on_probe_lost(Time::ZERO, size);
+                lost += 1;
             }
             probes += 1;
             assert!(probes < 40);
         }
-        mtu.current()
+        (mtu.current(), lost)
+    }
+
+    fn search(limit: u16) -> u16 {
+        search_up_to(1472, limit).0
+    }
+
+    #[test]
+    fn the_usual_size_is_found_at_once_below_a_larger_one() {
+        assert_eq!(search_up_to(8972, 8972), (8972, 0));
+        let mut mtu = MtuSearch::new(1200, 8972);
+        for _ in 0..TRIES {
+            assert_eq!(mtu.next_probe(Time::ZERO), Some(8972));
+            mtu.on_probe_sent();
+            mtu.on_probe_lost(Time::ZERO, 8972);
+        }
+        assert_eq!(mtu.next_probe(Time::ZERO), Some(1472));
+        for limit in [1200, 1300, 1464, 1472, 1500, 4000, 8971] {
+            let (found, lost) = search_up_to(8972, limit);
+            assert!(found <= limit && limit - found <= PRECISION, "{limit}: {found}");
+            assert!(lost <= 30, "{limit}: {lost} probes lost");
+        }
     }
 
     #[test]
