@@ -61,6 +61,10 @@ pub use target::{HostName, NotATarget, Target};
 /// Connections of one session at the same time.
 pub const MOST_CONNECTIONS: usize = 16_384;
 
+/// Largest packets, where interfaces and paths take them: jumbo frames, and this machine itself. Four fill what the system
+/// splits or joins at once.
+const LARGEST_PACKET: u16 = 16_200;
+
 /// Settings of sessions that carry a proxy's connections, both ends alike.
 pub fn session_config() -> Config {
     let mut config = Config {
@@ -70,6 +74,7 @@ pub fn session_config() -> Config {
         max_streams: MOST_CONNECTIONS as u64,
         ..Config::default()
     };
+    config.mtu.max = LARGEST_PACKET;
     config.memory.datagrams = 4096;
     config.memory.independent_streams = true;
     config.datagrams.ordered_classes = 1 << datagrams::CLASS;

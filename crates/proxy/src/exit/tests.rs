@@ -9,7 +9,7 @@ use anabranch_node::{Access, Node};
 use tokio::time::timeout;
 
 use super::*;
-use crate::session_config;
+use crate::{LARGEST_PACKET, session_config};
 
 fn key(byte: u8) -> NodeKey {
     NodeKey::from_random([byte; 32])
@@ -73,6 +73,35 @@ async fn a_key_has_its_share_of_sessions_and_the_largest_consumer_yields() {
     assert!(matches!(yields, CloseReason::Peer { code: close_code::BUSY, .. }), "{yields:?}");
     admits(&exit, 5).await;
     assert!(held[1..].iter().all(|session| session.close_reason().is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_grow_to_what_an_interface_with_long_ones_takes() {
+    let access = Access::by_keys([key(2).public()]);
+    let node = Node::builder().key(key(1)).addresses(here()).session(session_config()).access(access);
+    let node = node.start().await.unwrap();
+    let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(here())).await.unwrap();
+    let target = Target::new(node.id(), node.addresses());
+    let (session, accepted) = tokio::join!(client.connect(&target, session_config()), node.accept());
+    let (session, accepted) = (session.unwrap(), accepted.unwrap());
+    // Only a path with data looks for larger packets.
+    let mut stream = session.open_stream().await.unwrap();
+    let writing = async { while stream.write_chunk(vec![7; 10_000].into()).await.is_ok() {} };
+    let reading = async {
+        let mut stream = accepted.session().accept_stream().await.unwrap();
+        while stream.read_chunk(1 << 20).await.unwrap().is_some() {}
+    };
+    let size = || session.paths().first().map(|path| path.mtu);
+    let grown = async {
+        while size() != Some(LARGEST_PACKET) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = writing => panic!("the session ended"),
+        () = reading => panic!("the stream ended"),
+        grown = timeout(Duration::from_secs(20), grown) => assert!(grown.is_ok(), "{:?}", size()),
+    }
 }
 
 /// Waits until the exit has so many sessions.
