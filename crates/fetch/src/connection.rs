@@ -23,6 +23,14 @@ impl Connection {
         }
     }
 
+    /// Whether it takes another request without connecting again, as far as is known.
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::Http(connection) => connection.is_open(),
+            Self::Ftp(connection) => connection.is_open(),
+        }
+    }
+
     /// Ends a request whose bytes have all come, so that the connection can be used again.
     pub async fn end(&mut self) {
         if let Self::Ftp(connection) = self {

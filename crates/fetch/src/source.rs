@@ -32,7 +32,8 @@ const PACKED: &str = "the server compresses parts of the file (gzip) although as
 /// Most requests for one answer: from a redirect's target, from the mirror itself, without `If-Range`, and from further hosts.
 const MOST_STEPS: usize = 8;
 /// Pauses after failed questions whether a file has changed.
-const CONFIRM_PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::ZERO];
+const CONFIRM_PAUSES: [Duration; 4] =
+    [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5), Duration::ZERO];
 /// Most redirects in a row.
 const MOST_REDIRECTS: usize = 10;
 

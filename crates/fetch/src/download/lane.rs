@@ -78,7 +78,7 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
             Next::Leave => {
                 let mut planner = shared.planner();
                 planner.close_lane(lane);
-                if planner.is_complete() {
+                if planner.is_complete() && connection.is_open() {
                     *active.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
                 }
                 return Ok(());

@@ -119,6 +119,12 @@ impl Opening {
         true
     }
 
+    /// Closes the connections of sources that do not take part.
+    pub(super) async fn close(&mut self) {
+        self.pending.shutdown().await;
+        self.passed.clear();
+    }
+
     /// Whether every source has answered or failed.
     pub(super) fn is_over(&self) -> bool {
         self.pending.is_empty() && self.waiting.is_empty() && self.passed.is_empty()

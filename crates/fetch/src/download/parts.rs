@@ -11,6 +11,7 @@ use super::lane::{self, Active, Halt, Shared};
 use super::open::{First, FirstPart, Opened, Opening, PATIENCE, read};
 use super::{Context, End, Ended, PROBE, Report, TICK};
 use crate::checksum::Checksum;
+use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::limit::Limit;
@@ -237,12 +238,23 @@ impl Run<'_> {
         if self.context.job.checksums.iter().any(Checksum::is_strong) {
             return Ok(());
         }
-        for active in &self.active {
-            if matches!(self.shared.planner().standing(active.id), Standing::Out(_)) {
-                continue;
+        let mut asked = Vec::new();
+        for (number, active) in self.active.iter().enumerate() {
+            // The first bytes of the first source were written, those of the others only compared.
+            let has_sent = number == 0 || active.bytes.load(Ordering::Relaxed) > 0;
+            let is_http = active.source.mirror.scheme().is_http();
+            let is_out = matches!(self.shared.planner().standing(active.id), Standing::Out(_));
+            if has_sent && !is_out && !is_http {
+                let spare = active.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+                asked.push((active.source.clone(), spare));
             }
-            let source = &active.source;
-            let spare = active.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+        // An open connection may hold the only login that the server gives, so it is used and closed before others open.
+        asked.sort_by_key(|(_, spare)| !spare.as_ref().is_some_and(Connection::is_open));
+        if !asked.is_empty() {
+            self.opening.close().await;
+        }
+        for (source, spare) in asked {
             let mut connection = spare.unwrap_or_else(|| source.connection());
             let version = source.version();
             let still = tokio::select! {

@@ -72,6 +72,11 @@ impl HttpConnection {
         self.open = None;
     }
 
+    /// Whether a connection is there.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Sends a request and waits for the head of the response.
     pub async fn get(&mut self, url: &Url, ask: &Ask) -> Result<Response<Incoming>, Trouble> {
         if let Some(open) = self.open.take().filter(|open| open.server.same_server(url))
