@@ -183,10 +183,10 @@ impl Auto {
         if self.losses.are_random() { LossCause::Wire } else { LossCause::Queues }
     }
 
-    /// Forgets delays: the acknowledgements now return another way. A short queue left a window that may be much too small
-    /// for a longer way.
+    /// Handles a change of the path that returns acknowledgements. A short queue left a window that may be much too small
+    /// for a longer one.
     pub(crate) fn on_return_path_changed(&mut self) {
-        self.delay = Delay::new();
+        self.delay.on_return_path_changed();
         self.round.least = Span::MAX;
         self.rivalry.test = None;
         self.rivalry.refills = self.is_alone();
@@ -231,7 +231,7 @@ impl Auto {
         if self.rivalry.refills && queue <= self.noise() {
             return if view.slow_start { Advice::Grow } else { Advice::Probe(CATCH_UP) };
         }
-        self.rivalry.refills = false;
+        self.rivalry.refills &= self.delay.shows_old_queue(now);
         if view.slow_start || !self.losses.are_random() {
             return Advice::Grow;
         }
@@ -287,7 +287,8 @@ impl Auto {
         if round.least == Span::MAX || lasted <= 0.0 {
             return None;
         }
-        let rate = round.acked / lasted;
+        // The first acknowledgements may arrive together. No round trip is much shorter than its quickest packet.
+        let rate = round.acked / lasted.max(round.least.as_secs_f64() / 2.0);
         let queue = round.least.saturating_sub(self.delay.base());
         let explores = self.explores(now, view.window);
         self.losses.end_round(now, (round.acked, round.least), explores);

@@ -100,10 +100,37 @@ fn a_path_that_was_alone_soon_fills_a_longer_return_path() {
     let mut path = Alone::new(40_000.0);
     path.rounds(125);
     path.auto.on_return_path_changed();
+    path.round(Span::from_millis(140) + path.auto.delay.queue());
     for _ in 0..3 {
         path.round(Span::from_millis(140));
     }
     assert!(path.window >= 140_000.0, "{}", path.window);
+}
+
+/// Otherwise the queue of that moment would count as part of the route from then on.
+#[test]
+fn a_queue_stays_a_queue_when_the_return_path_changes() {
+    let mut path = Alone::new(40_000.0);
+    path.rounds(1);
+    let queue = Span::from_millis(22);
+    path.round(Span::from_millis(40) + queue);
+    for longer in [100, 0] {
+        path.auto.on_return_path_changed();
+        path.now = path.now + Span::from_millis(1) - (Span::from_millis(40 + longer) + queue);
+        path.round(Span::from_millis(40 + longer) + queue);
+        assert_eq!(path.auto.delay.base(), Span::from_millis(40 + longer));
+    }
+}
+
+#[test]
+fn acknowledgements_that_arrive_together_show_no_high_rate() {
+    let mut path = Alone::new(40_000.0);
+    path.rounds(3);
+    let rate = path.auto.rate.get();
+    path.round(Span::from_millis(40));
+    path.now = path.now - Span::from_millis(39);
+    path.round(Span::from_millis(40));
+    assert!(path.auto.rate.get() < rate * 3.0, "{} {rate}", path.auto.rate.get());
 }
 
 /// The window before may have been that of a short queue, so a share of it is less than the path carries.
