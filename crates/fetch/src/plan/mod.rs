@@ -10,6 +10,7 @@
 //! 4. A silent lane counts as slower with every second, so its bytes are taken before its time limit ends it.
 //! 5. A source has one lane at first and gets another while that makes its route faster. A server that limits
 //!    connections halves the number.
+//! 6. A server that limits requests gets few large ones: a lane takes all of its fair share of the rest.
 
 mod rate;
 mod source;
@@ -304,13 +305,17 @@ impl Planner {
         let gap = self.free().into_iter().next()?;
         let lane = self.lanes[lane.0].as_ref()?;
         let rest = (self.size - self.received.total()) as f64;
+        let source = &self.sources[lane.source.0];
+        let share = |rate: f64| rest * rate / self.total_rate().max(rate);
         let wanted = match lane.pace.rate() {
+            // Another request may be refused. Faster lanes take the end of this one.
+            Some(rate) if source.is_limited() => (share(rate) as u64).max(FIRST_CHUNK),
+            None if source.is_limited() => self.size,
             // It may be silent again.
-            _ if !self.sources[lane.source.0].is_sound() => LEAST_CHUNK,
+            _ if !source.is_sound() => LEAST_CHUNK,
             Some(rate) => {
-                let share = rest * rate / self.total_rate().max(rate);
                 let least = (rate * 4.0 * lane.pace.delay_s()) as u64;
-                ((rate * CHUNK_S).min(share / 2.0) as u64).max(least.max(LEAST_CHUNK))
+                ((rate * CHUNK_S).min(share(rate) / 2.0) as u64).max(least.max(LEAST_CHUNK))
             }
             None => (lane.last * 4).max(FIRST_CHUNK),
         };

@@ -76,6 +76,8 @@ pub(super) struct Source {
     /// The pace of its last connection.
     pub(super) pace: Option<Pace>,
     failures: u32,
+    /// Its server limits connections or requests, so each request takes as much as possible.
+    is_limited: bool,
     rests_until: Time,
     /// Connections that it may have now.
     lanes: usize,
@@ -94,6 +96,7 @@ impl Source {
             standing: Standing::Ready,
             pace: None,
             failures: 0,
+            is_limited: false,
             rests_until: Time::ZERO,
             lanes: 1,
             settled: false,
@@ -110,6 +113,11 @@ impl Source {
     /// Whether its last request succeeded.
     pub(super) fn is_sound(&self) -> bool {
         self.failures == 0
+    }
+
+    /// Whether its server refused a request because there were too many.
+    pub(super) fn is_limited(&self) -> bool {
+        self.is_limited
     }
 
     pub(super) fn works(&self) -> bool {
@@ -141,11 +149,12 @@ impl Source {
             Trouble::Useless(why) => return self.standing = Standing::Out(why),
             Trouble::Failed(why) => (why, Span::ZERO),
             Trouble::Busy(pause) => {
+                self.is_limited = true;
                 (self.lanes, self.settled) = ((self.lanes / 2).min(others).max(1), true);
                 if others > 0 {
                     return;
                 }
-                (Trouble::Busy(pause).why(), pause.unwrap_or(Span::from_secs(1)))
+                (Trouble::Busy(pause).why(), pause.unwrap_or(Span::ZERO))
             }
         };
         let asked = now + asked.min(LONGEST_RETRY);

@@ -11,11 +11,13 @@ struct Line {
     delay: Span,
     /// It is silent from then on.
     dies: Option<Time>,
+    /// It refuses requests that come sooner after the last one that it answered.
+    least_gap: Span,
 }
 
 impl Line {
     fn new(mbit: f64, delay_ms: u64) -> Self {
-        Self { mbit, delay: Span::from_millis(delay_ms), dies: None }
+        Self { mbit, delay: Span::from_millis(delay_ms), dies: None, least_gap: Span::ZERO }
     }
 }
 
@@ -45,6 +47,8 @@ fn run(planner: &mut Planner, lines: &[Line]) -> Outcome {
     let mut outcome =
         Outcome { seconds: 0.0, at_99: 0.0, bytes: vec![0; lines.len()], lanes: vec![0; lines.len()] };
     let mut done = 0;
+    // Each line has answered a first request, as in a download.
+    let mut answered = vec![now; lines.len()];
     while !planner.is_complete() {
         now += STEP;
         assert!(now.as_secs_f64() < 4000.0, "it never ends");
@@ -62,7 +66,13 @@ fn run(planner: &mut Planner, lines: &[Line]) -> Outcome {
             outcome.lanes[connection.line] = outcome.lanes[connection.line].max(busy[connection.line]);
             if connection.answers.is_none() && now >= connection.asks {
                 match planner.next(connection.lane, now) {
-                    Next::Fetch(_) => connection.answers = Some(now + line.delay),
+                    Next::Fetch(_) if now < answered[connection.line] + line.least_gap => {
+                        planner.on_end(connection.lane, Some(Trouble::Busy(None)), now);
+                    }
+                    Next::Fetch(_) => {
+                        answered[connection.line] = now;
+                        connection.answers = Some(now + line.delay);
+                    }
                     Next::Wait(at) => connection.asks = at,
                     Next::Leave => {
                         planner.close_lane(connection.lane);
@@ -183,6 +193,18 @@ fn a_busy_server_gets_fewer_connections_and_its_pause() {
     assert!(matches!(planner.next(lane, at(8)), Next::Fetch(_)));
     planner.on_bytes(lane, 1000, at(9));
     assert_eq!(planner.standing(source), &Standing::Ready);
+}
+
+#[test]
+fn a_server_that_limits_requests_is_as_fast_as_with_one_request() {
+    // Two requests a second, 4 MB/s.
+    let line = Line { least_gap: Span::from_millis(500), ..Line::new(32.0, 5) };
+    let outcome = run(&mut planner(20_000_000, 1), &[line]);
+    assert!(outcome.seconds < 5.0 * 1.2, "{} s", outcome.seconds);
+    let slow = Line { least_gap: Span::from_secs(3), ..Line::new(32.0, 5) };
+    let outcome = run(&mut planner(80_000_000, 2), &[slow, Line::new(32.0, 5)]);
+    // It begins after 3.5 s, with pauses that grow.
+    assert!(outcome.seconds < (10.0 + 3.5 / 2.0) * 1.05, "{} s with another source", outcome.seconds);
 }
 
 #[test]
