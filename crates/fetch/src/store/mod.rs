@@ -84,11 +84,12 @@ impl Store {
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::AlreadyExists`] if `target` exists and must not be replaced,
-    /// [`io::ErrorKind::ResourceBusy`] if another program fetches it.
+    /// [`io::ErrorKind::ResourceBusy`] if another program fetches it, [`io::ErrorKind::InvalidInput`] if `target` is a
+    /// directory or a device.
     pub fn open(target: &Path, replace: bool) -> io::Result<Opened> {
         let names = Names::new(target)?;
         let journal = Journal::read(&names.journal);
-        if let Ok(meta) = std::fs::symlink_metadata(target)
+        if let Some(meta) = part::metadata(target)?
             && !replace
         {
             let is_ours =
@@ -316,6 +317,32 @@ mod tests {
         assert_eq!(std::fs::read(&target).unwrap(), b"0123456789");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
         assert_eq!(Store::open(&target, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_device_a_directory_and_a_name_that_is_too_long_are_refused_at_the_start() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let made = std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap();
+        assert!(made.success());
+        std::fs::create_dir(at("folder")).unwrap();
+        symlink("/dev/null", at("link")).unwrap();
+        for name in ["fifo", "folder", "link"] {
+            for replace in [false, true] {
+                let error = Store::open(&at(name), replace).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}: {error}");
+            }
+        }
+        let error = Store::open(&at(&"n".repeat(256)), false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidFilename);
+        std::fs::write(at("file"), b"old").unwrap();
+        symlink("file", at("to-file")).unwrap();
+        let Opened::Store(store, _) = Store::open(&at("to-file"), true).unwrap() else {
+            panic!("not complete")
+        };
+        store.discard().unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5, "nothing else is left");
     }
 
     #[tokio::test]

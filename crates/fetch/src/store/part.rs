@@ -1,6 +1,6 @@
 //! Names and system calls of an unfinished file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,19 @@ impl Names {
             journal: target.with_file_name(format!(".{name}.anabranch-fetch")),
         })
     }
+}
+
+/// The file that has the final name, if there is one. Looking it up also shows whether the file system takes the name.
+pub(super) fn metadata(target: &Path) -> io::Result<Option<Metadata>> {
+    let found = match target.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    // A link may lead to a device; one that leads nowhere is a name like others.
+    if target.metadata().is_ok_and(|meta| !meta.is_file()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    Ok(Some(found))
 }
 
 /// How often the unfinished file is opened again when another program renames it meanwhile.

@@ -35,9 +35,14 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
     if text.len() as u64 > LARGEST {
         return Err(Failure::usage(format!("{}: a list has 16 MiB at most", path.display())));
     }
-    let is_metalink = text.trim_start_matches('\u{feff}').trim_start().starts_with('<');
+    let is_metalink = without_mark(&text).trim_start().starts_with('<');
     let entries = if is_metalink { metalink(&text) } else { parse(&text) };
     entries.map_err(|why| Failure::usage(format!("{}: {why}", path.display())))
+}
+
+/// Text without the byte order mark that some editors put first.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 fn metalink(text: &str) -> Result<Vec<Entry>, String> {
@@ -51,7 +56,7 @@ fn metalink(text: &str) -> Result<Vec<Entry>, String> {
 /// One download a line: mirrors, and checksums as `sha-256=HEX`, separated by blanks. Empty lines and those that begin with
 /// `#` are left out.
 fn parse(text: &str) -> Result<Vec<Entry>, String> {
-    let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+    let lines = without_mark(text).lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(entry).collect()
 }
 
@@ -78,6 +83,7 @@ mod tests {
         let text = format!("# two files\nhttp://a/1 https://b/1\tsha-256={hash}\n\n ftp://c/2\n");
         let entries = parse(&text).unwrap();
         assert_eq!((entries.len(), entries[0].mirrors.len(), entries[0].checksums.len()), (2, 2, 1));
+        assert_eq!(parse("\u{feff}http://a/1").unwrap(), parse("http://a/1").unwrap());
         assert!(parse("http://a/1\nb/2").unwrap_err().starts_with("line 2: "));
         assert!(parse(&format!("sha-256={hash}")).unwrap_err().contains("no address"));
     }

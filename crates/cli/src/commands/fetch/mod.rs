@@ -56,11 +56,20 @@ fn job(args: &FetchArgs, entry: Entry) -> Result<Job, Failure> {
         .unwrap_or_else(|| NAMELESS.to_owned());
     let target = match &args.output {
         Some(output) if output.is_dir() => output.join(name),
-        Some(output) if args.input.is_none() => output.clone(),
-        Some(output) => {
+        Some(output) if output.as_os_str().as_encoded_bytes().ends_with(b"/") => {
+            let what = if output.exists() { "is not a directory" } else { "does not exist" };
+            return Err(Failure::usage(format!("{} {what}", output.display()))
+                .hint(format!("create the directory first: `mkdir -p {}`", output.display())));
+        }
+        Some(output) if args.input.is_some() => {
             return Err(Failure::usage(format!("{} is not a directory", output.display()))
                 .hint("with a list, `-o` names the directory for all files"));
         }
+        Some(output) if output == Path::new("-") => {
+            return Err(Failure::usage("parts come in any order, so they cannot go to standard output")
+                .hint("`-o FILE` names a file; `-o ./-` one that is called `-`"));
+        }
+        Some(output) => output.clone(),
         None => PathBuf::from(name),
     };
     if entry.mirrors.is_empty() {
@@ -204,6 +213,9 @@ fn file_failure(action: &'static str, path: &Path, error: &std::io::Error) -> Fa
         std::io::ErrorKind::ResourceBusy => {
             Failure::local(format!("cannot {action} {}: {}", path.display(), describe(error)))
         }
+        std::io::ErrorKind::InvalidFilename | std::io::ErrorKind::InvalidInput => {
+            Failure::file(action, path, error).hint("`-o FILE` names another file")
+        }
         _ => Failure::file(action, path, error),
     }
 }
@@ -231,6 +243,10 @@ mod tests {
         let folder = std::env::temp_dir();
         let words = ["https://a.example/c.iso", "-o", folder.to_str().unwrap()];
         assert_eq!(target(&words).unwrap(), folder.join("c.iso"));
+        let failure = target(&["https://a.example/c.iso", "-o", "no-such-folder/"]).unwrap_err();
+        assert_eq!(failure.hint.unwrap(), "create the directory first: `mkdir -p no-such-folder/`");
+        assert!(target(&["https://a.example/c.iso", "-o", "-"]).is_err());
+        assert_eq!(target(&["https://a.example/c.iso", "-o", "./-"]).unwrap(), Path::new("./-"));
     }
 
     #[test]
