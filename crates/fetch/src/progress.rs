@@ -41,6 +41,11 @@ impl Progress {
         Snapshot { notes, ..snapshot.clone() }
     }
 
+    /// The state of each source.
+    pub(crate) fn sources(&self) -> Vec<SourceStatus> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).sources.clone()
+    }
+
     /// Changes the state.
     pub(crate) fn update(&self, change: impl FnOnce(&mut Snapshot)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));

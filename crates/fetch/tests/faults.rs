@@ -752,6 +752,43 @@ async fn a_file_that_exists_is_not_replaced_unasked() {
 }
 
 #[tokio::test]
+async fn a_finished_file_counts_as_fetched_while_it_is_that_of_the_server() {
+    let content = noise(SIZE, 33);
+    for sends_parts in [true, false] {
+        let (body, version) = (content.clone(), Arc::new(Mutex::new(EARLY)));
+        let modified = version.clone();
+        let server = Server::start(move |request| {
+            let part = Response::right(request, &body);
+            let response = if sends_parts { part } else { Response::new(200, &body) };
+            response.with("Last-Modified", *modified.lock().unwrap())
+        });
+        let mut place = Place::new(&[server.url("/a")]);
+        assert!(!place.fetch().await.unwrap().was_there);
+        place.job.keep_finished = true;
+        let asked = server.requests().len();
+        let report = place.fetch().await.unwrap();
+        assert!(report.was_there && report.resumed == report.bytes, "{report:?}");
+        assert!(server.requests().len() - asked <= 2, "its bytes are not fetched again");
+        for other in [content[1..].to_vec(), noise(SIZE, 34)] {
+            std::fs::write(&place.job.target, &other).unwrap();
+            assert!(matches!(place.fetch().await, Err(FetchError::Exists(_))));
+            assert!(place.content() == other);
+        }
+        if sends_parts {
+            let mut other = content.clone();
+            other[SIZE - 1] ^= 1;
+            std::fs::write(&place.job.target, &other).unwrap();
+            assert!(matches!(place.fetch().await, Err(FetchError::Exists(_))), "the last bytes are compared");
+            std::fs::write(&place.job.target, &content).unwrap();
+            *version.lock().unwrap() = "Wed, 01 Jan 2200 00:00:00 GMT";
+            assert!(matches!(place.fetch().await, Err(FetchError::Exists(_))), "the server's is newer");
+            place.job.checksums = vec![checksum(&content)];
+            assert!(place.fetch().await.unwrap().verified, "the checksum decides");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_limit_holds() {
     let content = noise(SIZE, 20);
     let server = Server::right(&content);

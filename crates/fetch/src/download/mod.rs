@@ -5,6 +5,7 @@
 //! 3. The planner hands out the rest to lanes. A server without ranges sends everything over one connection instead.
 //! 4. The complete file is checked against its checksums, synced and renamed.
 
+mod compare;
 mod lane;
 mod open;
 mod parts;
@@ -43,6 +44,8 @@ pub struct Job {
     pub target: PathBuf,
     /// Whether a file of this name is replaced.
     pub replace: bool,
+    /// Whether a file of this name counts as fetched if it is the one on the server.
+    pub keep_finished: bool,
     /// Hashes that it must have.
     pub checksums: Vec<Checksum>,
     /// The size that it must have.
@@ -83,6 +86,8 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of earlier attempts.
     pub resumed: u64,
+    /// Whether it was there before.
+    pub was_there: bool,
     /// Whether it was checked against a checksum.
     pub verified: bool,
     /// Bytes by source.
@@ -124,9 +129,11 @@ pub async fn fetch(
             std::io::ErrorKind::AlreadyExists => FetchError::Exists(job.target.clone()),
             _ => FetchError::file("create", &job.target, error),
         };
-        let (store, journal) = match Store::open(&job.target, job.replace).map_err(unfit)? {
-            Opened::Store(store, journal) => (*store, journal),
-            Opened::Complete(bytes) => return context.recheck(bytes).await,
+        let (store, journal) = match Store::open(&job.target, job.replace).map_err(unfit) {
+            Ok(Opened::Store(store, journal)) => (*store, journal),
+            Ok(Opened::Complete(bytes)) => return context.recheck(bytes).await,
+            Err(FetchError::Exists(_)) if job.keep_finished => return context.finished().await,
+            Err(error) => return Err(error),
         };
         let ended = context.attempt(store, journal).await;
         match ended {
@@ -223,12 +230,12 @@ impl Context<'_> {
         });
         let verified =
             checked.await.map_err(|error| FetchError::file("check", &self.job.target, error.into()))??;
-        Ok(self.report(bytes, bytes, verified))
+        Ok(Report { was_there: true, ..self.report(bytes, bytes, verified) })
     }
 
     fn report(&self, bytes: u64, resumed: u64, verified: bool) -> Report {
-        let sources = self.progress.take().sources;
-        Report { path: self.job.target.clone(), bytes, resumed, verified, sources }
+        let sources = self.progress.sources();
+        Report { path: self.job.target.clone(), bytes, resumed, was_there: false, verified, sources }
     }
 
     /// All sources: every mirror over every route.

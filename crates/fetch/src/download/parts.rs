@@ -5,25 +5,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle, JoinSet};
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, interval};
 
 use super::lane::{self, Active, Halt, Shared};
-use super::open::{First, FirstPart, Opened, Opening, PATIENCE, read};
-use super::{Context, End, Ended, PROBE, Report, TICK};
+use super::open::{First, FirstPart, Opened, Opening};
+use super::{Context, End, Ended, Report, TICK};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::limit::Limit;
 use crate::plan::{Planner, SourceTerms, Standing};
-use crate::source::{FileBegin, Refusal, Source, Wanted};
+use crate::source::{FileBegin, Source};
 use crate::store::{Journal, Store};
 
 /// How often the journal is written.
 const CHECKPOINT: Duration = Duration::from_secs(1);
-
-/// How often the bytes of an earlier attempt are asked for.
-const COMPARISONS: usize = 3;
 
 /// The file that all sources must have.
 struct Reference {
@@ -77,53 +74,6 @@ impl Context<'_> {
         let ended = run.run().await;
         run.show();
         run.end(ended, digest).await
-    }
-
-    /// Whether the file is still that of an earlier attempt; fails when the source does not say.
-    pub(super) async fn fits_journal(
-        &self,
-        opened: &Opened,
-        part: &mut FirstPart,
-        (store, journal): (&Store, &Journal),
-    ) -> Result<bool, FetchError> {
-        if journal.size != part.size {
-            return Ok(false);
-        }
-        let known = |range: std::ops::Range<u64>, bytes: &[u8]| {
-            store.read(range).is_ok_and(|on_disk| on_disk == bytes)
-        };
-        let held = journal.ranges();
-        let head = 0..part.bytes.len() as u64;
-        if held.covers(&head) && !known(head, &part.bytes) {
-            return Ok(false);
-        }
-        let mirror = opened.source.mirror.to_string();
-        let version = journal.versions.iter().find(|(url, _)| *url == mirror).map(|(_, version)| version);
-        match version.map_or(Same::Unknown, |version| version.compare(&part.version)) {
-            Same::Yes => return Ok(true),
-            Same::No => return Ok(false),
-            Same::Unknown => {}
-        }
-        // The server does not say which version it is: the last bytes that are there are compared.
-        let Some(range) = held.iter().last() else { return Ok(true) };
-        let range = range.end.saturating_sub(PROBE).max(range.start)..range.end;
-        let wanted = Wanted { range: Some(range.clone()), size: Some(part.size) };
-        for _ in 0..COMPARISONS {
-            let asking = async {
-                let mut answer = opened.source.ask(&mut part.connection, &wanted).await?;
-                read(&mut answer, range.clone()).await
-            };
-            match timeout(PATIENCE, asking).await {
-                Ok(Ok(bytes)) if bytes.len() as u64 == range.end - range.start => {
-                    part.connection.end().await;
-                    return Ok(known(range, &bytes));
-                }
-                Ok(Err(Refusal::Changed | Refusal::NoSuchBytes(_))) => return Ok(false),
-                _ => part.connection.close(),
-            }
-        }
-        let why = "the bytes that are there cannot be compared".to_owned();
-        Err(FetchError::Unreachable(vec![Tried { label: opened.source.label.clone(), why }]))
     }
 }
 

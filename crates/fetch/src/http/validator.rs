@@ -70,6 +70,11 @@ impl Validator {
         Self { modified, ..Self::default() }
     }
 
+    /// When the file was last changed.
+    pub fn changed(&self) -> Option<SystemTime> {
+        self.modified.as_deref().and_then(|text| httpdate::parse_http_date(text).ok())
+    }
+
     fn strong_tag(&self) -> Option<&str> {
         self.tag.as_deref().filter(|tag| !tag.starts_with("W/"))
     }

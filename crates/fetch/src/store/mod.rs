@@ -20,6 +20,7 @@ use crate::ranges::RangeSet;
 
 pub use journal::Journal;
 use part::Names;
+pub use part::read_at;
 
 /// Pieces that wait to be written.
 const WAITING: usize = 64;

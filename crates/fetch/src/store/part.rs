@@ -100,7 +100,7 @@ pub(super) fn write_at(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Reads a range through a separate handle.
-pub(super) fn read_at(path: &Path, range: Range<u64>) -> io::Result<Vec<u8>> {
+pub fn read_at(path: &Path, range: Range<u64>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(range.start))?;
     let len = usize::try_from(range.end - range.start).map_err(io::Error::other)?;

@@ -26,6 +26,7 @@ impl Place {
             mirrors: mirrors.iter().map(|url| url.parse().unwrap()).collect(),
             target: folder.path().join("file"),
             replace: false,
+            keep_finished: false,
             checksums: Vec::new(),
             size: None,
         };

@@ -79,6 +79,7 @@ fn job(args: &FetchArgs, entry: Entry) -> Result<Job, Failure> {
         mirrors: entry.mirrors,
         target,
         replace: args.force,
+        keep_finished: args.input.is_some(),
         checksums: entry.checksums,
         size: entry.size,
     })
@@ -142,9 +143,10 @@ fn summary(
     let (bytes, resumed) = done.iter().fold((0, 0), |sum, one| (sum.0 + one.bytes, sum.1 + one.resumed));
     let moved = bytes.saturating_sub(resumed);
     if args.json && failed.is_empty() {
+        let skipped = done.iter().filter(|report| report.was_there).count() as u64;
         let report = TransferReport {
-            files: done.len() as u64,
-            skipped: 0,
+            files: done.len() as u64 - skipped,
+            skipped,
             bytes,
             bytes_resumed: resumed,
             hard_links: 0,
@@ -161,7 +163,9 @@ fn summary(
         let rate = moved as f64 * 8.0 / seconds.max(1e-9) / 1e6;
         for report in done {
             let checked = if report.verified { ", checksum fits" } else { "" };
-            out::sentence(&format!("{}: {}{checked}", report.path.display(), human::bytes(report.bytes)));
+            let there = if report.was_there { ", there already" } else { "" };
+            let size = human::bytes(report.bytes);
+            out::sentence(&format!("{}: {size}{there}{checked}", report.path.display()));
         }
         out::sentence(&format!("{} in {}, {rate:.1} Mbit/s", human::bytes(moved), human::seconds(seconds)));
     }
