@@ -27,6 +27,9 @@ pub enum FetchError {
     /// Every source refuses.
     #[error("no source has the file")]
     Refused(Vec<Tried>),
+    /// A mirror that is named before the one in use answered late, with another file.
+    #[error("{0} is named first and has another file")]
+    Outranked(String),
     /// The file changes faster than it can be fetched.
     #[error("the file changed on the server while it was fetched")]
     Changed,

@@ -421,6 +421,41 @@ async fn mirrors_with_another_size_content_or_without_ranges_are_left_out() {
     fetched(&Place::new(&mirrors), &content).await;
 }
 
+/// A server that is so late with its answers.
+fn late(content: &[u8], delay_ms: u64) -> Server {
+    Server::changed(content, move |_, right| {
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        Response { rate: Some(1_000_000), ..right }
+    })
+}
+
+#[tokio::test]
+async fn of_mirrors_with_different_files_the_one_named_first_counts_and_the_others_are_reported() {
+    let (content, other) = (noise(SIZE, 35), noise(SIZE, 36));
+    // The second mirror answers first, and long before the other, which comes while the wrong file is fetched.
+    for (wrong, delay_ms) in [(&other[..1000], 300), (&other[..], 300), (&other[..], 1500)] {
+        let (right, wrong) = (late(&content, delay_ms), late(wrong, 0));
+        let place = Place::new(&[right.url("/a"), wrong.url("/a")]);
+        let notes = place.fetch_with_notes().await;
+        assert!(place.content() == content, "{delay_ms} ms");
+        let named = format!("127.0.0.1:{}", wrong.port);
+        assert!(notes.iter().any(|note| note.contains(&named) && note.contains("left out")), "{notes:?}");
+        assert_eq!(place.names(), ["file"]);
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_named_first_counts_also_without_parts_and_not_when_it_is_gone() {
+    let (content, other) = (noise(SIZE, 37), noise(1000, 38));
+    let body = content.clone();
+    let whole = Server::start(move |_| Response::new(200, &body));
+    let place = Place::new(&[whole.url("/a"), Server::right(&other).url("/a")]);
+    let notes = place.fetch_with_notes().await;
+    assert!(place.content() == content && notes.iter().any(|note| note.contains("left out")), "{notes:?}");
+    let gone = Server::start(|_| Response::new(404, b""));
+    fetched(&Place::new(&[gone.url("/a"), late(&content, 200).url("/a")]), &content).await;
+}
+
 #[tokio::test]
 async fn a_mirror_whose_file_changes_is_left_out_and_the_others_go_on() {
     let (old, new) = (noise(SIZE, 25), noise(SIZE, 26));

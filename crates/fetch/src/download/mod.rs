@@ -1,6 +1,7 @@
 //! One download, from the first request to the final name.
 //!
-//! 1. Every source asks for the first [`PROBE`] bytes. The first answer defines the file: its size and its version.
+//! 1. Every source asks for the first [`PROBE`] bytes. The mirror that is named first among those that answer soon defines
+//!    the file: its size and its version. If an earlier one answers later and has another file, the download begins again.
 //! 2. Each other source must have the same first bytes and size before it takes part.
 //! 3. The planner hands out the rest to lanes. A server without ranges sends everything over one connection instead.
 //! 4. The complete file is checked against its checksums, synced and renamed.
@@ -14,7 +15,7 @@ mod whole;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anabranch_wire::{Span, Time};
@@ -101,6 +102,8 @@ struct Context<'a> {
     progress: &'a Progress,
     stop: &'a Notify,
     begin: Instant,
+    /// Whether to wait long for the mirrors that are named first.
+    is_patient: AtomicBool,
 }
 
 impl Context<'_> {
@@ -122,7 +125,8 @@ pub async fn fetch(
     progress: &Progress,
     stop: &Notify,
 ) -> Result<Report, FetchError> {
-    let context = Context { job, options, progress, stop, begin: Instant::now() };
+    let context =
+        Context { job, options, progress, stop, begin: Instant::now(), is_patient: AtomicBool::new(false) };
     let mut beginnings = 1;
     loop {
         let unfit = |error: std::io::Error| match error.kind() {
@@ -139,6 +143,7 @@ pub async fn fetch(
         match ended {
             Err(Ended::Again(error)) if beginnings < MOST_BEGINNINGS => {
                 beginnings += 1;
+                context.is_patient.store(matches!(error, FetchError::Outranked(_)), Ordering::Relaxed);
                 progress.note(format!("{error}; beginning again"));
             }
             Err(Ended::Again(error) | Ended::Failed(error)) => return Err(error),
@@ -252,6 +257,11 @@ impl Context<'_> {
                 (Arc::new(source), index)
             })
             .collect()
+    }
+
+    /// The number of the mirror of a source.
+    fn mirror(&self, source: usize) -> usize {
+        source % self.job.mirrors.len()
     }
 
     /// Checks the complete file and gives it its name.

@@ -1,7 +1,8 @@
 //! The first bytes of every source: they show the file's size and version, and that all mirrors have the same file.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
@@ -23,8 +24,13 @@ const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 /// How long to wait for a better source: one with ranges, and with the file of an earlier attempt.
 const BETTER: Duration = Duration::from_secs(2);
+/// How long to wait for the mirrors that are named before the one that answered: theirs is the file that is wanted.
+const EARLIER: Duration = Duration::from_secs(1);
 /// How long to wait for an answer before sources of higher rank are opened.
 const NEEDED: Duration = Duration::from_secs(3);
+/// Why sources are not used.
+pub(super) const OTHER_SIZE: &str = "its file has another size";
+const IN_PARTS: &str = "another source has the file in parts";
 /// How long the first bytes may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -44,6 +50,16 @@ pub(super) enum First {
     Whole(Box<Answer>, Connection),
 }
 
+impl First {
+    /// The size of the file, if it is known.
+    fn size(&self) -> Option<u64> {
+        match self {
+            Self::Part(part) => Some(part.size),
+            Self::Whole(answer, _) => answer.size,
+        }
+    }
+}
+
 /// The first bytes of a file.
 pub(super) struct FirstPart {
     pub(super) size: u64,
@@ -57,6 +73,8 @@ pub(super) struct FirstPart {
 /// All sources that are being opened.
 pub(super) struct Opening {
     pending: JoinSet<(Opened, Result<First, Trouble>)>,
+    /// The numbers of their sources.
+    unanswered: Vec<usize>,
     /// Sources of higher rank, which are opened only when they are needed.
     waiting: Vec<Opened>,
     /// Sources that cannot be used.
@@ -87,6 +105,7 @@ impl Opening {
         let waiting = all.map(|(index, (source, route))| Opened { source, route, index }).collect();
         let mut opening = Self {
             pending: JoinSet::new(),
+            unanswered: Vec::new(),
             waiting,
             failed: Vec::new(),
             all_refused: true,
@@ -111,6 +130,7 @@ impl Opening {
                 self.refuse(context, &opened, "the cap is used up");
                 continue;
             }
+            self.unanswered.push(opened.index);
             self.pending.spawn(async move {
                 let first = open(&opened.source).await;
                 (opened, first)
@@ -141,30 +161,35 @@ impl Opening {
     /// The next source that answers; `None` when there is no more.
     async fn answered(&mut self, context: &Context<'_>) -> Option<(Opened, First)> {
         loop {
-            let (opened, first) = match self.pending.join_next().await? {
-                Ok(ended) => ended,
-                Err(error) => {
-                    tracing::debug!(%error, "a source was not opened");
-                    continue;
-                }
-            };
-            match first {
-                Ok(first) => return Some((opened, first)),
-                Err(trouble) => {
-                    let refused = matches!(trouble, Trouble::Useless(_));
-                    let why = match trouble {
-                        Trouble::Busy(Some(pause))
-                            if Duration::from_nanos(pause.as_nanos()) > LONGEST_PAUSE =>
-                        {
-                            format!("{}: try again after that", trouble.why())
-                        }
-                        trouble => trouble.why(),
-                    };
-                    self.all_refused &= refused;
-                    self.refuse(context, &opened, why);
-                }
+            if let Some(answered) = self.one(context).await? {
+                return Some(answered);
             }
         }
+    }
+
+    /// Waits for one source; `Some(None)` if it cannot be used, `None` when there is no more.
+    async fn one(&mut self, context: &Context<'_>) -> Option<Option<(Opened, First)>> {
+        let (opened, first) = match self.pending.join_next().await? {
+            Ok(ended) => ended,
+            Err(error) => {
+                tracing::debug!(%error, "a source was not opened");
+                return Some(None);
+            }
+        };
+        self.unanswered.retain(|index| *index != opened.index);
+        let trouble = match first {
+            Ok(first) => return Some(Some((opened, first))),
+            Err(trouble) => trouble,
+        };
+        self.all_refused &= matches!(trouble, Trouble::Useless(_));
+        let why = match trouble {
+            Trouble::Busy(Some(pause)) if Duration::from_nanos(pause.as_nanos()) > LONGEST_PAUSE => {
+                format!("{}: try again after that", trouble.why())
+            }
+            trouble => trouble.why(),
+        };
+        self.refuse(context, &opened, why);
+        Some(None)
     }
 
     /// Notes that a source is not used.
@@ -174,28 +199,62 @@ impl Opening {
         self.failed.push(Tried { label, why });
     }
 
+    /// Notes that a source has another file, and reports that.
+    pub(super) fn leave_out(&mut self, context: &Context<'_>, opened: &Opened, why: &str) {
+        context.progress.note(format!("{} is left out: {why}", opened.source.label));
+        self.refuse(context, opened, why);
+    }
+
+    /// Whether a mirror that is named before that of `opened` may still answer.
+    fn awaits_earlier(&self, context: &Context<'_>, opened: &Opened) -> bool {
+        let own = context.mirror(opened.index);
+        self.unanswered.iter().any(|index| context.mirror(*index) < own)
+    }
+
     /// The source that defines the file: the first that sends parts of the file that an earlier attempt `held`, else one
-    /// that sends parts, else the first at all.
+    /// that sends parts, of the mirror that is named first among those that answer soon.
     pub(super) async fn first(
         &mut self,
         context: &Context<'_>,
         held: Option<u64>,
     ) -> Result<(Opened, First), FetchError> {
+        let mut since = None;
         loop {
-            let wait = match (&self.whole, self.waiting.is_empty()) {
-                (Some(_), _) => BETTER,
-                (None, false) => NEEDED,
-                (None, true) => Duration::MAX,
+            let is_sure = |(opened, first): &(Opened, First)| {
+                let is_part = matches!(first, First::Part(_));
+                held.is_none() && is_part && !self.awaits_earlier(context, opened)
             };
-            let Ok(Some((opened, first))) = timeout(wait, self.answered(context)).await else {
-                if self.whole.is_none() && self.widen(context) {
-                    continue;
+            if self.whole.as_ref().is_some_and(is_sure)
+                && let Some(whole) = self.whole.take()
+            {
+                return Ok(whole);
+            }
+            let wait = match &self.whole {
+                Some((_, first)) => {
+                    let most = match first {
+                        _ if context.is_patient.load(Ordering::Relaxed) => PATIENCE,
+                        First::Part(_) if held.is_none() => EARLIER,
+                        _ => BETTER,
+                    };
+                    most.saturating_sub(since.get_or_insert_with(Instant::now).elapsed())
                 }
-                return self.whole.take().ok_or_else(|| self.failure());
+                None if self.waiting.is_empty() => Duration::MAX,
+                None => NEEDED,
             };
-            let (size, is_whole, is_page) = match &first {
-                First::Part(part) => (Some(part.size), false, part.is_page),
-                First::Whole(answer, _) => (answer.size, true, answer.is_page),
+            let (opened, first) = match timeout(wait, self.one(context)).await {
+                Ok(Some(Some(answered))) => answered,
+                Ok(Some(None)) => continue,
+                Ok(None) | Err(_) => {
+                    if self.whole.is_none() && self.widen(context) {
+                        continue;
+                    }
+                    return self.whole.take().ok_or_else(|| self.failure());
+                }
+            };
+            let size = first.size();
+            let (is_whole, is_page) = match &first {
+                First::Part(part) => (false, part.is_page),
+                First::Whole(answer, _) => (true, answer.is_page),
             };
             if is_page && held.is_some() && (is_whole || size != held) {
                 // The earlier attempt fetched a file in parts, so this page is not it.
@@ -206,26 +265,41 @@ impl Opening {
             if let Some(known) = context.job.size
                 && size.is_some_and(|size| size != known)
             {
-                self.refuse(context, &opened, "its file has another size than announced");
+                self.leave_out(context, &opened, "its file has another size than announced");
                 continue;
             }
-            if !is_whole && held.is_none_or(|held| size == Some(held)) {
+            if !is_whole && held.is_some() && size == held {
                 if let Some((other, first)) = self.whole.take() {
                     match first {
                         First::Part(_) => self.passed.push((other, first)),
-                        First::Whole(..) => {
-                            self.refuse(context, &other, "another source has the file in parts");
-                        }
+                        First::Whole(..) => self.refuse(context, &other, IN_PARTS),
                     }
                 }
                 return Ok((opened, first));
             }
-            match &self.whole {
-                Some(_) if is_whole => {}
-                Some((_, First::Part(_))) => self.passed.push((opened, first)),
-                _ => self.whole = Some((opened, first)),
-            }
+            self.keep(context, (opened, first));
         }
+    }
+
+    /// Keeps the better of the source that is used so far and another one.
+    fn keep(&mut self, context: &Context<'_>, new: (Opened, First)) {
+        let Some(old) = self.whole.take() else { return self.whole = Some(new) };
+        let is_earlier = context.mirror(new.0.index) < context.mirror(old.0.index);
+        let differs = new.1.size().zip(old.1.size()).is_some_and(|(one, other)| one != other);
+        let parts = (matches!(new.1, First::Part(_)), matches!(old.1, First::Part(_)));
+        let is_better = match parts {
+            (true, false) => is_earlier || !differs,
+            (false, true) => is_earlier && differs,
+            _ => is_earlier,
+        };
+        let (better, other) = if is_better { (new, old) } else { (old, new) };
+        match (&better.1, other) {
+            (First::Part(_), other @ (_, First::Part(_))) => self.passed.push(other),
+            (_, (other, _)) if differs => self.leave_out(context, &other, OTHER_SIZE),
+            (First::Part(_), (other, _)) => self.refuse(context, &other, IN_PARTS),
+            (First::Whole(..), (other, _)) => self.refuse(context, &other, "one source sends the whole file"),
+        }
+        self.whole = Some(better);
     }
 
     /// Keeps a source that does not have the file of an earlier attempt, in case that no other has it.

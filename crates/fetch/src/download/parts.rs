@@ -8,7 +8,7 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, interval};
 
 use super::lane::{self, Active, Halt, Shared};
-use super::open::{First, FirstPart, Opened, Opening};
+use super::open::{First, FirstPart, OTHER_SIZE, Opened, Opening};
 use super::{Context, End, Ended, Report, TICK};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
@@ -26,6 +26,8 @@ const CHECKPOINT: Duration = Duration::from_secs(1);
 struct Reference {
     first: bytes::Bytes,
     size: u64,
+    /// The number of its mirror.
+    mirror: usize,
 }
 
 impl Context<'_> {
@@ -41,7 +43,8 @@ impl Context<'_> {
             store.reset().map_err(disk)?;
             self.progress.note("the file on the server is another one now; beginning again");
         }
-        let reference = Reference { first: part.bytes.clone(), size: part.size };
+        let reference =
+            Reference { first: part.bytes.clone(), size: part.size, mirror: self.mirror(opened.index) };
         store.reserve(part.size).map_err(disk)?;
         let resumed = store.written();
         store.write(0, part.bytes.clone()).await.map_err(disk)?;
@@ -117,14 +120,18 @@ impl Run<'_> {
         }));
     }
 
-    /// Compares another source with the first one.
-    fn consider(&mut self, opened: &Opened, first: First) {
+    /// Compares another source with the first one. The file of the mirror that is named first is the right one.
+    fn consider(&mut self, opened: &Opened, first: First) -> Result<(), Ended> {
         let why = match first {
-            First::Whole(..) => "it sends the whole file only",
+            First::Whole(answer, _) if answer.size.is_none_or(|size| size == self.reference.size) => {
+                self.opening.refuse(self.context, opened, "it sends the whole file only");
+                return Ok(());
+            }
+            First::Whole(..) => OTHER_SIZE,
             First::Part(_) if self.opening.has_changed(&opened.source.mirror) => {
                 "its file is another one now"
             }
-            First::Part(part) if part.size != self.reference.size => "its file has another size",
+            First::Part(part) if part.size != self.reference.size => OTHER_SIZE,
             First::Part(part) if part.bytes != self.reference.first => "its file has another content",
             First::Part(part) => {
                 let other = self.active.iter().any(|active| {
@@ -132,12 +139,19 @@ impl Run<'_> {
                         && active.source.version().compare(&part.version) == Same::No
                 });
                 if !other {
-                    return self.admit(opened, part);
+                    self.admit(opened, part);
+                    return Ok(());
                 }
                 "its file has another version"
             }
         };
-        self.opening.refuse(self.context, opened, why);
+        let is_earlier = self.context.mirror(opened.index) < self.reference.mirror;
+        if is_earlier && self.resumed == 0 {
+            self.is_mixed = true;
+            return Err(Ended::Again(FetchError::Outranked(opened.source.label.clone())));
+        }
+        self.opening.leave_out(self.context, opened, why);
+        Ok(())
     }
 
     async fn run(&mut self) -> Result<(), Ended> {
@@ -167,7 +181,7 @@ impl Run<'_> {
             tokio::select! {
                 _ = tick.tick() => self.show(),
                 Some(ended) = self.lanes.join_next() => self.on_lane_end(ended)?,
-                Some((opened, first)) = self.opening.next(self.context) => self.consider(&opened, first),
+                Some((opened, first)) = self.opening.next(self.context) => self.consider(&opened, first)?,
                 () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
             }
             if self.saving.as_ref().is_some_and(JoinHandle::is_finished)

@@ -57,6 +57,13 @@ impl Place {
         fetch(&self.job, &self.options, &Progress::default(), &Notify::new()).await
     }
 
+    /// Fetches and returns the notes for people.
+    pub async fn fetch_with_notes(&self) -> Vec<String> {
+        let progress = Progress::default();
+        fetch(&self.job, &self.options, &progress, &Notify::new()).await.unwrap();
+        progress.take().notes
+    }
+
     /// Fetches and stops when so many bytes have come.
     pub async fn fetch_until(&self, bytes: u64) -> Result<Report, FetchError> {
         let (stop, progress) = (Notify::new(), Progress::default());

@@ -202,11 +202,23 @@ fn failure(error: FetchError, job: &Job) -> Failure {
         FetchError::Refused(tried) => {
             with_causes(Failure::new(Kind::Refused, message), &tried).hint("is the address right?")
         }
+        FetchError::Outranked(_) => {
+            Failure::new(Kind::Unreachable, message).hint("fetch from that mirror alone")
+        }
         FetchError::Changed => {
             Failure::new(Kind::Unreachable, message).hint("try again when it is not written to")
         }
-        FetchError::Corrupt(_) => Failure::new(Kind::Corrupt, message)
-            .hint("nothing is kept: is the checksum that of this file? Try other mirrors"),
+        FetchError::Corrupt(_) => {
+            let failure = Failure::new(Kind::Corrupt, message);
+            match &*job.mirrors {
+                [_, _, ..] => job
+                    .mirrors
+                    .iter()
+                    .fold(failure, |failure, mirror| failure.detail(format!("mirror: {mirror}")))
+                    .hint("nothing is kept: fetch from each mirror alone to find the one with another file"),
+                _ => failure.hint("nothing is kept: is the checksum that of this file? Try other mirrors"),
+            }
+        }
         FetchError::Short { .. } => Failure::new(Kind::Corrupt, message).hint("nothing is kept: try again"),
         FetchError::Stopped => Failure::new(Kind::Interrupted, message),
     }
