@@ -30,6 +30,9 @@ pub enum FetchError {
     /// A mirror that is named before the one in use answered late, with another file.
     #[error("{0} is named first and has another file")]
     Outranked(String),
+    /// A mirror sent bytes of another file.
+    #[error("{0} sent bytes of another file")]
+    Mixed(String),
     /// The file changes faster than it can be fetched.
     #[error("the file changed on the server while it was fetched")]
     Changed,

@@ -445,6 +445,19 @@ async fn of_mirrors_with_different_files_the_one_named_first_counts_and_the_othe
 }
 
 #[tokio::test]
+async fn bytes_of_two_files_that_begin_alike_are_not_mixed() {
+    let (content, mut other) = (noise(SIZE, 39), noise(SIZE, 40));
+    other[..100_000].copy_from_slice(&content[..100_000]);
+    let (right, wrong) = (late(&content, 0), late(&other, 0));
+    let place = Place::new(&[right.url("/a"), wrong.url("/a")]);
+    let notes = place.fetch_with_notes().await;
+    assert!(wrong.requests().len() > 2, "both are used");
+    assert!(place.content() == content, "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("another file; beginning again")), "{notes:?}");
+    assert_eq!(place.names(), ["file"]);
+}
+
+#[tokio::test]
 async fn a_mirror_named_first_counts_also_without_parts_and_not_when_it_is_gone() {
     let (content, other) = (noise(SIZE, 37), noise(1000, 38));
     let body = content.clone();

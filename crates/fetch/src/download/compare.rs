@@ -11,10 +11,11 @@ use tokio::time::{sleep, timeout};
 use super::open::{First, FirstPart, Opened, Opening, PATIENCE, read};
 use super::{Context, PROBE, Report};
 use crate::checksum::Checksum;
+use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::plan::Trouble;
-use crate::source::{Refusal, Wanted};
+use crate::source::{Refusal, Source, Wanted};
 use crate::store::{Journal, Store, read_at};
 
 /// Pauses after failed requests for bytes to compare.
@@ -47,7 +48,7 @@ impl Context<'_> {
         // The server does not say which version it is: the last bytes that are there are compared.
         let Some(range) = held.iter().last() else { return Ok(true) };
         let range = range.end.saturating_sub(PROBE).max(range.start)..range.end;
-        let sample = sample(opened, part, range.clone()).await?;
+        let sample = sample((&opened.source, &mut part.connection), range.clone(), part.size).await?;
         Ok(sample.is_some_and(|bytes| known(range, &bytes)))
     }
 
@@ -97,7 +98,7 @@ impl Context<'_> {
         if tail.is_empty() {
             return Ok(true);
         }
-        let sample = sample(&opened, &mut part, tail.clone()).await?;
+        let sample = sample((&opened.source, &mut part.connection), tail.clone(), size).await?;
         Ok(sample.is_some_and(|bytes| has(target, tail, &bytes)))
     }
 }
@@ -108,21 +109,21 @@ fn has(path: &Path, range: Range<u64>, bytes: &[u8]) -> bool {
 }
 
 /// The bytes of a range by a source; `None` if its file is another one now.
-async fn sample(
-    opened: &Opened,
-    part: &mut FirstPart,
+pub(super) async fn sample(
+    (source, connection): (&Source, &mut Connection),
     range: Range<u64>,
+    size: u64,
 ) -> Result<Option<Bytes>, FetchError> {
-    let wanted = Wanted { range: Some(range.clone()), size: Some(part.size) };
+    let wanted = Wanted { range: Some(range.clone()), size: Some(size) };
     for pause in PAUSES {
         let asking = async {
-            let mut answer = opened.source.ask(&mut part.connection, &wanted).await?;
+            let mut answer = source.ask(connection, &wanted).await?;
             read(&mut answer, range.clone()).await
         };
         let mut asked = Duration::ZERO;
         match timeout(PATIENCE, asking).await {
             Ok(Ok(bytes)) if bytes.len() as u64 == range.end - range.start => {
-                part.connection.end().await;
+                connection.end().await;
                 return Ok(Some(bytes));
             }
             Ok(Err(Refusal::Changed | Refusal::NoSuchBytes(_))) => return Ok(None),
@@ -131,9 +132,9 @@ async fn sample(
             }
             _ => {}
         }
-        part.connection.close();
+        connection.close();
         sleep(pause.max(asked)).await;
     }
     let why = "the bytes that are there cannot be compared".to_owned();
-    Err(FetchError::Unreachable(vec![Tried { label: opened.source.label.clone(), why }]))
+    Err(FetchError::Unreachable(vec![Tried { label: source.label.clone(), why }]))
 }

@@ -14,8 +14,8 @@ mod whole;
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anabranch_wire::{Span, Time};
@@ -104,6 +104,8 @@ struct Context<'a> {
     begin: Instant,
     /// Whether to wait long for the mirrors that are named first.
     is_patient: AtomicBool,
+    /// Mirrors that sent bytes of another file.
+    excluded: Mutex<Vec<usize>>,
 }
 
 impl Context<'_> {
@@ -125,8 +127,15 @@ pub async fn fetch(
     progress: &Progress,
     stop: &Notify,
 ) -> Result<Report, FetchError> {
-    let context =
-        Context { job, options, progress, stop, begin: Instant::now(), is_patient: AtomicBool::new(false) };
+    let context = Context {
+        job,
+        options,
+        progress,
+        stop,
+        begin: Instant::now(),
+        is_patient: AtomicBool::new(false),
+        excluded: Mutex::default(),
+    };
     let mut beginnings = 1;
     loop {
         let unfit = |error: std::io::Error| match error.kind() {
@@ -262,6 +271,11 @@ impl Context<'_> {
     /// The number of the mirror of a source.
     fn mirror(&self, source: usize) -> usize {
         source % self.job.mirrors.len()
+    }
+
+    /// The number of the route of a source.
+    fn route(&self, source: usize) -> usize {
+        source / self.job.mirrors.len()
     }
 
     /// Checks the complete file and gives it its name.

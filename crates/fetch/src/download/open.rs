@@ -1,7 +1,7 @@
 //! The first bytes of every source: they show the file's size and version, and that all mirrors have the same file.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -177,6 +177,11 @@ impl Opening {
             }
         };
         self.unanswered.retain(|index| *index != opened.index);
+        let excluded = context.excluded.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if excluded.contains(&context.mirror(opened.index)) {
+            self.leave_out(context, &opened, "its file has another content");
+            return Some(None);
+        }
         let trouble = match first {
             Ok(first) => return Some(Some((opened, first))),
             Err(trouble) => trouble,

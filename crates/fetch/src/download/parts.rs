@@ -1,15 +1,17 @@
 //! A file in parts: lanes come and go as the planner says, and the journal follows.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle, JoinSet};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, interval, sleep, timeout};
 
+use super::compare::sample;
 use super::lane::{self, Active, Halt, Shared};
 use super::open::{First, FirstPart, OTHER_SIZE, Opened, Opening};
-use super::{Context, End, Ended, Report, TICK};
+use super::{Context, End, Ended, PROBE, Report, TICK};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
@@ -21,6 +23,9 @@ use crate::store::{Journal, Store};
 
 /// How often the journal is written.
 const CHECKPOINT: Duration = Duration::from_secs(1);
+
+/// How long a comparison of a mirror may take when all bytes are there.
+const COMPARISON: Duration = Duration::from_secs(5);
 
 /// The file that all sources must have.
 struct Reference {
@@ -116,6 +121,7 @@ impl Run<'_> {
             id,
             index: opened.index,
             spare: Mutex::new(Some(part.connection)),
+            ranges: Mutex::default(),
             bytes: AtomicU64::new(0),
         }));
     }
@@ -202,6 +208,15 @@ impl Run<'_> {
         if self.context.job.checksums.iter().any(Checksum::is_strong) {
             return Ok(());
         }
+        tokio::select! {
+            others = self.other_contents() => if let [other, ..] = &*others {
+                self.is_mixed = true;
+                let mirrors = others.iter().map(|other| self.context.mirror(other.index));
+                self.context.excluded.lock().unwrap_or_else(PoisonError::into_inner).extend(mirrors);
+                return Err(Ended::Again(FetchError::Mixed(other.source.label.clone())));
+            },
+            () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
+        }
         let mut asked = Vec::new();
         for (number, active) in self.active.iter().enumerate() {
             // The first bytes of the first source were written, those of the others only compared.
@@ -238,6 +253,57 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Asks the other mirrors for bytes that came from the one that defines the file: files of the same size may begin alike.
+    /// Returns those that have others.
+    async fn other_contents(&self) -> Vec<Arc<Active>> {
+        let context = self.context;
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.active.iter().partition(|active| context.mirror(active.index) == self.reference.mirror);
+        let longest =
+            own.iter().filter_map(|active| active.middle(PROBE)).max_by_key(|range| range.end - range.start);
+        let mut differing = Vec::new();
+        let Some(range) = longest else { return differing };
+        let Some(known) = self.written(range.clone()).await else { return differing };
+        for active in others {
+            let is_used = active.bytes.load(Ordering::Relaxed) > 0;
+            // A cap holds for comparisons, too.
+            if !is_used || context.options.routes[context.route(active.index)].cap.is_some() {
+                continue;
+            }
+            let spare = active.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // An FTP server may refuse another login.
+            let is_http = active.source.mirror.scheme().is_http();
+            let Some(mut connection) = spare.or_else(|| is_http.then(|| active.source.connection())) else {
+                continue;
+            };
+            let asking = sample((&active.source, &mut connection), range.clone(), self.reference.size);
+            let differs = match timeout(COMPARISON, asking).await {
+                Ok(Ok(Some(bytes))) => bytes != known,
+                // It sent what it had to.
+                _ => false,
+            };
+            if differs {
+                differing.push(active.clone());
+            }
+            if connection.is_open() {
+                *active.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+            }
+        }
+        differing
+    }
+
+    /// Bytes that came, as soon as they are written; `None` if that fails, which is reported later.
+    async fn written(&self, range: Range<u64>) -> Option<Vec<u8>> {
+        let store = &self.shared.store;
+        let waiting = async {
+            while !store.written().covers(&range) {
+                sleep(TICK).await;
+            }
+        };
+        timeout(COMPARISON, waiting).await.ok()?;
+        store.read(range).ok()
     }
 
     /// Waits until the journal is written.

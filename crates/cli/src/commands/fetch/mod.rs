@@ -202,8 +202,8 @@ fn failure(error: FetchError, job: &Job) -> Failure {
         FetchError::Refused(tried) => {
             with_causes(Failure::new(Kind::Refused, message), &tried).hint("is the address right?")
         }
-        FetchError::Outranked(_) => {
-            Failure::new(Kind::Unreachable, message).hint("fetch from that mirror alone")
+        FetchError::Outranked(_) | FetchError::Mixed(_) => {
+            Failure::new(Kind::Unreachable, message).hint("fetch from one mirror alone")
         }
         FetchError::Changed => {
             Failure::new(Kind::Unreachable, message).hint("try again when it is not written to")
