@@ -88,6 +88,14 @@ fn failures_have_their_exit_codes() {
     let some = output(&scratch, &["-i", &scratch.text("list")]);
     assert_eq!(some.status.code(), Some(6), "{}", errors(&some));
     assert_eq!(names(&scratch), ["right"]);
+    let again = output(&scratch, &["-i", &scratch.text("list")]);
+    assert!(!errors(&again).contains("exists already"), "{}", errors(&again));
+    std::fs::write(scratch.path("list"), server.url("/right")).unwrap();
+    let again = output(&scratch, &["-i", &scratch.text("list")]);
+    assert!(again.status.success(), "{}", errors(&again));
+    std::os::unix::fs::symlink("/dev/null", scratch.path("to/null")).unwrap();
+    let device = output(&scratch, &[&server.url("/right"), "--force", "-o", "null"]);
+    assert!(errors(&device).contains("not a regular file"), "{}", errors(&device));
 }
 
 /// Bytes that are kept, by the journal of a download.
