@@ -57,11 +57,12 @@ impl Tls {
     }
 }
 
-/// A connection that failed; without hope if the server is not the one that it should be.
+/// A connection that failed; without hope if the server is not the one that it should be, or if an exit does not connect to it.
 pub(crate) fn trouble(error: &io::Error) -> Trouble {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
     let why = describe(error);
-    if matches!(cause, Some(Error::InvalidCertificate(_))) {
+    if matches!(cause, Some(Error::InvalidCertificate(_))) || error.kind() == io::ErrorKind::PermissionDenied
+    {
         Trouble::Useless(why)
     } else {
         Trouble::Failed(why)

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::OTHER_COMMAND;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
 use crate::node::Node;
@@ -120,6 +121,9 @@ impl Node {
             // Another session may not meet the same failure.
             if matches!(&reason, CloseReason::Local { code, .. } if !FAILURES.contains(code)) {
                 return closed_here();
+            }
+            if let CloseReason::Peer { code: OTHER_COMMAND, reason } = &reason {
+                return Error::new(ErrorKind::Refused, format!("the other end said \"{reason}\""));
             }
             let why = Error::new(ErrorKind::Unreachable, format!("the session was lost: {reason}"));
             state.send_replace(Holding::Dialing(Some(why)));

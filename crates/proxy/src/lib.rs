@@ -41,6 +41,7 @@ mod target;
 
 use anabranch_net::{Config, Span};
 
+pub use anabranch_node::OTHER_COMMAND;
 pub use anabranch_overlay::admission::SessionLimits;
 
 pub use account::{Account, Limits};

@@ -262,7 +262,11 @@ impl Client {
             let networks = self.options.networks.clone();
             let policy = self.policy();
             control.send(&Request::Hello { version: VERSION, networks, policy }).await?;
-            let answer = control.receive::<Answer>().await?;
+            let answer = control.receive::<Answer>().await.map_err(|error| {
+                let error = TunnelError::from(error);
+                let other = || TunnelError::Protocol("it answers something else".into());
+                if error.is_misunderstood() { other() } else { error }
+            })?;
             Ok::<_, TunnelError>((control, answer))
         };
         let silent = |_| {

@@ -49,3 +49,14 @@ pub enum TunnelError {
     #[error(transparent)]
     Io(#[from] io::Error),
 }
+
+impl TunnelError {
+    /// True if the peer sent what is no message of a tunnel.
+    pub(crate) fn is_misunderstood(&self) -> bool {
+        match self {
+            Self::Protocol(_) => true,
+            Self::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+            _ => false,
+        }
+    }
+}

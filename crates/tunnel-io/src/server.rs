@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anabranch_net::{Clock, Lasting, PublicKey, Session};
 use anabranch_proxy::message::Head;
-use anabranch_proxy::{Connections, Control, Target, read_head};
+use anabranch_proxy::{Connections, Control, OTHER_COMMAND, Target, read_head};
 use anabranch_tunnel::access::{Destinations, PrefixTable, Reach};
 use anabranch_tunnel::message::{self, Answer, Request, VERSION};
 use anabranch_tunnel::packet::Header;
@@ -294,10 +294,14 @@ impl Server {
         let node = session.peer();
         let opened = timeout(HELLO, self.open(&session)).await;
         let silent = || TunnelError::Protocol("it did not ask for a tunnel".into());
+        let is_other = matches!(&opened, Ok(Err(error)) if error.is_misunderstood());
         let (mut control, joined) = match opened.unwrap_or_else(|_| Err(silent())) {
             Ok(opened) => opened,
             Err(error) => {
                 notice(Notice::Refused { node, reason: error.to_string() });
+                if is_other {
+                    return session.abort(OTHER_COMMAND, "this ticket is for `anabranch tunnel up`");
+                }
                 return session.abort(0, "no tunnel was opened");
             }
         };

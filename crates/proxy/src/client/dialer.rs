@@ -43,6 +43,10 @@ impl ExitDialer {
         let target = target.ok_or_else(|| io::Error::other(format!("{host} is no name")))?;
         match self.upstream.open(&Head::Connect(target)).await {
             Ok((_, stream)) => Ok(stream),
+            // These do not change soon.
+            Err(outcome @ Some(Outcome::Denied | Outcome::UsedUp | Outcome::UnknownName)) => {
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, reason(outcome)))
+            }
             Err(outcome) => Err(io::Error::other(reason(outcome))),
         }
     }

@@ -81,6 +81,7 @@ pub(super) fn failure(error: &TunnelError) -> Failure {
             "is `anabranch tunnel serve` running there with this ticket, and is its UDP port open in every firewall?",
         ),
         TunnelError::Refused(_) => failure.hint("ask the server's operator"),
+        TunnelError::Protocol(_) => failure.hint("is the ticket the one that `anabranch tunnel serve` printed?"),
         _ => failure,
     }
 }
