@@ -191,14 +191,21 @@ impl Proxy {
     /// Accepts connections at a port.
     async fn accept(self: Arc<Self>, port: usize) {
         let mut connections = JoinSet::new();
+        // Whether programs wait because no connection could be accepted; said once.
+        let mut is_waiting = false;
         loop {
             // Those that are over are forgotten.
             while connections.try_join_next().is_some() {}
             let Ok(room) = self.room.clone().acquire_owned().await else { return };
             let (mut connection, to) = match self.ports[port].accept().await {
-                Ok(accepted) => accepted,
+                Ok(accepted) => {
+                    is_waiting = false;
+                    accepted
+                }
                 Err(error) => {
-                    tracing::debug!(%error, "a connection was not accepted");
+                    if !std::mem::replace(&mut is_waiting, true) {
+                        tracing::warn!("programs wait for a connection to the proxy: {error}");
+                    }
                     sleep(PAUSE).await;
                     continue;
                 }

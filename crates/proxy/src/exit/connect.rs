@@ -79,17 +79,33 @@ impl Connector {
         if addresses.is_empty() {
             return Err(Outcome::UnknownName);
         }
-        addresses.retain(|address| self.allows(*address));
-        if addresses.is_empty() { Err(Outcome::Denied) } else { Ok(addresses) }
+        let mut why_not = Outcome::Denied;
+        addresses.retain(|address| match self.judge(*address) {
+            Ok(()) => true,
+            Err(outcome) => {
+                why_not = telling(why_not, outcome);
+                false
+            }
+        });
+        if addresses.is_empty() { Err(why_not) } else { Ok(addresses) }
     }
 
     /// Whether the policy lets clients reach this address.
     pub fn allows(&self, address: SocketAddr) -> bool {
+        self.judge(address).is_ok()
+    }
+
+    /// Why clients cannot reach this address now, if they cannot.
+    fn judge(&self, address: SocketAddr) -> Result<(), Outcome> {
         match self.policy.judge(address) {
-            Verdict::Denied => false,
-            Verdict::Listed => true,
+            Verdict::Denied => Err(Outcome::Denied),
+            Verdict::Listed => Ok(()),
             // A firewall guards the exit's own services from outside, not from the exit itself.
-            Verdict::Allowed => !is_own(address),
+            Verdict::Allowed => match is_own(address) {
+                Ok(false) => Ok(()),
+                Ok(true) => Err(Outcome::Denied),
+                Err(error) => Err(when_unknown(&error)),
+            },
         }
     }
 }
@@ -102,20 +118,30 @@ pub async fn dial(addresses: Vec<SocketAddr>) -> Result<TcpStream, Outcome> {
     race(addresses, attempt, telling).await.map_err(|outcome| outcome.unwrap_or(Outcome::Silent))
 }
 
-/// Whether an address is one of this machine's: it can then be bound to. Where the system does not say, it counts as one:
-/// clients could otherwise use up the descriptors or ports that the question takes.
-fn is_own(to: SocketAddr) -> bool {
+/// The outcome when the system does not say whether an address is one of this machine's: never a connection, because clients
+/// can use up the descriptors or ports that the question takes.
+fn when_unknown(error: &io::Error) -> Outcome {
+    /// No descriptor is left, in the system or in this process; the same on all kinds of Unix.
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    let is_used_up = matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+        || matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::OutOfMemory);
+    if is_used_up { Outcome::Busy } else { Outcome::Denied }
+}
+
+/// Whether an address is one of this machine's: it can then be bound to.
+fn is_own(to: SocketAddr) -> io::Result<bool> {
     let ip = embedded(to.ip());
-    let is_elsewhere =
-        UdpSocket::bind((ip, 0)).is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable);
-    if is_elsewhere {
-        return false;
+    match UdpSocket::bind((ip, 0)) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => return Ok(false),
+        Err(error) => return Err(error),
     }
     // With `ip_nonlocal_bind` any address can be bound to; then the address that the system sends from decides.
     let foreign: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::new(192, 0, 2, 1).into() } else { DOCUMENTATION.into() };
     let binds_all = UdpSocket::bind((foreign, 0)).is_ok();
-    !binds_all || sends_from(SocketAddr::new(ip, to.port())).is_none_or(|from| from == ip)
+    Ok(!binds_all || sends_from(SocketAddr::new(ip, to.port())).is_none_or(|from| from == ip))
 }
 
 /// An address that no machine has (RFC 3849).
@@ -267,6 +293,7 @@ mod tests {
     async fn the_exits_own_addresses_are_reached_only_when_they_are_listed() {
         // An address of this machine outside the denied ranges is not to be had everywhere; the check itself is.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let is_own = |to| super::is_own(to).unwrap();
         assert!(is_own(listener.local_addr().unwrap()));
         assert!(is_own("127.9.9.9:1".parse().unwrap()) && is_own("[::ffff:127.0.0.1]:1".parse().unwrap()));
         assert!(!is_own("192.0.2.1:1".parse().unwrap()) && !is_own("[2001:db8::9]:1".parse().unwrap()));
@@ -276,22 +303,22 @@ mod tests {
 
     /// The descriptors of this test's program are used up, so it runs in one of its own.
     #[test]
-    fn without_descriptors_every_address_counts_as_the_exits_own() {
+    fn without_descriptors_the_exit_is_busy() {
         const CHILD: &str = "ANABRANCH_TEST_WITHOUT_DESCRIPTORS";
         if std::env::var_os(CHILD).is_none() {
-            let name = "exit::connect::tests::without_descriptors_every_address_counts_as_the_exits_own";
+            let name = "exit::connect::tests::without_descriptors_the_exit_is_busy";
             let program = std::env::current_exe().unwrap();
             let line = format!("ulimit -n 32 && exec {program:?} --exact {name} --nocapture");
             let status = std::process::Command::new("sh").args(["-c", &line]).env(CHILD, "1").status();
             return assert!(status.unwrap().success());
         }
-        let own = "127.0.0.1:9".parse().unwrap();
-        assert!(is_own(own) && !is_own("192.0.2.1:1".parse().unwrap()));
+        let (connector, public) = (Connector::new(Policy::new(&[], &[])), "8.8.8.8:9".parse().unwrap());
+        assert_eq!(connector.judge(public), Ok(()));
         let mut held = Vec::new();
         while let Ok(socket) = UdpSocket::bind("127.0.0.1:0") {
             held.push(socket);
         }
-        assert!(is_own(own), "with {} sockets", held.len());
+        assert_eq!(connector.judge(public), Err(Outcome::Busy), "with {} sockets", held.len());
     }
 
     #[tokio::test]
