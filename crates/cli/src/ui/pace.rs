@@ -18,6 +18,11 @@ const ETA_MAX_S: f64 = 30.0 * 86_400.0;
 /// After this long without a byte the display shows a stall instead of the time left, and a path has no rate.
 pub(super) const STALL: Span = Span::from_secs(3);
 
+/// When the span of the rates at this moment begins.
+pub(super) fn window_before(at: Span) -> Span {
+    at.saturating_sub(WINDOW)
+}
+
 /// The pace of one transfer.
 #[derive(Default)]
 pub struct Pace {
@@ -97,9 +102,15 @@ fn last_digit(bits: u64) -> u64 {
 pub struct Meter {
     /// Totals of the last seconds, the oldest first.
     samples: VecDeque<(Span, u64)>,
+    counts_from_zero: bool,
 }
 
 impl Meter {
+    /// A meter for bytes that began at zero at this moment. Time before the first byte counts, too.
+    pub fn from_zero(at: Span) -> Self {
+        Self { samples: VecDeque::from([(at, 0)]), counts_from_zero: true }
+    }
+
     /// Takes the current total and returns the rate; `None` until enough time has passed.
     pub fn sample(&mut self, at: Span, bytes: u64) -> Option<Rate> {
         match self.samples.back() {
@@ -107,7 +118,7 @@ impl Meter {
             Some((last, _)) if at <= *last => return self.rate(),
             _ => {}
         }
-        if bytes == 0 {
+        if bytes == 0 && !self.counts_from_zero {
             // Time before the first byte does not count.
             self.samples.clear();
         }
@@ -120,7 +131,9 @@ impl Meter {
 
     fn rate(&self) -> Option<Rate> {
         let ((from, first), (to, last)) = self.samples.front().zip(self.samples.back())?;
-        let lasted = to.saturating_sub(*from);
+        // Until the next sample, no byte had come.
+        let from = if self.counts_from_zero && *first == 0 { (*from).max(window_before(*to)) } else { *from };
+        let lasted = to.saturating_sub(from);
         (lasted >= SHORTEST).then(|| Rate::from_bytes_in(last - first, lasted))
     }
 }

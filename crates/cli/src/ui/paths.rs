@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use anabranch_engine::{IdleReason, PathInfo, PathState as EngineState, PathStats, Standing};
 use anabranch_wire::{PathId, Rate, Span};
 
-use super::pace::{Meter, STALL};
+use super::pace::{Meter, STALL, window_before};
 use super::snapshot::{PathLine, PathState};
 
 /// The direction of a command's data.
@@ -25,6 +25,8 @@ pub enum Direction {
 pub struct PathMeter {
     direction: Direction,
     meters: BTreeMap<PathId, PathRate>,
+    /// When the first path had data.
+    begun: Option<Span>,
 }
 
 /// The rate of one path.
@@ -40,7 +42,7 @@ struct PathRate {
 impl PathMeter {
     /// A set of meters for data in this direction.
     pub fn new(direction: Direction) -> Self {
-        Self { direction, meters: BTreeMap::new() }
+        Self { direction, meters: BTreeMap::new(), begun: None }
     }
 
     /// The lines for these named paths at `elapsed`. Drops the meters of other paths.
@@ -57,9 +59,17 @@ impl PathMeter {
             Direction::Out => delivered(path),
             Direction::In => path.stats.data_received,
         };
-        let known = self.meters.entry(path.id).or_default();
+        let begun = self.begun;
+        let known = self.meters.entry(path.id).or_insert_with(|| match begun {
+            // A later path is measured over the same time as the others, so that the sum is that of the same seconds.
+            Some(begun) => {
+                PathRate { meter: Meter::from_zero(begun.max(window_before(elapsed))), ..<_>::default() }
+            }
+            None => PathRate::default(),
+        });
         if bytes > known.bytes {
             (known.bytes, known.grown) = (bytes, elapsed);
+            self.begun.get_or_insert(elapsed);
         }
         let rate = known.meter.sample(elapsed, known.bytes).unwrap_or(Rate::ZERO);
         // A path that carries nothing now has rate zero, even if its last seconds were fast.
@@ -223,6 +233,23 @@ mod tests {
         let lines = meter.lines(Span::from_secs(1), &[path(2, sent(9_000_000))]);
         assert_eq!((lines.len(), lines[0].rate_mbit_s, lines[0].share), (1, 0.0, None));
         assert_eq!(meter.meters.len(), 1);
+    }
+
+    #[test]
+    fn a_later_path_is_measured_over_the_time_of_the_others() {
+        let mut meter = PathMeter::new(Direction::In);
+        let received = |bytes| PathStats { data_received: bytes, ..PathStats::default() };
+        for second in 0..=7 {
+            meter.lines(Span::from_secs(second), &[path(0, received(1_000_000 * second))]);
+        }
+        for second in 8..=10 {
+            let lines = meter.lines(
+                Span::from_secs(second),
+                &[path(0, received(1_000_000 * second)), path(2, received(1_000_000 * (second - 7)))],
+            );
+            let expected = 1.6 * (second - 7) as f64;
+            assert_eq!((lines[0].rate_mbit_s, lines[1].rate_mbit_s), (8.0, expected), "{second} s");
+        }
     }
 
     #[test]
