@@ -130,6 +130,14 @@ impl SenderTicket {
         self.before == Some(self.share.id)
     }
 
+    /// True if it was made to last this long.
+    pub fn lasts(&self, life: Span) -> bool {
+        let made = self.ticket.made_s;
+        let lasted = self.ticket.expires_s.map(|end| end.saturating_sub(made) as f64);
+        // The clock may have gone on between the two.
+        lasted.is_some_and(|lasted| (lasted - life.as_secs_f64()).abs() <= 1.0)
+    }
+
     /// Why the lines that earlier runs printed do not lead to this port with this key, if they do not.
     pub fn warning(&self, port: u16, key: &str) -> Option<String> {
         let name = &self.name;
@@ -426,6 +434,7 @@ mod tests {
             (first.id, first.expires(), Some(4433))
         );
         assert_eq!(again.warning(4433, "k1"), None);
+        assert!(again.lasts(Span::from_secs(60)) && !again.lasts(Span::from_secs(9_000)));
         assert!(again.warning(4434, "k1").unwrap().contains("name UDP port 4433"));
         assert!(again.warning(4433, "k2").unwrap().contains("name another key"));
         drop(again);

@@ -30,7 +30,7 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
     let mut manual = manual();
     manual.build();
     let Some(dir) = &args.dir else { return print(manual) };
-    if let Some(command) = dir.to_str().and_then(|name| manual.find_subcommand(name)) {
+    if let Some(command) = dir.to_str().and_then(|name| below(&manual, name)) {
         return print(command.clone());
     }
     if dir.components().count() == 1 && !dir.exists() && dir.is_relative() {
@@ -42,6 +42,12 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
     }
     std::fs::create_dir_all(dir).map_err(|error| Failure::file("create the directory", dir, &error))?;
     write_pages(&manual, dir).map_err(|error| Failure::file("write pages into", dir, &error))
+}
+
+/// The command of this name, such as `tunnel up` or, as its page is called, `tunnel-up`.
+fn below<'a>(manual: &'a Command, name: &str) -> Option<&'a Command> {
+    let direct = manual.find_subcommand(name);
+    direct.or_else(|| name.split([' ', '-']).try_fold(manual, |command, word| command.find_subcommand(word)))
 }
 
 fn print(command: Command) -> Result<(), Failure> {
@@ -125,6 +131,10 @@ mod tests {
         let failure = run(&ManArgs { dir: Some("recieve".into()) }).unwrap_err();
         assert!(failure.message.contains("no command is called `recieve`"), "{failure}");
         assert!(!Path::new("recieve").exists());
+        let manual = manual();
+        for name in ["tunnel up", "tunnel-up"] {
+            assert_eq!(below(&manual, name).unwrap().get_name(), "up");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anabranch_node::{TicketShare, keyfile};
+use anabranch_wire::Span;
 
 use super::{SendArgs, Source};
 use crate::commands::ticket;
@@ -61,7 +62,8 @@ impl Kept {
     /// What the user may not expect of a ticket that an earlier run made.
     pub fn warnings(&self, args: &SendArgs, port: u16, key: &str) -> Vec<String> {
         let name = self.name();
-        let keeps_end = (args.expires.is_some() && self.ticket.is_old()).then(|| {
+        let is_other = |life: Span| self.ticket.is_old() && !self.ticket.lasts(life);
+        let keeps_end = args.expires.is_some_and(is_other).then(|| {
             format!(
                 "`--expires` does not change the ticket `{name}`, which was made before; `anabranch ticket revoke {name}` \
                  ends it, and the next run makes another one"
