@@ -207,11 +207,11 @@ fn test() -> Result<(), String> {
     run_tests(command(&["test", "--workspace"]))
 }
 
-/// Runs two tests for each core at a time, because those with sockets and processes mostly wait.
+/// Runs three tests for each core at a time, because those with sockets and processes mostly wait.
 fn run_tests(mut command: Command) -> Result<(), String> {
     if env::var_os("RUST_TEST_THREADS").is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        command.env("RUST_TEST_THREADS", (2 * cores).to_string());
+        command.env("RUST_TEST_THREADS", (3 * cores).to_string());
     }
     let status = command.status().map_err(|error| format!("cannot start cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("`cargo test --workspace`: {status}")) }
