@@ -27,6 +27,10 @@ const REVOKED: u64 = 2;
 const REPLACED: u64 = 3;
 /// Close code for a session whose server stopped, perhaps to start again with the same tickets.
 const AWAY: u64 = 4;
+/// Close code for a session that cannot go on because data caps of this end are used up.
+const USED_UP: u64 = 6;
+/// The shortest wait for another path when caps are used up.
+pub const CAP_PATIENCE: Duration = Duration::from_secs(3);
 /// How long an answer may take, with three round-trip times in addition.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two updates of the display.
@@ -99,6 +103,11 @@ impl Carrier {
                     .said(reason)
                     .hint("`anabranch send` and `anabranch serve` print tickets for files")
             }
+            Some(CloseReason::Peer { code: USED_UP, reason }) => {
+                lost("the other end has used up its data caps".into()).said(reason).hint(
+                    "what has arrived is kept; go on when the other end has another path or a new period",
+                )
+            }
             Some(CloseReason::Peer { reason, .. }) => lost("the other end stopped".into()).said(reason),
             Some(CloseReason::Finished) => lost("the other end stopped".into()),
             Some(CloseReason::IdleTimeout) => self.used_up_caps().unwrap_or_else(|| {
@@ -147,15 +156,35 @@ impl Carrier {
             let is_of_path = |known: &Meter| meter.is_some_and(|meter| meter.is_same(known));
             let rule = rules.iter().find(|rule| rule.terms.meter.as_ref().is_some_and(is_of_path));
             let place = rule.map_or_else(|| label(&self.0, &path.route), |rule| rule.pattern.to_string());
-            let day = meter.and_then(Meter::resets_on);
-            let until = day.map_or(String::new(), |day| format!(" until day {day} of the month"));
-            let cap = format!("the cap of {} for {place} is used up{until}", bytes_in_words(cap));
+            let cap = cap_used_up(cap, &place, meter.and_then(Meter::resets_on));
             if !caps.contains(&cap) {
                 caps.push(cap);
             }
         }
         let what = || format!("{}; no other path leads to the node", caps.join(", "));
         (!caps.is_empty()).then(|| Failure::new(Kind::Unreachable, what()))
+    }
+
+    /// Waits until caps keep all paths idle, and `moved` stays the same for `patience`. The session does not end by itself
+    /// then: what a path reserved lasts for minutes of probes.
+    pub async fn caps_used_up(&self, moved: impl Fn() -> u64, patience: Duration) -> Failure {
+        let (mut since, mut before) = (Instant::now(), 0);
+        let mut tick = tokio::time::interval(REDRAW);
+        loop {
+            tick.tick().await;
+            let now = moved();
+            let has_moved = std::mem::replace(&mut before, now) != now;
+            match self.used_up_caps() {
+                Some(used_up) if !has_moved && since.elapsed() >= patience => return used_up,
+                Some(_) if !has_moved => {}
+                _ => since = Instant::now(),
+            }
+        }
+    }
+
+    /// Tells the other end that data caps of this end are used up.
+    pub fn end_for_caps(&self, used_up: &Failure) {
+        self.0.abort(USED_UP, &used_up.message);
     }
 
     /// Tells the other end that the user here cancelled.
@@ -253,6 +282,12 @@ impl Gauge {
             receivers: Vec::new(),
         }
     }
+}
+
+/// Says that a cap of `place` is used up, and until when.
+pub fn cap_used_up(cap: u64, place: &str, resets_on: Option<u8>) -> String {
+    let until = resets_on.map_or(String::new(), |day| format!(" until day {day} of the month"));
+    format!("the cap of {} for {place} is used up{until}", bytes_in_words(cap))
 }
 
 /// These counters of a sender if the receiver's end has only `acknowledged` of the moved bytes.

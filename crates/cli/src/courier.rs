@@ -10,7 +10,7 @@ use anabranch_node::{Dial, Node};
 use anabranch_transfer::{Snapshot, Summary, TransferError};
 use anabranch_wire::Span;
 
-use crate::carrier::{self, Carrier, Gauge, REDRAW};
+use crate::carrier::{self, CAP_PATIENCE, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind};
 use crate::interrupt;
 use crate::ui::human;
@@ -20,8 +20,6 @@ use crate::ui::snapshot::ProgressSnapshot;
 
 /// A transfer, which can be tried again.
 pub trait Errand {
-    /// The command that continues it.
-    const COMMAND: &'static str;
     /// The other end.
     const PEER: &'static str;
     /// Which way the data go.
@@ -57,8 +55,6 @@ pub trait Errand {
 
 /// Pause before the other end is looked for again if it stopped. The program there takes a moment to exit.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The shortest wait for another path when caps are used up.
-const CAP_PATIENCE: Duration = Duration::from_secs(3);
 /// Most sessions in a row that move nothing.
 const MOST_IDLE: u32 = 20;
 
@@ -147,6 +143,7 @@ impl<'a, E: Errand> Courier<'a, E> {
         let errand = self.errand;
         let mut gauge = carrier.gauge(E::DIRECTION, counters);
         let moved = self.moved;
+        let patience = Duration::from_nanos(self.retry.as_nanos()).max(CAP_PATIENCE);
         let so_far = || SoFar { counters: counters.snapshot(), moved, ..SoFar::of(errand) };
         let outcome = tokio::select! {
             biased;
@@ -159,7 +156,9 @@ impl<'a, E: Errand> Courier<'a, E> {
                 Err(TransferError::Declined) => Err(errand.declined()),
                 Err(error) => Err(explain(carrier, error, &so_far()).await),
             },
-            used_up = caps_used_up(carrier, counters, self.retry) => Err(used_up.hint(so_far().what_now())),
+            used_up = carrier.caps_used_up(|| counters.snapshot().bytes_moved, patience) => {
+                Err(used_up.hint(so_far().what_now()))
+            }
             gone = show(&mut gauge, &mut self.display, self.start, || errand.is_asking()) => Err(gone),
         };
         if outcome.as_ref().is_err_and(|failure| failure.kind == Kind::Interrupted) {
@@ -209,24 +208,6 @@ impl<'a, E: Errand> Courier<'a, E> {
         })?;
         self.display.note(&format!("{peer} is there again")).map_err(|error| Failure::unheard(&error))?;
         Ok(reached.session().clone())
-    }
-}
-
-/// Waits until caps keep all paths idle, and nothing was moved, for as long as the other end would be looked for. The
-/// session does not end by itself then: what a path reserved lasts for minutes of probes.
-async fn caps_used_up(carrier: &Carrier, counters: &anabranch_transfer::Progress, retry: Span) -> Failure {
-    let patience = Duration::from_nanos(retry.as_nanos()).max(CAP_PATIENCE);
-    let (mut since, mut before) = (Instant::now(), 0);
-    let mut tick = tokio::time::interval(REDRAW);
-    loop {
-        tick.tick().await;
-        let moved = counters.snapshot().bytes_moved;
-        let has_moved = std::mem::replace(&mut before, moved) != moved;
-        match carrier.used_up_caps() {
-            Some(used_up) if !has_moved && since.elapsed() >= patience => return used_up,
-            Some(_) if !has_moved => {}
-            _ => since = Instant::now(),
-        }
     }
 }
 
@@ -281,7 +262,6 @@ async fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Fai
 
 /// The progress of a transfer that failed.
 struct SoFar {
-    command: &'static str,
     direction: Direction,
     counters: Snapshot,
     to_stdout: bool,
@@ -293,7 +273,7 @@ impl SoFar {
     /// Nothing of this errand yet.
     fn of<E: Errand>(errand: &E) -> Self {
         let (counters, to_stdout) = (Snapshot::default(), errand.to_stdout());
-        Self { command: E::COMMAND, direction: E::DIRECTION, counters, to_stdout, moved: 0 }
+        Self { direction: E::DIRECTION, counters, to_stdout, moved: 0 }
     }
 
     /// The failure when the user stops the command.
@@ -309,7 +289,6 @@ impl SoFar {
 
     /// Advice after a transfer that broke off.
     fn what_now(&self) -> String {
-        let command = self.command;
         match (self.counters.is_stream, self.to_stdout) {
             (true, _) if self.direction == Direction::Out => {
                 "nothing is kept of standard input: start again, with all of it".into()
@@ -322,10 +301,10 @@ impl SoFar {
                     .into()
             }
             (false, false) if self.counters.bytes_done + self.moved == 0 => {
-                format!("nothing was moved this time: run `anabranch {command}` again")
+                "nothing was moved this time: run the same command again".into()
             }
             (false, false) => {
-                format!("what has arrived is kept: run `anabranch {command}` again to go on from there")
+                "what has arrived is kept: run the same command again to go on from there".into()
             }
         }
     }
@@ -344,12 +323,9 @@ mod tests {
     fn data_are_said_to_be_kept_only_where_some_arrived_and_stay() {
         let hint = |bytes_done, moved, (is_stream, to_stdout)| {
             let counters = Snapshot { bytes_done, is_stream, ..Snapshot::default() };
-            let (command, direction) = ("receive", Direction::In);
-            SoFar { command, direction, counters, to_stdout, moved }.what_now()
+            SoFar { direction: Direction::In, counters, to_stdout, moved }.what_now()
         };
-        assert!(
-            hint(0, 0, (false, false)).starts_with("nothing was moved this time: run `anabranch receive`")
-        );
+        assert!(hint(0, 0, (false, false)).starts_with("nothing was moved this time"));
         assert!(hint(1, 0, (false, false)).starts_with("what has arrived is kept"));
         assert!(hint(0, 1, (false, false)).starts_with("what has arrived is kept"));
         assert!(hint(1, 1, (true, false)).starts_with("nothing is kept"));

@@ -37,7 +37,7 @@ mod tls;
 mod url;
 
 pub use checksum::Checksum;
-pub use download::{Job, Options, Report, RouteUse, fetch};
+pub use download::{Cap, Job, Options, Report, RouteUse, fetch};
 pub use error::{FetchError, Tried};
 pub use metalink::{MetalinkFile, read_metalink};
 pub use progress::{Progress, Snapshot, SourceStatus};

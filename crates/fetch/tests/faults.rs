@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anabranch_fetch::{Checksum, FetchError};
+use anabranch_fetch::{Cap, Checksum, FetchError};
 use common::server::{Request, Response, Server};
 use common::{Place, noise};
 use data_encoding::{BASE64, HEXLOWER};
@@ -241,7 +241,7 @@ async fn a_file_that_the_server_compresses_is_unpacked() {
         let mut place = Place::new(&[server.url("/a.txt")]);
         place.job.checksums = vec![checksum(&content)];
         // A cap counts the packed bytes.
-        place.options.caps = vec![Arc::new((gzip.len() as u64 + 200_000).into())];
+        place.options.caps = vec![cap(gzip.len() as u64 + 200_000)];
         place.options.routes[0].cap = Some(0);
         let report = place.fetch().await.unwrap();
         assert!(report.verified);
@@ -893,16 +893,20 @@ async fn a_backup_is_asked_only_when_it_is_needed() {
     assert!(from_backup(&server) > 1, "it takes over");
 }
 
+fn cap(bytes: u64) -> Cap {
+    Cap { left: Arc::new(bytes.into()), used_up: "the cap of a test is used up".to_owned() }
+}
+
 #[tokio::test]
 async fn a_cap_that_is_used_up_ends_the_download_and_what_came_is_kept() {
     let content = noise(SIZE, 23);
     let server = Server::right(&content);
     let mut place = Place::new(&[server.url("/a")]).over_addresses(&[2]);
-    place.options.caps = vec![Arc::new(1_000_000.into())];
+    place.options.caps = vec![cap(1_000_000)];
     place.options.routes[0].cap = Some(0);
     let error = place.fetch().await.unwrap_err();
-    assert!(causes(error).contains("cap"));
-    place.options.caps = vec![Arc::new(10_000_000.into())];
+    assert!(causes(error).contains("the cap of a test is used up"));
+    place.options.caps = vec![cap(10_000_000)];
     let report = place.fetch().await.unwrap();
     assert_eq!(report.resumed, 1_000_000);
     assert!(place.content() == content);

@@ -6,7 +6,7 @@ use anabranch_node::Threads;
 use anabranch_transfer::{Progress, ReceiveOptions, Summary, TransferError, Wanted};
 use clap::Args;
 
-use super::receive::{Arriving, confine, events, report, target};
+use super::receive::{Arriving, close_if, confine, events, report, target};
 use super::server::{Connected, ServerArgs, remote};
 use crate::capture::Capture;
 use crate::carrier::Carrier;
@@ -93,12 +93,13 @@ pub(super) struct Getting<'a> {
 }
 
 impl Errand for Getting<'_> {
-    const COMMAND: &'static str = "get";
     const PEER: &'static str = "the server";
     const DIRECTION: Direction = Direction::In;
 
     async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
-        anabranch_transfer::get(carrier, &self.wanted, target(self.target), &self.options, counters).await
+        let target = target(self.target);
+        let received = anabranch_transfer::get(carrier, &self.wanted, target, &self.options, counters).await;
+        close_if(self.to_stdout(), received)
     }
 
     fn to_stdout(&self) -> bool {

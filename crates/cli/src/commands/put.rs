@@ -102,7 +102,6 @@ pub(super) struct Putting {
 }
 
 impl Errand for Putting {
-    const COMMAND: &'static str = "put";
     const PEER: &'static str = "the server";
     const DIRECTION: Direction = Direction::Out;
 

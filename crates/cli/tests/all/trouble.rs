@@ -109,13 +109,21 @@ fn a_ticket_for_something_else_is_told_from_a_lost_connection() {
     assert_failed(&bench, 2, &["this is not the ticket of a bench server", "for `anabranch receive`"]);
     assert_eq!(String::from_utf8_lossy(&bench.stdout), "");
 
+    let proxy = program(&["proxy", &sender.ticket, "--listen", "127.0.0.1:0"]).output().unwrap();
+    assert_failed(&proxy, 3, &["the other end is not an exit", "`anabranch exit` printed"]);
+
     let exit = ["exit", "--port", "0", "--address", "127.0.0.1"];
     for (server, client) in [(&["bench", "server", "--port", "0"][..], "bench client"), (&exit, "proxy")] {
         let mut server = Running::start(
             program(server).env("XDG_RUNTIME_DIR", scratch.path("")).env("HOME", scratch.path("")),
         );
         let line = BufReader::new(server.child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
-        let received = receive(&[line.split_whitespace().last().unwrap(), &scratch.text("to")]);
+        let ticket = line.split_whitespace().last().unwrap();
+        let received = receive(&[ticket, &scratch.text("to")]);
+        if client != "proxy" {
+            let proxy = program(&["proxy", ticket, "--listen", "127.0.0.1:0"]).output().unwrap();
+            assert_failed(&proxy, 4, &["this ticket is for `anabranch bench client`"]);
+        }
         let why = format!("this ticket is for `anabranch {client}`");
         assert_failed(&received, 4, &[&why, "print tickets for files"]);
     }
@@ -212,7 +220,8 @@ fn a_closed_terminal_ends_a_transfer_as_a_request_to_stop_does() {
     let sender = Sender::start(&[file.to_str().unwrap(), "-q", "--rate", "8Mbit/s"]);
     let to = scratch.text("to");
     let running = Running::start(&mut program(&["receive", "--yes", &sender.ticket, &to, "-q"]));
-    wait_for_part(Path::new(&to), 1);
+    // More than the first piece, which may be written but not counted yet.
+    wait_for_part(Path::new(&to), 2 << 20);
     running.signal("-HUP");
     let (code, told) = running.end();
     assert_eq!(code, Some(130), "{told}");
@@ -744,6 +753,21 @@ fn a_used_up_cap_is_named_keeps_what_arrived_and_lasts_over_commands() {
     assert!(third.status.success(), "{}", errors(&third));
     assert!(errors(&third).contains("had been received before"), "{}", errors(&third));
     assert_eq!(std::fs::read(scratch.path("to").join("big")).unwrap(), std::fs::read(&big).unwrap());
+}
+
+#[test]
+fn a_used_up_cap_of_the_sender_ends_the_transfer_and_is_named_at_both_ends() {
+    let scratch = Scratch::new();
+    let big = scratch.file("big", 12_000_000, 1);
+    let sender = Sender::start(&[big.to_str().unwrap(), "--path-rule", "*=primary:4MB"]);
+    let received = receive(&[&sender.ticket, &scratch.text("to"), "--retry", "1s"]);
+    let cap = "the cap of 4.00 MB for * is used up";
+    assert_failed(
+        &received,
+        3,
+        &["the other end has used up its data caps", cap, "what has arrived is kept"],
+    );
+    wait_for("the sender's note", || sender.running.told().contains(cap));
 }
 
 #[test]

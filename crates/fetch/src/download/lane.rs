@@ -50,6 +50,8 @@ pub(super) struct Active {
     pub(super) id: SourceId,
     /// Its number among all sources.
     pub(super) index: usize,
+    /// The index of its route in the options.
+    pub(super) route: usize,
     /// A connection without a lane.
     pub(super) spare: Mutex<Option<Connection>>,
     /// The place of the bytes that came over it, and their number.

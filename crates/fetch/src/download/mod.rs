@@ -65,13 +65,21 @@ pub struct RouteUse {
     pub cap: Option<usize>,
 }
 
+/// A bound of the bytes over some routes.
+#[derive(Clone, Debug)]
+pub struct Cap {
+    /// Bytes that may still be fetched; each download takes its bytes from there.
+    pub left: Arc<AtomicU64>,
+    /// Says that nothing is left, and names the cap.
+    pub used_up: String,
+}
+
 /// How files are fetched.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// All routes; at least one.
     pub routes: Vec<RouteUse>,
-    /// Bytes that may still be fetched under each cap; each download takes its bytes from there.
-    pub caps: Vec<Arc<AtomicU64>>,
+    pub caps: Vec<Cap>,
     /// Most connections of one source.
     pub connections: usize,
     /// Most bits a second in all.
@@ -178,16 +186,21 @@ impl From<FetchError> for Ended {
 impl Options {
     /// Bytes that may still be fetched over a route.
     fn left(&self, route: usize) -> u64 {
-        let cap = self.routes[route].cap.map(|cap| self.caps[cap].load(Ordering::Relaxed));
+        let cap = self.routes[route].cap.map(|cap| self.caps[cap].left.load(Ordering::Relaxed));
         cap.unwrap_or(u64::MAX)
     }
 
     /// Takes bytes from the cap of a route; false if there are not so many.
     fn spend(&self, route: usize, bytes: u64) -> bool {
         let rest = |left: u64| left.checked_sub(bytes);
-        self.routes[route]
-            .cap
-            .is_none_or(|cap| self.caps[cap].fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok())
+        self.routes[route].cap.is_none_or(|cap| {
+            self.caps[cap].left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
+        })
+    }
+
+    /// Why nothing more is fetched over a route.
+    fn used_up(&self, route: usize) -> String {
+        self.routes[route].cap.map_or_else(String::new, |cap| self.caps[cap].used_up.clone())
     }
 }
 

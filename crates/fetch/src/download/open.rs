@@ -127,7 +127,7 @@ impl Opening {
         for opened in now {
             if context.options.left(opened.route) < PROBE {
                 self.all_refused = false;
-                self.refuse(context, &opened, "the cap is used up");
+                self.refuse(context, &opened, context.options.used_up(opened.route));
                 continue;
             }
             self.unanswered.push(opened.index);

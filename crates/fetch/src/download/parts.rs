@@ -56,7 +56,7 @@ impl Context<'_> {
         let mut received = resumed.clone();
         received.insert(0..part.bytes.len() as u64);
         let resumed = resumed.total();
-        let caps = self.options.caps.iter().map(|cap| cap.load(Ordering::Relaxed)).collect();
+        let caps = self.options.caps.iter().map(|cap| cap.left.load(Ordering::Relaxed)).collect();
         let planner = Planner::new(part.size, received, caps);
         let shared = Shared {
             planner: Mutex::new(planner),
@@ -120,6 +120,7 @@ impl Run<'_> {
             source: opened.source.clone(),
             id,
             index: opened.index,
+            route: opened.route,
             spare: Mutex::new(Some(part.connection)),
             ranges: Mutex::default(),
             bytes: AtomicU64::new(0),
@@ -359,7 +360,7 @@ impl Run<'_> {
     fn show(&self) {
         let planner = self.shared.planner();
         for (cap, left) in self.context.options.caps.iter().zip(planner.caps()) {
-            cap.store(*left, Ordering::Relaxed);
+            cap.left.store(*left, Ordering::Relaxed);
         }
         self.context.progress.update(|snapshot| {
             (snapshot.bytes, snapshot.resumed) = (planner.received(), self.resumed);
@@ -381,7 +382,7 @@ impl Run<'_> {
         for active in &self.active {
             let why = match planner.standing(active.id) {
                 Standing::Out(why) => why.clone(),
-                Standing::Ready | Standing::Resting(_) => "the cap is used up".to_owned(),
+                Standing::Ready | Standing::Resting(_) => self.context.options.used_up(active.route),
             };
             self.opening.failed.push(Tried { label: active.source.label.clone(), why });
         }
@@ -401,7 +402,7 @@ impl Run<'_> {
         // Its outcome does not matter: the journal is written once more, or removed.
         self.saved().await;
         for (cap, left) in self.context.options.caps.iter().zip(self.shared.planner().caps()) {
-            cap.store(*left, Ordering::Relaxed);
+            cap.left.store(*left, Ordering::Relaxed);
         }
         let journal = self.journal();
         let (context, resumed, is_mixed) = (self.context, self.resumed, self.is_mixed);

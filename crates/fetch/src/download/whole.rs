@@ -132,7 +132,7 @@ impl Context<'_> {
     }
 
     fn capped(&self, route: usize) -> Ended {
-        let (label, why) = (self.options.routes[route].name.clone(), "the cap is used up".to_owned());
+        let (label, why) = (self.options.routes[route].name.clone(), self.options.used_up(route));
         FetchError::Unreachable(vec![Tried { label, why }]).into()
     }
 

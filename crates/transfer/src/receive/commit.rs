@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use super::job::{FileJob, Keeping};
 use super::links::Links;
-use super::part::PartFile;
+use super::part::{PartFile, cannot_make, unless_removed};
 use super::place::hash_file;
 use super::spelling::{clash, is_alias};
 use crate::error::{TransferError, is_disk_full};
@@ -131,7 +131,12 @@ impl Work {
                 let reason = "a file of this name appeared while it was received; run the same command again";
                 self.watch.report.fail(&job.path, reason);
             }
-            Err(error) => self.watch.report.fail(&job.path, format!("it cannot be put in place: {error}")),
+            Err(error) => {
+                let error = unless_removed(&directory, error);
+                self.watch
+                    .report
+                    .fail(&job.path, format!("it cannot be put in place: {}", cannot_make(&error)));
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ mod write;
 pub use offer::{Consent, Offer, OfferedName};
 pub use quota::Quota;
 pub use target::Target;
+pub use write::close_output;
 
 use std::io;
 use std::path::{Path, PathBuf};

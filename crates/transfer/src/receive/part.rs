@@ -243,7 +243,7 @@ pub(super) fn cannot_make(error: &io::Error) -> String {
 }
 
 /// The error of a file that could not be made, unless its directory no longer exists.
-fn unless_removed(directory: &Dir, error: io::Error) -> io::Error {
+pub(super) fn unless_removed(directory: &Dir, error: io::Error) -> io::Error {
     use cap_std::fs::MetadataExt as _;
     let is_removed = error.kind() == io::ErrorKind::NotFound
         && directory.dir_metadata().is_ok_and(|found| found.nlink() == 0);

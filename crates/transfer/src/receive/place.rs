@@ -8,7 +8,7 @@ use cap_std::fs::{Dir, DirBuilder, File, OpenOptions};
 use super::job::DirectoryEnd;
 use super::mirror::discard_staged;
 use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
-use super::plan::{Planner, cannot_enter, exists, no_name, unfinished};
+use super::plan::{Planner, cannot_enter, unfinished};
 use super::spelling::clash;
 use super::symlink::{create_link, replace_with_link};
 use super::target::{is_marked, mark, readable, set_directory_mode, unmark};
@@ -122,6 +122,18 @@ impl Planner {
             self.report.fail(path, format!("the link cannot be made: {error}"));
         }
     }
+}
+
+/// Why a file that could not be compared is not received.
+pub(super) const UNREADABLE: &str = "the file of this name here cannot be read, and so not be compared; make it readable, or choose to \
+     overwrite, rename or skip";
+
+pub(crate) fn exists() -> &'static str {
+    "something else has this name; choose to overwrite, rename or skip, or another directory"
+}
+
+pub(crate) fn no_name() -> &'static str {
+    "a thousand names like it are taken; choose another directory"
 }
 
 /// The hash of a whole file; `None` if it cannot be read or is not wanted any more. `is_wanted` gets the bytes of each read.

@@ -9,6 +9,7 @@
 //! earlier transfers left.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ use tokio::sync::mpsc;
 use super::job::{DirectoryEnd, FileJob};
 use super::links::Links;
 use super::mirror::discard_staged;
-use super::part::PartFile;
-use super::place::{hash_file, is_unreadable};
+use super::part::{PartFile, cannot_make};
+use super::place::{UNREADABLE, exists, hash_file, is_unreadable, no_name};
 use super::quota::Reserved;
 use super::spelling::{Spellings, clash};
 use super::target::TargetTree;
@@ -231,7 +232,15 @@ impl Planner {
             }
         };
         loop {
-            let Ok(found) = directory.symlink_metadata(&job.name) else {
+            let found = directory.symlink_metadata(&job.name);
+            if let Err(error) = &found
+                && error.kind() == io::ErrorKind::InvalidFilename
+            {
+                // Rather than when everything has arrived.
+                self.report.fail(&job.path, cannot_make(error));
+                return Ok(false);
+            }
+            let Ok(found) = found else {
                 if job.attempt > 0 || !self.spellings.meet(&mut self.tree, &job.path) {
                     return self.fetch(job, &directory).map(|()| false);
                 }
@@ -485,16 +494,4 @@ pub(crate) fn cannot_enter(error: &std::io::Error) -> String {
 
 pub(crate) fn unfinished(error: &std::io::Error) -> String {
     format!("an unfinished directory is in the way: {error}")
-}
-
-/// Why a file that could not be compared is not received.
-const UNREADABLE: &str = "the file of this name here cannot be read, and so not be compared; make it readable, or choose to \
-     overwrite, rename or skip";
-
-pub(crate) fn exists() -> &'static str {
-    "something else has this name; choose to overwrite, rename or skip, or another directory"
-}
-
-pub(crate) fn no_name() -> &'static str {
-    "a thousand names like it are taken; choose another directory"
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -420,6 +421,16 @@ fn never_offered() -> TransferError {
 
 fn unasked() -> TransferError {
     TransferError::protocol("a reply that was not asked for")
+}
+
+/// Closes a second handle of an output that has everything: some file systems report only then that data could not be
+/// stored.
+///
+/// # Errors
+/// [`TransferError::Lost`] with the system's error.
+pub fn close_output(output: BorrowedFd<'_>) -> Result<(), TransferError> {
+    let closed = output.try_clone_to_owned().and_then(|handle| Ok(nix::unistd::close(handle)?));
+    closed.map_err(stream_error)
 }
 
 fn stream_error(error: io::Error) -> TransferError {

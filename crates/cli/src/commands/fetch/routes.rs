@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anabranch_fetch::{Job, Outlet, Route, RouteUse};
+use anabranch_fetch::{Cap, Job, Outlet, Route, RouteUse};
 use anabranch_net::interfaces::{InterfaceAddress, local_addresses};
 use anabranch_net::{Meter, PathOrigin, PathRules, Priority};
 use anabranch_node::{Node, keyfile, warn_of_rules_beyond};
@@ -15,6 +15,7 @@ use tokio::net::lookup_host;
 use tokio::sync::mpsc;
 
 use super::FetchArgs;
+use crate::carrier::cap_used_up;
 use crate::errors::{Failure, Kind};
 
 /// A cap counts headers and both directions: of so many bytes on the wire, so many are content.
@@ -24,7 +25,7 @@ const CONTENT: u64 = 15;
 /// Routes, and what they need to stay open.
 pub(super) struct Routes {
     pub(super) routes: Vec<RouteUse>,
-    pub(super) caps: Vec<Arc<AtomicU64>>,
+    pub(super) caps: Vec<Cap>,
     /// For each cap, its meter, and its rest as the meter knows it.
     counted: Vec<(Meter, AtomicU64)>,
     node: Option<Node>,
@@ -39,7 +40,8 @@ struct Outlets {
     rules: PathRules,
     /// Whether to warn of rules for other interfaces; a node for exits does so, too.
     warns: bool,
-    meters: Vec<Meter>,
+    /// Each cap's meter, and for what the cap is.
+    meters: Vec<(Meter, String)>,
     remote: Vec<SocketAddr>,
 }
 
@@ -60,9 +62,10 @@ impl Routes {
             let (rules, remote) = (rules.clone(), servers(jobs).await);
             let mut outlets = Outlets { rules, warns: args.exits.is_empty(), meters: Vec::new(), remote };
             found.routes = outlets.find(&args.via).await?;
-            for meter in outlets.meters {
+            for (meter, place) in outlets.meters {
                 let left = meter.left() / ON_WIRE * CONTENT;
-                found.caps.push(Arc::new(left.into()));
+                let used_up = cap_used_up(meter.cap(), &place, meter.resets_on());
+                found.caps.push(Cap { left: Arc::new(left.into()), used_up });
                 found.counted.push((meter, left.into()));
             }
         }
@@ -108,7 +111,7 @@ impl Routes {
     /// Counts what was fetched toward the meters, which other sessions and programs see.
     pub(super) fn count(&self) {
         for (cap, (meter, told)) in self.caps.iter().zip(&self.counted) {
-            let left = cap.load(Ordering::Relaxed);
+            let left = cap.left.load(Ordering::Relaxed);
             // A request reserves bytes before it uses them, and gives unused ones back.
             let used = told.load(Ordering::Relaxed).saturating_sub(left);
             if used > 0 {
@@ -238,9 +241,12 @@ impl Outlets {
             Priority::Never => return None,
         };
         let cap = terms.meter.map(|meter| {
-            let known = self.meters.iter().position(|other| other.is_same(&meter));
+            let known = self.meters.iter().position(|(other, _)| other.is_same(&meter));
             known.unwrap_or_else(|| {
-                self.meters.push(meter);
+                let is_of_rule = |known: &Meter| known.is_same(&meter);
+                let rule = self.rules.iter().find(|rule| rule.terms.meter.as_ref().is_some_and(is_of_rule));
+                let place = rule.map_or_else(|| name.clone(), |rule| rule.pattern.to_string());
+                self.meters.push((meter, place));
                 self.meters.len() - 1
             })
         });

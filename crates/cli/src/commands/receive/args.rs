@@ -1,9 +1,10 @@
 //! The arguments of `anabranch receive`.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anabranch_net::Ticket;
-use anabranch_transfer::{Conflict, ReceiveOptions, Target};
+use anabranch_transfer::{Conflict, ReceiveOptions, Summary, Target, TransferError, close_output};
 use clap::Args;
 
 use crate::context::OUTPUT;
@@ -105,6 +106,15 @@ pub fn target(path: &Path) -> Target {
     } else {
         Target::Directory(path.to_owned())
     }
+}
+
+/// Makes sure that standard output stored everything, if the data went there.
+pub fn close_if(to_stdout: bool, received: Result<Summary, TransferError>) -> Result<Summary, TransferError> {
+    let summary = received?;
+    if to_stdout {
+        close_output(std::io::stdout().as_fd())?;
+    }
+    Ok(summary)
 }
 
 /// Where events go with `--json`: to standard error if the data goes to standard output.

@@ -23,7 +23,7 @@ use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
 use crate::ui::paths::Direction;
 use crate::ui::render;
-pub use args::{Arriving, ReceiveArgs, Taken, events, target};
+pub use args::{Arriving, ReceiveArgs, Taken, close_if, events, target};
 use consent::Question;
 
 /// Fetches what the ticket offers.
@@ -64,13 +64,13 @@ struct Receiving<'a> {
 }
 
 impl Errand for Receiving<'_> {
-    const COMMAND: &'static str = "receive";
     const PEER: &'static str = "the sender";
     const DIRECTION: Direction = Direction::In;
 
     async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
         let options = ReceiveOptions { consent: self.question.consent(), ..self.args.arriving.options() };
-        anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await
+        let received = anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await;
+        close_if(self.to_stdout(), received)
     }
 
     fn to_stdout(&self) -> bool {

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::kept::Kept;
 use super::resources::{self, Placed};
-use crate::carrier::{self, Carrier, Gauge, REDRAW};
+use crate::carrier::{self, CAP_PATIENCE, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind, all_sent};
 use crate::report::{Event, TransferReport};
 use crate::ui::human;
@@ -230,13 +230,20 @@ impl<'a> Server<'a> {
         let share = self.offer.share.clone();
         self.tasks.spawn(async move {
             let start = Instant::now();
-            let outcome = anabranch_transfer::send(&carrier, &share, &counters).await;
+            let outcome = tokio::select! {
+                outcome = anabranch_transfer::send(&carrier, &share, &counters) => Ok(outcome),
+                used_up = carrier.caps_used_up(|| counters.snapshot().bytes_moved, CAP_PATIENCE) => {
+                    carrier.end_for_caps(&used_up);
+                    Err(used_up)
+                }
+            };
             let took = counters.began().unwrap_or(start).elapsed();
             let took_stream = counters.snapshot().is_stream;
-            let is_refused = matches!(outcome, Err(TransferError::PeerIncomplete { there: 1.., .. }));
+            let is_refused = matches!(outcome, Ok(Err(TransferError::PeerIncomplete { there: 1.., .. })));
             let outcome = match outcome {
-                Ok(summary) => Ok(summary),
-                Err(error) => Err(carrier.explain(error).await),
+                Ok(Ok(summary)) => Ok(summary),
+                Ok(Err(error)) => Err(carrier.explain(error).await),
+                Err(used_up) => Err(used_up),
             };
             // The farewell goes on in the background.
             tokio::spawn(async move { carrier.close().await });

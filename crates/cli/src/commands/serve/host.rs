@@ -11,7 +11,7 @@ use anabranch_transfer::{Folders, Progress, Served, Task, Visitor};
 use tokio::task::JoinSet;
 
 use super::access::Doors;
-use crate::carrier::Carrier;
+use crate::carrier::{CAP_PATIENCE, Carrier};
 use crate::commands::send::resources::{self, Placed};
 use crate::errors::{Failure, printable};
 use crate::report::TransferReport;
@@ -195,7 +195,14 @@ async fn attend(folders: &Folders, carrier: &Carrier, visitor: &Visitor, (moved,
     let name = carrier.peer_name();
     loop {
         let (start, counters) = (Instant::now(), moved.next());
-        let Some(served) = folders.serve(carrier, visitor, &counters).await else { return };
+        let served = tokio::select! {
+            served = folders.serve(carrier, visitor, &counters) => served,
+            used_up = carrier.caps_used_up(|| counters.snapshot().bytes_moved, CAP_PATIENCE) => {
+                carrier.end_for_caps(&used_up);
+                return tracing::warn!(client = name, "{}", used_up.message);
+            }
+        };
+        let Some(served) = served else { return };
         let failed = served.outcome.is_err();
         tell(&name, visitor, (served, start.elapsed()), how);
         if failed && counters.snapshot().bytes_done == 0 {
@@ -228,6 +235,7 @@ fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: 
         return;
     }
     let what = format!("{verb} {}", printable(&paths));
+    let what = what.trim_end();
     let line = match outcome {
         Ok(_) if verb == "ls" => format!("{name}: {what}"),
         Ok(summary) => format!("{name}: {what}: {}", render::summary(&summary, took)),
