@@ -247,8 +247,8 @@ mod tests {
                 Span::from_secs(second),
                 &[path(0, received(1_000_000 * second)), path(2, received(1_000_000 * (second - 7)))],
             );
-            let expected = 1.6 * (second - 7) as f64;
-            assert_eq!((lines[0].rate_mbit_s, lines[1].rate_mbit_s), (8.0, expected), "{second} s");
+            let kbit = |line: &PathLine| (line.rate_mbit_s * 1e3).round() as u64;
+            assert_eq!((kbit(&lines[0]), kbit(&lines[1])), (8_000, 1_600 * (second - 7)), "{second} s");
         }
     }
 
