@@ -14,8 +14,8 @@ mod relief;
 mod work;
 
 use anabranch_engine::{
-    AckConfig, Config, Event, MemoryBudget, PathRule, PathRules, PathState, Pattern, ProtocolError, Read,
-    Route, State, Terms,
+    AckConfig, Config, Event, MemoryBudget, PathOrigin, PathRule, PathRules, PathState, Pattern,
+    ProtocolError, Read, Route, State, Terms,
 };
 use anabranch_wire::{
     AckPath, AddressFrame, DatagramFrame, Frame, Fsn, KeyExchange, Params, ParityFrame, PathId, PathRate,
@@ -750,7 +750,7 @@ fn streams_count_against_the_budget_whatever_frame_opens_them() {
 fn a_copy_of_the_first_packet_from_elsewhere_does_not_move_the_path() {
     let _turn = Meter::new();
     let elsewhere = elsewhere();
-    let mut victim = Victim::unheard();
+    let mut victim = Victim::unheard(Config::default());
     // Long enough to have a challenge of an address without proof allowed.
     let sent = victim.say_as((0, 0), elsewhere, [Frame::Ping, Frame::Padding(100)]);
     assert_eq!(victim.session.paths()[0].route, route());
@@ -759,6 +759,24 @@ fn a_copy_of_the_first_packet_from_elsewhere_does_not_move_the_path() {
         sent.message.packet().is_some_and(|packet| matches!(packet.frames[0], Frame::PathChallenge { .. }))
     });
     assert!(there.len() == 1 && only_challenges, "{there:?}");
+}
+
+#[test]
+fn a_path_that_another_copy_of_init_wins_has_the_rules_of_its_own_route() {
+    let _turn = Meter::new();
+    let (own, limit) = (Route { socket: 1, ..route() }, Rate::from_bits(5_000_000));
+    let terms = Terms { rate: Some(limit), ..Terms::default() };
+    let rules = PathRules::new(vec![PathRule { pattern: "eth1".parse().unwrap(), terms }]);
+    let mut victim = Victim::unheard(Config { rules, ..Config::default() });
+    for (socket, interface) in [(route().socket, "eth1"), (own.socket, "eth2")] {
+        let place = PathOrigin { interface: interface.to_owned(), local: None, relays: Vec::new() };
+        victim.session.describe_socket(victim.now, socket, place);
+    }
+    assert_eq!(victim.session.paths()[0].rate_limit, Some(limit));
+    victim.greet_from(own);
+    victim.say_as((0, 0), own, [Frame::Ping]);
+    let path = &victim.session.paths()[0];
+    assert_eq!((path.route, path.rate_limit), (own, None));
 }
 
 /// Its peer announced the address, and then used the path from its own.

@@ -152,6 +152,8 @@ impl Handshake {
             if let Some(sample) = raced.rtt(now) {
                 path.sample_rtt(now, PathId::FIRST, sample, Span::ZERO);
             }
+            // Until here the path had those of the route of the first INIT.
+            control.apply_rules(now, flight, 0);
         }
         control.on_established(now, flight);
     }

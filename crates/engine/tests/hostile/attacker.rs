@@ -147,8 +147,15 @@ impl Victim {
     }
 
     /// A victim that has answered and received nothing since.
-    pub fn unheard() -> Self {
-        Self::begin(Config::default(), MemoryBudget::new(1 << 40), params())
+    pub fn unheard(config: Config) -> Self {
+        Self::begin(config, MemoryBudget::new(1 << 40), params())
+    }
+
+    /// Delivers a copy of INIT from this address.
+    pub fn greet_from(&mut self, route: Route) {
+        let arrival = Arrival { route, size: 1_200, ecn: Ecn::NotEct, waited: Span::ZERO };
+        self.take_counted(&arrival, Message::Init(params()));
+        self.drain();
     }
 
     fn established(mut self) -> Self {

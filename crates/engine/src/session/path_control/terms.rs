@@ -11,7 +11,12 @@ use crate::session::rules;
 
 impl PathControl {
     /// Applies the rules to a path. One that they rule out is closed; if it is the only one, it carries no data.
-    pub(super) fn apply_rules<P: Payload>(&mut self, now: Time, flight: &mut Flight<P>, index: usize) {
+    pub(in crate::session) fn apply_rules<P: Payload>(
+        &mut self,
+        now: Time,
+        flight: &mut Flight<P>,
+        index: usize,
+    ) {
         let Some(terms) = self.live.rules.terms(flight.paths[index].route()) else { return };
         if terms.priority == Priority::Never && flight.paths.open_count() > 1 {
             // With "requested" as the reason, the peer would open it again at once.
