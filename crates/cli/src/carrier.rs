@@ -31,6 +31,8 @@ const AWAY: u64 = 4;
 const USED_UP: u64 = 6;
 /// The shortest wait for another path when caps are used up.
 pub const CAP_PATIENCE: Duration = Duration::from_secs(3);
+/// The shortest such wait if there was a path whose cap was not used up: it may come back.
+const COMES_BACK: Duration = Duration::from_secs(60);
 /// How long an answer may take, with three round-trip times in addition.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two updates of the display.
@@ -165,15 +167,27 @@ impl Carrier {
         (!caps.is_empty()).then(|| Failure::new(Kind::Unreachable, what()))
     }
 
+    /// True if a used-up cap keeps one path idle, and another one has none.
+    fn goes_past_a_cap(&self) -> bool {
+        let paths = self.0.paths();
+        let is_capped =
+            |path: &PathInfo| matches!(path.standing, Standing::Idle(IdleReason::CapReached { .. }));
+        let is_free = |path: &PathInfo| !path.meter.as_ref().is_some_and(Meter::is_used_up);
+        paths.iter().any(is_capped) && paths.iter().any(is_free)
+    }
+
     /// Waits until caps keep all paths idle, and `moved` stays the same for `patience`. The session does not end by itself
     /// then: what a path reserved lasts for minutes of probes.
     pub async fn caps_used_up(&self, moved: impl Fn() -> u64, patience: Duration) -> Failure {
-        let (mut since, mut before) = (Instant::now(), 0);
+        let (mut since, mut before, mut patience) = (Instant::now(), 0, patience);
         let mut tick = tokio::time::interval(REDRAW);
         loop {
             tick.tick().await;
             let now = moved();
             let has_moved = std::mem::replace(&mut before, now) != now;
+            if self.goes_past_a_cap() {
+                patience = patience.max(COMES_BACK);
+            }
             match self.used_up_caps() {
                 Some(used_up) if !has_moved && since.elapsed() >= patience => return used_up,
                 Some(_) if !has_moved => {}
