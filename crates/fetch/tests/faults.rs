@@ -448,13 +448,33 @@ async fn of_mirrors_with_different_files_the_one_named_first_counts_and_the_othe
 async fn bytes_of_two_files_that_begin_alike_are_not_mixed() {
     let (content, mut other) = (noise(SIZE, 39), noise(SIZE, 40));
     other[..100_000].copy_from_slice(&content[..100_000]);
-    let (right, wrong) = (late(&content, 0), late(&other, 0));
-    let place = Place::new(&[right.url("/a"), wrong.url("/a")]);
+    for is_capped in [false, true] {
+        let (right, wrong) = (late(&content, 0), late(&other, 0));
+        let mut place = Place::new(&[right.url("/a"), wrong.url("/a")]);
+        if is_capped {
+            place.options.caps = vec![cap(1 << 30)];
+            place.options.routes[0].cap = Some(0);
+        }
+        let notes = place.fetch_with_notes().await;
+        assert!(wrong.requests().len() > 2, "both are used");
+        assert!(place.content() == content, "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("another file; beginning again")), "{notes:?}");
+        assert_eq!(place.names(), ["file"]);
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_that_sent_a_part_and_is_gone_at_the_end_is_named() {
+    let content = noise(SIZE, 41);
+    let body = content.clone();
+    let leaving = Server::start(move |request| match request.number {
+        0..=3 => Response { rate: Some(1_000_000), ..Response::right(request, &body) },
+        _ => Response::new(404, b""),
+    });
+    let place = Place::new(&[late(&content, 0).url("/a"), leaving.url("/a")]);
     let notes = place.fetch_with_notes().await;
-    assert!(wrong.requests().len() > 2, "both are used");
-    assert!(place.content() == content, "{notes:?}");
-    assert!(notes.iter().any(|note| note.contains("another file; beginning again")), "{notes:?}");
-    assert_eq!(place.names(), ["file"]);
+    assert!(place.content() == content && leaving.requests().len() > 3, "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("could not be compared")), "{notes:?}");
 }
 
 #[tokio::test]

@@ -224,6 +224,13 @@ impl Context<'_> {
             if fits || is_last || self.job.mirrors.len() == 1 {
                 if !fits {
                     opening.begin_again();
+                } else if journal.as_ref().is_some_and(|journal| journal.versions.len() > 1)
+                    && !self.is_proven()
+                {
+                    self.progress.note(
+                        "what was kept may come from several mirrors, which were not compared: `--checksum` would tell \
+                         whether all have the same file",
+                    );
                 }
                 return self.parts((opened, part), opening, (store, fits)).await;
             }
@@ -231,6 +238,11 @@ impl Context<'_> {
             kept = Some(opened.index);
             opening.defer(opened, part);
         }
+    }
+
+    /// Whether a checksum of the user tells if the file is right.
+    fn is_proven(&self) -> bool {
+        self.job.checksums.iter().any(Checksum::is_strong)
     }
 
     /// The next source, and whether its file is that of an earlier attempt.
@@ -284,11 +296,6 @@ impl Context<'_> {
     /// The number of the mirror of a source.
     fn mirror(&self, source: usize) -> usize {
         source % self.job.mirrors.len()
-    }
-
-    /// The number of the route of a source.
-    fn route(&self, source: usize) -> usize {
-        source / self.job.mirrors.len()
     }
 
     /// Checks the complete file and gives it its name.

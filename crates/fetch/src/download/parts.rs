@@ -35,6 +35,15 @@ struct Reference {
     mirror: usize,
 }
 
+/// The mirrors after a comparison.
+#[derive(Default)]
+struct Compared {
+    /// Those that have other bytes.
+    differing: Vec<Arc<Active>>,
+    /// The names of those that could not be asked.
+    unsure: Vec<String>,
+}
+
 impl Context<'_> {
     /// Fetches a file whose first bytes have come. Unless it `fits` what an earlier attempt left, that is dropped.
     pub(super) async fn parts(
@@ -206,15 +215,23 @@ impl Run<'_> {
 
     /// Asks sources whether the file changed while the last bytes came; a checksum from the user shows that as well.
     async fn confirm(&mut self) -> Result<(), Ended> {
-        if self.context.job.checksums.iter().any(Checksum::is_strong) {
+        if self.context.is_proven() {
             return Ok(());
         }
         tokio::select! {
-            others = self.other_contents() => if let [other, ..] = &*others {
-                self.is_mixed = true;
-                let mirrors = others.iter().map(|other| self.context.mirror(other.index));
-                self.context.excluded.lock().unwrap_or_else(PoisonError::into_inner).extend(mirrors);
-                return Err(Ended::Again(FetchError::Mixed(other.source.label.clone())));
+            compared = self.other_contents() => {
+                if let [other, ..] = &*compared.differing {
+                    self.is_mixed = true;
+                    let mirrors = compared.differing.iter().map(|other| self.context.mirror(other.index));
+                    self.context.excluded.lock().unwrap_or_else(PoisonError::into_inner).extend(mirrors);
+                    return Err(Ended::Again(FetchError::Mixed(other.source.label.clone())));
+                }
+                for label in compared.unsure {
+                    self.context.progress.note(format!(
+                        "{label} sent a part and could not be compared with the other mirrors: `--checksum` would tell \
+                         whether all have the same file"
+                    ));
+                }
             },
             () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
         }
@@ -257,42 +274,58 @@ impl Run<'_> {
     }
 
     /// Asks the other mirrors for bytes that came from the one that defines the file: files of the same size may begin alike.
-    /// Returns those that have others.
-    async fn other_contents(&self) -> Vec<Arc<Active>> {
+    async fn other_contents(&self) -> Compared {
         let context = self.context;
-        let (own, others): (Vec<_>, Vec<_>) =
-            self.active.iter().partition(|active| context.mirror(active.index) == self.reference.mirror);
-        let longest =
-            own.iter().filter_map(|active| active.middle(PROBE)).max_by_key(|range| range.end - range.start);
-        let mut differing = Vec::new();
-        let Some(range) = longest else { return differing };
-        let Some(known) = self.written(range.clone()).await else { return differing };
+        let longest = |mirror: usize| {
+            let own = self.active.iter().filter(|active| context.mirror(active.index) == mirror);
+            own.filter_map(|active| active.middle(PROBE)).max_by_key(|range| range.end - range.start)
+        };
+        let mut compared = Compared::default();
+        // If that mirror sent nothing more than the first bytes, another one defines the rest.
+        let mirrors = std::iter::once(self.reference.mirror)
+            .chain(self.active.iter().map(|active| context.mirror(active.index)));
+        let found = mirrors.filter_map(|mirror| Some((mirror, longest(mirror)?))).next();
+        let Some((reference, range)) = found else { return compared };
+        let others = self.active.iter().filter(|active| context.mirror(active.index) != reference);
+        let others: Vec<_> = others.filter(|active| active.bytes.load(Ordering::Relaxed) > 0).collect();
+        if others.is_empty() {
+            return compared;
+        }
+        let Some(known) = self.written(range.clone()).await else { return compared };
         for active in others {
-            let is_used = active.bytes.load(Ordering::Relaxed) > 0;
-            // A cap holds for comparisons, too.
-            if !is_used || context.options.routes[context.route(active.index)].cap.is_some() {
+            if !self.has_room_for_a_sample(active) {
+                compared.unsure.push(active.source.label.clone());
                 continue;
             }
             let spare = active.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
             // An FTP server may refuse another login.
             let is_http = active.source.mirror.scheme().is_http();
             let Some(mut connection) = spare.or_else(|| is_http.then(|| active.source.connection())) else {
+                compared.unsure.push(active.source.label.clone());
                 continue;
             };
             let asking = sample((&active.source, &mut connection), range.clone(), self.reference.size);
-            let differs = match timeout(COMPARISON, asking).await {
-                Ok(Ok(Some(bytes))) => bytes != known,
-                // It sent what it had to.
-                _ => false,
-            };
-            if differs {
-                differing.push(active.clone());
+            match timeout(COMPARISON, asking).await {
+                Ok(Ok(Some(bytes))) if bytes != known => compared.differing.push(active.clone()),
+                Ok(Ok(Some(_))) => {}
+                _ => compared.unsure.push(active.source.label.clone()),
             }
             if connection.is_open() {
                 *active.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
             }
         }
-        differing
+        compared
+    }
+
+    /// Whether a cap leaves bytes for a comparison; takes them.
+    fn has_room_for_a_sample(&self, active: &Active) -> bool {
+        let mut planner = self.shared.planner();
+        let cap = self.context.options.routes[active.route].cap;
+        let has_room = cap.is_none_or(|cap| planner.caps()[cap] >= PROBE);
+        if has_room {
+            planner.spend(active.id, PROBE);
+        }
+        has_room
     }
 
     /// Bytes that came, as soon as they are written; `None` if that fails, which is reported later.
