@@ -167,7 +167,7 @@ impl Carrier {
         (!caps.is_empty()).then(|| Failure::new(Kind::Unreachable, what()))
     }
 
-    /// True if a used-up cap keeps one path idle, and another one has none.
+    /// True if a used-up cap keeps one path idle while another path has bytes left, or no cap.
     fn goes_past_a_cap(&self) -> bool {
         let paths = self.0.paths();
         let is_capped =
@@ -254,6 +254,7 @@ pub struct Gauge {
     direction: Direction,
     /// A sender's bytes that the receiver's end had acknowledged when they were last counted.
     acknowledged: u64,
+    /// The other end has said that everything has arrived.
     is_complete: bool,
 }
 

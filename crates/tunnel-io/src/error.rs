@@ -51,7 +51,7 @@ pub enum TunnelError {
 }
 
 impl TunnelError {
-    /// True if the peer sent what is no message of a tunnel.
+    /// True if the peer does not speak this protocol.
     pub(crate) fn is_misunderstood(&self) -> bool {
         match self {
             Self::Protocol(_) => true,

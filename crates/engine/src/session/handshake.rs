@@ -152,7 +152,7 @@ impl Handshake {
             if let Some(sample) = raced.rtt(now) {
                 path.sample_rtt(now, PathId::FIRST, sample, Span::ZERO);
             }
-            // Until here the path had those of the route of the first INIT.
+            // The path still has the rules of the route over which the first INIT came.
             control.apply_rules(now, flight, 0);
         }
         control.on_established(now, flight);

@@ -59,7 +59,7 @@ impl Kept {
         self.store.keep(&mut self.ticket, port, key)
     }
 
-    /// What the user may not expect of a ticket that an earlier run made.
+    /// Warnings for a ticket that an earlier run made: about its earlier lines, and about its life.
     pub fn warnings(&self, args: &SendArgs, port: u16, key: &str) -> Vec<String> {
         let name = self.name();
         let is_other = |life: Span| self.ticket.is_old() && !self.ticket.lasts(life);
