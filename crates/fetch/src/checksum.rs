@@ -51,6 +51,11 @@ impl Checksum {
         known.filter(Self::is_strong).max_by_key(|checksum| checksum.hash.len())
     }
 
+    /// Whether `other` is of another file; `None` if they are of different functions.
+    pub fn differs(&self, other: &Self) -> Option<bool> {
+        (self.algorithm == other.algorithm).then(|| self.hash != other.hash)
+    }
+
     /// Whether no one can make another file with this hash.
     pub fn is_strong(&self) -> bool {
         self.algorithm != &digest::SHA1_FOR_LEGACY_USE_ONLY

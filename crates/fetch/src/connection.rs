@@ -50,67 +50,99 @@ impl Connection {
     }
 }
 
-/// A body that is being received.
+/// A body that is being received, without the server's compression.
 #[derive(Debug)]
-pub enum Body {
+pub struct Body {
+    /// Bytes that were looked at.
+    seen: BytesMut,
+    /// Why no more came then.
+    broken: Option<String>,
+    wire: WireBody,
+}
+
+#[derive(Debug)]
+enum WireBody {
     /// Of an HTTP response.
     Http(HttpBody),
     /// Of an FTP transfer.
     Ftp(FtpBody),
 }
 
-/// The body of an HTTP response, without the server's compression.
 #[derive(Debug)]
-pub struct HttpBody {
+struct HttpBody {
     incoming: Incoming,
-    /// Bytes that were looked at.
-    seen: BytesMut,
     unpacking: Option<Box<Unpacking>>,
 }
 
 impl Body {
+    /// The body of an HTTP response, which the server compressed if it `is_packed`.
+    pub fn of_http(incoming: Incoming, is_packed: bool) -> Self {
+        let unpacking = is_packed.then(|| Box::new(Unpacking::new()));
+        Self::new(WireBody::Http(HttpBody { incoming, unpacking }))
+    }
+
+    /// The body of an FTP transfer.
+    pub fn of_ftp(body: FtpBody) -> Self {
+        Self::new(WireBody::Ftp(body))
+    }
+
+    fn new(wire: WireBody) -> Self {
+        Self { seen: BytesMut::new(), broken: None, wire }
+    }
+
     /// The next bytes; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
-        match self {
-            Self::Ftp(body) => body.next().await,
-            Self::Http(body) if !body.seen.is_empty() => Ok(Some(body.seen.split().freeze())),
-            Self::Http(body) => body.next().await,
+        if !self.seen.is_empty() {
+            return Ok(Some(self.seen.split().freeze()));
+        }
+        self.receive().await
+    }
+
+    async fn receive(&mut self) -> Result<Option<Bytes>, String> {
+        if let Some(why) = &self.broken {
+            return Err(why.clone());
+        }
+        match &mut self.wire {
+            WireBody::Ftp(body) => body.next().await,
+            WireBody::Http(body) => body.next().await,
         }
     }
 
-    /// Looks at the first bytes of an HTTP response, at least so many unless it has fewer. They come again with
-    /// [`Self::next`].
+    /// Looks at the first bytes, at least so many unless there are fewer. They come again with [`Self::next`].
     pub async fn peek(&mut self, least: usize) -> Result<&[u8], String> {
-        let Self::Http(body) = self else { return Ok(&[]) };
-        while body.seen.len() < least
-            && let Some(bytes) = body.next().await?
-        {
-            body.seen.extend_from_slice(&bytes);
+        while self.seen.len() < least {
+            match self.receive().await {
+                Ok(Some(bytes)) => self.seen.extend_from_slice(&bytes),
+                Ok(None) => break,
+                Err(why) => {
+                    self.broken = Some(why.clone());
+                    return Err(why);
+                }
+            }
         }
-        Ok(&body.seen)
+        Ok(&self.seen)
+    }
+
+    /// The bytes that were looked at and have not come by [`Self::next`].
+    pub fn seen(&self) -> &[u8] {
+        &self.seen
     }
 
     /// Whether the server compressed it.
     pub fn is_packed(&self) -> bool {
-        matches!(self, Self::Http(HttpBody { unpacking: Some(_), .. }))
+        matches!(&self.wire, WireBody::Http(HttpBody { unpacking: Some(_), .. }))
     }
 
     /// How many bytes the network carried for the last `len` bytes of [`Self::next`].
     pub fn take_carried(&mut self, len: u64) -> u64 {
-        match self {
-            Self::Http(HttpBody { unpacking: Some(unpacking), .. }) => unpacking.take_received(),
+        match &mut self.wire {
+            WireBody::Http(HttpBody { unpacking: Some(unpacking), .. }) => unpacking.take_received(),
             _ => len,
         }
     }
 }
 
 impl HttpBody {
-    /// A body, which the server compressed if it `is_packed`.
-    pub fn new(incoming: Incoming, is_packed: bool) -> Self {
-        let unpacking = is_packed.then(|| Box::new(Unpacking::new()));
-        Self { incoming, seen: BytesMut::new(), unpacking }
-    }
-
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         let Some(unpacking) = &mut self.unpacking else { return next(&mut self.incoming).await };
         loop {

@@ -21,6 +21,20 @@ impl RangeSet {
         self.0.insert(start, end);
     }
 
+    /// Takes a range out.
+    pub fn remove(&mut self, range: &Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        while let Some((&low, &high)) =
+            self.0.range(..range.end).next_back().filter(|(_, high)| **high > range.start)
+        {
+            self.0.remove(&low);
+            self.insert(low..range.start);
+            self.insert(range.end..high);
+        }
+    }
+
     /// Whether every byte of a range is in the set.
     pub fn covers(&self, range: &Range<u64>) -> bool {
         range.is_empty()
@@ -68,6 +82,20 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn a_set_lacks_the_bytes_that_were_taken_out(
+            ranges in proptest::collection::vec((0_u64..64, 0_u64..16), 0..20),
+            (from, len) in (0_u64..64, 0_u64..16),
+        ) {
+            let mut set: RangeSet = ranges.iter().map(|(low, len)| *low..low + len).collect();
+            let before = set.clone();
+            set.remove(&(from..from + len));
+            for byte in 0..90 {
+                let has = before.covers(&(byte..byte + 1)) && !(from..from + len).contains(&byte);
+                prop_assert_eq!(set.covers(&(byte..byte + 1)), has);
+            }
+        }
+
         #[test]
         fn a_set_holds_the_bytes_that_were_added(ranges in proptest::collection::vec((0_u64..64, 0_u64..16), 0..20)) {
             let set: RangeSet = ranges.iter().map(|(low, len)| *low..low + len).collect();

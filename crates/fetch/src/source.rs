@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use tokio::time::{sleep, timeout};
 
 use crate::checksum::Checksum;
-use crate::connection::{Body, Connection, HttpBody};
+use crate::connection::{Body, Connection};
 use crate::ftp::{FtpAnswer, FtpConnection};
 use crate::hosts::{Hosts, Standing};
 use crate::http::head::{Head, Verdict};
@@ -237,7 +237,7 @@ impl Source {
             Standing::Fits => {}
             _ => return Err(Refusal::Changed),
         }
-        Ok(Answer { start, size, is_part, version, digest: None, is_page: false, body: Body::Ftp(body) })
+        Ok(Answer { start, size, is_part, version, digest: None, is_page: false, body: Body::of_ftp(body) })
     }
 
     async fn attempt(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Step, Refusal> {
@@ -255,7 +255,7 @@ impl Source {
         let begins_file =
             matches!(verdict, Verdict::Part(0, _) | Verdict::Whole(_) | Verdict::Packed { is_whole: true });
         let is_packed = matches!(verdict, Verdict::Packed { .. });
-        let mut body = Body::Http(HttpBody::new(body, is_packed));
+        let mut body = Body::of_http(body, is_packed);
         if begins_file && self.begins_as_page(&mut body).await? {
             return Err(Refusal::failed(PAGE));
         }
@@ -391,7 +391,7 @@ impl Source {
             // An answer may begin earlier. More bytes than this are not worth the comparison.
             let skip = usize::try_from(at - begin).ok().filter(|skip| *skip <= known.len());
             let skip = skip.ok_or_else(|| Refusal::failed("the server sends other bytes than asked for"))?;
-            let mut body = Body::Http(HttpBody::new(body, false));
+            let mut body = Body::of_http(body, false);
             let bytes = timeout(ANSWER, body.peek(skip + known.len())).await;
             let bytes = bytes.map_err(|_| Refusal::failed("the server is silent"))?;
             let has_same = bytes.map_err(Refusal::failed)?.get(skip..skip + known.len()) == Some(known);

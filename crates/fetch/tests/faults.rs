@@ -393,103 +393,6 @@ async fn a_missing_file_is_reported_at_once() {
 }
 
 #[tokio::test]
-async fn mirrors_with_another_size_content_or_without_ranges_are_left_out() {
-    let content = noise(SIZE, 13);
-    let right = Server::right(&content);
-    let mut other = content.clone();
-    other[100] ^= 1;
-    let whole = content.clone();
-    let wrong = [
-        Server::right(&content[..SIZE - 1]),
-        Server::right(&other),
-        Server::start(move |_| Response::new(200, &whole)),
-        Server::start(|_| Response::new(404, b"")),
-    ];
-    // The right mirror answers first.
-    let slow: Vec<_> = wrong
-        .iter()
-        .map(|server| {
-            let to = server.url("/a");
-            Server::start(move |_| {
-                std::thread::sleep(Duration::from_millis(300));
-                Response::new(302, b"").with("Location", to.clone())
-            })
-        })
-        .collect();
-    let steady = Server::changed(&content, |_, right| Response { rate: Some(2_000_000), ..right });
-    let mirrors: Vec<_> = [&right, &steady].into_iter().chain(&slow).map(|server| server.url("/a")).collect();
-    fetched(&Place::new(&mirrors), &content).await;
-}
-
-/// A server that is so late with its answers.
-fn late(content: &[u8], delay_ms: u64) -> Server {
-    Server::changed(content, move |_, right| {
-        std::thread::sleep(Duration::from_millis(delay_ms));
-        Response { rate: Some(1_000_000), ..right }
-    })
-}
-
-#[tokio::test]
-async fn of_mirrors_with_different_files_the_one_named_first_counts_and_the_others_are_reported() {
-    let (content, other) = (noise(SIZE, 35), noise(SIZE, 36));
-    // The second mirror answers first, and long before the other, which comes while the wrong file is fetched.
-    for (wrong, delay_ms) in [(&other[..1000], 300), (&other[..], 300), (&other[..], 1500)] {
-        let (right, wrong) = (late(&content, delay_ms), late(wrong, 0));
-        let place = Place::new(&[right.url("/a"), wrong.url("/a")]);
-        let notes = place.fetch_with_notes().await;
-        assert!(place.content() == content, "{delay_ms} ms");
-        let named = format!("127.0.0.1:{}", wrong.port);
-        assert!(notes.iter().any(|note| note.contains(&named) && note.contains("left out")), "{notes:?}");
-        assert_eq!(place.names(), ["file"]);
-    }
-}
-
-#[tokio::test]
-async fn bytes_of_two_files_that_begin_alike_are_not_mixed() {
-    let (content, mut other) = (noise(SIZE, 39), noise(SIZE, 40));
-    other[..100_000].copy_from_slice(&content[..100_000]);
-    for is_capped in [false, true] {
-        let (right, wrong) = (late(&content, 0), late(&other, 0));
-        let mut place = Place::new(&[right.url("/a"), wrong.url("/a")]);
-        if is_capped {
-            place.options.caps = vec![cap(1 << 30)];
-            place.options.routes[0].cap = Some(0);
-        }
-        let notes = place.fetch_with_notes().await;
-        assert!(wrong.requests().len() > 2, "both are used");
-        assert!(place.content() == content, "{notes:?}");
-        assert!(notes.iter().any(|note| note.contains("another file; beginning again")), "{notes:?}");
-        assert_eq!(place.names(), ["file"]);
-    }
-}
-
-#[tokio::test]
-async fn a_mirror_that_sent_a_part_and_is_gone_at_the_end_is_named() {
-    let content = noise(SIZE, 41);
-    let body = content.clone();
-    let leaving = Server::start(move |request| match request.number {
-        0..=3 => Response { rate: Some(1_000_000), ..Response::right(request, &body) },
-        _ => Response::new(404, b""),
-    });
-    let place = Place::new(&[late(&content, 0).url("/a"), leaving.url("/a")]);
-    let notes = place.fetch_with_notes().await;
-    assert!(place.content() == content && leaving.requests().len() > 3, "{notes:?}");
-    assert!(notes.iter().any(|note| note.contains("could not be compared")), "{notes:?}");
-}
-
-#[tokio::test]
-async fn a_mirror_named_first_counts_also_without_parts_and_not_when_it_is_gone() {
-    let (content, other) = (noise(SIZE, 37), noise(1000, 38));
-    let body = content.clone();
-    let whole = Server::start(move |_| Response::new(200, &body));
-    let place = Place::new(&[whole.url("/a"), Server::right(&other).url("/a")]);
-    let notes = place.fetch_with_notes().await;
-    assert!(place.content() == content && notes.iter().any(|note| note.contains("left out")), "{notes:?}");
-    let gone = Server::start(|_| Response::new(404, b""));
-    fetched(&Place::new(&[gone.url("/a"), late(&content, 200).url("/a")]), &content).await;
-}
-
-#[tokio::test]
 async fn a_mirror_whose_file_changes_is_left_out_and_the_others_go_on() {
     let (old, new) = (noise(SIZE, 25), noise(SIZE, 26));
     let body = old.clone();
@@ -721,7 +624,7 @@ async fn a_file_that_was_named_just_before_a_kill_is_checked_again() {
     let interrupted = |hash: &str| {
         let mut place = Place::new(&["http://127.0.0.1:1/a".to_owned()]);
         std::fs::write(&place.job.target, "abc").unwrap();
-        let journal = r#"{"size":3,"ranges":[[0,3]]}"#;
+        let journal = r#"{"size":3,"origins":[["http://127.0.0.1:1/a",[[0,3]]]]}"#;
         std::fs::write(place.folder.path().join(".file.anabranch-fetch"), journal).unwrap();
         place.job.checksums = vec![format!("sha-256={hash}").parse::<Checksum>().unwrap()];
         place

@@ -45,8 +45,10 @@ impl Context<'_> {
             Same::No => return Ok(false),
             Same::Unknown => {}
         }
-        // The server does not say which version it is: the last bytes that are there are compared.
-        let Some(range) = held.iter().last() else { return Ok(true) };
+        // The server does not say which version it is: the last bytes from there are compared, else the last of all.
+        let origins = journal.origins();
+        let own = origins.iter().find(|(origin, _)| ***origin == *mirror).map_or(&held, |(_, own)| own);
+        let Some(range) = own.iter().last() else { return Ok(true) };
         let range = range.end.saturating_sub(PROBE).max(range.start)..range.end;
         let sample = sample((&opened.source, &mut part.connection), range.clone(), part.size).await?;
         Ok(sample.is_some_and(|bytes| known(range, &bytes)))

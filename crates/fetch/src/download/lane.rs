@@ -13,9 +13,8 @@ use super::now;
 use crate::connection::Connection;
 use crate::limit::Limit;
 use crate::plan::{LaneId, Next, Planner, SourceId, Standing, Trouble};
-use crate::ranges::RangeSet;
 use crate::source::{Answer, Refusal, Source, Wanted};
-use crate::store::Store;
+use crate::store::{Piece, Store};
 
 /// A lane without bytes for this long is given up.
 const SILENT: Span = Span::from_secs(15);
@@ -54,25 +53,10 @@ pub(super) struct Active {
     pub(super) route: usize,
     /// A connection without a lane.
     pub(super) spare: Mutex<Option<Connection>>,
-    /// The place of the bytes that came over it, and their number.
-    pub(super) ranges: Mutex<RangeSet>,
+    /// The address of its mirror.
+    pub(super) mirror: Arc<str>,
+    /// Bytes that came over it.
     pub(super) bytes: std::sync::atomic::AtomicU64,
-}
-
-impl Active {
-    /// Notes that these bytes came over it.
-    fn note(&self, range: Range<u64>) {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner).insert(range);
-    }
-
-    /// The middle of the longest range that came over it, at most so many bytes.
-    pub(super) fn middle(&self, most: u64) -> Option<Range<u64>> {
-        let ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-        let longest = ranges.iter().max_by_key(|range| range.end - range.start)?;
-        let len = most.min(longest.end - longest.start);
-        let start = longest.start + (longest.end - longest.start - len) / 2;
-        Some(start..start + len)
-    }
 }
 
 /// Why a lane ends the whole download.
@@ -223,8 +207,8 @@ impl Request<'_> {
         let wanted = bytes.slice(..taken.len as usize);
         self.active.bytes.fetch_add(taken.len, std::sync::atomic::Ordering::Relaxed);
         if !wanted.is_empty() {
-            self.active.note(taken.at..taken.at + taken.len);
-            shared.store.write(taken.at, wanted).await.map_err(Halt::Disk)?;
+            let piece = Piece { mirror: self.active.mirror.clone(), at: taken.at, bytes: wanted };
+            shared.store.write(piece).await.map_err(Halt::Disk)?;
         }
         if let Some(limit) = &shared.limit {
             let wait = limit.lock().unwrap_or_else(PoisonError::into_inner).spend(len, shared.now());

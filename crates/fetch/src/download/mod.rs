@@ -4,8 +4,10 @@
 //!    the file: its size and its version. If an earlier one answers later and has another file, the download begins again.
 //! 2. Each other source must have the same first bytes and size before it takes part.
 //! 3. The planner hands out the rest to lanes. A server without ranges sends everything over one connection instead.
-//! 4. The complete file is checked against its checksums, synced and renamed.
+//! 4. What came from several mirrors is compared.
+//! 5. The complete file is checked against its checksums, synced and renamed.
 
+mod agree;
 mod compare;
 mod lane;
 mod open;
@@ -33,6 +35,8 @@ use open::{First, Opened as OpenedSource, Opening};
 
 /// The first bytes, by which mirrors are compared.
 const PROBE: u64 = 64 << 10;
+/// What people can do about mirrors that were not compared byte by byte.
+const PROVES: &str = "`--checksum` proves the whole file";
 /// How often a download begins again because the file changed or a server without ranges broke off.
 const MOST_BEGINNINGS: usize = 3;
 
@@ -224,15 +228,8 @@ impl Context<'_> {
             if fits || is_last || self.job.mirrors.len() == 1 {
                 if !fits {
                     opening.begin_again();
-                } else if journal.as_ref().is_some_and(|journal| journal.versions.len() > 1)
-                    && !self.is_proven()
-                {
-                    self.progress.note(
-                        "what was kept may come from several mirrors, which were not compared: `--checksum` would tell \
-                         whether all have the same file",
-                    );
                 }
-                return self.parts((opened, part), opening, (store, fits)).await;
+                return self.parts((opened, part), opening, Earlier { store, journal, fits }).await;
             }
             // Another mirror may still have the file of the earlier attempt.
             kept = Some(opened.index);
@@ -332,6 +329,14 @@ fn first_wrong<'a>(checksums: &'a [Checksum], path: &Path) -> Result<Option<&'a 
         }
     }
     Ok(None)
+}
+
+/// The state that an earlier attempt left.
+struct Earlier {
+    store: Store,
+    journal: Option<Journal>,
+    /// Whether the file on the server is still that one.
+    fits: bool,
 }
 
 /// Facts about a complete file.

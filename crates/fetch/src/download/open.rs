@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{Context, PROBE};
+use super::{Context, PROBE, PROVES};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
@@ -29,7 +29,8 @@ const EARLIER: Duration = Duration::from_secs(1);
 /// How long to wait for an answer before sources of higher rank are opened.
 const NEEDED: Duration = Duration::from_secs(3);
 /// Why sources are not used.
-pub(super) const OTHER_SIZE: &str = "its file has another size";
+const OTHER_SIZE: &str = "its file has another size";
+pub(super) const OTHER_CONTENT: &str = "its file has another content";
 const IN_PARTS: &str = "another source has the file in parts";
 /// How long the first bytes may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,6 +58,28 @@ impl First {
             Self::Part(part) => Some(part.size),
             Self::Whole(answer, _) => answer.size,
         }
+    }
+
+    /// The first bytes: [`PROBE`], unless the file is shorter.
+    pub(super) fn head(&self) -> &[u8] {
+        match self {
+            Self::Part(part) => &part.bytes,
+            Self::Whole(answer, _) => answer.body.seen(),
+        }
+    }
+
+    fn is_part(&self) -> bool {
+        matches!(self, Self::Part(_))
+    }
+
+    /// Why this is not the file of another source, as far as the first answers show.
+    pub(super) fn differs(&self, (size, head): (Option<u64>, &[u8])) -> Option<&'static str> {
+        if self.size().zip(size).is_some_and(|(one, other)| one != other) {
+            return Some(OTHER_SIZE);
+        }
+        let own = self.head();
+        let len = own.len().min(head.len()).min(PROBE as usize);
+        (own[..len] != head[..len]).then_some(OTHER_CONTENT)
     }
 }
 
@@ -179,7 +202,7 @@ impl Opening {
         self.unanswered.retain(|index| *index != opened.index);
         let excluded = context.excluded.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if excluded.contains(&context.mirror(opened.index)) {
-            self.leave_out(context, &opened, "its file has another content");
+            self.leave_out(context, &opened, OTHER_CONTENT);
             return Some(None);
         }
         let trouble = match first {
@@ -225,9 +248,8 @@ impl Opening {
     ) -> Result<(Opened, First), FetchError> {
         let mut since = None;
         loop {
-            let is_sure = |(opened, first): &(Opened, First)| {
-                let is_part = matches!(first, First::Part(_));
-                held.is_none() && is_part && !self.awaits_earlier(context, opened)
+            let is_sure = |answered: &(Opened, First)| {
+                self.may_fit(answered, held) && !self.awaits_earlier(context, &answered.0)
             };
             if self.whole.as_ref().is_some_and(is_sure)
                 && let Some(whole) = self.whole.take()
@@ -235,11 +257,11 @@ impl Opening {
                 return Ok(whole);
             }
             let wait = match &self.whole {
-                Some((_, first)) => {
-                    let most = match first {
+                Some(answered) => {
+                    let most = match self.may_fit(answered, held) {
                         _ if context.is_patient.load(Ordering::Relaxed) => PATIENCE,
-                        First::Part(_) if held.is_none() => EARLIER,
-                        _ => BETTER,
+                        true => EARLIER,
+                        false => BETTER,
                     };
                     most.saturating_sub(since.get_or_insert_with(Instant::now).elapsed())
                 }
@@ -273,36 +295,42 @@ impl Opening {
                 self.leave_out(context, &opened, "its file has another size than announced");
                 continue;
             }
-            if !is_whole && held.is_some() && size == held {
-                if let Some((other, first)) = self.whole.take() {
-                    match first {
-                        First::Part(_) => self.passed.push((other, first)),
-                        First::Whole(..) => self.refuse(context, &other, IN_PARTS),
-                    }
-                }
-                return Ok((opened, first));
-            }
-            self.keep(context, (opened, first));
+            self.keep(context, (opened, first), held);
         }
     }
 
+    /// Whether a source sends parts, and perhaps of the file that an earlier attempt `held`.
+    fn may_fit(&self, (opened, first): &(Opened, First), held: Option<u64>) -> bool {
+        let is_held = held.is_none() || (first.size() == held && !self.has_changed(&opened.source.mirror));
+        first.is_part() && is_held
+    }
+
     /// Keeps the better of the source that is used so far and another one.
-    fn keep(&mut self, context: &Context<'_>, new: (Opened, First)) {
+    fn keep(&mut self, context: &Context<'_>, new: (Opened, First), held: Option<u64>) {
         let Some(old) = self.whole.take() else { return self.whole = Some(new) };
         let is_earlier = context.mirror(new.0.index) < context.mirror(old.0.index);
-        let differs = new.1.size().zip(old.1.size()).is_some_and(|(one, other)| one != other);
-        let parts = (matches!(new.1, First::Part(_)), matches!(old.1, First::Part(_)));
-        let is_better = match parts {
-            (true, false) => is_earlier || !differs,
-            (false, true) => is_earlier && differs,
+        let differs = new.1.differs((old.1.size(), old.1.head()));
+        let fits = [&new, &old].map(|one| held.is_some() && self.may_fit(one, held));
+        let is_better = match (new.1.is_part(), old.1.is_part()) {
+            _ if fits[0] != fits[1] => fits[0],
+            (true, false) => is_earlier || differs.is_none(),
+            (false, true) => is_earlier && differs.is_some(),
             _ => is_earlier,
         };
-        let (better, other) = if is_better { (new, old) } else { (old, new) };
-        match (&better.1, other) {
-            (First::Part(_), other @ (_, First::Part(_))) => self.passed.push(other),
-            (_, (other, _)) if differs => self.leave_out(context, &other, OTHER_SIZE),
-            (First::Part(_), (other, _)) => self.refuse(context, &other, IN_PARTS),
-            (First::Whole(..), (other, _)) => self.refuse(context, &other, "one source sends the whole file"),
+        let (better, (other, first)) = if is_better { (new, old) } else { (old, new) };
+        match (better.1.is_part(), differs) {
+            (true, _) if first.is_part() => self.passed.push((other, first)),
+            (_, Some(why)) => self.leave_out(context, &other, why),
+            (true, None) => {
+                if context.mirror(other.index) < context.mirror(better.0.index) && !context.is_proven() {
+                    context.progress.note(format!(
+                        "{} sends no parts: only the first bytes of the mirrors are compared; {PROVES}",
+                        other.source.label
+                    ));
+                }
+                self.refuse(context, &other, IN_PARTS);
+            }
+            (false, None) => self.refuse(context, &other, "one source sends the whole file"),
         }
         self.whole = Some(better);
     }
@@ -395,7 +423,7 @@ async fn first_bytes(source: &Source) -> Result<First, Refusal> {
         answer = whole(source, &mut connection).await?;
     }
     let (Some(size), true) = (answer.size, answer.is_part) else {
-        return Ok(First::Whole(Box::new(answer), connection));
+        return Ok(looked_at(answer, connection).await);
     };
     let bytes = read(&mut answer, 0..PROBE.min(size)).await?;
     if bytes.len() as u64 != PROBE.min(size) {
@@ -407,9 +435,17 @@ async fn first_bytes(source: &Source) -> Result<First, Refusal> {
     if !begins_anywhere(source, &mut connection, &bytes).await? {
         connection.close();
         let answer = whole(source, &mut connection).await?;
-        return Ok(First::Whole(Box::new(answer), connection));
+        return Ok(looked_at(answer, connection).await);
     }
     Ok(First::Part(FirstPart { size, bytes, version, digest, is_page, connection }))
+}
+
+/// The first answer of a server without parts: its first bytes are compared with those of other mirrors.
+async fn looked_at(mut answer: Answer, connection: Connection) -> First {
+    if let Err(why) = answer.body.peek(PROBE as usize).await {
+        tracing::debug!(why, "a file breaks off after {} bytes", answer.body.seen().len());
+    }
+    First::Whole(Box::new(answer), connection)
 }
 
 /// Whether an FTP server obeys `REST`. Some accept it and send the file from its beginning.

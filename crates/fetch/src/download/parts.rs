@@ -1,17 +1,16 @@
 //! A file in parts: lanes come and go as the planner says, and the journal follows.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle, JoinSet};
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::time::{Instant, interval};
 
-use super::compare::sample;
+use super::agree::{self, Fact};
 use super::lane::{self, Active, Halt, Shared};
-use super::open::{First, FirstPart, OTHER_SIZE, Opened, Opening};
-use super::{Context, End, Ended, PROBE, Report, TICK};
+use super::open::{First, FirstPart, OTHER_CONTENT, Opened, Opening};
+use super::{Context, Earlier, End, Ended, Report, TICK};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
@@ -19,49 +18,55 @@ use crate::http::validator::Same;
 use crate::limit::Limit;
 use crate::plan::{Planner, SourceTerms, Standing};
 use crate::source::{FileBegin, Source};
-use crate::store::{Journal, Store};
+use crate::store::{Journal, Piece};
 
 /// How often the journal is written.
 const CHECKPOINT: Duration = Duration::from_secs(1);
 
-/// How long a comparison of a mirror may take when all bytes are there.
-const COMPARISON: Duration = Duration::from_secs(5);
+/// Why a mirror does not take part.
+const CHANGED: &str = "its file is another one now";
 
 /// The file that all sources must have.
 struct Reference {
     first: bytes::Bytes,
     size: u64,
+    digest: Option<Checksum>,
     /// The number of its mirror.
     mirror: usize,
 }
 
-/// The mirrors after a comparison.
-#[derive(Default)]
-struct Compared {
-    /// Those that have other bytes.
-    differing: Vec<Arc<Active>>,
-    /// The names of those that could not be asked.
-    unsure: Vec<String>,
+/// What a later attempt may use.
+enum Keep {
+    All,
+    /// Bytes of two versions may have come: a server that sends a range may go on with a new file within it.
+    Nothing,
+    /// The mirrors have other files than the one that decides.
+    AllBut(Vec<Arc<str>>),
 }
 
 impl Context<'_> {
-    /// Fetches a file whose first bytes have come. Unless it `fits` what an earlier attempt left, that is dropped.
+    /// Fetches a file whose first bytes have come. What an earlier attempt left of another file is dropped.
     pub(super) async fn parts(
         &self,
         (opened, part): (Opened, FirstPart),
         opening: Opening,
-        (store, fits): (Store, bool),
+        Earlier { store, journal, fits }: Earlier,
     ) -> Result<Report, Ended> {
         let disk = |error| Ended::from(FetchError::file("write", &self.job.target, error));
         if !fits {
             store.reset().map_err(disk)?;
             self.progress.note("the file on the server is another one now; beginning again");
         }
-        let reference =
-            Reference { first: part.bytes.clone(), size: part.size, mirror: self.mirror(opened.index) };
+        let reference = Reference {
+            first: part.bytes.clone(),
+            size: part.size,
+            digest: part.digest.clone(),
+            mirror: self.mirror(opened.index),
+        };
         store.reserve(part.size).map_err(disk)?;
         let resumed = store.written();
-        store.write(0, part.bytes.clone()).await.map_err(disk)?;
+        let mirror = opened.source.mirror.to_string().into();
+        store.write(Piece { mirror, at: 0, bytes: part.bytes.clone() }).await.map_err(disk)?;
         let mut received = resumed.clone();
         received.insert(0..part.bytes.len() as u64);
         let resumed = resumed.total();
@@ -75,7 +80,6 @@ impl Context<'_> {
             begin: self.begin,
             size: part.size,
         };
-        let digest = part.digest.clone();
         let mut run = Run {
             context: self,
             shared: Arc::new(shared),
@@ -84,27 +88,43 @@ impl Context<'_> {
             active: Vec::new(),
             lanes: JoinSet::new(),
             resumed,
-            is_mixed: false,
+            facts: journal.filter(|_| fits).map(|journal| facts(&journal)).unwrap_or_default(),
+            keep: Keep::All,
             saving: None,
         };
         run.admit(&opened, part);
         let ended = run.run().await;
         run.show();
-        run.end(ended, digest).await
+        run.end(ended).await
     }
 }
 
+/// The versions on the mirrors that sent what an earlier attempt left.
+fn facts(journal: &Journal) -> Vec<Fact> {
+    let origins = journal.origins();
+    let sent = |mirror: &String| origins.iter().any(|(known, _)| **known == **mirror);
+    let versions = journal.versions.iter().filter(|(mirror, _)| sent(mirror));
+    versions
+        .map(|(mirror, version)| Fact {
+            mirror: mirror.as_str().into(),
+            version: version.clone(),
+            digest: None,
+        })
+        .collect()
+}
+
 /// A download in parts.
-struct Run<'a> {
-    context: &'a Context<'a>,
-    shared: Arc<Shared>,
+pub(super) struct Run<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) shared: Arc<Shared>,
     reference: Reference,
     opening: Opening,
-    active: Vec<Arc<Active>>,
+    pub(super) active: Vec<Arc<Active>>,
     lanes: JoinSet<Result<(), Halt>>,
     resumed: u64,
-    /// Bytes of two versions may have come: a server that sends a range may go on with a new file within it.
-    is_mixed: bool,
+    /// The versions of the file on all mirrors that sent bytes, in earlier attempts first.
+    pub(super) facts: Vec<Fact>,
+    keep: Keep,
     /// The journal that is being written.
     saving: Option<JoinHandle<std::io::Result<()>>>,
 }
@@ -120,6 +140,9 @@ impl Run<'_> {
             most_lanes: self.context.options.connections,
         };
         let begin = FileBegin { first: part.bytes.clone(), written: self.shared.store.written_part() };
+        let mirror: Arc<str> = opened.source.mirror.to_string().into();
+        let fact = Fact { mirror: mirror.clone(), version: part.version.clone(), digest: part.digest };
+        self.facts.push(fact);
         opened.source.begin(part.version, begin);
         let mut planner = self.shared.planner();
         let id = planner.add_source(terms, self.context.now());
@@ -131,43 +154,53 @@ impl Run<'_> {
             index: opened.index,
             route: opened.route,
             spare: Mutex::new(Some(part.connection)),
-            ranges: Mutex::default(),
+            mirror,
             bytes: AtomicU64::new(0),
         }));
     }
 
     /// Compares another source with the first one. The file of the mirror that is named first is the right one.
     fn consider(&mut self, opened: &Opened, first: First) -> Result<(), Ended> {
-        let why = match first {
-            First::Whole(answer, _) if answer.size.is_none_or(|size| size == self.reference.size) => {
+        let differs = first.differs((Some(self.reference.size), &self.reference.first));
+        let why = match (first, differs) {
+            (First::Whole(..), None) => {
                 self.opening.refuse(self.context, opened, "it sends the whole file only");
                 return Ok(());
             }
-            First::Whole(..) => OTHER_SIZE,
-            First::Part(_) if self.opening.has_changed(&opened.source.mirror) => {
-                "its file is another one now"
-            }
-            First::Part(part) if part.size != self.reference.size => OTHER_SIZE,
-            First::Part(part) if part.bytes != self.reference.first => "its file has another content",
-            First::Part(part) => {
-                let other = self.active.iter().any(|active| {
-                    active.source.mirror == opened.source.mirror
-                        && active.source.version().compare(&part.version) == Same::No
-                });
-                if !other {
+            (First::Part(_), _) if self.opening.has_changed(&opened.source.mirror) => CHANGED,
+            (_, Some(why)) => why,
+            (First::Part(part), None) => match self.other_version(opened, &part) {
+                Some(why) => why,
+                None => {
                     self.admit(opened, part);
                     return Ok(());
                 }
-                "its file has another version"
-            }
+            },
         };
         let is_earlier = self.context.mirror(opened.index) < self.reference.mirror;
         if is_earlier && self.resumed == 0 {
-            self.is_mixed = true;
+            self.keep = Keep::Nothing;
             return Err(Ended::Again(FetchError::Outranked(opened.source.label.clone())));
         }
         self.opening.leave_out(self.context, opened, why);
         Ok(())
+    }
+
+    /// Why the file of a source is another one, by what servers say about it.
+    fn other_version(&self, opened: &Opened, part: &FirstPart) -> Option<&'static str> {
+        let digests = self.reference.digest.as_ref().zip(part.digest.as_ref());
+        if digests.is_some_and(|(one, other)| one.differs(other) == Some(true)) {
+            return Some(OTHER_CONTENT);
+        }
+        let mirror = opened.source.mirror.to_string();
+        let is_other = |active: &Arc<Active>| {
+            *active.mirror == *mirror && active.source.version().compare(&part.version) == Same::No
+        };
+        if self.active.iter().any(is_other) {
+            return Some("its file has another version");
+        }
+        let mut earlier = self.facts.iter().filter(|fact| *fact.mirror == *mirror);
+        earlier.any(|fact| fact.version.compare(&part.version) == Same::No).then_some(CHANGED)
     }
 
     async fn run(&mut self) -> Result<(), Ended> {
@@ -219,18 +252,19 @@ impl Run<'_> {
             return Ok(());
         }
         tokio::select! {
-            compared = self.other_contents() => {
-                if let [other, ..] = &*compared.differing {
-                    self.is_mixed = true;
-                    let mirrors = compared.differing.iter().map(|other| self.context.mirror(other.index));
-                    self.context.excluded.lock().unwrap_or_else(PoisonError::into_inner).extend(mirrors);
-                    return Err(Ended::Again(FetchError::Mixed(other.source.label.clone())));
+            compared = self.compare_mirrors() => {
+                if !compared.differing.is_empty() {
+                    let mirrors = self.context.job.mirrors.iter().map(ToString::to_string).enumerate();
+                    let differing = mirrors.filter(|(_, url)| compared.differing.iter().any(|other| **other == **url));
+                    let excluded = &self.context.excluded;
+                    excluded.lock().unwrap_or_else(PoisonError::into_inner).extend(differing.map(|(index, _)| index));
+                    let names = agree::names(&compared.differing);
+                    self.keep = Keep::AllBut(compared.differing);
+                    return Err(Ended::Again(FetchError::Mixed(names)));
                 }
-                for label in compared.unsure {
-                    self.context.progress.note(format!(
-                        "{label} sent a part and could not be compared with the other mirrors: `--checksum` would tell \
-                         whether all have the same file"
-                    ));
+                // A hash by the server proves the file as well.
+                if self.reference.digest.is_none() {
+                    compared.notes().into_iter().for_each(|note| self.context.progress.note(note));
                 }
             },
             () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
@@ -261,7 +295,7 @@ impl Run<'_> {
             match still {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.is_mixed = true;
+                    self.keep = Keep::Nothing;
                     return Err(Ended::Again(FetchError::Changed));
                 }
                 Err(why) => {
@@ -271,73 +305,6 @@ impl Run<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Asks the other mirrors for bytes that came from the one that defines the file: files of the same size may begin alike.
-    async fn other_contents(&self) -> Compared {
-        let context = self.context;
-        let longest = |mirror: usize| {
-            let own = self.active.iter().filter(|active| context.mirror(active.index) == mirror);
-            own.filter_map(|active| active.middle(PROBE)).max_by_key(|range| range.end - range.start)
-        };
-        let mut compared = Compared::default();
-        // If that mirror sent nothing more than the first bytes, another one defines the rest.
-        let mirrors = std::iter::once(self.reference.mirror)
-            .chain(self.active.iter().map(|active| context.mirror(active.index)));
-        let found = mirrors.filter_map(|mirror| Some((mirror, longest(mirror)?))).next();
-        let Some((reference, range)) = found else { return compared };
-        let others = self.active.iter().filter(|active| context.mirror(active.index) != reference);
-        let others: Vec<_> = others.filter(|active| active.bytes.load(Ordering::Relaxed) > 0).collect();
-        if others.is_empty() {
-            return compared;
-        }
-        let Some(known) = self.written(range.clone()).await else { return compared };
-        for active in others {
-            if !self.has_room_for_a_sample(active) {
-                compared.unsure.push(active.source.label.clone());
-                continue;
-            }
-            let spare = active.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // An FTP server may refuse another login.
-            let is_http = active.source.mirror.scheme().is_http();
-            let Some(mut connection) = spare.or_else(|| is_http.then(|| active.source.connection())) else {
-                compared.unsure.push(active.source.label.clone());
-                continue;
-            };
-            let asking = sample((&active.source, &mut connection), range.clone(), self.reference.size);
-            match timeout(COMPARISON, asking).await {
-                Ok(Ok(Some(bytes))) if bytes != known => compared.differing.push(active.clone()),
-                Ok(Ok(Some(_))) => {}
-                _ => compared.unsure.push(active.source.label.clone()),
-            }
-            if connection.is_open() {
-                *active.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
-            }
-        }
-        compared
-    }
-
-    /// Whether a cap leaves bytes for a comparison; takes them.
-    fn has_room_for_a_sample(&self, active: &Active) -> bool {
-        let mut planner = self.shared.planner();
-        let cap = self.context.options.routes[active.route].cap;
-        let has_room = cap.is_none_or(|cap| planner.caps()[cap] >= PROBE);
-        if has_room {
-            planner.spend(active.id, PROBE);
-        }
-        has_room
-    }
-
-    /// Bytes that came, as soon as they are written; `None` if that fails, which is reported later.
-    async fn written(&self, range: Range<u64>) -> Option<Vec<u8>> {
-        let store = &self.shared.store;
-        let waiting = async {
-            while !store.written().covers(&range) {
-                sleep(TICK).await;
-            }
-        };
-        timeout(COMPARISON, waiting).await.ok()?;
-        store.read(range).ok()
     }
 
     /// Waits until the journal is written.
@@ -362,7 +329,7 @@ impl Run<'_> {
     /// Goes on without a mirror whose file has changed, if another one still has the file.
     fn on_change(&mut self, changed: &Source) -> Result<(), Ended> {
         if !changed.mirror.scheme().is_http() {
-            self.is_mixed = true;
+            self.keep = Keep::Nothing;
             return Err(Ended::Again(FetchError::Changed));
         }
         let planner = self.shared.planner();
@@ -425,12 +392,15 @@ impl Run<'_> {
     fn journal(&self) -> Journal {
         let version = |active: &Arc<Active>| (active.source.mirror.to_string(), active.source.version());
         let mut versions: Vec<_> = self.active.iter().map(version).collect();
-        versions.dedup_by(|one, other| one.0 == other.0);
+        let earlier = self.facts.iter().map(|fact| (fact.mirror.to_string(), fact.version.clone()));
+        versions.extend(earlier);
+        let mut seen = std::collections::BTreeSet::new();
+        versions.retain(|(mirror, _)| seen.insert(mirror.clone()));
         Journal::new(self.reference.size, versions)
     }
 
     /// Keeps or finishes the file.
-    async fn end(mut self, ended: Result<(), Ended>, digest: Option<Checksum>) -> Result<Report, Ended> {
+    async fn end(mut self, ended: Result<(), Ended>) -> Result<Report, Ended> {
         self.lanes.shutdown().await;
         // Its outcome does not matter: the journal is written once more, or removed.
         self.saved().await;
@@ -438,7 +408,8 @@ impl Run<'_> {
             cap.left.store(*left, Ordering::Relaxed);
         }
         let journal = self.journal();
-        let (context, resumed, is_mixed) = (self.context, self.resumed, self.is_mixed);
+        let (context, resumed, keep) = (self.context, self.resumed, self.keep);
+        let digest = self.reference.digest;
         let shared = Arc::into_inner(self.shared);
         let lost =
             || FetchError::file("finish", &context.job.target, std::io::Error::other("a lane still runs"));
@@ -448,9 +419,15 @@ impl Run<'_> {
             Err(failed) => {
                 // Also when the file seems to have changed: the next attempt compares it with the server.
                 let mut store = store;
-                let keep = move || match is_mixed {
-                    true => store.discard(),
-                    false => store.flush().and_then(|()| store.checkpoint(&journal)),
+                let keep = move || {
+                    let forgotten = match keep {
+                        Keep::Nothing => return store.discard(),
+                        Keep::AllBut(mirrors) => mirrors,
+                        Keep::All => Vec::new(),
+                    };
+                    store.flush()?;
+                    forgotten.iter().for_each(|mirror| store.forget(mirror));
+                    store.checkpoint(&journal)
                 };
                 let kept = tokio::task::spawn_blocking(keep).await;
                 tracing::debug!(?kept, "the unfinished file is kept or removed");

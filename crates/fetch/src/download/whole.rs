@@ -1,5 +1,6 @@
 //! A file from a server without ranges: one connection from the beginning to the end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -11,7 +12,7 @@ use crate::error::{FetchError, Tried};
 use crate::http::validator::Validator;
 use crate::limit::Limit;
 use crate::source::Answer;
-use crate::store::{Journal, Store};
+use crate::store::{Journal, Piece, Store};
 
 /// A server without bytes for this long is given up.
 const SILENT: Duration = Duration::from_secs(30);
@@ -86,6 +87,7 @@ impl Context<'_> {
     async fn receive(&self, mut answer: Answer, from: &Opened, store: &Store) -> Result<u64, Ended> {
         let mut limit = self.options.limit.map(Limit::new);
         let (mut came, mut shown) = (0, Instant::now());
+        let mirror: Arc<str> = from.source.mirror.to_string().into();
         let most = answer.size.or(self.job.size).unwrap_or(u64::MAX);
         loop {
             let piece = timeout(SILENT, answer.body.next()).await;
@@ -106,7 +108,7 @@ impl Context<'_> {
                 return Err(self.lost("the server sends more than it announced".to_owned()));
             }
             store
-                .write(came, bytes)
+                .write(Piece { mirror: mirror.clone(), at: came, bytes })
                 .await
                 .map_err(|error| FetchError::file("write", &self.job.target, error))?;
             came += len;

@@ -30,6 +30,8 @@ pub enum Same {
 }
 
 impl Validator {
+    /// The shortest tag, without its quotes, that is no counter or name which two hosts may give to different files.
+    const SHORTEST_SHARED: usize = 8;
     /// The longest tag that is kept.
     const LONGEST: usize = 1024;
 
@@ -88,6 +90,13 @@ impl Validator {
     pub fn if_range(&self, host: &str) -> Option<&str> {
         let value = self.strong_tag().or_else(|| self.modified.as_deref().filter(|_| self.is_old));
         value.filter(|_| self.host.as_ref().is_none_or(|own| own == host))
+    }
+
+    /// Whether `other`, of any host, is of the same file by its strong tag: most servers make it of size and time of
+    /// change, or of a hash, and those that copy a file keep both.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        let long = self.strong_tag().filter(|tag| tag.len() >= Self::SHORTEST_SHARED + 2);
+        long.is_some() && long == other.strong_tag()
     }
 
     /// Whether `other` is of the same version.
@@ -150,6 +159,20 @@ mod tests {
         let [one, same, other] =
             ["W/\"a\"", "W/\"a\"", "W/\"b\""].map(|tag| validator(Some(tag), None, LATE));
         assert_eq!((one.compare(&same), one.compare(&other)), (Same::Unknown, Same::No));
+    }
+
+    #[test]
+    fn a_long_strong_tag_shows_the_same_file_on_two_hosts() {
+        let is_shared = |one: &str, other: &str| {
+            let [one, other] = [(one, "near"), (other, "far")]
+                .map(|(tag, host)| validator(Some(tag), None, LATE).of_host(host.to_owned()));
+            one.is_shared_with(&other)
+        };
+        assert!(is_shared("\"5f5e1000-1dcd6500\"", "\"5f5e1000-1dcd6500\""));
+        assert!(!is_shared("\"5f5e1000-1dcd6500\"", "\"5f5e1000-1dcd6501\""));
+        assert!(!is_shared("W/\"5f5e1000-1dcd6500\"", "W/\"5f5e1000-1dcd6500\""), "weak");
+        assert!(!is_shared("\"v1\"", "\"v1\""), "a counter");
+        assert!(!Validator::default().is_shared_with(&Validator::default()));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::origins::Origins;
 use crate::http::validator::Validator;
 use crate::ranges::RangeSet;
 
@@ -20,14 +21,14 @@ pub struct Journal {
     pub size: u64,
     /// The mirror's address, and the version of the file there.
     pub versions: Vec<(String, Validator)>,
-    /// Start and end of each range that is there.
-    ranges: Vec<(u64, u64)>,
+    /// Start and end of each range that is there, by the mirror that sent it.
+    origins: Vec<(String, Vec<(u64, u64)>)>,
 }
 
 impl Journal {
     /// A journal without ranges.
     pub fn new(size: u64, versions: Vec<(String, Validator)>) -> Self {
-        Self { size, versions, ranges: Vec::new() }
+        Self { size, versions, origins: Vec::new() }
     }
 
     /// Reads a journal; `None` if it is missing or damaged.
@@ -37,9 +38,13 @@ impl Journal {
         serde_json::from_slice(&text).ok()
     }
 
+    fn each(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.origins.iter().flat_map(|(_, ranges)| ranges.iter().copied())
+    }
+
     /// Whether its ranges fit the size.
     pub fn is_sound(&self) -> bool {
-        self.ranges.iter().all(|(start, end)| start < end && *end <= self.size)
+        self.each().all(|(start, end)| start < end && end <= self.size)
     }
 
     /// Whether nothing is missing.
@@ -49,13 +54,24 @@ impl Journal {
 
     /// The ranges that are there.
     pub fn ranges(&self) -> RangeSet {
-        self.ranges.iter().map(|(start, end)| *start..*end).collect()
+        self.each().map(|(start, end)| start..end).collect()
+    }
+
+    /// The mirrors that sent them.
+    pub fn origins(&self) -> Origins {
+        let mut origins = Origins::default();
+        for (mirror, ranges) in &self.origins {
+            let mirror = mirror.as_str().into();
+            ranges.iter().for_each(|(start, end)| origins.insert(&mirror, *start..*end));
+        }
+        origins
     }
 
     /// The same file with these ranges.
-    pub fn with(&self, ranges: &RangeSet) -> Self {
-        let ranges = ranges.iter().map(|range| (range.start, range.end)).collect();
-        Self { ranges, ..self.clone() }
+    pub fn with(&self, origins: &Origins) -> Self {
+        let pairs = |ranges: &RangeSet| ranges.iter().map(|range| (range.start, range.end)).collect();
+        let origins = origins.iter().map(|(mirror, ranges)| (mirror.to_string(), pairs(ranges))).collect();
+        Self { origins, ..self.clone() }
     }
 
     /// Replaces the journal at `path`.

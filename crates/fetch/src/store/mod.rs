@@ -4,6 +4,7 @@
 //! right after a crash. The final name comes last, when everything is synced, and never replaces a file unasked.
 
 mod journal;
+mod origins;
 mod part;
 
 use std::fs::File;
@@ -19,6 +20,7 @@ use tokio::sync::mpsc;
 use crate::ranges::RangeSet;
 
 pub use journal::Journal;
+pub use origins::Origins;
 use part::Names;
 pub use part::read_at;
 
@@ -30,12 +32,22 @@ const WAITING: usize = 64;
 pub struct Store {
     names: Names,
     file: Arc<File>,
-    pieces: Option<mpsc::Sender<(u64, Bytes)>>,
+    pieces: Option<mpsc::Sender<Piece>>,
     state: Arc<Mutex<State>>,
     writer: Option<JoinHandle<()>>,
     replace: bool,
     /// The unfinished file is gone.
     is_finished: bool,
+}
+
+/// Bytes to write.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The address of the mirror that sent them.
+    pub mirror: Arc<str>,
+    /// Their place in the file.
+    pub at: u64,
+    pub bytes: Bytes,
 }
 
 /// The part of a file that is written.
@@ -59,6 +71,7 @@ impl WrittenPart {
 #[derive(Debug, Default)]
 struct State {
     written: RangeSet,
+    origins: Origins,
     failed: Option<io::Error>,
     /// A sync failed. The system reports that once and forgets the bytes, so no later sync proves them.
     is_doubtful: bool,
@@ -110,7 +123,8 @@ impl Store {
             file.set_len(0)?;
         }
         let written = journal.as_ref().map(Journal::ranges).unwrap_or_default();
-        let state = Arc::new(Mutex::new(State { written, ..State::default() }));
+        let origins = journal.as_ref().map(Journal::origins).unwrap_or_default();
+        let state = Arc::new(Mutex::new(State { written, origins, ..State::default() }));
         let (sender, pieces) = mpsc::channel(WAITING);
         let file = Arc::new(file);
         let writer = std::thread::Builder::new().name("fetch-write".to_owned()).spawn({
@@ -138,9 +152,24 @@ impl Store {
         self.state().written.clone()
     }
 
+    /// The mirrors that sent what is written.
+    pub fn origins(&self) -> Origins {
+        self.state().origins.clone()
+    }
+
+    /// Forgets the bytes of a mirror.
+    pub fn forget(&self, mirror: &str) {
+        let mut state = self.state();
+        state.origins.forget(mirror);
+        state.written = state.origins.all();
+    }
+
     /// Forgets everything that was written.
     pub fn reset(&self) -> io::Result<()> {
-        self.state().written = RangeSet::default();
+        {
+            let mut state = self.state();
+            (state.written, state.origins) = (RangeSet::default(), Origins::default());
+        }
         part::remove_if_there(&self.names.journal)?;
         self.file.set_len(0)
     }
@@ -157,9 +186,9 @@ impl Store {
     ///
     /// # Errors
     /// Why earlier bytes could not be written.
-    pub async fn write(&self, at: u64, bytes: Bytes) -> io::Result<()> {
+    pub async fn write(&self, piece: Piece) -> io::Result<()> {
         let sent = match &self.pieces {
-            Some(pieces) => pieces.send((at, bytes)).await.is_ok(),
+            Some(pieces) => pieces.send(piece).await.is_ok(),
             None => false,
         };
         if sent { Ok(()) } else { Err(self.failure()) }
@@ -241,27 +270,31 @@ impl Drop for Store {
 }
 
 fn checkpoint(file: &File, state: &Mutex<State>, (names, like): (&Names, &Journal)) -> io::Result<()> {
-    let ranges = {
+    let origins = {
         let state = state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.is_doubtful {
             return Err(io::Error::other("bytes were lost by an earlier failure of the disk"));
         }
-        state.written.clone()
+        state.origins.clone()
     };
     if let Err(error) = file.sync_data() {
         state.lock().unwrap_or_else(PoisonError::into_inner).is_doubtful = true;
         return Err(error);
     }
-    like.with(&ranges).write(&names.journal)
+    like.with(&origins).write(&names.journal)
 }
 
 /// Writes pieces until there are no more or one fails.
-fn write(file: &File, mut pieces: mpsc::Receiver<(u64, Bytes)>, state: &Mutex<State>) {
-    while let Some((at, bytes)) = pieces.blocking_recv() {
+fn write(file: &File, mut pieces: mpsc::Receiver<Piece>, state: &Mutex<State>) {
+    while let Some(Piece { mirror, at, bytes }) = pieces.blocking_recv() {
         let written = part::write_at(file, at, &bytes);
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         match written {
-            Ok(()) => state.written.insert(at..at + bytes.len() as u64),
+            Ok(()) => {
+                let range = at..at + bytes.len() as u64;
+                state.written.insert(range.clone());
+                state.origins.insert(&mirror, range);
+            }
             Err(error) => {
                 state.failed = Some(error);
                 return;
@@ -276,6 +309,16 @@ mod tests {
 
     fn journal(size: u64) -> Journal {
         Journal::new(size, Vec::new())
+    }
+
+    fn origins(end: u64) -> Origins {
+        let mut origins = Origins::default();
+        origins.insert(&"mirror".into(), 0..end);
+        origins
+    }
+
+    fn piece(at: u64, bytes: &'static [u8]) -> Piece {
+        Piece { mirror: "mirror".into(), at, bytes: Bytes::from_static(bytes) }
     }
 
     fn open(target: &Path) -> (Store, Option<Journal>) {
@@ -305,14 +348,14 @@ mod tests {
         let (mut store, found) = open(&target);
         assert!(found.is_none());
         store.reserve(10).unwrap();
-        store.write(5, Bytes::from_static(b"56789")).await.unwrap();
+        store.write(piece(5, b"56789")).await.unwrap();
         store.flush().unwrap();
         store.checkpoint(&journal(10)).unwrap();
         assert_eq!(store.read(5..7).unwrap(), b"56");
         drop(store);
         let (store, found) = open(&target);
         assert_eq!(found.unwrap().ranges().iter().collect::<Vec<_>>(), [5..10]);
-        store.write(0, Bytes::from_static(b"01234")).await.unwrap();
+        store.write(piece(0, b"01234")).await.unwrap();
         assert!(!target.exists());
         store.finish(&journal(10)).unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), b"0123456789");
@@ -360,10 +403,10 @@ mod tests {
         let target = folder.path().join("file");
         let (store, _) = open(&target);
         store.reserve(3).unwrap();
-        store.write(0, Bytes::from_static(b"abc")).await.unwrap();
+        store.write(piece(0, b"abc")).await.unwrap();
         let kept = store.names.journal.clone();
         store.finish(&journal(3)).unwrap();
-        journal(3).with(&[0..3].into_iter().collect()).write(&kept).unwrap();
+        journal(3).with(&origins(3)).write(&kept).unwrap();
         assert!(matches!(Store::open(&target, false).unwrap(), Opened::Complete(3)));
         assert!(!kept.exists());
     }
@@ -375,12 +418,12 @@ mod tests {
         let (store, _) = open(&target);
         store.reserve(10).unwrap();
         for (size, end) in [(11, 10), (10, 12)] {
-            journal(size).with(&[0..end].into_iter().collect()).write(&store.names.journal).unwrap();
+            journal(size).with(&origins(end)).write(&store.names.journal).unwrap();
             assert!(
                 Journal::read(&store.names.journal).is_none_or(|read| read.size != 10 || !read.is_sound())
             );
         }
-        std::fs::write(&store.names.journal, b"{\"size\":10,\"ranges\":[[9,2]]}").unwrap();
+        std::fs::write(&store.names.journal, b"{\"size\":10,\"origins\":[[\"\",[[9,2]]]]}").unwrap();
         drop(store);
         assert!(open(&target).1.is_none());
     }

@@ -58,10 +58,10 @@ impl Place {
     }
 
     /// Fetches and returns the notes for people.
-    pub async fn fetch_with_notes(&self) -> Vec<String> {
+    pub async fn fetch_with_notes(&self) -> (Report, Vec<String>) {
         let progress = Progress::default();
-        fetch(&self.job, &self.options, &progress, &Notify::new()).await.unwrap();
-        progress.take().notes
+        let report = fetch(&self.job, &self.options, &progress, &Notify::new()).await.unwrap();
+        (report, progress.take().notes)
     }
 
     /// Fetches and stops when so many bytes have come.
