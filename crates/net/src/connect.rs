@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anabranch_agent::{Direct, Named, may_try};
-use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
+use anabranch_engine::{CloseReason, Config, Meter, PathRule, Route, Session as Engine};
 use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
 use anabranch_wire::{Pid, bytes_in_words};
 
@@ -73,6 +73,9 @@ pub enum ConnectError {
         /// The patterns and sizes of the caps.
         caps: String,
     },
+    /// A cap of the node is used up, and no other route to it works.
+    #[error("the node's data caps are used up; it needs another path, a higher cap or a new period")]
+    PeerCapUsedUp,
     /// A pinned path begins at an address that this endpoint does not use.
     #[error("cannot pin a path to {local}: this endpoint uses {}", join(.locals))]
     NoSuchLocal {
@@ -114,7 +117,7 @@ impl From<ConnectError> for std::io::Error {
                 ErrorKind::AddrNotAvailable
             }
             ConnectError::TimedOut(_) => ErrorKind::TimedOut,
-            ConnectError::CapUsedUp { .. } => ErrorKind::QuotaExceeded,
+            ConnectError::CapUsedUp { .. } | ConnectError::PeerCapUsedUp => ErrorKind::QuotaExceeded,
             ConnectError::WrongTicket | ConnectError::Refused(_) => ErrorKind::PermissionDenied,
             ConnectError::Version(_) | ConnectError::Key(_) => ErrorKind::InvalidData,
             ConnectError::Closed(_) => ErrorKind::ConnectionAborted,
@@ -212,14 +215,18 @@ fn used_up_caps(endpoint: &EndpointInner, config: &Config, excluded: &[Route]) -
         let place = endpoint.rule_place(route.socket);
         let Some(rule) = config.rules.rule_for(&place, route.remote) else { continue };
         let Some(meter) = rule.terms.meter.as_ref().filter(|meter| meter.is_used_up()) else { continue };
-        let until = meter.resets_on().map_or(String::new(), |day| format!(" until day {day} of the month"));
-        let cap =
-            format!("the cap of {} for {} is used up{until}", bytes_in_words(meter.cap()), rule.pattern);
+        let cap = used_up_cap(rule, meter);
         if !caps.contains(&cap) {
             caps.push(cap);
         }
     }
     caps
+}
+
+/// The used-up cap of a rule, in words.
+pub(crate) fn used_up_cap(rule: &PathRule, meter: &Meter) -> String {
+    let until = meter.resets_on().map_or(String::new(), |day| format!(" until day {day} of the month"));
+    format!("the cap of {} for {} is used up{until}", bytes_in_words(meter.cap()), rule.pattern)
 }
 
 /// The pairs of addresses that were tried, and the obstacle of the last packet to one of them.
@@ -315,6 +322,7 @@ fn explain(inner: &SessionInner, tried: Tried) -> ConnectError {
         return ConnectError::WrongTicket;
     }
     match core.closed.clone() {
+        Some(CloseReason::ConnectTimeout) | None if trouble.over_cap => ConnectError::PeerCapUsedUp,
         Some(CloseReason::ConnectTimeout) | None => ConnectError::TimedOut(tried),
         Some(reason) => ConnectError::Closed(reason),
     }
@@ -323,9 +331,11 @@ fn explain(inner: &SessionInner, tried: Tried) -> ConnectError {
 #[cfg(test)]
 mod tests {
     use anabranch_engine::{PathRule, PathRules, Pattern, Priority, Terms};
-    use anabranch_secure::NodeKey;
+    use anabranch_secure::{NodeKey, PublicKey, ShareId};
+    use anabranch_wire::Span;
 
     use super::*;
+    use crate::authorize::Verdict;
     use crate::endpoint::{Addresses, Endpoint, EndpointConfig};
 
     #[test]
@@ -354,5 +364,45 @@ mod tests {
         let refused = endpoint.connect_through(&target, config, (own, chain)).await;
         assert!(matches!(refused, Err(ConnectError::RuledOut { ways: 1 })));
         assert_eq!(endpoint.inner.sockets.relayed.arrival(own, entry), entry);
+    }
+
+    /// A server at 127.0.0.1 and 127.0.0.2 whose cap for the first is used up, but for `left` bytes.
+    async fn server_with_cap(left: u64) -> Endpoint {
+        let meter = Meter::new(Meter::SMALLEST);
+        assert!(meter.charge(meter.left() - left));
+        let terms = Terms { meter: Some(meter), ..Terms::default() };
+        let rule = PathRule { pattern: "127.0.0.1".parse().expect("an address"), terms };
+        let here = EndpointConfig::new(NodeKey::from_random([2; 32]));
+        let addresses = [1, 2].map(|last| IpAddr::from([127, 0, 0, last])).to_vec();
+        let here = here.addresses(Addresses::Exactly(addresses)).path_rules(PathRules::new(vec![rule]));
+        let anybody = |_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None };
+        Endpoint::bind(here.authorize(anybody)).await.expect("it binds")
+    }
+
+    async fn open_a_session(server: &Endpoint, addresses: usize) -> Result<(), ConnectError> {
+        let here = EndpointConfig::new(NodeKey::from_random([1; 32]));
+        let here = here.addresses(Addresses::Exactly(vec![[127, 0, 0, 3].into()]));
+        let client = Endpoint::bind(here).await.expect("it binds");
+        let config = Config { connect_timeout: Span::from_millis(800), ..Config::default() };
+        let target = Target::new(server.node(), server.local_addresses()[..addresses].to_vec());
+        client.connect(&target, config).await.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a_used_up_cap_is_named_while_bytes_for_an_answer_are_left() {
+        let server = server_with_cap(10_000).await;
+        let refused = open_a_session(&server, 1).await;
+        assert_eq!(refused, Err(ConnectError::PeerCapUsedUp));
+        let server = server_with_cap(100).await;
+        let silent = open_a_session(&server, 1).await;
+        assert!(matches!(silent, Err(ConnectError::TimedOut(_))), "{silent:?}");
+    }
+
+    #[tokio::test]
+    async fn a_used_up_cap_of_one_route_leaves_the_other() {
+        for _ in 0..4 {
+            let server = server_with_cap(10_000).await;
+            assert_eq!(open_a_session(&server, 2).await, Ok(()));
+        }
     }
 }

@@ -114,9 +114,10 @@ impl From<ConnectError> for Error {
             }
             ConnectError::CapUsedUp { .. } => Self::new(ErrorKind::Unreachable, error.to_string())
                 .hint("raise the cap, connect another network, or wait for the cap's day of the month"),
-            ConnectError::NoRoute { .. } | ConnectError::Closed(_) | ConnectError::Refused(Refusal::Busy) => {
-                advised(ErrorKind::Unreachable, &error)
-            }
+            ConnectError::NoRoute { .. }
+            | ConnectError::Closed(_)
+            | ConnectError::PeerCapUsedUp
+            | ConnectError::Refused(Refusal::Busy) => advised(ErrorKind::Unreachable, &error),
             ConnectError::NoSuchLocal { .. } | ConnectError::RuledOut { .. } | ConnectError::NotTried(_) => {
                 advised(ErrorKind::Local, &error)
             }

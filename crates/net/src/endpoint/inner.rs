@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use anabranch_agent::{Named, Permission, ProbeBudget, Reaches, may_try};
-use anabranch_engine::{Config, MemoryBudget, PathOrigin, Route, Session as Engine};
+use anabranch_engine::{
+    Config, MemoryBudget, Meter, PathOrigin, PathRule, Priority, Route, Session as Engine,
+};
 use anabranch_secure::{CookieJar, NodeKey, PublicKey, ResetKey};
 use anabranch_wire::Time;
 use bytes::Bytes;
@@ -152,6 +154,13 @@ impl EndpointInner {
     pub(crate) fn allows(&self, route: Route) -> bool {
         let rules = &self.config.rules;
         rules.is_empty() || rules.terms(&self.rule_place(route.socket), route.remote).allow()
+    }
+
+    /// The used-up cap that alone forbids a path over `route`, and its rule.
+    pub(crate) fn cap_over(&self, route: Route) -> Option<(&PathRule, &Meter)> {
+        let rule = self.config.rules.rule_for(&self.rule_place(route.socket), route.remote)?;
+        let meter = rule.terms.meter.as_ref().filter(|meter| meter.is_used_up())?;
+        (rule.terms.priority != Priority::Never).then_some((rule, meter))
     }
 
     /// True if no path may begin at a socket.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use anabranch_engine::Arrival;
 use anabranch_secure::InitId;
 
+use crate::lasting::Lasting;
 use crate::pids::PidTable;
 use crate::places::Places;
 use crate::resets::Resets;
@@ -30,6 +31,8 @@ pub(crate) struct Sessions<S> {
     pub(crate) half_open: Arc<Places<S>>,
     /// Ended sessions that still answer late packets.
     pub(crate) lingering: Arc<Places<S>>,
+    /// The used-up cap that keeps sessions away.
+    over_cap: Mutex<Lasting>,
 }
 
 impl<S> Sessions<S> {
@@ -43,6 +46,18 @@ impl<S> Sessions<S> {
             inits: Mutex::default(),
             half_open: Arc::new(Places::new(half_open)),
             lingering: Arc::new(Places::new(lingering)),
+            over_cap: Mutex::default(),
+        }
+    }
+
+    /// Logs that a used-up cap keeps sessions away, or with `None` that one was opened; only what is news.
+    pub(crate) fn on_cap(&self, cap: Option<&str>) {
+        if !self.over_cap.lock().expect("no panic while held").is_news(cap) {
+            return;
+        }
+        match cap {
+            Some(cap) => tracing::warn!("a node cannot open a session: {cap}"),
+            None => tracing::info!("nodes can open sessions again"),
         }
     }
 

@@ -17,6 +17,7 @@ use anabranch_secure::{
 use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params, encode_params};
 
 use crate::authorize::Verdict;
+use crate::connect::used_up_cap;
 use crate::door::Knock;
 use crate::endpoint::inner::{EndpointInner, count};
 use crate::endpoint::sessions::InitState;
@@ -32,13 +33,18 @@ pub(crate) use porter::attend;
 /// Copies of an INIT kept while its session is being set up.
 const MOST_COPIES: usize = 8;
 
+/// The cost of an answer to an INIT under a used-up cap, with its headers. Bytes that no path could reserve pay for it.
+const ANSWER_COST: u64 = 256;
+
 /// Handles an INIT at a server.
 pub(crate) fn handle_init(endpoint: &Arc<EndpointInner>, now: Time, arrival: Arrival, body: &[u8]) {
     count(&endpoint.counters.inits);
-    if endpoint.is_closing() || !endpoint.allows(arrival.route) {
+    let is_over_cap = !endpoint.allows(arrival.route);
+    if endpoint.is_closing() || is_over_cap && !pays_for_answer(endpoint, arrival.route) {
         return count(&endpoint.counters.inits_dropped);
     }
     match endpoint.cookies.admit(now, arrival.route.remote, body) {
+        Admission::Proceed if is_over_cap => return deny(endpoint, now, &arrival, body),
         Admission::Proceed => {}
         Admission::Challenge { pid, body } => {
             count(&endpoint.counters.cookies_sent);
@@ -103,6 +109,21 @@ fn greet_again(session: &Arc<SessionInner>, now: Time, arrivals: &[Arrival]) {
     }
     drop(core);
     session.pump();
+}
+
+/// Pays for an answer over a route whose cap is used up; false if the rules forbid the route, or nothing is left.
+fn pays_for_answer(endpoint: &EndpointInner, route: Route) -> bool {
+    endpoint.cap_over(route).is_some_and(|(_, meter)| meter.charge(ANSWER_COST))
+}
+
+/// Tells a client that a cap leaves nothing for a session over this route, unless another route opened one.
+fn deny(endpoint: &EndpointInner, now: Time, arrival: &Arrival, body: &[u8]) {
+    let is_known = InitId::of(body).is_some_and(|id| endpoint.sessions.inits().contains_key(&id));
+    let Some((rule, meter)) = endpoint.cap_over(arrival.route).filter(|_| !is_known) else { return };
+    endpoint.sessions.on_cap(Some(&used_up_cap(rule, meter)));
+    let (pid, body) = endpoint.cookies.deny(now, arrival.route.remote, body);
+    count(&endpoint.counters.refused);
+    answer(endpoint, arrival.route, &plain_datagram(Kind::Cookie, pid, &body));
 }
 
 fn open_session(
@@ -171,6 +192,7 @@ fn open_session(
     let core = Core::new(engine, handshake, Direct::server());
     let session = SessionInner::new(endpoint.clone(), identity, core, Some(keys));
     hold.belongs_to(&session);
+    endpoint.sessions.on_cap(None);
     session.core().half_open = Some(hold);
     Some(session)
 }
@@ -184,6 +206,7 @@ pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route
     }
     let Handshake::Client(dialing) = &mut core.handshake else { return };
     match dialing.initiator.open_cookie(body) {
+        Ok(cookie) if cookie.is_denial() => core.trouble.over_cap = true,
         Ok(cookie) => {
             dialing.cookies.retain(|(known, _)| *known != route);
             dialing.cookies.push((route, cookie));

@@ -39,6 +39,8 @@ const RETENTION_PAUSE: Span = Span::from_secs(1);
 pub(crate) struct Trouble {
     /// An INIT-ACK was not authentic: the ticket's secret is wrong.
     pub(crate) unauthentic: bool,
+    /// A data cap of the node leaves nothing for a session over one of the routes.
+    pub(crate) over_cap: bool,
     /// The node refused.
     pub(crate) refused: Option<Refusal>,
     /// The node speaks another version.

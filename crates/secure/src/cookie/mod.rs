@@ -39,6 +39,13 @@ const COOKIE_BODY_LEN: usize = 1 + NONCE_LEN + MAC_LEN + TAG_LEN;
 #[derive(Clone)]
 pub struct Cookie(Zeroizing<[u8; MAC_LEN]>);
 
+impl Cookie {
+    /// True if the server opens no session over this route: its data cap there is used up.
+    pub fn is_denial(&self) -> bool {
+        secret::is_same(self.0.as_slice(), &[0; MAC_LEN])
+    }
+}
+
 impl fmt::Debug for Cookie {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Cookie(not shown)")
@@ -118,8 +125,16 @@ impl CookieJar {
         if body[0] == VERSION && self.is_proven(period, from, body) {
             return Admission::Proceed;
         }
-        let pid = body[1..].first_chunk().map_or(Pid::HANDSHAKE, |pid| Pid(u64::from_be_bytes(*pid)));
-        Admission::Challenge { pid, body: self.challenge(period, from, body) }
+        let cookie = self.cookie(period, from);
+        Admission::Challenge { pid: reply_pid(body), body: self.seal(cookie, (period, from), body) }
+    }
+
+    /// A COOKIE of zeros for an INIT that [`CookieJar::admit`] admitted: no session is opened over its route. The PID is
+    /// for its header.
+    pub fn deny(&self, now: Time, from: SocketAddr, body: &[u8]) -> (Pid, Vec<u8>) {
+        let period = now.as_nanos() / ROTATION.as_nanos();
+        let denial = Cookie(Zeroizing::new([0; MAC_LEN]));
+        (reply_pid(body), self.seal(denial, (period, from), body))
     }
 
     /// Whether mac2 was made with a cookie of this or the previous period. A zero mac2 asks for a cookie.
@@ -142,15 +157,16 @@ impl CookieJar {
         ))))
     }
 
-    /// The nonce is derived from the secret and the INIT. So a COOKIE needs no randomness, and a key never seals two
-    /// different cookies.
-    fn challenge(&self, period: u64, from: SocketAddr, body: &[u8]) -> Vec<u8> {
+    /// The nonce is derived from the secret, the INIT and the cookie. So a COOKIE needs no randomness, and a key never
+    /// seals two different cookies.
+    fn seal(&self, cookie: Cookie, (period, from): (u64, SocketAddr), body: &[u8]) -> Vec<u8> {
         let mut hasher = blake3::Hasher::new_keyed(&self.period_key(period));
-        hasher.update(b"nonce");
+        let label: &[u8] = if cookie.is_denial() { b"denial" } else { b"nonce" };
+        hasher.update(label);
         hasher.update(&address_bytes(from));
         hasher.update(mac1_of_init(body));
         let nonce: [u8; NONCE_LEN] = first_bytes(&hasher.finalize());
-        let mut sealed = *self.cookie(period, from).0;
+        let mut sealed = *cookie.0;
         let key = seal_key(&self.public, mac1_of_init(body), &nonce);
         let tag = key.seal_in_place_separate_tag(zero_nonce(), Aad::from([VERSION]), &mut sealed);
         let tag = tag.expect("a cookie is shorter than the cipher's limit");
@@ -161,6 +177,11 @@ impl CookieJar {
         out.extend_from_slice(tag.as_ref());
         out
     }
+}
+
+/// The PID that an INIT names for its answer.
+fn reply_pid(init: &[u8]) -> Pid {
+    init[1..].first_chunk().map_or(Pid::HANDSHAKE, |pid| Pid(u64::from_be_bytes(*pid)))
 }
 
 /// Opens a COOKIE that answers `init`.
