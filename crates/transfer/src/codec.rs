@@ -46,7 +46,9 @@ pub(crate) fn parse_header(header: [u8; FRAME_HEADER], longest: usize) -> Result
     let [kind, len @ ..] = header;
     let len = u32::from_be_bytes(len) as usize;
     if len > longest {
-        return Err(TransferError::protocol(format!("a message of {len} bytes where {longest} are allowed")));
+        return Err(TransferError::protocol(format!(
+            "a message of {len} bytes, where {longest} are allowed; is the other command one for files?"
+        )));
     }
     Ok((kind, len))
 }

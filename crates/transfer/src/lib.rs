@@ -55,7 +55,9 @@ pub use manifest::Limits;
 pub use message::check_message;
 pub use policy::{Conflict, Mirror};
 pub use progress::{Progress, Snapshot};
-pub use receive::{Consent, Offer, OfferedName, Quota, ReceiveOptions, Target, close_output, receive};
+pub use receive::{
+    Consent, Offer, OfferedName, OutputStream, Quota, ReceiveOptions, Target, close_output, receive,
+};
 pub use report::Summary;
 pub use send::{Contents, Share, send};
 pub use serve::{Folders, Found, Rights, Served, Task, Visitor};

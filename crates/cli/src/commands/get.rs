@@ -6,7 +6,7 @@ use anabranch_node::Threads;
 use anabranch_transfer::{Progress, ReceiveOptions, Summary, TransferError, Wanted};
 use clap::Args;
 
-use super::receive::{Arriving, close_if, confine, events, report, target};
+use super::receive::{Arriving, confine, events, report, target};
 use super::server::{Connected, ServerArgs, remote};
 use crate::capture::Capture;
 use crate::carrier::Carrier;
@@ -98,8 +98,7 @@ impl Errand for Getting<'_> {
 
     async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
         let target = target(self.target);
-        let received = anabranch_transfer::get(carrier, &self.wanted, target, &self.options, counters).await;
-        close_if(self.to_stdout(), received)
+        anabranch_transfer::get(carrier, &self.wanted, target, &self.options, counters).await
     }
 
     fn to_stdout(&self) -> bool {

@@ -18,7 +18,7 @@ mod write;
 
 pub use offer::{Consent, Offer, OfferedName};
 pub use quota::Quota;
-pub use target::Target;
+pub use target::{OutputStream, Target};
 pub use write::close_output;
 
 use std::io;
@@ -238,7 +238,7 @@ enum Destination {
 }
 
 /// An output stream, which one writer takes.
-type Outlet = Arc<Mutex<Option<Box<dyn io::Write + Send>>>>;
+type Outlet = Arc<Mutex<Option<Box<dyn OutputStream>>>>;
 
 /// A target directory.
 #[derive(Clone)]

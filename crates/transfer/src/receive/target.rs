@@ -37,8 +37,21 @@ pub enum Target {
     /// The share's only file, to this path.
     File(PathBuf),
     /// The share's only file, to this writer (such as standard output), block by verified block.
-    Writer(Box<dyn Write + Send>),
+    Writer(Box<dyn OutputStream>),
 }
+
+/// A stream that gets a single file.
+pub trait OutputStream: Write + Send {
+    /// Makes sure that all data are stored; called once, after the last byte and before the sender is told.
+    ///
+    /// # Errors
+    /// The system's error if data were lost.
+    fn finish(&mut self) -> io::Result<()> {
+        self.flush()
+    }
+}
+
+impl OutputStream for io::Sink {}
 
 impl Target {
     /// Checks that the target is writable, without creating anything; called before the sender is dialled.

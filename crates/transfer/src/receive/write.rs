@@ -15,7 +15,7 @@ use super::commit::{Committer, Complete};
 use super::job::FileJob;
 use super::part::{PartFile, cannot_make};
 use super::plan::{Compared, Fetch, InFlight};
-use super::target::TargetTree;
+use super::target::{OutputStream, TargetTree};
 use crate::error::{TransferError, is_disk_full};
 use crate::hash::{BLOCK, BlockHash, BlockHasher, FileHasher, ZERO_BLOCK, block_len};
 use crate::message::{MOST_ZEROS, Reply};
@@ -41,7 +41,7 @@ pub(crate) struct WritePorts {
 /// The destination of blocks.
 pub(crate) enum Output {
     Tree(TargetTree, Committer),
-    Stream(Box<dyn Write + Send>),
+    Stream(Box<dyn OutputStream>),
 }
 
 pub(crate) struct Writer {
@@ -101,7 +101,7 @@ impl Writer {
         match self.output {
             Output::Tree(_, committer) => committer.finish(),
             Output::Stream(mut stream) => {
-                stream.flush().map_err(stream_error)?;
+                stream.finish().map_err(stream_error)?;
                 Ok(BTreeSet::new())
             }
         }
@@ -427,10 +427,10 @@ fn unasked() -> TransferError {
 /// stored.
 ///
 /// # Errors
-/// [`TransferError::Lost`] with the system's error.
-pub fn close_output(output: BorrowedFd<'_>) -> Result<(), TransferError> {
-    let closed = output.try_clone_to_owned().and_then(|handle| Ok(nix::unistd::close(handle)?));
-    closed.map_err(stream_error)
+/// The system's.
+pub fn close_output(output: BorrowedFd<'_>) -> io::Result<()> {
+    let handle = output.try_clone_to_owned()?;
+    Ok(nix::unistd::close(handle)?)
 }
 
 fn stream_error(error: io::Error) -> TransferError {

@@ -263,6 +263,8 @@ impl io::Write for Reports {
     }
 }
 
+impl crate::OutputStream for Reports {}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_slowly_from_a_pipe_arrives_at_once() {
     let (pipe, bytes) = std::sync::mpsc::channel();

@@ -16,7 +16,9 @@ use crate::manifest::{Entry, EntryKind, FileMeta};
 use crate::message::{Control, LONGEST_REQUEST, Reply, Request};
 use crate::path::RelPath;
 use crate::tests::Gate;
-use crate::{Connection, Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
+use crate::{
+    Connection, OutputStream, Progress, ReceiveOptions, Share, Target, TransferError, receive, send,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tree_arrives_with_names_modes_times_and_links() {
@@ -211,6 +213,8 @@ impl Write for Shared {
         Ok(())
     }
 }
+
+impl OutputStream for Shared {}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_any_length_goes_from_standard_input_to_standard_output() {

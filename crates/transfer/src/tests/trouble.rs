@@ -1,7 +1,7 @@
 //! Trouble that honest ends meet: changing files, full disks, lost connections.
 
 use std::fs;
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 #[cfg(target_os = "linux")]
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{
     FULL, Gate, SMALL, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
 };
 use crate::hash::BLOCK;
-use crate::{Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
+use crate::{OutputStream, Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_changes_while_it_is_sent_fails_by_name_at_both_ends_and_the_others_arrive() {
@@ -178,6 +178,36 @@ async fn a_disk_that_fills_up_stops_with_a_clear_word_and_keeps_what_arrived() {
     let summary = transfer_into(&share, &to).await;
     assert_eq!(summary.resumed, 10 * BLOCK as u64);
     assert_eq!(tree(&from), tree(&to));
+}
+
+impl OutputStream for fs::File {}
+
+/// An output that reports only at the end that it lost data.
+struct LostAtTheEnd;
+
+impl io::Write for LostAtTheEnd {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl OutputStream for LostAtTheEnd {
+    fn finish(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_ends_learn_what_an_output_loses_at_its_end() {
+    let (_temp, from, _) = directories(&[("a", b"content")]);
+    let target = Target::Writer(Box::new(LostAtTheEnd));
+    let (sent, received) = transfer(&share(&from.join("a")), target, &ReceiveOptions::default()).await;
+    assert!(matches!(received, Err(TransferError::Lost { .. })), "{received:?}");
+    assert!(sent.is_err(), "{sent:?}");
 }
 
 #[cfg(target_os = "linux")]

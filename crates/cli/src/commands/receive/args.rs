@@ -1,10 +1,11 @@
 //! The arguments of `anabranch receive`.
 
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anabranch_net::Ticket;
-use anabranch_transfer::{Conflict, ReceiveOptions, Summary, Target, TransferError, close_output};
+use anabranch_transfer::{Conflict, OutputStream, ReceiveOptions, Target, close_output};
 use clap::Args;
 
 use crate::context::OUTPUT;
@@ -102,19 +103,30 @@ impl Arriving {
 /// The target of this name: a directory, or standard output for `-`.
 pub fn target(path: &Path) -> Target {
     if path.as_os_str() == "-" {
-        Target::Writer(Box::new(std::io::stdout()))
+        Target::Writer(Box::new(StandardOutput))
     } else {
         Target::Directory(path.to_owned())
     }
 }
 
-/// Makes sure that standard output stored everything, if the data went there.
-pub fn close_if(to_stdout: bool, received: Result<Summary, TransferError>) -> Result<Summary, TransferError> {
-    let summary = received?;
-    if to_stdout {
-        close_output(std::io::stdout().as_fd())?;
+/// Standard output as a target.
+struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        io::stdout().write(data)
     }
-    Ok(summary)
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush()
+    }
+}
+
+impl OutputStream for StandardOutput {
+    fn finish(&mut self) -> io::Result<()> {
+        self.flush()?;
+        close_output(io::stdout().as_fd())
+    }
 }
 
 /// Where events go with `--json`: to standard error if the data goes to standard output.

@@ -23,7 +23,7 @@ use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
 use crate::ui::paths::Direction;
 use crate::ui::render;
-pub use args::{Arriving, ReceiveArgs, Taken, close_if, events, target};
+pub use args::{Arriving, ReceiveArgs, Taken, events, target};
 use consent::Question;
 
 /// Fetches what the ticket offers.
@@ -69,8 +69,7 @@ impl Errand for Receiving<'_> {
 
     async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
         let options = ReceiveOptions { consent: self.question.consent(), ..self.args.arriving.options() };
-        let received = anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await;
-        close_if(self.to_stdout(), received)
+        anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await
     }
 
     fn to_stdout(&self) -> bool {
