@@ -98,7 +98,7 @@ impl Carrier {
             Some(CloseReason::Peer { code: REVOKED, reason }) => {
                 Failure::new(Kind::Refused, "the other end stopped")
                     .said(reason)
-                    .hint("ask for another ticket; what has arrived is kept")
+                    .hint("ask for another ticket")
             }
             Some(CloseReason::Peer { code: OTHER_COMMAND, reason }) => {
                 Failure::new(Kind::Refused, "the other end has no files for this command")
@@ -106,9 +106,9 @@ impl Carrier {
                     .hint("`anabranch send` and `anabranch serve` print tickets for files")
             }
             Some(CloseReason::Peer { code: USED_UP, reason }) => {
-                lost("the other end has used up its data caps".into()).said(reason).hint(
-                    "what has arrived is kept; go on when the other end has another path or a new period",
-                )
+                lost("the other end has used up its data caps".into())
+                    .said(reason)
+                    .hint("go on when the other end has another path or a new period")
             }
             Some(CloseReason::Peer { reason, .. }) => lost("the other end stopped".into()).said(reason),
             Some(CloseReason::Finished) => lost("the other end stopped".into()),

@@ -157,6 +157,7 @@ impl<'a, E: Errand> Courier<'a, E> {
                 Err(error) => Err(explain(carrier, error, &so_far()).await),
             },
             used_up = carrier.caps_used_up(|| counters.snapshot().bytes_moved, patience) => {
+                carrier.end_for_caps(&used_up);
                 Err(used_up.hint(so_far().what_now()))
             }
             gone = show(&mut gauge, &mut self.display, self.start, || errand.is_asking()) => Err(gone),
@@ -255,9 +256,15 @@ async fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Fai
         TransferError::Peer(_) => so_far.counters.bytes_done + so_far.moved > 0,
         _ => false,
     };
-    let failure = carrier.explain(error).await;
-    let has_advice = failure.hint.is_some() || failure.kind == Kind::Corrupt;
-    if broke_off && !has_advice { failure.hint(so_far.what_now()) } else { failure }
+    let mut failure = carrier.explain(error).await;
+    if !broke_off || failure.kind == Kind::Corrupt {
+        return failure;
+    }
+    match failure.hint.take() {
+        None => failure.hint(so_far.what_now()),
+        Some(advice) if so_far.is_kept() => failure.hint(format!("what has arrived is kept; {advice}")),
+        Some(advice) => failure.hint(advice),
+    }
 }
 
 /// The progress of a transfer that failed.
@@ -285,6 +292,11 @@ impl SoFar {
             None => format!("{done} are {place}"),
         };
         Failure::new(Kind::Interrupted, so_far).hint(self.what_now())
+    }
+
+    /// True if the data so far stay for the next run.
+    fn is_kept(&self) -> bool {
+        !self.counters.is_stream && !self.to_stdout && self.counters.bytes_done + self.moved > 0
     }
 
     /// Advice after a transfer that broke off.

@@ -46,6 +46,10 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
 
 /// The command of this name, such as `tunnel up` or, as its page is called, `tunnel-up`.
 fn below<'a>(manual: &'a Command, name: &str) -> Option<&'a Command> {
+    let name = name.strip_prefix("anabranch").map_or(name, |rest| rest.trim_start_matches([' ', '-']));
+    if name.is_empty() {
+        return Some(manual);
+    }
     let direct = manual.find_subcommand(name);
     direct.or_else(|| name.split([' ', '-']).try_fold(manual, |command, word| command.find_subcommand(word)))
 }
@@ -132,7 +136,7 @@ mod tests {
         assert!(failure.message.contains("no command is called `recieve`"), "{failure}");
         assert!(!Path::new("recieve").exists());
         let manual = manual();
-        for name in ["tunnel up", "tunnel-up"] {
+        for name in ["tunnel up", "tunnel-up", "anabranch tunnel up", "anabranch-tunnel-up"] {
             assert_eq!(below(&manual, name).unwrap().get_name(), "up");
         }
     }

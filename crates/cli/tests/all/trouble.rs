@@ -771,6 +771,17 @@ fn a_used_up_cap_of_the_sender_ends_the_transfer_and_is_named_at_both_ends() {
 }
 
 #[test]
+fn a_used_up_cap_ends_a_test_and_is_named_at_both_ends() {
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let test = ["bench", "client", &ticket, "--time", "5m", "--path-rule", "*=primary:4MB"];
+    let client = program(&test).output().unwrap();
+    let cap = "the cap of 4.00 MB for * is used up";
+    assert_failed(&client, 3, &[cap]);
+    wait_for("the server's note", || server.told().contains(cap));
+}
+
+#[test]
 fn an_interrupted_test_prints_what_it_has_measured() {
     let mut server = Running::start(program(&["bench", "server"]).stdin(Stdio::null()));
     let ticket = server.line().split_whitespace().last().unwrap().to_owned();

@@ -29,8 +29,13 @@ struct Text<T>(std::marker::PhantomData<T>);
 
 impl<T: Quantity> Text<T> {
     fn read(number: f64, unit: &str) -> Option<T> {
-        let (_, factor) = T::UNITS.iter().find(|(name, _)| *name == unit)?;
-        T::of(number * factor, unit)
+        let (name, factor) = Self::unit(unit)?;
+        T::of(number * factor, name)
+    }
+
+    /// The unit of this name, in any case.
+    fn unit(written: &str) -> Option<&'static (&'static str, f64)> {
+        T::UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(written))
     }
 }
 
@@ -62,10 +67,11 @@ impl<T: Quantity> Visitor<'_> for Text<T> {
         if unit.is_empty() {
             return Err(E::custom(format!("\"{text}\" has no unit: expected {}", T::EXAMPLE)));
         }
-        let known = T::UNITS.iter().any(|(name, _)| *name == unit);
         match Self::read(number, unit) {
             Some(value) => Ok(value),
-            None if known => Err(E::custom(format!("\"{text}\" is too large: expected {}", T::EXAMPLE))),
+            None if Self::unit(unit).is_some() => {
+                Err(E::custom(format!("\"{text}\" is too large: expected {}", T::EXAMPLE)))
+            }
             None => Err(E::custom(format!("unknown unit \"{unit}\": expected {}", T::EXAMPLE))),
         }
     }
@@ -279,7 +285,8 @@ mod tests {
         assert_eq!(read::<SpanText>("\"1.5 ms\"").unwrap().0, Span::from_micros(1500));
         assert_eq!(read::<RateText>("\"100 pkt/s\"").unwrap().0, Rate::from_bits(1_200_000));
         assert_eq!(read::<RateText>("\"14.4Mbit/s\"").unwrap().0, Rate::from_bits(14_400_000));
-        assert_eq!(read::<QueueText>("\"1 BDP\"").unwrap(), QueueText::Bdp(1.0));
+        assert_eq!(read::<RateText>("\"16mbit/s\"").unwrap().0, Rate::from_bits(16_000_000));
+        assert_eq!(read::<QueueText>("\"1 bdp\"").unwrap(), QueueText::Bdp(1.0));
         assert_eq!(read::<QueueText>("\"64 kB\"").unwrap(), QueueText::Bytes(64_000.0));
         assert_eq!(read::<SizeText>("\"1 MiB\"").unwrap().0, 1 << 20);
         assert_eq!(read::<ShareText>("\"4 %\"").unwrap().0, 0.04);

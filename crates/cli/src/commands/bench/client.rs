@@ -9,10 +9,11 @@ use anabranch_node::{Dial, NodeSession, Threads};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
 use super::recorder::Recorder;
-use super::traffic::{Receiver, Sender};
+use super::traffic::{Receiver, Sender, moved};
 use super::watch::PathWatch;
 use super::{ClientArgs, text};
 use crate::capture::Capture;
+use crate::carrier::{CAP_PATIENCE, Carrier};
 use crate::context::Context;
 use crate::errors::{Failure, Kind};
 use crate::interrupt;
@@ -44,6 +45,7 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
         session = node.dial(&dial) => session?,
     };
     let session = paths.session().clone();
+    let carrier = Carrier::new(session.clone());
     let (watch, recorder) = (PathWatch::start(&session), Recorder::new(!args.reverse));
     let mut view = View { args, verbose: context.verbose > 0, watch, recorder };
     let outcome = tokio::select! {
@@ -53,6 +55,10 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
             Err(interrupted())
         }
         outcome = test(&session, args, &mut view) => outcome,
+        used_up = carrier.caps_used_up(|| moved(&session), CAP_PATIENCE) => {
+            carrier.end_for_caps(&used_up);
+            Err(used_up)
+        }
     };
     let without_path = without_path(&paths);
     if tokio::time::timeout(GOODBYE, session.close()).await.is_err() {

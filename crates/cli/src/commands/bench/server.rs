@@ -11,9 +11,9 @@ use tokio::sync::Semaphore;
 
 use super::ServerArgs;
 use super::protocol::{Control, Message, Order, PATIENCE, Sample};
-use super::traffic::{Receiver, Sender, over};
+use super::traffic::{Receiver, Sender, moved, over};
 use crate::capture::Capture;
-use crate::carrier::OTHER_COMMAND;
+use crate::carrier::{CAP_PATIENCE, Carrier, OTHER_COMMAND};
 use crate::context::Context;
 use crate::errors::Failure;
 use crate::interrupt;
@@ -85,7 +85,14 @@ async fn serve_one(session: &Session, running: &Running, quiet: bool) {
         }
     };
     say(&format!("key {}{}", session.peer(), beside(others, "running already")));
-    let outcome = test(session).await;
+    let carrier = Carrier::new(session.clone());
+    let outcome = tokio::select! {
+        outcome = test(session) => outcome,
+        used_up = carrier.caps_used_up(|| moved(session), CAP_PATIENCE) => {
+            carrier.end_for_caps(&used_up);
+            Err(std::io::Error::new(std::io::ErrorKind::QuotaExceeded, used_up.message))
+        }
+    };
     if let Err(error) = &outcome {
         // It would stay as long as the client answers pings. A session that has ended keeps its reason.
         session.abort(BAD_TEST, &error.to_string());

@@ -108,6 +108,12 @@ impl Receiver {
     }
 }
 
+/// What has arrived in a session, in both directions, in units of 16 KiB. The test's few messages hardly count.
+pub fn moved(session: &Session) -> u64 {
+    let stats = session.stats();
+    (stats.bytes_read + stats.bytes_written.saturating_sub(stats.bytes_unacknowledged)) >> 14
+}
+
 /// The error of a test whose session ended before it.
 pub fn over(reason: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, format!("the session is over: {reason}"))
