@@ -102,7 +102,8 @@ fn failures_have_their_exit_codes() {
 fn kept(journal: &Path) -> u64 {
     let text = std::fs::read_to_string(journal).unwrap_or_default();
     let journal: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    let ranges = journal["ranges"].as_array().into_iter().flatten();
+    let origins = journal["origins"].as_array().into_iter().flatten();
+    let ranges = origins.flat_map(|origin| origin[1].as_array().into_iter().flatten());
     let end = |range: &serde_json::Value, at: usize| range[at].as_u64().unwrap_or_default();
     ranges.map(|range| end(range, 1).saturating_sub(end(range, 0))).sum()
 }

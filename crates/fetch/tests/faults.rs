@@ -316,6 +316,30 @@ async fn a_long_pause_that_a_server_asks_for_is_named() {
 }
 
 #[tokio::test]
+async fn a_long_pause_within_a_download_ends_it_unless_another_source_goes_on() {
+    let content = noise(SIZE, 46);
+    // After some requests it asks for a pause, and closes what it is sending.
+    let pausing = || {
+        Server::changed(&content, |request, right| match request.number {
+            0..=1 => Response { cut: Some(right.body.len().min(500_000)), ..right },
+            _ => Response::new(503, b"busy").with("Retry-After", "600"),
+        })
+    };
+    let place = Place::new(&[pausing().url("/a")]);
+    let begin = Instant::now();
+    let error = place.fetch().await.unwrap_err();
+    assert!(begin.elapsed() < Duration::from_secs(20), "it does not wait");
+    assert_eq!(causes(error), "the server is busy and asks to wait 600 s: try again after that");
+    assert!(anabranch_fetch::kept(&place.job.target) >= 500_000, "what came is kept");
+    let steady = Server::changed(&content, |_, right| Response { rate: Some(2_000_000), ..right });
+    let place = Place::new(&[pausing().url("/a"), steady.url("/a")]);
+    let (report, notes) = place.fetch_with_notes().await;
+    assert!(place.content() == content, "{report:?}");
+    let told = notes.iter().filter(|note| note.contains("asks to wait 600 s")).count();
+    assert_eq!(told, 1, "{notes:?}");
+}
+
+#[tokio::test]
 async fn a_server_with_a_limit_of_connections_gets_fewer_and_its_pause() {
     let content = noise(SIZE, 11);
     for status in [429, 503] {

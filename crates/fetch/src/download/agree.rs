@@ -58,7 +58,7 @@ pub(super) struct Compared {
 }
 
 impl Compared {
-    /// What people should know.
+    /// Reports for people.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.sampled.is_empty() {

@@ -30,6 +30,8 @@ pub(super) struct Shared {
     pub(super) news: Notify,
     pub(super) begin: Instant,
     pub(super) size: u64,
+    /// News of the lanes for people.
+    pub(super) notes: Mutex<Vec<String>>,
 }
 
 impl Shared {
@@ -39,6 +41,22 @@ impl Shared {
 
     pub(super) fn now(&self) -> Time {
         now(self.begin)
+    }
+
+    /// Ends a request, and notes a long pause that the server asks for.
+    fn on_end(&self, (active, lane): (&Active, LaneId), trouble: Option<Trouble>) {
+        let is_notable = trouble.as_ref().is_some_and(Trouble::is_notable);
+        let mut planner = self.planner();
+        let before = planner.standing(active.id).clone();
+        planner.on_end(lane, trouble, self.now());
+        let standing = planner.standing(active.id);
+        if let Standing::Resting(why) | Standing::Out(why) = standing
+            && is_notable
+            && *standing != before
+        {
+            let note = format!("{}: {why}", active.source.label);
+            self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+        }
     }
 }
 
@@ -104,7 +122,7 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
                 if let Some(trouble) = &trouble {
                     tracing::debug!(source = active.source.label, ?trouble, "a request ended early");
                 }
-                shared.planner().on_end(lane, trouble, shared.now());
+                shared.on_end((active, lane), trouble);
                 shared.news.notify_waiters();
             }
         }

@@ -4,7 +4,7 @@
 //!    the file: its size and its version. If an earlier one answers later and has another file, the download begins again.
 //! 2. Each other source must have the same first bytes and size before it takes part.
 //! 3. The planner hands out the rest to lanes. A server without ranges sends everything over one connection instead.
-//! 4. What came from several mirrors is compared.
+//! 4. The bytes of several mirrors are compared.
 //! 5. The complete file is checked against its checksums, synced and renamed.
 
 mod agree;
@@ -35,7 +35,7 @@ use open::{First, Opened as OpenedSource, Opening};
 
 /// The first bytes, by which mirrors are compared.
 const PROBE: u64 = 64 << 10;
-/// What people can do about mirrors that were not compared byte by byte.
+/// Advice for mirrors that were not compared byte by byte.
 const PROVES: &str = "`--checksum` proves the whole file";
 /// How often a download begins again because the file changed or a server without ranges broke off.
 const MOST_BEGINNINGS: usize = 3;

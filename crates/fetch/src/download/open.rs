@@ -13,15 +13,13 @@ use crate::checksum::Checksum;
 use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
 use crate::http::validator::Validator;
-use crate::plan::Trouble;
+use crate::plan::{LONGEST_WAIT, Trouble};
 use crate::progress::SourceStatus;
 use crate::source::{Answer, PAGE, Refusal, Source, Wanted};
 use crate::url::Url;
 
 /// Pauses between attempts to open a source.
 const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
-/// The longest pause that a server may ask for.
-const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 /// How long to wait for a better source: one with ranges, and with the file of an earlier attempt.
 const BETTER: Duration = Duration::from_secs(2);
 /// How long to wait for the mirrors that are named before the one that answered: theirs is the file that is wanted.
@@ -210,13 +208,7 @@ impl Opening {
             Err(trouble) => trouble,
         };
         self.all_refused &= matches!(trouble, Trouble::Useless(_));
-        let why = match trouble {
-            Trouble::Busy(Some(pause)) if Duration::from_nanos(pause.as_nanos()) > LONGEST_PAUSE => {
-                format!("{}: try again after that", trouble.why())
-            }
-            trouble => trouble.why(),
-        };
-        self.refuse(context, &opened, why);
+        self.refuse(context, &opened, trouble.why());
         Some(None)
     }
 
@@ -386,7 +378,8 @@ async fn open(source: &Source) -> Result<First, Trouble> {
             }
             Trouble::Failed(_) => Duration::ZERO,
         };
-        let Some(pause) = pauses.next().map(|pause| pause.max(asked)).filter(|pause| *pause <= LONGEST_PAUSE)
+        let longest = Duration::from_nanos(LONGEST_WAIT.as_nanos());
+        let Some(pause) = pauses.next().map(|pause| pause.max(asked)).filter(|pause| *pause <= longest)
         else {
             return Err(trouble);
         };

@@ -35,7 +35,7 @@ struct Reference {
     mirror: usize,
 }
 
-/// What a later attempt may use.
+/// The bytes for a later attempt.
 enum Keep {
     All,
     /// Bytes of two versions may have come: a server that sends a range may go on with a new file within it.
@@ -45,7 +45,7 @@ enum Keep {
 }
 
 impl Context<'_> {
-    /// Fetches a file whose first bytes have come. What an earlier attempt left of another file is dropped.
+    /// Fetches a file whose first bytes have come. Bytes of another file from an earlier attempt are dropped.
     pub(super) async fn parts(
         &self,
         (opened, part): (Opened, FirstPart),
@@ -79,6 +79,7 @@ impl Context<'_> {
             news: tokio::sync::Notify::new(),
             begin: self.begin,
             size: part.size,
+            notes: Mutex::default(),
         };
         let mut run = Run {
             context: self,
@@ -136,6 +137,7 @@ impl Run<'_> {
         let terms = SourceTerms {
             rank: usage.rank,
             route: opened.route,
+            server: self.context.mirror(opened.index),
             cap: usage.cap,
             most_lanes: self.context.options.connections,
         };
@@ -224,7 +226,7 @@ impl Run<'_> {
             if !self.shared.planner().any_works() {
                 self.opening.widen(self.context);
             }
-            if self.shared.planner().is_stuck() && self.opening.is_over() {
+            if self.shared.planner().is_stuck(self.shared.now()) && self.opening.is_over() {
                 return Err(self.failure().into());
             }
             tokio::select! {
@@ -358,6 +360,8 @@ impl Run<'_> {
     }
 
     fn show(&self) {
+        let notes = std::mem::take(&mut *self.shared.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        notes.into_iter().for_each(|note| self.context.progress.note(note));
         let planner = self.shared.planner();
         for (cap, left) in self.context.options.caps.iter().zip(planner.caps()) {
             cap.left.store(*left, Ordering::Relaxed);
@@ -380,8 +384,11 @@ impl Run<'_> {
     fn failure(&mut self) -> FetchError {
         let planner = self.shared.planner();
         for active in &self.active {
+            let cap = self.context.options.routes[active.route].cap;
+            let has_room = cap.is_none_or(|cap| planner.caps()[cap] > 0);
             let why = match planner.standing(active.id) {
                 Standing::Out(why) => why.clone(),
+                Standing::Resting(why) if has_room => why.clone(),
                 Standing::Ready | Standing::Resting(_) => self.context.options.used_up(active.route),
             };
             self.opening.failed.push(Tried { label: active.source.label.clone(), why });

@@ -10,7 +10,8 @@
 //! 4. A silent lane counts as slower with every second, so its bytes are taken before its time limit ends it.
 //! 5. A source has one lane at first and gets another while that makes its route faster. A server that limits
 //!    connections halves the number.
-//! 6. A server that limits requests gets few large ones: a lane takes all of its fair share of the rest.
+//! 6. A server that limits requests gets few large ones: a lane takes the longest free range. Only a request that lasts long
+//!    is split for another lane to that server, and not before the answer to the second request comes.
 
 mod rate;
 mod source;
@@ -24,7 +25,7 @@ use anabranch_wire::{Span, Time};
 use crate::ranges::RangeSet;
 use rate::Pace;
 use source::Source;
-pub use source::{SourceTerms, Standing, Trouble};
+pub use source::{LONGEST_WAIT, SourceTerms, Standing, Trouble};
 
 /// How long a request should take.
 const CHUNK_S: f64 = 8.0;
@@ -35,6 +36,10 @@ const LEAST_CHUNK: u64 = 256 << 10;
 const LEAST_SPLIT: u64 = 64 << 10;
 /// A copy must come in this fraction of the original's time.
 const COPY_GAIN: f64 = 0.7;
+/// A server that limits requests is not asked for the end of a request that lasts for less, in seconds: of one to itself,
+/// and of one to another server.
+const WORTH_ASKING_S: f64 = 4.0;
+const WORTH_HELPING_S: f64 = 1.0;
 /// Most copies of the same bytes.
 const MOST_COPIES: usize = 3;
 /// While a lane of a source is silent for longer, its other lanes get no work.
@@ -80,6 +85,8 @@ struct Lane {
     pace: Pace,
     /// Its last request, which sizes the next one while its rate is unknown.
     last: u64,
+    /// The lane whose request ends where this one begins, as soon as bytes come.
+    splits: Option<usize>,
 }
 
 /// A route: an interface or an exit.
@@ -134,12 +141,15 @@ impl Planner {
         self.received.covers(&(0..self.size))
     }
 
-    /// Whether bytes are missing, and every source is given up or its cap is used up.
-    pub fn is_stuck(&self) -> bool {
+    /// Whether bytes are missing, and every source is given up, asks for a long pause or has a cap that is used up.
+    pub fn is_stuck(&self, now: Time) -> bool {
         let has_work = self.lanes.iter().flatten().any(|lane| lane.work.is_some());
         !self.is_complete()
             && !has_work
-            && self.sources.iter().all(|source| source.is_out() || !self.has_room(source))
+            && self
+                .sources
+                .iter()
+                .all(|source| source.is_out() || source.is_away(now) || !self.has_room(source))
     }
 
     /// Whether a source that may be used works.
@@ -165,7 +175,7 @@ impl Planner {
         let free = self.lanes.iter().position(Option::is_none);
         let place = free.unwrap_or(self.lanes.len());
         self.lanes.resize_with(self.lanes.len().max(place + 1), || None);
-        self.lanes[place] = Some(Lane { source, work: None, pace, last: 0 });
+        self.lanes[place] = Some(Lane { source, work: None, pace, last: 0, splits: None });
         Some(LaneId(place))
     }
 
@@ -228,6 +238,7 @@ impl Planner {
     /// Takes bytes that came for the lane's request.
     pub fn on_bytes(&mut self, lane: LaneId, len: u64, now: Time) -> Taken {
         let none = Taken { at: 0, len: 0, more: false };
+        self.split(lane);
         let Some(lane) = &mut self.lanes[lane.0] else { return none };
         let Some(work) = &mut lane.work else { return none };
         lane.pace.on_bytes(now, len);
@@ -245,6 +256,7 @@ impl Planner {
     pub fn on_end(&mut self, lane: LaneId, trouble: Option<Trouble>, now: Time) {
         let Some(lane) = &mut self.lanes[lane.0] else { return };
         let source = lane.source;
+        lane.splits = None;
         if let Some(work) = lane.work.take() {
             self.refund(source, work.end - work.start);
         }
@@ -302,15 +314,17 @@ impl Planner {
 
     /// The first free bytes, as many as suit the lane.
     fn chunk(&self, lane: LaneId) -> Option<Range<u64>> {
-        let gap = self.free().into_iter().next()?;
         let lane = self.lanes[lane.0].as_ref()?;
+        let gaps = self.free().into_iter();
+        if self.is_limited(lane.source) {
+            // Another request may be refused. Other lanes take the end of this one.
+            return gaps.max_by_key(|gap| gap.end - gap.start);
+        }
+        let gap = { gaps }.next()?;
         let rest = (self.size - self.received.total()) as f64;
         let source = &self.sources[lane.source.0];
         let share = |rate: f64| rest * rate / self.total_rate().max(rate);
         let wanted = match lane.pace.rate() {
-            // Another request may be refused. Faster lanes take the end of this one.
-            Some(rate) if source.is_limited() => (share(rate) as u64).max(FIRST_CHUNK),
-            None if source.is_limited() => self.size,
             // It may be silent again.
             _ if !source.is_sound() => LEAST_CHUNK,
             Some(rate) => {
@@ -327,6 +341,7 @@ impl Planner {
     /// A part of the request that would finish last, or a copy of it.
     fn share_of_another(&mut self, thief: LaneId, now: Time) -> Option<Range<u64>> {
         let own = self.lanes[thief.0].as_ref()?;
+        let is_limited = self.is_limited(own.source);
         let (own_rate, own_delay) = (own.pace.rate(), own.pace.delay_s());
         let usual = self.total_rate() / self.lanes.iter().flatten().count().max(1) as f64;
         let own_rate = own_rate.unwrap_or(usual).max(1.0);
@@ -335,19 +350,47 @@ impl Planner {
         let is_first =
             |one: &Pending| pending.iter().all(|other| !other.overlaps(one) || other.lasts >= one.lasts);
         let last = pending.iter().filter(|one| is_first(one)).max_by(|a, b| a.lasts.total_cmp(&b.lasts))?;
+        let server = |source: SourceId| self.sources[source.0].terms.server;
+        let is_own = server(own.source) == server(self.lanes[last.lane].as_ref()?.source);
+        if is_limited && last.lasts < if is_own { WORTH_ASKING_S } else { WORTH_HELPING_S } {
+            return None;
+        }
         let copies = pending.iter().filter(|other| other.overlaps(last)).count();
         let left = last.left.end - last.left.start;
         let taken = ((last.lasts - own_delay) * own_rate * last.rate / (own_rate + last.rate)) as u64;
         let alone = own_delay + left as f64 / own_rate;
         if copies == 1 && taken >= LEAST_SPLIT && taken < left && left - taken >= LEAST_SPLIT {
-            let start = last.left.end - taken;
-            let victim = self.lanes[last.lane].as_mut()?;
-            victim.work.as_mut()?.end = start;
-            let source = victim.source;
-            self.refund(source, taken);
-            return Some(start..start + taken);
+            let range = last.left.end - taken..last.left.end;
+            let victim = last.lane;
+            self.lanes[thief.0].as_mut()?.splits = Some(victim);
+            if !is_limited {
+                self.lanes[thief.0].as_mut()?.work = Some(range.clone());
+                self.split(thief);
+            }
+            return Some(range);
         }
         (copies <= MOST_COPIES && alone < last.lasts * COPY_GAIN).then(|| last.left.clone())
+    }
+
+    /// Ends the request that a lane takes the end of.
+    fn split(&mut self, thief: LaneId) {
+        let Some(thief) = &mut self.lanes[thief.0] else { return };
+        let Some((victim, work)) = thief.splits.take().zip(thief.work.clone()) else { return };
+        let Some(victim) = &mut self.lanes[victim] else { return };
+        let (source, from) = (victim.source, work.start);
+        if let Some(other) = &mut victim.work
+            && (other.start..other.end).contains(&from)
+        {
+            let taken = other.end - from;
+            other.end = from;
+            self.refund(source, taken);
+        }
+    }
+
+    /// Whether the server of a source refused a request, perhaps over another route, because there were too many.
+    fn is_limited(&self, source: SourceId) -> bool {
+        let server = self.sources[source.0].terms.server;
+        self.sources.iter().any(|other| other.terms.server == server && other.is_limited())
     }
 
     /// All requests whose bytes have not come, with their rates and how long they will last.

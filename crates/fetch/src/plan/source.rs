@@ -11,8 +11,8 @@ const WORKING: u32 = 2;
 /// Pauses after failures: the first, which doubles, and the longest.
 const FIRST_PAUSE: Span = Span::from_millis(500);
 const LONGEST_PAUSE: Span = Span::from_secs(30);
-/// The longest pause that a server may ask for.
-const LONGEST_RETRY: Span = Span::from_secs(600);
+/// A download ends when every server asks for a longer pause.
+pub const LONGEST_WAIT: Span = Span::from_secs(120);
 /// Shorter pauses are not worth a word.
 const NOTABLE: Span = Span::from_secs(10);
 const NANOS: u64 = 1_000_000_000;
@@ -27,6 +27,8 @@ pub struct SourceTerms {
     pub rank: u8,
     /// Sources over the same interface or exit have the same number.
     pub route: usize,
+    /// Sources of the same mirror have the same number.
+    pub server: usize,
     /// The cap that its bytes count toward.
     pub cap: Option<usize>,
     /// Most connections at the same time.
@@ -45,12 +47,18 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// Whether a server asks for a pause of more than some seconds.
+    pub fn is_notable(&self) -> bool {
+        matches!(self, Self::Busy(Some(pause)) if *pause > NOTABLE)
+    }
+
     /// The reason in words, for people.
     pub fn why(self) -> String {
         match self {
             Self::Failed(why) | Self::Useless(why) => why,
             Self::Busy(Some(pause)) if pause > NOTABLE => {
-                format!("the server is busy and asks to wait {} s", pause.as_nanos().div_ceil(NANOS))
+                let then = if pause > LONGEST_WAIT { ": try again after that" } else { "" };
+                format!("the server is busy and asks to wait {} s{then}", pause.as_nanos().div_ceil(NANOS))
             }
             Self::Busy(_) => "the server limits connections".to_owned(),
         }
@@ -124,6 +132,11 @@ impl Source {
         !self.is_out() && self.failures < WORKING
     }
 
+    /// Whether its server asks for a pause that is too long to wait for.
+    pub(super) fn is_away(&self, now: Time) -> bool {
+        self.rests_until.since(now) > LONGEST_WAIT
+    }
+
     /// When it may be asked; `None` if never again.
     pub(super) fn ready_at(&self) -> Option<Time> {
         (!self.is_out()).then_some(self.rests_until)
@@ -157,7 +170,10 @@ impl Source {
                 (Trouble::Busy(pause).why(), pause.unwrap_or(Span::ZERO))
             }
         };
-        let asked = now + asked.min(LONGEST_RETRY);
+        if asked > LONGEST_WAIT {
+            self.failures = self.failures.max(WORKING);
+        }
+        let asked = now + asked;
         // Lanes that fail together count once.
         if now >= self.rests_until {
             self.failures += 1;

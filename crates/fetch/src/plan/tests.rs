@@ -13,11 +13,13 @@ struct Line {
     dies: Option<Time>,
     /// It refuses requests that come sooner after the last one that it answered.
     least_gap: Span,
+    /// The number of the server that counts its requests.
+    server: usize,
 }
 
 impl Line {
     fn new(mbit: f64, delay_ms: u64) -> Self {
-        Self { mbit, delay: Span::from_millis(delay_ms), dies: None, least_gap: Span::ZERO }
+        Self { mbit, delay: Span::from_millis(delay_ms), dies: None, least_gap: Span::ZERO, server: 0 }
     }
 }
 
@@ -47,7 +49,7 @@ fn run(planner: &mut Planner, lines: &[Line]) -> Outcome {
     let mut outcome =
         Outcome { seconds: 0.0, at_99: 0.0, bytes: vec![0; lines.len()], lanes: vec![0; lines.len()] };
     let mut done = 0;
-    // Each line has answered a first request, as in a download.
+    // Each server has answered a first request, as in a download.
     let mut answered = vec![now; lines.len()];
     while !planner.is_complete() {
         now += STEP;
@@ -66,11 +68,11 @@ fn run(planner: &mut Planner, lines: &[Line]) -> Outcome {
             outcome.lanes[connection.line] = outcome.lanes[connection.line].max(busy[connection.line]);
             if connection.answers.is_none() && now >= connection.asks {
                 match planner.next(connection.lane, now) {
-                    Next::Fetch(_) if now < answered[connection.line] + line.least_gap => {
+                    Next::Fetch(_) if now < answered[line.server] + line.least_gap => {
                         planner.on_end(connection.lane, Some(Trouble::Busy(None)), now);
                     }
                     Next::Fetch(_) => {
-                        answered[connection.line] = now;
+                        answered[line.server] = now;
                         connection.answers = Some(now + line.delay);
                     }
                     Next::Wait(at) => connection.asks = at,
@@ -113,7 +115,16 @@ fn run(planner: &mut Planner, lines: &[Line]) -> Outcome {
 }
 
 fn terms(route: usize) -> SourceTerms {
-    SourceTerms { route, most_lanes: 4, ..SourceTerms::default() }
+    SourceTerms { route, server: route, most_lanes: 4, ..SourceTerms::default() }
+}
+
+/// A planner for lines to one server.
+fn planner_of_one_server(size: u64, lines: usize) -> Planner {
+    let mut planner = Planner::new(size, RangeSet::default(), Vec::new());
+    for route in 0..lines {
+        planner.add_source(SourceTerms { server: 0, ..terms(route) }, Time::ZERO);
+    }
+    planner
 }
 
 fn planner(size: u64, lines: usize) -> Planner {
@@ -202,9 +213,50 @@ fn a_server_that_limits_requests_is_as_fast_as_with_one_request() {
     let outcome = run(&mut planner(20_000_000, 1), &[line]);
     assert!(outcome.seconds < 5.0 * 1.2, "{} s", outcome.seconds);
     let slow = Line { least_gap: Span::from_secs(3), ..Line::new(32.0, 5) };
-    let outcome = run(&mut planner(80_000_000, 2), &[slow, Line::new(32.0, 5)]);
+    let other = Line { server: 1, ..Line::new(32.0, 5) };
+    let outcome = run(&mut planner(80_000_000, 2), &[slow, other]);
     // It begins after 3.5 s, with pauses that grow.
     assert!(outcome.seconds < (10.0 + 3.5 / 2.0) * 1.05, "{} s with another source", outcome.seconds);
+}
+
+#[test]
+fn a_server_that_limits_the_requests_of_all_lines_is_not_slower_than_over_one() {
+    for (lines, gap_ms) in [(2, 700), (2, 1500), (3, 1000), (3, 3000), (3, 10_000)] {
+        let line = Line { least_gap: Span::from_millis(gap_ms), ..Line::new(16.0, 5) };
+        let outcome = run(&mut planner_of_one_server(40_000_000, lines), &vec![line; lines]);
+        // Pauses after refused requests double.
+        let one = 20.0 + 2.0 * gap_ms as f64 / 1000.0;
+        assert!(outcome.seconds < one, "{lines} lines, {gap_ms} ms: {} s of {one} s", outcome.seconds);
+    }
+}
+
+#[test]
+fn a_request_to_a_server_that_limits_them_ends_early_only_when_another_is_answered() {
+    let mut planner = planner_of_one_server(100_000_000, 2);
+    let at = |ms| Time::ZERO + Span::from_millis(ms);
+    let lanes: Vec<_> = (0..2).map(|source| planner.open_lane(SourceId(source), at(0)).unwrap()).collect();
+    assert!(matches!(planner.next(lanes[0], at(0)), Next::Fetch(_)));
+    planner.on_end(lanes[0], Some(Trouble::Busy(None)), at(1));
+    assert_eq!(planner.next(lanes[0], at(1000)), Next::Fetch(0..100_000_000), "all in one request");
+    for ms in 1001..3000 {
+        assert!(planner.on_bytes(lanes[0], 1000, at(ms)).more);
+    }
+    assert!(matches!(planner.next(lanes[1], at(3000)), Next::Fetch(_)), "the rest takes long");
+    planner.on_end(lanes[1], Some(Trouble::Busy(None)), at(3001));
+    let Next::Fetch(end) = planner.next(lanes[1], at(4000)) else { panic!("it is asked for again") };
+    let work = |planner: &Planner| planner.lanes[0].as_ref().unwrap().work.clone().unwrap();
+    assert_eq!(work(&planner).end, 100_000_000, "nothing was taken from the other");
+    planner.on_bytes(lanes[1], 1000, at(4001));
+    assert_eq!(work(&planner).end, end.start);
+    let left = end.start - 1_999_000;
+    assert!(planner.on_bytes(lanes[0], left - 1, at(4002)).more);
+    assert!(!planner.on_bytes(lanes[0], 1000, at(4003)).more, "it ends where the other begins");
+    // A rest that takes less than some seconds is not split.
+    planner.on_end(lanes[0], None, at(4003));
+    for ms in 4004..6000 {
+        planner.on_bytes(lanes[1], 40_000, at(ms));
+    }
+    assert!(!matches!(planner.next(lanes[0], at(6000)), Next::Fetch(_)), "no more requests");
 }
 
 #[test]
@@ -247,11 +299,28 @@ fn a_source_that_only_fails_is_given_up_and_a_useless_one_at_once() {
         now += Span::from_secs(60);
     }
     assert_eq!(planner.standing(SourceId(0)), &Standing::Out("refused".to_owned()));
-    assert!(!planner.is_stuck());
+    assert!(!planner.is_stuck(now));
     let lane = planner.open_lane(SourceId(1), now).unwrap();
     planner.next(lane, now);
     planner.on_end(lane, Some(Trouble::Useless("not found".to_owned())), now);
-    assert!(planner.is_stuck());
+    assert!(planner.is_stuck(now));
+}
+
+#[test]
+fn a_server_that_asks_for_a_long_pause_is_not_waited_for_and_may_come_back() {
+    let mut planner = planner(1_000_000, 2);
+    let at = |seconds| Time::ZERO + Span::from_secs(seconds);
+    for source in [0, 1] {
+        assert!(!planner.is_stuck(at(0)), "the other source may work");
+        let lane = planner.open_lane(SourceId(source), at(0)).unwrap();
+        planner.next(lane, at(0));
+        planner.on_end(lane, Some(Trouble::Busy(Some(Span::from_secs(600)))), at(0));
+        planner.close_lane(lane);
+    }
+    assert!(planner.is_stuck(at(0)) && !planner.any_works());
+    assert!(!planner.is_stuck(at(500)), "the rest of the pause is short");
+    assert_eq!(planner.open_lane(SourceId(0), at(599)), None);
+    assert!(planner.open_lane(SourceId(0), at(600)).is_some());
 }
 
 #[test]
@@ -278,9 +347,9 @@ fn a_download_whose_caps_are_used_up_is_stuck_and_not_before() {
     let source = planner.add_source(SourceTerms { cap: Some(0), ..terms(0) }, Time::ZERO);
     let lane = planner.open_lane(source, Time::ZERO).unwrap();
     assert_eq!(planner.next(lane, Time::ZERO), Next::Fetch(0..500_000));
-    assert!(!planner.is_stuck() && !planner.any_works());
+    assert!(!planner.is_stuck(Time::ZERO) && !planner.any_works());
     planner.on_bytes(lane, 500_000, Time::ZERO);
     planner.on_end(lane, None, Time::ZERO);
     assert_eq!(planner.next(lane, Time::ZERO), Next::Leave);
-    assert!(planner.is_stuck());
+    assert!(planner.is_stuck(Time::ZERO));
 }

@@ -275,8 +275,11 @@ mod tests {
         assert_eq!(failure(FetchError::Unreachable(Vec::new()), &job).hint, None);
         std::fs::write(folder.path().join(".c.iso.anabranch-fetch-part"), "abc").unwrap();
         assert_eq!(stopped_early(&job).hint, None, "no one knows what of it is there");
-        std::fs::write(folder.path().join(".c.iso.anabranch-fetch"), r#"{"size":3,"ranges":[[0,2]]}"#)
-            .unwrap();
+        std::fs::write(
+            folder.path().join(".c.iso.anabranch-fetch"),
+            r#"{"size":3,"origins":[["",[[0,2]]]]}"#,
+        )
+        .unwrap();
         assert!(stopped_early(&job).hint.unwrap().starts_with("what has arrived is kept"));
     }
 
