@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use anabranch_tunnel::access::DENIED;
+use anabranch_tunnel::access::{DENIED, embedded};
 use ipnet::IpNet;
 
 /// The destinations that clients may reach through an exit.
@@ -93,32 +93,19 @@ impl Policy {
         Self { rules }
     }
 
-    /// Judges a destination. An IPv4 address inside an IPv6 one is judged as IPv4; behind a translator, the IPv6 address must
-    /// not be denied either.
+    /// Judges a destination. One in an IPv6 form of IPv4 must not be denied in either form, unless it is listed as it is.
     pub fn judge(&self, to: SocketAddr) -> Verdict {
-        match self.verdict(to.ip().to_canonical(), to.port()) {
-            Verdict::Denied => Verdict::Denied,
-            _ => self.verdict(embedded(to.ip()), to.port()),
+        let own = self.verdict(to.ip().to_canonical(), to.port());
+        if own != Verdict::Allowed {
+            return own;
         }
+        let inner = embedded(to.ip()).map(|v4| self.verdict(v4.into(), to.port()));
+        inner.reduce(|one, other| if one == Verdict::Denied { one } else { other }).unwrap_or(own)
     }
 
     fn verdict(&self, address: IpAddr, port: u16) -> Verdict {
         let holds = |rule: &&Rule| rule.range.network.contains(&address) && rule.range.ports.contains(&port);
         self.rules.iter().find(holds).map_or(Verdict::Allowed, |rule| rule.verdict)
-    }
-}
-
-/// The IPv4 address inside a mapped (RFC 4291) or translated one (RFC 6052), else the address itself.
-pub(crate) fn embedded(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => match v6.segments() {
-            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-                let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-                [a, b, c, d].into()
-            }
-            _ => address,
-        },
-        v4 => v4,
     }
 }
 
@@ -144,6 +131,34 @@ mod tests {
     }
 
     #[test]
+    fn forbidden_ipv4_addresses_are_denied_in_every_ipv6_form() {
+        let allowed = |texts: &[&str]| {
+            let ranges: Vec<AddressRange> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            Policy::new(&ranges, &[])
+        };
+        let usual = allowed(&[]);
+        let forms = ["::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "2002::/16", "2001::/23"];
+        let lenient = allowed(&forms);
+        for denied in [
+            "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "::ffff:0:127.0.0.1",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::10.0.0.1",
+            "2002:a9fe:a9fe::1",
+            "2001:0:101:101::f5ff:fffe",
+            "2606:4700::5efe:10.0.0.1",
+        ] {
+            let to = SocketAddr::new(denied.parse().unwrap(), 80);
+            assert_eq!(usual.judge(to), Verdict::Denied, "{denied}");
+            assert_eq!(lenient.judge(to), Verdict::Denied, "{denied} though its form is allowed");
+        }
+        let listed = allowed(&["2002:a9fe:a9fe::1"]);
+        assert_eq!(listed.judge("[2002:a9fe:a9fe::1]:80".parse().unwrap()), Verdict::Listed);
+        assert_eq!(lenient.judge("[2002:101:101::1]:80".parse().unwrap()), Verdict::Allowed);
+    }
+
+    #[test]
     fn the_longest_range_decides_and_among_equals_the_denied_one() {
         let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
         let rules = Policy::new(
@@ -160,6 +175,8 @@ mod tests {
         assert_eq!((judge("10.1.0.1:1"), judge("10.9.0.1:1")), (Verdict::Allowed, Verdict::Denied));
         assert_eq!(judge("[::ffff:10.9.0.1]:1"), Verdict::Denied);
         assert_eq!(judge("[64:ff9b::1.1.1.1]:443"), Verdict::Allowed);
+        assert_eq!(judge("[64:ff9b::127.0.0.1]:8005"), Verdict::Listed);
+        assert_eq!(judge("[64:ff9b::127.0.0.1]:22"), Verdict::Denied);
         let no_v6 = Policy::new(&[], &ranges(&["::/0"]));
         assert_eq!(no_v6.judge("[64:ff9b::1.1.1.1]:443".parse().unwrap()), Verdict::Denied);
         assert_eq!(no_v6.judge("[::ffff:1.1.1.1]:443".parse().unwrap()), Verdict::Allowed);

@@ -1,7 +1,7 @@
 //! Access by address: prefixes to peers, the longest first [S1], and the destinations that a client may reach.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
@@ -155,10 +155,7 @@ impl Destinations {
     fn verdict(&self, address: IpAddr) -> Verdict {
         // An IPv4 address within an IPv6 one is judged as what it is.
         let address = address.to_canonical();
-        if let IpAddr::V6(v6) = address
-            && let [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] = v6.octets()
-            && self.verdict([a, b, c, d].into()) != Verdict::Allowed
-        {
+        if embedded(address).any(|v4| self.verdict(v4.into()) != Verdict::Allowed) {
             return Verdict::Denied;
         }
         let usual = if address.is_multicast() { Verdict::Denied } else { Verdict::Allowed };
@@ -166,9 +163,35 @@ impl Destinations {
     }
 }
 
+/// The IPv4 addresses that routers, translators and tunnels find inside an IPv6 address. One inside a mapped address counts as IPv4
+/// itself: [`IpAddr::to_canonical`].
+pub fn embedded(address: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
+    let IpAddr::V6(v6) = address else { return [None, None].into_iter().flatten() };
+    let segments = v6.segments();
+    let at = |index: usize| {
+        let ([a, b], [c, d]) = (segments[index].to_be_bytes(), segments[index + 1].to_be_bytes());
+        Ipv4Addr::new(a, b, c, d)
+    };
+    let found = match segments {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None, None],
+        // IPv4-compatible (RFC 4291 §2.5.5.1) and IPv4-translated (RFC 2765 §2.1).
+        [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _]
+        // NAT64 (RFC 6052, RFC 8215).
+        | [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0x64, 0xff9b, 1, _, _, _, _, _]
+        // ISATAP (RFC 5214 §6.1).
+        | [_, _, _, _, 0 | 0x200, 0x5efe, _, _] => [Some(at(6)), None],
+        // 6to4 (RFC 3056).
+        [0x2002, ..] => [Some(at(1)), None],
+        // Teredo (RFC 4380 §4): the server, and the client with all bits inverted.
+        [0x2001, 0, ..] => [Some(at(2)), Some(Ipv4Addr::from_bits(!at(6).to_bits()))],
+        _ => [None, None],
+    };
+    found.into_iter().flatten()
+}
+
 /// Special-purpose addresses (RFC 6890 and its registries), and the metadata service of a cloud outside them: no public
 /// destination among them.
-pub const DENIED: [&str; 29] = [
+pub const DENIED: [&str; 30] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
@@ -187,6 +210,8 @@ pub const DENIED: [&str; 29] = [
     "224.0.0.0/4",
     "240.0.0.0/4",
     "::/96",
+    // IPv4-translated addresses (RFC 2765).
+    "::ffff:0:0:0/96",
     "::1/128",
     "fec0::/10",
     "64:ff9b:1::/48",
@@ -220,6 +245,36 @@ mod tests {
         assert_eq!(table.find(address("2001:db8::1")), None);
         assert_eq!(table.remove(&"10.1.0.0/16".parse().unwrap()), Some(3));
         assert_eq!(table.find(address("10.1.9.9")), Some(&2));
+    }
+
+    #[test]
+    fn forbidden_ipv4_addresses_are_denied_in_every_ipv6_form() {
+        let usual = Destinations::new(&Reach::default());
+        // Even where the form itself is allowed.
+        let forms =
+            ["::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "2002::/16", "2001::/23", "2606:4700::/32"];
+        let allowed = forms.map(|form| form.parse().unwrap()).into();
+        let lenient = Destinations::new(&Reach { allowed, ..Reach::default() });
+        for (private, public) in [
+            ("::ffff:169.254.169.254", "::ffff:1.1.1.1"),
+            ("::169.254.169.254", "::1.1.1.1"),
+            ("::ffff:0:127.0.0.1", "::ffff:0:1.1.1.1"),
+            ("64:ff9b::10.0.0.1", "64:ff9b::1.1.1.1"),
+            ("64:ff9b:1::10.0.0.1", "64:ff9b:1::1.1.1.1"),
+            ("2002:a9fe:a9fe::1", "2002:101:101::1"),
+            // The client, then the server.
+            ("2001:0:101:101::f5ff:fffe", "2001:0:101:101::fefe:fefe"),
+            ("2001:0:a00:1::fefe:fefe", "2001:0:101:101::fefe:fefe"),
+            ("2606:4700::5efe:10.0.0.1", "2606:4700::5efe:1.1.1.1"),
+            ("2606:4700::200:5efe:192.168.0.1", "2606:4700::200:5efe:1.1.1.1"),
+        ] {
+            assert!(!usual.allow(address(private)) && !usual.allow_stream(address(private)), "{private}");
+            assert!(!lenient.allow(address(private)), "{private}");
+            assert!(lenient.allow(address(public)), "{public}");
+        }
+        for denied in ["::ffff:0:1.1.1.1", "2002:101:101::1", "2001:0:101:101::fefe:fefe", "::1.1.1.1"] {
+            assert!(!usual.allow(address(denied)), "{denied}");
+        }
     }
 
     #[test]

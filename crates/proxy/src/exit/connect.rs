@@ -15,9 +15,10 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::message::Outcome;
-use crate::policy::{Policy, Verdict, embedded};
+use crate::policy::{Policy, Verdict};
 use crate::race::race;
 use crate::target::Target;
+use anabranch_tunnel::access::embedded;
 
 /// How long a name may take to resolve.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -129,9 +130,19 @@ fn when_unknown(error: &io::Error) -> Outcome {
     if is_used_up { Outcome::Busy } else { Outcome::Denied }
 }
 
-/// Whether an address is one of this machine's: it can then be bound to.
+/// Whether an address, or an IPv4 address inside it, is one of this machine's.
 fn is_own(to: SocketAddr) -> io::Result<bool> {
-    let ip = embedded(to.ip());
+    for ip in std::iter::once(to.ip().to_canonical()).chain(embedded(to.ip()).map(IpAddr::from)) {
+        if is_bindable(SocketAddr::new(ip, to.port()))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether an address is one of this machine's: it can then be bound to.
+fn is_bindable(to: SocketAddr) -> io::Result<bool> {
+    let ip = to.ip();
     match UdpSocket::bind((ip, 0)) {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => return Ok(false),
@@ -141,7 +152,7 @@ fn is_own(to: SocketAddr) -> io::Result<bool> {
     let foreign: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::new(192, 0, 2, 1).into() } else { DOCUMENTATION.into() };
     let binds_all = UdpSocket::bind((foreign, 0)).is_ok();
-    Ok(!binds_all || sends_from(SocketAddr::new(ip, to.port())).is_none_or(|from| from == ip))
+    Ok(!binds_all || sends_from(to).is_none_or(|from| from == ip))
 }
 
 /// An address that no machine has (RFC 3849).
@@ -230,6 +241,8 @@ mod tests {
             "::ffff:10.0.0.1",
             "::ffff:169.254.169.254",
             "64:ff9b::a9fe:a9fe",
+            "::ffff:0:127.0.0.1",
+            "2002:a00:1::1",
             "2002:a00:1::",
             "::127.0.0.1",
             "224.0.0.1",
