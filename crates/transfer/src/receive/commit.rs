@@ -17,9 +17,10 @@ use super::spelling::{clash, is_alias};
 use crate::error::{TransferError, is_disk_full};
 use crate::report::Watch;
 
-/// Threads that sync, and files that wait for each of them.
+/// Threads that sync, files in a group for one of them, and groups that wait.
 const THREADS: usize = 4;
-const WAITING: usize = 16;
+const GROUP: usize = 16;
+const WAITING: usize = 2;
 
 /// A complete, verified file.
 pub(crate) struct Complete {
@@ -30,7 +31,8 @@ pub(crate) struct Complete {
 
 /// The threads, and the channel to them.
 pub(crate) struct Committer {
-    files: SyncSender<Complete>,
+    files: SyncSender<Vec<Complete>>,
+    group: Vec<Complete>,
     work: Arc<Work>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -57,24 +59,35 @@ impl Committer {
         };
         let threads = (0..THREADS).map(start).collect::<io::Result<Vec<_>>>();
         let threads = threads.map_err(|error| TransferError::io("start", "a thread", error))?;
-        Ok(Self { files, work, threads })
+        Ok(Self { files, group: Vec::new(), work, threads })
     }
 
-    /// Passes on a complete file.
+    /// Adds a complete file to the current group.
     ///
     /// # Errors
     /// The error of an earlier file, if it stops all later files too.
-    pub fn commit(&self, file: Complete) -> Result<(), TransferError> {
+    pub fn commit(&mut self, file: Complete) -> Result<(), TransferError> {
         if let Some(error) = self.work.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(error);
         }
-        // The threads live as long as this sender.
-        let _ = self.files.send(file);
+        self.group.push(file);
+        if self.group.len() >= GROUP {
+            self.pass_on();
+        }
         Ok(())
     }
 
+    /// Passes the current group on.
+    pub fn pass_on(&mut self) {
+        if !self.group.is_empty() {
+            // The threads live as long as this sender.
+            let _ = self.files.send(std::mem::take(&mut self.group));
+        }
+    }
+
     /// Waits for all files; returns the directories in which files were renamed.
-    pub fn finish(self) -> Result<BTreeSet<String>, TransferError> {
+    pub fn finish(mut self) -> Result<BTreeSet<String>, TransferError> {
+        self.pass_on();
         drop(self.files);
         for thread in self.threads {
             thread.join().map_err(|_| TransferError::protocol("a sync thread panicked"))?;
@@ -87,11 +100,11 @@ impl Committer {
 }
 
 impl Work {
-    fn run(&self, waiting: &Mutex<Receiver<Complete>>) {
+    fn run(&self, waiting: &Mutex<Receiver<Vec<Complete>>>) {
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(file) = next else { return };
-            self.put_in_place(file);
+            let Ok(group) = next else { return };
+            group.into_iter().for_each(|file| self.put_in_place(file));
         }
     }
 

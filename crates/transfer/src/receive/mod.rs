@@ -1,5 +1,6 @@
 //! The receiving end: reads the list, asks for consent, sends requests and takes replies; threads do the disk work.
 
+mod ahead;
 mod commit;
 mod further;
 mod job;
@@ -9,6 +10,8 @@ mod offer;
 mod part;
 mod place;
 mod plan;
+mod pump;
+mod queue;
 mod quota;
 mod remove;
 mod spelling;
@@ -23,38 +26,35 @@ pub use write::close_output;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
 use crate::attributes::{Attribute, Attributes};
-use crate::codec::{read_body, read_header};
 use crate::connection::Connection;
 use crate::control::ControlLink;
 use crate::error::TransferError;
 use crate::hash::block_count;
 use crate::manifest::{Entry, EntryKind, FileMeta, Limits, List, ManifestBuilder, totals};
-use crate::message::{Control, LONGEST_REPLY, Reply, Request};
+use crate::message::{Control, Request};
 use crate::path::RelPath;
 use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
 use crate::report::{Report, Summary, Watch};
+use ahead::{Asker, Fetch, InFlight};
 use commit::Committer;
 use job::{FileJob, Keeping};
 use links::Links;
-use plan::{Fetch, InFlight, PlanPorts, Planner};
+use plan::{PlanPorts, Planner};
+use pump::{REPLIES, read_replies, write_requests};
 use target::TargetTree;
-use write::{Output, POOLED, WritePorts, Writer};
+use write::{Output, WritePorts, Writer};
 
-/// Requests ahead of their replies.
-const IN_FLIGHT: usize = 1024;
-/// Replies that may wait between the stream and the disk thread.
-const REPLIES: usize = 16;
 /// How long received data may take to be written after the transfer fails.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Options of a receiver.
@@ -331,12 +331,11 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     stop: impl Future<Output = TransferError>,
 ) -> Result<(), TransferError> {
     let Order { place, content } = order;
-    let (request_sender, requests) = mpsc::channel(IN_FLIGHT);
+    let (asker, requests, in_flight) = ahead::channels();
     let (reply_sender, replies) = mpsc::channel(REPLIES);
-    let (in_flight_sender, in_flight) = sync_channel(IN_FLIGHT);
     let (compared_sender, compared) = channel();
     let (spare_sender, spare) = channel();
-    let plan_ports = PlanPorts { requests: request_sender, in_flight: in_flight_sender, compared };
+    let plan_ports = PlanPorts { asker, compared };
     let write_ports = WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender };
 
     let progress = watch.progress.clone();
@@ -349,8 +348,11 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
                 let entries = content.list.entries;
                 let most = content.options.max_size.unwrap_or(u64::MAX);
                 let writer = Writer::new(output, write_ports, watch, (most, totals(&entries).1));
-                ask_for_only_file(plan_ports, &entries[0]).await;
-                spawn_blocking(move || writer.run()).await.map_err(panicked)?.map(|_| ())
+                let run = move || {
+                    ask_for_only_file(plan_ports.asker, &entries[0]);
+                    writer.run()
+                };
+                spawn_blocking(run).await.map_err(panicked)?.map(|_| ())
             }
         }
     };
@@ -454,45 +456,14 @@ async fn settle_links(
 }
 
 /// Requests the share's only file from its start.
-async fn ask_for_only_file(ports: PlanPorts, entry: &Entry) {
+fn ask_for_only_file(mut asker: Asker, entry: &Entry) {
     let EntryKind::File(meta) = entry.kind else { return };
     let count = meta.size.map_or(u64::MAX, block_count);
     let job = Arc::new(FileJob::new(0, entry.path.clone(), meta));
     let fetch = Fetch { job, part: None, held: Vec::new(), first: 0, count, last: true };
-    // The channels are empty and open: sending cannot fail or wait.
-    let _ = ports.in_flight.send(InFlight::Fetch(fetch));
-    let _ =
-        ports.requests.send(Request::Fetch { file: 0, first: 0, count, last: true, held: Vec::new() }).await;
-}
-
-async fn write_requests<W: AsyncWrite + Unpin>(
-    mut writer: W,
-    mut requests: mpsc::Receiver<Request>,
-) -> Result<(), TransferError> {
-    let (mut batch, mut bytes) = (Vec::new(), Vec::new());
-    while requests.recv_many(&mut batch, 64).await > 0 {
-        batch.drain(..).for_each(|request: Request| request.encode(&mut bytes));
-        writer.write_all(&bytes).await.map_err(TransferError::Connection)?;
-        writer.flush().await.map_err(TransferError::Connection)?;
-        bytes.clear();
-    }
-    writer.shutdown().await.map_err(TransferError::Connection)
-}
-
-async fn read_replies<R: AsyncRead + Unpin>(
-    reader: R,
-    replies: mpsc::Sender<Reply>,
-    (spare, progress): (std::sync::mpsc::Receiver<Vec<u8>>, &Progress),
-) -> Result<(), TransferError> {
-    let mut reader = BufReader::with_capacity(POOLED, reader);
-    while let Some((kind, len)) = read_header(&mut reader, LONGEST_REPLY).await? {
-        let is_large = len >= POOLED;
-        let mut body = if is_large { spare.try_recv().unwrap_or_default() } else { Vec::new() };
-        let count = |bytes| progress.add_moved(if is_large { bytes } else { 0 });
-        read_body(&mut reader, len, &mut body, count).await?;
-        let Ok(()) = replies.send(Reply::decode(kind, body)?).await else { break };
-    }
-    Ok(())
+    let request = Request::Fetch { file: 0, first: 0, count, last: true, held: Vec::new() };
+    // The channels are empty and open: this cannot fail or wait.
+    let _ = asker.ask(request, InFlight::Fetch(fetch));
 }
 
 fn panicked(error: JoinError) -> TransferError {

@@ -67,9 +67,9 @@ impl PartFile {
     /// The system's error; [`io::ErrorKind::ResourceBusy`] when another receiver holds it.
     pub fn open(directory: Arc<Dir>, final_name: &str, size: Option<u64>) -> io::Result<Self> {
         let name = part_name(final_name);
-        let file = open_locked(&directory, &name).map_err(|error| unless_removed(&directory, error))?;
+        let (file, len) =
+            open_locked(&directory, &name).map_err(|error| unless_removed(&directory, error))?;
         let most = size.unwrap_or(0);
-        let len = file.metadata()?.len();
         if len > most {
             file.set_len(most)?;
         }
@@ -155,14 +155,10 @@ impl PartFile {
     /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
     pub fn commit(self, job: &FileJob, keeping: &Keeping, report: &Report) -> io::Result<()> {
         set_attributes(&self.file, &keeping.attributes, (job.index, &job.path), report);
-        if let Err(error) = set_mode(&self.file, job.meta.mode & keeping.mode_mask) {
-            report.note("store the mode", &job.path, &error);
-        }
-        if let Some(time) = job.meta.modified.and_then(system_time)
-            && let Err(error) = set_time(&self.directory, &self.file, time)
-        {
-            report.note("store the time", &job.path, &error);
-        }
+        let time = job.meta.modified.and_then(system_time);
+        self.stamp(job.meta.mode & keeping.mode_mask, time, |what, error| {
+            report.note(what, &job.path, error)
+        });
         match sync(&self.directory, &self.file) {
             Err(error) if cannot_sync(&error) => report.note("confirm the writing", &job.path, &error),
             synced => synced?,
@@ -179,6 +175,21 @@ impl PartFile {
     }
 }
 
+impl PartFile {
+    /// Sets mode and time, and looks once what is stored of them.
+    fn stamp(&self, mode: u16, time: Option<SystemTime>, note: impl Fn(&'static str, &io::Error)) {
+        let moded = change_mode(&self.file, mode);
+        let timed = time.map(|time| change_time(&self.directory, &self.file, time).map(|()| time));
+        let stored = self.file.metadata();
+        if let Err(error) = moded.and_then(|()| check_mode(&stored, mode)) {
+            note("store the mode", &error);
+        }
+        if let Some(Err(error)) = timed.map(|timed| timed.and_then(|time| check_time(&stored, time))) {
+            note("store the time", &error);
+        }
+    }
+}
+
 /// Sets the extended attributes of entry `index` at `path`, if it has any.
 pub(super) fn set_attributes(file: &File, all: &Attributes, (index, path): (u32, &RelPath), report: &Report) {
     let attributes = all.get(&index).map_or(&[][..], Vec::as_slice);
@@ -189,10 +200,10 @@ pub(super) fn set_attributes(file: &File, all: &Attributes, (index, path): (u32,
 
 /// Sets the time of a file in `directory`.
 #[cfg_attr(not(test), allow(unused_variables))]
-fn set_time(directory: &Dir, file: &File, time: SystemTime) -> io::Result<()> {
+fn change_time(directory: &Dir, file: &File, time: SystemTime) -> io::Result<()> {
     #[cfg(test)]
     crate::tests::fail_if_timeless(directory)?;
-    set_modified(file, time)
+    file.set_times(times(time))
 }
 
 /// Syncs a file in `directory`.
@@ -220,10 +231,10 @@ pub(super) fn stores_times(directory: &Dir) -> bool {
     options.write(true).create_new(true);
     owner_only(&mut options);
     let Ok(file) = directory.open_with(&name, &options).map(cap_std::fs::File::into_std) else { return true };
-    let stored = set_time(directory, &file, time).and_then(|()| file.metadata()?.modified());
+    let stored = change_time(directory, &file, time).and_then(|()| check_time(&file.metadata(), time));
     // If it stays, it is an unfinished file like any other.
     let _ = directory.remove_file(&name);
-    stored.is_ok_and(|stored| is_near(stored, time))
+    stored.is_ok()
 }
 
 /// True for times at most two seconds apart: some file systems store even seconds only.
@@ -258,7 +269,8 @@ pub(super) fn cannot_sync(error: &io::Error) -> bool {
     )
 }
 
-fn open_locked(directory: &Dir, name: &str) -> io::Result<File> {
+/// Opens the unfinished file and locks it; returns its length, too.
+fn open_locked(directory: &Dir, name: &str) -> io::Result<(File, u64)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).follow(FollowSymlinks::No);
     owner_only(&mut options);
@@ -272,8 +284,8 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<File> {
         }
         let is_locked = lock(&file)?;
         // The previous holder may have finished and renamed the file: then the name is of another file now.
-        if is_locked && is_still(directory, name, &meta)? {
-            return Ok(file.into_std());
+        if is_locked && let Some(len) = len_if_still(directory, name, &meta)? {
+            return Ok((file.into_std(), len));
         }
         if !is_locked {
             sleep(LOCK_PAUSE);
@@ -308,27 +320,54 @@ pub(super) fn owner_only(options: &mut OpenOptions) {
     options.mode(0o600);
 }
 
-/// Sets the time of the last change, and that of the last access to now.
-///
-/// Libraries for FUSE file systems ignore calls that set only one of the two, and report success.
+/// Sets the time of the last change.
 ///
 /// # Errors
 /// Those of the system, and one if it stores another time.
 pub(super) fn set_modified(file: &File, time: SystemTime) -> io::Result<()> {
-    file.set_times(FileTimes::new().set_modified(time).set_accessed(SystemTime::now()))?;
-    let stored = file.metadata()?.modified()?;
-    if is_near(stored, time) { Ok(()) } else { Err(io::Error::other("it stores another one")) }
+    file.set_times(times(time))?;
+    check_time(&file.metadata(), time)
+}
+
+/// The time of the last change, and now as that of the last access: libraries for FUSE file systems ignore calls that set
+/// only one of the two, and report success.
+fn times(time: SystemTime) -> FileTimes {
+    FileTimes::new().set_modified(time).set_accessed(SystemTime::now())
+}
+
+/// An error if the file system has stored another time.
+fn check_time(stored: &io::Result<std::fs::Metadata>, time: SystemTime) -> io::Result<()> {
+    let stored = stored.as_ref().map_err(again)?.modified()?;
+    if is_near(stored, time) { Ok(()) } else { Err(another()) }
 }
 
 /// Sets the permission bits.
 ///
 /// # Errors
-/// Those of the system, and one if it stores others: NTFS mounted without permissions ignores the call.
+/// Those of the system, and one if it stores others.
 pub(super) fn set_mode(file: &File, mode: u16) -> io::Result<()> {
+    change_mode(file, mode)?;
+    check_mode(&file.metadata(), mode)
+}
+
+fn change_mode(file: &File, mode: u16) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
-    file.set_permissions(std::fs::Permissions::from_mode(mode.into()))?;
-    let stored = file.metadata()?.permissions().mode() & 0o777;
-    if stored == u32::from(mode) { Ok(()) } else { Err(io::Error::other("it stores another one")) }
+    file.set_permissions(std::fs::Permissions::from_mode(mode.into()))
+}
+
+/// An error if the file system has stored another mode: NTFS mounted without permissions ignores the call.
+fn check_mode(stored: &io::Result<std::fs::Metadata>, mode: u16) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let stored = stored.as_ref().map_err(again)?.permissions().mode() & 0o777;
+    if stored == u32::from(mode) { Ok(()) } else { Err(another()) }
+}
+
+fn again(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
+
+fn another() -> io::Error {
+    io::Error::other("it stores another one")
 }
 
 /// Locks the open file; false if another process holds the lock.
@@ -343,21 +382,21 @@ fn lock(file: &cap_std::fs::File) -> io::Result<bool> {
     }
 }
 
-/// True while `name` is the only name of the file described by `meta`.
-fn is_still(directory: &Dir, name: &str, meta: &cap_std::fs::Metadata) -> io::Result<bool> {
+/// The length of the file described by `meta` while `name` is its only name.
+fn len_if_still(directory: &Dir, name: &str, meta: &Metadata) -> io::Result<Option<u64>> {
     use cap_std::fs::MetadataExt as _;
     let now = match directory.symlink_metadata(name) {
         Ok(now) => now,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     if (now.dev(), now.ino()) != (meta.dev(), meta.ino()) {
-        return Ok(false);
+        return Ok(None);
     }
     if now.nlink() > 1 {
         return Err(io::Error::other(format!("{name} has another name too; remove it and try again")));
     }
-    Ok(true)
+    Ok(Some(now.len()))
 }
 
 /// Renames without replacing, atomically if the system supports it.

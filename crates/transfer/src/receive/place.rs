@@ -71,7 +71,12 @@ impl Planner {
             }
         });
         match made {
-            Ok((mode, is_new)) => Some(DirectoryEnd { path: path.clone(), mode, modified, is_new }),
+            Ok((mode, is_new)) => {
+                if is_new {
+                    self.made = Some(path.as_str().to_owned());
+                }
+                Some(DirectoryEnd { path: path.clone(), mode, modified, is_new })
+            }
             Err(error) => {
                 self.report.fail(path, cannot_enter(&error));
                 None

@@ -11,12 +11,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use cap_std::fs::{Dir, Metadata};
-use tokio::sync::mpsc;
-
+use super::ahead::{Asker, Fetch, Gone, InFlight};
 use super::job::{DirectoryEnd, FileJob};
 use super::links::Links;
 use super::mirror::discard_staged;
@@ -27,7 +25,7 @@ use super::spelling::{Spellings, clash};
 use super::target::TargetTree;
 use crate::attributes::Attributes;
 use crate::error::{TransferError, is_disk_full};
-use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
+use crate::hash::{BLOCK, block_count, block_len, hash_block};
 use crate::manifest::{Entry, EntryKind};
 use crate::message::{MOST_HASHES, Request};
 use crate::path::{RelPath, alternative_name};
@@ -35,33 +33,13 @@ use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
 use crate::report::{Report, Watch};
 use crate::send::read_full;
+use cap_std::fs::{Dir, Metadata};
 
 /// Most alternatives to a taken name.
 const MOST_ALTERNATIVES: u32 = 1000;
 
 /// How often a sender gets a sign of life while this end hashes a file: a small part of its patience.
 const SIGN_OF_LIFE: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(60) };
-
-/// A request without a reply yet, with what the writer needs to know.
-pub(crate) enum InFlight {
-    Fetch(Fetch),
-    /// Asks for the sender's hash, to compare it with that of the existing file.
-    Compare(Arc<FileJob>),
-    /// Planning failed.
-    Stop(TransferError),
-}
-
-/// Requested blocks.
-pub(crate) struct Fetch {
-    pub job: Arc<FileJob>,
-    /// The unfinished file, if there is one; in the first request for a file.
-    pub part: Option<PartFile>,
-    /// Hashes of blocks on the disk, sent with the request.
-    pub held: Vec<BlockHash>,
-    pub first: u64,
-    pub count: u64,
-    pub last: bool,
-}
 
 /// A comparison with its reply; see [`InFlight::Compare`].
 pub(crate) struct Compared {
@@ -72,8 +50,7 @@ pub(crate) struct Compared {
 
 /// The planner's channels.
 pub(crate) struct PlanPorts {
-    pub requests: mpsc::Sender<Request>,
-    pub in_flight: SyncSender<InFlight>,
+    pub asker: Asker,
     pub compared: Receiver<Compared>,
 }
 
@@ -98,20 +75,27 @@ pub(crate) struct Planner {
     hashes: HashMap<u32, [u8; 32]>,
     /// Paths of the share that may be one here.
     pub spellings: Spellings,
+    /// The last directory that was made.
+    pub made: Option<String>,
 }
 
 /// Why planning ends early.
 enum Halt {
-    /// The writer or the stream has ended, and reports the reason.
     Gone,
     Fatal(TransferError),
+}
+
+impl From<Gone> for Halt {
+    fn from(_: Gone) -> Self {
+        Self::Gone
+    }
 }
 
 impl Planner {
     pub fn new(tree: TargetTree, placing: Placing, watch: Watch, ports: PlanPorts) -> Self {
         let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
         let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
-        let (room, attributes, links, later, listed, hashes, spellings) = <_>::default();
+        let (room, attributes, links, later, listed, hashes, spellings, made) = <_>::default();
         Self {
             tree,
             conflict,
@@ -126,6 +110,7 @@ impl Planner {
             listed,
             hashes,
             spellings,
+            made,
         }
     }
 
@@ -143,8 +128,7 @@ impl Planner {
     pub fn run(mut self, entries: &[Entry]) -> Vec<DirectoryEnd> {
         let mut ends = Vec::new();
         if let Err(Halt::Fatal(error)) = self.plan(entries, &mut ends) {
-            // If the writer has stopped, its own error is reported.
-            let _ = self.ports.in_flight.send(InFlight::Stop(error));
+            self.ports.asker.stop(error);
         }
         ends
     }
@@ -174,6 +158,7 @@ impl Planner {
                     undecided.extend(self.settle(compared)?);
                 }
             }
+            self.ports.asker.pass_on_old()?;
         }
         self.settle_all(open_comparisons)?;
         let mut open_comparisons = 0;
@@ -188,12 +173,14 @@ impl Planner {
 
     /// Waits for so many comparisons, and those that follow from them.
     fn settle_all(&mut self, mut open_comparisons: u64) -> Result<(), Halt> {
+        self.ports.asker.pass_on()?;
         while open_comparisons > 0 {
             let compared = self.ports.compared.recv().map_err(|_| Halt::Gone)?;
             open_comparisons -= 1;
             if let Some(job) = self.settle(compared)? {
                 open_comparisons += u64::from(self.plan_file(job)?);
             }
+            self.ports.asker.pass_on()?;
         }
         Ok(())
     }
@@ -201,7 +188,7 @@ impl Planner {
     /// Rejects a share that needs more space than is free. Data already on the disk needs none.
     fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {
         let Some(free) = self.tree.free_bytes() else { return Ok(()) };
-        let mut needed = 0_u64;
+        let (mut needed, mut missing) = (0_u64, None);
         for (index, entry) in (0..).zip(entries) {
             let EntryKind::File(meta) = entry.kind else { continue };
             let (Some(size), Some(stored)) = (meta.size, meta.stored()) else { continue };
@@ -209,11 +196,16 @@ impl Planner {
                 continue;
             }
             let (parent, name) = entry.path.split();
-            let held =
-                self.tree.directory(parent).map_or(0, |directory| match directory.symlink_metadata(name) {
-                    Ok(found) if found.len() == size || self.conflict.keeps() => size,
-                    _ => PartFile::held(&directory, name).min(size),
-                });
+            if missing == Some(parent) {
+                needed = needed.saturating_add(stored);
+                continue;
+            }
+            let directory = self.tree.directory(parent);
+            missing = directory.is_err().then_some(parent);
+            let held = directory.map_or(0, |directory| match directory.symlink_metadata(name) {
+                Ok(found) if found.len() == size || self.conflict.keeps() => size,
+                _ => PartFile::held(&directory, name).min(size),
+            });
             needed = needed.saturating_add(stored.saturating_sub(held));
         }
         if needed > free {
@@ -294,7 +286,7 @@ impl Planner {
     /// Asks for the sender's hash, and hashes the existing file meanwhile.
     fn compare(&mut self, job: FileJob, directory: &Dir) -> Result<(), Halt> {
         let (index, name) = (job.index, job.name.clone());
-        self.ask(Request::Hash { file: index }, InFlight::Compare(Arc::new(job)))?;
+        self.ports.asker.ask(Request::Hash { file: index }, InFlight::Compare(Arc::new(job)))?;
         if let Some(ours) = self.hash(directory, &name) {
             self.hashes.insert(index, ours);
         }
@@ -302,15 +294,16 @@ impl Planner {
     }
 
     /// The hash of an existing file. A sender waits for the next request meanwhile, so it gets a sign of life.
-    fn hash(&self, directory: &Dir, name: &str) -> Option<[u8; 32]> {
+    fn hash(&mut self, directory: &Dir, name: &str) -> Option<[u8; 32]> {
         let mut last = Instant::now();
+        let (asker, progress) = (&mut self.ports.asker, &self.progress);
         hash_file(directory, name, |read| {
-            self.progress.add_compared(read as u64);
+            progress.add_compared(read as u64);
             if last.elapsed() < SIGN_OF_LIFE {
-                return !self.ports.requests.is_closed();
+                return asker.pass_on_old().is_ok() && !asker.is_closed();
             }
             last = Instant::now();
-            self.ports.requests.blocking_send(Request::Wait).is_ok()
+            asker.wait().is_ok()
         })
     }
 
@@ -421,7 +414,9 @@ impl Planner {
         }
         let job = Arc::new(job);
         let blocks = job.meta.size.map_or(u64::MAX, block_count);
-        let held = PartFile::held(directory, &job.name);
+        // Nothing was received into a directory that this attempt has made.
+        let is_new = self.made.as_ref() == Some(&job.parent);
+        let held = if is_new { 0 } else { PartFile::held(directory, &job.name) };
         let (Some(size), true) = (job.meta.size, held > 0) else {
             return self.ask_blocks(Fetch {
                 job,
@@ -432,6 +427,8 @@ impl Planner {
                 last: true,
             });
         };
+        // To hash what is there may take long.
+        self.ports.asker.pass_on()?;
         let opened = PartFile::open(Arc::clone(directory), &job.name, Some(size));
         let opened = opened.and_then(|part| Ok((part.reader()?, part)));
         let (mut reader, part) = match opened {
@@ -476,15 +473,11 @@ impl Planner {
         Ok(())
     }
 
-    fn ask_blocks(&self, fetch: Fetch) -> Result<(), Halt> {
+    fn ask_blocks(&mut self, fetch: Fetch) -> Result<(), Halt> {
         let held = fetch.held.iter().map(|block| block.value).collect();
         let Fetch { first, count, last, .. } = fetch;
-        self.ask(Request::Fetch { file: fetch.job.index, first, count, last, held }, InFlight::Fetch(fetch))
-    }
-
-    fn ask(&self, request: Request, in_flight: InFlight) -> Result<(), Halt> {
-        self.ports.in_flight.send(in_flight).map_err(|_| Halt::Gone)?;
-        self.ports.requests.blocking_send(request).map_err(|_| Halt::Gone)
+        let request = Request::Fetch { file: fetch.job.index, first, count, last, held };
+        Ok(self.ports.asker.ask(request, InFlight::Fetch(fetch))?)
     }
 }
 

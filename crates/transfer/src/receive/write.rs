@@ -7,14 +7,17 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Sender;
+use std::vec::IntoIter;
 
 use tokio::sync::mpsc;
 
+use super::ahead::{Fetch, InFlight};
 use super::commit::{Committer, Complete};
 use super::job::FileJob;
 use super::part::{PartFile, cannot_make};
-use super::plan::{Compared, Fetch, InFlight};
+use super::plan::Compared;
+use super::queue;
 use super::target::{OutputStream, TargetTree};
 use crate::error::{TransferError, is_disk_full};
 use crate::hash::{BLOCK, BlockHash, BlockHasher, FileHasher, ZERO_BLOCK, block_len};
@@ -31,8 +34,8 @@ const HASH: usize = 32;
 const RESERVE: u64 = 256 << 20;
 
 pub(crate) struct WritePorts {
-    pub in_flight: Receiver<InFlight>,
-    pub replies: mpsc::Receiver<Reply>,
+    pub in_flight: queue::Output<InFlight>,
+    pub replies: mpsc::Receiver<Vec<Reply>>,
     pub compared: Sender<Compared>,
     /// Buffers of written blocks, to be used again.
     pub spare: Sender<Vec<u8>>,
@@ -47,6 +50,8 @@ pub(crate) enum Output {
 pub(crate) struct Writer {
     output: Output,
     ports: WritePorts,
+    /// The rest of the current group of replies.
+    replies: IntoIter<Reply>,
     report: Report,
     progress: Progress,
     current: Option<Current>,
@@ -86,16 +91,16 @@ impl Writer {
             Output::Stream(_) => None,
         };
         let reserve = free.map_or(0, |free| RESERVE.min(free / 10));
-        Self { output, ports, report, progress, current: None, most, listed, endless: 0, reserve }
+        let (replies, current, endless) = (Vec::new().into_iter(), None, 0);
+        Self { output, ports, replies, report, progress, current, most, listed, endless, reserve }
     }
 
     /// Handles replies until all requests have theirs; blocks. Returns the directories in which files were renamed.
     pub fn run(mut self) -> Result<BTreeSet<String>, TransferError> {
         let taken = self.take_all();
-        if taken.is_err()
-            && let Some(current) = self.current.take()
-        {
-            discard_stream(current);
+        if taken.is_err() {
+            self.current.take().map(discard_stream);
+            self.pass_on();
         }
         taken?;
         match self.output {
@@ -108,7 +113,7 @@ impl Writer {
     }
 
     fn take_all(&mut self) -> Result<(), TransferError> {
-        while let Ok(work) = self.ports.in_flight.recv() {
+        while let Some(work) = self.ports.in_flight.take() {
             match work {
                 InFlight::Fetch(fetch) => self.take_blocks(fetch)?,
                 InFlight::Compare(job) => self.take_comparison(job)?,
@@ -336,7 +341,7 @@ impl Writer {
         if !is_whole || current.hasher.finish() != *hash {
             return Err(TransferError::protocol(format!("{} does not match its hash", path.shown())));
         }
-        match (current.sink, &self.output) {
+        match (current.sink, &mut self.output) {
             (Sink::Part(part), Output::Tree(_, committer)) => {
                 committer.commit(Complete { part, job: current.job, hash: *hash })
             }
@@ -349,9 +354,27 @@ impl Writer {
         }
     }
 
+    /// Has complete files put in place.
+    fn pass_on(&mut self) {
+        if let Output::Tree(_, committer) = &mut self.output {
+            committer.pass_on();
+        }
+    }
+
+    /// Waits for the next reply. Files that are complete by then need not wait.
     fn next_reply(&mut self) -> Result<Reply, TransferError> {
-        let lost = || TransferError::Connection(io::ErrorKind::UnexpectedEof.into());
-        self.ports.replies.blocking_recv().ok_or_else(lost)
+        loop {
+            if let Some(reply) = self.replies.next() {
+                return Ok(reply);
+            }
+            let group = self.ports.replies.try_recv();
+            if group.is_err() {
+                self.pass_on();
+            }
+            let lost = || TransferError::Connection(io::ErrorKind::UnexpectedEof.into());
+            let group = group.ok().or_else(|| self.ports.replies.blocking_recv());
+            self.replies = group.ok_or_else(lost)?.into_iter();
+        }
     }
 }
 

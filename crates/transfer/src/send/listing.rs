@@ -146,15 +146,19 @@ impl Opened {
 pub(crate) type ChangeTime = (i64, i64);
 
 impl Listing {
-    /// Opens the file with number `index`.
-    pub fn open(&self, index: usize) -> io::Result<Opened> {
+    /// Opens the file with number `index`; returns its current metadata as [`Opened::look`] does.
+    pub fn open(&self, index: usize) -> io::Result<(Opened, Option<(FileMeta, ChangeTime)>)> {
         if let Some(stream) = &self.stream {
             let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
             let stream = stream.ok_or_else(|| io::Error::other(TransferError::Consumed))?;
-            return Input::start(stream).map(Opened::Stream);
+            return Input::start(stream).map(|input| (Opened::Stream(input), None));
         }
         let file = self.open_entry(index)?;
-        if file.metadata()?.is_file() { Ok(Opened::File(file)) } else { Err(io::ErrorKind::NotFound.into()) }
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok((Opened::File(file), Some((file_meta(&meta), change_time(&meta)))))
     }
 
     /// Opens the file or directory with number `index`.
@@ -284,7 +288,7 @@ impl Listing {
                 });
             }
         };
-        found.sort_by_key(DirEntry::file_name);
+        found.sort_by_cached_key(DirEntry::file_name);
         for entry in found {
             if self.is_too_long() {
                 return;

@@ -301,7 +301,7 @@ impl Source {
             return Err("it is not a file of this share".into());
         };
         self.progress.set_current(path.shown());
-        let file = self.listing.open(index)?;
+        let (file, found) = self.listing.open(index)?;
         self.progress.set_stream(matches!(file, Opened::Stream(_)));
         if let Opened::File(file) = &file
             && !self.listing.has_attributes()
@@ -309,7 +309,6 @@ impl Source {
         {
             self.report.drop_attributes(path);
         }
-        let found = file.look()?;
         let current = Current {
             index,
             meta: *meta,
