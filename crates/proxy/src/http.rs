@@ -152,7 +152,7 @@ pub fn failure(outcome: Option<Outcome>) -> Vec<u8> {
     response(
         status,
         "text/plain",
-        outcome.map_or("the exit is not reached; it is dialed again", Outcome::text),
+        outcome.map_or("the exit does not answer; it is dialed again", Outcome::text),
     )
 }
 

@@ -54,7 +54,7 @@ impl ExitDialer {
 
 fn reason(outcome: Option<Outcome>) -> &'static str {
     match outcome {
-        None | Some(Outcome::Open) => "the exit is not reached",
+        None | Some(Outcome::Open) => "the exit does not answer",
         Some(Outcome::Refused) => "the server refuses connections from the exit",
         Some(Outcome::Unreachable) => "the exit has no route to the server",
         Some(Outcome::Denied) => "the exit does not allow this server",

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use anabranch_net::{PathInfo, PathState, PublicKey, Stream};
 use anabranch_node::{Held, Holding, NodeSession};
+use anabranch_wire::close_code;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::remote::Remote;
 use crate::control::Control;
@@ -22,9 +23,14 @@ use crate::message::{Answer, Head, Outcome, Request, VERSION};
 const HELLO: Duration = Duration::from_secs(10);
 /// How long a connection waits for a session.
 const SESSION: Duration = Duration::from_secs(10);
+/// Why connections end then.
+const SILENT: &str = "the exit has not answered for 30 s";
 /// How often the paths are looked at while a connection waits for the exit, and how often none may work.
 const LOOK: Duration = Duration::from_millis(500);
 const SILENT_LOOKS: u32 = 10;
+/// After this long without a packet from the exit, its connections are ended and others are refused, until it is back. A
+/// machine without any path, such as a laptop between networks, waits for the end of the session.
+const AWAY: Duration = Duration::from_secs(30);
 /// How long the exit may take to resolve a name and to connect.
 const OPEN: Duration = Duration::from_secs(25);
 
@@ -49,8 +55,8 @@ pub enum Notice {
 /// Where the session stands.
 #[derive(Clone, Debug)]
 enum State {
-    /// It is being dialed; why the last attempt or session failed.
-    Dialing(Option<String>),
+    /// It is being dialed; why the last attempt or session failed, and whether the exit has been silent for long.
+    Dialing(Option<String>, bool),
     Open(Arc<Link>),
     /// There will be none.
     Ended,
@@ -77,22 +83,36 @@ impl Link {
             looks = if self.node.session().paths().iter().any(works) { 0 } else { looks + 1 };
         }
     }
+
+    /// Waits until no packet has come for [`AWAY`] although there are paths.
+    async fn away(&self) {
+        let (mut known, mut since) = (0, Instant::now());
+        while since.elapsed() < AWAY {
+            sleep(LOOK).await;
+            let paths = self.node.session().paths();
+            let received = paths.iter().map(|path| path.stats.packets_received).sum();
+            let is_offline = paths.iter().all(|path| path.state == PathState::Closing);
+            if is_offline || received != known {
+                (known, since) = (received, Instant::now());
+            }
+        }
+    }
 }
 
 /// The session with the exit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Upstream(watch::Sender<State>);
 
 impl Upstream {
     pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(State::Dialing(None)))
+        Self(watch::Sender::new(State::Dialing(None, false)))
     }
 
     /// The session, or why the last one failed.
     pub(crate) fn session(&self) -> Result<NodeSession, Option<String>> {
         match &*self.0.borrow() {
             State::Open(link) => Ok(link.node.clone()),
-            State::Dialing(why) => Err(why.clone()),
+            State::Dialing(why, _) => Err(why.clone()),
             State::Ended => Err(None),
         }
     }
@@ -113,7 +133,7 @@ impl Upstream {
         remote: &Remote,
         notice: &impl Fn(Notice),
     ) -> ProxyError {
-        let (mut now, mut was_up) = (held.state(), false);
+        let (mut now, mut was_up, mut is_away) = (held.state(), false, false);
         loop {
             now = match now {
                 Holding::Dialing(Some(why)) if !was_up => return self.end(ProxyError::Node(why)),
@@ -121,12 +141,12 @@ impl Upstream {
                     if let Some(why) = &why {
                         notice(Notice::Lost(why.to_string()));
                     }
-                    self.0.send_replace(State::Dialing(why.map(|why| why.to_string())));
+                    self.0.send_replace(State::Dialing(why.map(|why| why.to_string()), is_away));
                     held.changed().await
                 }
                 Holding::Open(session) => match timeout(HELLO, greet(&session)).await {
                     Ok(Ok(control)) => {
-                        was_up = true;
+                        (was_up, is_away) = (true, false);
                         notice(Notice::Up(session.session().peer()));
                         let associations = Associations::new(session.session());
                         let link = Arc::new(Link { node: session, associations });
@@ -137,6 +157,13 @@ impl Upstream {
                         };
                         tokio::select! {
                             next = held.changed() => next,
+                            () = link.away() => {
+                                is_away = true;
+                                notice(Notice::Lost(format!("{SILENT}; its connections end")));
+                                // With a code for failures, it is dialed again.
+                                link.node.session().abort(close_code::NO_PATH, SILENT);
+                                held.changed().await
+                            }
                             () = serving => unreachable!("it waits for the session's end"),
                         }
                     }
@@ -186,12 +213,12 @@ impl Upstream {
     }
 }
 
-/// Waits for an open session; `None` when there will be none.
+/// Waits for an open session; `None` when there will be none, or not soon.
 async fn open_link(states: &mut watch::Receiver<State>) -> Option<Arc<Link>> {
     loop {
         match &*states.borrow_and_update() {
             State::Open(link) if link.is_open() => return Some(link.clone()),
-            State::Ended => return None,
+            State::Ended | State::Dialing(_, true) => return None,
             _ => {}
         }
         states.changed().await.ok()?;
