@@ -372,15 +372,32 @@ fn a_killed_exit_gives_clear_errors_until_it_is_back() {
 }
 
 #[test]
-fn datagrams_go_to_addresses_and_names_and_come_back_from_where_they_were_sent() {
-    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let port = far.local_addr().unwrap().port();
-    thread::spawn(move || {
-        let mut buffer = [0; 65_535];
-        while let Ok((length, from)) = far.recv_from(&mut buffer) {
-            let _ = far.send_to(&buffer[..length], from);
-        }
+fn an_exit_that_stays_away_ends_its_connections_and_is_back_when_it_returns() {
+    let port = server(echo);
+    let mut pair = Pair::start(&[], &[]);
+    let mut before = pair.socks5("127.0.0.1", port).unwrap();
+    assert!(is_echoed(&mut before));
+    pair.exit.take().unwrap().kill();
+    let begin = Instant::now();
+    before.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
+    assert_eq!(before.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    // The session itself would last for two minutes.
+    assert!(begin.elapsed() < Duration::from_secs(80), "{:?}", begin.elapsed());
+    let begin = Instant::now();
+    assert_eq!(pair.socks5("127.0.0.1", port).err(), Some(3), "the exit is away");
+    let response = pair.get(&format!("http://127.0.0.1:{port}/"));
+    assert!(response.starts_with("HTTP/1.1 503 ") && response.contains("does not answer"), "{response}");
+    // A connection waits for a session for ten seconds otherwise.
+    assert!(begin.elapsed() < Duration::from_secs(9), "refused at once: {:?}", begin.elapsed());
+    pair.start_exit(&[]);
+    wait_for("a connection through the exit that is back", || {
+        pair.socks5("127.0.0.1", port).is_ok_and(|mut stream| is_echoed(&mut stream))
     });
+}
+
+#[test]
+fn datagrams_go_to_addresses_and_names_and_come_back_from_where_they_were_sent() {
+    let port = datagram_echo();
     let pair = Pair::start(&[], &[]);
     let mut control = pair.dial();
     control.write_all(&[5, 1, 0]).unwrap();
@@ -415,9 +432,9 @@ fn datagrams_go_to_addresses_and_names_and_come_back_from_where_they_were_sent()
         let answer = round_trip(&[header, &noise(size, size as u64)].concat());
         assert_eq!(answer[..10], by_address, "the source is the destination's address");
     }
-    // A destination that is not allowed, and another port of this machine, get nothing.
+    // A destination that is not allowed, and another address than the program's, get nothing.
     own.send_to(&[0, 0, 0, 1, 127, 0, 0, 2, high, low, 1], relay).unwrap();
-    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let other = UdpSocket::bind("127.0.0.3:0").unwrap();
     other.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     other.send_to(&[&by_address[..], b"x"].concat(), relay).unwrap();
     assert!(other.recv_from(&mut [0; 100]).is_err());
@@ -432,6 +449,57 @@ fn datagrams_go_to_addresses_and_names_and_come_back_from_where_they_were_sent()
     // The association ends with its connection.
     drop(control);
     wait_for("the association to end", || pair.status("exit")["open"] == 0);
+}
+
+/// A server that sends each datagram back; returns its port.
+fn datagram_echo() -> u16 {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = far.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut buffer = [0; 65_535];
+        while let Ok((length, from)) = far.recv_from(&mut buffer) {
+            let _ = far.send_to(&buffer[..length], from);
+        }
+    });
+    port
+}
+
+#[test]
+fn each_port_of_a_program_gets_the_answers_to_its_own_datagrams() {
+    let [high, low] = datagram_echo().to_be_bytes();
+    let pair = Pair::start(&[], &[]);
+    let mut control = pair.dial();
+    control.write_all(&[5, 1, 0]).unwrap();
+    assert_eq!(bytes::<2>(&mut control), [5, 0]);
+    control.write_all(&[5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+    let reply = bytes::<10>(&mut control);
+    let relay = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_be_bytes([reply[8], reply[9]])));
+    // More ports than the proxy remembers: those in use work.
+    let own: Vec<_> = (0..40).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    for (number, socket) in own.iter().enumerate().chain(own.iter().enumerate().skip(38)) {
+        let datagram = [0, 0, 0, 1, 127, 0, 0, 1, high, low, number as u8];
+        socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let begin = Instant::now();
+        let mut buffer = [0; 100];
+        loop {
+            socket.send_to(&datagram, relay).unwrap();
+            match socket.recv_from(&mut buffer) {
+                Ok((length, _)) => break assert_eq!(buffer[..length], datagram),
+                Err(_) => assert!(begin.elapsed() < PATIENCE, "port {number} gets no answer"),
+            }
+        }
+    }
+    // Answers to two ports that ask at once are not exchanged.
+    for (number, socket) in own.iter().enumerate().skip(38) {
+        while socket.recv(&mut [0; 100]).is_ok() {}
+        socket.send_to(&[0, 0, 0, 1, 127, 0, 0, 1, high, low, number as u8], relay).unwrap();
+    }
+    for (number, socket) in own.iter().enumerate().skip(38) {
+        let mut buffer = [0; 100];
+        if let Ok(length) = socket.recv(&mut buffer) {
+            assert_eq!(buffer[..length].last(), Some(&(number as u8)));
+        }
+    }
 }
 
 #[test]

@@ -234,9 +234,13 @@ impl Proxy {
                 let name = ConnectionName { from: Protocol::Socks5.name().to_owned(), to: "udp".to_owned() };
                 let entered = self.connections.enter(name, None);
                 match self.upstream.open(&Head::Datagrams).await {
-                    Ok((link, stream)) => {
-                        let over = (&link.associations, stream);
-                        let ended = associate::carry(connection, over, self.advertise, &entered.meter).await;
+                    Ok(opened) => {
+                        let means = associate::Means {
+                            upstream: self.upstream.clone(),
+                            meter: entered.meter.clone(),
+                            advertised: self.advertise,
+                        };
+                        let ended = associate::carry(connection, opened, means).await;
                         tracing::debug!(?ended, "an association ended");
                     }
                     Err(outcome) => {
