@@ -55,6 +55,13 @@ fn is_compressed(path: &str) -> bool {
     COMPRESSED.iter().any(|end| name.ends_with(end))
 }
 
+/// The codings of a body. Stores of Amazon's kind keep `aws-chunked`, the framing of an upload, although they send none.
+fn encoding(text: &str) -> Option<String> {
+    let is_none = |coding: &str| ["", "identity", "aws-chunked"].contains(&&*coding.to_ascii_lowercase());
+    let codings: Vec<_> = text.split(',').map(str::trim).filter(|coding| !is_none(coding)).collect();
+    (!codings.is_empty()).then(|| codings.join(", "))
+}
+
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
@@ -132,9 +139,7 @@ impl Head {
             validator: Validator::new(text(header::ETAG), text(header::LAST_MODIFIED), date),
             digest: digest("repr-digest").or_else(|| digest("digest")),
             location: text(header::LOCATION).map(str::to_owned),
-            encoding: text(header::CONTENT_ENCODING)
-                .filter(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity"))
-                .map(str::to_owned),
+            encoding: text(header::CONTENT_ENCODING).and_then(encoding),
             is_archive: ARCHIVES.iter().any(|kind| is_of_kind(kind)),
             is_multipart: is_of_kind("multipart/byteranges"),
             is_html: is_of_kind("text/html"),
@@ -284,7 +289,12 @@ mod tests {
             let judged = head(200, &[("content-encoding", other)]).judge(0, "/a");
             assert!(matches!(&judged, Verdict::Useless(why) if why.contains(other)), "{other}");
         }
-        assert_eq!(head(200, &[("content-encoding", "identity")]).judge(0, "/a"), Verdict::Whole(None));
+        for plain in ["identity", "", "aws-chunked", "AWS-Chunked, identity"] {
+            let judged = head(200, &[("content-encoding", plain)]).judge(0, "/a");
+            assert_eq!(judged, Verdict::Whole(None), "{plain}");
+        }
+        let stored = head(200, &[("content-encoding", "aws-chunked,gzip")]);
+        assert_eq!(stored.judge(0, "/a.txt"), Verdict::Packed { is_whole: true });
     }
 
     #[test]
