@@ -1,26 +1,36 @@
 //! Finishes complete files on a few threads: mode, time, sync, rename.
 //!
-//! The time to sync a small file hardly depends on its size, and syncs can overlap while the writer continues. A file
-//! gets its final name only after it was synced.
+//! A disk syncs many small files at once as fast as one. So the files that became complete while others were synced are
+//! synced together, or by more threads where that is not possible. A file gets its final name only after it was synced.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use super::groups::Groups;
 use super::job::{FileJob, Keeping};
 use super::links::Links;
 use super::part::{PartFile, cannot_make, unless_removed};
 use super::place::hash_file;
+use super::queue::{Input, Output, queue};
 use super::spelling::{clash, is_alias};
+use super::target::TargetTree;
 use crate::error::{TransferError, is_disk_full};
 use crate::report::Watch;
 
-/// Threads that sync, files in a group for one of them, and groups that wait.
-const THREADS: usize = 4;
-const GROUP: usize = 16;
-const WAITING: usize = 2;
+/// Most threads of a transfer: those that sync groups of files together, and those that sync each file.
+const THREADS: usize = 2;
+const THREADS_EACH: usize = 16;
+/// Files that the writer passes on, and that a thread takes to sync each.
+const GROUP: usize = 8;
+/// Files that wait, but for a group, and files that a thread takes to sync together. All hold a file open.
+const WAITING: usize = 128;
+const TOGETHER: usize = 256;
+/// Most threads of all transfers together, beyond the first of each.
+const FURTHER: usize = 64;
+static FURTHER_RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// A complete, verified file.
 pub(crate) struct Complete {
@@ -31,7 +41,8 @@ pub(crate) struct Complete {
 
 /// The threads, and the channel to them.
 pub(crate) struct Committer {
-    files: SyncSender<Vec<Complete>>,
+    files: Input<Complete>,
+    waiting: Arc<Output<Complete>>,
     group: Vec<Complete>,
     work: Arc<Work>,
     threads: Vec<JoinHandle<()>>,
@@ -42,24 +53,37 @@ struct Work {
     watch: Watch,
     keeping: Keeping,
     links: Option<Arc<Links>>,
+    groups: Groups,
     fatal: Mutex<Option<TransferError>>,
     renamed: Mutex<BTreeSet<String>>,
 }
 
 impl Committer {
-    /// Starts the threads.
-    pub fn start(watch: Watch, keeping: Keeping, links: Option<Arc<Links>>) -> Result<Self, TransferError> {
-        let (files, waiting) = sync_channel(WAITING);
-        let waiting = Arc::new(Mutex::new(waiting));
-        let (fatal, renamed) = (Mutex::default(), Mutex::default());
-        let work = Arc::new(Work { watch, keeping, links, fatal, renamed });
-        let start = |_| {
-            let (waiting, work) = (Arc::clone(&waiting), Arc::clone(&work));
-            std::thread::Builder::new().name("transfer-sync".into()).spawn(move || work.run(&waiting))
+    /// Starts the first thread, for files in `tree`.
+    pub fn start(
+        tree: &TargetTree,
+        watch: Watch,
+        keeping: Keeping,
+        links: Option<Arc<Links>>,
+    ) -> Result<Self, TransferError> {
+        let (files, waiting) = queue(WAITING);
+        let (groups, fatal, renamed) = (tree.groups(), Mutex::default(), Mutex::default());
+        let work = Arc::new(Work { watch, keeping, links, groups, fatal, renamed });
+        let (group, threads) = <_>::default();
+        let mut committer = Self { files, waiting: Arc::new(waiting), group, work, threads };
+        let started = committer.add_thread(None);
+        started.map_err(|error| TransferError::io("start", "a thread", error))?;
+        Ok(committer)
+    }
+
+    fn add_thread(&mut self, further: Option<Further>) -> io::Result<()> {
+        let (waiting, work) = (Arc::clone(&self.waiting), Arc::clone(&self.work));
+        let run = move || {
+            work.run(&waiting);
+            drop(further);
         };
-        let threads = (0..THREADS).map(start).collect::<io::Result<Vec<_>>>();
-        let threads = threads.map_err(|error| TransferError::io("start", "a thread", error))?;
-        Ok(Self { files, group: Vec::new(), work, threads })
+        self.threads.push(std::thread::Builder::new().name("transfer-sync".into()).spawn(run)?);
+        Ok(())
     }
 
     /// Adds a complete file to the current group.
@@ -79,9 +103,18 @@ impl Committer {
 
     /// Passes the current group on.
     pub fn pass_on(&mut self) {
-        if !self.group.is_empty() {
-            // The threads live as long as this sender.
-            let _ = self.files.send(std::mem::take(&mut self.group));
+        if self.group.is_empty() {
+            return;
+        }
+        // The threads live as long as this end.
+        self.files.put(&mut self.group);
+        let most = if self.work.groups.are_used() { THREADS } else { THREADS_EACH };
+        if self.threads.len() < most
+            && self.files.len() > GROUP
+            && let Some(further) = Further::claim()
+        {
+            // Without it, the others do the work.
+            let _ = self.add_thread(Some(further));
         }
     }
 
@@ -99,20 +132,45 @@ impl Committer {
     }
 }
 
+/// The place of a further thread, given back when dropped.
+struct Further;
+
+impl Further {
+    fn claim() -> Option<Self> {
+        let more = |running| (running < FURTHER).then_some(running + 1);
+        FURTHER_RUNNING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Further {
+    fn drop(&mut self) {
+        FURTHER_RUNNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Work {
-    fn run(&self, waiting: &Mutex<Receiver<Vec<Complete>>>) {
+    fn run(&self, waiting: &Output<Complete>) {
         loop {
-            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(group) = next else { return };
-            group.into_iter().for_each(|file| self.put_in_place(file));
+            let most = if self.groups.are_used() { TOGETHER } else { GROUP };
+            let files = waiting.take_many(most);
+            let Some(first) = files.first() else { return };
+            let stamp = |file: &Complete| file.part.stamp(&file.job, &self.keeping, &self.watch.report);
+            let devices: Vec<_> = files.iter().map(stamp).collect();
+            let synced = self.groups.sync(first.part.file(), &devices);
+            for (file, device) in files.into_iter().zip(devices) {
+                self.put_in_place(file, synced.is_some() && synced == device);
+            }
         }
     }
 
-    fn put_in_place(&self, Complete { part, job, hash }: Complete) {
+    /// Renames a file, and syncs it first unless it is synced.
+    fn put_in_place(&self, Complete { part, job, hash }: Complete, is_synced: bool) {
         let directory = part.directory();
         let links = self.links.as_ref().filter(|links| links.concerns(job.index));
         let links = links.and_then(|links| Some((links, part.id().ok()?)));
-        match part.commit(&job, &self.keeping, &self.watch.report) {
+        let report = &self.watch.report;
+        let synced = if is_synced { Ok(()) } else { part.sync(&job, report) };
+        match synced.and_then(|()| part.place(&job, report)) {
             Ok(()) => {
                 self.watch.progress.add_file();
                 self.watch.report.add(|summary| summary.files += 1);

@@ -3,6 +3,7 @@
 mod ahead;
 mod commit;
 mod further;
+mod groups;
 mod job;
 mod links;
 mod mirror;
@@ -410,7 +411,7 @@ async fn fill(
     let links = settle_links(list.links, (&entries, &attributes), &tree, &watch).await?;
     let (mode_mask, kept) = (tree.mode_mask(), Arc::clone(&attributes));
     let keeping = Keeping { mode_mask, attributes: kept };
-    let committer = Committer::start(watch.clone(), keeping, links.clone())?;
+    let committer = Committer::start(&tree, watch.clone(), keeping, links.clone())?;
     let output = Output::Tree(tree.another(), committer);
     let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
     let (tree_of, room, watch_of) = (tree.another(), reserved.clone(), watch.clone());

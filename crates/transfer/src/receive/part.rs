@@ -148,22 +148,50 @@ impl PartFile {
         Ok(())
     }
 
-    /// Sets attributes, mode and time of the complete file, syncs and renames it. Adds a note to `report` for
-    /// metadata that the file system refuses.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
+    /// Stamps, syncs and renames the complete file.
     pub fn commit(self, job: &FileJob, keeping: &Keeping, report: &Report) -> io::Result<()> {
+        self.stamp(job, keeping, report);
+        self.sync(job, report)?;
+        self.place(job, report)
+    }
+
+    /// Sets attributes, mode and time of the complete file. Adds a note to `report` for metadata that the file system
+    /// refuses. Returns the file's device.
+    pub fn stamp(&self, job: &FileJob, keeping: &Keeping, report: &Report) -> Option<u64> {
+        use std::os::unix::fs::MetadataExt as _;
         set_attributes(&self.file, &keeping.attributes, (job.index, &job.path), report);
-        let time = job.meta.modified.and_then(system_time);
-        self.stamp(job.meta.mode & keeping.mode_mask, time, |what, error| {
-            report.note(what, &job.path, error)
-        });
+        let (mode, time) = (job.meta.mode & keeping.mode_mask, job.meta.modified.and_then(system_time));
+        let moded = change_mode(&self.file, mode);
+        let timed = time.map(|time| change_time(&self.directory, &self.file, time).map(|()| time));
+        let stored = self.file.metadata();
+        if let Err(error) = moded.and_then(|()| check_mode(&stored, mode)) {
+            report.note("store the mode", &job.path, &error);
+        }
+        if let Some(Err(error)) = timed.map(|timed| timed.and_then(|time| check_time(&stored, time))) {
+            report.note("store the time", &job.path, &error);
+        }
+        stored.ok().map(|stored| stored.dev())
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Syncs the file.
+    pub fn sync(&self, job: &FileJob, report: &Report) -> io::Result<()> {
         match sync(&self.directory, &self.file) {
             Err(error) if cannot_sync(&error) => report.note("confirm the writing", &job.path, &error),
             synced => synced?,
         }
-        close_one(&self.directory, &self.file)?;
+        close_one(&self.directory, &self.file)
+    }
+
+    /// Renames the synced file.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
+    pub fn place(self, job: &FileJob, report: &Report) -> io::Result<()> {
         if job.clears {
             clear(&self.directory, &job.name, report)?;
         }
@@ -171,21 +199,6 @@ impl PartFile {
             self.directory.rename(&self.name, &self.directory, &job.name)
         } else {
             rename_new(&self.directory, &self.name, &job.name)
-        }
-    }
-}
-
-impl PartFile {
-    /// Sets mode and time, and looks once what is stored of them.
-    fn stamp(&self, mode: u16, time: Option<SystemTime>, note: impl Fn(&'static str, &io::Error)) {
-        let moded = change_mode(&self.file, mode);
-        let timed = time.map(|time| change_time(&self.directory, &self.file, time).map(|()| time));
-        let stored = self.file.metadata();
-        if let Err(error) = moded.and_then(|()| check_mode(&stored, mode)) {
-            note("store the mode", &error);
-        }
-        if let Some(Err(error)) = timed.map(|timed| timed.and_then(|time| check_time(&stored, time))) {
-            note("store the time", &error);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A bounded queue between two threads. A producer that found it full goes on when it is half empty, so that the two do
-//! not wake each other for every item.
+//! A bounded queue between threads. A producer that found it full goes on when it is half empty, so that
+//! they do not wake each other for every item.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,11 @@ pub(super) fn queue<T>(most: usize) -> (Input<T>, Output<T>) {
 }
 
 impl<T> Input<T> {
+    /// How many items wait.
+    pub fn len(&self) -> usize {
+        self.0.lock().items.len()
+    }
+
     /// Waits for room and adds all items; false if the other end was dropped.
     pub fn put(&self, items: &mut Vec<T>) -> bool {
         let mut state = self.0.lock();
@@ -48,17 +53,28 @@ impl<T> Input<T> {
 impl<T> Output<T> {
     /// Waits for the next item; `None` after the last one.
     pub fn take(&self) -> Option<T> {
+        self.take_with(|items| items.pop_front())
+    }
+
+    /// Waits for items and takes at most `most` of them; none after the last one.
+    pub fn take_many(&self, most: usize) -> Vec<T> {
+        self.take_with(|items| items.drain(..most.min(items.len())).collect())
+    }
+
+    fn take_with<U>(&self, take: impl FnOnce(&mut VecDeque<T>) -> U) -> U {
         let mut state = self.0.lock();
         while state.items.is_empty() && !state.has_ended {
             state = self.0.has_items.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let item = state.items.pop_front();
-        let has_room = state.items.len() == self.0.most / 2;
+        let before = state.items.len();
+        let taken = take(&mut state.items);
+        let half = self.0.most / 2;
+        let has_room = before > half && state.items.len() <= half;
         drop(state);
         if has_room {
             self.0.has_room.notify_one();
         }
-        item
+        taken
     }
 }
 
@@ -69,8 +85,8 @@ impl<T> Shared<T> {
 
     fn end(&self) {
         self.lock().has_ended = true;
-        self.has_items.notify_one();
-        self.has_room.notify_one();
+        self.has_items.notify_all();
+        self.has_room.notify_all();
     }
 }
 
