@@ -427,7 +427,7 @@ impl Planner {
                 last: true,
             });
         };
-        // To hash what is there may take long.
+        // Hashing the unfinished file may take a while.
         self.ports.asker.pass_on()?;
         let opened = PartFile::open(Arc::clone(directory), &job.name, Some(size));
         let opened = opened.and_then(|part| Ok((part.reader()?, part)));
