@@ -1,6 +1,6 @@
 //! The state of a running download, for displays.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A source, as a display shows it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,8 +30,8 @@ pub struct Snapshot {
 }
 
 /// A handle to the state of a download.
-#[derive(Debug, Default)]
-pub struct Progress(Mutex<Snapshot>);
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Mutex<Snapshot>>);
 
 impl Progress {
     /// The current state; takes the notes.

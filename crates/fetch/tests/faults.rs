@@ -316,6 +316,17 @@ async fn a_long_pause_that_a_server_asks_for_is_named() {
 }
 
 #[tokio::test]
+async fn a_pause_before_the_first_bytes_is_noted() {
+    let content = noise(1000, 47);
+    let server = Server::changed(&content, |request, right| match request.number {
+        0 => Response::new(503, b"busy").with("Retry-After", "11"),
+        _ => right,
+    });
+    let (_, notes) = Place::new(&[server.url("/a")]).fetch_with_notes().await;
+    assert!(notes.iter().any(|note| note.ends_with("asks to wait 11 s")), "{notes:?}");
+}
+
+#[tokio::test]
 async fn a_long_pause_within_a_download_ends_it_unless_another_source_goes_on() {
     let content = noise(SIZE, 46);
     // After some requests it asks for a pause, and closes what it is sending.

@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
 use crate::http::validator::Validator;
 use crate::plan::{LONGEST_WAIT, Trouble};
-use crate::progress::SourceStatus;
+use crate::progress::{Progress, SourceStatus};
 use crate::source::{Answer, PAGE, Refusal, Source, Wanted};
 use crate::url::Url;
 
@@ -152,8 +152,9 @@ impl Opening {
                 continue;
             }
             self.unanswered.push(opened.index);
+            let progress = context.progress.clone();
             self.pending.spawn(async move {
-                let first = open(&opened.source).await;
+                let first = open(&opened, &progress).await;
                 (opened, first)
             });
         }
@@ -355,7 +356,8 @@ impl Opening {
 }
 
 /// Asks for the first bytes until they come or there is no hope.
-async fn open(source: &Source) -> Result<First, Trouble> {
+async fn open(opened: &Opened, progress: &Progress) -> Result<First, Trouble> {
+    let source = &opened.source;
     let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms));
     loop {
         let first = timeout(PATIENCE, first_bytes(source)).await;
@@ -384,6 +386,11 @@ async fn open(source: &Source) -> Result<First, Trouble> {
             return Err(trouble);
         };
         tracing::debug!(source = source.label, ?trouble, ?pause, "asking again");
+        if trouble.is_notable() {
+            let why = trouble.why();
+            progress.note(format!("{}: {why}", source.label));
+            progress.update(|snapshot| snapshot.sources[opened.index].why = Some(why));
+        }
         sleep(pause).await;
     }
 }
