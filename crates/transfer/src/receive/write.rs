@@ -99,7 +99,7 @@ impl Writer {
     pub fn run(mut self) -> Result<BTreeSet<String>, TransferError> {
         let taken = self.take_all();
         if taken.is_err() {
-            self.current.take().map(discard_stream);
+            self.current.take().into_iter().for_each(discard_stream);
             self.pass_on();
         }
         taken?;
