@@ -769,7 +769,7 @@ fn a_path_that_another_copy_of_init_wins_has_the_rules_of_its_own_route() {
     let rules = PathRules::new(vec![PathRule { pattern: "eth1".parse().unwrap(), terms }]);
     let mut victim = Victim::unheard(Config { rules, ..Config::default() });
     for (socket, interface) in [(route().socket, "eth1"), (own.socket, "eth2")] {
-        let place = PathOrigin { interface: interface.to_owned(), local: None, relays: Vec::new() };
+        let place = PathOrigin { interface: interface.to_owned(), ..PathOrigin::default() };
         victim.session.describe_socket(victim.now, socket, place);
     }
     assert_eq!(victim.session.paths()[0].rate_limit, Some(limit));

@@ -62,7 +62,7 @@ pub enum ConnectError {
     )]
     NotTried(Vec<SocketAddr>),
     /// Rules for paths exclude every route.
-    #[error("the rules for paths exclude all {ways} routes to the node")]
+    #[error("the rules for paths exclude every route to the node ({ways})")]
     RuledOut {
         /// How many routes there are.
         ways: usize,

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
@@ -50,6 +51,8 @@ pub(crate) struct Relayed {
     any: AtomicBool,
     next: AtomicU32,
     tables: RwLock<Tables>,
+    /// Addresses of relays through which peers reach this node, with the relays' keys.
+    entrances: RwLock<Vec<(SocketAddr, PublicKey)>>,
 }
 
 #[derive(Default)]
@@ -70,6 +73,25 @@ impl Relayed {
         tables.by_number.insert(number, via.clone());
         self.any.store(true, Ordering::Release);
         via
+    }
+
+    /// Records the addresses of a relay through which peers reach this node.
+    pub(crate) fn add_entrances(&self, relay: &PublicKey, addresses: impl IntoIterator<Item = SocketAddr>) {
+        let mut known = self.entrances.write().expect("no panic while held");
+        known.retain(|(_, of)| of != relay);
+        known.extend(addresses.into_iter().map(|address| (address, *relay)));
+    }
+
+    /// The relay with this address, if peers reach this node through it.
+    pub(crate) fn entrance(&self, address: SocketAddr) -> Option<PublicKey> {
+        let known = self.entrances.read().expect("no panic while held");
+        known.iter().find(|(of, _)| *of == address).map(|(_, relay)| *relay)
+    }
+
+    /// The addresses of such relays, with their keys as text.
+    pub(crate) fn entrances(&self) -> Arc<[(SocketAddr, String)]> {
+        let known = self.entrances.read().expect("no panic while held");
+        known.iter().map(|(address, relay)| (*address, relay.to_string())).collect()
     }
 
     /// Removes the chain of the path that received under this PID.

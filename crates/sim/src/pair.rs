@@ -143,7 +143,7 @@ impl<P: Payload> Pair<P> {
     /// An end's socket on a cable, for path rules: its interface is `cable0` and so on.
     pub fn place(&self, end: usize, cable: usize) -> PathOrigin {
         let local = Some(address(cable, end, 0).ip());
-        PathOrigin { interface: format!("cable{cable}"), local, relays: Vec::new() }
+        PathOrigin { interface: format!("cable{cable}"), local, ..PathOrigin::default() }
     }
 
     /// Connects the client, with every cable that its rules allow as a candidate.

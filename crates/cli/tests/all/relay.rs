@@ -50,7 +50,7 @@ fn bench_server() -> (Running, String) {
 fn configure(dir: &TempDir, user: &str) -> std::path::PathBuf {
     let file = dir.path().join("relay.toml");
     let text = format!(
-        "key = \"relay.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\nnext_hops = [\"loopback\", \"private\"]\n\
+        "key = \"relay.key\"\nport = 0\naddresses = [\"127.0.0.2\"]\nnext_hops = [\"loopback\", \"private\"]\n\
          control = \"relay.sock\"\n\n[[user]]\nname = \"test\"\nkey = \"{user}\"\n"
     );
     fs::write(&file, text).unwrap();
@@ -82,7 +82,7 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
     let config = configure(&dir, &new_key(key.to_str().unwrap()));
     let mut relay = Running(run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap());
     let route = first_line(&mut relay.0);
-    assert!(route.starts_with("ab1") && route.contains("@127.0.0.1:"), "{route}");
+    assert!(route.starts_with("ab1") && route.contains("@127.0.0.2:"), "{route}");
 
     let (_server, ticket) = bench_server();
     let key = key.to_str().unwrap();
@@ -106,6 +106,19 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
     let received = run(&["receive", "--yes", &ticket, copy.to_str().unwrap()]).output().unwrap();
     assert!(received.status.success(), "{}", String::from_utf8_lossy(&received.stderr));
     assert_eq!(fs::read(copy.join("file")).unwrap().len(), 300_000);
+
+    // Rules of the sender apply to paths that a receiver opens through the sender's relay.
+    for (rule, arrives) in [("relay:*=backup", true), ("relay:*=never", false)] {
+        let words = ["send", "--relay", &route, "--key", key, "--path-rule", rule, file.to_str().unwrap()];
+        let mut send = Running(run(&words).spawn().unwrap());
+        let ticket = first_line(&mut send.0);
+        let through = ["--path-rule", "to:127.0.0.2=primary", "--path-rule", "*=never"];
+        let target = dir.path().join(rule);
+        let receive = ["receive", "--yes", &ticket, target.to_str().unwrap(), "--retry", "0s"];
+        let received = run(&[&receive[..], &through].concat()).output().unwrap();
+        let told = String::from_utf8_lossy(&received.stderr);
+        assert_eq!(received.status.success(), arrives, "{rule}: {told}");
+    }
 
     let kill =
         |signal: &str| Command::new("kill").args([signal, &relay.0.id().to_string()]).status().unwrap();

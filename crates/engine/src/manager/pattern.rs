@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::Prefix;
 
@@ -15,6 +16,9 @@ pub struct PathOrigin {
     pub local: Option<IpAddr>,
     /// The keys of the relays, in order, as text; empty for a direct route.
     pub relays: Vec<String>,
+    /// Addresses of relays through which peers reach this end, with the relays' keys: the remote address of a path that
+    /// a peer opened through one.
+    pub entrances: Arc<[(SocketAddr, String)]>,
 }
 
 /// A pattern for paths, as text:
@@ -61,7 +65,11 @@ impl Pattern {
             Self::Either(prefix) => from(prefix) || prefix.contains(remote.ip()),
             Self::From(prefix) => from(prefix),
             Self::To(prefix) => prefix.contains(remote.ip()),
-            Self::Relay(key) => place.relays.iter().any(|relay| relay.starts_with(key.as_str())),
+            Self::Relay(key) => {
+                let entrances = place.entrances.iter().filter(|(address, _)| *address == remote);
+                let relays = place.relays.iter().chain(entrances.map(|(_, relay)| relay));
+                relays.into_iter().any(|relay| relay.starts_with(key.as_str()))
+            }
             Self::Way { local, remote: to, relays } => {
                 (*local, *to) == (place.local, remote) && *relays == place.relays
             }
@@ -159,6 +167,7 @@ mod tests {
             interface: interface.into(),
             local: Some(local.parse().unwrap()),
             relays: relays.iter().map(ToString::to_string).collect(),
+            ..PathOrigin::default()
         }
     }
 
@@ -190,6 +199,18 @@ mod tests {
             ("2001:db8::/32", false),
         ] {
             assert_eq!(fits(pattern, &path), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_a_peer_opened_through_a_relay_goes_by_the_relays_key() {
+        let remote = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let entrances = [(remote("203.0.113.9:4433"), "ab1relay".to_owned())].into();
+        let here = PathOrigin { entrances, ..place("eth0", "10.1.2.3", &[]) };
+        for (pattern, expected) in [("relay:*", true), ("relay:ab1r", true), ("relay:ab2", false)] {
+            let pattern: Pattern = pattern.parse().unwrap();
+            assert_eq!(pattern.fits(&here, remote("203.0.113.9:4433")), expected, "{pattern}");
+            assert!(!pattern.fits(&here, remote("203.0.113.9:4434")), "{pattern}");
         }
     }
 

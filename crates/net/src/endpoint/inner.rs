@@ -9,7 +9,7 @@ use anabranch_engine::{
     Config, MemoryBudget, Meter, PathOrigin, PathRule, Priority, Route, Session as Engine,
 };
 use anabranch_secure::{CookieJar, NodeKey, PublicKey, ResetKey};
-use anabranch_wire::Time;
+use anabranch_wire::{Side, Time};
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
@@ -116,19 +116,26 @@ impl EndpointInner {
             interface: place.as_ref().map_or_else(String::new, |place| place.interface.to_string()),
             local: place.map(|place| place.address),
             relays: relays.iter().map(ToString::to_string).collect(),
+            ..PathOrigin::default()
         }
     }
 
-    /// The origins for all sockets.
-    pub(crate) fn rule_places(&self) -> Vec<(u32, PathOrigin)> {
+    /// The origin of paths over a socket in a session that a peer opened, perhaps through a relay that it was told of.
+    fn place_of_accepted(&self, socket: u32) -> PathOrigin {
+        PathOrigin { entrances: self.sockets.relayed.entrances(), ..self.rule_place(socket) }
+    }
+
+    /// The origins for all sockets, at this side of a session.
+    pub(crate) fn rule_places(&self, side: Side) -> Vec<(u32, PathOrigin)> {
         let ids: Vec<u32> = self.sockets.bound().iter().map(|socket| socket.id).collect();
-        ids.into_iter().map(|id| (id, self.rule_place(id))).collect()
+        let place = |id| if side == Side::Server { self.place_of_accepted(id) } else { self.rule_place(id) };
+        ids.into_iter().map(|id| (id, place(id))).collect()
     }
 
     /// Describes the sockets to a session that has path rules.
     pub(crate) fn describe_sockets(&self, now: Time, engine: &mut Engine<Bytes>) {
         if engine.has_path_rules() {
-            for (socket, place) in self.rule_places() {
+            for (socket, place) in self.rule_places(engine.side()) {
                 engine.describe_socket(now, socket, place);
             }
         }
@@ -153,12 +160,12 @@ impl EndpointInner {
     /// True if the endpoint's rules allow a path over `route`.
     pub(crate) fn allows(&self, route: Route) -> bool {
         let rules = &self.config.rules;
-        rules.is_empty() || rules.terms(&self.rule_place(route.socket), route.remote).allow()
+        rules.is_empty() || rules.terms(&self.place_of_accepted(route.socket), route.remote).allow()
     }
 
     /// The used-up cap that alone forbids a path over `route`, and its rule.
     pub(crate) fn cap_over(&self, route: Route) -> Option<(&PathRule, &Meter)> {
-        let rule = self.config.rules.rule_for(&self.rule_place(route.socket), route.remote)?;
+        let rule = self.config.rules.rule_for(&self.place_of_accepted(route.socket), route.remote)?;
         let meter = rule.terms.meter.as_ref().filter(|meter| meter.is_used_up())?;
         (rule.terms.priority != Priority::Never).then_some((rule, meter))
     }

@@ -196,6 +196,12 @@ impl Endpoint {
         connect::connect(&self.inner, target, config, Some((own, chain))).await
     }
 
+    /// Records the addresses of a relay through which peers reach this node: rules for that relay apply to the paths
+    /// that they open from there.
+    pub fn add_entrances(&self, relay: &PublicKey, addresses: impl IntoIterator<Item = SocketAddr>) {
+        self.inner.sockets.relayed.add_entrances(relay, addresses);
+    }
+
     /// A PID without a session at this endpoint.
     pub fn new_pid(&self) -> Pid {
         self.inner.new_pids().next_pid().0

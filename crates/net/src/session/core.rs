@@ -381,7 +381,8 @@ impl Core {
         let chains = self.engine.paths().into_iter().map(|path| path.route.socket);
         let chains: Vec<u32> = chains.filter(|socket| is_chain(*socket)).collect();
         let chains = chains.into_iter().map(|socket| (socket, session.endpoint.rule_place(socket)));
-        let places: Vec<_> = session.endpoint.rule_places().into_iter().chain(chains).collect();
+        let places: Vec<_> =
+            session.endpoint.rule_places(self.engine.side()).into_iter().chain(chains).collect();
         self.engine.set_path_rules(now, rules, places)?;
         self.agent.on_change(now);
         Ok(())

@@ -342,10 +342,14 @@ impl Session {
         closed
     }
 
-    /// The keys of a path's relays in order; empty for a direct path.
+    /// The keys of a path's relays in order; empty for a direct path. Of a path that the peer opened, only the relay that
+    /// this end told it of.
     pub fn relays(&self, route: &Route) -> Vec<PublicKey> {
-        let via = self.handle.inner.endpoint.sockets.relayed.find(route.socket);
-        via.map(|via| via.chain.relays.clone()).unwrap_or_default()
+        let relayed = &self.handle.inner.endpoint.sockets.relayed;
+        let entrance = || relayed.entrance(route.remote).filter(|_| self.side() == Side::Server);
+        relayed
+            .find(route.socket)
+            .map_or_else(|| entrance().into_iter().collect(), |via| via.chain.relays.clone())
     }
 
     /// Counters of the session.

@@ -92,6 +92,11 @@ impl RelayConnection {
         self.session.peer()
     }
 
+    /// The paths to the relay.
+    pub(crate) fn paths(&self) -> Vec<PathInfo> {
+        self.session.paths()
+    }
+
     /// Waits until the session is over.
     pub async fn closed(&self) {
         self.session.closed().await;

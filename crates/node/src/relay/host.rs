@@ -115,5 +115,7 @@ async fn register(
     let connection = RelayConnection::open(endpoint, relay, entry).await?;
     let guest = GuestSecret::new(secret, &relay.node);
     connection.host(guest.share(), guest.hash()).await?;
+    let reached = connection.paths().into_iter().map(|path| path.route.remote);
+    endpoint.add_entrances(&relay.node, relay.addresses.iter().copied().chain(reached));
     Ok(connection)
 }

@@ -226,7 +226,8 @@ impl Outlets {
         let interface = outlet.interface.as_deref().unwrap_or_default().to_owned();
         let remote = self.remote.first().copied().unwrap_or_else(|| ([0, 0, 0, 0], 0).into());
         let terms_of = |local: &IpAddr| {
-            let place = PathOrigin { interface: interface.clone(), local: Some(*local), relays: Vec::new() };
+            let place =
+                PathOrigin { interface: interface.clone(), local: Some(*local), ..PathOrigin::default() };
             self.rules.terms(&place, remote)
         };
         // A rule may be for one address of the interface; of those that are left, the strictest terms count.
