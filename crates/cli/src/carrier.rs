@@ -31,8 +31,9 @@ const AWAY: u64 = 4;
 const USED_UP: u64 = 6;
 /// The shortest wait for another path when caps are used up.
 pub const CAP_PATIENCE: Duration = Duration::from_secs(3);
-/// The shortest such wait if there was a path whose cap was not used up: it may come back.
-const COMES_BACK: Duration = Duration::from_secs(60);
+/// The shortest such wait if there was a path whose cap is not used up: it may come back. The session lasts that long
+/// without an answer.
+const COMES_BACK: Duration = Duration::from_secs(25);
 /// How long an answer may take, with three round-trip times in addition.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two updates of the display.
@@ -155,7 +156,10 @@ impl Carrier {
         for path in self.0.paths().iter().filter(|path| is_open(path)) {
             let Standing::Idle(IdleReason::CapReached { cap }) = path.standing else { return None };
             let meter = path.meter.as_ref();
-            let is_of_path = |known: &Meter| meter.is_some_and(|meter| meter.is_same(known));
+            // A path of an ended session has no meter any more.
+            let is_like = |known: &Meter| known.cap() == cap && known.is_used_up();
+            let is_of_path =
+                |known: &Meter| meter.map_or_else(|| is_like(known), |meter| meter.is_same(known));
             let rule = rules.iter().find(|rule| rule.terms.meter.as_ref().is_some_and(is_of_path));
             let place = rule.map_or_else(|| label(&self.0, &path.route), |rule| rule.pattern.to_string());
             let cap = cap_used_up(cap, &place, meter.and_then(Meter::resets_on));
@@ -167,33 +171,43 @@ impl Carrier {
         (!caps.is_empty()).then(|| Failure::new(Kind::Unreachable, what()))
     }
 
-    /// True if a used-up cap keeps one path idle while another path has bytes left, or no cap.
-    fn goes_past_a_cap(&self) -> bool {
+    /// Notes the caps of paths that may carry data while another path's cap is used up: `None` for a path without one.
+    fn note_free_paths(&self, known: &mut Vec<Option<Meter>>) {
         let paths = self.0.paths();
         let is_capped =
             |path: &PathInfo| matches!(path.standing, Standing::Idle(IdleReason::CapReached { .. }));
-        let is_free = |path: &PathInfo| !path.meter.as_ref().is_some_and(Meter::is_used_up);
-        paths.iter().any(is_capped) && paths.iter().any(is_free)
+        if paths.iter().any(is_capped) {
+            for path in paths.into_iter().filter(|path| !is_capped(path)) {
+                if !known.contains(&path.meter) {
+                    known.push(path.meter);
+                }
+            }
+        }
     }
 
     /// Waits until caps keep all paths idle, and `moved` stays the same for `patience`. The session does not end by itself
     /// then: what a path reserved lasts for minutes of probes.
     pub async fn caps_used_up(&self, moved: impl Fn() -> u64, patience: Duration) -> Failure {
-        let (mut since, mut before, mut patience) = (Instant::now(), 0, patience);
+        let (mut since, mut before, mut free) = (Instant::now(), 0, Vec::new());
         let mut tick = tokio::time::interval(REDRAW);
         loop {
             tick.tick().await;
             let now = moved();
             let has_moved = std::mem::replace(&mut before, now) != now;
-            if self.goes_past_a_cap() {
-                patience = patience.max(COMES_BACK);
-            }
+            self.note_free_paths(&mut free);
+            let comes_back = free.iter().any(|meter| !meter.as_ref().is_some_and(Meter::is_used_up));
+            let patience = if comes_back { patience.max(COMES_BACK) } else { patience };
             match self.used_up_caps() {
                 Some(used_up) if !has_moved && since.elapsed() >= patience => return used_up,
                 Some(_) if !has_moved => {}
                 _ => since = Instant::now(),
             }
         }
+    }
+
+    /// True if the other end ended the session because its data caps are used up.
+    pub fn is_over_cap_there(&self) -> bool {
+        matches!(self.0.close_reason(), Some(CloseReason::Peer { code: USED_UP, .. }))
     }
 
     /// Tells the other end that data caps of this end are used up.

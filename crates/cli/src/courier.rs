@@ -55,6 +55,8 @@ pub trait Errand {
 
 /// Pause before the other end is looked for again if it stopped. The program there takes a moment to exit.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The same if the other end has used up its data caps. A path without one may come back.
+const CAP_PAUSE: Duration = Duration::from_secs(5);
 /// Most sessions in a row that move nothing.
 const MOST_IDLE: u32 = 20;
 
@@ -75,14 +77,16 @@ pub struct Courier<'a, E> {
     files: u64,
     /// The last sessions, which moved nothing.
     idle: u32,
+    /// Since when caps of the other end, used up, have ended all sessions.
+    over_cap: Option<Instant>,
 }
 
 impl<'a, E: Errand> Courier<'a, E> {
     /// Prepares to transfer with the node that is dialled.
     pub fn new(errand: &'a E, retry: Span, (node, dial): (&'a Node, &'a Dial), display: Progress) -> Self {
         let start = Instant::now();
-        let (began, moved, crossed, files, idle) = Default::default();
-        Self { errand, retry, node, dial, display, start, began, moved, crossed, files, idle }
+        let (began, moved, crossed, files, idle, over_cap) = Default::default();
+        Self { errand, retry, node, dial, display, start, began, moved, crossed, files, idle, over_cap }
     }
 
     /// Transfers over `session`, and over further sessions after losses.
@@ -100,13 +104,18 @@ impl<'a, E: Errand> Courier<'a, E> {
                     carrier.close().await;
                     return Ok((self.sum(summary), took));
                 }
-                Err(failure) if carrier.was_lost(moved > 0) && self.may_go_on(&failure, &counters) => {
+                Err(failure) if self.is_lost(&carrier, moved) && self.may_go_on(&failure, &counters) => {
                     self.idle = if moved == 0 { self.idle + 1 } else { 0 };
+                    let is_news = self.note_cap(&carrier, moved);
                     self.moved += moved;
                     self.crossed += counters.bytes_moved;
                     self.files += counters.files_done.saturating_sub(counters.files_kept);
-                    let pause = if carrier.was_left() { PAUSE } else { Duration::ZERO };
-                    carrier = Carrier::new(self.reach_again(failure, &counters, pause).await?);
+                    let pause = match () {
+                        () if carrier.is_over_cap_there() => CAP_PAUSE,
+                        () if carrier.was_left() => PAUSE,
+                        () => Duration::ZERO,
+                    };
+                    carrier = Carrier::new(self.reach_again(failure, &counters, (pause, is_news)).await?);
                 }
                 Err(failure) => {
                     self.node.close().await;
@@ -128,6 +137,20 @@ impl<'a, E: Errand> Courier<'a, E> {
             moved: last.moved + self.crossed,
             ..last
         }
+    }
+
+    /// True if another session may work.
+    fn is_lost(&self, carrier: &Carrier, moved: u64) -> bool {
+        let patience = Duration::from_nanos(self.retry.as_nanos());
+        let in_time = moved > 0 || self.over_cap.is_none_or(|since| since.elapsed() < patience);
+        carrier.was_lost(moved > 0) || carrier.is_over_cap_there() && in_time
+    }
+
+    /// Notes whether used-up caps of the other end ended the session; false if they also ended the one before.
+    fn note_cap(&mut self, carrier: &Carrier, moved: u64) -> bool {
+        let before = self.over_cap.filter(|_| moved == 0);
+        self.over_cap = carrier.is_over_cap_there().then(|| before.unwrap_or_else(Instant::now));
+        before.is_none() || self.over_cap.is_none()
     }
 
     fn may_go_on(&self, failure: &Failure, counters: &Snapshot) -> bool {
@@ -180,12 +203,14 @@ impl<'a, E: Errand> Courier<'a, E> {
         &mut self,
         lost: Failure,
         counters: &Snapshot,
-        pause: Duration,
+        (pause, is_news): (Duration, bool),
     ) -> Result<Session, Failure> {
         let patience = human::seconds(self.retry.as_secs_f64());
         let peer = E::PEER;
         let note = format!("{}; looking for {peer} again for {patience}", lost.message);
-        self.display.note(&note).map_err(|error| Failure::unheard(&error))?;
+        if is_news {
+            self.display.note(&note).map_err(|error| Failure::unheard(&error))?;
+        }
         let limit = Duration::from_nanos(self.retry.as_nanos());
         let redial = async {
             tokio::time::sleep(pause).await;
@@ -207,7 +232,9 @@ impl<'a, E: Errand> Courier<'a, E> {
             }
             _ => failure,
         })?;
-        self.display.note(&format!("{peer} is there again")).map_err(|error| Failure::unheard(&error))?;
+        if is_news {
+            self.display.note(&format!("{peer} is there again")).map_err(|error| Failure::unheard(&error))?;
+        }
         Ok(reached.session().clone())
     }
 }

@@ -65,7 +65,11 @@ impl Reach {
 
     /// Opens the first session. Returns how to open further ones as well.
     pub async fn dial(&self, node: &Node, dial: Dial) -> Result<(NodeSession, Dial), Failure> {
-        let more = outside(&self.addresses, dial.port()).await?;
+        let more = outside(&self.addresses, dial.port()).await.unwrap_or_else(|failure| {
+            // The other addresses may work.
+            tracing::warn!("{}", failure.message);
+            Vec::new()
+        });
         let dial = dial.addresses(more);
         tokio::select! {
             biased;

@@ -17,6 +17,8 @@ use anabranch_wire::Span;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use zeroize::Zeroizing;
 
+use crate::node_word::begins_ticket;
+
 /// The longest accepted span: several lifetimes, and well within the range of clocks.
 const LONGEST_SPAN: Span = Span::from_secs(100_000 * 86_400);
 
@@ -85,8 +87,14 @@ pub fn ticket(text: &str) -> Result<Ticket, String> {
         _ => Zeroizing::new(text.to_owned()),
     };
     // People also copy the whole command that was printed: the ticket is its last word.
-    let word = line.split_whitespace().next_back().unwrap_or_default();
-    word.parse().map_err(|error: TicketError| error.to_string())
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let read = |word: &str| word.parse().map_err(|error: TicketError| error.to_string());
+    let last = read(words.last().copied().unwrap_or_default());
+    // A mail program may have broken it into several lines.
+    match words.iter().rposition(|word| begins_ticket(word)) {
+        Some(first) if last.is_err() => read(&Zeroizing::new(words[first..].concat())),
+        _ => last,
+    }
 }
 
 /// A parser for whole numbers within a range.
@@ -258,6 +266,9 @@ mod tests {
         assert_eq!(ticket(&told.to_text()).unwrap().share, share);
         let command = format!("anabranch receive {}", *told.to_text());
         assert_eq!(ticket(&command).unwrap().share, share);
+        let text = told.to_text();
+        let (begin, end) = text.split_at(40);
+        assert_eq!(ticket(&format!("anabranch receive {begin}\n{end}")).unwrap().share, share);
         assert!(ticket("@/no/such/file").unwrap_err().contains("cannot read the ticket from /no/such/file"));
         assert!(ticket("hello").unwrap_err().contains("not a ticket"));
     }

@@ -74,16 +74,20 @@ impl ServerArgs {
     /// The directories that the command writes to for these options.
     pub fn writes(&self) -> Result<Vec<PathBuf>, Failure> {
         let mut all = self.reach.writes()?;
-        if self.key.is_none() {
-            let key = keyfile::default_path()?;
-            // Made before the process is confined to it.
-            keyfile::load_or_create(&key)?;
-        }
         // Grants are kept next to the key.
-        let key = self.key.clone().map_or_else(keyfile::default_path, Ok)?;
-        all.extend(key.parent().map(Path::to_owned));
+        match &self.key {
+            Some(key) => all.extend(key.parent().map(Path::to_owned)),
+            None => all.extend(key_directory()?),
+        }
         Ok(all)
     }
+}
+
+/// The directory of this machine's key. The key is made if necessary, before the process is confined to directories.
+pub fn key_directory() -> Result<Option<PathBuf>, Failure> {
+    let key = keyfile::default_path()?;
+    keyfile::load_or_create(&key)?;
+    Ok(key.parent().map(Path::to_owned))
 }
 
 /// A session with a server.

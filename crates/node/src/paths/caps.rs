@@ -2,14 +2,15 @@
 //!
 //! A rule such as `wwan*=metered:5GB/15` starts anew on the 15th. Its use is in `$XDG_STATE_HOME/anabranch/caps`, one line
 //! for each period: pattern, first day, bytes. A machine without a battery may begin in 1970 and learn the date later, so
-//! the lines of other periods stay for a while. Every program adds its own use and learns that of others twice a
-//! second, under the lock of the file. Bytes that a path has reserved count as used until it closes, so a program that
-//! crashes uses too much of a cap rather than too little.
+//! the lines of other periods stay for a while. Every program adds its own use and learns that of others ten times a
+//! second, under the lock of the file. It also adds what it will use until the next time, if its rate stays the same.
+//! Bytes that a path has reserved count as used until it closes, so a program that crashes uses too much of a cap rather
+//! than too little.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anabranch_net::{Meter, PathRule, PathRules, Terms};
@@ -17,7 +18,7 @@ use anabranch_net::{Meter, PathRule, PathRules, Terms};
 use crate::error::Error;
 
 /// How often the file is read and written.
-const PERIOD: Duration = Duration::from_millis(500);
+const PERIOD: Duration = Duration::from_millis(100);
 /// Largest file that is read, in bytes.
 const MOST: u64 = 1 << 20;
 /// Most periods that are kept of a pattern, the ones that were begun last.
@@ -39,8 +40,10 @@ struct Kept {
     day: u8,
     /// The first day of the period, in days since 1970.
     since: u64,
-    /// This process's use that is in the file.
+    /// This process's use that is in the file, with what was expected then.
     told: u64,
+    /// Its use at that time.
+    own: u64,
 }
 
 /// A line of the file.
@@ -74,7 +77,7 @@ pub fn keep_caps(rules: PathRules) -> Result<PathRules, Error> {
         store.file = Some(open()?);
         let sync = || loop {
             std::thread::sleep(PERIOD);
-            settle_caps();
+            drop(Store::sync_all(true));
         };
         std::thread::Builder::new()
             .name("caps".to_owned())
@@ -82,7 +85,9 @@ pub fn keep_caps(rules: PathRules) -> Result<PathRules, Error> {
             .map_err(|error| Error::local(format!("cannot start a thread: {error}")))?;
     }
     let all = all.into_iter().map(|rule| store.keep(rule)).collect();
-    store.sync(today()).map_err(|error| Error::local(format!("cannot use the record of caps: {error}")))?;
+    store
+        .sync(today(), false)
+        .map_err(|error| Error::local(format!("cannot use the record of caps: {error}")))?;
     Ok(PathRules::new(all).suppressing(rules.suppression))
 }
 
@@ -101,10 +106,7 @@ pub struct LastingCap {
 
 /// Writes this process's use to the file, and returns its caps.
 pub fn settle_caps() -> Vec<LastingCap> {
-    let mut store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Err(error) = store.sync(today()) {
-        tracing::debug!(%error, "the record of caps is not up to date");
-    }
+    let store = Store::sync_all(false);
     let cap = |kept: &Kept| LastingCap {
         pattern: kept.pattern.clone(),
         bytes: kept.meter.cap(),
@@ -138,26 +140,38 @@ impl Store {
             let terms = Terms { meter: Some(known.meter.clone()), ..rule.terms };
             return PathRule { terms, ..rule };
         }
-        self.kept.push(Kept { pattern, meter, day, since: 0, told: 0 });
+        self.kept.push(Kept { pattern, meter, day, since: 0, told: 0, own: 0 });
         rule
     }
 
-    fn sync(&mut self, today: u64) -> std::io::Result<()> {
+    /// Exchanges the use of this process; `ahead` adds what it is expected to use until the next time.
+    fn sync_all(ahead: bool) -> MutexGuard<'static, Self> {
+        let mut store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = store.sync(today(), ahead) {
+            tracing::debug!(%error, "the record of caps is not up to date");
+        }
+        store
+    }
+
+    fn sync(&mut self, today: u64, ahead: bool) -> std::io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.lock()?;
-        let result = exchange(file, &mut self.kept, today);
+        let result = exchange(file, &mut self.kept, (today, ahead));
         file.unlock()?;
         result
     }
 }
 
 /// Adds this process's use to the file, and that of others to the meters.
-fn exchange(file: &mut File, kept: &mut [Kept], today: u64) -> std::io::Result<()> {
+fn exchange(file: &mut File, kept: &mut [Kept], (today, ahead): (u64, bool)) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     Read::by_ref(file).take(MOST).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     let mut records: Vec<Record> = text.lines().filter_map(read_record).collect();
+    if records.len() < text.lines().count() {
+        tracing::warn!("the record of caps has damaged lines: what they counted is forgotten");
+    }
     for cap in kept {
         let since = period_start(today, cap.day);
         let found = records.iter().position(|record| record.pattern == cap.pattern && record.since == since);
@@ -167,9 +181,9 @@ fn exchange(file: &mut File, kept: &mut [Kept], today: u64) -> std::io::Result<(
             if cap.since != 0 {
                 cap.meter.begin_anew();
             }
-            (cap.since, cap.told) = (since, 0);
+            (cap.since, cap.told, cap.own) = (since, 0, 0);
         }
-        cap.exchange(&mut records[at].used);
+        cap.exchange(&mut records[at].used, ahead);
     }
     let text: String = records.iter().map(Record::line).collect();
     file.seek(SeekFrom::Start(0))?;
@@ -190,13 +204,14 @@ fn begin(records: &mut Vec<Record>, new: Record) -> usize {
 }
 
 impl Kept {
-    fn exchange(&mut self, used: &mut u64) {
+    fn exchange(&mut self, used: &mut u64, ahead: bool) {
         // Others may have returned what they had reserved.
         let of_others = used.saturating_sub(self.told);
         self.meter.set_elsewhere(of_others);
         let own = self.meter.taken();
-        *used = of_others + own;
-        self.told = own;
+        let expected = if ahead { own.saturating_sub(self.own).min(self.meter.left()) } else { 0 };
+        (self.told, self.own) = (own + expected, own);
+        *used = of_others + self.told;
     }
 }
 
@@ -281,17 +296,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("caps");
         let mut first = program(&path);
-        first.sync(TODAY).unwrap();
+        first.sync(TODAY, false).unwrap();
         spend(&first, 30 * MB);
-        first.sync(TODAY).unwrap();
+        first.sync(TODAY, false).unwrap();
         drop(first);
         let mut second = program(&path);
         for (today, expected) in [(0, 100), (TODAY, 70), (TODAY + 400, 100), (TODAY, 70)] {
-            second.sync(today).unwrap();
+            second.sync(today, false).unwrap();
             assert_eq!(left(&second), expected, "on day {today}");
         }
         for month in 1..=40 {
-            second.sync(TODAY + 31 * month).unwrap();
+            second.sync(TODAY + 31 * month, false).unwrap();
         }
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
         assert_eq!(lines, MOST_PERIODS);
@@ -302,26 +317,41 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("caps");
         let mut first = program(&path);
-        first.sync(TODAY).unwrap();
+        first.sync(TODAY, false).unwrap();
         spend(&first, 30 * MB);
-        first.sync(TODAY).unwrap();
+        first.sync(TODAY, false).unwrap();
         let mut second = program(&path);
-        second.sync(TODAY).unwrap();
+        second.sync(TODAY, false).unwrap();
         assert_eq!(left(&second), 70);
         spend(&second, 20 * MB);
-        second.sync(TODAY).unwrap();
-        first.sync(TODAY).unwrap();
+        second.sync(TODAY, false).unwrap();
+        first.sync(TODAY, false).unwrap();
         assert_eq!((left(&first), left(&second)), (50, 50));
         spend(&first, 25 * MB);
-        first.sync(TODAY).unwrap();
-        second.sync(TODAY).unwrap();
+        first.sync(TODAY, false).unwrap();
+        second.sync(TODAY, false).unwrap();
         assert_eq!((left(&first), left(&second)), (55, 55), "what was reserved and not spent returns");
         drop((first, second));
         let mut later = program(&path);
-        later.sync(TODAY).unwrap();
+        later.sync(TODAY, false).unwrap();
         assert_eq!(left(&later), 55);
-        later.sync(TODAY + 17).unwrap();
+        later.sync(TODAY + 17, false).unwrap();
         assert_eq!(left(&later), 100, "the 15th of December");
+    }
+
+    #[test]
+    fn others_leave_room_for_what_a_program_uses_until_the_next_exchange() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("caps");
+        let (mut first, mut second) = (program(&path), program(&path));
+        first.sync(TODAY, true).unwrap();
+        spend(&first, 30 * MB);
+        first.sync(TODAY, true).unwrap();
+        second.sync(TODAY, true).unwrap();
+        assert_eq!(left(&second), 40, "as much is expected again");
+        first.sync(TODAY, true).unwrap();
+        second.sync(TODAY, true).unwrap();
+        assert_eq!(left(&second), 70, "it was not used");
     }
 
     #[test]
@@ -330,7 +360,7 @@ mod tests {
         let path = folder.path().join("caps");
         std::fs::write(&path, b"wwan*\tx\t5\nnonsense\n\xff\n").unwrap();
         let mut store = program(&path);
-        store.sync(TODAY).unwrap();
+        store.sync(TODAY, false).unwrap();
         assert_eq!(left(&store), 100);
         let other = Record { pattern: "eth0".into(), since: 2, used: 3 };
         assert_eq!(read_record(other.line().trim_end()), Some(other));

@@ -126,7 +126,7 @@ impl CookieJar {
             return Admission::Proceed;
         }
         let cookie = self.cookie(period, from);
-        Admission::Challenge { pid: reply_pid(body), body: self.seal(cookie, (period, from), body) }
+        Admission::Challenge { pid: reply_pid(body), body: self.seal(&cookie, (period, from), body) }
     }
 
     /// A COOKIE of zeros for an INIT that [`CookieJar::admit`] admitted: no session is opened over its route. The PID is
@@ -134,7 +134,7 @@ impl CookieJar {
     pub fn deny(&self, now: Time, from: SocketAddr, body: &[u8]) -> (Pid, Vec<u8>) {
         let period = now.as_nanos() / ROTATION.as_nanos();
         let denial = Cookie(Zeroizing::new([0; MAC_LEN]));
-        (reply_pid(body), self.seal(denial, (period, from), body))
+        (reply_pid(body), self.seal(&denial, (period, from), body))
     }
 
     /// Whether mac2 was made with a cookie of this or the previous period. A zero mac2 asks for a cookie.
@@ -159,7 +159,7 @@ impl CookieJar {
 
     /// The nonce is derived from the secret, the INIT and the cookie. So a COOKIE needs no randomness, and a key never
     /// seals two different cookies.
-    fn seal(&self, cookie: Cookie, (period, from): (u64, SocketAddr), body: &[u8]) -> Vec<u8> {
+    fn seal(&self, cookie: &Cookie, (period, from): (u64, SocketAddr), body: &[u8]) -> Vec<u8> {
         let mut hasher = blake3::Hasher::new_keyed(&self.period_key(period));
         let label: &[u8] = if cookie.is_denial() { b"denial" } else { b"nonce" };
         hasher.update(label);

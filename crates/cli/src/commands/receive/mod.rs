@@ -15,6 +15,7 @@ use anabranch_transfer::{Progress, ReceiveOptions, Summary, TransferError};
 
 use crate::capture::Capture;
 use crate::carrier::Carrier;
+use crate::commands::server::key_directory;
 use crate::context::Context;
 use crate::courier::{Courier, Errand};
 use crate::errors::{Failure, printable, without_codes};
@@ -32,7 +33,11 @@ pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     args.target().check()?;
     let capture = args.reach.capture.start()?;
     let directory = Some(args.target_path()).filter(|_| !args.to_stdout());
-    let target = confine::to(directory, args.reach.writes()?)?;
+    let mut writes = args.reach.writes()?;
+    if args.reach.running.control.is_some() {
+        writes.extend(key_directory()?);
+    }
+    let target = confine::to(directory, writes)?;
     let runtime = Threads::start()?;
     let outcome = runtime.block_on(fetch(args, &capture, &ticket, context));
     // A thread may still wait for a disk or a pipe, but all results are in.

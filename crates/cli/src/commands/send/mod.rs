@@ -214,8 +214,13 @@ fn check_offer(contents: &Contents) -> Result<(), Failure> {
     let each = each.map(|what| what.split_once("; ").map_or(what.as_str(), |(what, _)| what));
     let failure = Failure::local("nothing of what was named can be sent");
     let failure = each.fold(failure, |failure, what| failure.detail(what));
-    Err(failure
-        .hint("look at owner and mode with `ls -l`; make it readable for this user, or name something else"))
+    Err(if contents.unreadable.is_empty() {
+        failure
+    } else {
+        failure.hint(
+            "look at owner and mode with `ls -l`; make it readable for this user, or name something else",
+        )
+    })
 }
 
 /// An offer, and its ticket if that is kept.
