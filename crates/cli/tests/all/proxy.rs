@@ -372,23 +372,21 @@ fn a_killed_exit_gives_clear_errors_until_it_is_back() {
 }
 
 #[test]
-fn an_exit_that_stays_away_ends_its_connections_and_is_back_when_it_returns() {
+fn an_exit_that_stays_away_is_no_longer_waited_for_and_is_back_when_it_returns() {
     let port = server(echo);
     let mut pair = Pair::start(&[], &[]);
     let mut before = pair.socks5("127.0.0.1", port).unwrap();
     assert!(is_echoed(&mut before));
     pair.exit.take().unwrap().kill();
-    let begin = Instant::now();
-    before.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
-    assert_eq!(before.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    // The session itself would last for two minutes.
-    assert!(begin.elapsed() < Duration::from_secs(80), "{:?}", begin.elapsed());
-    let begin = Instant::now();
-    assert_eq!(pair.socks5("127.0.0.1", port).err(), Some(3), "the exit is away");
+    wait_for("a refusal at once", || {
+        let begin = Instant::now();
+        pair.socks5("127.0.0.1", port).err() == Some(3) && begin.elapsed() < Duration::from_secs(2)
+    });
+    // The network may come back, so open connections stay until the session ends.
+    before.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    assert_eq!(before.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
     let response = pair.get(&format!("http://127.0.0.1:{port}/"));
     assert!(response.starts_with("HTTP/1.1 503 ") && response.contains("does not answer"), "{response}");
-    // A connection waits for a session for ten seconds otherwise.
-    assert!(begin.elapsed() < Duration::from_secs(9), "refused at once: {:?}", begin.elapsed());
     pair.start_exit(&[]);
     wait_for("a connection through the exit that is back", || {
         pair.socks5("127.0.0.1", port).is_ok_and(|mut stream| is_echoed(&mut stream))

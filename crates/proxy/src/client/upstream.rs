@@ -3,11 +3,11 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anabranch_net::{PathInfo, PathState, PublicKey, Stream};
 use anabranch_node::{Held, Holding, NodeSession};
-use anabranch_wire::close_code;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,13 +23,11 @@ use crate::message::{Answer, Head, Outcome, Request, VERSION};
 const HELLO: Duration = Duration::from_secs(10);
 /// How long a connection waits for a session.
 const SESSION: Duration = Duration::from_secs(10);
-/// Why connections end then.
-const SILENT: &str = "the exit has not answered for 30 s";
 /// How often the paths are looked at while a connection waits for the exit, and how often none may work.
 const LOOK: Duration = Duration::from_millis(500);
 const SILENT_LOOKS: u32 = 10;
-/// After this long without a packet from the exit, its connections are ended and others are refused, until it is back. A
-/// machine without any path, such as a laptop between networks, waits for the end of the session.
+/// After this long without a packet from the exit, new connections are refused at once until one comes. Open ones stay
+/// until the session ends, since the network may come back.
 const AWAY: Duration = Duration::from_secs(30);
 /// How long the exit may take to resolve a name and to connect.
 const OPEN: Duration = Duration::from_secs(25);
@@ -55,7 +53,7 @@ pub enum Notice {
 /// Where the session stands.
 #[derive(Clone, Debug)]
 enum State {
-    /// It is being dialed; why the last attempt or session failed, and whether the exit has been silent for long.
+    /// It is being dialed; why the last attempt or session failed, and whether the exit was away before.
     Dialing(Option<String>, bool),
     Open(Arc<Link>),
     /// There will be none.
@@ -67,6 +65,8 @@ enum State {
 pub(crate) struct Link {
     pub(crate) node: NodeSession,
     pub(crate) associations: Arc<Associations>,
+    /// The exit has been silent for long.
+    is_away: AtomicBool,
 }
 
 impl Link {
@@ -84,16 +84,22 @@ impl Link {
         }
     }
 
-    /// Waits until no packet has come for [`AWAY`] although there are paths.
-    async fn away(&self) {
+    /// Notes whether the exit is away, for as long as this runs.
+    async fn watch(&self, notice: &impl Fn(Notice)) {
         let (mut known, mut since) = (0, Instant::now());
-        while since.elapsed() < AWAY {
+        loop {
             sleep(LOOK).await;
-            let paths = self.node.session().paths();
-            let received = paths.iter().map(|path| path.stats.packets_received).sum();
-            let is_offline = paths.iter().all(|path| path.state == PathState::Closing);
-            if is_offline || received != known {
+            let received = self.node.session().paths().iter().map(|path| path.stats.packets_received).sum();
+            if received != known {
                 (known, since) = (received, Instant::now());
+            }
+            let is_away = since.elapsed() >= AWAY;
+            if self.is_away.swap(is_away, Ordering::Relaxed) != is_away {
+                notice(if is_away {
+                    Notice::Lost("the exit does not answer".to_owned())
+                } else {
+                    Notice::Up(self.node.session().peer())
+                });
             }
         }
     }
@@ -146,26 +152,23 @@ impl Upstream {
                 }
                 Holding::Open(session) => match timeout(HELLO, greet(&session)).await {
                     Ok(Ok(control)) => {
-                        (was_up, is_away) = (true, false);
+                        was_up = true;
                         notice(Notice::Up(session.session().peer()));
                         let associations = Associations::new(session.session());
-                        let link = Arc::new(Link { node: session, associations });
+                        let link =
+                            Arc::new(Link { node: session, associations, is_away: AtomicBool::new(false) });
                         self.0.send_replace(State::Open(link.clone()));
                         let serving = async {
                             tokio::join!(link.associations.run(), remote.serve(&link, control, notice));
                             std::future::pending::<()>().await;
                         };
-                        tokio::select! {
+                        let next = tokio::select! {
                             next = held.changed() => next,
-                            () = link.away() => {
-                                is_away = true;
-                                notice(Notice::Lost(format!("{SILENT}; its connections end")));
-                                // With a code for failures, it is dialed again.
-                                link.node.session().abort(close_code::NO_PATH, SILENT);
-                                held.changed().await
-                            }
+                            () = link.watch(notice) => unreachable!("it has no end"),
                             () = serving => unreachable!("it waits for the session's end"),
-                        }
+                        };
+                        is_away = link.is_away.load(Ordering::Relaxed);
+                        next
                     }
                     Ok(Err(ProxyError::Io(_))) if session.session().close_reason().is_some() => {
                         held.changed().await
@@ -217,6 +220,7 @@ impl Upstream {
 async fn open_link(states: &mut watch::Receiver<State>) -> Option<Arc<Link>> {
     loop {
         match &*states.borrow_and_update() {
+            State::Open(link) if link.is_away.load(Ordering::Relaxed) => return None,
             State::Open(link) if link.is_open() => return Some(link.clone()),
             State::Ended | State::Dialing(_, true) => return None,
             _ => {}
