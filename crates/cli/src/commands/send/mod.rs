@@ -214,13 +214,12 @@ fn check_offer(contents: &Contents) -> Result<(), Failure> {
     let each = each.map(|what| what.split_once("; ").map_or(what.as_str(), |(what, _)| what));
     let failure = Failure::local("nothing of what was named can be sent");
     let failure = each.fold(failure, |failure, what| failure.detail(what));
-    Err(if contents.unreadable.is_empty() {
-        failure
+    let may_not = failure.details.iter().any(|what| what.contains("may not read"));
+    Err(failure.hint(if may_not {
+        "look at owner and mode with `ls -l`; make it readable for this user, or name something else"
     } else {
-        failure.hint(
-            "look at owner and mode with `ls -l`; make it readable for this user, or name something else",
-        )
-    })
+        "name something else, or an archive of it"
+    }))
 }
 
 /// An offer, and its ticket if that is kept.
