@@ -67,7 +67,7 @@ impl Committer {
         links: Option<Arc<Links>>,
     ) -> Result<Self, TransferError> {
         let (files, waiting) = queue(WAITING);
-        let (groups, fatal, renamed) = (tree.groups(), Mutex::default(), Mutex::default());
+        let (groups, fatal, renamed) = (tree.groups(THREADS), Mutex::default(), Mutex::default());
         let work = Arc::new(Work { watch, keeping, links, groups, fatal, renamed });
         let (group, threads) = <_>::default();
         let mut committer = Self { files, waiting: Arc::new(waiting), group, work, threads };
@@ -153,10 +153,12 @@ impl Work {
         loop {
             let most = if self.groups.are_used() { TOGETHER } else { GROUP };
             let files = waiting.take_many(most);
-            let Some(first) = files.first() else { return };
+            if files.is_empty() {
+                return;
+            }
             let stamp = |file: &Complete| file.part.stamp(&file.job, &self.keeping, &self.watch.report);
             let devices: Vec<_> = files.iter().map(stamp).collect();
-            let synced = self.groups.sync(first.part.file(), &devices);
+            let synced = self.groups.sync(&devices);
             for (file, device) in files.into_iter().zip(devices) {
                 self.put_in_place(file, synced.is_some() && synced == device);
             }

@@ -173,11 +173,6 @@ impl PartFile {
         stored.ok().map(|stored| stored.dev())
     }
 
-    /// The open file.
-    pub fn file(&self) -> &File {
-        &self.file
-    }
-
     /// Syncs the file.
     pub fn sync(&self, job: &FileJob, report: &Report) -> io::Result<()> {
         match sync(&self.directory, &self.file) {

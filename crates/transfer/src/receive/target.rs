@@ -266,9 +266,9 @@ impl TargetTree {
         here(path)
     }
 
-    /// How files in the target are synced together.
-    pub fn groups(&self) -> Groups {
-        Groups::of(&self.root)
+    /// How so many threads sync files in the target together.
+    pub fn groups(&self, threads: usize) -> Groups {
+        Groups::of(&self.root, threads)
     }
 
     /// True if files in the target can have several names.
