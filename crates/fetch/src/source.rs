@@ -23,8 +23,6 @@ use crate::url::{Scheme, Url};
 
 /// How long a server may take to begin its answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Why a source is of no use at the moment.
-pub(crate) const PAGE: &str = "a web page came instead of the file: the network may want a login";
 /// Why a source rests when a redirect leads to hosts with other files.
 const OTHER: &str = "the hosts to which the server redirects have different files";
 /// Why parts of a file cannot be fetched.
@@ -86,7 +84,7 @@ pub struct Answer {
     pub version: Validator,
     /// The hash of the file by the server.
     pub digest: Option<Checksum>,
-    /// Whether a web page came where the file's name promises something else.
+    /// Whether the server calls it a web page.
     pub is_page: bool,
     /// The bytes.
     pub body: Body,
@@ -113,6 +111,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    const PAGE: Self = Self::Trouble(Trouble::Page);
+
     fn failed(why: impl Into<String>) -> Self {
         Self::Trouble(Trouble::Failed(why.into()))
     }
@@ -244,11 +244,11 @@ impl Source {
         let start = wanted.range.as_ref().map_or(0, |range| range.start);
         let Response { head, body, was_redirected, is_redirect, was_conditional } =
             self.follow(connection, wanted).await?;
-        let is_page = head.is_page(self.mirror.path());
+        let is_page = head.is_page();
         match wanted.size {
             // Some servers call every file a page.
             None => self.memory().begins_as_page = is_page,
-            Some(_) if is_page && !self.memory().begins_as_page => return Err(Refusal::failed(PAGE)),
+            Some(_) if is_page && !self.memory().begins_as_page => return Err(Refusal::PAGE),
             Some(_) => {}
         }
         let verdict = head.judge(start, self.mirror.path());
@@ -257,7 +257,7 @@ impl Source {
         let is_packed = matches!(verdict, Verdict::Packed { .. });
         let mut body = Body::of_http(body, is_packed);
         if begins_file && self.begins_as_page(&mut body).await? {
-            return Err(Refusal::failed(PAGE));
+            return Err(Refusal::PAGE);
         }
         if let Verdict::Part(_, size) | Verdict::Whole(size) | Verdict::NoSuchBytes(size) = verdict {
             match self.check(&head.validator, size, wanted) {

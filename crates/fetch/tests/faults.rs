@@ -3,14 +3,15 @@
 mod common;
 
 use std::io::Write as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anabranch_fetch::{Cap, Checksum, FetchError};
+use anabranch_fetch::{Cap, Checksum, FetchError, Progress, fetch};
 use common::server::{Request, Response, Server};
 use common::{Place, noise};
 use data_encoding::{BASE64, HEXLOWER};
+use tokio::sync::Notify;
 
 const SIZE: usize = 3_000_000;
 
@@ -195,6 +196,45 @@ async fn one_page_in_place_of_the_file_does_not_cost_the_bytes_that_came() {
         right.with("ETag", "\"x\"")
     });
     resumed(&Place::new(&[server.url("/a")]), &content, 1_000_000).await;
+}
+
+#[tokio::test]
+async fn a_page_in_the_middle_ends_the_download_and_does_not_replace_the_file() {
+    let content = noise(SIZE, 48);
+    for name in ["/file", "/file.iso", "/file.dat"] {
+        let is_portal = Arc::new(AtomicBool::new(true));
+        let now = is_portal.clone();
+        let server = Server::changed(&content, move |request, right| match request.number {
+            2.. if now.load(Ordering::SeqCst) => {
+                Response::new(200, b"<html>login</html>").with("Content-Type", "text/html")
+            }
+            _ => right,
+        });
+        let mut place = Place::new(&[server.url(name)]);
+        place.options.connections = 1;
+        let (progress, stop) = (Progress::default(), Notify::new());
+        let error = fetch(&place.job, &place.options, &progress, &stop).await.unwrap_err();
+        assert!(matches!(error, FetchError::Unreachable(_)), "{name}: {error}");
+        assert!(causes(error).contains("a web page came"), "{name}");
+        let notes = progress.take().notes;
+        assert!(notes.iter().any(|note| note.contains("a web page came")), "{name}: {notes:?}");
+        assert!(!place.job.target.exists(), "{name}");
+        let asked = server.requests().len();
+        assert!(asked <= 8, "{name}: {asked} requests");
+        is_portal.store(false, Ordering::SeqCst);
+        resumed(&place, &content, 60_000).await;
+    }
+}
+
+#[tokio::test]
+async fn a_page_after_a_whole_file_that_broke_off_is_not_the_file() {
+    let server = Server::start(|request| match request.number {
+        0 => Response { cut: Some(100_000), ..Response::new(200, &noise(SIZE, 49)) },
+        _ => Response::new(200, b"<html>login</html>").with("Content-Type", "text/html"),
+    });
+    let place = Place::new(&[server.url("/file")]);
+    assert!(causes(place.fetch().await.unwrap_err()).contains("a web page came"));
+    assert!(place.names().is_empty(), "{:?}", place.names());
 }
 
 #[tokio::test]

@@ -118,9 +118,15 @@ struct Context<'a> {
     is_patient: AtomicBool,
     /// Mirrors that sent bytes of another file.
     excluded: Mutex<Vec<usize>>,
+    /// The file began as something else than a web page, so a page is not the file.
+    is_no_page: AtomicBool,
 }
 
 impl Context<'_> {
+    fn is_no_page(&self) -> bool {
+        self.is_no_page.load(Ordering::Relaxed)
+    }
+
     fn now(&self) -> Time {
         now(self.begin)
     }
@@ -147,6 +153,7 @@ pub async fn fetch(
         begin: Instant::now(),
         is_patient: AtomicBool::new(false),
         excluded: Mutex::default(),
+        is_no_page: AtomicBool::new(false),
     };
     let mut beginnings = 1;
     loop {
@@ -210,6 +217,9 @@ impl Options {
 
 impl Context<'_> {
     async fn attempt(&self, store: Store, journal: Option<Journal>) -> Result<Report, Ended> {
+        if journal.as_ref().is_some_and(|journal| !journal.is_page) {
+            self.is_no_page.store(true, Ordering::Relaxed);
+        }
         let mut opening = Opening::start(self);
         let mut kept = None;
         loop {
@@ -217,6 +227,9 @@ impl Context<'_> {
                 first = self.first(&mut opening, (&store, journal.as_ref())) => first?,
                 () = self.stop.notified() => return Err(FetchError::Stopped.into()),
             };
+            if !first.1.is_page() {
+                self.is_no_page.store(true, Ordering::Relaxed);
+            }
             let (opened, part, fits) = match first {
                 (opened, First::Whole(answer, connection), _) => {
                     return self.whole((*answer, connection), &opened, store).await;

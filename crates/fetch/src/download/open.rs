@@ -15,7 +15,7 @@ use crate::error::{FetchError, Tried};
 use crate::http::validator::Validator;
 use crate::plan::{LONGEST_WAIT, Trouble};
 use crate::progress::{Progress, SourceStatus};
-use crate::source::{Answer, PAGE, Refusal, Source, Wanted};
+use crate::source::{Answer, Refusal, Source, Wanted};
 use crate::url::Url;
 
 /// Pauses between attempts to open a source.
@@ -63,6 +63,14 @@ impl First {
         match self {
             Self::Part(part) => &part.bytes,
             Self::Whole(answer, _) => answer.body.seen(),
+        }
+    }
+
+    /// Whether the server calls it a web page.
+    pub(super) fn is_page(&self) -> bool {
+        match self {
+            Self::Part(part) => part.is_page,
+            Self::Whole(answer, _) => answer.is_page,
         }
     }
 
@@ -272,14 +280,10 @@ impl Opening {
                 }
             };
             let size = first.size();
-            let (is_whole, is_page) = match &first {
-                First::Part(part) => (false, part.is_page),
-                First::Whole(answer, _) => (true, answer.is_page),
-            };
-            if is_page && held.is_some() && (is_whole || size != held) {
-                // The earlier attempt fetched a file in parts, so this page is not it.
+            if first.is_page() && context.is_no_page() && (!first.is_part() || size != held) {
+                // The download began with something else.
                 self.all_refused = false;
-                self.refuse(context, &opened, PAGE);
+                self.refuse(context, &opened, Trouble::Page.why());
                 continue;
             }
             if let Some(known) = context.job.size
@@ -372,9 +376,8 @@ async fn open(opened: &Opened, progress: &Progress) -> Result<First, Trouble> {
             }
         };
         let asked = match &trouble {
-            Trouble::Useless(_) => return Err(trouble),
-            // The user has to log in first.
-            Trouble::Failed(why) if why == PAGE => return Err(trouble),
+            // The user may have to log in first.
+            Trouble::Useless(_) | Trouble::Page => return Err(trouble),
             Trouble::Busy(pause) => {
                 pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos()))
             }

@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::limit::Limit;
-use crate::plan::{Planner, SourceTerms, Standing};
+use crate::plan::{Planner, SourceTerms, Standing, Trouble};
 use crate::source::{FileBegin, Source};
 use crate::store::{Journal, Piece};
 
@@ -164,7 +164,12 @@ impl Run<'_> {
     /// Compares another source with the first one. The file of the mirror that is named first is the right one.
     fn consider(&mut self, opened: &Opened, first: First) -> Result<(), Ended> {
         let differs = first.differs((Some(self.reference.size), &self.reference.first));
+        let is_page = first.is_page() && self.context.is_no_page();
         let why = match (first, differs) {
+            (_, Some(_)) if is_page => {
+                self.opening.leave_out(self.context, opened, &Trouble::Page.why());
+                return Ok(());
+            }
             (First::Whole(..), None) => {
                 self.opening.refuse(self.context, opened, "it sends the whole file only");
                 return Ok(());
@@ -403,7 +408,9 @@ impl Run<'_> {
         versions.extend(earlier);
         let mut seen = std::collections::BTreeSet::new();
         versions.retain(|(mirror, _)| seen.insert(mirror.clone()));
-        Journal::new(self.reference.size, versions)
+        let mut journal = Journal::new(self.reference.size, versions);
+        journal.is_page = !self.context.is_no_page();
+        journal
     }
 
     /// Keeps or finishes the file.

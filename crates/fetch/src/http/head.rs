@@ -9,7 +9,6 @@ use anabranch_wire::Span;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName};
 
-use super::page;
 use super::validator::Validator;
 use crate::checksum::Checksum;
 
@@ -147,9 +146,9 @@ impl Head {
         }
     }
 
-    /// Whether the server calls the body a web page although the name of the file at `path` promises something else.
-    pub fn is_page(&self, path: &str) -> bool {
-        self.is_html && page::is_unexpected(path)
+    /// Whether the server sends something as the file and calls it a web page.
+    pub fn is_page(&self) -> bool {
+        self.is_html && (200..=299).contains(&self.status)
     }
 
     /// The same for a response from the target of a redirect, which has a name of its own.

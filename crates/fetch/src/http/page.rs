@@ -1,7 +1,5 @@
 //! Web pages in place of files, without I/O: networks that want a login send them.
 
-/// Ends of names of files that may be web pages.
-const PAGES: [&str; 9] = ["html", "htm", "xhtml", "shtml", "php", "asp", "aspx", "jsp", "cgi"];
 /// Ends of names of files that are never text, so not web pages either.
 const NEVER_TEXT: [&str; 48] = [
     "7z", "aac", "apk", "avi", "bin", "bz2", "cab", "deb", "dmg", "docx", "epub", "exe", "flac", "gif", "gz",
@@ -13,11 +11,6 @@ const NEVER_TEXT: [&str; 48] = [
 const BEGINNINGS: [&str; 6] = ["<!doctype html", "<html", "<head", "<body", "<meta", "<script"];
 /// So many bytes show whether a page begins.
 pub(crate) const ENOUGH: usize = 512;
-
-/// Whether a file at this path is expected to be something else than a web page.
-pub(crate) fn is_unexpected(path: &str) -> bool {
-    end(path).is_some_and(|end| !PAGES.contains(&&*end))
-}
 
 /// Whether bytes begin a web page although no file at this path can be one, whatever its server calls it.
 pub(crate) fn is_page(path: &str, bytes: &[u8]) -> bool {
@@ -51,6 +44,5 @@ mod tests {
         assert!(
             !is_page("/file.iso", b"\0\0\0\0") && !is_page("/file.iso", b"<ht") && !is_page("/file.iso", b"")
         );
-        assert!(is_unexpected("/notes.txt") && !is_unexpected("/index.PHP") && !is_unexpected("/file"));
     }
 }

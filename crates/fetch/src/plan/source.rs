@@ -6,6 +6,8 @@ use super::rate::Pace;
 
 /// A source is given up after this many failures in a row.
 const MOST_FAILURES: u32 = 8;
+/// A source is given up after so many web pages in a row, within about eight seconds: a login takes longer.
+const MOST_PAGES: u32 = 5;
 /// A source with this many failures in a row does not count as working.
 const WORKING: u32 = 2;
 /// Pauses after failures: the first, which doubles, and the longest.
@@ -42,20 +44,27 @@ pub enum Trouble {
     Busy(Option<Span>),
     /// The connection failed or was silent, or the answer was too short.
     Failed(String),
+    /// A web page came instead of the file.
+    Page,
     /// The source is of no use for this file.
     Useless(String),
 }
 
 impl Trouble {
-    /// Whether a server asks for a pause of more than some seconds.
+    /// Whether a web page came, or a server asks for a pause of more than some seconds.
     pub fn is_notable(&self) -> bool {
-        matches!(self, Self::Busy(Some(pause)) if *pause > NOTABLE)
+        match self {
+            Self::Page => true,
+            Self::Busy(Some(pause)) => *pause > NOTABLE,
+            _ => false,
+        }
     }
 
     /// The reason in words, for people.
     pub fn why(self) -> String {
         match self {
             Self::Failed(why) | Self::Useless(why) => why,
+            Self::Page => "a web page came instead of the file: the network may want a login".to_owned(),
             Self::Busy(Some(pause)) if pause > NOTABLE => {
                 let then = if pause > LONGEST_WAIT { ": try again after that" } else { "" };
                 format!("the server is busy and asks to wait {} s{then}", pause.as_nanos().div_ceil(NANOS))
@@ -158,9 +167,11 @@ impl Source {
         if self.is_out() {
             return;
         }
+        let most = if trouble == Trouble::Page { MOST_PAGES } else { MOST_FAILURES };
         let (why, asked) = match trouble {
             Trouble::Useless(why) => return self.standing = Standing::Out(why),
             Trouble::Failed(why) => (why, Span::ZERO),
+            Trouble::Page => (Trouble::Page.why(), Span::ZERO),
             Trouble::Busy(pause) => {
                 self.is_limited = true;
                 (self.lanes, self.settled) = ((self.lanes / 2).min(others).max(1), true);
@@ -181,7 +192,7 @@ impl Source {
             self.rests_until = now + doubled;
         }
         self.rests_until = self.rests_until.max(asked);
-        let is_last = self.failures >= MOST_FAILURES;
+        let is_last = self.failures >= most;
         self.standing = if is_last { Standing::Out(why) } else { Standing::Resting(why) };
     }
 

@@ -19,6 +19,8 @@ const LARGEST: u64 = 16 << 20;
 pub struct Journal {
     /// The size of the whole file.
     pub size: u64,
+    /// The file began as a web page.
+    pub is_page: bool,
     /// The mirror's address, and the version of the file there.
     pub versions: Vec<(String, Validator)>,
     /// Start and end of each range that is there, by the mirror that sent it.
@@ -28,7 +30,7 @@ pub struct Journal {
 impl Journal {
     /// A journal without ranges.
     pub fn new(size: u64, versions: Vec<(String, Validator)>) -> Self {
-        Self { size, versions, origins: Vec::new() }
+        Self { size, versions, ..Self::default() }
     }
 
     /// Reads a journal; `None` if it is missing or damaged.
