@@ -158,13 +158,13 @@ fn mirrors(
 }
 
 #[tokio::test]
-async fn mirrors_are_sampled_unless_tags_or_hashes_show_the_same_file() {
+async fn mirrors_are_sampled_unless_hashes_show_the_same_file() {
     let content = noise(SIZE, 41);
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &content);
     let hash = format!("sha-256=:{}:", BASE64.encode(digest.as_ref()));
     let tag = "\"5f5e1000-1dcd6500\"".to_owned();
     for (header, value) in [("ETag", Some(tag)), ("Repr-Digest", Some(hash)), ("ETag", None)] {
-        let is_proven = value.is_some();
+        let is_proven = value.is_some() && header == "Repr-Digest";
         let [one, other] = mirrors(&content, move |number, _, right| {
             right.with(header, value.clone().unwrap_or_else(|| format!("\"5f5e1000-{number}\"")))
         });
@@ -174,6 +174,73 @@ async fn mirrors_are_sampled_unless_tags_or_hashes_show_the_same_file() {
         assert_eq!(samples(&[&one, &other]) == 0, is_proven, "{header}");
         let told = notes.iter().filter(|note| note.contains("only samples")).count();
         assert_eq!(told, usize::from(!is_proven), "{notes:?}");
+    }
+}
+
+#[tokio::test]
+async fn equal_tags_of_two_mirrors_do_not_prove_the_same_file() {
+    let (content, other) = alike();
+    // nginx makes its tags of size and time of change only.
+    let [right, wrong] = [&content, &other].map(|body| {
+        Server::changed(body, |_, right| {
+            Response { rate: Some(1_000_000), ..right }.with("ETag", "\"5f5e1000-1dcd6500\"")
+        })
+    });
+    let place = Place::new(&[right.url("/a"), wrong.url("/a")]);
+    let (_, notes) = place.fetch_with_notes().await;
+    assert!(wrong.requests().len() > 2, "both are used");
+    assert!(place.content() == content, "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("another file; beginning again")), "{notes:?}");
+}
+
+#[tokio::test]
+async fn files_of_one_address_over_two_routes_are_not_mixed() {
+    let (content, other) = alike();
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        let is_second = request.from.ip() == std::net::IpAddr::from([127, 0, 0, 3]);
+        if is_second && request.range(SIZE).is_some_and(|(start, _)| start == 0) {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let right = Response::right(request, if is_second { &other } else { &body });
+        Response { rate: Some(1_000_000), ..right }
+    });
+    let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+    let (report, notes) = place.fetch_with_notes().await;
+    assert!(place.content() == content, "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("over lo3 sent bytes of another file")), "{notes:?}");
+    assert!(report.resumed > 100_000, "what came over the first route is kept: {report:?}");
+}
+
+#[tokio::test]
+async fn routes_to_one_address_with_a_strong_tag_are_not_sampled() {
+    let content = noise(SIZE, 46);
+    for (tag, is_sampled) in [("\"a\"", false), ("W/\"a\"", true)] {
+        let server = Server::changed(&content, move |_, right| {
+            Response { rate: Some(1_000_000), ..right }.with("ETag", tag)
+        });
+        let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+        let (_, notes) = place.fetch_with_notes().await;
+        assert!(place.content() == content && notes.is_empty(), "{notes:?}");
+        assert_eq!(samples(&[&server]) > 0, is_sampled, "{tag}");
+    }
+}
+
+#[tokio::test]
+async fn a_note_says_whose_file_was_taken_when_the_mirror_named_first_was_not_used() {
+    let (content, other) = alike();
+    // It refuses at once, or when its first bytes were compared.
+    for refused in [0, 1] {
+        let first = Server::changed(&other, move |request, right| match request.number {
+            number if number >= refused => Response::new(404, b""),
+            _ => right,
+        });
+        let right = late(&content, 0);
+        let place = Place::new(&[first.url("/a"), right.url("/a")]);
+        let (_, notes) = place.fetch_with_notes().await;
+        assert!(place.content() == content, "{notes:?}");
+        let taken = format!("the file is that of 127.0.0.1:{}: 127.0.0.1:{}", right.port, first.port);
+        assert!(notes.iter().any(|note| note.contains(&taken)), "{refused}: {notes:?}");
     }
 }
 

@@ -1,9 +1,10 @@
-//! Compares what several mirrors sent, when all bytes are there.
+//! Compares what several sources sent, when all bytes are there.
 //!
-//! Files of the same size may begin alike, so the first 64 KiB of each mirror prove little. The mirror that is named first, of those
-//! that answer, decides. Equal hashes or strong tags prove that another one has the same file. Otherwise the mirror that decides is
-//! asked for the ends of the ranges that others sent, in this attempt or an earlier one: there its own bytes go on. If they
-//! differ, only bytes of mirrors that agree with it are kept.
+//! Files of the same size may begin alike, so the first 64 KiB of each source prove little. The mirror that is named first, of those
+//! that answer, decides, over the route that answered first. Equal hashes prove that another source has the same file, and so does
+//! a strong tag for one address over two routes. Equal tags of two mirrors prove nothing: nginx makes them of size and time only.
+//! Otherwise the source that decides is asked for the ends of the ranges that others sent, in this attempt or an earlier one: there
+//! its own bytes go on. If they differ, only bytes of sources that agree with it are kept.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -15,13 +16,13 @@ use tokio::time::{Instant, sleep, timeout};
 use super::compare::sample;
 use super::lane::Active;
 use super::parts::Run;
-use super::{PROVES, TICK};
+use super::{Context, PROVES, TICK};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
 use crate::http::validator::Validator;
 use crate::plan::Standing;
 use crate::ranges::RangeSet;
-use crate::store::Origins;
+use crate::store::{Origins, mirror_and_route, origin};
 use crate::url::Url;
 
 /// The size of a sample, and most samples of what one mirror sent. An FTP server sends the rest of the file with each.
@@ -32,9 +33,10 @@ const MOST_FTP_SAMPLES: usize = 1;
 const ONE: Duration = Duration::from_secs(5);
 const ALL: Duration = Duration::from_secs(10);
 
-/// The version of the file on a mirror.
+/// The version of the file at an origin.
 pub(super) struct Fact {
-    pub(super) mirror: Arc<str>,
+    /// Without a route if it is from an earlier attempt.
+    pub(super) origin: Arc<str>,
     pub(super) version: Validator,
     pub(super) digest: Option<Checksum>,
 }
@@ -43,85 +45,137 @@ impl Fact {
     fn proves_same(&self, other: &Self) -> bool {
         let digests = self.digest.as_ref().zip(other.digest.as_ref());
         let has_same_hash = digests.is_some_and(|(one, other)| one.differs(other) == Some(false));
-        has_same_hash || self.version.is_shared_with(&other.version)
+        let is_one_mirror = mirror_of(&self.origin) == mirror_of(&other.origin);
+        has_same_hash || (is_one_mirror && self.version.is_same_elsewhere(&other.version))
     }
 }
 
-/// Mirrors by the outcome of a comparison.
+fn mirror_of(origin: &str) -> &str {
+    mirror_and_route(origin).0
+}
+
+/// Origins by the outcome of a comparison.
 #[derive(Default)]
 pub(super) struct Compared {
+    /// The origin that decides.
+    decider: Option<Arc<str>>,
     pub(super) differing: Vec<Arc<str>>,
     /// Equal as far as the samples show.
     sampled: Vec<Arc<str>>,
     /// No sample came.
     unsure: Vec<Arc<str>>,
+    /// Origins of mirrors that are named before the one that decides, and sent no sample.
+    silent: Vec<Arc<str>>,
 }
 
 impl Compared {
     /// Reports for people.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self, context: &Context) -> Vec<String> {
         let mut notes = Vec::new();
-        if !self.sampled.is_empty() {
-            let names = names(&self.sampled);
+        let own = self.decider.as_deref().map(mirror_of);
+        let sampled: Vec<_> =
+            self.sampled.iter().filter(|origin| Some(mirror_of(origin)) != own).cloned().collect();
+        if !sampled.is_empty() {
+            let names = context.names(&sampled);
             notes.push(format!(
                 "only samples of the bytes from {names} were compared with another mirror; {PROVES}"
             ));
         }
         if !self.unsure.is_empty() {
-            let names = names(&self.unsure);
-            notes.push(format!("bytes from {names} could not be compared with the other mirrors; {PROVES}"));
+            let names = context.names(&self.unsure);
+            notes.push(format!("bytes from {names} could not be compared with the other sources; {PROVES}"));
+        }
+        if let Some(decider) = self.decider.as_ref().filter(|_| !self.silent.is_empty()) {
+            let (taken, names) = (context.names(std::slice::from_ref(decider)), context.names(&self.silent));
+            notes.push(format!(
+                "the file is that of {taken}: {names}, named before it, sends no samples; {PROVES}"
+            ));
         }
         notes
     }
+
+    /// The numbers of the sources with another file: a mirror over all routes, and the mirror that decides over some.
+    pub(super) fn sources(&self, context: &Context) -> Vec<usize> {
+        let own = self.decider.as_deref().map(mirror_of);
+        let differs = |known: &str| {
+            let is_same = |other: &Arc<str>| {
+                **other == *known || (mirror_of(other) == mirror_of(known) && Some(mirror_of(known)) != own)
+            };
+            self.differing.iter().any(is_same)
+        };
+        let all = context.sources().into_iter().enumerate();
+        let all = all.map(|(index, (source, route))| {
+            (index, origin(&source.mirror.to_string(), &context.options.routes[route].name))
+        });
+        all.filter(|(_, known)| differs(known)).map(|(index, _)| index).collect()
+    }
 }
 
-/// The hosts of mirrors, for people.
-pub(super) fn names(mirrors: &[Arc<str>]) -> String {
-    let name = |mirror: &Arc<str>| mirror.parse::<Url>().map_or(mirror.to_string(), |url| url.authority());
-    mirrors.iter().map(name).collect::<Vec<_>>().join(", ")
+impl Context<'_> {
+    /// The hosts of origins, for people, and the routes if there are several.
+    pub(super) fn names(&self, origins: &[Arc<str>]) -> String {
+        let name = |origin: &Arc<str>| {
+            let (mirror, route) = mirror_and_route(origin);
+            let host = mirror.parse::<Url>().map_or(mirror.to_owned(), |url| url.authority());
+            let is_one = self.options.routes.len() == 1 || route.is_empty();
+            if is_one { host } else { format!("{host} over {route}") }
+        };
+        origins.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl Run<'_> {
-    /// Compares what came from other mirrors than the one that decides.
+    /// Compares what came from other sources than the one that decides.
     pub(super) async fn compare_mirrors(&self) -> Compared {
         let Some(origins) = self.written().await else { return Compared::default() };
-        let mut deciders: Vec<_> = self.active.iter().map(|one| self.context.mirror(one.index)).collect();
-        deciders.sort_unstable();
-        deciders.dedup();
-        let mut unsure: Option<Vec<Arc<str>>> = None;
+        let mut deciders = self.active.clone();
+        // Sources of one mirror stay in the order of their answers.
+        deciders.sort_by_key(|active| self.context.mirror(active.index));
+        let begin = Instant::now();
+        let (mut unsure, mut silent): (Option<Vec<Arc<str>>>, Vec<Arc<str>>) = (None, Vec::new());
         for decider in deciders {
-            let own = self.context.job.mirrors[decider].to_string();
-            let others =
-                origins.iter().filter(|(mirror, _)| ***mirror != *own && !self.is_same(&own, mirror));
+            let own = &decider.origin;
+            let others = origins.iter().filter(|(origin, _)| *origin != own && !self.is_same(own, origin));
             let others: Vec<_> = others.collect();
-            if others.is_empty() {
-                return Compared::default();
+            let compared = match others.is_empty() {
+                true => Some(Compared::default()),
+                false if begin.elapsed() > ALL => break,
+                false => self.compare_with(&decider, &others).await,
+            };
+            if let Some(compared) = compared {
+                let is_open =
+                    |silent: &Arc<str>| mirror_of(silent) != mirror_of(own) && !self.is_same(own, silent);
+                silent.retain(is_open);
+                return Compared { decider: Some(own.clone()), silent, ..compared };
             }
-            if let Some(compared) = self.compare_with(decider, &others).await {
-                return compared;
-            }
-            unsure.get_or_insert_with(|| others.iter().map(|(mirror, _)| (*mirror).clone()).collect());
+            silent.push(own.clone());
+            unsure.get_or_insert_with(|| others.iter().map(|(origin, _)| (*origin).clone()).collect());
         }
         Compared { unsure: unsure.unwrap_or_default(), ..Compared::default() }
     }
 
-    /// Whether two mirrors are known to have the same file.
-    fn is_same(&self, one: &str, other: &str) -> bool {
-        let mut pairs = self.facts.iter().flat_map(|fact| self.facts.iter().map(move |other| (fact, other)));
-        pairs.any(|(a, b)| *a.mirror == *one && *b.mirror == *other && a.proves_same(b))
+    /// Whether another origin is known to have the same file as a source.
+    fn is_same(&self, own: &str, other: &str) -> bool {
+        let of_own = self.facts.iter().filter(|fact| *fact.origin == *own);
+        let is_other = |fact: &&Fact| *fact.origin == *other || *fact.origin == *mirror_of(other);
+        let mut pairs =
+            of_own.flat_map(|fact| self.facts.iter().filter(is_other).map(move |other| (fact, other)));
+        pairs.any(|(one, other)| one.proves_same(other))
     }
 
-    /// Compares what these mirrors sent with samples from the one that decides; `None` if that one sends none.
-    async fn compare_with(&self, decider: usize, others: &[(&Arc<str>, &RangeSet)]) -> Option<Compared> {
-        let sources = self.active.iter().filter(|active| self.context.mirror(active.index) == decider);
-        let is_in =
-            |active: &&Arc<Active>| !matches!(self.shared.planner().standing(active.id), Standing::Out(_));
-        let is_http = self.context.job.mirrors[decider].scheme().is_http();
+    /// Compares what others sent with samples from the source that decides; `None` if that one sends none.
+    async fn compare_with(
+        &self,
+        decider: &Arc<Active>,
+        others: &[(&Arc<str>, &RangeSet)],
+    ) -> Option<Compared> {
+        let is_out = matches!(self.shared.planner().standing(decider.id), Standing::Out(_));
+        let is_http = decider.source.mirror.scheme().is_http();
         let most = if is_http { MOST_SAMPLES } else { MOST_FTP_SAMPLES };
-        let mut sampler =
-            Sampler { run: self, sources: sources.filter(is_in).cloned().collect(), open: None };
+        let sources = if is_out { Vec::new() } else { vec![decider.clone()] };
+        let mut sampler = Sampler { run: self, sources, open: None };
         let (mut compared, begin) = (Compared::default(), Instant::now());
-        for (mirror, ranges) in others {
+        for (origin, ranges) in others {
             let mut outcome = &mut compared.unsure;
             for range in ends(ranges, most) {
                 if begin.elapsed() > ALL {
@@ -134,13 +188,13 @@ impl Run<'_> {
                     break;
                 }
             }
-            outcome.push((*mirror).clone());
+            outcome.push((*origin).clone());
         }
         sampler.end();
         (compared.unsure.len() < others.len()).then_some(compared)
     }
 
-    /// The mirrors that sent the file, as soon as everything is written; `None` if that fails, which is reported later.
+    /// The origins of the file, as soon as everything is written; `None` if that fails, which is reported later.
     async fn written(&self) -> Option<Origins> {
         let store = &self.shared.store;
         let waiting = async {

@@ -16,7 +16,7 @@ use crate::error::{FetchError, Tried};
 use crate::http::validator::Same;
 use crate::plan::Trouble;
 use crate::source::{Refusal, Source, Wanted};
-use crate::store::{Journal, Store, read_at};
+use crate::store::{Journal, Store, mirror_and_route, read_at};
 
 /// Pauses after failed requests for bytes to compare.
 const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
@@ -46,8 +46,11 @@ impl Context<'_> {
             Same::Unknown => {}
         }
         // The server does not say which version it is: the last bytes from there are compared, else the last of all.
-        let origins = journal.origins();
-        let own = origins.iter().find(|(origin, _)| ***origin == *mirror).map_or(&held, |(_, own)| own);
+        let (origins, own) = (journal.origins(), self.origin(opened));
+        let is_of_mirror = |origin: &str| mirror_and_route(origin).0 == mirror;
+        let by_source = origins.iter().find(|(origin, _)| **origin == own);
+        let by_mirror = || origins.iter().find(|(origin, _)| is_of_mirror(origin));
+        let own = by_source.or_else(by_mirror).map_or(&held, |(_, own)| own);
         let Some(range) = own.iter().last() else { return Ok(true) };
         let range = range.end.saturating_sub(PROBE).max(range.start)..range.end;
         let sample = sample((&opened.source, &mut part.connection), range.clone(), part.size).await?;

@@ -71,8 +71,8 @@ pub(super) struct Active {
     pub(super) route: usize,
     /// A connection without a lane.
     pub(super) spare: Mutex<Option<Connection>>,
-    /// The address of its mirror.
-    pub(super) mirror: Arc<str>,
+    /// The origin of its bytes.
+    pub(super) origin: Arc<str>,
     /// Bytes that came over it.
     pub(super) bytes: std::sync::atomic::AtomicU64,
 }
@@ -225,7 +225,7 @@ impl Request<'_> {
         let wanted = bytes.slice(..taken.len as usize);
         self.active.bytes.fetch_add(taken.len, std::sync::atomic::Ordering::Relaxed);
         if !wanted.is_empty() {
-            let piece = Piece { mirror: self.active.mirror.clone(), at: taken.at, bytes: wanted };
+            let piece = Piece { origin: self.active.origin.clone(), at: taken.at, bytes: wanted };
             shared.store.write(piece).await.map_err(Halt::Disk)?;
         }
         if let Some(limit) = &shared.limit {

@@ -28,7 +28,7 @@ use crate::error::FetchError;
 use crate::progress::{Progress, SourceStatus};
 use crate::route::Route;
 use crate::source::Source;
-use crate::store::{Journal, Opened, Store};
+use crate::store::{Journal, Opened, Store, origin};
 use crate::tls::Tls;
 use crate::url::Url;
 use open::{First, Opened as OpenedSource, Opening};
@@ -116,7 +116,7 @@ struct Context<'a> {
     begin: Instant,
     /// Whether to wait long for the mirrors that are named first.
     is_patient: AtomicBool,
-    /// Mirrors that sent bytes of another file.
+    /// Sources of another file, which sent bytes of it.
     excluded: Mutex<Vec<usize>>,
     /// The file began as something else than a web page, so a page is not the file.
     is_no_page: AtomicBool,
@@ -306,6 +306,23 @@ impl Context<'_> {
     /// The number of the mirror of a source.
     fn mirror(&self, source: usize) -> usize {
         source % self.job.mirrors.len()
+    }
+
+    /// The origin of bytes from a source.
+    fn origin(&self, opened: &OpenedSource) -> Arc<str> {
+        origin(&opened.source.mirror.to_string(), &self.options.routes[opened.route].name)
+    }
+
+    /// Notes which mirror's file is taken if it is not the one that is named first.
+    fn note_unused(&self, taken: usize) {
+        let names: Vec<_> = self.job.mirrors[..taken].iter().map(Url::authority).collect();
+        if !names.is_empty() {
+            let taken = self.job.mirrors[taken].authority();
+            self.progress.note(format!(
+                "the file is that of {taken}: {}, named before it, cannot be used; {PROVES}",
+                names.join(", ")
+            ));
+        }
     }
 
     /// Checks the complete file and gives it its name.

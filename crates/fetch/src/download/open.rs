@@ -208,7 +208,7 @@ impl Opening {
         };
         self.unanswered.retain(|index| *index != opened.index);
         let excluded = context.excluded.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if excluded.contains(&context.mirror(opened.index)) {
+        if excluded.contains(&opened.index) {
             self.leave_out(context, &opened, OTHER_CONTENT);
             return Some(None);
         }

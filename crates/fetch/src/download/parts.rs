@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, interval};
 
-use super::agree::{self, Fact};
+use super::agree::Fact;
 use super::lane::{self, Active, Halt, Shared};
 use super::open::{First, FirstPart, OTHER_CONTENT, Opened, Opening};
 use super::{Context, Earlier, End, Ended, Report, TICK};
@@ -18,7 +18,7 @@ use crate::http::validator::Same;
 use crate::limit::Limit;
 use crate::plan::{Planner, SourceTerms, Standing, Trouble};
 use crate::source::{FileBegin, Source};
-use crate::store::{Journal, Piece};
+use crate::store::{Journal, Piece, mirror_and_route};
 
 /// How often the journal is written.
 const CHECKPOINT: Duration = Duration::from_secs(1);
@@ -65,8 +65,8 @@ impl Context<'_> {
         };
         store.reserve(part.size).map_err(disk)?;
         let resumed = store.written();
-        let mirror = opened.source.mirror.to_string().into();
-        store.write(Piece { mirror, at: 0, bytes: part.bytes.clone() }).await.map_err(disk)?;
+        let origin = self.origin(&opened);
+        store.write(Piece { origin, at: 0, bytes: part.bytes.clone() }).await.map_err(disk)?;
         let mut received = resumed.clone();
         received.insert(0..part.bytes.len() as u64);
         let resumed = resumed.total();
@@ -103,11 +103,11 @@ impl Context<'_> {
 /// The versions on the mirrors that sent what an earlier attempt left.
 fn facts(journal: &Journal) -> Vec<Fact> {
     let origins = journal.origins();
-    let sent = |mirror: &String| origins.iter().any(|(known, _)| **known == **mirror);
+    let sent = |mirror: &String| origins.iter().any(|(known, _)| mirror_and_route(known).0 == mirror);
     let versions = journal.versions.iter().filter(|(mirror, _)| sent(mirror));
     versions
         .map(|(mirror, version)| Fact {
-            mirror: mirror.as_str().into(),
+            origin: mirror.as_str().into(),
             version: version.clone(),
             digest: None,
         })
@@ -142,8 +142,8 @@ impl Run<'_> {
             most_lanes: self.context.options.connections,
         };
         let begin = FileBegin { first: part.bytes.clone(), written: self.shared.store.written_part() };
-        let mirror: Arc<str> = opened.source.mirror.to_string().into();
-        let fact = Fact { mirror: mirror.clone(), version: part.version.clone(), digest: part.digest };
+        let origin = self.context.origin(opened);
+        let fact = Fact { origin: origin.clone(), version: part.version.clone(), digest: part.digest };
         self.facts.push(fact);
         opened.source.begin(part.version, begin);
         let mut planner = self.shared.planner();
@@ -156,7 +156,7 @@ impl Run<'_> {
             index: opened.index,
             route: opened.route,
             spare: Mutex::new(Some(part.connection)),
-            mirror,
+            origin,
             bytes: AtomicU64::new(0),
         }));
     }
@@ -201,12 +201,13 @@ impl Run<'_> {
         }
         let mirror = opened.source.mirror.to_string();
         let is_other = |active: &Arc<Active>| {
-            *active.mirror == *mirror && active.source.version().compare(&part.version) == Same::No
+            active.source.mirror == opened.source.mirror
+                && active.source.version().compare(&part.version) == Same::No
         };
         if self.active.iter().any(is_other) {
             return Some("its file has another version");
         }
-        let mut earlier = self.facts.iter().filter(|fact| *fact.mirror == *mirror);
+        let mut earlier = self.facts.iter().filter(|fact| mirror_and_route(&fact.origin).0 == mirror);
         earlier.any(|fact| fact.version.compare(&part.version) == Same::No).then_some(CHANGED)
     }
 
@@ -261,17 +262,17 @@ impl Run<'_> {
         tokio::select! {
             compared = self.compare_mirrors() => {
                 if !compared.differing.is_empty() {
-                    let mirrors = self.context.job.mirrors.iter().map(ToString::to_string).enumerate();
-                    let differing = mirrors.filter(|(_, url)| compared.differing.iter().any(|other| **other == **url));
-                    let excluded = &self.context.excluded;
-                    excluded.lock().unwrap_or_else(PoisonError::into_inner).extend(differing.map(|(index, _)| index));
-                    let names = agree::names(&compared.differing);
+                    let others = compared.sources(self.context);
+                    self.context.excluded.lock().unwrap_or_else(PoisonError::into_inner).extend(others);
+                    let names = self.context.names(&compared.differing);
                     self.keep = Keep::AllBut(compared.differing);
                     return Err(Ended::Again(FetchError::Mixed(names)));
                 }
                 // A hash by the server proves the file as well.
                 if self.reference.digest.is_none() {
-                    compared.notes().into_iter().for_each(|note| self.context.progress.note(note));
+                    compared.notes(self.context).into_iter().for_each(|note| self.context.progress.note(note));
+                    let used = self.active.iter().map(|active| self.context.mirror(active.index)).min();
+                    self.context.note_unused(used.unwrap_or_default());
                 }
             },
             () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
@@ -404,7 +405,8 @@ impl Run<'_> {
     fn journal(&self) -> Journal {
         let version = |active: &Arc<Active>| (active.source.mirror.to_string(), active.source.version());
         let mut versions: Vec<_> = self.active.iter().map(version).collect();
-        let earlier = self.facts.iter().map(|fact| (fact.mirror.to_string(), fact.version.clone()));
+        let earlier =
+            self.facts.iter().map(|fact| (mirror_and_route(&fact.origin).0.to_owned(), fact.version.clone()));
         versions.extend(earlier);
         let mut seen = std::collections::BTreeSet::new();
         versions.retain(|(mirror, _)| seen.insert(mirror.clone()));

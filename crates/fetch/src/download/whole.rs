@@ -1,6 +1,5 @@
 //! A file from a server without ranges: one connection from the beginning to the end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -33,6 +32,9 @@ impl Context<'_> {
         let (size, digest, version) = (answer.size, answer.digest.clone(), answer.version.clone());
         if let Some(size) = size {
             store.reserve(size).map_err(disk)?;
+        }
+        if !self.is_proven() {
+            self.note_unused(self.mirror(from.index));
         }
         let why = if answer.body.is_packed() { "compresses the file" } else { "sends no parts" };
         self.progress
@@ -87,7 +89,7 @@ impl Context<'_> {
     async fn receive(&self, mut answer: Answer, from: &Opened, store: &Store) -> Result<u64, Ended> {
         let mut limit = self.options.limit.map(Limit::new);
         let (mut came, mut shown) = (0, Instant::now());
-        let mirror: Arc<str> = from.source.mirror.to_string().into();
+        let origin = self.origin(from);
         let most = answer.size.or(self.job.size).unwrap_or(u64::MAX);
         loop {
             let piece = timeout(SILENT, answer.body.next()).await;
@@ -108,7 +110,7 @@ impl Context<'_> {
                 return Err(self.lost("the server sends more than it announced".to_owned()));
             }
             store
-                .write(Piece { mirror: mirror.clone(), at: came, bytes })
+                .write(Piece { origin: origin.clone(), at: came, bytes })
                 .await
                 .map_err(|error| FetchError::file("write", &self.job.target, error))?;
             came += len;

@@ -30,8 +30,6 @@ pub enum Same {
 }
 
 impl Validator {
-    /// The shortest tag, without its quotes, that is no counter or name which two hosts may give to different files.
-    const SHORTEST_SHARED: usize = 8;
     /// The longest tag that is kept.
     const LONGEST: usize = 1024;
 
@@ -92,11 +90,13 @@ impl Validator {
         value.filter(|_| self.host.as_ref().is_none_or(|own| own == host))
     }
 
-    /// Whether `other`, of any host, is of the same file by its strong tag: most servers make it of size and time of
-    /// change, or of a hash, and those that copy a file keep both.
-    pub fn is_shared_with(&self, other: &Self) -> bool {
-        let long = self.strong_tag().filter(|tag| tag.len() >= Self::SHORTEST_SHARED + 2);
-        long.is_some() && long == other.strong_tag()
+    /// Whether `other`, from the same address over another route, is surely of the same version: by a strong tag of the
+    /// same host, or by the time of an FTP file.
+    pub fn is_same_elsewhere(&self, other: &Self) -> bool {
+        let is_ftp = self.host.is_none() && self.tag.is_none();
+        let own = self.strong_tag().or_else(|| self.modified.as_deref().filter(|_| is_ftp));
+        let others = other.strong_tag().or(other.modified.as_deref().filter(|_| is_ftp));
+        self.host == other.host && own.is_some() && own == others
     }
 
     /// Whether `other` is of the same version.
@@ -162,17 +162,17 @@ mod tests {
     }
 
     #[test]
-    fn a_long_strong_tag_shows_the_same_file_on_two_hosts() {
-        let is_shared = |one: &str, other: &str| {
-            let [one, other] = [(one, "near"), (other, "far")]
-                .map(|(tag, host)| validator(Some(tag), None, LATE).of_host(host.to_owned()));
-            one.is_shared_with(&other)
-        };
-        assert!(is_shared("\"5f5e1000-1dcd6500\"", "\"5f5e1000-1dcd6500\""));
-        assert!(!is_shared("\"5f5e1000-1dcd6500\"", "\"5f5e1000-1dcd6501\""));
-        assert!(!is_shared("W/\"5f5e1000-1dcd6500\"", "W/\"5f5e1000-1dcd6500\""), "weak");
-        assert!(!is_shared("\"v1\"", "\"v1\""), "a counter");
-        assert!(!Validator::default().is_shared_with(&Validator::default()));
+    fn a_strong_tag_of_one_host_and_the_time_of_an_ftp_file_prove_the_same_file_over_another_route() {
+        let tagged = |tag: &str, host: &str| validator(Some(tag), Some(EARLY), LATE).of_host(host.to_owned());
+        let is_same = |one: &str, other: &str| tagged(one, "near").is_same_elsewhere(&tagged(other, "near"));
+        assert!(is_same("\"a\"", "\"a\"") && !is_same("\"a\"", "\"b\"") && !is_same("W/\"a\"", "W/\"a\""));
+        assert!(!tagged("\"a\"", "near").is_same_elsewhere(&tagged("\"a\"", "far")));
+        let dated = validator(None, Some(EARLY), LATE).of_host("near".to_owned());
+        assert!(!dated.is_same_elsewhere(&dated), "a date proves little");
+        let ftp = Validator::of_time(Some(EARLY.to_owned()));
+        assert!(
+            ftp.is_same_elsewhere(&ftp) && !Validator::default().is_same_elsewhere(&Validator::default())
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Journal {
     pub is_page: bool,
     /// The mirror's address, and the version of the file there.
     pub versions: Vec<(String, Validator)>,
-    /// Start and end of each range that is there, by the mirror that sent it.
+    /// Start and end of each range that is there, by its origin.
     origins: Vec<(String, Vec<(u64, u64)>)>,
 }
 
@@ -59,7 +59,7 @@ impl Journal {
         self.each().map(|(start, end)| start..end).collect()
     }
 
-    /// The mirrors that sent them.
+    /// Their origins.
     pub fn origins(&self) -> Origins {
         let mut origins = Origins::default();
         for (mirror, ranges) in &self.origins {

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::ranges::RangeSet;
 
 pub use journal::Journal;
-pub use origins::Origins;
+pub use origins::{Origins, mirror_and_route, origin};
 use part::Names;
 pub use part::read_at;
 
@@ -43,8 +43,8 @@ pub struct Store {
 /// Bytes to write.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// The address of the mirror that sent them.
-    pub mirror: Arc<str>,
+    /// The source that sent them.
+    pub origin: Arc<str>,
     /// Their place in the file.
     pub at: u64,
     pub bytes: Bytes,
@@ -152,15 +152,15 @@ impl Store {
         self.state().written.clone()
     }
 
-    /// The mirrors that sent what is written.
+    /// The sources that sent what is written.
     pub fn origins(&self) -> Origins {
         self.state().origins.clone()
     }
 
-    /// Forgets the bytes of a mirror.
-    pub fn forget(&self, mirror: &str) {
+    /// Forgets the bytes of an origin.
+    pub fn forget(&self, origin: &str) {
         let mut state = self.state();
-        state.origins.forget(mirror);
+        state.origins.forget(origin);
         state.written = state.origins.all();
     }
 
@@ -286,14 +286,14 @@ fn checkpoint(file: &File, state: &Mutex<State>, (names, like): (&Names, &Journa
 
 /// Writes pieces until there are no more or one fails.
 fn write(file: &File, mut pieces: mpsc::Receiver<Piece>, state: &Mutex<State>) {
-    while let Some(Piece { mirror, at, bytes }) = pieces.blocking_recv() {
+    while let Some(Piece { origin, at, bytes }) = pieces.blocking_recv() {
         let written = part::write_at(file, at, &bytes);
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         match written {
             Ok(()) => {
                 let range = at..at + bytes.len() as u64;
                 state.written.insert(range.clone());
-                state.origins.insert(&mirror, range);
+                state.origins.insert(&origin, range);
             }
             Err(error) => {
                 state.failed = Some(error);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn piece(at: u64, bytes: &'static [u8]) -> Piece {
-        Piece { mirror: "mirror".into(), at, bytes: Bytes::from_static(bytes) }
+        Piece { origin: "mirror".into(), at, bytes: Bytes::from_static(bytes) }
     }
 
     fn open(target: &Path) -> (Store, Option<Journal>) {

@@ -1,4 +1,7 @@
-//! Which mirror sent which bytes of an unfinished file.
+//! Which source sent which bytes of an unfinished file.
+//!
+//! An origin is a text: the address of the mirror, a space, and the name of the route. Addresses have no spaces. The route is missing
+//! in journals of older versions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,29 +9,39 @@ use std::sync::Arc;
 
 use crate::ranges::RangeSet;
 
-/// The ranges of each mirror, by its address. Every byte has at most one origin: the mirror that sent it last.
+/// The origin of bytes from a mirror over a route.
+pub fn origin(mirror: &str, route: &str) -> Arc<str> {
+    format!("{mirror} {route}").into()
+}
+
+/// The address of an origin's mirror, and the name of its route.
+pub fn mirror_and_route(origin: &str) -> (&str, &str) {
+    origin.split_once(' ').unwrap_or((origin, ""))
+}
+
+/// The ranges of each origin. Every byte has at most one: the source that sent it last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins(BTreeMap<Arc<str>, RangeSet>);
 
 impl Origins {
-    /// Notes that these bytes came from a mirror.
-    pub fn insert(&mut self, mirror: &Arc<str>, range: Range<u64>) {
-        let others = self.0.iter_mut().filter(|(other, _)| *other != mirror);
+    /// Notes the origin of these bytes.
+    pub fn insert(&mut self, origin: &Arc<str>, range: Range<u64>) {
+        let others = self.0.iter_mut().filter(|(other, _)| *other != origin);
         others.for_each(|(_, ranges)| ranges.remove(&range));
-        self.0.entry(mirror.clone()).or_default().insert(range);
+        self.0.entry(origin.clone()).or_default().insert(range);
     }
 
-    /// Forgets the bytes of a mirror.
-    pub fn forget(&mut self, mirror: &str) {
-        self.0.remove(mirror);
+    /// Forgets the bytes of an origin.
+    pub fn forget(&mut self, origin: &str) {
+        self.0.remove(origin);
     }
 
-    /// The ranges of all mirrors.
+    /// The ranges of all origins.
     pub fn all(&self) -> RangeSet {
         self.0.values().flat_map(RangeSet::iter).collect()
     }
 
-    /// The mirrors and their ranges.
+    /// The origins and their ranges.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &RangeSet)> {
         self.0.iter().filter(|(_, ranges)| ranges.total() > 0)
     }
