@@ -2,7 +2,7 @@
 //!
 //! On a busy machine a process may not run for tens of milliseconds. Timers are then late, and answers wait in the
 //! sockets. The first datagram that is read shows nothing about the paths whose answers still wait. So a path is judged
-//! only [`SETTLE`] after such a pause, when everything that waited has been read.
+//! only [`SETTLE`] after such a pause, or a quarter of a long one, when everything that waited has been read.
 //!
 //! A pause shows itself in two ways: the session is called after the time that it asked for, or a datagram has waited in
 //! the socket. The delay is bounded, so a path that falls silent is noticed even if every call is late.
@@ -65,18 +65,25 @@ impl Lateness {
     /// When to judge a path that would be judged at `at` by a process that always runs.
     pub(super) fn judged_at(&self, at: Time) -> Time {
         let Some((from, to)) = self.0 else { return at };
-        at.max((to + SETTLE).min(at + to.since(from) + SETTLE))
+        let settle = settle(from, to);
+        at.max((to + settle).min(at + to.since(from) + settle))
     }
 
     /// True while answers that a pause delayed may still wait in the sockets.
     pub(super) fn is_recent(&self, now: Time) -> bool {
-        self.0.is_some_and(|(_, to)| now < to + SETTLE)
+        self.0.is_some_and(|(from, to)| now < to + settle(from, to))
     }
 
     /// The part of a delay that ends `now` which the last pause may explain.
     pub(super) fn of(&self, now: Time) -> Span {
-        self.0.filter(|(_, to)| now <= *to + SETTLE).map_or(Span::ZERO, |(from, to)| to.since(from))
+        let recent = self.0.filter(|(from, to)| now <= *to + settle(*from, *to));
+        recent.map_or(Span::ZERO, |(from, to)| to.since(from))
     }
+}
+
+/// How long reading and answering take after a pause: more packets waited in a long one, at both ends.
+fn settle(from: Time, to: Time) -> Span {
+    SETTLE.max(to.since(from) / 4)
 }
 
 #[cfg(test)]
@@ -93,8 +100,8 @@ mod tests {
         assert_eq!(lateness.judged_at(at(1)), at(1));
         assert!(!lateness.on_sign(at(103), at(100), USUAL), "a usual delay");
         assert!(lateness.on_sign(at(160), at(100), USUAL));
-        assert_eq!(lateness.judged_at(at(120)), at(170), "due in the pause");
-        assert_eq!(lateness.judged_at(at(165)), at(170), "due just after it");
+        assert_eq!(lateness.judged_at(at(120)), at(175), "due in the pause");
+        assert_eq!(lateness.judged_at(at(165)), at(175), "due just after it");
         assert_eq!(lateness.judged_at(at(180)), at(180));
         assert_eq!((lateness.of(at(165)), lateness.of(at(180))), (Span::from_millis(60), Span::ZERO));
     }
@@ -106,6 +113,6 @@ mod tests {
             lateness.on_sign(*now, *now - Span::from_millis(8), USUAL);
             lateness.judged_at(due) <= *now
         });
-        assert!(judged.is_some_and(|now| now <= at(100 + 275)), "{judged:?}");
+        assert!(judged.is_some_and(|now| now <= at(100 + 325)), "{judged:?}");
     }
 }

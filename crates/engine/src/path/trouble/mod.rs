@@ -50,6 +50,10 @@ const INCOMING: u64 = 12_000;
 const QUEUES: u64 = 6;
 /// Added to multiples of the usual round trip, for paths with a very short one.
 pub(super) const GRACE: Span = Span::from_millis(20);
+/// The same for the first answer after a silence: a queue of a usual length may stand before the path.
+const LATE: Span = Span::from_millis(50);
+/// Fewer bytes in flight do not show whether a path stalls.
+const ENOUGH: f64 = 4.0 * 1472.0;
 
 /// Why a path is held, and how it gets back.
 #[derive(Clone, Copy, Debug)]
@@ -353,7 +357,7 @@ impl Trouble {
     /// acknowledgement may always have. `None` before a usual rate is known, or if too few bytes are `out` to decide.
     pub(crate) fn stall_at(&self, (oldest, out): (Time, u64), late: Span) -> Option<Time> {
         let quarter = self.usual_rate * self.usual.as_secs_f64() / 4.0;
-        if quarter <= 0.0 || (out as f64) < quarter {
+        if quarter <= 0.0 || (out as f64) < quarter.max(ENOUGH) {
             return None;
         }
         let slow =
@@ -385,7 +389,8 @@ impl Trouble {
     /// is held from now on. `detour` is the round-trip time of the return path, if that is another path: a delay up to
     /// that is no fault.
     pub(crate) fn is_well(&mut self, now: Time, sample: Option<Span>, detour: Span) -> bool {
-        let good = sample.map(|sample| self.usual.is_zero() || sample <= self.usual * 3 + GRACE + detour);
+        let grace = if self.is_held() { GRACE } else { LATE };
+        let good = sample.map(|sample| self.usual.is_zero() || sample <= self.usual * 3 + grace + detour);
         let Some(hold) = &mut self.hold else {
             if good == Some(true) && !(self.silent && self.episodes > 1) {
                 self.silent = false;
