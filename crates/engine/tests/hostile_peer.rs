@@ -14,7 +14,7 @@ mod relief;
 mod work;
 
 use anabranch_engine::{
-    AckConfig, Config, Event, MemoryBudget, PathOrigin, PathRule, PathRules, PathState, Pattern,
+    AckConfig, Config, Event, MemoryBudget, PathOrigin, PathRule, PathRules, PathState, Pattern, Priority,
     ProtocolError, Read, Route, State, Terms,
 };
 use anabranch_wire::{
@@ -777,6 +777,25 @@ fn a_path_that_another_copy_of_init_wins_has_the_rules_of_its_own_route() {
     victim.say_as((0, 0), own, [Frame::Ping]);
     let path = &victim.session.paths()[0];
     assert_eq!((path.route, path.rate_limit), (own, None));
+}
+
+#[test]
+fn what_arrives_on_a_route_that_rules_forbid_is_ignored() {
+    let _turn = Meter::new();
+    let forbidden = Route { socket: 1, ..route() };
+    let terms = Terms { priority: Priority::Never, ..Terms::default() };
+    let rules = PathRules::new(vec![PathRule { pattern: "eth2".parse().unwrap(), terms }]);
+    let mut victim = Victim::with(Config { rules, ..Config::default() }, MemoryBudget::new(1 << 40));
+    for (socket, interface) in [(route().socket, "eth1"), (forbidden.socket, "eth2")] {
+        let place = PathOrigin { interface: interface.to_owned(), ..PathOrigin::default() };
+        victim.session.describe_socket(victim.now, socket, place);
+    }
+    let ignored = |victim: &Victim| victim.session.stats().packets_ignored;
+    let before = ignored(&victim);
+    victim.say_as((0, 100), forbidden, [Frame::Ping]);
+    assert_eq!(ignored(&victim), before + 1);
+    victim.say_as((0, 101), route(), [Frame::Ping]);
+    assert_eq!(ignored(&victim), before + 1);
 }
 
 /// Its peer announced the address, and then used the path from its own.

@@ -63,6 +63,12 @@ impl<P: Payload> Session<P> {
             self.flight.stats.packets_ignored += 1;
             return;
         };
+        let strays = self.flight.paths[index].route() != arrival.route;
+        if strays && !self.control.live.rules.allow(arrival.route) {
+            // Rules forbid this way, or its cap is used up: it would not count there.
+            self.flight.stats.packets_ignored += 1;
+            return;
+        }
         note_silence(now, &mut self.flight);
         self.flight.clock.last_heard = now;
         self.note_arrival(now, index, arrival, packet, eliciting);
