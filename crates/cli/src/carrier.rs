@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anabranch_engine::{IdleReason, PathInfo, PathState, Standing};
 use anabranch_net::{CloseReason, Datagram, Meter, Session, Stream};
 use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
-use anabranch_wire::{Span, bytes_in_words, close_code};
+use anabranch_wire::{PathUse, Span, bytes_in_words, close_code};
 use bytes::Bytes;
 
 pub use anabranch_node::OTHER_COMMAND;
@@ -154,7 +154,12 @@ impl Carrier {
         let rules = self.0.path_rules();
         let mut caps: Vec<String> = Vec::new();
         for path in self.0.paths().iter().filter(|path| is_open(path)) {
-            let Standing::Idle(IdleReason::CapReached { cap }) = path.standing else { return None };
+            let cap = match path.standing {
+                Standing::Idle(IdleReason::CapReached { cap }) => cap,
+                // The other end's cap may be used up as well.
+                Standing::Idle(IdleReason::Kept(PathUse::Standby)) => continue,
+                _ => return None,
+            };
             let meter = path.meter.as_ref();
             // A path of an ended session has no meter any more.
             let is_like = |known: &Meter| known.cap() == cap && known.is_used_up();

@@ -4,7 +4,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io::{BufRead as _, BufReader, Read};
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
@@ -67,30 +67,38 @@ pub const TICKET_VARIABLE: &str = "ANABRANCH_TICKET";
 /// Longer than any ticket.
 const LONGEST_TICKET: u64 = 64 << 10;
 
-/// Reads a ticket: its text, `-` for a line of standard input, or `@FILE` for a file that contains it.
+/// Reads a ticket: its text, `-` for standard input, or `@FILE` for a file that contains it.
 ///
 /// Every user of the machine can see a program's command line, but not its standard input or a private file.
 pub fn ticket(text: &str) -> Result<Ticket, String> {
-    let read = |from: &mut dyn Read, what: &str| {
-        let mut line = Zeroizing::new(String::new());
-        let read = BufReader::new(from.take(LONGEST_TICKET)).read_line(&mut line);
-        read.map_err(|error| format!("cannot read the ticket from {what}: {error}"))?;
-        Ok::<_, String>(line)
+    let read = |from: &mut dyn Read, what: &str, is_typed: bool| {
+        let mut from = BufReader::new(from.take(LONGEST_TICKET));
+        let mut text = Zeroizing::new(String::new());
+        loop {
+            let read = from.read_line(&mut text);
+            match read.map_err(|error| format!("cannot read the ticket from {what}: {error}"))? {
+                // A mail program may have broken it into several lines.
+                1.. if !is_typed && ticket_in(&text).is_err() => {}
+                _ => return ticket_in(&text),
+            }
+        }
     };
-    let line = match (text, text.strip_prefix('@')) {
-        ("-", _) => read(&mut std::io::stdin(), "standard input")?,
+    match (text, text.strip_prefix('@')) {
+        ("-", _) => read(&mut std::io::stdin(), "standard input", std::io::stdin().is_terminal()),
         (_, Some(path)) => {
             let file = std::fs::File::open(path);
             let mut file = file.map_err(|error| format!("cannot read the ticket from {path}: {error}"))?;
-            read(&mut file, path)?
+            read(&mut file, path, false)
         }
-        _ => Zeroizing::new(text.to_owned()),
-    };
-    // People also copy the whole command that was printed: the ticket is its last word.
-    let words: Vec<&str> = line.split_whitespace().collect();
+        _ => ticket_in(text),
+    }
+}
+
+/// The ticket that ends a text: people also copy the whole command that was printed.
+fn ticket_in(text: &str) -> Result<Ticket, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
     let read = |word: &str| word.parse().map_err(|error: TicketError| error.to_string());
     let last = read(words.last().copied().unwrap_or_default());
-    // A mail program may have broken it into several lines.
     match words.iter().rposition(|word| begins_ticket(word)) {
         Some(first) if last.is_err() => read(&Zeroizing::new(words[first..].concat())),
         _ => last,
@@ -261,13 +269,15 @@ mod tests {
         let share = anabranch_net::ShareId(3);
         let told = Ticket { node, addresses: Vec::new(), relays: Vec::new(), share, secret, expires: None };
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(&file, format!("{}\n", *told.to_text())).unwrap();
-        assert_eq!(ticket(&format!("@{}", file.path().display())).unwrap().share, share);
+        let text = told.to_text();
+        let (begin, end) = text.split_at(40);
+        for text in [format!("{}\n", *text), format!("{begin}\n{end}\n")] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(ticket(&format!("@{}", file.path().display())).unwrap().share, share);
+        }
         assert_eq!(ticket(&told.to_text()).unwrap().share, share);
         let command = format!("anabranch receive {}", *told.to_text());
         assert_eq!(ticket(&command).unwrap().share, share);
-        let text = told.to_text();
-        let (begin, end) = text.split_at(40);
         assert_eq!(ticket(&format!("anabranch receive {begin}\n{end}")).unwrap().share, share);
         assert!(ticket("@/no/such/file").unwrap_err().contains("cannot read the ticket from /no/such/file"));
         assert!(ticket("hello").unwrap_err().contains("not a ticket"));

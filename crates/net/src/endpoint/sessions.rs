@@ -1,13 +1,12 @@
 //! The sessions of an endpoint, and how packets find theirs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use anabranch_engine::Arrival;
 use anabranch_secure::InitId;
 
-use crate::lasting::Lasting;
 use crate::pids::PidTable;
 use crate::places::Places;
 use crate::resets::Resets;
@@ -31,8 +30,8 @@ pub(crate) struct Sessions<S> {
     pub(crate) half_open: Arc<Places<S>>,
     /// Ended sessions that still answer late packets.
     pub(crate) lingering: Arc<Places<S>>,
-    /// The used-up cap that keeps sessions away.
-    over_cap: Mutex<Lasting>,
+    /// The used-up caps that keep sessions away.
+    over_cap: Mutex<BTreeSet<String>>,
 }
 
 impl<S> Sessions<S> {
@@ -52,12 +51,15 @@ impl<S> Sessions<S> {
 
     /// Logs that a used-up cap keeps sessions away, or with `None` that one was opened; only what is news.
     pub(crate) fn on_cap(&self, cap: Option<&str>) {
-        if !self.over_cap.lock().expect("no panic while held").is_news(cap) {
-            return;
-        }
+        let mut known = self.over_cap.lock().expect("no panic while held");
         match cap {
-            Some(cap) => tracing::warn!("a node cannot open a session: {cap}"),
-            None => tracing::info!("nodes can open sessions again"),
+            Some(cap) if known.insert(cap.to_owned()) => {
+                tracing::warn!("a node cannot open a session: {cap}")
+            }
+            None if !std::mem::take(&mut *known).is_empty() => {
+                tracing::info!("nodes can open sessions again")
+            }
+            _ => {}
         }
     }
 
