@@ -53,13 +53,16 @@ impl<S> Sessions<S> {
     pub(crate) fn on_cap(&self, cap: Option<&str>) {
         let mut known = self.over_cap.lock().expect("no panic while held");
         match cap {
-            Some(cap) if known.insert(cap.to_owned()) => {
-                tracing::warn!("a node cannot open a session: {cap}")
+            Some(cap) => {
+                if known.insert(cap.to_owned()) {
+                    tracing::warn!("a node cannot open a session: {cap}");
+                }
             }
-            None if !std::mem::take(&mut *known).is_empty() => {
-                tracing::info!("nodes can open sessions again")
+            None if known.is_empty() => {}
+            None => {
+                known.clear();
+                tracing::info!("nodes can open sessions again");
             }
-            _ => {}
         }
     }
 
