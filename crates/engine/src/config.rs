@@ -163,8 +163,9 @@ pub struct MemoryConfig {
     pub initial_window: u64,
     /// Largest receive window, for a stream and for the session.
     pub max_window: u64,
-    /// Bytes that the application leaves unread in one stream take no credit from the others: the session's window grows by them, up to
-    /// `max_window`. For streams with readers of their own, some of which pause.
+    /// Bytes that the application leaves unread in one stream take no credit from the others: the session's window grows by
+    /// them, up to four times `max_window` and `initial_window` for each stream. For streams with readers of their own,
+    /// some of which pause.
     pub independent_streams: bool,
     /// Most bytes written but not yet acknowledged.
     pub send_buffer: u64,

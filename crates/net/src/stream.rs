@@ -141,6 +141,19 @@ impl Stream {
         .await
     }
 
+    /// Waits, without reading, until the peer has reset the stream or the session is over.
+    pub async fn given_up(&mut self) {
+        poll_fn(|cx| {
+            let mut core = self.handle.inner.core();
+            if core.closed.is_some() || core.engine.is_reset(self.id) {
+                return Poll::Ready(());
+            }
+            core.wakers.wait_to_read(self.id, cx.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Writes all of `data` without copying it.
     ///
     /// # Errors

@@ -17,10 +17,10 @@ use anabranch_net::Stream;
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Serialize;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::body::{Answer, Body};
 use crate::meter::Meter;
@@ -42,6 +42,8 @@ pub(crate) const RESET: u64 = 1;
 const IDLE: Duration = Duration::from_secs(7440);
 /// ... and one of which a direction has ended after this long (at least four minutes, RFC 5382 §5).
 const HALF_CLOSED_IDLE: Duration = Duration::from_secs(240);
+/// So long may bytes wait for an end that takes none, after the other end has broken the connection off.
+const AFTER_BREAK: Duration = Duration::from_secs(5);
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_secs(15);
 /// After this long without a packet the kernel asks whether the other end is still there.
@@ -216,19 +218,39 @@ async fn up(
         let own = body.take(&piece);
         let is_another = own < piece.len();
         piece.truncate(own);
-        if !meter.up(piece.len()).await {
-            return Direction::UsedUp;
-        }
-        match to.write_chunk(piece).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Direction::Stopped,
-            Err(_) => return Direction::Reset,
+        if let Err(direction) = or_broken(send(piece, to, meter), from.ready(Interest::ERROR)).await {
+            return direction;
         }
         if is_another {
             // A client with an answer waits for no other one: the reset makes it ask again over a new connection.
             let [_, answered] = meter.bytes();
             return if answered > 0 { Direction::Reset } else { Direction::Stopped };
         }
+    }
+}
+
+/// Puts bytes of the TCP connection into the session.
+async fn send(piece: Bytes, to: &mut Stream, meter: &Meter) -> Result<(), Direction> {
+    if !meter.up(piece.len()).await {
+        return Err(Direction::UsedUp);
+    }
+    to.write_chunk(piece).await.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Direction::Stopped,
+        _ => Direction::Reset,
+    })
+}
+
+/// The result of `passing` bytes on, unless it waits although their origin has broken off: a destination that never
+/// reads would keep a client's connection open for hours after its end.
+async fn or_broken<T>(
+    passing: impl Future<Output = Result<T, Direction>>,
+    broken: impl Future,
+) -> Result<T, Direction> {
+    let mut passing = pin!(passing);
+    tokio::select! {
+        biased;
+        result = &mut passing => result,
+        _ = broken => timeout(AFTER_BREAK, passing).await.unwrap_or(Err(Direction::Reset)),
     }
 }
 
@@ -259,12 +281,13 @@ async fn down(
         }
         let length = pieces.iter().map(Bytes::len).sum();
         let taken = Taken::note(length);
-        let written = write_all(to, &mut pieces).await;
+        let writing = async { write_all(to, &mut pieces).await.map_err(|_| Direction::Stopped) };
+        let written = or_broken(writing, from.given_up()).await;
         drop(taken);
-        if written.is_err() {
+        if let Err(direction) = written {
             // Bytes from before the other end closed are still read. If it has reset the connection, the other direction fails, too.
             from.stop(RESET);
-            return Direction::Stopped;
+            return direction;
         }
         if !meter.down(length).await {
             return Direction::UsedUp;

@@ -78,6 +78,8 @@ pub fn session_config() -> Config {
     config.mtu.max = LARGEST_PACKET;
     config.memory.datagrams = 4096;
     config.memory.independent_streams = true;
+    // So many bytes wait for each of the clients and destinations that stop reading.
+    config.memory.initial_window = 256 << 10;
     config.datagrams.ordered_classes = 1 << datagrams::CLASS;
     config
 }

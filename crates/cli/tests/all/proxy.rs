@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -616,6 +616,38 @@ fn clients_that_stop_reading_hold_up_no_other() {
         stream.read_to_end(&mut all).unwrap();
         assert!(all == data, "{} bytes came", all.len());
     }
+}
+
+#[test]
+fn sixty_downloads_that_nobody_reads_hold_up_no_other() {
+    let port = server(|mut connection| {
+        let _ = io::copy(&mut io::repeat(7).take(64 << 20), &mut connection);
+    });
+    let pair = Pair::start(&[], &[]);
+    let mut stalled = Vec::new();
+    for _ in 0..60 {
+        stalled.push(pair.socks5("127.0.0.1", port).unwrap());
+        // It has filled the sockets on its way by then, and its window.
+        thread::sleep(Duration::from_millis(50));
+    }
+    let mut read = pair.socks5("127.0.0.1", port).unwrap();
+    assert_eq!(io::copy(&mut read, &mut io::sink()).unwrap(), 64 << 20);
+}
+
+#[test]
+fn an_upload_that_is_broken_off_leaves_nothing_open_though_its_destination_never_reads() {
+    let port = server(|connection| {
+        thread::sleep(4 * PATIENCE);
+        drop(connection);
+    });
+    let pair = Pair::start(&[], &[]);
+    let mut stream = pair.socks5("127.0.0.1", port).unwrap();
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    while stream.write_all(&[7; 1 << 16]).is_ok() {}
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    wait_for("the proxy to end the connection", || pair.status("proxy")["open"] == 0);
+    wait_for("the exit to end the connection", || pair.status("exit")["open"] == 0);
 }
 
 #[test]

@@ -276,6 +276,11 @@ impl<P: Payload> Session<P> {
         self.flight.streams.read(stream, most, &mut self.flight.out.control)
     }
 
+    /// True when the peer has reset the stream and the application has not read that yet.
+    pub fn is_reset(&self, stream: StreamId) -> bool {
+        self.flight.streams.is_reset(stream)
+    }
+
     /// Sends a stream on every path at once, or on one path again. This gives the lowest latency, and no pause when a
     /// path dies, as long as each path can carry the whole stream. The peer decides about its own half.
     ///

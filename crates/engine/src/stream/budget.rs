@@ -92,6 +92,11 @@ impl Reservation {
         self.reserve(wanted.min(self.budget.spare() / GROWTH_SHARE))
     }
 
+    /// Bytes that a growing window may count on, while other sessions grow, too.
+    pub(crate) fn attainable(&self) -> u64 {
+        self.held.saturating_add(self.budget.spare() / 2)
+    }
+
     /// Reserves up to `wanted` more bytes for data that no window promised; returns the granted bytes.
     pub(crate) fn reserve_spare(&mut self, wanted: u64) -> u64 {
         self.reserve(wanted.min(self.budget.spare()))

@@ -4,6 +4,7 @@
 //! [P3]). Limits are absolute, so acknowledgements that overtake each other on different paths are unambiguous.
 
 mod budget;
+mod credit;
 mod offset_map;
 mod out_of_order;
 mod receiving;
@@ -16,7 +17,7 @@ mod table;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use anabranch_wire::{Payload, Side, Span, StreamId, Time};
+use anabranch_wire::{Payload, Side, StreamId};
 
 pub(crate) use budget::next_turn;
 pub use budget::{MemoryBudget, Reservation};
@@ -131,8 +132,7 @@ pub(crate) struct Streams<P> {
     received: u64,
     read: u64,
     window: Window,
-    /// The session's limit when credit for unread bytes was last asked for.
-    asked_at: u64,
+    granted: Granted,
     waiting: Waiting,
     opened_there: u64,
     side: Side,
@@ -148,6 +148,15 @@ pub(crate) struct Streams<P> {
 struct Waiting {
     pieces: usize,
     bytes: u64,
+}
+
+/// Credit beyond the first windows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Granted {
+    /// The session's limit when credit for unread bytes was last asked for.
+    asked_at: u64,
+    /// Bytes by which streams' windows have grown, over all open streams.
+    growth: u64,
 }
 
 /// The streams that each end has opened and may open.
@@ -205,7 +214,7 @@ impl<P: Payload> Streams<P> {
             received: 0,
             read: 0,
             window: Window::new(granted),
-            asked_at: 0,
+            granted: Granted::default(),
             reservation,
             buffered: 0,
             unsent: 0,
@@ -257,6 +266,11 @@ impl<P: Payload> Streams<P> {
         self.reservation.hold(unread.min(self.reservation.held()));
     }
 
+    /// True when the peer has reset the stream and the application has not read that yet.
+    pub(crate) fn is_reset(&self, id: StreamId) -> bool {
+        self.table.get(id).is_some_and(|stream| stream.recv.is_reset())
+    }
+
     /// The session window granted at the start, in bytes.
     pub(crate) fn initial_window(&self) -> u64 {
         self.window.size()
@@ -282,6 +296,8 @@ impl<P: Payload> Streams<P> {
         let stream =
             Stream { send, recv, queued: false, credit_blocked: false, redundant: false, stop_code: None };
         self.table.insert(id, stream);
+        // With another stream, the session's window may grow again.
+        self.granted.asked_at = 0;
     }
 
     pub(crate) fn open(&mut self) -> Option<StreamId> {
@@ -376,7 +392,7 @@ impl<P: Payload> Streams<P> {
         if stream.recv.wants_credit() {
             out.push(Control::StopSending(id));
         }
-        if self.window.is_due(self.read) {
+        if self.is_credit_due() {
             out.push(Control::MaxData);
         }
         self.forget_if_over(id, out);
@@ -403,7 +419,7 @@ impl<P: Payload> Streams<P> {
                 if stream.recv.wants_credit() && stream.recv.window.is_due(stream.recv.read_offset()) {
                     out.push(Control::MaxStreamData(id));
                 }
-                if self.window.is_due(self.read) {
+                if self.is_credit_due() {
                     out.push(Control::MaxData);
                 }
             }
@@ -418,7 +434,8 @@ impl<P: Payload> Streams<P> {
             return;
         }
         let removed = self.table.remove(id);
-        self.redundant -= u32::from(removed.is_some_and(|stream| stream.redundant));
+        self.redundant -= u32::from(removed.as_ref().is_some_and(|stream| stream.redundant));
+        self.granted.growth -= removed.map_or(0, |stream| self.growth_of(&stream.recv));
         if id.opener() != self.side {
             self.opening.may_open_there += 1;
             self.opening.open_there -= 1;
@@ -426,31 +443,6 @@ impl<P: Payload> Streams<P> {
             self.opening.reserved_there.give_back(self.opening.reserved_there.held().saturating_sub(needed));
             out.push(Control::MaxStreams);
         }
-    }
-
-    /// The session's limit to announce, raised when the application reads more than the window allows for.
-    pub(crate) fn renew_data(&mut self, now: Time, rtt: Span) -> u64 {
-        let mut wanted = self.window.wanted(now, self.read, rtt);
-        if self.limits.independent_streams {
-            wanted = wanted.max(self.received - self.read + self.limits.initial_window);
-        }
-        let wanted = wanted.min(self.limits.max_window);
-        let more = wanted.saturating_sub(self.window.size());
-        if more > 0 {
-            let size = self.window.size() + self.reservation.reserve_more(more);
-            self.window.grow(size);
-        }
-        self.window.renew(self.read)
-    }
-
-    /// A stream's limit to announce, and the end of its received data; `None` if no more data can arrive.
-    pub(crate) fn renew_stream(&mut self, id: StreamId, now: Time, rtt: Span) -> Option<(u64, u64)> {
-        let most = self.window.size().max(self.limits.initial_window);
-        let stream = self.table.get_mut(id).filter(|stream| stream.recv.is_receiving())?;
-        let read = stream.recv.read_offset();
-        let wanted = stream.recv.window.wanted(now, read, rtt).min(most);
-        stream.recv.window.grow(wanted);
-        Some((stream.recv.window.renew(read), stream.recv.report_received()))
     }
 
     pub(crate) fn stream_limit(&self) -> u64 {

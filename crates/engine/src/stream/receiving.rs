@@ -94,13 +94,13 @@ impl<P: Payload> Streams<P> {
         self.waiting.pieces = self.waiting.pieces + pieces - pieces_before;
         self.received += inserted.advance;
         if self.limits.independent_streams && self.is_short_of_credit() {
-            self.asked_at = self.window.limit;
+            self.granted.asked_at = self.window.limit;
             out.push(Control::MaxData);
         }
         if read_now > read_before {
             // The stream was stopped: its bytes are dropped, and their credit is returned.
             self.read += read_now - read_before;
-            if self.window.is_due(self.read) {
+            if self.is_credit_due() {
                 out.push(Control::MaxData);
             }
         }
@@ -108,12 +108,6 @@ impl<P: Payload> Streams<P> {
             self.forget_if_over(id, out);
         }
         Ok(inserted)
-    }
-
-    /// True once for each limit, when the peer has used most of it.
-    fn is_short_of_credit(&self) -> bool {
-        let reserve = self.limits.initial_window.min(self.window.size()) / 4;
-        self.window.limit - self.received < reserve && self.asked_at != self.window.limit
     }
 
     pub(crate) fn on_reset(
@@ -133,15 +127,14 @@ impl<P: Payload> Streams<P> {
         }
         let (bytes, pieces) = stream.recv.waiting();
         let read_now = stream.recv.read_offset();
-        if !stream.recv.announced {
-            stream.recv.announced = true;
-            events.push_back(Event::StreamReadable(id));
-        }
+        // An application that leaves bytes unread is informed, too.
+        stream.recv.announced = true;
+        events.push_back(Event::StreamReadable(id));
         self.waiting.bytes = self.waiting.bytes + bytes - bytes_before;
         self.waiting.pieces = self.waiting.pieces + pieces - pieces_before;
         self.received += advance;
         self.read += read_now - read_before;
-        if self.window.is_due(self.read) {
+        if self.is_credit_due() {
             out.push(Control::MaxData);
         }
         self.forget_if_over(id, out);

@@ -129,6 +129,11 @@ impl<P: Payload> RecvHalf<P> {
             && self.received - self.reported >= REPEAT_LIMIT
     }
 
+    /// Bytes that take session credit.
+    pub(crate) fn unread(&self) -> u64 {
+        self.highest - self.read
+    }
+
     pub(crate) fn read_offset(&self) -> u64 {
         self.read
     }
@@ -136,6 +141,10 @@ impl<P: Payload> RecvHalf<P> {
     /// True until everything was read, or the peer reset the stream.
     pub(crate) fn is_receiving(&self) -> bool {
         self.state == State::Receiving
+    }
+
+    pub(crate) fn is_reset(&self) -> bool {
+        matches!(self.state, State::Reset { .. })
     }
 
     /// True while more bytes can arrive, so that credit is worth announcing.
@@ -315,15 +324,21 @@ pub(crate) struct Window {
     size: u64,
     period_start: Time,
     period_base: u64,
+    /// Four times the bytes read in a round trip, when that was last counted.
+    demand: u64,
 }
 
 impl Window {
     pub(crate) fn new(size: u64) -> Self {
-        Self { limit: size, size, period_start: Time::ZERO, period_base: 0 }
+        Self { limit: size, size, period_start: Time::ZERO, period_base: 0, demand: 0 }
     }
 
     pub(crate) fn size(&self) -> u64 {
         self.size
+    }
+
+    pub(crate) fn demand(&self) -> u64 {
+        self.demand
     }
 
     /// The size that allows the peer four times the bytes read in the last round trip: twice for slow start, and twice
@@ -337,7 +352,8 @@ impl Window {
         (self.period_start, self.period_base) = (now, taken);
         let in_rtt =
             (u128::from(in_period) * u128::from(rtt.as_nanos()) / u128::from(span.as_nanos().max(1))) as u64;
-        self.size.max(in_rtt.saturating_mul(4))
+        self.demand = in_rtt.saturating_mul(4);
+        self.size.max(self.demand)
     }
 
     pub(crate) fn grow(&mut self, size: u64) {

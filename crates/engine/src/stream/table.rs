@@ -19,6 +19,10 @@ impl<P> Table<P> {
         Self { list: SmallVec::new() }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Prefetches the first stream.
     pub(super) fn prefetch(&self) {
         if let Some(stream) = self.first() {
