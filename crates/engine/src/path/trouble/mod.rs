@@ -52,8 +52,6 @@ const QUEUES: u64 = 6;
 pub(super) const GRACE: Span = Span::from_millis(20);
 /// The same for the first answer after a silence: a queue of a usual length may stand before the path.
 const LATE: Span = Span::from_millis(50);
-/// Fewer bytes in flight do not show whether a path stalls.
-const ENOUGH: f64 = 4.0 * 1472.0;
 
 /// Why a path is held, and how it gets back.
 #[derive(Clone, Copy, Debug)]
@@ -357,7 +355,7 @@ impl Trouble {
     /// acknowledgement may always have. `None` before a usual rate is known, or if too few bytes are `out` to decide.
     pub(crate) fn stall_at(&self, (oldest, out): (Time, u64), late: Span) -> Option<Time> {
         let quarter = self.usual_rate * self.usual.as_secs_f64() / 4.0;
-        if quarter <= 0.0 || (out as f64) < quarter.max(ENOUGH) {
+        if quarter <= 0.0 || (out as f64) < quarter {
             return None;
         }
         let slow =
