@@ -330,13 +330,14 @@ fn explain(inner: &SessionInner, tried: Tried) -> ConnectError {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_engine::{PathRule, PathRules, Pattern, Priority, Terms};
-    use anabranch_secure::{NodeKey, PublicKey, ShareId};
-    use anabranch_wire::Span;
+    use anabranch_engine::{Arrival, Ecn, PathRule, PathRules, Pattern, Priority, Terms};
+    use anabranch_secure::{INIT_BODY_LEN, NodeKey, PublicKey, ShareId};
+    use anabranch_wire::{Span, Time};
 
     use super::*;
     use crate::authorize::Verdict;
     use crate::endpoint::{Addresses, Endpoint, EndpointConfig};
+    use crate::handshake::handle_init;
 
     #[test]
     fn where_packets_do_not_leave_this_machine_the_other_end_is_not_blamed() {
@@ -367,16 +368,16 @@ mod tests {
     }
 
     /// A server at 127.0.0.1 and 127.0.0.2 whose cap for the first is used up, but for `left` bytes.
-    async fn server_with_cap(left: u64) -> Endpoint {
+    async fn server_with_cap(left: u64) -> (Endpoint, Meter) {
         let meter = Meter::new(Meter::SMALLEST);
         assert!(meter.charge(meter.left() - left));
-        let terms = Terms { meter: Some(meter), ..Terms::default() };
+        let terms = Terms { meter: Some(meter.clone()), ..Terms::default() };
         let rule = PathRule { pattern: "127.0.0.1".parse().expect("an address"), terms };
         let here = EndpointConfig::new(NodeKey::from_random([2; 32]));
         let addresses = [1, 2].map(|last| IpAddr::from([127, 0, 0, last])).to_vec();
         let here = here.addresses(Addresses::Exactly(addresses)).path_rules(PathRules::new(vec![rule]));
         let anybody = |_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None };
-        Endpoint::bind(here.authorize(anybody)).await.expect("it binds")
+        (Endpoint::bind(here.authorize(anybody)).await.expect("it binds"), meter)
     }
 
     async fn open_a_session(server: &Endpoint, addresses: usize) -> Result<(), ConnectError> {
@@ -390,18 +391,29 @@ mod tests {
 
     #[tokio::test]
     async fn a_used_up_cap_is_named_while_bytes_for_an_answer_are_left() {
-        let server = server_with_cap(10_000).await;
+        let (server, _) = server_with_cap(10_000).await;
         let refused = open_a_session(&server, 1).await;
         assert_eq!(refused, Err(ConnectError::PeerCapUsedUp));
-        let server = server_with_cap(100).await;
+        let (server, _) = server_with_cap(100).await;
         let silent = open_a_session(&server, 1).await;
         assert!(matches!(silent, Err(ConnectError::TimedOut(_))), "{silent:?}");
     }
 
     #[tokio::test]
+    async fn strangers_do_not_use_up_the_rest_of_a_cap() {
+        let (server, meter) = server_with_cap(10_000).await;
+        let route = Route { socket: server.sockets()[0].id, remote: ([127, 0, 0, 1], 9).into() };
+        let arrival = Arrival { route, size: 1_200, ecn: Ecn::NotEct, waited: Span::ZERO };
+        // It has the shape of an INIT, but its sender does not know the server's key.
+        handle_init(&server.inner, Time::ZERO, arrival, &[1; INIT_BODY_LEN]);
+        handle_init(&server.inner, Time::ZERO, arrival, &[0; INIT_BODY_LEN]);
+        assert_eq!(meter.left(), 10_000);
+    }
+
+    #[tokio::test]
     async fn a_used_up_cap_of_one_route_leaves_the_other() {
         for _ in 0..4 {
-            let server = server_with_cap(10_000).await;
+            let (server, _) = server_with_cap(10_000).await;
             assert_eq!(open_a_session(&server, 2).await, Ok(()));
         }
     }

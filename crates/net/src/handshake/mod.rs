@@ -40,10 +40,16 @@ const ANSWER_COST: u64 = 256;
 pub(crate) fn handle_init(endpoint: &Arc<EndpointInner>, now: Time, arrival: Arrival, body: &[u8]) {
     count(&endpoint.counters.inits);
     let is_over_cap = !endpoint.allows(arrival.route);
-    if endpoint.is_closing() || is_over_cap && !pays_for_answer(endpoint, arrival.route) {
+    if endpoint.is_closing() || is_over_cap && endpoint.cap_over(arrival.route).is_none() {
         return count(&endpoint.counters.inits_dropped);
     }
-    match endpoint.cookies.admit(now, arrival.route.remote, body) {
+    let admission = endpoint.cookies.admit(now, arrival.route.remote, body);
+    // Only a client that knows this node's key may use up the rest of a cap.
+    let is_answered = !matches!(admission, Admission::Drop(_));
+    if is_over_cap && is_answered && !pays_for_answer(endpoint, arrival.route) {
+        return count(&endpoint.counters.inits_dropped);
+    }
+    match admission {
         Admission::Proceed if is_over_cap => return deny(endpoint, now, &arrival, body),
         Admission::Proceed => {}
         Admission::Challenge { pid, body } => {
