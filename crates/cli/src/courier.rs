@@ -77,7 +77,7 @@ pub struct Courier<'a, E> {
     files: u64,
     /// The last sessions, which moved nothing.
     idle: u32,
-    /// Since when caps of the other end, used up, have ended all sessions.
+    /// The time of the first of the last sessions in a row that used-up caps of the other end closed.
     over_cap: Option<Instant>,
 }
 
@@ -110,10 +110,12 @@ impl<'a, E: Errand> Courier<'a, E> {
                     self.moved += moved;
                     self.crossed += counters.bytes_moved;
                     self.files += counters.files_done.saturating_sub(counters.files_kept);
-                    let pause = match () {
-                        () if carrier.is_over_cap_there() => CAP_PAUSE,
-                        () if carrier.was_left() => PAUSE,
-                        () => Duration::ZERO,
+                    let pause = if carrier.is_over_cap_there() {
+                        CAP_PAUSE
+                    } else if carrier.was_left() {
+                        PAUSE
+                    } else {
+                        Duration::ZERO
                     };
                     carrier = Carrier::new(self.reach_again(failure, &counters, (pause, is_news)).await?);
                 }

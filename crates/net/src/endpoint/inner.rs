@@ -120,7 +120,7 @@ impl EndpointInner {
         }
     }
 
-    /// The origin of paths over a socket in a session that a peer opened, perhaps through a relay that it was told of.
+    /// The origin of paths over a socket in a session that a peer opened, perhaps through a relay of this node.
     fn place_of_accepted(&self, socket: u32) -> PathOrigin {
         PathOrigin { entrances: self.sockets.relayed.entrances(), ..self.rule_place(socket) }
     }

@@ -46,7 +46,7 @@ pub enum Target {
 
 /// A stream that gets a single file.
 pub trait OutputStream: Write + Send {
-    /// Makes sure that all data are stored; called once, after the last byte and before the sender is told.
+    /// Makes sure that all data are stored. Called once, after the last byte; then the receiver confirms the file.
     ///
     /// # Errors
     /// The system's error if data were lost.

@@ -108,7 +108,8 @@ impl Receiver {
     }
 }
 
-/// What has arrived in a session, in both directions, in units of 16 KiB. The test's few messages hardly count.
+/// Counts the data that arrived in a session, in both directions, in units of 16 KiB: too coarse for the test's few
+/// messages.
 pub fn moved(session: &Session) -> u64 {
     let stats = session.stats();
     (stats.bytes_read + stats.bytes_written.saturating_sub(stats.bytes_unacknowledged)) >> 14
