@@ -50,6 +50,16 @@ pub(crate) struct Health {
     patience: Span,
     patient_until: Time,
     lull: Lull,
+    credit: Option<AwaitedCredit>,
+}
+
+/// The wait for a higher limit of the peer. Packets that were lost last are unknown to the peer until another arrives,
+/// so it may not know that its limit is reached.
+#[derive(Clone, Copy, Debug)]
+struct AwaitedCredit {
+    /// When to send the next probe.
+    ask_at: Time,
+    pause: Span,
 }
 
 /// The consequence of a path's silence.
@@ -105,7 +115,8 @@ impl Health {
     pub(crate) fn on_ack(&mut self, now: Time, more_out: bool) {
         // Keep the times of the last alarms: an overdue packet that is neither acknowledged nor lost must not raise an
         // alarm at every acknowledgement of others.
-        let Self { last_probe_timeout, last_rto, forget_at, patience, patient_until, lull, .. } = *self;
+        let Self { last_probe_timeout, last_rto, forget_at, patience, patient_until, lull, credit, .. } =
+            *self;
         let owed_since = more_out.then_some(now);
         *self = Self {
             owed_since,
@@ -115,8 +126,30 @@ impl Health {
             patience,
             patient_until,
             lull,
+            credit,
             ..Self::default()
         };
+    }
+
+    /// The peer's limit is reached: a probe follows after `pause`, unless one is due already.
+    pub(super) fn await_credit(&mut self, now: Time, pause: Span) {
+        self.credit.get_or_insert(AwaitedCredit { ask_at: now + pause, pause });
+    }
+
+    /// When to ask for a higher limit.
+    pub(crate) fn ask_for_credit_at(&self) -> Option<Time> {
+        self.credit.map(|credit| credit.ask_at)
+    }
+
+    /// Asks for a higher limit if the path still `waits` for it. Pauses between probes double up to `longest`.
+    pub(crate) fn ask_for_credit(&mut self, now: Time, waits: bool, longest: Span) {
+        self.credit = self.credit.filter(|_| waits).map(|credit| {
+            let pause = (credit.pause * 2).min(longest);
+            AwaitedCredit { ask_at: now + pause, pause }
+        });
+        if waits {
+            self.want_probe();
+        }
     }
 
     /// Handles an answer from a path with this smoothed round trip. If it comes within a round trip after a probe timeout

@@ -477,14 +477,15 @@ impl Path {
         self.wishes.set_peer_limit(peer)
     }
 
-    /// Bytes that count against caps: this end's, then the peer's. The peer's missing packets count as full ones.
+    /// Bytes that count against caps: this end's, then the peer's. The peer's missing packets count as the largest
+    /// that arrived.
     fn spent(&self) -> (u64, u64) {
         (self.allowance.spent(), self.spent_by_peer())
     }
 
     fn spent_by_peer(&self) -> u64 {
         let (receipt, missing) = (&self.receipt, self.receipt.missing());
-        let received = receipt.bytes() + missing * self.size() as u64;
+        let received = receipt.bytes() + missing * receipt.most().max(self.size() as u64);
         cost(received, receipt.packets() + missing)
     }
 

@@ -79,6 +79,8 @@ pub(crate) struct Receipt {
     largest_at: Time,
     packets: u64,
     bytes: u64,
+    /// The most UDP payload of a packet received.
+    most: u32,
     unacknowledged: u32,
     /// Something arrived since the last acknowledgement.
     news: bool,
@@ -106,6 +108,7 @@ impl Default for Receipt {
             reported: Reported::default(),
             packets: 0,
             bytes: 0,
+            most: 0,
             ecn: EcnCounts::default(),
         }
     }
@@ -142,6 +145,12 @@ impl Receipt {
     pub(super) fn count(&mut self, size: usize) {
         self.packets += 1;
         self.bytes += size as u64;
+        self.most = self.most.max(size as u32);
+    }
+
+    /// The most UDP payload of a packet received.
+    pub(crate) fn most(&self) -> u64 {
+        u64::from(self.most)
     }
 
     /// Records the number of a packet that arrived.

@@ -36,6 +36,9 @@ const LONGEST_PAUSE: Span = Span::from_secs(1);
 /// The same while nothing arrives from the peer at all.
 const LONGEST_UNHEARD: Span = Span::from_secs(4);
 
+/// Bytes of the peer's limit that data leaves alone: with them a probe tells the peer that its limit is reached.
+const KEPT_FOR_PROBES: u64 = 4 << 10;
+
 /// Most UDP payload of a challenge to an address without proof.
 pub(crate) const CHALLENGE_BYTES: u64 = 48;
 
@@ -164,8 +167,25 @@ impl Allowance {
 
     /// Bytes of UDP payload that may be sent in the next packet.
     pub(crate) fn left(&self) -> u64 {
-        let limit = self.limits.0.min(self.limits.1);
-        let room = limit.saturating_sub(self.spent).saturating_sub(PACKET_COST);
+        self.left_of(self.limits.1)
+    }
+
+    /// The same for a packet with data.
+    pub(crate) fn left_for_data(&self) -> u64 {
+        self.left_of(if self.limits.1 == u64::MAX { u64::MAX } else { self.peer_limit_for_data() })
+    }
+
+    /// True if the peer's limit leaves no room for a packet with `size` bytes of UDP payload and data.
+    pub(crate) fn waits_for_peer(&self, size: u64) -> bool {
+        self.limits.1 < u64::MAX && self.peer_limit_for_data() < self.spent + PACKET_COST + size
+    }
+
+    fn peer_limit_for_data(&self) -> u64 {
+        self.limits.1.saturating_sub(KEPT_FOR_PROBES)
+    }
+
+    fn left_of(&self, peer_limit: u64) -> u64 {
+        let room = self.limits.0.min(peer_limit).saturating_sub(self.spent).saturating_sub(PACKET_COST);
         if self.proven { room } else { self.left.min(room) }
     }
 

@@ -306,3 +306,30 @@ fn a_path_that_is_far_slower_is_left_out_and_taken_in_when_the_fast_one_dies() {
     pair.run(pair.now + Span::from_secs(1), &mut [&mut sender, &mut sink]);
     assert!(slow(&mut pair).is_used(), "{:?}", slow(&mut pair));
 }
+
+#[test]
+fn an_end_learns_that_its_caps_are_used_up_although_the_last_packets_were_lost() {
+    let caps = [3_000_000, 2_000_000];
+    for (seed, setter, bdp) in
+        (0..10).flat_map(|seed| [(seed, SERVER, 5.0), (seed, SERVER, 10.0), (seed, CLIENT, 10.0)])
+    {
+        let capped = rules(&[("cable0", "metered", caps[0]), ("cable1", "metered", caps[1])]);
+        let mut ends = [Config::default(), Config::default()];
+        ends[setter] = config(capped);
+        let cables = [CableConfig::new(20.0, millis(10), bdp), CableConfig::new(20.0, millis(10), bdp)];
+        let mut pair: Pair<Length> = Pair::new(ends, &cables, seed);
+        let (mut sender, mut sink) = (Sender::new(12_000_000), Sink::default());
+        let mut apps: [&mut dyn App<Length>; 2] = [&mut sender, &mut sink];
+        if setter == CLIENT {
+            apps.swap(0, 1);
+        }
+        pair.establish(&mut apps);
+        pair.run(Time::ZERO + Span::from_secs(10), &mut apps);
+        for path in pair.session(setter).paths() {
+            let reached = matches!(path.standing, Standing::Idle(IdleReason::CapReached { .. }));
+            assert!(reached, "seed {seed}, set by {setter}: {path:?}");
+        }
+        let spent = [bytes_on(&mut pair, 0), bytes_on(&mut pair, 1)];
+        assert!(spent[0] <= caps[0] && spent[1] <= caps[1], "{spent:?}");
+    }
+}

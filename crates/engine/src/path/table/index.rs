@@ -388,5 +388,5 @@ fn are_alike(grades: &[u8]) -> bool {
 fn has_room(path: &Path) -> bool {
     let size = path.size() as u64;
     let room = path.cached.window.saturating_sub(path.board.pipe());
-    room >= size && path.allowance.left() >= size
+    room >= size && path.allowance.left_for_data() >= size
 }

@@ -197,6 +197,9 @@ impl Paths {
             path.board.on_sent(packet.now, in_flight, packet.eliciting, packet.contents);
         }
         path.allowance.on_sent(size);
+        if path.allowance.waits_for_peer(path.size() as u64) {
+            path.health.await_credit(packet.now, path.returns.rtt().pto(Span::ZERO));
+        }
         path.stats.packets_sent += 1;
         path.stats.bytes_sent += size;
         self.index.on_sent(place, path, packet.eliciting);

@@ -371,6 +371,7 @@ impl PathControl {
             self.try_alternative(now, flight, index);
         }
         Liveness::check_probe(now, flight, index);
+        Liveness::check_credit(now, flight, index);
         if self.live.check_alarm(now, flight, index) {
             self.try_alternative(now, flight, index);
         }

@@ -144,8 +144,9 @@ impl<P: Payload> Packets<P> {
         let mut draft = Self::draft(flight, index);
         self.add_acks(now, flight, index, &mut draft);
         let path = &flight.paths[index];
-        // Small probes are the fastest test of whether a held path has recovered.
-        let oldest = if path.trouble().is_held() {
+        // Small probes are the fastest test of whether a held path has recovered, and leave more of a limit.
+        let is_small = path.trouble().is_held() || path.allowance().waits_for_peer(path.size() as u64);
+        let oldest = if is_small {
             None
         } else {
             path.board().oldest_runs().find_map(|run| flight.streams.copy_of(run, draft.room()))

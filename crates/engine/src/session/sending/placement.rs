@@ -210,7 +210,7 @@ fn update(now: Time, paths: &mut Paths, index: usize, view: &mut PathView) {
     let path = &paths[index];
     let (size, pipe) = (view.mtu, path.board().pipe());
     let room = paths.window(index).saturating_sub(pipe);
-    let open = room >= size && paced >= size && path.allowance().left() >= size;
+    let open = room >= size && paced >= size && path.allowance().left_for_data() >= size;
     view.budget = if open { room.min(paced) } else { 0 };
     view.ready_at = if room >= size && paced < size { path.pacer().ready_at(size) } else { Time::ZERO };
     view.in_flight = pipe;
