@@ -32,6 +32,8 @@ const MOST_STEPS: usize = 8;
 /// Pauses after failed questions whether a file has changed.
 const CONFIRM_PAUSES: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5), Duration::ZERO];
+/// A server is asked for the whole file after it refused so many parts in a row.
+const MOST_DENIALS: u32 = 2;
 /// Most redirects in a row.
 const MOST_REDIRECTS: usize = 10;
 
@@ -55,12 +57,21 @@ struct Memory {
     redirected: Option<Url>,
     /// The server answers `If-Range` with the whole file although nothing changed.
     dislikes_if_range: bool,
+    /// How often in a row the server refused a part that does not begin the file.
+    denials: u32,
     /// The first bytes came as a web page.
     begins_as_page: bool,
     /// The hosts that answered, and the version of the file there.
     hosts: Hosts,
     /// Bytes of the file to compare further hosts with.
     begin: Option<FileBegin>,
+}
+
+impl Memory {
+    /// Whether the server is asked for the whole file instead of parts, and its beginning is skipped.
+    fn is_plain(&self) -> bool {
+        self.denials >= MOST_DENIALS
+    }
 }
 
 /// Bytes of the file that have come.
@@ -115,6 +126,10 @@ impl Refusal {
 
     fn failed(why: impl Into<String>) -> Self {
         Self::Trouble(Trouble::Failed(why.into()))
+    }
+
+    fn no_parts(why: &str) -> Self {
+        Self::Trouble(Trouble::NoParts(why.to_owned()))
     }
 
     fn useless(why: impl Into<String>) -> Self {
@@ -283,10 +298,23 @@ impl Source {
             body,
         };
         match verdict {
-            Verdict::Part(begin, size) => Ok(Step::Done(Box::new(answer(begin, size, true)))),
+            Verdict::Part(begin, size) => {
+                let mut memory = self.memory();
+                if start > 0 && !memory.is_plain() {
+                    memory.denials = 0;
+                }
+                drop(memory);
+                Ok(Step::Done(Box::new(answer(begin, size, true))))
+            }
             Verdict::Whole(size) if start == 0 => Ok(Step::Done(Box::new(answer(0, size, false)))),
+            Verdict::Whole(size) if wanted.size.is_some() && self.memory().is_plain() => {
+                let mut answer = answer(0, size, false);
+                self.begins_as_before(&mut answer.body).await?;
+                Ok(Step::Done(Box::new(answer)))
+            }
             Verdict::Whole(_) if !was_conditional => {
-                Err(Refusal::failed("the server sends the whole file instead of a part"))
+                self.memory().denials += 1;
+                Err(Refusal::no_parts("the server sends the whole file instead of a part"))
             }
             Verdict::Whole(_) => {
                 // Nothing changed, so the server does not understand `If-Range`. Answers are compared instead.
@@ -300,10 +328,22 @@ impl Source {
                 Ok(Step::Done(Box::new(answer(start, None, true))))
             }
             Verdict::Packed { .. } => Err(Refusal::useless(PACKED)),
+            verdict => {
+                self.refused(verdict, wanted, was_redirected || (is_redirect && wanted.size.is_some()))
+            }
+        }
+    }
+
+    /// How a response without bytes is dealt with. `was_link`: it came from a link that the mirror may replace.
+    fn refused(&self, verdict: Verdict, wanted: &Wanted, was_link: bool) -> Result<Step, Refusal> {
+        match verdict {
             Verdict::NoSuchBytes(size) if wanted.size.is_none() => Err(Refusal::NoSuchBytes(size)),
-            Verdict::NoSuchBytes(_) => Err(Refusal::failed("the server denies that it has these bytes")),
+            Verdict::NoSuchBytes(_) => {
+                self.memory().denials += 1;
+                Err(Refusal::no_parts("the server denies that it has these bytes"))
+            }
             // The link has expired, or leads to a further host that lacks the file.
-            Verdict::Denied(_) if was_redirected || (is_redirect && wanted.size.is_some()) => {
+            Verdict::Denied(_) if was_link => {
                 self.memory().redirected = None;
                 Ok(Step::Again)
             }
@@ -316,8 +356,17 @@ impl Source {
             Verdict::Busy(pause) => Err(Refusal::Trouble(Trouble::Busy(pause))),
             Verdict::Retry(why) => Err(Refusal::failed(why)),
             Verdict::Useless(why) => Err(Refusal::useless(why)),
-            Verdict::Redirect(_) => Err(Refusal::useless("the server redirects without end")),
+            _ => Err(Refusal::useless("the server redirects without end")),
         }
+    }
+
+    /// Fails unless a whole file begins as the one that the download began with.
+    async fn begins_as_before(&self, body: &mut Body) -> Result<(), Refusal> {
+        let Some(FileBegin { first, .. }) = self.memory().begin.clone() else { return Ok(()) };
+        let begin = timeout(ANSWER, body.peek(first.len())).await;
+        let begin = begin.map_err(|_| Refusal::failed("the server is silent"))?;
+        let is_same = begin.map_err(Refusal::failed)?.starts_with(&first);
+        if is_same { Ok(()) } else { Err(Refusal::Changed) }
     }
 
     /// Whether a web page came although no file of this name can be one.
@@ -405,7 +454,7 @@ impl Source {
     fn if_range(&self, wanted: &Wanted, host: &str) -> Option<String> {
         let memory = self.memory();
         let is_late = wanted.size.is_some() && wanted.range.as_ref().is_some_and(|range| range.start > 0);
-        let usable = is_late && !memory.dislikes_if_range;
+        let usable = is_late && !memory.dislikes_if_range && !memory.is_plain();
         memory.hosts.if_range(host).filter(|_| usable).map(str::to_owned)
     }
 
@@ -416,7 +465,8 @@ impl Source {
         let mut url = known.unwrap_or_else(|| self.mirror.clone());
         for _ in 0..=MOST_REDIRECTS {
             let host = url.authority();
-            let ask = Ask { range: wanted.range.clone(), if_range: self.if_range(wanted, &host) };
+            let range = wanted.range.clone().filter(|_| wanted.size.is_none() || !self.memory().is_plain());
+            let ask = Ask { range, if_range: self.if_range(wanted, &host) };
             let response = timeout(ANSWER, connection.get(&url, &ask)).await;
             let response = response.map_err(|_| Refusal::failed("the server does not answer"))?;
             let response = response.map_err(Refusal::Trouble)?;

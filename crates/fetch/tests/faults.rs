@@ -106,6 +106,46 @@ async fn a_part_under_status_200_counts_and_a_whole_file_for_a_part_does_not() {
 }
 
 #[tokio::test]
+async fn a_server_that_stops_sending_parts_sends_the_rest_from_the_beginning() {
+    let content = noise(SIZE, 50);
+    for status in [200, 416] {
+        let body = content.clone();
+        let server = Server::changed(&content, move |request, right| match request.number {
+            0..=1 => right,
+            _ if status == 200 || request.header("range").is_none() => Response::new(200, &body),
+            _ => Response::new(416, b""),
+        });
+        fetched(&Place::new(&[server.url("/a")]), &content).await;
+        let asked = server.requests().len();
+        assert!(asked <= 6, "{status}: {asked} requests");
+    }
+    // The whole file is another one now, which only its bytes show.
+    let other = [noise(1000, 51), content[1000..].to_vec()].concat();
+    let server = Server::changed(&content, move |request, right| match request.number {
+        0..=1 => right,
+        2..=5 => Response::new(200, &other),
+        _ => Response::right(request, &other),
+    });
+    let place = Place::new(&[server.url("/a")]);
+    place.fetch().await.unwrap();
+    assert!(place.content()[..1000] == noise(1000, 51), "no bytes of two files");
+}
+
+#[tokio::test]
+async fn a_server_that_denies_the_rest_is_given_up_soon() {
+    let content = noise(SIZE, 52);
+    let server = Server::changed(&content, |request, right| match request.number {
+        0..=1 => right,
+        _ => Response::new(416, b""),
+    });
+    let place = Place::new(&[server.url("/a")]);
+    assert_eq!(causes(place.fetch().await.unwrap_err()), "the server denies that it has these bytes");
+    let asked = server.requests().len();
+    assert!(asked <= 6, "{asked} requests");
+    assert!(anabranch_fetch::kept(&place.job.target) > 0, "what came is kept");
+}
+
+#[tokio::test]
 async fn a_part_that_begins_earlier_ends_earlier_or_is_cut_is_put_in_its_place() {
     let content = noise(SIZE, 5);
     let body = content.clone();

@@ -181,6 +181,10 @@ impl Request<'_> {
 
     async fn receive(&self, mut answer: Answer, range: Range<u64>) -> Result<RequestEnd, Halt> {
         let mut skip = range.start - answer.start;
+        if skip > 0 && !answer.is_part && !self.shared.planner().on_whole(self.lane, skip) {
+            let why = "the server sends the file only from its beginning, for which the cap has no room";
+            return Ok(RequestEnd::Trouble(Trouble::Useless(why.to_owned())));
+        }
         let mut came = 0;
         loop {
             let piece = tokio::select! {
@@ -196,6 +200,9 @@ impl Request<'_> {
             };
             let skipped = skip.min(bytes.len() as u64);
             skip -= skipped;
+            if skipped > 0 {
+                self.shared.planner().on_skipped(self.lane, skipped, self.shared.now());
+            }
             // It fits: `skipped` is at most the length of a piece.
             let bytes = bytes.slice(skipped as usize..);
             if bytes.is_empty() {

@@ -381,7 +381,7 @@ async fn open(opened: &Opened, progress: &Progress) -> Result<First, Trouble> {
             Trouble::Busy(pause) => {
                 pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos()))
             }
-            Trouble::Failed(_) => Duration::ZERO,
+            Trouble::Failed(_) | Trouble::NoParts(_) => Duration::ZERO,
         };
         let longest = Duration::from_nanos(LONGEST_WAIT.as_nanos());
         let Some(pause) = pauses.next().map(|pause| pause.max(asked)).filter(|pause| *pause <= longest)

@@ -12,6 +12,7 @@
 //!    connections halves the number.
 //! 6. A server that limits requests gets few large ones: a lane takes the longest free range. Only a request that lasts long
 //!    is split for another lane to that server, and not before the answer to the second request comes.
+//! 7. A server that sends the file only from its beginning gets one request for everything that is missing.
 
 mod rate;
 mod source;
@@ -85,6 +86,8 @@ struct Lane {
     pace: Pace,
     /// Its last request, which sizes the next one while its rate is unknown.
     last: u64,
+    /// Bytes that came for it.
+    came: u64,
     /// The lane whose request ends where this one begins, as soon as bytes come.
     splits: Option<usize>,
 }
@@ -175,7 +178,7 @@ impl Planner {
         let free = self.lanes.iter().position(Option::is_none);
         let place = free.unwrap_or(self.lanes.len());
         self.lanes.resize_with(self.lanes.len().max(place + 1), || None);
-        self.lanes[place] = Some(Lane { source, work: None, pace, last: 0, splits: None });
+        self.lanes[place] = Some(Lane { source, work: None, pace, last: 0, came: 0, splits: None });
         Some(LaneId(place))
     }
 
@@ -229,7 +232,7 @@ impl Planner {
             self.caps[cap] -= range.end - range.start;
         }
         let lane = self.lanes[lane.0].as_mut().expect("checked above");
-        lane.last = range.end - range.start;
+        (lane.last, lane.came) = (range.end - range.start, 0);
         lane.pace.on_request(now);
         lane.work = Some(range.clone());
         Next::Fetch(range)
@@ -244,6 +247,7 @@ impl Planner {
         lane.pace.on_bytes(now, len);
         let (at, len) = (work.start, len.min(work.end - work.start));
         work.start += len;
+        lane.came += len;
         self.received.insert(at..at + len);
         let more = !self.received.covers(work);
         let (route, source) = (self.sources[lane.source.0].terms.route, lane.source);
@@ -252,10 +256,35 @@ impl Planner {
         Taken { at, len, more }
     }
 
+    /// Notes that the answer to the lane begins with `skipped` bytes before those that it asked for, at the beginning of the
+    /// file. It goes on to the end as far as a cap allows; false if the cap does not allow the first bytes.
+    pub fn on_whole(&mut self, lane: LaneId, skipped: u64) -> bool {
+        let Some(lane) = &mut self.lanes[lane.0] else { return false };
+        let Some(work) = &mut lane.work else { return false };
+        let source = &mut self.sources[lane.source.0];
+        source.on_whole();
+        let cap = source.terms.cap;
+        let Some(room) = cap.map_or(u64::MAX, |cap| self.caps[cap]).checked_sub(skipped) else {
+            return false;
+        };
+        let more = room.min(self.size - work.end);
+        work.end += more;
+        cap.into_iter().for_each(|cap| self.caps[cap] -= more);
+        true
+    }
+
+    /// Notes bytes before those that the lane asked for.
+    pub fn on_skipped(&mut self, lane: LaneId, len: u64, now: Time) {
+        let Some(lane) = &mut self.lanes[lane.0] else { return };
+        lane.pace.on_bytes(now, len);
+        let source = lane.source;
+        self.spend(source, len);
+    }
+
     /// Ends a lane's request; what did not come is free again.
     pub fn on_end(&mut self, lane: LaneId, trouble: Option<Trouble>, now: Time) {
         let Some(lane) = &mut self.lanes[lane.0] else { return };
-        let source = lane.source;
+        let (source, came) = (lane.source, lane.came);
         lane.splits = None;
         if let Some(work) = lane.work.take() {
             self.refund(source, work.end - work.start);
@@ -264,7 +293,7 @@ impl Planner {
             let others =
                 self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
             let others = others.count();
-            self.sources[source.0].on_trouble(trouble, others, now);
+            self.sources[source.0].on_trouble(trouble, (came, others), now);
         }
     }
 
@@ -321,6 +350,9 @@ impl Planner {
             return gaps.max_by_key(|gap| gap.end - gap.start);
         }
         let gap = { gaps }.next()?;
+        if self.is_whole(lane.source) {
+            return Some(gap.start..self.size);
+        }
         let rest = (self.size - self.received.total()) as f64;
         let source = &self.sources[lane.source.0];
         let share = |rate: f64| rest * rate / self.total_rate().max(rate);
@@ -356,10 +388,12 @@ impl Planner {
             return None;
         }
         let copies = pending.iter().filter(|other| other.overlaps(last)).count();
-        let left = last.left.end - last.left.start;
+        let is_whole = self.is_whole(own.source);
+        // A server without parts sends what is before them, too.
+        let left = last.left.end - if is_whole { 0 } else { last.left.start };
         let taken = ((last.lasts - own_delay) * own_rate * last.rate / (own_rate + last.rate)) as u64;
         let alone = own_delay + left as f64 / own_rate;
-        if copies == 1 && taken >= LEAST_SPLIT && taken < left && left - taken >= LEAST_SPLIT {
+        if !is_whole && copies == 1 && taken >= LEAST_SPLIT && taken < left && left - taken >= LEAST_SPLIT {
             let range = last.left.end - taken..last.left.end;
             let victim = last.lane;
             self.lanes[thief.0].as_mut()?.splits = Some(victim);
@@ -391,6 +425,12 @@ impl Planner {
     fn is_limited(&self, source: SourceId) -> bool {
         let server = self.sources[source.0].terms.server;
         self.sources.iter().any(|other| other.terms.server == server && other.is_limited())
+    }
+
+    /// Whether the server of a source sends the file only from the beginning.
+    fn is_whole(&self, source: SourceId) -> bool {
+        let server = self.sources[source.0].terms.server;
+        self.sources.iter().any(|other| other.terms.server == server && other.is_whole())
     }
 
     /// All requests whose bytes have not come, with their rates and how long they will last.

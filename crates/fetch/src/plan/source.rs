@@ -8,11 +8,16 @@ use super::rate::Pace;
 const MOST_FAILURES: u32 = 8;
 /// A source is given up after so many web pages in a row, within about eight seconds: a login takes longer.
 const MOST_PAGES: u32 = 5;
+/// A source is given up after so many refusals of parts in a row, within about four seconds.
+const MOST_DENIALS: u32 = 4;
 /// A source with this many failures in a row does not count as working.
 const WORKING: u32 = 2;
 /// Pauses after failures: the first, which doubles, and the longest.
 const FIRST_PAUSE: Span = Span::from_millis(500);
 const LONGEST_PAUSE: Span = Span::from_secs(30);
+/// The pause after a failed request that brought at least so many bytes.
+const BRIEF_PAUSE: Span = Span::from_millis(20);
+const WORTH_GOING_ON: u64 = 4096;
 /// A download ends when every server asks for a longer pause.
 pub const LONGEST_WAIT: Span = Span::from_secs(120);
 /// Shorter pauses are not worth a word.
@@ -46,6 +51,8 @@ pub enum Trouble {
     Failed(String),
     /// A web page came instead of the file.
     Page,
+    /// The server sends no part from there.
+    NoParts(String),
     /// The source is of no use for this file.
     Useless(String),
 }
@@ -63,7 +70,7 @@ impl Trouble {
     /// The reason in words, for people.
     pub fn why(self) -> String {
         match self {
-            Self::Failed(why) | Self::Useless(why) => why,
+            Self::Failed(why) | Self::NoParts(why) | Self::Useless(why) => why,
             Self::Page => "a web page came instead of the file: the network may want a login".to_owned(),
             Self::Busy(Some(pause)) if pause > NOTABLE => {
                 let then = if pause > LONGEST_WAIT { ": try again after that" } else { "" };
@@ -95,6 +102,8 @@ pub(super) struct Source {
     failures: u32,
     /// Its server limits connections or requests, so each request takes as much as possible.
     is_limited: bool,
+    /// Its server sends the file only from the beginning.
+    is_whole: bool,
     rests_until: Time,
     /// Connections that it may have now.
     lanes: usize,
@@ -114,6 +123,7 @@ impl Source {
             pace: None,
             failures: 0,
             is_limited: false,
+            is_whole: false,
             rests_until: Time::ZERO,
             lanes: 1,
             settled: false,
@@ -135,6 +145,17 @@ impl Source {
     /// Whether its server refused a request because there were too many.
     pub(super) fn is_limited(&self) -> bool {
         self.is_limited
+    }
+
+    /// Whether its server sends the file only from the beginning.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Notes that its server sends the file only from the beginning: one connection is enough.
+    pub(super) fn on_whole(&mut self) {
+        self.is_whole = true;
+        (self.lanes, self.settled) = (1, true);
     }
 
     pub(super) fn works(&self) -> bool {
@@ -162,16 +183,24 @@ impl Source {
         }
     }
 
-    /// Notes trouble of one lane; `others` of its lanes are receiving.
-    pub(super) fn on_trouble(&mut self, trouble: Trouble, others: usize, now: Time) {
+    /// Notes trouble of one lane after `came` bytes; `others` of its lanes are receiving.
+    pub(super) fn on_trouble(&mut self, trouble: Trouble, (came, others): (u64, usize), now: Time) {
         if self.is_out() {
             return;
         }
-        let most = if trouble == Trouble::Page { MOST_PAGES } else { MOST_FAILURES };
+        let most = match trouble {
+            Trouble::Page => MOST_PAGES,
+            Trouble::NoParts(_) => MOST_DENIALS,
+            _ => MOST_FAILURES,
+        };
         let (why, asked) = match trouble {
             Trouble::Useless(why) => return self.standing = Standing::Out(why),
             Trouble::Failed(why) => (why, Span::ZERO),
             Trouble::Page => (Trouble::Page.why(), Span::ZERO),
+            Trouble::NoParts(why) => {
+                (self.lanes, self.settled) = (1, true);
+                (why, Span::ZERO)
+            }
             Trouble::Busy(pause) => {
                 self.is_limited = true;
                 (self.lanes, self.settled) = ((self.lanes / 2).min(others).max(1), true);
@@ -189,7 +218,9 @@ impl Source {
         if now >= self.rests_until {
             self.failures += 1;
             let doubled = Span::from_nanos(FIRST_PAUSE.as_nanos() << (self.failures - 1)).min(LONGEST_PAUSE);
-            self.rests_until = now + doubled;
+            // A server that cuts its bodies short gets on by many requests.
+            let is_getting_on = came >= WORTH_GOING_ON && asked == now;
+            self.rests_until = now + if is_getting_on { BRIEF_PAUSE } else { doubled };
         }
         self.rests_until = self.rests_until.max(asked);
         let is_last = self.failures >= most;

@@ -353,3 +353,33 @@ fn a_download_whose_caps_are_used_up_is_stuck_and_not_before() {
     assert_eq!(planner.next(lane, Time::ZERO), Next::Leave);
     assert!(planner.is_stuck(Time::ZERO));
 }
+
+#[test]
+fn a_request_that_brought_bytes_before_it_failed_is_followed_by_a_short_pause() {
+    let mut planner = planner(10_000_000, 1);
+    let mut now = Time::ZERO;
+    let lane = planner.open_lane(SourceId(0), now).unwrap();
+    for (bytes, pause) in [(100_000, 20), (100_000, 20), (0, 1000), (0, 2000), (100_000, 20)] {
+        assert!(matches!(planner.next(lane, now), Next::Fetch(_)));
+        if bytes > 0 {
+            planner.on_bytes(lane, bytes, now);
+        }
+        planner.on_end(lane, Some(Trouble::Failed("cut".to_owned())), now);
+        let at = now + Span::from_millis(pause);
+        assert_eq!(planner.next(lane, now), Next::Wait(at), "{bytes} bytes");
+        now = at;
+    }
+}
+
+#[test]
+fn a_server_that_sends_only_whole_files_gets_one_request_over_one_line() {
+    let mut planner = planner_of_one_server(10_000_000, 2);
+    let lanes: Vec<_> =
+        (0..2).map(|source| planner.open_lane(SourceId(source), Time::ZERO).unwrap()).collect();
+    let Next::Fetch(range) = planner.next(lanes[0], Time::ZERO) else { panic!("it is asked") };
+    assert!(range.end < 10_000_000);
+    assert!(planner.on_whole(lanes[0], 0));
+    assert!(planner.on_bytes(lanes[0], 1_000_000, Time::ZERO).more);
+    assert!(planner.on_bytes(lanes[0], 8_000_000, Time::ZERO).more, "everything comes by one answer");
+    assert!(!matches!(planner.next(lanes[1], Time::ZERO), Next::Fetch(_)), "the other line waits");
+}
