@@ -176,15 +176,16 @@ impl Carrier {
         (!caps.is_empty()).then(|| Failure::new(Kind::Unreachable, what()))
     }
 
-    /// Notes the caps of paths that may carry data while another path's cap is used up: `None` for a path without one.
-    fn note_free_paths(&self, known: &mut Vec<Option<Meter>>) {
+    /// Notes the caps of the paths while a path's cap is used up.
+    fn note_caps(&self, known: &mut Caps) {
         let paths = self.0.paths();
         let is_capped =
             |path: &PathInfo| matches!(path.standing, Standing::Idle(IdleReason::CapReached { .. }));
         if paths.iter().any(is_capped) {
-            for path in paths.into_iter().filter(|path| !is_capped(path)) {
-                if !known.contains(&path.meter) {
-                    known.push(path.meter);
+            for path in paths {
+                let list = if is_capped(&path) { &mut known.reached } else { &mut known.free };
+                if !list.contains(&path.meter) {
+                    list.push(path.meter);
                 }
             }
         }
@@ -193,15 +194,14 @@ impl Carrier {
     /// Waits until caps keep all paths idle, and `moved` stays the same for `patience`. The session does not end by itself
     /// then: what a path reserved lasts for minutes of probes.
     pub async fn caps_used_up(&self, moved: impl Fn() -> u64, patience: Duration) -> Failure {
-        let (mut since, mut before, mut free) = (Instant::now(), 0, Vec::new());
+        let (mut since, mut before, mut caps) = (Instant::now(), 0, Caps::default());
         let mut tick = tokio::time::interval(REDRAW);
         loop {
             tick.tick().await;
             let now = moved();
             let has_moved = std::mem::replace(&mut before, now) != now;
-            self.note_free_paths(&mut free);
-            let comes_back = free.iter().any(|meter| !meter.as_ref().is_some_and(Meter::is_used_up));
-            let patience = if comes_back { patience.max(COMES_BACK) } else { patience };
+            self.note_caps(&mut caps);
+            let patience = if caps.may_leave_a_path() { patience.max(COMES_BACK) } else { patience };
             match self.used_up_caps() {
                 Some(used_up) if !has_moved && since.elapsed() >= patience => return used_up,
                 Some(_) if !has_moved => {}
@@ -261,6 +261,24 @@ impl Carrier {
         if tokio::time::timeout(FAREWELL, self.0.close()).await.is_err() {
             self.0.abort(0, "done");
         }
+    }
+}
+
+/// The caps of a session's paths; `None` for paths without one.
+#[derive(Default)]
+struct Caps {
+    /// Those that kept a path from carrying data.
+    reached: Vec<Option<Meter>>,
+    /// Those of other paths.
+    free: Vec<Option<Meter>>,
+}
+
+impl Caps {
+    /// True if a path that comes back may carry data. Other commands may return bytes to a cap that several share, but not
+    /// for a path that has reached it.
+    fn may_leave_a_path(&self) -> bool {
+        let is_used_up = |cap: &Option<Meter>| cap.as_ref().is_some_and(Meter::is_used_up);
+        self.free.iter().any(|cap| !self.reached.contains(cap) && !is_used_up(cap))
     }
 }
 
@@ -375,6 +393,18 @@ mod tests {
             assert!(!has_failed(&here(code)) && !has_failed(&there(code)), "{code}");
         }
         assert!(!has_failed(&CloseReason::Finished));
+    }
+
+    #[test]
+    fn a_path_under_a_cap_that_another_reached_is_not_waited_for() {
+        let [shared, other, used_up] = [1 << 20, 1 << 20, Meter::SMALLEST].map(Meter::new);
+        assert!(used_up.charge(used_up.left()));
+        let may = |free: Option<&Meter>| {
+            let (free, reached) = (vec![free.cloned()], vec![Some(shared.clone())]);
+            Caps { reached, free }.may_leave_a_path()
+        };
+        assert!(may(None) && may(Some(&other)));
+        assert!(!may(Some(&shared)) && !may(Some(&used_up)));
     }
 
     #[test]

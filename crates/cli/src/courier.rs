@@ -207,13 +207,14 @@ impl<'a, E: Errand> Courier<'a, E> {
         counters: &Snapshot,
         (pause, is_news): (Duration, bool),
     ) -> Result<Session, Failure> {
-        let patience = human::seconds(self.retry.as_secs_f64());
+        let waited = self.over_cap.map_or(Duration::ZERO, |since| since.elapsed());
+        let limit = Duration::from_nanos(self.retry.as_nanos()).saturating_sub(waited);
+        let patience = human::seconds(limit.as_secs_f64());
         let peer = E::PEER;
         let note = format!("{}; looking for {peer} again for {patience}", lost.message);
         if is_news {
             self.display.note(&note).map_err(|error| Failure::unheard(&error))?;
         }
-        let limit = Duration::from_nanos(self.retry.as_nanos());
         let redial = async {
             tokio::time::sleep(pause).await;
             self.node.redial(self.dial, Some(limit)).await
