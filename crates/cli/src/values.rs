@@ -94,12 +94,15 @@ pub fn ticket(text: &str) -> Result<Ticket, String> {
     }
 }
 
-/// The ticket that ends a text: people also copy the whole command that was printed.
+/// The ticket that ends a text: people also copy the whole command that was printed, or the `>` of a quoted mail.
 fn ticket_in(text: &str) -> Result<Ticket, String> {
-    let words: Vec<&str> = text.split_whitespace().collect();
+    let separates = |c: char| c.is_whitespace() || c == '>';
+    let words: Vec<&str> = text.split(separates).filter(|word| !word.is_empty()).collect();
     let read = |word: &str| word.parse().map_err(|error: TicketError| error.to_string());
     let last = read(words.last().copied().unwrap_or_default());
-    match words.iter().rposition(|word| begins_ticket(word)) {
+    // A line may break anywhere.
+    let begins = |first: &usize| begins_ticket(&words[*first..words.len().min(first + 2)].concat());
+    match (0..words.len()).rev().find(begins) {
         Some(first) if last.is_err() => read(&Zeroizing::new(words[first..].concat())),
         _ => last,
     }
@@ -271,7 +274,9 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text = told.to_text();
         let (begin, end) = text.split_at(40);
-        for text in [format!("{}\n", *text), format!("{begin}\n{end}\n")] {
+        let (name, rest) = text.split_at(9);
+        let quoted = format!("> {name}\n> {rest}\n");
+        for text in [format!("{}\n", *text), format!("{begin}\n{end}\n"), quoted] {
             std::fs::write(&file, text).unwrap();
             assert_eq!(ticket(&format!("@{}", file.path().display())).unwrap().share, share);
         }
