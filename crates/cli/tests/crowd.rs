@@ -45,7 +45,7 @@ async fn join(
     };
     let session = endpoint.connect(&target, config).await.ok()?;
     let mut control = session.open_stream().await.ok()?;
-    control.write_all(b"\x01\0\0\0\x06ANBT\0\x03").await.ok()?;
+    control.write_all(b"\x01\0\0\0\x06ANBT\0\x04").await.ok()?;
     if !stalls {
         return Some((session, control, None));
     }

@@ -27,6 +27,8 @@ enum Opening {
     Greet,
     /// Both ends greet, and this one asks.
     Ask(Ask),
+    /// The other end greets. This end has greeted, and perhaps asked.
+    Hear { has_asked: bool },
     /// None.
     Done,
 }
@@ -34,6 +36,8 @@ enum Opening {
 /// One end of the control stream.
 pub(crate) struct ControlLink<S> {
     opening: Opening,
+    /// The other end has opened the data stream, too.
+    is_peer_eager: bool,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
     /// Bytes read; those from `taken` on are not decoded yet. They survive a cancelled `recv`.
@@ -48,7 +52,8 @@ const LARGEST_READ: usize = 64 << 10;
 impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     pub fn new(stream: S) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Self { opening: Opening::Greet, reader, writer, buffer: Vec::new(), taken: 0 }
+        let opening = Opening::Greet;
+        Self { opening, is_peer_eager: false, reader, writer, buffer: Vec::new(), taken: 0 }
     }
 
     /// A link on which this end asks.
@@ -61,21 +66,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     /// # Errors
     /// [`TransferError::Refused`] if the other end asks where nothing can be asked.
     pub async fn begin(&mut self) -> Result<(), TransferError> {
-        let ask = match std::mem::replace(&mut self.opening, Opening::Done) {
-            Opening::Done => return Ok(()),
-            Opening::Greet => None,
-            Opening::Ask(ask) => Some(ask),
-        };
-        match (self.greet(ask.as_ref()).await?, ask) {
-            (true, None) => Err(TransferError::Refused(NOTHING_TO_ASK.into())),
+        self.greet(false).await?;
+        let Opening::Hear { has_asked } = self.opening else { return Ok(()) };
+        match (self.hear().await?, has_asked) {
+            (true, false) => Err(TransferError::Refused(NOTHING_TO_ASK.into())),
             _ => Ok(()),
         }
     }
 
     /// Exchanges greetings; returns what the other end asks, if it asks.
     pub async fn expect_ask(&mut self) -> Result<Option<Ask>, TransferError> {
-        self.opening = Opening::Done;
-        if !self.greet(None).await? {
+        self.greet(false).await?;
+        if !self.hear().await? {
             return Ok(None);
         }
         match self.recv().await? {
@@ -84,20 +86,40 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
-    /// Exchanges greetings; true if the other end asks something.
-    async fn greet(&mut self, ask: Option<&Ask>) -> Result<bool, TransferError> {
+    /// Greets, unless that was done. An `eager` end opens the data stream as well.
+    pub async fn greet(&mut self, eager: bool) -> Result<(), TransferError> {
+        let ask = match &self.opening {
+            Opening::Greet => None,
+            Opening::Ask(ask) => Some(ask.clone()),
+            Opening::Hear { .. } | Opening::Done => return Ok(()),
+        };
+        let has_asked = ask.is_some();
+        self.opening = Opening::Hear { has_asked };
         let mut bytes = Vec::new();
-        Control::Hello { version: VERSION, asks: ask.is_some() }.encode(&mut bytes);
+        Control::Hello { version: VERSION, asks: has_asked, eager }.encode(&mut bytes);
         if let Some(ask) = ask {
-            Control::Ask(ask.clone()).encode(&mut bytes);
+            Control::Ask(ask).encode(&mut bytes);
         }
-        self.send_bytes(&bytes).await?;
+        self.send_bytes(&bytes).await
+    }
+
+    /// Waits for the other end's greeting; true if it asks something.
+    async fn hear(&mut self) -> Result<bool, TransferError> {
+        self.opening = Opening::Done;
         match self.recv().await? {
-            Control::Hello { version: VERSION, asks } => Ok(asks),
+            Control::Hello { version: VERSION, asks, eager } => {
+                self.is_peer_eager = eager;
+                Ok(asks)
+            }
             Control::Hello { version, .. } => Err(TransferError::Version { ours: VERSION, theirs: version }),
             Control::Abort(reason) => Err(TransferError::Peer(reason)),
             _ => Err(TransferError::protocol("it did not greet first")),
         }
+    }
+
+    /// True if the other end has opened the data stream, too.
+    pub fn is_peer_eager(&self) -> bool {
+        self.is_peer_eager
     }
 
     pub async fn send(&mut self, message: &Control) -> Result<(), TransferError> {

@@ -16,7 +16,7 @@ use crate::packed::{PACKED, unpack};
 use crate::path::RelPath;
 
 /// Version of the transfer protocol.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Most hashes of existing blocks in one request.
 pub(crate) const MOST_HASHES: usize = 64;
 /// Longest body of a control message: an entry with the longest path and link, or a text.
@@ -41,6 +41,7 @@ pub(crate) const HARD_LINK: u8 = 0x0a;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 const WAIT: u8 = 0x13;
+const BEGIN: u8 = 0x14;
 /// Kind of a reply with a block; the sender builds this frame in place.
 pub(crate) const REPLY_BLOCK: u8 = 0x20;
 const SAME: u8 = 0x21;
@@ -49,6 +50,10 @@ const FAILED: u8 = 0x23;
 /// Kind of a reply with a piece of a block; also built in place.
 pub(crate) const REPLY_PIECE: u8 = 0x26;
 const ZEROS: u8 = 0x27;
+const BEGUN: u8 = 0x28;
+
+const ASKS: u8 = 1;
+const IS_EAGER: u8 = 2;
 
 const HAS_SIZE: u8 = 1;
 const HAS_TIME: u8 = 2;
@@ -57,8 +62,9 @@ const HAS_HOLES: u8 = 4;
 /// A message on the control stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// First message in each direction. With `asks`, an [`Ask`] follows.
-    Hello { version: u16, asks: bool },
+    /// First message in each direction. With `asks`, an [`Ask`] follows. An eager receiver opens the data stream at once,
+    /// with [`Request::Begin`].
+    Hello { version: u16, asks: bool, eager: bool },
     /// A client's request to a server.
     Ask(Ask),
     /// One entry of the share's list.
@@ -89,6 +95,8 @@ pub(crate) enum Request {
     Hash { file: u32 },
     /// The receiver is busy with its disk, and goes on later. Has no reply.
     Wait,
+    /// At most so many bytes of the first file, before the receiver has the list.
+    Begin { most: u32 },
 }
 
 /// A sender's reply. Replies have the order of the requests.
@@ -106,15 +114,19 @@ pub(crate) enum Reply {
     End { len: u64, hash: [u8; 32] },
     /// The file cannot be sent, and why; ends the request.
     Failed(ForeignText),
+    /// The first bytes of an entry, after their BLAKE3 hash in the first 32 bytes; `None` if there is none. They are not sent
+    /// again if the receiver fetches the file from its start.
+    Begun(Option<(u32, Vec<u8>)>),
 }
 
 impl Control {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello { version, asks } => put_frame(out, HELLO, |out| {
+            Self::Hello { version, asks, eager } => put_frame(out, HELLO, |out| {
                 out.extend_from_slice(&MAGIC);
                 out.extend_from_slice(&version.to_be_bytes());
-                out.extend_from_slice(if *asks { &[1] } else { &[] });
+                let flags = (u8::from(*asks) * ASKS) | (u8::from(*eager) * IS_EAGER);
+                out.extend_from_slice(if flags > 0 { std::slice::from_ref(&flags) } else { &[] });
             }),
             Self::Ask(ask) => put_frame(out, ASK, |out| ask.encode(out)),
             Self::Entry(entry) => put_frame(out, ENTRY, |out| put_entry(out, entry)),
@@ -151,7 +163,8 @@ impl Control {
                 }
                 let version = reader.u16("version")?;
                 // Later versions may append fields.
-                return Ok(Self::Hello { version, asks: reader.rest().first() == Some(&1) });
+                let flags = reader.rest().first().copied().unwrap_or(0);
+                return Ok(Self::Hello { version, asks: flags & ASKS != 0, eager: flags & IS_EAGER != 0 });
             }
             ASK => Self::Ask(Ask::decode(&mut reader)?),
             ENTRY => Self::Entry(read_entry(&mut reader)?),
@@ -186,7 +199,7 @@ impl Request {
     pub fn is_check(&self) -> bool {
         match self {
             Self::Hash { .. } => true,
-            Self::Wait => false,
+            Self::Wait | Self::Begin { .. } => false,
             Self::Fetch { held, .. } => !held.is_empty(),
         }
     }
@@ -202,6 +215,7 @@ impl Request {
             }),
             Self::Hash { file } => put_frame(out, HASH, |out| out.extend_from_slice(&file.to_be_bytes())),
             Self::Wait => put_frame(out, WAIT, |_| {}),
+            Self::Begin { most } => put_frame(out, BEGIN, |out| out.extend_from_slice(&most.to_be_bytes())),
         }
     }
 
@@ -224,6 +238,11 @@ impl Request {
                 Ok(request)
             }
             WAIT => reader.end().map(|()| Self::Wait).map_err(Into::into),
+            BEGIN => {
+                let request = Self::Begin { most: reader.u32("number of bytes")? };
+                reader.end()?;
+                Ok(request)
+            }
             _ => Err(unknown(kind)),
         }
     }
@@ -241,6 +260,12 @@ impl Reply {
                 out.extend_from_slice(hash);
             }),
             Self::Failed(message) => put_frame(out, FAILED, |out| put_message(out, message.raw())),
+            Self::Begun(begun) => put_frame(out, BEGUN, |out| {
+                if let Some((file, data)) = begun {
+                    out.extend_from_slice(&file.to_be_bytes());
+                    out.extend_from_slice(data);
+                }
+            }),
         }
     }
 
@@ -254,6 +279,11 @@ impl Reply {
             ZEROS => Self::Zeros { len: reader.u32("length")? },
             END => Self::End { len: reader.u64("length")?, hash: reader.array("hash")? },
             FAILED => Self::Failed(read_message(&mut reader)?),
+            BEGUN if body.is_empty() => Self::Begun(None),
+            BEGUN if body.len() > 36 => {
+                let file = reader.u32("file")?;
+                return Ok(Self::Begun(Some((file, reader.rest().to_vec()))));
+            }
             _ => return Err(unknown(kind)),
         };
         reader.end()?;
@@ -387,7 +417,7 @@ mod tests {
     fn controls() -> Vec<Control> {
         let modified = Some(ModifiedTime { seconds: -5, nanoseconds: 7 });
         vec![
-            Control::Hello { version: 3, asks: false },
+            Control::Hello { version: 4, asks: false, eager: false },
             Control::Entry(Entry {
                 path: path("a/é"),
                 kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified, data: None }),
@@ -444,7 +474,7 @@ mod tests {
     fn requests_survive_the_wire() {
         let held = vec![[7; 32]; 3];
         let fetch = Request::Fetch { file: 1, first: 2, count: 3, last: true, held };
-        for request in [fetch, Request::Hash { file: 3 }] {
+        for request in [fetch, Request::Hash { file: 3 }, Request::Begin { most: 5 }] {
             let mut bytes = Vec::new();
             request.encode(&mut bytes);
             assert_eq!(Request::decode(bytes[0], &bytes[FRAME_HEADER..]).unwrap(), request);
@@ -464,6 +494,8 @@ mod tests {
             Reply::Zeros { len: 5 },
             end,
             Reply::Failed("no".into()),
+            Reply::Begun(None),
+            Reply::Begun(Some((7, vec![5; 33]))),
         ];
         for reply in replies {
             let mut bytes = Vec::new();
@@ -472,6 +504,7 @@ mod tests {
         }
         assert!(Reply::decode(REPLY_BLOCK, vec![0; 31]).is_err(), "a block without its value");
         assert!(Reply::decode(REPLY_PIECE, vec![0; 32]).is_err(), "a piece without data");
+        assert!(Reply::decode(BEGUN, vec![0; 36]).is_err(), "a beginning without data");
     }
 
     /// The bytes of the published test vector `name`.
@@ -512,19 +545,23 @@ mod tests {
         for (name, message) in names.into_iter().zip(controls()) {
             assert_eq!(encoded(&|out| message.encode(out)), vector(name), "{name}");
         }
-        let hello = Control::Hello { version: 3, asks: true };
-        assert_eq!(encoded(&|out| hello.encode(out)), vector("hello of a client"));
-        assert_eq!(Control::decode(HELLO, &vector("hello of a client")[FRAME_HEADER..]).unwrap(), hello);
+        for (name, asks, eager) in [("hello of a client", true, false), ("eager hello", false, true)] {
+            let hello = Control::Hello { version: 4, asks, eager };
+            assert_eq!(encoded(&|out| hello.encode(out)), vector(name));
+            assert_eq!(Control::decode(HELLO, &vector(name)[FRAME_HEADER..]).unwrap(), hello);
+        }
         let fetch = Request::Fetch { file: 1, first: 64, count: 2, last: true, held: vec![[0xaa; 32]] };
         assert_eq!(encoded(&|out| fetch.encode(out)), vector("fetch"));
         let list = unpack(&vector("packed")[FRAME_HEADER..]).unwrap();
         assert_eq!(list, [vector("directory"), vector("link")].concat());
         assert_eq!(encoded(&|out| Request::Wait.encode(out)), vector("wait"));
         assert_eq!(encoded(&|out| Request::Hash { file: 3 }.encode(out)), vector("hash"));
+        assert_eq!(encoded(&|out| Request::Begin { most: 16 << 10 }.encode(out)), vector("begin"));
         let piece = [&blake3::hash(b"ab").as_bytes()[..], b"ab"].concat();
         let block = [&crate::hash::hash_block(0, b"abc").value[..], b"abc"].concat();
         let end = Reply::End { len: 3, hash: blake3::hash(b"abc").into() };
         let failed = Reply::Failed("no".into());
+        let begun = Reply::Begun(Some((1, piece.clone())));
         let replies = [
             Reply::Block(block),
             Reply::Piece(piece),
@@ -532,8 +569,10 @@ mod tests {
             Reply::Zeros { len: 8 << 20 },
             end,
             failed,
+            begun,
         ];
-        for (name, reply) in ["block", "piece", "same", "zeros", "end", "failed"].into_iter().zip(replies) {
+        let names = ["block", "piece", "same", "zeros", "end", "failed", "begun"];
+        for (name, reply) in names.into_iter().zip(replies) {
             assert_eq!(encoded(&|out| reply.encode(out)), vector(name), "{name}");
         }
     }
@@ -562,6 +601,7 @@ mod tests {
                 FAILED,
                 REPLY_PIECE,
                 INCOMPLETE,
+                BEGUN,
                 bytes[95],
             ] {
                 let len = usize::from(bytes[94]) % 94;

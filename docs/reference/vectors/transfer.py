@@ -43,7 +43,9 @@ class Reader:
 def hello(body):
     if body.take(4) != b"ANBT":
         raise Refused("greeting")
-    message = {"version": body.uint(2), "asks": body.data[:1] == b"\1"}
+    message = {"version": body.uint(2)}
+    flags = body.uint(1) if body.data else 0
+    message |= {"asks": bool(flags & 1), "eager": bool(flags & 2)}
     body.data = b""
     return message
 
@@ -141,12 +143,14 @@ KINDS = {
     0x10: fetch,
     0x12: lambda body: {"entry": body.uint(4)},
     0x13: lambda body: {},
+    0x14: lambda body: {"most": body.uint(4)},
     0x20: data(0),
     0x21: lambda body: {},
     0x22: lambda body: {"length": body.uint(8), "hash": body.take(32)},
     0x23: lambda body: {"reason": body.text()},
     0x26: data(1),
     0x27: lambda body: {"length": body.uint(4)},
+    0x28: lambda body: {"entry": body.uint(4)} | data(1)(body) if body.data else {},
 }
 
 
@@ -163,8 +167,9 @@ def decode_message(message):
 
 # What the vectors stand for. Those that are not here have no fields, or hashes.
 MEANINGS = {
-    "hello": {"version": 3, "asks": False},
-    "hello of a client": {"version": 3, "asks": True},
+    "hello": {"version": 4, "asks": False, "eager": False},
+    "hello of a client": {"version": 4, "asks": True, "eager": False},
+    "eager hello": {"version": 4, "asks": False, "eager": True},
     "file": {"path": "a/é", "mode": 0o640, "size": 5, "seconds": -5, "nanoseconds": 7},
     "sparse": {"path": "s", "mode": 0o644, "size": 1 << 30, "data": 4096},
     "stream": {"path": "-", "mode": 0o644},
@@ -182,6 +187,7 @@ MEANINGS = {
     "sync": {"request": 3, "options": 3, "taken": 1, "paths": ["a"]},
     "fetch": {"entry": 1, "first": 64, "count": 2, "last": 1, "held": [b"\xaa" * 32]},
     "hash": {"entry": 3},
+    "begin": {"most": 16 << 10},
     "zeros": {"length": 8 << 20},
     "failed": {"reason": "no"},
 }

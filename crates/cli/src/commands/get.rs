@@ -78,7 +78,8 @@ async fn get(args: &GetArgs, capture: &Capture, context: &Context) -> Result<(),
     let Connected { node, session, dial } = args.server.connect(capture, &server).await?;
     interrupt::survive_file_size_limit();
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
-    let errand = Getting { wanted, target: &args.to, options: args.arriving.options() };
+    let options = ReceiveOptions { eager: true, ..args.arriving.options() };
+    let errand = Getting { wanted, target: &args.to, options };
     let courier = Courier::new(&errand, args.server.reach.retry, (&node, &dial), display);
     let (summary, took) = courier.run(session.session().clone()).await?;
     report("received", &summary, took, (args.events(), context))

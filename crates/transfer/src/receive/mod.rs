@@ -1,6 +1,7 @@
 //! The receiving end: reads the list, asks for consent, sends requests and takes replies; threads do the disk work.
 
 mod ahead;
+mod begun;
 mod commit;
 mod further;
 mod groups;
@@ -31,7 +32,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
@@ -48,6 +49,7 @@ use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
 use crate::report::{Report, Summary, Watch};
 use ahead::{Asker, Fetch, InFlight};
+use begun::{AHEAD, Begun};
 use commit::Committer;
 use job::{FileJob, Keeping};
 use links::Links;
@@ -71,6 +73,9 @@ pub struct ReceiveOptions {
     pub limits: Limits,
     /// Whether the user accepts the offer.
     pub consent: Consent,
+    /// Whether to ask for the beginning of the first file together with the list, which saves a round trip. For users who
+    /// are not asked: it is sent whether or not it is needed.
+    pub eager: bool,
     /// Most bytes of all files together; `None` means no limit but the disk.
     pub max_size: Option<u64>,
     /// Whether hidden names may go into a directory that has anything else in it.
@@ -126,8 +131,10 @@ pub(crate) async fn receive_until<C: Connection>(
 ) -> Result<Summary, TransferError> {
     let watch = Watch { report: Report::default(), progress: progress.clone() };
     let received = async {
+        control.greet(intake.options.eager).await?;
+        let eager = if intake.options.eager { Some(begin(connection).await?) } else { None };
         control.begin().await?;
-        run(connection, &mut control, intake, &watch).await
+        run(connection, (&mut control, eager), intake, &watch).await
     };
     let outcome = tokio::select! {
         outcome = received => outcome,
@@ -146,9 +153,19 @@ pub(crate) async fn receive_until<C: Connection>(
     })
 }
 
+/// Opens the data stream, and asks for the beginning of the first file.
+async fn begin<C: Connection>(connection: &C) -> Result<C::Stream, TransferError> {
+    let mut stream = connection.open().await.map_err(TransferError::Connection)?;
+    let mut bytes = Vec::new();
+    Request::Begin { most: AHEAD }.encode(&mut bytes);
+    stream.write_all(&bytes).await.map_err(TransferError::Connection)?;
+    stream.flush().await.map_err(TransferError::Connection)?;
+    Ok(stream)
+}
+
 async fn run<C: Connection>(
     connection: &C,
-    control: &mut ControlLink<C::Stream>,
+    (control, eager): (&mut ControlLink<C::Stream>, Option<C::Stream>),
     Intake { target, options }: Intake<'_>,
     watch: &Watch,
 ) -> Result<(), TransferError> {
@@ -179,10 +196,14 @@ async fn run<C: Connection>(
         error = &mut stop => return Err(error),
         consents = options.consent.ask(offer) => if !consents { return Err(TransferError::Declined) },
     }
-    let stream = connection.open().await.map_err(TransferError::Connection)?;
+    let (begun, stream) = match eager {
+        Some(stream) => (Begun::Due, stream),
+        None => (Begun::None, connection.open().await.map_err(TransferError::Connection)?),
+    };
     watch.progress.begin();
     let list = List { entries, left_out: Vec::new(), attributes, links };
-    work(stream, Order { place, content: Content { list, removal, options } }, watch.clone(), stop).await
+    let order = Order { place, begun, content: Content { list, removal, options } };
+    work(stream, order, watch.clone(), stop).await
 }
 
 /// Drops what the user does not want from the list, and notes it.
@@ -313,6 +334,7 @@ fn settle_target(
 /// A destination and what it gets.
 struct Order<'a> {
     place: Destination,
+    begun: Begun,
     content: Content<'a>,
 }
 
@@ -331,13 +353,14 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     watch: Watch,
     stop: impl Future<Output = TransferError>,
 ) -> Result<(), TransferError> {
-    let Order { place, content } = order;
+    let Order { place, begun, content } = order;
     let (asker, requests, in_flight) = ahead::channels();
     let (reply_sender, replies) = mpsc::channel(REPLIES);
     let (compared_sender, compared) = channel();
     let (spare_sender, spare) = channel();
     let plan_ports = PlanPorts { asker, compared };
-    let write_ports = WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender };
+    let write_ports =
+        WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender, begun };
 
     let progress = watch.progress.clone();
     let threads = async move {

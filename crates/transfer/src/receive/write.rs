@@ -13,6 +13,7 @@ use std::vec::IntoIter;
 use tokio::sync::mpsc;
 
 use super::ahead::{Fetch, InFlight};
+use super::begun::Begun;
 use super::commit::{Committer, Complete};
 use super::job::FileJob;
 use super::part::{PartFile, cannot_make};
@@ -39,6 +40,7 @@ pub(crate) struct WritePorts {
     pub compared: Sender<Compared>,
     /// Buffers of written blocks, to be used again.
     pub spare: Sender<Vec<u8>>,
+    pub begun: Begun,
 }
 
 /// The destination of blocks.
@@ -114,6 +116,9 @@ impl Writer {
 
     fn take_all(&mut self) -> Result<(), TransferError> {
         while let Some(work) = self.ports.in_flight.take() {
+            if matches!((&self.ports.begun, &work), (Begun::Due, InFlight::Fetch(_) | InFlight::Compare(_))) {
+                self.ports.begun = Begun::of(self.next_reply()?)?;
+            }
             match work {
                 InFlight::Fetch(fetch) => self.take_blocks(fetch)?,
                 InFlight::Compare(job) => self.take_comparison(job)?,
@@ -144,6 +149,9 @@ impl Writer {
             let sink = part.map_or(Sink::Unopened, Sink::Part);
             let (hasher, block) = (FileHasher::default(), BlockHasher::new(0));
             self.current = Some(Current { job, sink, hasher, block, received: 0 });
+            if held.is_empty() {
+                self.take_beginning()?;
+            }
         }
         loop {
             let taken =
@@ -173,6 +181,14 @@ impl Writer {
                 _ => return Err(unasked()),
             }
         }
+    }
+
+    /// Begins the current file with the bytes that came before it was asked for, if they are its own.
+    fn take_beginning(&mut self) -> Result<(), TransferError> {
+        let current = self.current.as_mut().ok_or_else(unasked)?;
+        let Some(data) = self.ports.begun.take(current.job.index, current.job.meta)? else { return Ok(()) };
+        current.block.update(&data);
+        self.write(&data)
     }
 
     /// Accepts a block on the disk that matches the sender's.

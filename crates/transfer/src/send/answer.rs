@@ -10,11 +10,12 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
+use super::chunk::Chunk;
 use super::listing::Listing;
 use super::memory::{Consumer, PATIENCE, SILENCE};
 use super::requests::Requests;
 use super::share::Share;
-use super::source::{Chunk, Source};
+use super::source::Source;
 use crate::error::TransferError;
 use crate::progress::Progress;
 use crate::report::Report;

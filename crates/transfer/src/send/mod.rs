@@ -1,8 +1,10 @@
 //! The sending end: sends the list, then answers requests.
 
+mod ahead;
 mod answer;
 mod attributed;
 mod bits;
+mod chunk;
 mod holes;
 mod input;
 mod listing;
@@ -12,6 +14,7 @@ mod requests;
 mod root;
 mod share;
 mod source;
+mod trouble;
 mod turns;
 
 pub(crate) use holes::read_full;
@@ -108,11 +111,19 @@ async fn serve<C: Connection>(
         report.copy_links(listing.links.len());
     }
     show_list(control, &listing).await?;
+    // It must not be taken for the stream of another request.
+    let eager = match control.is_peer_eager() {
+        true => Some(timeout(GREETING, connection.accept()).await.map_err(|_| stalled(GREETING))?),
+        false => None,
+    };
     let service =
         Service { listing, share: share.clone(), progress: progress.clone(), report: report.clone() };
     let work = async {
-        let accepted = timeout(SILENCE, connection.accept()).await;
-        let stream = accepted.map_err(|_| stalled(SILENCE))?.map_err(TransferError::Connection)?;
+        let accepted = match eager {
+            Some(accepted) => accepted,
+            None => timeout(SILENCE, connection.accept()).await.map_err(|_| stalled(SILENCE))?,
+        };
+        let stream = accepted.map_err(TransferError::Connection)?;
         progress.begin();
         Box::pin(answer(stream, service, || connection.unacknowledged())).await
     };

@@ -6,15 +6,18 @@
 //! pieces.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use blake3::hazmat::ChainingValue;
 
+use super::ahead::{AHEAD, Ahead};
 use super::bits::Bits;
+use super::chunk::Chunk;
 use super::holes::{Holes, read_full};
-use super::listing::{ChangeTime, Listing, Opened, unreadable};
+use super::listing::{ChangeTime, Listing, Opened};
 use super::memory::Buffer;
+use super::trouble::Trouble;
 use crate::attributes;
 use crate::codec::{FRAME_HEADER, finish_frame};
 use crate::hash::{BLOCK, BlockHasher, FileHasher, block_len, hash_block, is_zero};
@@ -30,24 +33,6 @@ const PREFIX: usize = FRAME_HEADER + 32;
 const SHORTEST_PIECE: usize = 4 << 10;
 const CHANGED: &str = "it changed on the sender while it was being sent; run the same command again";
 
-/// Replies to write to the data stream.
-pub(crate) struct Chunk {
-    pub buffer: Buffer,
-    /// File bytes in these replies, and file bytes that the receiver already has.
-    pub carried: u64,
-    pub held: u64,
-}
-
-impl Chunk {
-    fn len(&self) -> usize {
-        self.buffer.bytes.len()
-    }
-
-    fn reply(&mut self, reply: &Reply) {
-        reply.encode(&mut self.buffer.bytes);
-    }
-}
-
 /// Serves one receiver's requests.
 pub(crate) struct Source {
     listing: Arc<Listing>,
@@ -61,10 +46,12 @@ pub(crate) struct Source {
     /// Entries whose hash the receiver requested, and entries that it began to fetch.
     hashed: Bits,
     begun: Bits,
+    ahead: Ahead<Current>,
 }
 
 /// A request in progress.
 enum Task {
+    Begin { most: usize },
     Blocks(Blocks),
     Hash(Box<Current>),
 }
@@ -100,36 +87,10 @@ enum Step {
     Waits,
 }
 
-/// Why a file cannot be sent.
-enum Trouble {
-    /// It differs from the list; another attempt may succeed.
-    Changed,
-    /// Another reason, for users at both ends.
-    Other(String),
-}
-
-impl From<String> for Trouble {
-    fn from(why: String) -> Self {
-        Self::Other(why)
-    }
-}
-
-impl From<&str> for Trouble {
-    fn from(why: &str) -> Self {
-        Self::Other(why.into())
-    }
-}
-
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Self {
-        Self::Other(unreadable(&error))
-    }
-}
-
 impl Source {
     pub fn new(listing: Arc<Listing>, progress: Progress, report: Report) -> Self {
-        let (hashed, begun) = (Bits::default(), Bits::default());
-        Self { listing, progress, report, task: None, asked: 0, current: None, hashed, begun }
+        let (task, asked, current, hashed, begun, ahead) = <_>::default();
+        Self { listing, progress, report, task, asked, current, hashed, begun, ahead }
     }
 
     /// True when all requests are answered.
@@ -142,6 +103,7 @@ impl Source {
         match &self.task {
             Some(Task::Hash(_)) => true,
             Some(Task::Blocks(blocks)) => !blocks.held.is_empty(),
+            Some(Task::Begin { .. }) => false,
             None => queue.front().is_some_and(Request::is_check),
         }
     }
@@ -163,6 +125,7 @@ impl Source {
             let step = match (self.task.take(), queue.is_empty()) {
                 (Some(Task::Blocks(blocks)), _) => self.send(blocks, &mut out),
                 (Some(Task::Hash(file)), _) => self.hash(file, &mut out),
+                (Some(Task::Begin { most }), _) => Ok(self.send_ahead(most, &mut out)),
                 (None, true) => break,
                 // It needs the place of comparisons.
                 (None, false) if !is_check && queue.front().is_some_and(Request::is_check) => break,
@@ -199,6 +162,7 @@ impl Source {
     fn begin(&mut self, request: Request) -> Result<Step, Trouble> {
         match request {
             Request::Wait => {}
+            Request::Begin { most } => self.task = Some(Task::Begin { most: most as usize }),
             Request::Hash { file } => {
                 let index = file as usize;
                 self.asked = index;
@@ -216,14 +180,19 @@ impl Source {
                 self.asked = index;
                 if first == 0 {
                     self.current = None;
-                    self.current = Some(self.open(index)?);
+                    // A receiver with blocks of its own needs the first bytes again.
+                    self.current = Some(match self.ahead.take(index).filter(|_| held.is_empty()) {
+                        Some(current) => current.counted(&self.progress),
+                        None => self.open(index)?,
+                    });
                     if !self.begun.set(index) {
                         return Err("it was asked for before".into());
                     }
                     self.take_back(index);
                 }
                 let is_next = |current: &Current| {
-                    current.index == index && current.hasher.blocks() == first && current.block.len() == 0
+                    let is_between = current.block.len() == 0 || first == 0;
+                    current.index == index && current.hasher.blocks() == first && is_between
                 };
                 if !self.current.as_ref().is_some_and(is_next) {
                     return Err("it was asked for out of order".into());
@@ -232,6 +201,20 @@ impl Source {
             }
         }
         Ok(Step::Read(0))
+    }
+
+    /// Sends the first bytes of the first file. Trouble with it is reported when it is fetched.
+    fn send_ahead(&mut self, most: usize, out: &mut Chunk) -> Step {
+        let first = self.ahead.first_of(&self.listing.entries).filter(|_| most > 0);
+        let begun = first.and_then(|index| {
+            let mut current = self.open(index).ok()?;
+            let data = current.read_ahead(most).ok()?;
+            self.ahead.keep(index, current);
+            Some((index as u32, [&blake3::hash(&data).as_bytes()[..], &data].concat()))
+        });
+        let len = begun.as_ref().map_or(0, |(_, data)| data.len());
+        out.reply(&Reply::Begun(begun));
+        Step::Read(len)
     }
 
     /// Corrects the counters when a file is fetched after its hash was requested: the receiver's file differs.
@@ -353,7 +336,7 @@ impl Current {
         let held = blocks.held.front();
         let index = self.hasher.blocks();
         let want = self.meta.size.map_or(BLOCK, |size| block_len(size, index)) - self.block.len();
-        if want == 0 {
+        if want == 0 && self.block.len() == 0 {
             return Err("it was asked for past its end".into());
         }
         let mut run = u64::MAX;
@@ -461,6 +444,22 @@ impl Current {
         bytes.truncate(start + PREFIX + read);
         self.has_ended = read < most;
         Ok(Some(read))
+    }
+
+    /// Reads the beginning of the first block.
+    fn read_ahead(&mut self, most: usize) -> Result<Vec<u8>, Trouble> {
+        let mut data = vec![0; most.min(AHEAD).min(block_len(self.meta.size.unwrap_or(0), 0))];
+        self.read_full(&mut data)?;
+        self.block.update(&data);
+        self.sent = data.len() as u64;
+        Ok(data)
+    }
+
+    /// Counts what was sent ahead, now that it is needed.
+    fn counted(self, progress: &Progress) -> Self {
+        progress.add_bytes(self.sent);
+        progress.add_moved(self.sent);
+        self
     }
 
     /// Fills `block` from the file.

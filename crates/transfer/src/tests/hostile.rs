@@ -47,7 +47,7 @@ async fn face(
 
 fn hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    Control::Hello { version: 3, asks: false }.encode(&mut bytes);
+    Control::Hello { version: 4, asks: false, eager: false }.encode(&mut bytes);
     bytes
 }
 
@@ -350,9 +350,9 @@ async fn a_reply_longer_than_a_block_is_refused() {
 async fn another_version_is_named_as_such() {
     let (_temp, _, to) = directories(&[]);
     let mut control = Vec::new();
-    Control::Hello { version: 7, asks: false }.encode(&mut control);
+    Control::Hello { version: 7, asks: false, eager: false }.encode(&mut control);
     let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
-    assert!(matches!(outcome, Err(TransferError::Version { ours: 3, theirs: 7 })), "{outcome:?}");
+    assert!(matches!(outcome, Err(TransferError::Version { ours: 4, theirs: 7 })), "{outcome:?}");
     let outcome =
         face(b"HTTP/1.1 400 Bad Request".to_vec(), Vec::new(), directory(&to), &ReceiveOptions::default())
             .await;

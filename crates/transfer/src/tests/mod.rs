@@ -4,6 +4,7 @@ mod attributes;
 mod conflicts;
 mod consent;
 mod crowd;
+mod eager;
 mod file_systems;
 mod find;
 mod hostile;
@@ -138,9 +139,10 @@ pub async fn transfer(share: &Share, target: Target, options: &ReceiveOptions) -
     tokio::join!(sending, receiving)
 }
 
-/// Sends `share` into the directory `to` with default options; both ends must succeed.
+/// Sends `share` into the directory `to` as for a user who is not asked; both ends must succeed.
 pub async fn transfer_into(share: &Share, to: &Path) -> Summary {
-    let (sent, received) = transfer(share, directory(to), &ReceiveOptions::default()).await;
+    let options = ReceiveOptions { eager: true, ..ReceiveOptions::default() };
+    let (sent, received) = transfer(share, directory(to), &options).await;
     sent.unwrap();
     received.unwrap()
 }

@@ -146,7 +146,7 @@ async fn no_path_leads_out_of_the_folders_whatever_a_client_sends() {
     assert_eq!(names(temp.path()), ["pub", "secret", "to"]);
     // The same from a client that checks nothing.
     let raw = [&[0x08, 0, 0, 0, 16, 2, 0, 0, 1, 0, 10][..], b"pub/../../"].concat();
-    let hello = [&[1, 0, 0, 0, 7][..], b"ANBT", &[0, 3, 1]].concat();
+    let hello = [&[1, 0, 0, 0, 7][..], b"ANBT", &[0, 4, 1]].concat();
     let client = async |near: Memory| {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let mut stream = near.open().await.unwrap();
@@ -459,7 +459,7 @@ async fn a_client_that_asks_for_nothing_is_let_go() {
     let half = async {
         use tokio::io::AsyncWriteExt as _;
         let mut stream = near.open().await.unwrap();
-        stream.write_all(&[&[1, 0, 0, 0, 7][..], b"ANBT", &[0, 3, 1]].concat()).await.unwrap();
+        stream.write_all(&[&[1, 0, 0, 0, 7][..], b"ANBT", &[0, 4, 1]].concat()).await.unwrap();
         std::future::pending::<()>().await;
     };
     let begin = control.begin();

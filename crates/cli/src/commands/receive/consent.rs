@@ -57,6 +57,11 @@ impl Question {
         Consent::Ask(Arc::new(move |offer| state.ask(offer)))
     }
 
+    /// True if the user agreed in advance.
+    pub fn is_given(&self) -> bool {
+        self.0.is_given
+    }
+
     /// True until the user has answered.
     pub fn is_open(&self) -> bool {
         self.0.is_open.load(Ordering::Relaxed)

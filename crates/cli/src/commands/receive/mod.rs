@@ -73,7 +73,8 @@ impl Errand for Receiving<'_> {
     const DIRECTION: Direction = Direction::In;
 
     async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
-        let options = ReceiveOptions { consent: self.question.consent(), ..self.args.arriving.options() };
+        let (consent, eager) = (self.question.consent(), self.question.is_given());
+        let options = ReceiveOptions { consent, eager, ..self.args.arriving.options() };
         anabranch_transfer::receive(carrier, self.args.target(), &options, counters).await
     }
 
