@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anabranch_fetch::{Cap, Checksum, FetchError, Progress, fetch};
-use common::server::{Request, Response, Server};
+use common::server::{Response, Server};
 use common::{Place, noise};
 use data_encoding::{BASE64, HEXLOWER};
 use tokio::sync::Notify;
@@ -44,22 +44,15 @@ fn causes(error: FetchError) -> String {
 #[tokio::test]
 async fn a_right_server_is_asked_in_parts_over_each_route() {
     let content = noise(SIZE, 1);
-    // On a busy machine, one route may fetch all before the other is there.
-    for _ in 0..5 {
-        let server = Server::right(&content);
-        let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
-        fetched(&place, &content).await;
-        let requests = server.requests();
-        assert!(requests.iter().all(|request| request.header("accept-encoding") == Some("identity")));
-        let is_used = |last| {
-            let own = |request: &&Request| request.from.ip() == std::net::IpAddr::from([127, 0, 0, last]);
-            requests.iter().filter(own).count() >= 2
-        };
-        if is_used(2) && is_used(3) {
-            return;
-        }
-    }
-    panic!("both routes are to be used");
+    let body = content.clone();
+    let server =
+        Server::start(move |request| Response { rate: Some(3_000_000), ..Response::long(request, &body) });
+    let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+    let report = place.fetch().await.unwrap();
+    assert!(place.content() == content, "wrong bytes");
+    assert!(report.sources.iter().all(|source| source.bytes > 100_000), "{:?}", report.sources);
+    let requests = server.requests();
+    assert!(requests.iter().all(|request| request.header("accept-encoding") == Some("identity")));
 }
 
 #[tokio::test]
@@ -129,6 +122,51 @@ async fn a_server_that_stops_sending_parts_sends_the_rest_from_the_beginning() {
     let place = Place::new(&[server.url("/a")]);
     place.fetch().await.unwrap();
     assert!(place.content()[..1000] == noise(1000, 51), "no bytes of two files");
+}
+
+#[tokio::test]
+async fn a_server_that_allows_one_request_sends_the_file_with_it() {
+    let content = noise(SIZE, 53);
+    for routes in [&[2][..], &[2, 3]] {
+        for has_pause in [false, true] {
+            let (limited, sent) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+            let count = sent.clone();
+            let body = content.clone();
+            let server = Server::start(move |request| {
+                if limited.fetch_add(1, Ordering::SeqCst) == 0 {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    return Response { rate: Some(2_000_000), ..Response::long(request, &body) };
+                }
+                let refused = Response::new(429, b"busy");
+                if has_pause { refused.with("Retry-After", "600") } else { refused }
+            });
+            let place = Place::new(&[server.url("/a")]).over_addresses(routes);
+            fetched(&place, &content).await;
+            assert_eq!(sent.load(Ordering::SeqCst), 1, "{routes:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_whole_file_for_all_of_its_bytes_is_a_part_where_the_server_sends_parts() {
+    let content = noise(SIZE, 54);
+    let body = content.clone();
+    let server = Server::changed(&content, move |request, right| {
+        let is_all = request.header("range") == Some("bytes=0-");
+        let response = if is_all { Response::new(200, &body) } else { right };
+        response.with("Accept-Ranges", "bytes").with("ETag", "\"x\"")
+    });
+    let place = Place::new(&[server.url("/a")]);
+    assert!(matches!(place.fetch_until(500_000).await, Err(FetchError::Stopped)));
+    resumed(&place, &content, 400_000).await;
+}
+
+#[tokio::test]
+async fn a_server_that_cuts_every_body_short_is_used() {
+    let content = noise(400_000, 55);
+    let server =
+        Server::changed(&content, |_, right| Response { cut: Some(right.body.len().min(20_000)), ..right });
+    fetched(&Place::new(&[server.url("/a")]), &content).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 
-use super::open::{First, FirstPart, Opened, Opening, PATIENCE, read};
+use super::first::{First, FirstPart, PATIENCE, read};
+use super::open::{Opened, Opening};
 use super::{Context, PROBE, Report};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
@@ -81,7 +82,7 @@ impl Context<'_> {
 
     async fn is_on_server(&self, found: &Metadata) -> Result<bool, FetchError> {
         let (size, target) = (found.len(), &self.job.target);
-        let (opened, first) = Opening::start(self).first(self, Some(size)).await?;
+        let (opened, first) = Opening::start(self, false).first(self, Some(size)).await?;
         let mut part = match first {
             First::Part(part) if part.size == size => part,
             First::Part(_) => return Ok(false),

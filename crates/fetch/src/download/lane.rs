@@ -10,10 +10,11 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::now;
+use super::stream::Stream;
 use crate::connection::Connection;
 use crate::limit::Limit;
-use crate::plan::{LaneId, Next, Planner, SourceId, Standing, Trouble};
-use crate::source::{Answer, Refusal, Source, Wanted};
+use crate::plan::{LaneId, Next, Planner, SourceId, Standing, Taken, Trouble};
+use crate::source::{Refusal, Source, Wanted};
 use crate::store::{Piece, Store};
 
 /// A lane without bytes for this long is given up.
@@ -41,6 +42,13 @@ impl Shared {
 
     pub(super) fn now(&self) -> Time {
         now(self.begin)
+    }
+
+    /// Ends a request whose answer goes on at this byte.
+    fn on_part(&self, lane: LaneId, at: u64) {
+        let mut planner = self.planner();
+        planner.on_end(lane, None, self.now());
+        planner.go_on(lane, at);
     }
 
     /// Ends a request, and notes a long pause that the server asks for.
@@ -71,10 +79,19 @@ pub(super) struct Active {
     pub(super) route: usize,
     /// A connection without a lane.
     pub(super) spare: Mutex<Option<Connection>>,
+    /// The answer that it still sends.
+    pub(super) stream: Mutex<Option<Stream>>,
     /// The origin of its bytes.
     pub(super) origin: Arc<str>,
     /// Bytes that came over it.
     pub(super) bytes: std::sync::atomic::AtomicU64,
+}
+
+impl Active {
+    /// Where its first answer goes on.
+    pub(super) fn goes_on(&self) -> Option<u64> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Stream::at)
+    }
 }
 
 /// Why a lane ends the whole download.
@@ -90,6 +107,7 @@ pub(super) enum Halt {
 pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Result<(), Halt> {
     let spare = active.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
     let mut connection = spare.unwrap_or_else(|| active.source.connection());
+    let mut stream = active.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
     loop {
         let news = shared.news.notified();
         let (next, now) = {
@@ -98,6 +116,9 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
         };
         match next {
             Next::Leave => {
+                if stream.is_some() {
+                    connection.close();
+                }
                 let mut planner = shared.planner();
                 planner.close_lane(lane);
                 if planner.is_complete() && connection.is_open() {
@@ -110,15 +131,35 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
                 let _ = timeout(wait, news).await;
             }
             Next::Fetch(range) => {
-                let ended = Request { shared, active, lane }.run(range, &mut connection).await?;
+                let going = stream.take();
+                if going.as_ref().is_some_and(|going| going.at() != range.start) {
+                    connection.close();
+                }
+                let going = going.filter(|going| going.at() == range.start);
+                let request = Request { shared, active, lane, goes_on: going.is_some() };
+                let ended = request.run(range, &mut connection, going).await?;
                 if matches!(ended, RequestEnd::Changed) {
                     return leave(shared, active, lane);
                 }
-                match ended {
-                    RequestEnd::Whole => connection.end().await,
-                    _ => connection.close(),
-                }
-                let trouble = if let RequestEnd::Trouble(trouble) = ended { Some(trouble) } else { None };
+                let trouble = match ended {
+                    RequestEnd::GoesOn(going) => {
+                        shared.on_part(lane, going.at());
+                        stream = Some(*going);
+                        continue;
+                    }
+                    RequestEnd::Whole => {
+                        connection.end().await;
+                        None
+                    }
+                    RequestEnd::Trouble(trouble) => {
+                        connection.close();
+                        Some(trouble)
+                    }
+                    RequestEnd::Cut | RequestEnd::Changed => {
+                        connection.close();
+                        None
+                    }
+                };
                 if let Some(trouble) = &trouble {
                     tracing::debug!(source = active.source.label, ?trouble, "a request ended early");
                 }
@@ -147,6 +188,8 @@ enum RequestEnd {
     Whole,
     /// The rest is not needed.
     Cut,
+    /// All its bytes came, and the answer goes on.
+    GoesOn(Box<Stream>),
     Trouble(Trouble),
     /// The file is another one now.
     Changed,
@@ -156,10 +199,20 @@ struct Request<'a> {
     shared: &'a Shared,
     active: &'a Active,
     lane: LaneId,
+    /// An earlier answer goes on.
+    goes_on: bool,
 }
 
 impl Request<'_> {
-    async fn run(&self, range: Range<u64>, connection: &mut Connection) -> Result<RequestEnd, Halt> {
+    async fn run(
+        &self,
+        range: Range<u64>,
+        connection: &mut Connection,
+        going: Option<Stream>,
+    ) -> Result<RequestEnd, Halt> {
+        if let Some(going) = going {
+            return self.receive(going, range).await;
+        }
         let wanted = Wanted { range: Some(range.clone()), size: Some(self.shared.size) };
         let asking = self.active.source.ask(connection, &wanted);
         let answer = tokio::select! {
@@ -172,34 +225,40 @@ impl Request<'_> {
             }
         };
         match answer {
-            Ok(answer) => self.receive(answer, range).await,
+            Ok(answer) => {
+                let at = answer.start;
+                self.receive(Stream::new(answer, at, Bytes::new()), range).await
+            }
             Err(Refusal::Trouble(trouble)) => Ok(RequestEnd::Trouble(trouble)),
             Err(Refusal::Changed) => Ok(RequestEnd::Changed),
             Err(Refusal::NoSuchBytes(_)) => Ok(trouble("the server denies that it has these bytes")),
         }
     }
 
-    async fn receive(&self, mut answer: Answer, range: Range<u64>) -> Result<RequestEnd, Halt> {
-        let mut skip = range.start - answer.start;
-        if skip > 0 && !answer.is_part && !self.shared.planner().on_whole(self.lane, skip) {
+    async fn receive(&self, mut stream: Stream, range: Range<u64>) -> Result<RequestEnd, Halt> {
+        let mut skip = range.start - stream.at();
+        if skip > 0 && !stream.is_part() && !self.shared.planner().on_whole(self.lane, skip) {
             let why = "the server sends the file only from its beginning, for which the cap has no room";
             return Ok(RequestEnd::Trouble(Trouble::Useless(why.to_owned())));
         }
         let mut came = 0;
         loop {
             let piece = tokio::select! {
-                piece = answer.body.next() => piece,
+                piece = stream.next() => piece,
                 end = self.hopeless() => return Ok(end),
             };
             let bytes = match piece {
                 Ok(Some(bytes)) => bytes,
                 // A short answer is allowed; one without bytes is not.
                 Ok(None) if came > 0 => return Ok(RequestEnd::Cut),
+                // It may have been idle for long.
+                Ok(None) | Err(_) if came == 0 && self.goes_on => return Ok(RequestEnd::Cut),
                 Ok(None) => return Ok(trouble("the server sends nothing")),
                 Err(why) => return Ok(RequestEnd::Trouble(Trouble::Failed(why))),
             };
             let skipped = skip.min(bytes.len() as u64);
             skip -= skipped;
+            stream.skip(skipped);
             if skipped > 0 {
                 self.shared.planner().on_skipped(self.lane, skipped, self.shared.now());
             }
@@ -208,28 +267,33 @@ impl Request<'_> {
             if bytes.is_empty() {
                 continue;
             }
-            came += bytes.len() as u64;
-            if !self.take(bytes).await? {
-                return Ok(self.rest(answer, came == range.end - range.start).await);
+            let taken = self.take(&mut stream, bytes).await?;
+            came += taken.len;
+            if !taken.more {
+                return Ok(self.rest(stream, came == range.end - range.start).await);
             }
         }
     }
 
     /// Whether the connection can be used again: its answer must be over.
-    async fn rest(&self, mut answer: Answer, is_whole: bool) -> RequestEnd {
-        if is_whole && matches!(timeout(Duration::from_millis(20), answer.body.next()).await, Ok(Ok(None))) {
+    async fn rest(&self, mut stream: Stream, is_whole: bool) -> RequestEnd {
+        if self.goes_on && stream.at() < self.shared.size {
+            return RequestEnd::GoesOn(Box::new(stream));
+        }
+        if is_whole && matches!(timeout(Duration::from_millis(20), stream.next()).await, Ok(Ok(None))) {
             return RequestEnd::Whole;
         }
         RequestEnd::Cut
     }
 
-    /// Takes bytes; returns whether more are wanted.
-    async fn take(&self, bytes: Bytes) -> Result<bool, Halt> {
+    /// Takes bytes of an answer.
+    async fn take(&self, stream: &mut Stream, bytes: Bytes) -> Result<Taken, Halt> {
         let shared = self.shared;
         let len = bytes.len() as u64;
         let taken = shared.planner().on_bytes(self.lane, len, shared.now());
         // It fits: at most the length of the piece is taken.
         let wanted = bytes.slice(..taken.len as usize);
+        stream.take(taken.len, bytes.slice(taken.len as usize..));
         self.active.bytes.fetch_add(taken.len, std::sync::atomic::Ordering::Relaxed);
         if !wanted.is_empty() {
             let piece = Piece { origin: self.active.origin.clone(), at: taken.at, bytes: wanted };
@@ -241,7 +305,7 @@ impl Request<'_> {
             sleep(Duration::from_nanos(wait.as_nanos())).await;
             shared.planner().pause(self.lane, false, shared.now());
         }
-        Ok(taken.more)
+        Ok(taken)
     }
 
     /// Waits until the bytes of the request are there by another lane, or the server has been silent for too long.

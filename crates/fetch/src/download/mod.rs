@@ -9,9 +9,11 @@
 
 mod agree;
 mod compare;
+mod first;
 mod lane;
 mod open;
 mod parts;
+mod stream;
 mod whole;
 
 use std::num::NonZeroU64;
@@ -31,7 +33,8 @@ use crate::source::Source;
 use crate::store::{Journal, Opened, Store, origin};
 use crate::tls::Tls;
 use crate::url::Url;
-use open::{First, Opened as OpenedSource, Opening};
+use first::First;
+use open::{Opened as OpenedSource, Opening};
 
 /// The first bytes, by which mirrors are compared.
 const PROBE: u64 = 64 << 10;
@@ -220,7 +223,7 @@ impl Context<'_> {
         if journal.as_ref().is_some_and(|journal| !journal.is_page) {
             self.is_no_page.store(true, Ordering::Relaxed);
         }
-        let mut opening = Opening::start(self);
+        let mut opening = Opening::start(self, journal.is_none());
         let mut kept = None;
         loop {
             let first = tokio::select! {

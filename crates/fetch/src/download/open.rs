@@ -1,37 +1,31 @@
-//! The first bytes of every source: they show the file's size and version, and that all mirrors have the same file.
+//! All sources while they are opened, and the choice of the one that defines the file.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+use super::first::{First, FirstPart, OTHER_CONTENT, PATIENCE, open};
 use super::{Context, PROBE, PROVES};
-use crate::checksum::Checksum;
-use crate::connection::Connection;
 use crate::error::{FetchError, Tried};
-use crate::http::validator::Validator;
-use crate::plan::{LONGEST_WAIT, Trouble};
-use crate::progress::{Progress, SourceStatus};
-use crate::source::{Answer, Refusal, Source, Wanted};
+use crate::plan::Trouble;
+use crate::progress::SourceStatus;
+use crate::source::Source;
 use crate::url::Url;
 
-/// Pauses between attempts to open a source.
-const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
 /// How long to wait for a better source: one with ranges, and with the file of an earlier attempt.
 const BETTER: Duration = Duration::from_secs(2);
 /// How long to wait for the mirrors that are named before the one that answered: theirs is the file that is wanted.
 const EARLIER: Duration = Duration::from_secs(1);
+/// How long the other routes to a mirror wait for the answer over the first one.
+const TURN: Duration = Duration::from_millis(300);
 /// How long to wait for an answer before sources of higher rank are opened.
 const NEEDED: Duration = Duration::from_secs(3);
 /// Why sources are not used.
-const OTHER_SIZE: &str = "its file has another size";
-pub(super) const OTHER_CONTENT: &str = "its file has another content";
 const IN_PARTS: &str = "another source has the file in parts";
-/// How long the first bytes may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A source that was opened: its number, and its number of route.
 #[derive(Clone, Debug)]
@@ -39,64 +33,6 @@ pub(super) struct Opened {
     pub(super) source: Arc<Source>,
     pub(super) route: usize,
     pub(super) index: usize,
-}
-
-/// The first answer of a source.
-pub(super) enum First {
-    /// The server sends parts.
-    Part(FirstPart),
-    /// The server sends the whole file only.
-    Whole(Box<Answer>, Connection),
-}
-
-impl First {
-    /// The size of the file, if it is known.
-    fn size(&self) -> Option<u64> {
-        match self {
-            Self::Part(part) => Some(part.size),
-            Self::Whole(answer, _) => answer.size,
-        }
-    }
-
-    /// The first bytes: [`PROBE`], unless the file is shorter.
-    pub(super) fn head(&self) -> &[u8] {
-        match self {
-            Self::Part(part) => &part.bytes,
-            Self::Whole(answer, _) => answer.body.seen(),
-        }
-    }
-
-    /// Whether the server calls it a web page.
-    pub(super) fn is_page(&self) -> bool {
-        match self {
-            Self::Part(part) => part.is_page,
-            Self::Whole(answer, _) => answer.is_page,
-        }
-    }
-
-    fn is_part(&self) -> bool {
-        matches!(self, Self::Part(_))
-    }
-
-    /// Why this is not the file of another source, as far as the first answers show.
-    pub(super) fn differs(&self, (size, head): (Option<u64>, &[u8])) -> Option<&'static str> {
-        if self.size().zip(size).is_some_and(|(one, other)| one != other) {
-            return Some(OTHER_SIZE);
-        }
-        let own = self.head();
-        let len = own.len().min(head.len()).min(PROBE as usize);
-        (own[..len] != head[..len]).then_some(OTHER_CONTENT)
-    }
-}
-
-/// The first bytes of a file.
-pub(super) struct FirstPart {
-    pub(super) size: u64,
-    pub(super) bytes: Bytes,
-    pub(super) version: Validator,
-    pub(super) digest: Option<Checksum>,
-    pub(super) is_page: bool,
-    pub(super) connection: Connection,
 }
 
 /// All sources that are being opened.
@@ -116,11 +52,13 @@ pub(super) struct Opening {
     passed: Vec<(Opened, First)>,
     /// Mirrors that do not have the file of an earlier attempt.
     changed: Vec<Url>,
+    /// No bytes are there.
+    is_fresh: bool,
 }
 
 impl Opening {
-    /// Starts with all sources at once.
-    pub(super) fn start(context: &Context) -> Self {
+    /// Starts with all sources. Without bytes of an earlier attempt, the first answer is used for the whole file.
+    pub(super) fn start(context: &Context, is_fresh: bool) -> Self {
         let sources = context.sources();
         context.progress.update(|snapshot| {
             let status = |(source, _): &(Arc<Source>, usize)| SourceStatus {
@@ -141,6 +79,7 @@ impl Opening {
             whole: None,
             passed: Vec::new(),
             changed: Vec::new(),
+            is_fresh,
         };
         opening.widen(context);
         opening
@@ -153,6 +92,7 @@ impl Opening {
         let (now, later) = std::mem::take(&mut self.waiting).into_iter().partition(|one| rank(one) == lowest);
         self.waiting = later;
         let now: Vec<Opened> = now;
+        let mut ahead: Vec<(usize, watch::Sender<()>)> = Vec::new();
         for opened in now {
             if context.options.left(opened.route) < PROBE {
                 self.all_refused = false;
@@ -161,8 +101,23 @@ impl Opening {
             }
             self.unanswered.push(opened.index);
             let progress = context.progress.clone();
+            let mirror = context.mirror(opened.index);
+            let turn = ahead.iter().find(|(known, _)| *known == mirror).map(|(_, turn)| turn.subscribe());
+            let is_first = turn.is_none();
+            let is_http = opened.source.mirror.scheme().is_http();
+            // Under a cap, unread bytes would be wasted.
+            let has_cap = context.options.routes[opened.route].cap.is_some();
+            let is_long = self.is_fresh && is_first && is_http && !has_cap && mirror == 0;
+            let done = watch::Sender::new(());
+            if is_first {
+                ahead.push((mirror, done.clone()));
+            }
             self.pending.spawn(async move {
-                let first = open(&opened, &progress).await;
+                if let Some(mut turn) = turn {
+                    // A server that allows few requests answers the first route.
+                    let _ = timeout(TURN, turn.changed()).await;
+                }
+                let first = open(&opened, &progress, is_long, &done).await;
                 (opened, first)
             });
         }
@@ -357,139 +312,4 @@ impl Opening {
             FetchError::Unreachable(tried)
         }
     }
-}
-
-/// Asks for the first bytes until they come or there is no hope.
-async fn open(opened: &Opened, progress: &Progress) -> Result<First, Trouble> {
-    let source = &opened.source;
-    let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms));
-    loop {
-        let first = timeout(PATIENCE, first_bytes(source)).await;
-        let refusal = match first.unwrap_or_else(|_| Err(failed("the first bytes do not come"))) {
-            Ok(first) => return Ok(first),
-            Err(refusal) => refusal,
-        };
-        let trouble = match refusal {
-            Refusal::Trouble(trouble) => trouble,
-            Refusal::Changed | Refusal::NoSuchBytes(_) => {
-                Trouble::Failed("the file changed meanwhile".to_owned())
-            }
-        };
-        let asked = match &trouble {
-            // The user may have to log in first.
-            Trouble::Useless(_) | Trouble::Page => return Err(trouble),
-            Trouble::Busy(pause) => {
-                pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos()))
-            }
-            Trouble::Failed(_) | Trouble::NoParts(_) => Duration::ZERO,
-        };
-        let longest = Duration::from_nanos(LONGEST_WAIT.as_nanos());
-        let Some(pause) = pauses.next().map(|pause| pause.max(asked)).filter(|pause| *pause <= longest)
-        else {
-            return Err(trouble);
-        };
-        tracing::debug!(source = source.label, ?trouble, ?pause, "asking again");
-        if trouble.is_notable() {
-            let why = trouble.why();
-            progress.note(format!("{}: {why}", source.label));
-            progress.update(|snapshot| snapshot.sources[opened.index].why = Some(why));
-        }
-        sleep(pause).await;
-    }
-}
-
-fn failed(why: &str) -> Refusal {
-    Refusal::Trouble(Trouble::Failed(why.to_owned()))
-}
-
-async fn first_bytes(source: &Source) -> Result<First, Refusal> {
-    let mut connection = source.connection();
-    let wanted = Wanted { range: Some(0..PROBE), size: None };
-    let mut answer = match source.ask(&mut connection, &wanted).await {
-        Err(Refusal::NoSuchBytes(Some(0))) => {
-            let (bytes, version) = (Bytes::new(), Validator::default());
-            return Ok(First::Part(FirstPart {
-                size: 0,
-                bytes,
-                version,
-                digest: None,
-                is_page: false,
-                connection,
-            }));
-        }
-        // A server that cannot deal with ranges may still have the file.
-        Err(Refusal::NoSuchBytes(_)) => whole(source, &mut connection).await?,
-        answer => answer?,
-    };
-    if answer.is_part && answer.size.is_none() {
-        connection.close();
-        answer = whole(source, &mut connection).await?;
-    }
-    let (Some(size), true) = (answer.size, answer.is_part) else {
-        return Ok(looked_at(answer, connection).await);
-    };
-    let bytes = read(&mut answer, 0..PROBE.min(size)).await?;
-    if bytes.len() as u64 != PROBE.min(size) {
-        return Err(failed("the server breaks off"));
-    }
-    let (version, digest, is_page) = (answer.version.clone(), answer.digest.take(), answer.is_page);
-    drop(answer);
-    connection.end().await;
-    if !begins_anywhere(source, &mut connection, &bytes).await? {
-        connection.close();
-        let answer = whole(source, &mut connection).await?;
-        return Ok(looked_at(answer, connection).await);
-    }
-    Ok(First::Part(FirstPart { size, bytes, version, digest, is_page, connection }))
-}
-
-/// The first answer of a server without parts: its first bytes are compared with those of other mirrors.
-async fn looked_at(mut answer: Answer, connection: Connection) -> First {
-    if let Err(why) = answer.body.peek(PROBE as usize).await {
-        tracing::debug!(why, "a file breaks off after {} bytes", answer.body.seen().len());
-    }
-    First::Whole(Box::new(answer), connection)
-}
-
-/// Whether an FTP server obeys `REST`. Some accept it and send the file from its beginning.
-async fn begins_anywhere(
-    source: &Source,
-    connection: &mut Connection,
-    first: &Bytes,
-) -> Result<bool, Refusal> {
-    let (len, half) = (first.len(), first.len() / 2);
-    if matches!(connection, Connection::Http(_)) || half == 0 {
-        return Ok(true);
-    }
-    let wanted = Wanted { range: Some(half as u64..len as u64), size: None };
-    let mut answer = source.ask(connection, &wanted).await?;
-    let again = read(&mut answer, half as u64..len as u64).await?;
-    drop(answer);
-    connection.end().await;
-    // If both places hold the same bytes, they prove nothing: the file is fetched whole.
-    Ok(again == first[half..] && first[..len - half] != first[half..])
-}
-
-async fn whole(source: &Source, connection: &mut Connection) -> Result<Answer, Refusal> {
-    source.ask(connection, &Wanted { range: None, size: None }).await
-}
-
-/// Reads a short range of the file, as much of it as comes.
-pub(super) async fn read(answer: &mut Answer, range: std::ops::Range<u64>) -> Result<Bytes, Refusal> {
-    let (mut bytes, mut skip) = (Vec::new(), range.start - answer.start);
-    let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-    while bytes.len() < len {
-        let Some(mut piece) = answer.body.next().await.map_err(|why| failed(&why))? else { break };
-        let skipped = skip.min(piece.len() as u64);
-        skip -= skipped;
-        // Both fit: `skipped` is at most the length of a piece.
-        piece = piece.split_off(skipped as usize);
-        piece.truncate(len - bytes.len());
-        bytes.extend_from_slice(&piece);
-    }
-    // A body that is read to its end leaves the connection usable.
-    if answer.size.is_some_and(|size| size >= range.end) {
-        let _ = timeout(Duration::from_millis(200), answer.body.next()).await;
-    }
-    Ok(bytes.into())
 }

@@ -8,8 +8,9 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, interval};
 
 use super::agree::Fact;
+use super::first::{First, FirstPart, OTHER_CONTENT};
 use super::lane::{self, Active, Halt, Shared};
-use super::open::{First, FirstPart, OTHER_CONTENT, Opened, Opening};
+use super::open::{Opened, Opening};
 use super::{Context, Earlier, End, Ended, Report, TICK};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
@@ -149,6 +150,9 @@ impl Run<'_> {
         let mut planner = self.shared.planner();
         let id = planner.add_source(terms, self.context.now());
         planner.spend(id, part.bytes.len() as u64);
+        if opened.source.was_busy() {
+            planner.on_limit(id);
+        }
         drop(planner);
         self.active.push(Arc::new(Active {
             source: opened.source.clone(),
@@ -156,6 +160,7 @@ impl Run<'_> {
             index: opened.index,
             route: opened.route,
             spare: Mutex::new(Some(part.connection)),
+            stream: Mutex::new(part.stream),
             origin,
             bytes: AtomicU64::new(0),
         }));
@@ -359,6 +364,7 @@ impl Run<'_> {
         planner.adapt(now);
         for active in &self.active {
             while let Some(id) = planner.open_lane(active.id, now) {
+                active.goes_on().into_iter().for_each(|at| planner.go_on(id, at));
                 let (shared, active) = (self.shared.clone(), active.clone());
                 self.lanes.spawn(async move { lane::run(&shared, &active, id).await });
             }

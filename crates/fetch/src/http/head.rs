@@ -84,6 +84,8 @@ pub struct Head {
     encoding: Option<String>,
     is_archive: bool,
     is_multipart: bool,
+    /// The server sends parts if asked.
+    accepts_ranges: bool,
     is_html: bool,
     retry_after: Option<Span>,
 }
@@ -141,6 +143,8 @@ impl Head {
             encoding: text(header::CONTENT_ENCODING).and_then(encoding),
             is_archive: ARCHIVES.iter().any(|kind| is_of_kind(kind)),
             is_multipart: is_of_kind("multipart/byteranges"),
+            accepts_ranges: text(header::ACCEPT_RANGES)
+                .is_some_and(|unit| unit.eq_ignore_ascii_case("bytes")),
             is_html: is_of_kind("text/html"),
             retry_after,
         }
@@ -149,6 +153,11 @@ impl Head {
     /// Whether the server sends something as the file and calls it a web page.
     pub fn is_page(&self) -> bool {
         self.is_html && (200..=299).contains(&self.status)
+    }
+
+    /// Whether the server says that it sends parts.
+    pub fn accepts_ranges(&self) -> bool {
+        self.accepts_ranges
     }
 
     /// The same for a response from the target of a redirect, which has a name of its own.

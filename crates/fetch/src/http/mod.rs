@@ -55,7 +55,7 @@ pub struct HttpConnection {
 /// The variable parts of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Ask {
-    /// Bytes of the file; everything without.
+    /// Bytes of the file, to its end if the end is [`u64::MAX`]; everything without.
     pub range: Option<Range<u64>>,
     /// Only if the file is still this one.
     pub if_range: Option<String>,
@@ -153,7 +153,8 @@ fn request(url: &Url, ask: &Ask, is_h2: bool) -> hyper::http::Result<Request<Emp
         request = request.header(header::AUTHORIZATION, format!("Basic {login}"));
     }
     if let Some(range) = &ask.range {
-        request = request.header(header::RANGE, format!("bytes={}-{}", range.start, range.end - 1));
+        let last = if range.end == u64::MAX { String::new() } else { (range.end - 1).to_string() };
+        request = request.header(header::RANGE, format!("bytes={}-{last}", range.start));
     }
     if let Some(validator) = &ask.if_range {
         request = request.header(header::IF_RANGE, validator);

@@ -3,7 +3,7 @@
 //! A *source* is a mirror over a route (an interface or an exit). It has *lanes*: connections with one request at a time. A
 //! driver reports what happens, with the time, and asks [`Planner::next`] for each idle lane. Nothing here reads a clock.
 //!
-//! 1. A lane gets the first free bytes: as many as it fetches in [`CHUNK_S`], but at most half of its fair share of the
+//! 1. A lane gets the first free bytes: as many as it fetches in eight seconds, but at most half of its fair share of the
 //!    rest. So requests shrink toward the end and all lanes stay busy.
 //! 2. When no bytes are free, a lane takes the end of the request that would finish last. Both then finish together.
 //! 3. When that request is too short to split, or its lane is silent, a faster lane repeats it. The first copy counts.
@@ -12,8 +12,11 @@
 //!    connections halves the number.
 //! 6. A server that limits requests gets few large ones: a lane takes the longest free range. Only a request that lasts long
 //!    is split for another lane to that server, and not before the answer to the second request comes.
-//! 7. A server that sends the file only from its beginning gets one request for everything that is missing.
+//! 7. The first answer goes on to the end of the file. Its lane reads on while the bytes behind are free, so other lanes begin
+//!    in the middle of them. A server that allows one request sends everything with it.
+//! 8. A server that sends the file only from its beginning gets one request for everything that is missing.
 
+mod choose;
 mod rate;
 mod source;
 #[cfg(test)]
@@ -28,21 +31,6 @@ use rate::Pace;
 use source::Source;
 pub use source::{LONGEST_WAIT, SourceTerms, Standing, Trouble};
 
-/// How long a request should take.
-const CHUNK_S: f64 = 8.0;
-/// The size of a request to a source of unknown rate.
-const FIRST_CHUNK: u64 = 1 << 20;
-/// The smallest request while bytes are free, and the smallest end that is taken from another lane.
-const LEAST_CHUNK: u64 = 256 << 10;
-const LEAST_SPLIT: u64 = 64 << 10;
-/// A copy must come in this fraction of the original's time.
-const COPY_GAIN: f64 = 0.7;
-/// A server that limits requests is not asked for the end of a request that lasts for less, in seconds: of one to itself,
-/// and of one to another server.
-const WORTH_ASKING_S: f64 = 4.0;
-const WORTH_HELPING_S: f64 = 1.0;
-/// Most copies of the same bytes.
-const MOST_COPIES: usize = 3;
 /// While a lane of a source is silent for longer, its other lanes get no work.
 const SILENT: Span = Span::from_secs(2);
 /// How soon a lane without work asks again.
@@ -88,6 +76,8 @@ struct Lane {
     last: u64,
     /// Bytes that came for it.
     came: u64,
+    /// Where its answer goes on behind the request, if it does.
+    goes_on: Option<u64>,
     /// The lane whose request ends where this one begins, as soon as bytes come.
     splits: Option<usize>,
 }
@@ -178,7 +168,8 @@ impl Planner {
         let free = self.lanes.iter().position(Option::is_none);
         let place = free.unwrap_or(self.lanes.len());
         self.lanes.resize_with(self.lanes.len().max(place + 1), || None);
-        self.lanes[place] = Some(Lane { source, work: None, pace, last: 0, came: 0, splits: None });
+        self.lanes[place] =
+            Some(Lane { source, work: None, pace, last: 0, came: 0, goes_on: None, splits: None });
         Some(LaneId(place))
     }
 
@@ -215,7 +206,8 @@ impl Planner {
         if self.is_complete() || open > state.lanes() || !self.may_use(source) {
             return Next::Leave;
         }
-        if now < ready_at {
+        let goes_on = self.lanes[lane.0].as_ref().is_some_and(|lane| lane.goes_on.is_some());
+        if now < ready_at && !goes_on {
             return Next::Wait(ready_at);
         }
         if self.is_silent(source, now) {
@@ -223,7 +215,7 @@ impl Planner {
         }
         let cap = state.terms.cap;
         let most = cap.map_or(u64::MAX, |cap| self.caps[cap]);
-        let free = self.chunk(lane);
+        let free = self.chunk(lane, now);
         let range = if free.is_some() { free } else { self.share_of_another(lane, now) };
         let Some(range) = range else { return Next::Wait(now + ASK_AGAIN) };
         let range = range.start..range.end.min(range.start.saturating_add(most));
@@ -233,7 +225,12 @@ impl Planner {
         }
         let lane = self.lanes[lane.0].as_mut().expect("checked above");
         (lane.last, lane.came) = (range.end - range.start, 0);
-        lane.pace.on_request(now);
+        if lane.goes_on == Some(range.start) {
+            lane.pace.go_on(now);
+        } else {
+            lane.goes_on = None;
+            lane.pace.on_request(now);
+        }
         lane.work = Some(range.clone());
         Next::Fetch(range)
     }
@@ -273,6 +270,18 @@ impl Planner {
         true
     }
 
+    /// Notes that an answer to an idle lane goes on at this byte.
+    pub fn go_on(&mut self, lane: LaneId, at: u64) {
+        if let Some(lane) = &mut self.lanes[lane.0] {
+            lane.goes_on = Some(at);
+        }
+    }
+
+    /// Notes that the server of a source refused a request because there were too many.
+    pub fn on_limit(&mut self, source: SourceId) {
+        self.sources[source.0].on_limit();
+    }
+
     /// Notes bytes before those that the lane asked for.
     pub fn on_skipped(&mut self, lane: LaneId, len: u64, now: Time) {
         let Some(lane) = &mut self.lanes[lane.0] else { return };
@@ -285,7 +294,8 @@ impl Planner {
     pub fn on_end(&mut self, lane: LaneId, trouble: Option<Trouble>, now: Time) {
         let Some(lane) = &mut self.lanes[lane.0] else { return };
         let (source, came) = (lane.source, lane.came);
-        lane.splits = None;
+        (lane.splits, lane.goes_on) = (None, None);
+        lane.last = if came > 0 { lane.last } else { 0 };
         if let Some(work) = lane.work.take() {
             self.refund(source, work.end - work.start);
         }
@@ -341,71 +351,6 @@ impl Planner {
         self.lanes.iter().flatten().filter_map(|lane| lane.pace.rate()).sum()
     }
 
-    /// The first free bytes, as many as suit the lane.
-    fn chunk(&self, lane: LaneId) -> Option<Range<u64>> {
-        let lane = self.lanes[lane.0].as_ref()?;
-        let gaps = self.free().into_iter();
-        if self.is_limited(lane.source) {
-            // Another request may be refused. Other lanes take the end of this one.
-            return gaps.max_by_key(|gap| gap.end - gap.start);
-        }
-        let gap = { gaps }.next()?;
-        if self.is_whole(lane.source) {
-            return Some(gap.start..self.size);
-        }
-        let rest = (self.size - self.received.total()) as f64;
-        let source = &self.sources[lane.source.0];
-        let share = |rate: f64| rest * rate / self.total_rate().max(rate);
-        let wanted = match lane.pace.rate() {
-            // It may be silent again.
-            _ if !source.is_sound() => LEAST_CHUNK,
-            Some(rate) => {
-                let least = (rate * 4.0 * lane.pace.delay_s()) as u64;
-                ((rate * CHUNK_S).min(share(rate) / 2.0) as u64).max(least.max(LEAST_CHUNK))
-            }
-            None => (lane.last * 4).max(FIRST_CHUNK),
-        };
-        // A small rest would cost a request of its own.
-        let is_rest = gap.end - gap.start < wanted + wanted / 4;
-        Some(if is_rest { gap } else { gap.start..gap.start + wanted })
-    }
-
-    /// A part of the request that would finish last, or a copy of it.
-    fn share_of_another(&mut self, thief: LaneId, now: Time) -> Option<Range<u64>> {
-        let own = self.lanes[thief.0].as_ref()?;
-        let is_limited = self.is_limited(own.source);
-        let (own_rate, own_delay) = (own.pace.rate(), own.pace.delay_s());
-        let usual = self.total_rate() / self.lanes.iter().flatten().count().max(1) as f64;
-        let own_rate = own_rate.unwrap_or(usual).max(1.0);
-        let pending = self.pending(usual, now);
-        // Of several copies, the one that ends first counts.
-        let is_first =
-            |one: &Pending| pending.iter().all(|other| !other.overlaps(one) || other.lasts >= one.lasts);
-        let last = pending.iter().filter(|one| is_first(one)).max_by(|a, b| a.lasts.total_cmp(&b.lasts))?;
-        let server = |source: SourceId| self.sources[source.0].terms.server;
-        let is_own = server(own.source) == server(self.lanes[last.lane].as_ref()?.source);
-        if is_limited && last.lasts < if is_own { WORTH_ASKING_S } else { WORTH_HELPING_S } {
-            return None;
-        }
-        let copies = pending.iter().filter(|other| other.overlaps(last)).count();
-        let is_whole = self.is_whole(own.source);
-        // A server without parts sends what is before them, too.
-        let left = last.left.end - if is_whole { 0 } else { last.left.start };
-        let taken = ((last.lasts - own_delay) * own_rate * last.rate / (own_rate + last.rate)) as u64;
-        let alone = own_delay + left as f64 / own_rate;
-        if !is_whole && copies == 1 && taken >= LEAST_SPLIT && taken < left && left - taken >= LEAST_SPLIT {
-            let range = last.left.end - taken..last.left.end;
-            let victim = last.lane;
-            self.lanes[thief.0].as_mut()?.splits = Some(victim);
-            if !is_limited {
-                self.lanes[thief.0].as_mut()?.work = Some(range.clone());
-                self.split(thief);
-            }
-            return Some(range);
-        }
-        (copies <= MOST_COPIES && alone < last.lasts * COPY_GAIN).then(|| last.left.clone())
-    }
-
     /// Ends the request that a lane takes the end of.
     fn split(&mut self, thief: LaneId) {
         let Some(thief) = &mut self.lanes[thief.0] else { return };
@@ -433,38 +378,9 @@ impl Planner {
         self.sources.iter().any(|other| other.terms.server == server && other.is_whole())
     }
 
-    /// All requests whose bytes have not come, with their rates and how long they will last.
-    fn pending(&self, usual: f64, now: Time) -> Vec<Pending> {
-        let lanes = self.lanes.iter().enumerate().filter_map(|(index, lane)| Some((index, lane.as_ref()?)));
-        let pending = lanes.filter_map(|(lane, state)| {
-            let left = state.work.clone().filter(|left| !self.received.covers(left))?;
-            let rate = state.pace.rate().unwrap_or(usual) * state.pace.vigour(now);
-            // A source that failed last may fail again.
-            let is_sound = self.sources[state.source.0].is_sound();
-            let rate = if is_sound { rate } else { rate / 10.0 }.max(1.0);
-            let lasts = (left.end - left.start) as f64 / rate;
-            Some(Pending { lane, left, rate, lasts })
-        });
-        pending.collect()
-    }
-
     /// Whether a lane of the source has been silent for long: then the others get no work.
     fn is_silent(&self, source: SourceId, now: Time) -> bool {
         let busy = self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
         busy.into_iter().any(|lane| lane.pace.silent_for(now) > SILENT)
-    }
-}
-
-/// A request whose bytes have not come.
-struct Pending {
-    lane: usize,
-    left: Range<u64>,
-    rate: f64,
-    lasts: f64,
-}
-
-impl Pending {
-    fn overlaps(&self, other: &Self) -> bool {
-        self.left.start < other.left.end && other.left.start < self.left.end
     }
 }

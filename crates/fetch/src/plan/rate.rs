@@ -50,6 +50,11 @@ impl Pace {
         (self.asked, self.last) = (Some(now), now);
     }
 
+    /// Notes that the connection goes on with its last answer.
+    pub(super) fn go_on(&mut self, now: Time) {
+        self.last = now;
+    }
+
     pub(super) fn on_bytes(&mut self, now: Time, bytes: u64) {
         if let Some(asked) = self.asked.take() {
             // The first bytes tell the delay; they took an unknown time to come.

@@ -152,6 +152,11 @@ impl Source {
         self.is_whole
     }
 
+    /// Notes that its server limits requests.
+    pub(super) fn on_limit(&mut self) {
+        (self.is_limited, self.lanes, self.settled) = (true, 1, true);
+    }
+
     /// Notes that its server sends the file only from the beginning: one connection is enough.
     pub(super) fn on_whole(&mut self) {
         self.is_whole = true;

@@ -1,5 +1,6 @@
 //! The planner in virtual time, with sources of constant rate.
 
+use super::choose::FIRST_CHUNK;
 use super::*;
 
 const STEP: Span = Span::from_millis(5);
@@ -382,4 +383,33 @@ fn a_server_that_sends_only_whole_files_gets_one_request_over_one_line() {
     assert!(planner.on_bytes(lanes[0], 1_000_000, Time::ZERO).more);
     assert!(planner.on_bytes(lanes[0], 8_000_000, Time::ZERO).more, "everything comes by one answer");
     assert!(!matches!(planner.next(lanes[1], Time::ZERO), Next::Fetch(_)), "the other line waits");
+}
+
+#[test]
+fn an_answer_that_goes_on_keeps_the_bytes_behind_it() {
+    let mut planner = planner(40_000_000, 2);
+    let now = Time::ZERO;
+    let lanes: Vec<_> = (0..2).map(|source| planner.open_lane(SourceId(source), now).unwrap()).collect();
+    planner.go_on(lanes[0], 0);
+    let Next::Fetch(first) = planner.next(lanes[0], now) else { panic!("it reads on") };
+    assert_eq!(
+        planner.next(lanes[1], now),
+        Next::Fetch({
+            let half = first.end + (40_000_000 - first.end) / 2;
+            half..half + FIRST_CHUNK
+        })
+    );
+    planner.on_bytes(lanes[0], first.end, now);
+    planner.on_end(lanes[0], None, now);
+    planner.go_on(lanes[0], first.end);
+    // The other source refuses a second request of the same server.
+    planner.on_end(lanes[1], Some(Trouble::Busy(None)), now);
+    planner.on_limit(SourceId(0));
+    assert_eq!(planner.next(lanes[0], now), Next::Fetch(first.end..40_000_000), "all by one request");
+    // An answer that is silent keeps nothing.
+    let later = now + Span::from_secs(3);
+    planner.on_end(lanes[0], None, later);
+    planner.go_on(lanes[0], first.end);
+    let Next::Fetch(range) = planner.next(lanes[1], later) else { panic!("there is work") };
+    assert_eq!(range.start, first.end);
 }

@@ -23,10 +23,11 @@ impl Request {
         self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
     }
 
-    /// The range that is asked for; the end is exclusive and within `size`.
+    /// The range that is answered; the end is exclusive and within `size`. Where the request has no end, it is a short one, so
+    /// that the client asks several times.
     pub fn range(&self, size: usize) -> Option<(usize, usize)> {
         let (start, last) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
-        let end = last.parse::<usize>().map_or(size, |last| (last + 1).min(size));
+        let end = last.parse::<usize>().map_or(SHORT, |last| last + 1).min(size);
         Some((start.parse().ok()?, end))
     }
 }
@@ -80,6 +81,17 @@ impl Response {
         }
     }
 
+    /// The response of a correct server that sends everything where a range has no end.
+    pub fn long(request: &Request, content: &[u8]) -> Self {
+        match request.header("range") {
+            Some("bytes=0-") if !content.is_empty() => {
+                let (last, size) = (content.len() - 1, content.len());
+                Self::new(206, content).with("Content-Range", format!("bytes 0-{last}/{size}"))
+            }
+            _ => Self::right(request, content),
+        }
+    }
+
     fn send(&self, stream: &mut TcpStream) -> std::io::Result<bool> {
         let mut head = format!("{} {} X\r\n", self.version, self.status);
         for (name, value) in &self.headers {
@@ -112,6 +124,9 @@ impl Response {
         Ok(self.cut.is_none() && (self.has_length || self.chunked) && self.version == "HTTP/1.1")
     }
 }
+
+/// The length of a short answer.
+const SHORT: usize = 64 << 10;
 
 type Answer = Arc<dyn Fn(&Request) -> Response + Send + Sync>;
 
@@ -146,7 +161,7 @@ impl Server {
     /// A correct server of this content.
     pub fn right(content: &[u8]) -> Self {
         let content = content.to_vec();
-        Self::start(move |request| Response::right(request, &content))
+        Self::start(move |request| Response::long(request, &content))
     }
 
     /// A server of this content that changes its correct responses.

@@ -1,5 +1,7 @@
 //! A source: a mirror over a route. Asks it for bytes and checks what it answers.
 
+mod compare;
+
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -57,6 +59,8 @@ struct Memory {
     redirected: Option<Url>,
     /// The server answers `If-Range` with the whole file although nothing changed.
     dislikes_if_range: bool,
+    /// The server refused a request because there were too many.
+    was_busy: bool,
     /// How often in a row the server refused a part that does not begin the file.
     denials: u32,
     /// The first bytes came as a web page.
@@ -71,6 +75,13 @@ impl Memory {
     /// Whether the server is asked for the whole file instead of parts, and its beginning is skipped.
     fn is_plain(&self) -> bool {
         self.denials >= MOST_DENIALS
+    }
+
+    /// Notes that a part from `start` came.
+    fn on_part(&mut self, start: u64) {
+        if start > 0 && !self.is_plain() {
+            self.denials = 0;
+        }
     }
 }
 
@@ -104,10 +115,17 @@ pub struct Answer {
 /// A request to a source.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Bytes of the file; everything without.
+    /// Bytes of the file, to its end if the end is [`u64::MAX`]; everything without.
     pub range: Option<Range<u64>>,
     /// The size, once it is known.
     pub size: Option<u64>,
+}
+
+impl Wanted {
+    /// Whether it asks for all bytes as one part. Some servers answer that with the file, though they send parts.
+    fn is_all(&self) -> bool {
+        self.range.as_ref().is_some_and(|range| range.start == 0 && range.end == u64::MAX)
+    }
 }
 
 /// Why there is no answer.
@@ -190,6 +208,11 @@ impl Source {
     /// The version of the file there.
     pub fn version(&self) -> Validator {
         self.memory().hosts.own().clone()
+    }
+
+    /// Whether the server refused a request because there were too many.
+    pub fn was_busy(&self) -> bool {
+        self.memory().was_busy
     }
 
     /// Asks for bytes.
@@ -299,14 +322,13 @@ impl Source {
         };
         match verdict {
             Verdict::Part(begin, size) => {
-                let mut memory = self.memory();
-                if start > 0 && !memory.is_plain() {
-                    memory.denials = 0;
-                }
-                drop(memory);
+                self.memory().on_part(start);
                 Ok(Step::Done(Box::new(answer(begin, size, true))))
             }
-            Verdict::Whole(size) if start == 0 => Ok(Step::Done(Box::new(answer(0, size, false)))),
+            Verdict::Whole(size) if start == 0 => {
+                let is_part = wanted.is_all() && size.is_some() && head.accepts_ranges();
+                Ok(Step::Done(Box::new(answer(0, size, is_part))))
+            }
             Verdict::Whole(size) if wanted.size.is_some() && self.memory().is_plain() => {
                 let mut answer = answer(0, size, false);
                 self.begins_as_before(&mut answer.body).await?;
@@ -353,20 +375,14 @@ impl Source {
                 400 => "the server answers 400".to_owned(),
                 status => format!("the server does not allow it ({status})"),
             })),
-            Verdict::Busy(pause) => Err(Refusal::Trouble(Trouble::Busy(pause))),
+            Verdict::Busy(pause) => {
+                self.memory().was_busy = true;
+                Err(Refusal::Trouble(Trouble::Busy(pause)))
+            }
             Verdict::Retry(why) => Err(Refusal::failed(why)),
             Verdict::Useless(why) => Err(Refusal::useless(why)),
             _ => Err(Refusal::useless("the server redirects without end")),
         }
-    }
-
-    /// Fails unless a whole file begins as the one that the download began with.
-    async fn begins_as_before(&self, body: &mut Body) -> Result<(), Refusal> {
-        let Some(FileBegin { first, .. }) = self.memory().begin.clone() else { return Ok(()) };
-        let begin = timeout(ANSWER, body.peek(first.len())).await;
-        let begin = begin.map_err(|_| Refusal::failed("the server is silent"))?;
-        let is_same = begin.map_err(Refusal::failed)?.starts_with(&first);
-        if is_same { Ok(()) } else { Err(Refusal::Changed) }
     }
 
     /// Whether a web page came although no file of this name can be one.
@@ -386,68 +402,6 @@ impl Source {
             None => Standing::Fits,
             Some(known) => self.memory().hosts.judge(version, size.is_some_and(|size| size != known)),
         }
-    }
-
-    /// Compares the host to which the mirror redirects with the first and the last received bytes, and notes the result.
-    /// There must be bytes behind the first ones, and the same host must answer both times. Otherwise the host stays unknown.
-    async fn compare(&self, connection: &mut HttpConnection) -> Result<(), Refusal> {
-        let Some(FileBegin { first, written }) = self.memory().begin.clone() else { return Ok(()) };
-        let len = first.len() as u64;
-        let last = written.last(len).filter(|(at, bytes)| at + bytes.len() as u64 > len);
-        let mut has_file = false;
-        if let Some((at, bytes)) = last {
-            let (version, holds) = self.holds(connection, (0, &first)).await?;
-            let (other, also) = match holds {
-                true => self.holds(connection, (at, &bytes)).await?,
-                false => (version.clone(), false),
-            };
-            if other.host() == version.host() {
-                has_file = also;
-                tracing::debug!(
-                    source = self.label,
-                    host = version.host(),
-                    has_file,
-                    "a redirect was compared"
-                );
-                self.memory().hosts.note(version, has_file);
-            }
-        }
-        if !has_file {
-            self.memory().redirected = None;
-        }
-        Ok(())
-    }
-
-    /// Asks for bytes that are known; returns the version of the host that answers, and whether it has the same.
-    async fn holds(
-        &self,
-        connection: &mut HttpConnection,
-        (at, known): (u64, &[u8]),
-    ) -> Result<(Validator, bool), Refusal> {
-        let wanted = Wanted { range: Some(at..at + known.len() as u64), size: None };
-        for _ in 0..MOST_STEPS {
-            let Response { head, body, is_redirect, .. } = self.follow(connection, &wanted).await?;
-            let begin = match head.judge(at, self.mirror.path()) {
-                Verdict::Part(begin, _) => begin,
-                Verdict::Busy(pause) => return Err(Refusal::Trouble(Trouble::Busy(pause))),
-                Verdict::Denied(_) if is_redirect => {
-                    self.memory().redirected = None;
-                    connection.close();
-                    continue;
-                }
-                _ => return Err(Refusal::failed("a redirect leads to a host that cannot be compared")),
-            };
-            // An answer may begin earlier. More bytes than this are not worth the comparison.
-            let skip = usize::try_from(at - begin).ok().filter(|skip| *skip <= known.len());
-            let skip = skip.ok_or_else(|| Refusal::failed("the server sends other bytes than asked for"))?;
-            let mut body = Body::of_http(body, false);
-            let bytes = timeout(ANSWER, body.peek(skip + known.len())).await;
-            let bytes = bytes.map_err(|_| Refusal::failed("the server is silent"))?;
-            let has_same = bytes.map_err(Refusal::failed)?.get(skip..skip + known.len()) == Some(known);
-            connection.close();
-            return Ok((head.validator, has_same));
-        }
-        Err(Refusal::failed("no link to which the server redirects is good"))
     }
 
     /// The condition for a request to `host`: that the file is still the one that the download began with.

@@ -1,0 +1,256 @@
+//! The first bytes of a source: they show the file's size and version, and that all mirrors have the same file.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::PROBE;
+use super::open::Opened;
+use super::stream::Stream;
+use crate::checksum::Checksum;
+use crate::connection::Connection;
+use crate::http::validator::Validator;
+use crate::plan::{LONGEST_WAIT, Trouble};
+use crate::progress::Progress;
+use crate::source::{Answer, Refusal, Source, Wanted};
+
+/// Pauses between attempts to open a source.
+const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
+/// Why sources are not used.
+const OTHER_SIZE: &str = "its file has another size";
+pub(super) const OTHER_CONTENT: &str = "its file has another content";
+const BREAKS_OFF: &str = "the server breaks off";
+/// How long the first bytes may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// A server that sends so many bytes before it breaks off is used.
+const LEAST: usize = 4096;
+
+/// The first answer of a source.
+pub(super) enum First {
+    /// The server sends parts.
+    Part(FirstPart),
+    /// The server sends the whole file only.
+    Whole(Box<Answer>, Connection),
+}
+
+impl First {
+    /// The size of the file, if it is known.
+    pub(super) fn size(&self) -> Option<u64> {
+        match self {
+            Self::Part(part) => Some(part.size),
+            Self::Whole(answer, _) => answer.size,
+        }
+    }
+
+    /// The first bytes: [`PROBE`], unless the file is shorter.
+    pub(super) fn head(&self) -> &[u8] {
+        match self {
+            Self::Part(part) => &part.bytes,
+            Self::Whole(answer, _) => answer.body.seen(),
+        }
+    }
+
+    /// Whether the server calls it a web page.
+    pub(super) fn is_page(&self) -> bool {
+        match self {
+            Self::Part(part) => part.is_page,
+            Self::Whole(answer, _) => answer.is_page,
+        }
+    }
+
+    pub(super) fn is_part(&self) -> bool {
+        matches!(self, Self::Part(_))
+    }
+
+    /// Why this is not the file of another source, as far as the first answers show.
+    pub(super) fn differs(&self, (size, head): (Option<u64>, &[u8])) -> Option<&'static str> {
+        if self.size().zip(size).is_some_and(|(one, other)| one != other) {
+            return Some(OTHER_SIZE);
+        }
+        let own = self.head();
+        let len = own.len().min(head.len()).min(PROBE as usize);
+        (own[..len] != head[..len]).then_some(OTHER_CONTENT)
+    }
+}
+
+/// The first bytes of a file.
+pub(super) struct FirstPart {
+    pub(super) size: u64,
+    pub(super) bytes: Bytes,
+    pub(super) version: Validator,
+    pub(super) digest: Option<Checksum>,
+    pub(super) is_page: bool,
+    pub(super) connection: Connection,
+    /// The rest of the answer.
+    pub(super) stream: Option<Stream>,
+}
+
+/// Asks for the first bytes until they come or there is no hope. `is_long`: the same answer is to bring the whole file. Notifies
+/// `done` after the first attempt.
+pub(super) async fn open(
+    opened: &Opened,
+    progress: &Progress,
+    is_long: bool,
+    done: &watch::Sender<()>,
+) -> Result<First, Trouble> {
+    let source = &opened.source;
+    let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms));
+    loop {
+        let first = timeout(PATIENCE, first_bytes(source, is_long)).await;
+        done.send_replace(());
+        let refusal = match first.unwrap_or_else(|_| Err(failed("the first bytes do not come"))) {
+            Ok(first) => return Ok(first),
+            Err(refusal) => refusal,
+        };
+        let trouble = match refusal {
+            Refusal::Trouble(trouble) => trouble,
+            Refusal::Changed | Refusal::NoSuchBytes(_) => {
+                Trouble::Failed("the file changed meanwhile".to_owned())
+            }
+        };
+        let asked = match &trouble {
+            // The user may have to log in first.
+            Trouble::Useless(_) | Trouble::Page => return Err(trouble),
+            Trouble::Busy(pause) => {
+                pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos()))
+            }
+            Trouble::Failed(_) | Trouble::NoParts(_) => Duration::ZERO,
+        };
+        let longest = Duration::from_nanos(LONGEST_WAIT.as_nanos());
+        let Some(pause) = pauses.next().map(|pause| pause.max(asked)).filter(|pause| *pause <= longest)
+        else {
+            return Err(trouble);
+        };
+        tracing::debug!(source = source.label, ?trouble, ?pause, "asking again");
+        if trouble.is_notable() {
+            let why = trouble.why();
+            progress.note(format!("{}: {why}", source.label));
+            progress.update(|snapshot| snapshot.sources[opened.index].why = Some(why));
+        }
+        sleep(pause).await;
+    }
+}
+
+fn failed(why: &str) -> Refusal {
+    Refusal::Trouble(Trouble::Failed(why.to_owned()))
+}
+
+async fn first_bytes(source: &Source, is_long: bool) -> Result<First, Refusal> {
+    let mut connection = source.connection();
+    let wanted = Wanted { range: Some(0..if is_long { u64::MAX } else { PROBE }), size: None };
+    let mut answer = match source.ask(&mut connection, &wanted).await {
+        Err(Refusal::NoSuchBytes(Some(0))) => {
+            let (bytes, version) = (Bytes::new(), Validator::default());
+            return Ok(First::Part(FirstPart {
+                size: 0,
+                bytes,
+                version,
+                digest: None,
+                is_page: false,
+                connection,
+                stream: None,
+            }));
+        }
+        // A server that cannot deal with ranges may still have the file.
+        Err(Refusal::NoSuchBytes(_)) => whole(source, &mut connection).await?,
+        answer => answer?,
+    };
+    if answer.is_part && answer.size.is_none() {
+        connection.close();
+        answer = whole(source, &mut connection).await?;
+    }
+    let (Some(size), true) = (answer.size, answer.is_part) else {
+        return Ok(looked_at(answer, connection).await);
+    };
+    let (version, digest, is_page) = (answer.version.clone(), answer.digest.take(), answer.is_page);
+    let len = PROBE.min(size);
+    let (bytes, stream) = head(answer, len, is_long && len < size).await?;
+    let is_cut = (bytes.len() as u64) < len;
+    if is_cut && matches!(connection, Connection::Ftp(_)) {
+        return Err(failed(BREAKS_OFF));
+    }
+    match &stream {
+        Some(_) => {}
+        None if is_cut || is_long => connection.close(),
+        None => connection.end().await,
+    }
+    if !begins_anywhere(source, &mut connection, &bytes).await? {
+        connection.close();
+        let answer = whole(source, &mut connection).await?;
+        return Ok(looked_at(answer, connection).await);
+    }
+    Ok(First::Part(FirstPart { size, bytes, version, digest, is_page, connection, stream }))
+}
+
+/// The first `len` bytes of an answer, and the rest if it `is_long`. A server that cuts its bodies short sends fewer.
+async fn head(mut answer: Answer, len: u64, is_long: bool) -> Result<(Bytes, Option<Stream>), Refusal> {
+    // It fits: `len` is at most `PROBE`.
+    let len = len as usize;
+    let broken = answer.body.peek(len).await.err();
+    let mut left = answer.body.next().await.ok().flatten().unwrap_or_default();
+    let bytes = left.split_to(left.len().min(len));
+    if bytes.len() < len.min(LEAST) {
+        return Err(failed(broken.as_deref().unwrap_or(BREAKS_OFF)));
+    }
+    if is_long && bytes.len() == len {
+        return Ok((bytes, Some(Stream::new(answer, len as u64, left))));
+    }
+    // A body that is read to its end leaves the connection usable.
+    if broken.is_none() {
+        let _ = timeout(Duration::from_millis(200), answer.body.next()).await;
+    }
+    Ok((bytes, None))
+}
+
+/// The first answer of a server without parts: its first bytes are compared with those of other mirrors.
+async fn looked_at(mut answer: Answer, connection: Connection) -> First {
+    if let Err(why) = answer.body.peek(PROBE as usize).await {
+        tracing::debug!(why, "a file breaks off after {} bytes", answer.body.seen().len());
+    }
+    First::Whole(Box::new(answer), connection)
+}
+
+/// Whether an FTP server obeys `REST`. Some accept it and send the file from its beginning.
+async fn begins_anywhere(
+    source: &Source,
+    connection: &mut Connection,
+    first: &Bytes,
+) -> Result<bool, Refusal> {
+    let (len, half) = (first.len(), first.len() / 2);
+    if matches!(connection, Connection::Http(_)) || half == 0 {
+        return Ok(true);
+    }
+    let wanted = Wanted { range: Some(half as u64..len as u64), size: None };
+    let mut answer = source.ask(connection, &wanted).await?;
+    let again = read(&mut answer, half as u64..len as u64).await?;
+    drop(answer);
+    connection.end().await;
+    // If both places hold the same bytes, they prove nothing: the file is fetched whole.
+    Ok(again == first[half..] && first[..len - half] != first[half..])
+}
+
+async fn whole(source: &Source, connection: &mut Connection) -> Result<Answer, Refusal> {
+    source.ask(connection, &Wanted { range: None, size: None }).await
+}
+
+/// Reads a short range of the file, as much of it as comes.
+pub(super) async fn read(answer: &mut Answer, range: std::ops::Range<u64>) -> Result<Bytes, Refusal> {
+    let (mut bytes, mut skip) = (Vec::new(), range.start - answer.start);
+    let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    while bytes.len() < len {
+        let Some(mut piece) = answer.body.next().await.map_err(|why| failed(&why))? else { break };
+        let skipped = skip.min(piece.len() as u64);
+        skip -= skipped;
+        // Both fit: `skipped` is at most the length of a piece.
+        piece = piece.split_off(skipped as usize);
+        piece.truncate(len - bytes.len());
+        bytes.extend_from_slice(&piece);
+    }
+    // A body that is read to its end leaves the connection usable.
+    if answer.size.is_some_and(|size| size >= range.end) {
+        let _ = timeout(Duration::from_millis(200), answer.body.next()).await;
+    }
+    Ok(bytes.into())
+}
