@@ -154,6 +154,7 @@ async fn a_whole_file_for_all_of_its_bytes_is_a_part_where_the_server_sends_part
     let server = Server::changed(&content, move |request, right| {
         let is_all = request.header("range") == Some("bytes=0-");
         let response = if is_all { Response::new(200, &body) } else { right };
+        let response = Response { rate: Some(2_000_000), ..response };
         response.with("Accept-Ranges", "bytes").with("ETag", "\"x\"")
     });
     let place = Place::new(&[server.url("/a")]);
@@ -746,6 +747,21 @@ async fn a_file_that_its_server_calls_a_web_page_is_fetched_and_resumed() {
     let place = Place::new(&[server.url("/a.bin")]);
     assert!(matches!(place.fetch_until(300_000).await, Err(FetchError::Stopped)));
     resumed(&place, &content, 0).await;
+}
+
+#[tokio::test]
+async fn a_login_page_that_comes_first_gives_way_to_the_file_over_another_route() {
+    let content = noise(SIZE, 56);
+    let server = Server::changed(&content, |request, right| {
+        if request.from.ip() == std::net::IpAddr::from([127, 0, 0, 2]) {
+            return Response::new(200, b"<html>login</html>").with("Content-Type", "text/html");
+        }
+        right
+    });
+    let place = Place::new(&[server.url("/latest")]).over_addresses(&[2, 3]);
+    let (_, notes) = place.fetch_with_notes().await;
+    assert!(place.content() == content, "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("a web page came")), "{notes:?}");
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! Compares what several sources sent, when all bytes are there.
 //!
 //! Files of the same size may begin alike, so the first 64 KiB of each source prove little. The mirror that is named first, of those
-//! that answer, decides, over the route that answered first. Equal hashes prove that another source has the same file, and so does
-//! a strong tag for one address over two routes. Equal tags of two mirrors prove nothing: nginx makes them of size and time only.
+//! that answer, decides, over the route that answered first. Equal hashes prove that another source has the same file.
+//! Equal tags of two mirrors prove nothing: nginx makes them of size and time only. Those of one address over two routes prove little,
+//! because several machines may answer there: one sample is enough.
 //! Otherwise the source that decides is asked for the ends of the ranges that others sent, in this attempt or an earlier one: there
 //! its own bytes go on. If they differ, only bytes of sources that agree with it are kept.
 
@@ -44,9 +45,12 @@ pub(super) struct Fact {
 impl Fact {
     fn proves_same(&self, other: &Self) -> bool {
         let digests = self.digest.as_ref().zip(other.digest.as_ref());
-        let has_same_hash = digests.is_some_and(|(one, other)| one.differs(other) == Some(false));
+        digests.is_some_and(|(one, other)| one.differs(other) == Some(false))
+    }
+
+    fn suggests_same(&self, other: &Self) -> bool {
         let is_one_mirror = mirror_of(&self.origin) == mirror_of(&other.origin);
-        has_same_hash || (is_one_mirror && self.version.is_same_elsewhere(&other.version))
+        is_one_mirror && self.version.is_same_elsewhere(&other.version)
     }
 }
 
@@ -156,11 +160,15 @@ impl Run<'_> {
 
     /// Whether another origin is known to have the same file as a source.
     fn is_same(&self, own: &str, other: &str) -> bool {
+        self.any_facts((own, other), Fact::proves_same)
+    }
+
+    fn any_facts(&self, (own, other): (&str, &str), agree: impl Fn(&Fact, &Fact) -> bool) -> bool {
         let of_own = self.facts.iter().filter(|fact| *fact.origin == *own);
         let is_other = |fact: &&Fact| *fact.origin == *other || *fact.origin == *mirror_of(other);
         let mut pairs =
             of_own.flat_map(|fact| self.facts.iter().filter(is_other).map(move |other| (fact, other)));
-        pairs.any(|(one, other)| one.proves_same(other))
+        pairs.any(|(one, other)| agree(one, other))
     }
 
     /// Compares what others sent with samples from the source that decides; `None` if that one sends none.
@@ -176,7 +184,14 @@ impl Run<'_> {
         let mut sampler = Sampler { run: self, sources, open: None };
         let (mut compared, begin) = (Compared::default(), Instant::now());
         for (origin, ranges) in others {
-            let mut outcome = &mut compared.unsure;
+            let seems_same = self.any_facts((&decider.origin, origin), Fact::suggests_same);
+            let mut outcome = if seems_same { &mut compared.sampled } else { &mut compared.unsure };
+            let most = match seems_same {
+                // A server that allows few requests is not asked for that.
+                true if decider.source.was_busy() => 0,
+                true => 1,
+                false => most,
+            };
             for range in ends(ranges, most) {
                 if begin.elapsed() > ALL {
                     break;

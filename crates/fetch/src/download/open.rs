@@ -262,15 +262,22 @@ impl Opening {
         let Some(old) = self.whole.take() else { return self.whole = Some(new) };
         let is_earlier = context.mirror(new.0.index) < context.mirror(old.0.index);
         let differs = new.1.differs((old.1.size(), old.1.head()));
+        let is_one_mirror = context.mirror(new.0.index) == context.mirror(old.0.index);
+        let is_page = [&new, &old].map(|one| one.1.is_page());
         let fits = [&new, &old].map(|one| held.is_some() && self.may_fit(one, held));
         let is_better = match (new.1.is_part(), old.1.is_part()) {
             _ if fits[0] != fits[1] => fits[0],
+            // A network may want a login over one route.
+            _ if is_page[0] != is_page[1] && is_one_mirror => is_page[1],
             (true, false) => is_earlier || differs.is_none(),
             (false, true) => is_earlier && differs.is_some(),
             _ => is_earlier,
         };
         let (better, (other, first)) = if is_better { (new, old) } else { (old, new) };
         match (better.1.is_part(), differs) {
+            (_, Some(_)) if first.is_page() && !better.1.is_page() && is_one_mirror => {
+                self.leave_out(context, &other, &Trouble::Page.why());
+            }
             (true, _) if first.is_part() => self.passed.push((other, first)),
             (_, Some(why)) => self.leave_out(context, &other, why),
             (true, None) => {

@@ -18,6 +18,9 @@ const COMPRESSED: [&str; 8] = [".gz", ".tgz", ".svgz", ".emz", ".wmz", ".bz2", "
 const ARCHIVES: [&str; 4] =
     ["application/gzip", "application/x-gzip", "application/x-compress", "application/x-tgz"];
 
+/// The largest size of a file.
+const LARGEST: u64 = i64::MAX as u64;
+
 /// A `Content-Range` (RFC 9110 §14.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentRange {
@@ -205,6 +208,9 @@ impl Head {
             {
                 Verdict::Retry("the server sends more bytes than it says".to_owned())
             }
+            Some(Ok(ContentRange::Bytes(_, Some(size)))) if *size > LARGEST => {
+                Verdict::Useless(format!("the server announces an impossible size ({size} bytes)"))
+            }
             Some(Ok(ContentRange::Bytes(range, size))) if range.start <= start && start < range.end => {
                 Verdict::Part(range.start, *size)
             }
@@ -278,6 +284,8 @@ mod tests {
                 "{text}"
             );
         }
+        let huge = head(206, &[("content-range", "bytes 0-5/18446744073709551615")]).judge(0, "/a");
+        assert!(matches!(&huge, Verdict::Useless(why) if why.contains("impossible size")), "{huge:?}");
         let size = head(416, &[("content-range", "bytes */0")]);
         assert_eq!(size.judge(0, "/a"), Verdict::NoSuchBytes(Some(0)));
     }

@@ -90,7 +90,7 @@ impl Validator {
         value.filter(|_| self.host.as_ref().is_none_or(|own| own == host))
     }
 
-    /// Whether `other`, from the same address over another route, is surely of the same version: by a strong tag of the
+    /// Whether `other`, from the same address over another route, seems to be of the same version: by a strong tag of the
     /// same host, or by the time of an FTP file.
     pub fn is_same_elsewhere(&self, other: &Self) -> bool {
         let is_ftp = self.host.is_none() && self.tag.is_none();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strong_tag_of_one_host_and_the_time_of_an_ftp_file_prove_the_same_file_over_another_route() {
+    fn a_strong_tag_of_one_host_and_the_time_of_an_ftp_file_suggest_the_same_file_over_another_route() {
         let tagged = |tag: &str, host: &str| validator(Some(tag), Some(EARLY), LATE).of_host(host.to_owned());
         let is_same = |one: &str, other: &str| tagged(one, "near").is_same_elsewhere(&tagged(other, "near"));
         assert!(is_same("\"a\"", "\"a\"") && !is_same("\"a\"", "\"b\"") && !is_same("W/\"a\"", "W/\"a\""));
