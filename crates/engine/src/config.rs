@@ -138,6 +138,8 @@ pub struct DatagramConfig {
     /// Classes whose datagrams are delivered in order, one bit each. The order is per flow; flows with equal numbers
     /// modulo 64 share it.
     pub ordered_classes: u16,
+    /// Classes of urgent datagrams, one bit each: the path that carries them keeps its queue short.
+    pub urgent_classes: u16,
     /// Longest time that such a datagram waits for earlier ones; less if no path can be so late.
     pub patience: Span,
 }
@@ -204,6 +206,7 @@ impl Default for DatagramConfig {
             modes: [DatagramMode::Once; 16],
             protection: Protection::default(),
             ordered_classes: 0,
+            urgent_classes: 0,
             patience: Span::from_millis(200),
         }
     }

@@ -146,11 +146,13 @@ fn decision(paths: u32) -> f64 {
     let view = |id: u32| PathView {
         id: PathId(id),
         budget: 50_000,
+        room: 50_000,
         ready_at: Time::ZERO,
         window: 200_000,
         in_flight: 100_000,
         rtt: rtt(id),
         min_rtt: rtt(id),
+        calm_rtt: rtt(id),
         rtt_variance: Span::from_millis(1),
         rate: Rate::from_mbit(50.0),
         mtu: 1472,

@@ -38,6 +38,8 @@ pub mod class {
     pub const PROTECTED: u8 = 4;
     /// The classes that the far end wants in order, as a mask.
     pub const ORDERED: u16 = 1 << STRIPED;
+    /// The classes whose path keeps its queue short, as a mask.
+    pub const URGENT: u16 = 1 << LOW_LATENCY;
 }
 
 /// Bytes of a datagram in a packet in addition to the inner packet: header, tag, frame, number and place.
@@ -212,10 +214,14 @@ impl Choice {
                 Ok((path, if verdict == Verdict::RoutedInOrder { class::STRIPED } else { class::ROUTED }))
             }
             Lane::LowLatency | Lane::Redundant => {
-                let fastest = paths.iter().min_by_key(|path| (path.min_rtt, path.id));
+                let fastest = paths.iter().min_by_key(|path| (path.calm_rtt, path.id));
                 let fastest = fastest.ok_or((Want::AnyPath, Time::NEVER))?;
                 let class = if lane == Lane::Redundant { class::REDUNDANT } else { class::LOW_LATENCY };
-                room_on(fastest.id, paths).map(|path| (path, class))
+                if fastest.room > 0 {
+                    Ok((fastest.id, class))
+                } else {
+                    Err((Want::Path(fastest.id), fastest.ready_at))
+                }
             }
             Lane::Auto | Lane::Routed | Lane::Striped | Lane::Protected => {
                 let class = if lane == Lane::Protected { class::PROTECTED } else { class::STRIPED };
@@ -334,11 +340,13 @@ pub(crate) mod tests {
         PathView {
             id: PathId(id),
             budget: 100_000,
+            room: 100_000,
             ready_at: Time::ZERO,
             window: (mbit * 2_500.0) as u64,
             in_flight: 0,
             rtt: Span::from_millis(20),
             min_rtt: Span::from_millis(20),
+            calm_rtt: Span::from_millis(20),
             rtt_variance: Span::from_millis(1),
             rate: Rate::from_mbit(mbit),
             mtu: 1400,
@@ -395,9 +403,10 @@ pub(crate) mod tests {
         let mut entry = Entry::new(QueueLimits::default());
         fill(&mut entry, Lane::LowLatency, 1, 2);
         let mut paths = [view(0, 100.0), view(1, 1.0)];
-        paths[1].min_rtt = Span::from_millis(5);
-        assert_eq!(sent(&entry.next(&at(0), &paths)), Some((1, class::LOW_LATENCY)));
+        paths[1].calm_rtt = Span::from_millis(5);
         paths[1].budget = 0;
+        assert_eq!(sent(&entry.next(&at(0), &paths)), Some((1, class::LOW_LATENCY)));
+        paths[1].room = 0;
         assert_eq!(sent(&entry.next(&at(0), &paths)), None);
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Health {
     patience: Span,
     patient_until: Time,
     lull: Lull,
-    credit: Option<AwaitedCredit>,
+    credit: AwaitedCredit,
 }
 
 /// The wait for a higher limit of the peer. Packets that were lost last are unknown to the peer until another arrives,
@@ -60,6 +60,12 @@ struct AwaitedCredit {
     /// When to send the next probe.
     ask_at: Time,
     pause: Span,
+}
+
+impl Default for AwaitedCredit {
+    fn default() -> Self {
+        Self { ask_at: Time::NEVER, pause: Span::ZERO }
+    }
 }
 
 /// The consequence of a path's silence.
@@ -133,20 +139,22 @@ impl Health {
 
     /// The peer's limit is reached: a probe follows after `pause`, unless one is due already.
     pub(super) fn await_credit(&mut self, now: Time, pause: Span) {
-        self.credit.get_or_insert(AwaitedCredit { ask_at: now + pause, pause });
+        if self.credit.ask_at == Time::NEVER {
+            self.credit = AwaitedCredit { ask_at: now + pause, pause };
+        }
     }
 
     /// When to ask for a higher limit.
-    pub(crate) fn ask_for_credit_at(&self) -> Option<Time> {
-        self.credit.map(|credit| credit.ask_at)
+    #[inline]
+    pub(crate) fn ask_for_credit_at(&self) -> Time {
+        self.credit.ask_at
     }
 
     /// Asks for a higher limit if the path still `waits` for it. Pauses between probes double up to `longest`.
     pub(crate) fn ask_for_credit(&mut self, now: Time, waits: bool, longest: Span) {
-        self.credit = self.credit.filter(|_| waits).map(|credit| {
-            let pause = (credit.pause * 2).min(longest);
-            AwaitedCredit { ask_at: now + pause, pause }
-        });
+        let pause = (self.credit.pause * 2).min(longest);
+        self.credit =
+            if waits { AwaitedCredit { ask_at: now + pause, pause } } else { AwaitedCredit::default() };
         if waits {
             self.want_probe();
         }

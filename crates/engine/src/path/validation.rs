@@ -166,24 +166,29 @@ impl Allowance {
     }
 
     /// Bytes of UDP payload that may be sent in the next packet.
+    #[inline]
     pub(crate) fn left(&self) -> u64 {
         self.left_of(self.limits.1)
     }
 
     /// The same for a packet with data.
+    #[inline]
     pub(crate) fn left_for_data(&self) -> u64 {
         self.left_of(if self.limits.1 == u64::MAX { u64::MAX } else { self.peer_limit_for_data() })
     }
 
     /// True if the peer's limit leaves no room for a packet with `size` bytes of UDP payload and data.
+    #[inline]
     pub(crate) fn waits_for_peer(&self, size: u64) -> bool {
         self.limits.1 < u64::MAX && self.peer_limit_for_data() < self.spent + PACKET_COST + size
     }
 
+    #[inline]
     fn peer_limit_for_data(&self) -> u64 {
         self.limits.1.saturating_sub(KEPT_FOR_PROBES)
     }
 
+    #[inline]
     fn left_of(&self, peer_limit: u64) -> u64 {
         let room = self.limits.0.min(peer_limit).saturating_sub(self.spent).saturating_sub(PACKET_COST);
         if self.proven { room } else { self.left.min(room) }

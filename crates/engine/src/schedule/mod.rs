@@ -125,11 +125,13 @@ pub(crate) mod tests_support {
         PathView {
             id: PathId(id),
             budget: window,
+            room: window,
             ready_at: Time::ZERO,
             window,
             in_flight: 0,
             rtt: Span::from_millis(20),
             min_rtt: Span::from_millis(20),
+            calm_rtt: Span::from_millis(20),
             rtt_variance: Span::from_millis(1),
             rate: Rate::from_mbit(10.0),
             mtu: 1400,

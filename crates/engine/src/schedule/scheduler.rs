@@ -7,8 +7,12 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, Debug)]
 pub struct PathView {
     pub id: PathId,
-    /// Bytes that window and pacing let it send now.
+    /// Bytes that it may send now: what window and pacing allow, and less while its queue is kept short for urgent data.
     pub budget: u64,
+    /// The same for urgent data.
+    pub room: u64,
+    /// The round trip that urgent data can expect there, apart from other data of this session.
+    pub calm_rtt: Span,
     /// When pacing lets it send again; in the past when the window is the limit.
     pub ready_at: Time,
     /// Bytes that may be in flight: the congestion window, or what a rate limit leaves of it in a round trip.

@@ -245,6 +245,9 @@ impl<P: Payload> Datagrams<P> {
         let mut draft = Packets::draft(flight, index);
         while let Some(datagram) = self.queues.as_mut()?.outgoing.pop_front() {
             let length = datagram.data.len() as u64;
+            if flight.config.datagrams.urgent_classes >> datagram.class & 1 == 1 {
+                flight.paths.on_urgent(now, path);
+            }
             let mode = match self.mode_of(flight, datagram.class) {
                 DatagramMode::Once if everywhere && takes_numbers(flight) => DatagramMode::Redundant,
                 mode => mode,

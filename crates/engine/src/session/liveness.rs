@@ -230,7 +230,7 @@ impl Liveness {
     /// Probes a path that waits for a higher limit of the peer when that is due: the probe shows the peer how many packets
     /// were lost last, and with that what was spent.
     pub(super) fn check_credit<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) {
-        if flight.paths[index].health().ask_for_credit_at().is_some_and(|at| at <= now) {
+        if flight.paths[index].health().ask_for_credit_at() <= now {
             let longest = flight.config.failure.probe_interval;
             let path = flight.paths.edit(index);
             let works = path.is_active() && path.can_stand_in();
@@ -405,7 +405,7 @@ pub(super) fn path_timeout<P: Payload>(flight: &Flight<P>, path: &Path) -> Time 
         .min(or_never(alarm(flight, path).map(|(at, _)| at)))
         .min(or_never(next_probe))
         .min(or_never(challenge.map(|challenge| challenge.due)))
-        .min(or_never(path.health().ask_for_credit_at()))
+        .min(path.health().ask_for_credit_at())
         .min(or_never(first_doubt_at(flight, path)))
         .min(or_never(stall_at(flight, path)))
 }

@@ -33,6 +33,8 @@ pub(super) struct Ready {
     pub line: VecDeque<StreamId>,
     /// The first of them has sent in its turn.
     served: bool,
+    /// The stream that went before the others with a small message, until that is sent.
+    pub sparse: Option<StreamId>,
 }
 
 /// Streams whose application is waiting for room.
@@ -81,10 +83,16 @@ impl<P: Payload> Streams<P> {
 
     pub(super) fn enqueue(&mut self, id: StreamId) {
         let credit = self.credit();
+        let may_jump = !self.ready.line.is_empty() && !self.next_is_sparse();
         let Some(stream) = self.table.get_mut(id) else { return };
         if !stream.queued && stream.send.has_work(credit) {
             stream.queued = true;
-            self.ready.line.push_back(id);
+            if may_jump && stream.may_jump(self.sent) {
+                self.ready.line.push_front(id);
+                (self.ready.served, self.ready.sparse) = (false, Some(id));
+            } else {
+                self.ready.line.push_back(id);
+            }
         } else if !stream.queued && credit == 0 && stream.send.unsent() > 0 && !stream.credit_blocked {
             stream.credit_blocked = true;
             self.credit_blocked.push_back(id);
@@ -228,6 +236,9 @@ impl<P: Payload> Streams<P> {
             Pick::New => stream.send.next_new(room(stream.send.sent_end())?, credit)?,
         };
         self.ready.served = true;
+        if self.ready.sparse == Some(id) {
+            self.ready.sparse = None;
+        }
         if !run.resend {
             self.sent += run.data.len() as u64;
             self.unsent -= run.data.len() as u64;
@@ -335,13 +346,13 @@ impl<P: Payload> Streams<P> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use anabranch_wire::{Length, Side};
 
     use super::super::{Limits, MemoryBudget, Reservation};
     use super::*;
 
-    fn limits() -> Limits {
+    pub(in super::super) fn limits() -> Limits {
         Limits {
             initial_window: 1 << 20,
             max_window: 1 << 20,
@@ -455,11 +466,12 @@ mod tests {
         }
         streams.ready.line.extend(streams.table.ids());
         let last = streams.open().unwrap();
-        streams.write(last, &mut Length(10)).unwrap();
+        streams.write(last, &mut Length(2_000)).unwrap();
         let calls = (1..100).find(|_| streams.bring_new());
         assert_eq!(calls, Some(4_000 / EXAMINED + 1));
         let (frame, resend) = streams.next_frame(1_000, Pick::New, &mut events).unwrap();
         assert_eq!((frame.stream, resend), (last, false));
+        streams.next_frame(3_000, Pick::New, &mut events).unwrap();
         assert!(!streams.bring_new(), "nothing new is left");
     }
 }

@@ -14,3 +14,4 @@ mod redundant;
 mod sessions;
 mod striping;
 mod two_ways;
+mod urgent;

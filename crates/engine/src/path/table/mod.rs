@@ -8,6 +8,7 @@
 //! paths. The other methods change only values outside the cache, or update the cache themselves. Congestion windows
 //! are cached as well: call [`Paths::forget`] after changing one.
 
+mod calm;
 mod index;
 mod overflow;
 
@@ -21,6 +22,7 @@ use super::{Bloat, Others, Path};
 use crate::config::Config;
 use crate::manager::Standing;
 use crate::route::Route;
+use calm::Calm;
 pub(super) use index::Cached;
 pub(crate) use index::Wants;
 use index::{Index, Relief};
@@ -35,6 +37,7 @@ pub(crate) struct Paths {
     overflow: Overflow,
     /// Some path has a rate limit.
     limited: bool,
+    calm: Calm,
 }
 
 /// A packet that leaves on a path.

@@ -160,7 +160,7 @@ impl<P: Payload> Sending<P> {
         if flight.paths.have_copies() {
             sent = copies::transmit_copy(now, flight, packets, &views);
         }
-        if sent.is_none() && datagrams.have_work() && views.iter().any(|view| view.budget > 0) {
+        if sent.is_none() && datagrams.have_work() && views.iter().any(|view| view.room > 0) {
             let scheduler = &mut *self.placement.scheduler;
             sent = datagrams.place(now, flight, &mut Outlet { packets, scheduler, views: &views });
         }
@@ -227,12 +227,15 @@ fn may_have_data<P: Payload>(flight: &Flight<P>, datagrams: &Datagrams<P>) -> bo
 fn go_on<P: Payload>(now: Time, flight: &mut Flight<P>) -> Option<Spot> {
     let is_open = |choice: &Choice| choice.left > 0 && choice.resend == flight.streams.next_is_resend();
     let choice = flight.choice.filter(is_open)?;
-    if flight.streams.next_is_redundant() {
+    if flight.streams.next_is_redundant() || flight.streams.next_is_sparse() {
         return None;
     }
     let index = flight.paths.place_of(choice.path)?;
     let path = &flight.paths[index];
     let size = path.size() as u64;
+    if flight.paths.calm_window(now, index).is_some_and(|window| window < path.board().pipe() + size) {
+        return None;
+    }
     let open = path.state().is_alive()
         && flight.paths.pacing_budget(index, now) >= size
         && flight.paths.has_room(index);

@@ -62,7 +62,10 @@ impl Placement {
             return Next::Nothing;
         }
         let views = self.take_views(now, flight);
-        let next = if views.iter().all(|view| view.budget == 0) {
+        let sparse = streams && !datagrams_wait && flight.streams.next_is_sparse();
+        let next = if sparse && let Some(next) = place_sparse(now, flight, &views) {
+            next
+        } else if views.iter().all(|view| view.budget == 0) {
             let ready = views.iter().map(|view| view.ready_at).filter(|at| *at > now).min();
             flight.clock.wake_at = flight.clock.wake_at.min(ready.unwrap_or(Time::NEVER));
             Next::Nothing
@@ -126,6 +129,13 @@ impl Placement {
     }
 }
 
+/// The path with the least delay for a small message; `None` if it has no room.
+fn place_sparse<P: Payload>(now: Time, flight: &mut Flight<P>, views: &[PathView]) -> Option<Next> {
+    let calmest = views.iter().min_by_key(|view| (view.calm_rtt, view.id))?;
+    flight.paths.on_urgent(now, calmest.id);
+    (calmest.room > 0).then(|| place_on(flight, calmest.id, Pick::MissingFirst, None))
+}
+
 /// The fastest path with room, for a redundant stream, without asking the scheduler. [`super::Packets::fill`] queues
 /// the copies.
 fn place_redundant<P: Payload>(flight: &Flight<P>, views: &[PathView], pick: Pick) -> Next {
@@ -151,7 +161,8 @@ pub(super) fn view_session<P: Payload>(now: Time, flight: &Flight<P>, turn: &Tur
 /// that have changed.
 pub(super) fn view_paths<P: Payload>(now: Time, flight: &mut Flight<P>, views: &mut Vec<PathView>) {
     let paths = &mut flight.paths;
-    let all = flight.cc.is_paced() || paths.are_limited() || !paths.are_all_usable();
+    let all =
+        flight.cc.is_paced() || paths.are_limited() || paths.is_one_calm(now) || !paths.are_all_usable();
     if all || views.len() != paths.len() {
         views.clear();
         views.reserve_exact(paths.len());
@@ -189,6 +200,8 @@ fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView
     let mut view = PathView {
         id: path.id(),
         budget: 0,
+        room: 0,
+        calm_rtt: flight.paths.calm_rtt(now, index),
         ready_at: Time::ZERO,
         window: limit.map_or(window, |limit| window.min(limit.bytes_in(rtt.smoothed()))),
         in_flight: 0,
@@ -211,7 +224,12 @@ fn update(now: Time, paths: &mut Paths, index: usize, view: &mut PathView) {
     let (size, pipe) = (view.mtu, path.board().pipe());
     let room = paths.window(index).saturating_sub(pipe);
     let open = room >= size && paced >= size && path.allowance().left_for_data() >= size;
-    view.budget = if open { room.min(paced) } else { 0 };
+    view.room = if open { room.min(paced) } else { 0 };
+    view.budget = match paths.calm_window(now, index) {
+        Some(window) if window < pipe + size => 0,
+        Some(window) => view.room.min(window - pipe),
+        None => view.room,
+    };
     view.ready_at = if room >= size && paced < size { path.pacer().ready_at(size) } else { Time::ZERO };
     view.in_flight = pipe;
     view.bytes_sent = path.stats().bytes_sent;

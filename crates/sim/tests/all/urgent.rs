@@ -1,0 +1,108 @@
+//! Data that should not wait behind a bulk stream's own queue: small messages, and datagrams of an urgent class.
+
+use std::collections::VecDeque;
+
+use anabranch_engine::{Config, Read, Session};
+use anabranch_sim::{App, CableConfig, Pair, Sender};
+use anabranch_wire::{Length, Span, StreamId, Time};
+
+const PAUSE: Span = Span::from_millis(20);
+const MESSAGE: usize = 64;
+
+/// A stream without end, and a message every [`PAUSE`] on another one.
+struct Talker {
+    bulk: Sender,
+    messages: Option<StreamId>,
+    next: Time,
+    sent: VecDeque<Time>,
+}
+
+impl App<Length> for Talker {
+    fn poll(&mut self, now: Time, session: &mut Session<Length>) {
+        self.bulk.poll(now, session);
+        if !session.state().carries_data() || now < self.next {
+            return;
+        }
+        self.next = now + PAUSE;
+        let stream = *self.messages.get_or_insert_with(|| session.open_stream().unwrap());
+        if session.write(stream, &mut Length(MESSAGE)) == Ok(MESSAGE) {
+            self.sent.push_back(now);
+        }
+    }
+}
+
+/// Reads all streams, and records when each message arrives on the second.
+#[derive(Default)]
+struct Listener {
+    streams: Vec<StreamId>,
+    bytes: [usize; 2],
+    messages: Vec<Time>,
+}
+
+impl App<Length> for Listener {
+    fn poll(&mut self, now: Time, session: &mut Session<Length>) {
+        while session.poll_event().is_some() {}
+        while let Some(stream) = session.accept_stream() {
+            self.streams.push(stream);
+        }
+        for (stream, bytes) in self.streams.iter().zip(&mut self.bytes) {
+            while let Ok(Read::Data(data)) = session.read(*stream, usize::MAX) {
+                *bytes += data.0;
+            }
+        }
+        self.messages.resize(self.bytes[1] / MESSAGE, now);
+    }
+}
+
+/// Three paths of 50, 30 and 20 Mbit/s whose queues hold 50 ms.
+fn three_cables(rtt: Span) -> [CableConfig; 3] {
+    [50.0, 30.0, 20.0].map(|mbit| {
+        let mut cable = CableConfig::new(mbit, rtt, 1.0);
+        for link in &mut cable.links {
+            *link = anabranch_link::LinkConfig {
+                overhead: link.overhead,
+                ..anabranch_link::LinkConfig::fixed(
+                    anabranch_wire::Rate::from_mbit(mbit),
+                    rtt / 2,
+                    (mbit * 6_250.0) as u64,
+                )
+            };
+        }
+        cable
+    })
+}
+
+#[test]
+fn small_messages_do_not_wait_behind_a_bulk_stream() {
+    for rtt in [Span::from_millis(1), Span::from_millis(20)] {
+        let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &three_cables(rtt), 3);
+        let mut talker =
+            Talker { bulk: Sender::new(u64::MAX), messages: None, next: Time::ZERO, sent: VecDeque::new() };
+        let mut listener = Listener::default();
+        pair.establish(&mut [&mut talker, &mut listener]);
+        let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+        while pair.now < at(5) {
+            pair.run(pair.now + Span::from_millis(1), &mut [&mut talker, &mut listener]);
+        }
+        let (before, from) = (listener.bytes[0], listener.messages.len());
+        while pair.now < at(15) {
+            pair.run(pair.now + Span::from_millis(1), &mut [&mut talker, &mut listener]);
+        }
+        let mut delays: Vec<Span> = talker
+            .sent
+            .iter()
+            .zip(&listener.messages)
+            .skip(from)
+            .map(|(sent, arrived)| arrived.since(*sent))
+            .collect();
+        delays.sort();
+        let (median, late) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);
+        let mbit = (listener.bytes[0] - before) as f64 * 8e-7;
+        println!("{rtt}: p50 {median} p99 {late} bulk {mbit:.1} of {} messages", delays.len());
+        assert!(
+            median <= rtt / 2 + Span::from_millis(5) && late <= rtt / 2 + Span::from_millis(20),
+            "{rtt}: {median}, {late}"
+        );
+        assert!(mbit > 0.95 * 97.0, "{mbit} Mbit/s");
+    }
+}
