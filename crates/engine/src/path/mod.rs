@@ -477,8 +477,7 @@ impl Path {
         self.wishes.set_peer_limit(peer)
     }
 
-    /// Bytes that count against caps: this end's, then the peer's. The peer's missing packets count as the largest
-    /// that arrived.
+    /// Bytes that count against caps: this end's, and the peer's, whose missing packets count as the largest that came.
     fn spent(&self) -> (u64, u64) {
         (self.allowance.spent(), self.spent_by_peer())
     }
