@@ -84,7 +84,7 @@ impl Context<'_> {
         let (size, target) = (found.len(), &self.job.target);
         let (opened, first) = Opening::start(self, false).first(self, Some(size)).await?;
         let mut part = match first {
-            First::Part(part) if part.size == size => part,
+            First::Part(part) if part.size == size => *part,
             First::Part(_) => return Ok(false),
             First::Whole(mut answer, _) => {
                 let head = 0..PROBE.min(size);

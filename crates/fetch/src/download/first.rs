@@ -30,9 +30,9 @@ const LEAST: usize = 4096;
 /// The first answer of a source.
 pub(super) enum First {
     /// The server sends parts.
-    Part(FirstPart),
+    Part(Box<FirstPart>),
     /// The server sends the whole file only.
-    Whole(Box<Answer>, Connection),
+    Whole(Box<Answer>, Box<Connection>),
 }
 
 impl First {
@@ -143,7 +143,7 @@ async fn first_bytes(source: &Source, is_long: bool) -> Result<First, Refusal> {
     let mut answer = match source.ask(&mut connection, &wanted).await {
         Err(Refusal::NoSuchBytes(Some(0))) => {
             let (bytes, version) = (Bytes::new(), Validator::default());
-            return Ok(First::Part(FirstPart {
+            return Ok(First::Part(Box::new(FirstPart {
                 size: 0,
                 bytes,
                 version,
@@ -151,7 +151,7 @@ async fn first_bytes(source: &Source, is_long: bool) -> Result<First, Refusal> {
                 is_page: false,
                 connection,
                 stream: None,
-            }));
+            })));
         }
         // A server that cannot deal with ranges may still have the file.
         Err(Refusal::NoSuchBytes(_)) => whole(source, &mut connection).await?,
@@ -181,7 +181,7 @@ async fn first_bytes(source: &Source, is_long: bool) -> Result<First, Refusal> {
         let answer = whole(source, &mut connection).await?;
         return Ok(looked_at(answer, connection).await);
     }
-    Ok(First::Part(FirstPart { size, bytes, version, digest, is_page, connection, stream }))
+    Ok(First::Part(Box::new(FirstPart { size, bytes, version, digest, is_page, connection, stream })))
 }
 
 /// The first `len` bytes of an answer, and the rest if it `is_long`. A server that cuts its bodies short sends fewer.
@@ -209,7 +209,7 @@ async fn looked_at(mut answer: Answer, connection: Connection) -> First {
     if let Err(why) = answer.body.peek(PROBE as usize).await {
         tracing::debug!(why, "a file breaks off after {} bytes", answer.body.seen().len());
     }
-    First::Whole(Box::new(answer), connection)
+    First::Whole(Box::new(answer), Box::new(connection))
 }
 
 /// Whether an FTP server obeys `REST`. Some accept it and send the file from its beginning.

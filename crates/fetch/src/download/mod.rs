@@ -235,9 +235,9 @@ impl Context<'_> {
             }
             let (opened, part, fits) = match first {
                 (opened, First::Whole(answer, connection), _) => {
-                    return self.whole((*answer, connection), &opened, store).await;
+                    return self.whole((*answer, *connection), &opened, store).await;
                 }
-                (opened, First::Part(part), fits) => (opened, part, fits),
+                (opened, First::Part(part), fits) => (opened, *part, fits),
             };
             // The source that was kept comes again when no better one has answered.
             let is_last = kept == Some(opened.index) || opening.is_over();

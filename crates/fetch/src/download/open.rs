@@ -297,7 +297,7 @@ impl Opening {
     /// Keeps a source that does not have the file of an earlier attempt, in case that no other has it.
     pub(super) fn defer(&mut self, opened: Opened, part: FirstPart) {
         self.changed.push(opened.source.mirror.clone());
-        self.whole = Some((opened, First::Part(part)));
+        self.whole = Some((opened, First::Part(Box::new(part))));
     }
 
     /// Takes mirrors without the file of an earlier attempt, which is dropped.

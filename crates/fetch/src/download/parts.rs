@@ -184,7 +184,7 @@ impl Run<'_> {
             (First::Part(part), None) => match self.other_version(opened, &part) {
                 Some(why) => why,
                 None => {
-                    self.admit(opened, part);
+                    self.admit(opened, *part);
                     return Ok(());
                 }
             },
