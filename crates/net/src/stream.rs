@@ -154,6 +154,16 @@ impl Stream {
         .await;
     }
 
+    /// Ready when the peer has stopped reading or the session is over. Nothing may be written meanwhile.
+    pub fn poll_stopped(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let mut core = self.handle.inner.core();
+        if core.closed.is_some() || !core.engine.is_writable(self.id) {
+            return Poll::Ready(());
+        }
+        core.wakers.wait_to_write(self.id, cx.waker());
+        Poll::Pending
+    }
+
     /// Writes all of `data` without copying it.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::task::ready;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use anabranch_net::Stream;
@@ -132,20 +132,28 @@ async fn both(
     body: Body,
 ) -> End {
     let (from_tcp, mut to_tcp) = connection.split();
-    let has_upgraded = AtomicBool::new(false);
-    let mut up = pin!(up(&from_tcp, to_stream, meter, (body, &has_upgraded)));
-    let mut down = pin!(down(from_stream, &mut to_tcp, meter, (body.awaited(), &has_upgraded)));
+    let state = DownState::default();
+    let mut up = pin!(up(&from_tcp, to_stream, meter, (body, &state)));
+    let mut down = pin!(down(from_stream, &mut to_tcp, meter, (body.awaited(), &state)));
     let (mut is_up_over, mut is_down_over) = (false, false);
     let (mut progress, mut idle) = (meter.bytes(), Duration::ZERO);
     while !(is_up_over && is_down_over) {
         let ended = tokio::select! {
             ended = &mut up, if !is_up_over => { is_up_over = true; ended }
-            ended = &mut down, if !is_down_over => { is_down_over = true; ended }
+            ended = &mut down, if !is_down_over => {
+                is_down_over = true;
+                // The next look at the other direction sees that.
+                state.is_over.store(true, Ordering::Relaxed);
+                ended
+            }
+            // Nothing else reads from it any more.
+            _ = gone(&from_tcp), if is_up_over => return End::Reset,
             () = sleep(LOOK) => {
                 let now = meter.bytes();
                 idle = if now == progress { idle + LOOK } else { Duration::ZERO };
                 progress = now;
-                let most = if is_up_over || is_down_over { HALF_CLOSED_IDLE } else { IDLE };
+                let is_half = is_up_over || is_down_over || is_read_closed(&from_tcp).await;
+                let most = if is_half { HALF_CLOSED_IDLE } else { IDLE };
                 if idle >= most { return End::Idle }
                 continue;
             }
@@ -156,6 +164,18 @@ async fn both(
         }
     }
     End::Complete
+}
+
+/// Waits until the other end has broken the connection off, and then for what it sent before to be passed on.
+async fn gone(connection: &ReadHalf<'_>) {
+    let _ = connection.ready(Interest::ERROR).await;
+    sleep(AFTER_BREAK).await;
+}
+
+/// Whether the other end has closed its direction, perhaps behind bytes that wait.
+async fn is_read_closed(connection: &ReadHalf<'_>) -> bool {
+    let state = timeout(Duration::ZERO, connection.ready(Interest::READABLE)).await;
+    state.is_ok_and(|state| state.is_ok_and(|state| state.is_read_closed()))
 }
 
 /// Small writes leave at once, a caller whose machine is gone is noticed, and a connection that is dropped before its end is reset.
@@ -180,16 +200,41 @@ pub fn reset(connection: TcpStream) {
     drop(connection);
 }
 
+/// Facts about the direction from the session to the TCP connection.
+#[derive(Default)]
+struct DownState {
+    /// The server has agreed to another protocol.
+    has_upgraded: AtomicBool,
+    is_over: AtomicBool,
+}
+
+/// Waits for bytes; `None` once the session's other end has ended both directions and reads no more.
+async fn readable(from: &ReadHalf<'_>, to: &mut Stream, down: &DownState) -> Option<io::Result<()>> {
+    let mut readable = pin!(from.readable());
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = readable.as_mut().poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        match down.is_over.load(Ordering::Relaxed) {
+            true => to.poll_stopped(cx).map(|()| None),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}
+
 /// From the TCP connection into the session.
 async fn up(
     from: &ReadHalf<'_>,
     to: &mut Stream,
     meter: &Meter,
-    (mut body, has_upgraded): (Body, &AtomicBool),
+    (mut body, down): (Body, &DownState),
 ) -> Direction {
     loop {
-        if from.readable().await.is_err() {
-            return Direction::Reset;
+        match readable(from, to, down).await {
+            Some(Ok(())) => {}
+            Some(Err(_)) => return Direction::Reset,
+            None => return Direction::Stopped,
         }
         let mut buffer = POOL.take();
         let mut piece = match from.try_read(&mut buffer) {
@@ -212,7 +257,7 @@ async fn up(
                 return Direction::Reset;
             }
         };
-        if has_upgraded.load(Ordering::Relaxed) {
+        if down.has_upgraded.load(Ordering::Relaxed) {
             body = Body::EVERYTHING;
         }
         let own = body.take(&piece);
@@ -259,7 +304,7 @@ async fn down(
     from: &mut Stream,
     to: &mut WriteHalf<'_>,
     meter: &Meter,
-    (mut awaited, has_upgraded): (Option<Answer>, &AtomicBool),
+    (mut awaited, state): (Option<Answer>, &DownState),
 ) -> Direction {
     let mut pieces = Vec::with_capacity(MOST_PIECES);
     loop {
@@ -276,7 +321,7 @@ async fn down(
             && let Some(agrees) = pieces.iter().find_map(|piece| answer.take(piece))
         {
             // The client learns of it only by these pieces, so its next bytes come later.
-            has_upgraded.store(agrees, Ordering::Relaxed);
+            state.has_upgraded.store(agrees, Ordering::Relaxed);
             awaited = None;
         }
         let length = pieces.iter().map(Bytes::len).sum();
@@ -325,7 +370,7 @@ async fn write_all(to: &mut WriteHalf<'_>, pieces: &mut [Bytes]) -> io::Result<(
                 *slice = IoSlice::new(piece);
             }
             let written = ready!(Pin::new(&mut *to).poll_write_vectored(cx, &slices[..waiting.len()]));
-            std::task::Poll::Ready(written)
+            Poll::Ready(written)
         })
         .await?;
         if written == 0 {

@@ -651,6 +651,22 @@ fn an_upload_that_is_broken_off_leaves_nothing_open_though_its_destination_never
 }
 
 #[test]
+fn a_client_that_half_closes_and_then_breaks_off_leaves_nothing_open() {
+    let port = server(|connection| {
+        thread::sleep(4 * PATIENCE);
+        drop(connection);
+    });
+    let pair = Pair::start(&[], &[]);
+    let stream = pair.socks5("127.0.0.1", port).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    wait_for("the connection to be open", || pair.status("exit")["open"] == 1);
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    wait_for("the proxy to end the connection", || pair.status("proxy")["open"] == 0);
+    wait_for("the exit to end the connection", || pair.status("exit")["open"] == 0);
+}
+
+#[test]
 fn connections_beyond_the_limit_of_descriptors_wait() {
     let port = server(echo);
     let pair = Pair::start(&[], &[]);

@@ -281,6 +281,11 @@ impl<P: Payload> Session<P> {
         self.flight.streams.is_reset(stream)
     }
 
+    /// True while the application may write to the stream: it has not ended it, and the peer has not stopped reading.
+    pub fn is_writable(&self, stream: StreamId) -> bool {
+        self.flight.streams.is_writable(stream)
+    }
+
     /// Sends a stream on every path at once, or on one path again. This gives the lowest latency, and no pause when a
     /// path dies, as long as each path can carry the whole stream. The peer decides about its own half.
     ///

@@ -274,6 +274,11 @@ impl<P: Payload> Streams<P> {
         self.table.get(id).is_some_and(|stream| stream.recv.is_reset())
     }
 
+    /// True while the application may write, and the peer wants it.
+    pub(crate) fn is_writable(&self, id: StreamId) -> bool {
+        self.table.get(id).is_some_and(|stream| stream.send.is_open())
+    }
+
     /// The session window granted at the start, in bytes.
     pub(crate) fn initial_window(&self) -> u64 {
         self.window.size()
