@@ -37,6 +37,7 @@ mod handshake;
 pub mod interfaces;
 mod lasting;
 mod obstacle;
+mod once;
 mod pids;
 mod places;
 mod receive;

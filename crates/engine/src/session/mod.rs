@@ -32,6 +32,7 @@ mod addresses;
 mod clock;
 mod coupling;
 mod datagrams;
+mod early;
 mod exchanges;
 mod flight;
 mod handshake;
