@@ -13,6 +13,7 @@ use super::{Context, PROBE, PROVES};
 use crate::error::{FetchError, Tried};
 use crate::plan::Trouble;
 use crate::progress::SourceStatus;
+use crate::route::Route;
 use crate::source::Source;
 use crate::url::Url;
 
@@ -105,11 +106,12 @@ impl Opening {
             let turn = ahead.iter().find(|(known, _)| *known == mirror).map(|(_, turn)| turn.subscribe());
             let is_first = turn.is_none();
             let is_http = opened.source.mirror.scheme().is_http();
-            // Under a cap, unread bytes would be wasted.
+            // Unread bytes would be wasted: under a cap, and in the queues of an exit.
             let has_cap = context.options.routes[opened.route].cap.is_some();
-            let is_long = self.is_fresh && is_first && is_http && !has_cap && mirror == 0;
+            let is_exit = matches!(opened.source.route, Route::Exit(_));
+            let is_long = self.is_fresh && is_first && is_http && !has_cap && !is_exit && mirror == 0;
             let done = watch::Sender::new(());
-            if is_first {
+            if is_long {
                 ahead.push((mirror, done.clone()));
             }
             self.pending.spawn(async move {
