@@ -481,6 +481,11 @@ impl<P: Payload> Flight<P> {
         !self.paths.have_room() && !self.is_paced() && self.config.early_binding.is_none()
     }
 
+    /// Bytes that bulk data may have in flight on a path that keeps its queue short. In slow start its rate is unknown.
+    pub(super) fn calm_window(&self, now: Time, index: usize) -> Option<u64> {
+        self.paths.calm_window(now, index).filter(|_| !self.cc.in_slow_start(self.paths[index].id()))
+    }
+
     /// True when a path may send a full packet now.
     pub(super) fn may_send(&mut self, now: Time, index: usize) -> bool {
         if !self.paths.has_room(index) || !self.paths.is_usable(index) {

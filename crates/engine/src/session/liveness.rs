@@ -53,6 +53,7 @@ impl Liveness {
         // Data waits for the peer's receive window, and there is nothing else to send.
         let is_blocked = flight.streams.unsent() > 0 && !flight.streams.has_work();
         let blocks = is_blocked && flight.paths.has_idle_besides(id);
+        let is_calm = now < flight.paths.calm_until(id);
         let path = flight.paths.edit(index);
         let answer = Answer {
             now,
@@ -64,7 +65,9 @@ impl Liveness {
             oldest: path.board().oldest_sent_at(),
             via: path.returns().via(),
             blocks,
-            is_bunched: flight.clock.lateness.is_recent(now) || flight.clock.silence.is_recent(now),
+            is_bunched: flight.clock.lateness.is_recent(now)
+                || flight.clock.silence.is_recent(now)
+                || is_calm,
         };
         let fault = path.trouble_mut().on_ack(&answer);
         if let Some(fault) = fault.filter(|_| flight.paths.has_active_besides(id)) {
@@ -437,6 +440,7 @@ fn stall_at<P: Payload>(flight: &Flight<P>, path: &Path) -> Option<Time> {
         return None;
     }
     let at = path.trouble().stall_at((path.board().oldest_sent_at()?, out), config.acks.max_delay)?;
+    let at = at.max(flight.paths.calm_until(path.id()));
     let clock = &flight.clock;
     flight.paths.has_active_besides(path.id()).then(|| clock.silence.judged_at(clock.lateness.judged_at(at)))
 }

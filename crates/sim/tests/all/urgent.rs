@@ -54,6 +54,18 @@ impl App<Length> for Listener {
     }
 }
 
+impl Talker {
+    fn new() -> Self {
+        Self { bulk: Sender::new(u64::MAX), messages: None, next: Time::ZERO, sent: VecDeque::new() }
+    }
+}
+
+fn run_until(pair: &mut Pair<Length>, (talker, listener): (&mut Talker, &mut Listener), until: Time) {
+    while pair.now < until {
+        pair.run(pair.now + Span::from_millis(1), &mut [talker, listener]);
+    }
+}
+
 /// Three paths of 50, 30 and 20 Mbit/s whose queues hold 50 ms.
 fn three_cables(rtt: Span) -> [CableConfig; 3] {
     [50.0, 30.0, 20.0].map(|mbit| {
@@ -76,18 +88,12 @@ fn three_cables(rtt: Span) -> [CableConfig; 3] {
 fn small_messages_do_not_wait_behind_a_bulk_stream() {
     for rtt in [Span::from_millis(1), Span::from_millis(20)] {
         let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &three_cables(rtt), 3);
-        let mut talker =
-            Talker { bulk: Sender::new(u64::MAX), messages: None, next: Time::ZERO, sent: VecDeque::new() };
-        let mut listener = Listener::default();
+        let (mut talker, mut listener) = (Talker::new(), Listener::default());
         pair.establish(&mut [&mut talker, &mut listener]);
         let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
-        while pair.now < at(5) {
-            pair.run(pair.now + Span::from_millis(1), &mut [&mut talker, &mut listener]);
-        }
+        run_until(&mut pair, (&mut talker, &mut listener), at(5));
         let (before, from) = (listener.bytes[0], listener.messages.len());
-        while pair.now < at(15) {
-            pair.run(pair.now + Span::from_millis(1), &mut [&mut talker, &mut listener]);
-        }
+        run_until(&mut pair, (&mut talker, &mut listener), at(15));
         let mut delays: Vec<Span> = talker
             .sent
             .iter()
@@ -98,11 +104,30 @@ fn small_messages_do_not_wait_behind_a_bulk_stream() {
         delays.sort();
         let (median, late) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);
         let mbit = (listener.bytes[0] - before) as f64 * 8e-7;
-        println!("{rtt}: p50 {median} p99 {late} bulk {mbit:.1} of {} messages", delays.len());
         assert!(
             median <= rtt / 2 + Span::from_millis(5) && late <= rtt / 2 + Span::from_millis(20),
             "{rtt}: {median}, {late}"
         );
         assert!(mbit > 0.95 * 97.0, "{mbit} Mbit/s");
+    }
+}
+
+#[test]
+fn a_delay_of_another_origin_does_not_slow_bulk_data_next_to_messages() {
+    let cable = || CableConfig::new(20.0, Span::from_millis(4), 4.0);
+    for cables in [vec![cable()], vec![cable(), cable()]] {
+        let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, 3);
+        let (mut talker, mut listener) = (Talker::new(), Listener::default());
+        pair.establish(&mut [&mut talker, &mut listener]);
+        let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+        run_until(&mut pair, (&mut talker, &mut listener), at(4));
+        for index in 0..cables.len() {
+            (0..2).for_each(|direction| pair.link(index, direction).set_delay(Span::from_millis(25)));
+        }
+        run_until(&mut pair, (&mut talker, &mut listener), at(6));
+        let before = listener.bytes[0];
+        run_until(&mut pair, (&mut talker, &mut listener), at(16));
+        let mbit = (listener.bytes[0] - before) as f64 * 8e-7;
+        assert!(mbit > 17.0 * cables.len() as f64, "{mbit:.1} Mbit/s over {} cables", cables.len());
     }
 }

@@ -2,6 +2,7 @@
 //! build a queue. Urgent data are datagrams of some classes, and small messages next to a bulk stream.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
+use smallvec::SmallVec;
 
 use super::{Path, Paths};
 
@@ -11,25 +12,38 @@ const LASTS: Span = Span::from_secs(2);
 const QUEUE: Span = Span::from_millis(3);
 /// Least packets that bulk data may have in flight on the calm path.
 const LEAST_PACKETS: u64 = 4;
-/// After this time the calm path's own queue has drained.
+/// After this time the calm path's own queue has drained. A delay that remains is none of this session's doing, and
+/// to hold bulk data back would only slow them.
 const SETTLES: Span = Span::from_millis(500);
+/// Such a path is tried again after this time.
+const TRIED_AGAIN: Span = Span::from_secs(20);
 /// Another path has to promise a round trip that is shorter by this to be preferred.
 const BETTER_BY: Span = Span::from_millis(2);
 
 /// The calm path of a session, if any.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Calm {
     path: Option<PathId>,
     since: Time,
     until: Time,
+    /// The path's highest delivery rate from `since` on. Where less in flight has lowered the present one, it would lower
+    /// the number in flight again.
+    rate: Rate,
+    /// Paths that others delay, and until when they are not tried again.
+    delayed: SmallVec<[(PathId, Time); 2]>,
 }
 
 impl Calm {
     /// Urgent data left on a path.
-    pub(super) fn on_urgent(&mut self, now: Time, path: PathId) {
-        if self.path != Some(path) || self.until <= now {
-            (self.path, self.since) = (Some(path), now);
+    pub(super) fn on_urgent(&mut self, now: Time, path: &Path) {
+        let id = path.id();
+        if !self.is(now, id) {
+            (self.path, self.since, self.rate) = (Some(id), now, path.delivery().rate());
+        } else if now >= self.since + SETTLES && !is_short(path) && !self.is_delayed(now, id) {
+            self.delayed.retain(|(known, until)| *known != id && *until > now);
+            self.delayed.push((id, now + TRIED_AGAIN));
         }
+        self.rate = self.rate.max(path.delivery().rate());
         self.until = now + LASTS;
     }
 
@@ -43,35 +57,57 @@ impl Calm {
         self.lasts(now) && self.path == Some(path)
     }
 
+    fn is_delayed(&self, now: Time, path: PathId) -> bool {
+        self.delayed.iter().any(|(known, until)| *known == path && now < *until)
+    }
+
     /// Bytes that bulk data may have in flight on a path; `None` for any number.
     pub(super) fn window(&self, now: Time, path: &Path) -> Option<u64> {
-        let rate = path.delivery().rate();
-        if !self.is(now, path.id()) || rate == Rate::ZERO || !path.rtt().has_sample() {
+        let is_known = self.rate > Rate::ZERO && path.rtt().has_sample();
+        let may_settle = now < self.since + SETTLES || is_short(path);
+        if !is_known || !may_settle || !self.is(now, path.id()) || self.is_delayed(now, path.id()) {
             return None;
         }
-        // A path with delays that vary by themselves needs more in flight.
-        let delay = path.rtt().min() + QUEUE + path.rtt().variance() * 2;
-        Some(rate.bytes_in(delay).max(LEAST_PACKETS * path.size() as u64))
+        // With a packet more, a slow path finds out that it has become faster.
+        let packet = path.size() as u64;
+        Some((self.rate.bytes_in(usual_delay(path)) + packet).max(LEAST_PACKETS * packet))
+    }
+
+    /// Until when a path delivers less than it could.
+    pub(super) fn until(&self, path: PathId) -> Time {
+        let is_delayed = self.delayed.iter().any(|(known, _)| *known == path);
+        if self.path == Some(path) && !is_delayed { self.until } else { Time::ZERO }
     }
 
     /// The round trip of urgent data on a path, apart from this session's other data.
     pub(super) fn rtt(&self, now: Time, path: &Path) -> Span {
         let (least, smoothed) = (path.rtt().min(), path.rtt().smoothed());
-        if !self.is(now, path.id()) {
-            least + BETTER_BY
-        } else if now < self.since + SETTLES {
+        if self.is_delayed(now, path.id()) {
+            smoothed.max(least)
+        } else if self.is(now, path.id()) {
             least
         } else {
-            // Of the queue that remains, little is this session's.
-            least.max(smoothed.saturating_sub(QUEUE * 2))
+            least + BETTER_BY
         }
     }
+}
+
+/// The round trip of a calm path. One whose delay varies by itself needs more in flight.
+fn usual_delay(path: &Path) -> Span {
+    path.rtt().min() + QUEUE + path.rtt().variance() * 2
+}
+
+/// True if the path's queue is about as short as bulk data keep it.
+fn is_short(path: &Path) -> bool {
+    path.rtt().smoothed() <= usual_delay(path) + QUEUE * 2
 }
 
 impl Paths {
     /// Urgent data left on a path, or should have.
     pub(crate) fn on_urgent(&mut self, now: Time, path: PathId) {
-        self.calm.on_urgent(now, path);
+        if let Some(path) = self.place_of(path).map(|place| &self.list[place]) {
+            self.calm.on_urgent(now, path);
+        }
     }
 
     /// True while a path keeps its queue short.
@@ -84,6 +120,11 @@ impl Paths {
     #[inline]
     pub(crate) fn calm_window(&self, now: Time, place: usize) -> Option<u64> {
         if self.calm.lasts(now) { self.calm.window(now, &self.list[place]) } else { None }
+    }
+
+    /// Until when a path keeps its queue short, and so may deliver less than before.
+    pub(crate) fn calm_until(&self, path: PathId) -> Time {
+        self.calm.until(path)
     }
 
     /// The round trip that urgent data can expect on a path.

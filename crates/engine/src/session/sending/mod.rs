@@ -233,7 +233,7 @@ fn go_on<P: Payload>(now: Time, flight: &mut Flight<P>) -> Option<Spot> {
     let index = flight.paths.place_of(choice.path)?;
     let path = &flight.paths[index];
     let size = path.size() as u64;
-    if flight.paths.calm_window(now, index).is_some_and(|window| window < path.board().pipe() + size) {
+    if flight.calm_window(now, index).is_some_and(|window| window < path.board().pipe() + size) {
         return None;
     }
     let open = path.state().is_alive()

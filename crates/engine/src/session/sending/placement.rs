@@ -181,7 +181,7 @@ pub(super) fn view_paths<P: Payload>(now: Time, flight: &mut Flight<P>, views: &
         next = index + 1;
         match views.get_mut(index) {
             Some(known) if whole => *known = view(now, flight, index),
-            Some(known) => update(now, &mut flight.paths, index, known),
+            Some(known) => update(now, &mut flight.paths, index, (known, None)),
             None => views.push(view(now, flight, index)),
         }
     }
@@ -213,19 +213,20 @@ fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView
         bytes_sent: 0,
         weight: path.feedback().weight(),
     };
-    update(now, &mut flight.paths, index, &mut view);
+    let calm_window = flight.calm_window(now, index);
+    update(now, &mut flight.paths, index, (&mut view, calm_window));
     view
 }
 
 /// Updates a view after a packet left.
-fn update(now: Time, paths: &mut Paths, index: usize, view: &mut PathView) {
+fn update(now: Time, paths: &mut Paths, index: usize, (view, calm_window): (&mut PathView, Option<u64>)) {
     let paced = paths.pacing_budget(index, now);
     let path = &paths[index];
     let (size, pipe) = (view.mtu, path.board().pipe());
     let room = paths.window(index).saturating_sub(pipe);
     let open = room >= size && paced >= size && path.allowance().left_for_data() >= size;
     view.room = if open { room.min(paced) } else { 0 };
-    view.budget = match paths.calm_window(now, index) {
+    view.budget = match calm_window {
         Some(window) if window < pipe + size => 0,
         Some(window) => view.room.min(window - pipe),
         None => view.room,
@@ -233,4 +234,8 @@ fn update(now: Time, paths: &mut Paths, index: usize, view: &mut PathView) {
     view.ready_at = if room >= size && paced < size { path.pacer().ready_at(size) } else { Time::ZERO };
     view.in_flight = pipe;
     view.bytes_sent = path.stats().bytes_sent;
+    if view.budget < view.room {
+        // Not the network limits the rate.
+        paths.on_app_limited(index);
+    }
 }
