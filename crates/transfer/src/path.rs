@@ -78,6 +78,11 @@ pub(crate) fn spelled_part_name(name: &str) -> String {
     part_name_within(LONGEST_NAME, name)
 }
 
+/// A name that no entry of a share, no unfinished file and no link under way can have.
+pub(crate) fn trial_name(name: &str) -> String {
+    part_name(&part_name(&part_name(name)))
+}
+
 fn part_name_within(most: usize, name: &str) -> String {
     if name.len() + PART_SUFFIX.len() < most {
         return format!(".{name}{PART_SUFFIX}");

@@ -65,7 +65,7 @@ pub(crate) struct Keeping {
 /// The mode and time of a directory. They are set at the end: a mode may forbid writing, and writing changes the time.
 pub(crate) struct DirectoryEnd {
     pub path: RelPath,
-    /// For a directory of this or an earlier attempt whose mode differs.
+    /// For a directory whose mode differs until then.
     pub mode: Option<u16>,
     pub modified: Option<ModifiedTime>,
     pub is_new: bool,

@@ -17,7 +17,7 @@ use super::target::TargetTree;
 use crate::attributes::Attributes;
 use crate::hash::BLOCK;
 use crate::manifest::{self, Entry};
-use crate::path::part_name;
+use crate::path::{part_name, trial_name};
 use crate::report::Watch;
 use crate::send::read_full;
 
@@ -234,11 +234,6 @@ pub(super) fn are_possible(directory: &Dir) -> bool {
     // If they stay, they are unfinished files like any other.
     remove();
     linked.is_ok()
-}
-
-/// A name that no entry of a share, no unfinished file and no link under way can have.
-pub(super) fn trial_name(name: &str) -> String {
-    part_name(&part_name(&part_name(name)))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod pump;
 mod queue;
 mod quota;
 mod remove;
+mod shut;
 mod spelling;
 mod symlink;
 mod target;

@@ -9,9 +9,10 @@ use super::job::DirectoryEnd;
 use super::mirror::discard_staged;
 use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
 use super::plan::{Planner, cannot_enter, unfinished};
+use super::shut::{mark, open_existing, unmark};
 use super::spelling::clash;
 use super::symlink::{create_link, replace_with_link};
-use super::target::{is_marked, mark, readable, set_directory_mode, unmark};
+use super::target::{readable, set_directory_mode};
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::manifest::ModifiedTime;
 use crate::path::RelPath;
@@ -19,8 +20,8 @@ use crate::policy::Conflict;
 use crate::send::read_full;
 
 impl Planner {
-    /// Makes the directory at `path`, accessible to its owner for now. An existing one keeps its mode, unless an attempt
-    /// that was cut off made it. Returns what is set in the end.
+    /// Makes the directory at `path`, accessible to its owner for now. In the end an existing one has its mode again, unless
+    /// an attempt that was cut off made it. Returns what is set then.
     pub fn make_directory(
         &mut self,
         (index, path): (u32, &RelPath),
@@ -48,7 +49,7 @@ impl Planner {
                     let directory = parent.open_dir_nofollow(name)?;
                     let is_restricted = mode & 0o700 != 0o700;
                     if is_restricted {
-                        mark(&directory);
+                        mark(&directory, None);
                     }
                     if self.attributes.contains_key(&index) {
                         match readable(&directory).map(cap_std::fs::File::into_std) {
@@ -65,7 +66,7 @@ impl Planner {
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     let directory = parent.open_dir_nofollow(name)?;
-                    Ok((is_marked(&directory).then_some(mode), false))
+                    Ok((open_existing(&directory, mode), false))
                 }
                 Err(error) => Err(error),
             }

@@ -6,6 +6,7 @@ use std::io;
 use cap_fs_ext::DirExt;
 use cap_std::fs::{Dir, Metadata};
 
+use super::shut::open_up;
 use crate::report::Report;
 
 /// Removes the directory `name`, whose replacement is complete, unless something has failed meanwhile.
@@ -27,6 +28,7 @@ pub(super) fn remove(directory: &Dir, name: &str, found: &Metadata) -> io::Resul
     }
     let mut count = 1;
     let inner = directory.open_dir_nofollow(name)?;
+    open_up(&inner);
     for name in names(&inner)? {
         let name = name.to_str().ok_or_else(|| io::Error::other("a name in it is not UTF-8"))?.to_owned();
         let found = inner.symlink_metadata(&name)?;

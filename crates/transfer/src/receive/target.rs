@@ -17,8 +17,9 @@ use cap_std::fs::Dir;
 
 use super::groups::Groups;
 use super::job::DirectoryEnd;
-use super::links::{are_possible, trial_name};
-use super::part::{cannot_sync, owner_only, set_mode, set_modified, system_time};
+use super::links::are_possible;
+use super::part::{cannot_sync, set_mode, set_modified, system_time};
+use super::shut::unmark;
 use super::symlink::replace_with_link;
 use crate::error::TransferError;
 use crate::path::{RelPath, part_name};
@@ -370,26 +371,6 @@ pub(crate) fn set_directory_mode(directory: &Dir, mode: u16) -> io::Result<()> {
 
 fn set_directory_time(directory: &Dir, time: SystemTime) -> io::Result<()> {
     set_modified(&readable(directory)?.into_std(), time)
-}
-
-/// For the name of the file that marks a directory.
-const MARK: &str = "mode";
-
-/// Marks a new directory that gets its mode in the end. If this attempt is cut off, the next one sets it.
-pub(super) fn mark(directory: &Dir) {
-    let mut options = cap_std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    owner_only(&mut options);
-    let _ = directory.open_with(trial_name(MARK), &options);
-}
-
-pub(super) fn is_marked(directory: &Dir) -> bool {
-    directory.symlink_metadata(trial_name(MARK)).is_ok_and(|found| found.is_file())
-}
-
-/// Removes the mark of a directory that gets its mode now.
-pub(super) fn unmark(directory: &Dir) {
-    let _ = directory.remove_file(trial_name(MARK));
 }
 
 /// A handle that can be synced; the handles of the tree cannot.

@@ -10,7 +10,7 @@ use super::{
     FULL, Found, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
 };
 use crate::hash::BLOCK;
-use crate::{Progress, ReceiveOptions, Share, TransferError, receive, send};
+use crate::{Mirror, Progress, ReceiveOptions, Share, TransferError, receive, send};
 
 const PART: &str = ".a.anabranch-part";
 
@@ -166,4 +166,55 @@ async fn a_directory_of_an_attempt_that_was_cut_off_gets_its_mode_from_the_next(
     fs::set_permissions(to.join("d/e"), fs::Permissions::from_mode(0o700)).unwrap();
     transfer_into(&share, &to).await;
     assert_eq!(mode(), 0o700);
+}
+
+/// Threads without the rights of root: root may write into every directory.
+pub(super) fn without_root() -> tokio::runtime::Runtime {
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    let leave_root = || _ = nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
+    threads.enable_all().on_thread_start(leave_root).build().unwrap()
+}
+
+/// Lets every user look for paths below the directory, and write into `to`.
+pub(super) fn open_to_all(temp: &Path, to: &Path) {
+    fs::set_permissions(temp, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(to, fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+#[test]
+fn a_directory_that_arrived_read_only_is_completed_and_updated_and_is_read_only_again() {
+    let (temp, from, to) =
+        directories(&[("d/e/old/f", b"f"), ("d/e/in", b"in"), ("d/z", &noise(1, 12 * BLOCK))]);
+    open_to_all(temp.path(), &to);
+    for name in ["d/e/old", "d/e"] {
+        fs::set_permissions(from.join(name), fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    let run = |mirror| {
+        let options = ReceiveOptions { mirror, ..ReceiveOptions::default() };
+        without_root().block_on(async {
+            // On a thread of the runtime.
+            let (share, to) = (share(&from.join("d")), directory(&to));
+            tokio::spawn(async move { transfer(&share, to, &options).await.1 }).await.unwrap()
+        })
+    };
+    let mode = || fs::metadata(to.join("d/e")).unwrap().permissions().mode() & 0o777;
+    run(None).unwrap();
+    assert_eq!(mode(), 0o555);
+
+    // An attempt that is cut off, and the next.
+    fs::write(from.join("d/e/later"), b"later").unwrap();
+    fs::remove_file(to.join("d/z")).unwrap();
+    fs::write(to.join("d").join(FULL), "").unwrap();
+    let received = run(None);
+    assert!(matches!(received, Err(TransferError::DiskFull { .. })), "{received:?}");
+    assert_eq!(mode(), 0o755);
+    fs::remove_file(to.join("d").join(FULL)).unwrap();
+    run(None).unwrap();
+    assert_eq!((mode(), tree(&from)), (0o555, tree(&to)));
+
+    // A mirror, which removes a directory too.
+    fs::write(from.join("d/e/in"), b"other").unwrap();
+    fs::remove_dir_all(from.join("d/e/old")).unwrap();
+    run(Some(Mirror { delete: true, by_content: false })).unwrap();
+    assert_eq!((mode(), tree(&from)), (0o555, tree(&to)));
 }

@@ -1,0 +1,57 @@
+//! Directories whose owner may not write into them, opened for as long as their content arrives.
+//!
+//! A mark in such a directory has its mode, so that it gets that in the end even if this attempt is cut off.
+
+use std::fs::Permissions;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+
+use cap_std::fs::{Dir, OpenOptions};
+use rustix::fs::{Access, AtFlags, accessat};
+
+use crate::path::trial_name;
+
+/// For the name of the file that marks a directory.
+const MARK: &str = "mode";
+
+/// Marks a directory that gets this mode in the end, or the sender's if it is new.
+pub(super) fn mark(directory: &Dir, mode: Option<u16>) {
+    use cap_std::fs::OpenOptionsExt as _;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    if let (Ok(mut file), Some(mode)) = (directory.open_with(trial_name(MARK), &options), mode) {
+        let _ = write!(file, "{mode:o}");
+    }
+}
+
+/// Removes the mark of a directory that gets its mode now.
+pub(super) fn unmark(directory: &Dir) {
+    let _ = directory.remove_file(trial_name(MARK));
+}
+
+/// Opens an existing directory to this user. Returns the mode that it gets in the end, if it differs: for one that an earlier
+/// attempt made, `listed`.
+pub(super) fn open_existing(directory: &Dir, listed: u16) -> Option<u16> {
+    let had = open_up(directory);
+    let name = trial_name(MARK);
+    if directory.symlink_metadata(&name).is_ok_and(|found| found.is_file()) {
+        let marked = directory.read_to_string(&name).unwrap_or_default();
+        return Some(u16::from_str_radix(&marked, 8).map_or(listed, |mode| mode & 0o777));
+    }
+    had.inspect(|mode| mark(directory, Some(*mode)))
+}
+
+/// Lets this user read and write a directory of their own. Returns the mode that it had, if it was shut.
+pub(super) fn open_up(directory: &Dir) -> Option<u16> {
+    use cap_std::fs::MetadataExt as _;
+    let all = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+    if accessat(directory, ".", all, AtFlags::EACCESS).is_ok() {
+        return None;
+    }
+    let had = (directory.dir_metadata().ok()?.mode() & 0o777) as u16;
+    // The handle itself permits no change, and nothing in a directory without execute permission has a path.
+    let handle = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    std::fs::set_permissions(handle, Permissions::from_mode(u32::from(had | 0o700))).ok()?;
+    Some(had)
+}
