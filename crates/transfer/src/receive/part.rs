@@ -187,6 +187,10 @@ impl PartFile {
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
     pub fn place(self, job: &FileJob, report: &Report) -> io::Result<()> {
+        // Another user who could not open it may have begun anew.
+        if FileId::of(&self.directory.symlink_metadata(&self.name)?) != self.id()? {
+            return Err(io::Error::other("another user receives this file here"));
+        }
         if job.clears {
             clear(&self.directory, &job.name, report)?;
         }
@@ -282,10 +286,20 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<(File, u64)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).follow(FollowSymlinks::No);
     owner_only(&mut options);
+    let mut is_allowed = false;
     for _ in 0..LOCK_TRIES {
-        let opened = directory.open_with(name, &options);
-        let file =
-            opened.map_err(|error| if is_taken(directory, name) { in_the_way(name) } else { error })?;
+        let file = match directory.open_with(name, &options) {
+            Ok(file) => file,
+            Err(_) if is_taken(directory, name) => return Err(in_the_way(name)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && directory.exists(name) => {
+                is_allowed = !is_allowed && allow(directory, name).is_ok();
+                if !is_allowed {
+                    directory.remove_file(name).map_err(|_| not_ours(name, &error))?;
+                }
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let meta = file.metadata()?;
         if !meta.is_file() {
             return Err(in_the_way(name));
@@ -303,6 +317,19 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<(File, u64)> {
         io::ErrorKind::ResourceBusy,
         "another program is receiving this file here; let it finish",
     ))
+}
+
+/// Lets this user write into a file of their own: it may have got its final mode already.
+fn allow(directory: &Dir, name: &str) -> io::Result<()> {
+    use cap_std::fs::PermissionsExt as _;
+    directory.set_permissions(name, cap_std::fs::Permissions::from_mode(0o600))
+}
+
+fn not_ours(name: &str, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("{name} in the same directory is of another user; remove it ({error})"),
+    )
 }
 
 /// True when a directory or a link has this name; links are not followed.
@@ -440,5 +467,44 @@ mod tests {
         std::fs::remove_dir(&path).unwrap();
         let Err(error) = PartFile::open(Arc::new(directory), "x", None) else { panic!("it was made") };
         assert_eq!(cannot_make(&error), "its directory was removed; run the same command again");
+    }
+
+    #[test]
+    fn an_unfinished_file_of_another_user_is_begun_anew_or_named_and_one_without_write_permission_goes_on() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let temp = tempfile::tempdir().unwrap();
+        let set = |path: &std::path::Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set(temp.path(), 0o755);
+        let places = [("removable", 0o777), ("sticky", 0o1777)].map(|(name, mode)| {
+            let path = temp.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            set(&path, mode);
+            std::fs::write(path.join(part_name("x")), "others").unwrap();
+            set(&path.join(part_name("x")), 0o600);
+            Arc::new(Dir::open_ambient_dir(&path, cap_std::ambient_authority()).unwrap())
+        });
+        let open = |place: &Arc<Dir>| PartFile::open(Arc::clone(place), "x", Some(10));
+        let theirs = open(&places[0]).unwrap();
+        // Root may write into every file, but not this thread from here on.
+        nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
+        if open(&places[1]).is_ok() {
+            return eprintln!("skipped: only root can make files of another user");
+        }
+        let mut ours = open(&places[0]).unwrap();
+        assert_eq!(ours.len, 0);
+        ours.write(0, b"ours").unwrap();
+        set_mode(&ours.file, 0o444).unwrap();
+        drop(ours);
+        assert_eq!(open(&places[0]).unwrap().len, 4);
+        let error = open(&places[1]).unwrap_err().to_string();
+        assert!(error.starts_with(".x.anabranch-part in the same directory is of another user"), "{error}");
+
+        // The other's place is taken.
+        let meta = crate::manifest::FileMeta { size: Some(10), mode: 0o644, modified: None, data: None };
+        let job = FileJob::new(0, RelPath::parse("x").unwrap(), meta);
+        assert!(theirs.place(&job, &Report::default()).is_err());
+        assert!(!places[0].exists("x"));
     }
 }
