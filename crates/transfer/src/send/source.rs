@@ -308,9 +308,12 @@ impl Source {
 }
 
 impl Current {
-    /// True if length and time match the list now.
+    /// True if length and time match the list now. The times of empty files do not count: in `/proc` each look may find
+    /// others.
     fn is_as_listed(&self, now: Option<FileMeta>) -> bool {
-        let is_listed = |now: FileMeta| now.size == self.meta.size && now.modified == self.meta.modified;
+        let is_listed = |now: FileMeta| {
+            now.size == self.meta.size && (now.size == Some(0) || now.modified == self.meta.modified)
+        };
         self.meta.size.is_none() || now.is_none_or(is_listed)
     }
 
@@ -319,7 +322,7 @@ impl Current {
         let Some(size) = self.meta.size else { return Ok(()) };
         // Programs can set the time of modification, but not of the last change.
         let found = self.file.look()?;
-        let is_as_opened = found.map(|(_, changed)| changed) == self.changed;
+        let is_as_opened = size == 0 || found.map(|(_, changed)| changed) == self.changed;
         if !(is_as_opened && self.is_as_listed(found.map(|(now, _)| now)) && size == self.sent) {
             return Err(Trouble::Changed);
         }
@@ -545,5 +548,25 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(50));
         std::fs::write(&path, "new").unwrap();
         assert!(matches!(current.too_short(), Trouble::Changed));
+    }
+
+    #[test]
+    fn an_empty_file_is_right_whatever_its_times_and_one_that_has_grown_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        std::fs::write(&path, "").unwrap();
+        let share = Share::from_paths(&[&path]).unwrap();
+        let source = Source::new(share.list().unwrap(), Progress::new(), Report::default());
+        let look = |seconds| {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            std::fs::File::open(&path).unwrap().set_modified(time).unwrap();
+        };
+        look(1);
+        let mut current = source.open(0).ok().unwrap();
+        current.changed = Some((1, 1));
+        look(2);
+        assert!(current.check_end().is_ok());
+        std::fs::write(&path, "more").unwrap();
+        assert!(matches!(current.check_end(), Err(Trouble::Changed)));
     }
 }
