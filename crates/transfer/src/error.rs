@@ -124,6 +124,16 @@ pub enum TransferError {
         /// The file being written.
         path: PathBuf,
     },
+    /// The user may store no more.
+    #[error(
+        "a disk quota is used up while writing {path}; free some space of this user, or raise the quota, and run the \
+         same command again: it continues from what has arrived",
+        path = shown(path)
+    )]
+    OverQuota {
+        /// The file being written.
+        path: PathBuf,
+    },
     /// Data could not be written, and no later attempt can continue: the source or the target is a stream.
     #[error("cannot write {path}: {source}; nothing of it is kept", path = shown(path))]
     Lost {
@@ -225,7 +235,11 @@ pub enum TransferError {
 impl TransferError {
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         let path = path.into();
-        if is_disk_full(&source) { Self::DiskFull { path } } else { Self::Io { action, path, source } }
+        match source.kind() {
+            io::ErrorKind::StorageFull => Self::DiskFull { path },
+            io::ErrorKind::QuotaExceeded => Self::OverQuota { path },
+            _ => Self::Io { action, path, source },
+        }
     }
 
     /// The error in one line, for the other end.
@@ -283,5 +297,14 @@ mod tests {
         let failures = vec![failure("a"), failure("b")];
         let error = TransferError::Incomplete { failures, count: 2, here: 2, notes: Vec::new() };
         assert_eq!(error.to_line(), "2 files were not transferred: a: gone, b: gone");
+    }
+
+    #[test]
+    fn a_used_up_quota_is_not_called_a_full_disk() {
+        let error = |code| TransferError::io("write", "a", io::Error::from_raw_os_error(code)).to_string();
+        let [full, quota] =
+            [nix::errno::Errno::ENOSPC, nix::errno::Errno::EDQUOT].map(|code| error(code as i32));
+        assert!(full.starts_with("the disk is full while writing a;"), "{full}");
+        assert!(quota.starts_with("a disk quota is used up while writing a;"), "{quota}");
     }
 }

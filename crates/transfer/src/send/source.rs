@@ -143,9 +143,8 @@ impl Source {
 
     /// Replies why the current file cannot be sent.
     fn fail(&mut self, trouble: &Trouble, out: &mut Chunk) {
-        let current = self.current.take();
         self.task = None;
-        let is_stream = current.is_some_and(|current| matches!(current.file, Opened::Stream(_)));
+        let is_stream = self.current.take().is_some_and(|current| matches!(current.file, Opened::Stream(_)));
         let why = match trouble {
             Trouble::Changed => CHANGED.into(),
             Trouble::Other(why) => why.clone(),
@@ -311,9 +310,9 @@ impl Current {
     /// True if length and time match the list now. The times of empty files do not count: in `/proc` each look may find
     /// others.
     fn is_as_listed(&self, now: Option<FileMeta>) -> bool {
-        let is_listed = |now: FileMeta| {
-            now.size == self.meta.size && (now.size == Some(0) || now.modified == self.meta.modified)
-        };
+        let is_empty = self.meta.size == Some(0);
+        let is_listed =
+            |now: FileMeta| now.size == self.meta.size && (is_empty || now.modified == self.meta.modified);
         self.meta.size.is_none() || now.is_none_or(is_listed)
     }
 
