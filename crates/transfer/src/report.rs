@@ -54,9 +54,26 @@ struct Inner {
     failed_here: u64,
     changed: bool,
     notes: BTreeMap<&'static str, Note>,
-    /// Files without their extended attributes, and the first of them.
-    bare: u64,
-    first_bare: String,
+    /// Files without their extended attributes.
+    bare: Counted,
+    /// Hard links that became files of their own.
+    copied: Counted,
+}
+
+/// A number of files, and the printable path of the first.
+#[derive(Debug, Default)]
+struct Counted {
+    count: u64,
+    first: String,
+}
+
+impl Counted {
+    fn add(&mut self, path: &RelPath) {
+        if self.count == 0 {
+            self.first = path.shown();
+        }
+        self.count += 1;
+    }
 }
 
 /// A kind of metadata that could not be stored.
@@ -115,11 +132,12 @@ impl Report {
 
     /// Records that the extended attributes of an entry are not kept.
     pub fn drop_attributes(&self, path: &RelPath) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.bare == 0 {
-            inner.first_bare = path.shown();
-        }
-        inner.bare += 1;
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).bare.add(path);
+    }
+
+    /// Records that a hard link became a file of its own.
+    pub fn copy_link(&self, path: &RelPath) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).copied.add(path);
     }
 
     /// Records that so many further names of files are not made as hard links.
@@ -182,9 +200,16 @@ impl Report {
             }
         });
         inner.summary.warnings.extend(lines);
-        if inner.bare > 0 {
-            let note = not_kept(inner.bare, &inner.first_bare);
-            inner.summary.warnings.push(format!("{note}; `--xattrs` keeps them"));
+        let Counted { count, first } = std::mem::take(&mut inner.bare);
+        if count > 0 {
+            inner.summary.warnings.push(format!("{}; `--xattrs` keeps them", not_kept(count, &first)));
+        }
+        let Counted { count, first } = std::mem::take(&mut inner.copied);
+        if count > 0 {
+            inner.summary.warnings.push(match count {
+                1 => format!("the hard link {first} is a copy now, because of what was here"),
+                _ => format!("{count} hard links ({first}, ...) are copies now, because of what was here"),
+            });
         }
         if inner.failed == 0 {
             return Ok(std::mem::take(&mut inner.summary));

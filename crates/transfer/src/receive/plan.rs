@@ -411,6 +411,9 @@ impl Planner {
         }
         if let Some(links) = &self.links {
             links.fetch(job.index);
+            if links.has(job.index) {
+                self.report.copy_link(&job.path);
+            }
         }
         let job = Arc::new(job);
         let blocks = job.meta.size.map_or(u64::MAX, block_count);

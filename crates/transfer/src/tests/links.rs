@@ -64,8 +64,18 @@ async fn no_link_leads_to_a_file_that_was_there_before() {
     let (_, received) = transfer(&with, directory(&to), &keeping(Conflict::Error)).await;
     let summary = received.unwrap();
     assert_eq!((summary.files, summary.skipped, summary.hard_links), (6, 1, 2), "{summary:?}");
+    assert_eq!(summary.warnings, ["the hard link d/z is a copy now, because of what was here"]);
     // The first that arrived is the one to which the others lead.
     assert_eq!(groups(&to, &["d/a", "d/e/b", "d/x", "d/z", "d/zz"]), "aacdd");
+
+    let renamed = to.join("renamed");
+    fs::create_dir_all(renamed.join("d")).unwrap();
+    for name in ["a", "z", "zz"] {
+        fs::write(renamed.join("d").join(name), "other").unwrap();
+    }
+    let (_, received) = transfer(&with, directory(&renamed), &keeping(Conflict::Rename)).await;
+    let note = "2 hard links (d/z, ...) are copies now, because of what was here";
+    assert_eq!(received.unwrap().warnings, [note]);
 
     // Taken names stay, or give way, as those of other files do.
     for (conflict, expected) in
