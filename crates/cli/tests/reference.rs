@@ -286,7 +286,7 @@ fn every_metric_is_on_its_page() {
 fn every_exit_code_is_on_its_page() {
     let page = fs::read_to_string(root().join("docs/reference/exit-codes.md")).unwrap();
     let codes = anabranch_cli::EXIT_CODES.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    let missing: Vec<&str> = codes.filter(|code| !page.contains(&format!("\n{code} "))).collect();
+    let missing: Vec<&str> = codes.filter(|code| !page.contains(&format!("| {code} |"))).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anabranch_agent::{Direct, Named, may_try};
 use anabranch_engine::{CloseReason, Config, Meter, PathRule, Route, Session as Engine};
-use anabranch_secure::{Dial, HandshakeError, Initiator, MAX_PARAMS_LEN, Refusal};
-use anabranch_wire::{Pid, bytes_in_words, put_early};
+use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
+use anabranch_wire::{Pid, bytes_in_words};
 
 use crate::endpoint::Target;
 use crate::endpoint::inner::EndpointInner;
@@ -300,15 +300,11 @@ fn dial(
     for route in routes.iter().filter(|route| is_chain(route.socket)) {
         engine.describe_socket(now, route.socket, endpoint.rule_place(route.socket));
     }
-    let (params, mut bytes) = (engine.local_params(), encoded(engine.local_params()));
-    // Otherwise the node would answer both this session and the direct one.
-    let early = if relayed.is_some() { &[][..] } else { &target.early };
-    put_early(early, &mut bytes, MAX_PARAMS_LEN);
+    let params = engine.local_params();
     let dial = Dial { remote: target.node, credential: target.credential.clone() };
-    let initiator = Initiator::new(&endpoint.key, &dial, params.pid, &bytes, random());
+    let initiator = Initiator::new(&endpoint.key, &dial, params.pid, &encoded(params), random());
     let initiator = initiator.map_err(ConnectError::Key)?;
-    let dialing = Dialing { initiator, cookies: Vec::new(), early: early.len() };
-    let handshake = Handshake::Client(Box::new(dialing));
+    let handshake = Handshake::Client(Box::new(Dialing { initiator, cookies: Vec::new() }));
     let identity = Identity { peer: target.node, share: target.credential.as_ref().map(|(share, _)| *share) };
     Ok(SessionInner::new(endpoint.clone(), identity, Core::new(engine, handshake, agent), None))
 }

@@ -37,7 +37,6 @@ mod handshake;
 pub mod interfaces;
 mod lasting;
 mod obstacle;
-mod once;
 mod pids;
 mod places;
 mod receive;

@@ -91,14 +91,6 @@ impl Dial {
         self
     }
 
-    /// Sends the first bytes of the first streams that will be opened together with the handshake; see
-    /// [`anabranch_net::Target::early`].
-    #[must_use]
-    pub fn early(mut self, firsts: Vec<Vec<u8>>) -> Self {
-        self.target.early = firsts;
-        self
-    }
-
     /// Uses only this many of the node's relays at a time, starting with the first ones; a bad one is replaced. All are
     /// tried for the first path, and the one that gives it is in use from the start.
     #[must_use]

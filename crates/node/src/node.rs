@@ -77,9 +77,6 @@ impl From<NodeKey> for KeySource {
     }
 }
 
-/// Handshakes with data that a node remembers.
-const MOST_EARLY: usize = 1 << 14;
-
 /// The description of a node. Everything has a default.
 pub struct NodeBuilder {
     key: KeySource,
@@ -95,7 +92,6 @@ pub struct NodeBuilder {
     control: Option<PathBuf>,
     tap: Option<Arc<dyn Tap>>,
     device: Option<String>,
-    takes_early: bool,
 }
 
 impl Default for NodeBuilder {
@@ -114,7 +110,6 @@ impl Default for NodeBuilder {
             control: None,
             tap: None,
             device: None,
-            takes_early: false,
         }
     }
 }
@@ -214,14 +209,6 @@ impl NodeBuilder {
         self
     }
 
-    /// Takes data that clients send with the handshake: [`Node::accept`] then returns sessions that are not confirmed yet; see
-    /// [`anabranch_net::Limits::early`].
-    #[must_use]
-    pub fn takes_early(mut self) -> Self {
-        self.takes_early = true;
-        self
-    }
-
     /// Names a network device that the program makes later: a rule for it is no mistake.
     #[must_use]
     pub fn device(mut self, name: impl Into<String>) -> Self {
@@ -249,7 +236,6 @@ impl NodeBuilder {
             .session(self.session.clone())
             .path_rules(self.rules.clone());
         (config.authorize, config.tap, config.reset_key) = (self.access, self.tap, Some(reset_key));
-        config.limits.early = if self.takes_early { MOST_EARLY } else { 0 };
         // Data within the windows may take twice its size when it comes in pieces.
         config.limits.memory = memory::limit().map_or(u64::MAX, |limit| limit / 3).min(config.limits.memory);
         let endpoint = Endpoint::bind(config).await.map_err(|error| Error::bind(&error))?;

@@ -10,7 +10,7 @@ use crate::manifest::{Entry, EntryKind, FileMeta};
 use crate::path::RelPath;
 use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
-use crate::receive::{Intake, ReceiveOptions, Target, first_bytes_of, read_list, receive_over};
+use crate::receive::{Intake, ReceiveOptions, Target, read_list, receive_over};
 use crate::report::{Report, Summary};
 use crate::send::{Share, send_over};
 
@@ -32,16 +32,6 @@ impl Wanted {
     /// The contents of this directory, without its own name.
     pub fn contents_of(directory: &str) -> Result<Self, TransferError> {
         Ok(Self { contents: true, ..Self::paths(&[directory])? })
-    }
-
-    fn ask(&self) -> Ask {
-        let Self { paths, contents, attributes } = self.clone();
-        Ask::Get { paths, contents, attributes }
-    }
-
-    /// What [`get`], eager or not, writes first; see [`first_bytes`](crate::first_bytes).
-    pub fn first_bytes(&self, eager: bool) -> Vec<Vec<u8>> {
-        first_bytes_of(Some(&self.ask()), eager)
     }
 
     /// Whether their extended attributes are wanted, too.
@@ -157,7 +147,9 @@ pub async fn get<C: Connection>(
     options: &ReceiveOptions,
     progress: &Progress,
 ) -> Result<Summary, TransferError> {
-    let control = open(connection, wanted.ask()).await?;
+    let Wanted { paths, contents, attributes } = wanted.clone();
+    let ask = Ask::Get { paths, contents, attributes };
+    let control = open(connection, ask).await?;
     receive_over(connection, control, Intake { target, options }, progress).await
 }
 

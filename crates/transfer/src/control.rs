@@ -45,16 +45,6 @@ pub(crate) struct ControlLink<S> {
     taken: usize,
 }
 
-/// The greeting of an end, and what it asks.
-pub(crate) fn greeting(ask: Option<&Ask>, eager: bool) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Control::Hello { version: VERSION, asks: ask.is_some(), eager }.encode(&mut bytes);
-    if let Some(ask) = ask {
-        Control::Ask(ask.clone()).encode(&mut bytes);
-    }
-    bytes
-}
-
 /// Size of the first read. Reads grow while much data comes; most links are idle.
 const FIRST_READ: usize = 512;
 const LARGEST_READ: usize = 64 << 10;
@@ -103,8 +93,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             Opening::Ask(ask) => Some(ask.clone()),
             Opening::Hear { .. } | Opening::Done => return Ok(()),
         };
-        self.opening = Opening::Hear { has_asked: ask.is_some() };
-        self.send_bytes(&greeting(ask.as_ref(), eager)).await
+        let has_asked = ask.is_some();
+        self.opening = Opening::Hear { has_asked };
+        let mut bytes = Vec::new();
+        Control::Hello { version: VERSION, asks: has_asked, eager }.encode(&mut bytes);
+        if let Some(ask) = ask {
+            Control::Ask(ask).encode(&mut bytes);
+        }
+        self.send_bytes(&bytes).await
     }
 
     /// Waits for the other end's greeting; true if it asks something.

@@ -25,9 +25,8 @@ pub use arrival::ArrivalTime;
 pub use codec::{
     LARGEST_MARKS, LARGEST_PARITY_OVERHEAD, MAX_ACK_DELAY_US, MAX_ACK_RANGES, MAX_FRAMES, MAX_PATHS,
     MAX_PLACE, MAX_REASON_LEN, MIN_UDP_PAYLOAD, Reader, datagram_frame_overhead,
-    datagram_frame_overhead_last, decode_frames, decode_params, early_in, encode_frame, encode_frames,
-    encode_params, packet_encoded_len, put_address, put_early, stream_frame_overhead,
-    stream_frame_overhead_last,
+    datagram_frame_overhead_last, decode_frames, decode_params, encode_frame, encode_frames, encode_params,
+    packet_encoded_len, put_address, stream_frame_overhead, stream_frame_overhead_last,
 };
 pub use codes::{abandon_reason, close_code};
 pub use crowd::Crowd;

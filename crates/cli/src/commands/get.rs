@@ -75,11 +75,10 @@ async fn get(args: &GetArgs, capture: &Capture, context: &Context) -> Result<(),
     let paths = first.into_iter().chain(args.paths.iter().map(PathBuf::as_path));
     let wanted = Wanted::paths(&paths.map(remote).collect::<Result<Vec<_>, _>>()?)?;
     let wanted = wanted.with_attributes(args.arriving.xattrs);
-    let options = ReceiveOptions { eager: true, ..args.arriving.options() };
-    let early = wanted.first_bytes(options.eager);
-    let Connected { node, session, dial } = args.server.connect(capture, &server, early).await?;
+    let Connected { node, session, dial } = args.server.connect(capture, &server).await?;
     interrupt::survive_file_size_limit();
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
+    let options = ReceiveOptions { eager: true, ..args.arriving.options() };
     let errand = Getting { wanted, target: &args.to, options };
     let courier = Courier::new(&errand, args.server.reach.retry, (&node, &dial), display);
     let (summary, took) = courier.run(session.session().clone()).await?;

@@ -85,7 +85,7 @@ async fn list(args: &LsArgs, capture: &Capture, context: &Context) -> Result<(),
         (Some(_), Some(_)) => return Err(Failure::usage("`ls` lists one directory at a time")),
         (first, second) => first.or(second.as_deref()).map_or(Ok(""), remote)?,
     };
-    let connected = args.server.connect(capture, &server, Vec::new()).await?;
+    let connected = args.server.connect(capture, &server).await?;
     let carrier = Carrier::new(connected.session.session().clone());
     let listed = tokio::select! {
         biased;

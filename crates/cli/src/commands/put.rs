@@ -86,7 +86,7 @@ pub fn run(args: &PutArgs, context: &Context) -> Result<(), Failure> {
 async fn put(args: &PutArgs, (capture, share): (&Capture, Share), context: &Context) -> Result<(), Failure> {
     let (server, _) = args.server.server()?;
     let errand = Putting { place: Place::in_directory(&args.to, args.taken.conflict())?, share };
-    let Connected { node, session, dial } = args.server.connect(capture, &server, Vec::new()).await?;
+    let Connected { node, session, dial } = args.server.connect(capture, &server).await?;
     let display = context.progress(args.json, Stream::Stdout);
     let courier = Courier::new(&errand, args.server.reach.retry, (&node, &dial), display);
     let (summary, took) = courier.run(session.session().clone()).await?;

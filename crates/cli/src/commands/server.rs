@@ -63,17 +63,11 @@ impl ServerArgs {
     }
 
     /// A node with this machine's key, by which servers tell their clients apart, and the session with the server.
-    /// `early` is what the command writes first to its first streams.
-    pub async fn connect(
-        &self,
-        capture: &Capture,
-        server: &NodeWord,
-        early: Vec<Vec<u8>>,
-    ) -> Result<Connected, Failure> {
+    pub async fn connect(&self, capture: &Capture, server: &NodeWord) -> Result<Connected, Failure> {
         let key = keyfile::named_or_usual(self.key.as_deref())?;
         let node = self.reach.node(self.granted.node(), capture)?;
         let node = node.key(key).relays(self.relays.clone()).start().await?;
-        let (session, dial) = self.reach.dial(&node, server.dial().await?.early(early)).await?;
+        let (session, dial) = self.reach.dial(&node, server.dial().await?).await?;
         Ok(Connected { node, session, dial })
     }
 

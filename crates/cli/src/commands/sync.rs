@@ -97,7 +97,7 @@ async fn sync(args: &SyncArgs, capture: &Capture, context: &Context) -> Result<(
         let share = if args.xattrs { share.with_attributes() } else { share };
         let share = if args.hard_links { share.with_links() } else { share };
         let errand = Putting { place: Place::mirror(there, args.mirror())?, share };
-        let connected = args.server.connect(capture, &server, Vec::new()).await?;
+        let connected = args.server.connect(capture, &server).await?;
         return carry(args, &errand, connected, context).await;
     }
     let options = ReceiveOptions {
@@ -109,7 +109,7 @@ async fn sync(args: &SyncArgs, capture: &Capture, context: &Context) -> Result<(
     };
     let wanted = Wanted::contents_of(there)?.with_attributes(args.xattrs);
     let errand = Getting { wanted, target: here, options };
-    let connected = args.server.connect(capture, &server, Vec::new()).await?;
+    let connected = args.server.connect(capture, &server).await?;
     interrupt::survive_file_size_limit();
     carry(args, &errand, connected, context).await
 }

@@ -18,8 +18,6 @@ const CLOSE_PACKET: usize = anabranch_wire::PACKET_OVERHEAD + 11;
 pub(super) struct Lifecycle {
     state: State,
     side: Side,
-    /// At a server whose client has sent data in its INIT.
-    is_early: bool,
     ending: Option<Box<Ending>>,
 }
 
@@ -38,7 +36,7 @@ struct Ending {
 
 impl Lifecycle {
     pub(super) fn new(side: Side) -> Self {
-        Self { state: State::Closed, side, is_early: false, ending: None }
+        Self { state: State::Closed, side, ending: None }
     }
 
     #[inline]
@@ -49,17 +47,6 @@ impl Lifecycle {
     #[inline]
     pub(super) fn side(&self) -> Side {
         self.side
-    }
-
-    /// Lets a server send data before the client's first packet.
-    pub(super) fn speak_early(&mut self) {
-        self.is_early = true;
-    }
-
-    /// True if this end may send data.
-    #[inline]
-    pub(super) fn may_speak(&self) -> bool {
-        self.state.carries_data() || (self.is_early && self.state == State::InitRecv)
     }
 
     /// True if nothing is left to do for a closed session.
@@ -79,7 +66,7 @@ impl Lifecycle {
 
     /// Ends the session for `reason`, and informs the peer if that is useful. False if it had ended before.
     pub(super) fn end(&mut self, now: Time, reason: &CloseReason, paths: &Paths, config: &Config) -> bool {
-        let is_known = self.may_speak();
+        let is_known = self.state.carries_data();
         if !self.trigger(Trigger::End) {
             return false;
         }

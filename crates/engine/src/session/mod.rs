@@ -32,7 +32,6 @@ mod addresses;
 mod clock;
 mod coupling;
 mod datagrams;
-mod early;
 mod exchanges;
 mod flight;
 mod handshake;

@@ -41,8 +41,7 @@ impl<P: Payload> Session<P> {
                 }
                 return self.transmit_close(now);
             }
-            State::InitSent => return self.transmit_handshake(now),
-            State::InitRecv => return self.transmit_early(now),
+            State::InitSent | State::InitRecv => return self.transmit_handshake(now),
             _ => {}
         }
         self.flight.clock.wake_at = Time::NEVER;
@@ -75,18 +74,6 @@ impl<P: Payload> Session<P> {
             .or_else(|| self.transmit_probe(now))
             .or_else(|| self.transmit_control(now))
             .or_else(|| self.sending.transmit_ack(now, &mut self.flight, now - LATE))
-    }
-
-    /// The server's answer to an INIT, and data if the INIT had data. Only acknowledgements would let more follow than an
-    /// initial window.
-    fn transmit_early(&mut self, now: Time) -> Option<Transmit<P>> {
-        let answer = self.transmit_handshake(now);
-        if answer.is_some() || !self.flight.life.may_speak() {
-            return answer;
-        }
-        self.flight.clock.wake_at = Time::NEVER;
-        self.flight.refresh_paths();
-        self.sending.poll_transmit(now, &mut self.flight, &mut self.datagrams)
     }
 
     fn transmit_handshake(&mut self, now: Time) -> Option<Transmit<P>> {

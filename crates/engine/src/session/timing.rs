@@ -16,9 +16,7 @@ impl<P: Payload> Session<P> {
         }
         let next = match self.flight.state() {
             State::Closed => self.flight.life.forget_at(),
-            State::InitSent | State::InitRecv => {
-                Some(self.handshake.next_timeout(&self.flight.config).min(clock.wake_at))
-            }
+            State::InitSent | State::InitRecv => Some(self.handshake.next_timeout(&self.flight.config)),
             _ => self.deadlines().into_iter().min().filter(|at| *at < Time::NEVER),
         };
         clock.next_timeout.set(Some(next));
@@ -77,9 +75,6 @@ impl<P: Payload> Session<P> {
         match flight.state() {
             State::Closed => return flight.life.handle_timeout(now),
             State::InitSent | State::InitRecv => {
-                if flight.clock.wake_at <= now {
-                    flight.clock.wake_at = Time::NEVER;
-                }
                 self.handshake.handle_timeout(now, flight);
                 return self.handshake.stop_if_over(flight.state());
             }

@@ -33,10 +33,6 @@ pub struct Limits {
     pub half_open: usize,
     /// Most sessions that wait for [`Endpoint::accept`].
     pub backlog: usize,
-    /// How many INITs with data are remembered, so that each has its effect once; with 0 their data are ignored. Otherwise
-    /// [`Endpoint::accept`] returns their sessions before the clients have confirmed them, and an initial window of answers may
-    /// leave by then.
-    pub early: usize,
     /// Most bytes that all receive windows together may promise.
     pub memory: u64,
     /// After how much use the keys of a session change.
@@ -56,7 +52,6 @@ impl Default for Limits {
             sessions: 20_000,
             half_open: 1_000,
             backlog: 1_000,
-            early: 0,
             memory: 1 << 30,
             keys: KeyLimits::default(),
         }
@@ -176,16 +171,12 @@ pub struct Target {
     pub pins: Vec<(IpAddr, SocketAddr)>,
     /// How many paths through relays may be opened in addition to the pinned ones.
     pub relayed: u32,
-    /// The first bytes of the first streams that this end will open, to be sent with the INIT if they fit. The application
-    /// must open these streams first, in this order, and write these bytes again.
-    pub early: Vec<Vec<u8>>,
 }
 
 impl Target {
     /// A node by its key, without a secret; the addresses are from a ticket or a configuration.
     pub fn new(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
         let named = Named::InList(Reaches::from_iter(addresses.iter().copied()));
-        let (typed, credential, pins, relayed, early) = <_>::default();
-        Self { node, addresses, typed, named, credential, pins, relayed, early }
+        Self { node, addresses, typed: Vec::new(), named, credential: None, pins: Vec::new(), relayed: 0 }
     }
 }

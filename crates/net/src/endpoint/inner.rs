@@ -91,7 +91,7 @@ impl EndpointInner {
             incoming,
             counters: Counters::default(),
             closing: watch::Sender::new(false),
-            sessions: Sessions::new(limits),
+            sessions: Sessions::new(limits.half_open, limits.lingering()),
             sockets: Sockets::default(),
             limits,
         }

@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use anabranch_engine::Arrival;
 use anabranch_secure::InitId;
 
-use super::config::Limits;
-use crate::once::Once;
 use crate::pids::PidTable;
 use crate::places::Places;
 use crate::resets::Resets;
@@ -28,8 +26,6 @@ pub(crate) struct Sessions<S> {
     pub(crate) pids: Arc<PidTable<S>>,
     pub(crate) resets: Resets<S>,
     inits: Mutex<HashMap<InitId, InitState<S>>>,
-    /// INITs whose data were taken.
-    pub(crate) early: Once,
     /// Accepted sessions that are not confirmed yet.
     pub(crate) half_open: Arc<Places<S>>,
     /// Ended sessions that still answer late packets.
@@ -39,17 +35,16 @@ pub(crate) struct Sessions<S> {
 }
 
 impl<S> Sessions<S> {
-    /// A table within these limits.
-    pub(crate) fn new(limits: Limits) -> Self {
+    /// A table in which so many sessions may wait for their confirmation, and so many linger after their end.
+    pub(crate) fn new(half_open: usize, lingering: usize) -> Self {
         Self {
             all: Mutex::default(),
             next_serial: AtomicU64::new(0),
             pids: Arc::default(),
             resets: Resets::default(),
             inits: Mutex::default(),
-            early: Once::new(limits.early),
-            half_open: Arc::new(Places::new(limits.half_open)),
-            lingering: Arc::new(Places::new(limits.lingering())),
+            half_open: Arc::new(Places::new(half_open)),
+            lingering: Arc::new(Places::new(lingering)),
             over_cap: Mutex::default(),
         }
     }
@@ -113,7 +108,7 @@ mod tests {
 
     #[test]
     fn some_sessions_are_there_until_the_last_of_them_is_removed() {
-        let sessions = Sessions::<()>::new(Limits::default());
+        let sessions = Sessions::<()>::new(1, 1);
         let all: Vec<_> = (0..4).map(|serial| (serial, Arc::new(()))).collect();
         all.iter().for_each(|(serial, session)| sessions.add(*serial, session));
         sessions.remove(1);

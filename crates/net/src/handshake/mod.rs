@@ -14,8 +14,7 @@ use anabranch_engine::{Arrival, Ecn, Init, Route, Session as Engine};
 use anabranch_secure::{
     Admission, CookieError, HandshakeError, InitId, PendingInit, Protection, Refusal, read_init,
 };
-use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params, early_in, encode_params};
-use bytes::Bytes;
+use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params, encode_params};
 
 use crate::authorize::Verdict;
 use crate::connect::used_up_cap;
@@ -101,13 +100,8 @@ pub(crate) fn open(endpoint: &Arc<EndpointInner>, knock: Knock) {
         if let Some(InitState::Pending(copies)) = state {
             greet_again(&session, now, &copies);
         }
-        let is_early = session.core().is_handed_over;
         tokio::spawn(session.clone().drive());
-        // The INIT-ACK leaves before anything that the application sends.
         session.pump();
-        if is_early {
-            session.hand_over();
-        }
     }
 }
 
@@ -196,9 +190,6 @@ fn open_session(
     };
     endpoint.describe_sockets(now, &mut engine);
     let identity = Identity { peer: pending.remote, share: pending.share };
-    let firsts = early_data(endpoint, id, &pending);
-    let is_early = !firsts.is_empty();
-    engine.accept_early(now, firsts);
     let accepted = pending.accept(secret.as_ref(), &encoded(engine.local_params()));
     let accepted = accepted.inspect_err(|error| tracing::warn!(%error, "cannot answer a handshake")).ok()?;
     endpoint.taps.tell_keys(|| accepted.keys.to_line());
@@ -208,20 +199,8 @@ fn open_session(
     let session = SessionInner::new(endpoint.clone(), identity, core, Some(keys));
     hold.belongs_to(&session);
     endpoint.sessions.on_cap(None);
-    let mut core = session.core();
-    (core.half_open, core.is_handed_over) = (Some(hold), is_early);
-    drop(core);
+    session.core().half_open = Some(hold);
     Some(session)
-}
-
-/// The first bytes of the client's streams, if this endpoint takes them before the session is confirmed. A repeated INIT has
-/// none.
-fn early_data(endpoint: &EndpointInner, id: InitId, pending: &PendingInit) -> Vec<Bytes> {
-    let firsts = early_in(&pending.params).unwrap_or_default();
-    if firsts.is_empty() || !endpoint.sessions.early.is_first(id) {
-        return Vec::new();
-    }
-    firsts.into_iter().map(Bytes::copy_from_slice).collect()
 }
 
 /// Handles a cookie at a client.
@@ -270,14 +249,10 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
     let result = dialing.initiator.handle_ack(body);
     match result.map(|(keys, params)| (keys, decode_params(&params))) {
         Ok((keys, Ok(params))) => {
-            let early = dialing.early;
             core.handshake = Handshake::Greeted { body: body.into(), params: params.clone() };
             session.endpoint.taps.tell_keys(|| keys.to_line());
             session.set_keys(Protection::new(&keys, session.endpoint.limits.keys, now));
             core.engine.handle_message(now, &arrival, Message::InitAck(params));
-            // The next packet may be the answer to the data in the INIT.
-            let opened: Vec<_> = (0..early).map_while(|_| core.engine.open_stream()).collect();
-            core.opened.extend(opened);
         }
         Ok((_, Err(error))) => core.engine.abort(now, close_code::PARAMS, &error.to_string()),
         Err(HandshakeError::Refused(refusal)) => {

@@ -10,14 +10,9 @@ use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
 use crate::pids::random;
 
 async fn endpoint(seed: u8) -> Endpoint {
-    endpoint_with(seed, false).await
-}
-
-async fn endpoint_with(seed: u8, takes_early: bool) -> Endpoint {
-    let mut config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
+    let config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
         .addresses(Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]))
         .authorize(|_: &anabranch_secure::PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
-    config.limits.early = if takes_early { 10 } else { 0 };
     Endpoint::bind(config).await.expect("it binds")
 }
 
@@ -91,19 +86,12 @@ async fn of_the_copies_of_one_init_few_are_remembered() {
 
 /// An INIT of a new client with a cookie.
 fn proven_init(endpoint: &Endpoint, arrival: Arrival) -> Vec<u8> {
-    proven_init_with(endpoint, arrival, &[])
-}
-
-/// The same with data for streams.
-fn proven_init_with(endpoint: &Endpoint, arrival: Arrival, early: &[Vec<u8>]) -> Vec<u8> {
     let (inner, now) = (&endpoint.inner, endpoint.inner.clock.now());
     let engine: Engine<bytes::Bytes> =
         Engine::connect(Arc::default(), &[], inner.new_pids(), inner.budget.clone(), now);
     let (params, dial) = (engine.local_params(), Dial { remote: endpoint.node(), credential: None });
     let key = NodeKey::from_random([2; 32]);
-    let mut bytes = encoded(params);
-    anabranch_wire::put_early(early, &mut bytes, anabranch_secure::MAX_PARAMS_LEN);
-    let initiator = Initiator::new(&key, &dial, params.pid, &bytes, random()).expect("a key");
+    let initiator = Initiator::new(&key, &dial, params.pid, &encoded(params), random()).expect("a key");
     let admission = inner.cookies.admit(now, arrival.route.remote, &initiator.init_body(None));
     let Admission::Challenge { body, .. } = admission else { panic!("an address has to be proven") };
     initiator.init_body(Some(&initiator.open_cookie(&body).expect("it answers the INIT")))
@@ -180,64 +168,4 @@ async fn an_answer_from_where_no_init_went_is_ignored() {
         assert_eq!(session.core().engine.paths().len(), paths, "{remote}");
     }
     calling.abort();
-}
-
-#[tokio::test]
-async fn data_in_an_init_reach_the_application_once_and_only_where_they_are_taken() {
-    for takes_early in [false, true] {
-        let endpoint = endpoint_with(1, takes_early).await;
-        let (inner, arrival) = (&endpoint.inner, arrival(&endpoint, 1_200));
-        let init = proven_init_with(&endpoint, arrival, &[b"hello".to_vec()]);
-        let plain = proven_init(&endpoint, arrival);
-        for body in [&plain, &init, &init, &plain] {
-            handle_init(inner, inner.clock.now(), arrival, body);
-            open(inner, inner.door.pop().expect("it waits"));
-            // As if the session had ended, and someone repeated the INIT.
-            inner.sessions.inits().clear();
-        }
-        assert_eq!(endpoint.stats().accepted, u64::from(takes_early));
-        if takes_early {
-            let session = endpoint.accept().await.expect("it is there");
-            let mut stream = session.accept_stream().await.expect("it has one");
-            let mut hello = [0; 5];
-            tokio::io::AsyncReadExt::read_exact(&mut stream, &mut hello).await.expect("all of it");
-            assert_eq!(&hello, b"hello");
-        }
-    }
-}
-
-#[tokio::test]
-async fn an_answer_to_data_in_an_init_reaches_a_client_that_writes_them_again() {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    for takes_early in [true, false] {
-        let (server, client) = (endpoint_with(1, takes_early).await, endpoint(2).await);
-        let mut target = Target::new(server.node(), server.local_addresses());
-        target.early = vec![b"hello".to_vec(), b"and".to_vec()];
-        let calling = client.connect(&target, anabranch_engine::Config::default());
-        let answering = async {
-            let session = server.accept().await.expect("it comes");
-            for said in ["hello", "and more"] {
-                let mut stream = session.accept_stream().await.expect("it comes");
-                let mut heard = vec![0; said.len()];
-                stream.read_exact(&mut heard[..3]).await.expect("the beginning");
-                stream.write_all(b"answer").await.expect("it is there");
-                stream.read_exact(&mut heard[3..]).await.expect("the rest");
-                assert_eq!(heard, said.as_bytes());
-            }
-            session
-        };
-        let asking = async {
-            let session = calling.await.expect("it connects");
-            for said in ["hello", "and more"] {
-                let mut stream = session.open_stream().await.expect("it is there");
-                stream.write_all(said.as_bytes()).await.expect("it is there");
-                let mut answer = [0; 6];
-                stream.read_exact(&mut answer).await.expect("it comes");
-                assert_eq!(&answer, b"answer");
-            }
-            session
-        };
-        drop(tokio::join!(answering, asking));
-        assert_eq!(server.stats().accepted, 1, "{takes_early}");
-    }
 }

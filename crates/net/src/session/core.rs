@@ -3,7 +3,7 @@
 //! The driver sends the engine's output, passes its events to the path agent and to waiting tasks, and carries out the
 //! agent's decisions.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anabranch_agent::{Action, Direct, View};
@@ -12,7 +12,7 @@ use anabranch_engine::{
     Session as Engine,
 };
 use anabranch_secure::{InitId, Refusal};
-use anabranch_wire::{KeyExchange, Kind, Message, PathId, Pid, Side, Span, StreamId, Time, close_code};
+use anabranch_wire::{KeyExchange, Kind, Message, PathId, Pid, Side, Span, Time, close_code};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::broadcast;
@@ -76,10 +76,6 @@ pub(crate) struct Core {
     /// Problems of the handshake, for the error message.
     pub(crate) trouble: Trouble,
     pub(crate) established: bool,
-    /// The application has the session, or gets it next.
-    pub(crate) is_handed_over: bool,
-    /// Streams that were opened for data in the INIT, and that the application has yet to open.
-    pub(crate) opened: VecDeque<StreamId>,
     pub(crate) closed: Option<CloseReason>,
     /// Its task has ended, and it sends nothing more.
     pub(crate) is_forgotten: bool,
@@ -108,8 +104,6 @@ impl Core {
             agent,
             trouble: Trouble::default(),
             established: false,
-            is_handed_over: false,
-            opened: VecDeque::new(),
             closed: None,
             is_forgotten: false,
             events: None,
@@ -271,8 +265,7 @@ impl Core {
             Event::Established => {
                 self.established = true;
                 outcome.established = true;
-                outcome.accepted =
-                    self.engine.side() == Side::Server && !std::mem::replace(&mut self.is_handed_over, true);
+                outcome.accepted = self.engine.side() == Side::Server;
                 self.half_open = None;
                 self.advertise(session);
                 let first = self.engine.paths().into_iter().next();

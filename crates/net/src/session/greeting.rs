@@ -36,8 +36,6 @@ pub(crate) struct Dialing {
     pub(crate) initiator: Initiator,
     /// The cookies of the candidates.
     pub(crate) cookies: Vec<(Route, Cookie)>,
-    /// How many streams have first bytes in the INIT.
-    pub(crate) early: usize,
 }
 
 impl Handshake {

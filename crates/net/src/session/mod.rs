@@ -115,7 +115,7 @@ impl Session {
         let stream = match what {
             Wait::Accept => core.engine.accept_stream(),
             _ if core.closed.is_some() => None,
-            _ => core.opened.pop_front().or_else(|| core.engine.open_stream()),
+            _ => core.engine.open_stream(),
         };
         match (stream, &core.closed) {
             (Some(stream), _) => Poll::Ready(Ok(stream)),

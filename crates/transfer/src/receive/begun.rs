@@ -1,42 +1,12 @@
 //! The beginning of a file, which an eager receiver asked for together with the list.
 
-use tokio::io::AsyncWriteExt as _;
-
-use crate::ask::Ask;
-use crate::connection::Connection;
-use crate::control::greeting;
 use crate::error::TransferError;
 use crate::hash::block_len;
 use crate::manifest::FileMeta;
-use crate::message::{Reply, Request};
+use crate::message::Reply;
 
 /// Most bytes to ask for together with the list.
-const AHEAD: u32 = 16 << 10;
-
-/// What [`receive`](crate::receive), eager or not, writes first to each of the streams that it opens first: a session may
-/// carry it in its handshake.
-pub fn first_bytes(eager: bool) -> Vec<Vec<u8>> {
-    first_bytes_of(None, eager)
-}
-
-pub(crate) fn first_bytes_of(ask: Option<&Ask>, eager: bool) -> Vec<Vec<u8>> {
-    std::iter::once(greeting(ask, eager)).chain(eager.then(beginning)).collect()
-}
-
-/// The request for the beginning of the first file.
-fn beginning() -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Request::Begin { most: AHEAD }.encode(&mut bytes);
-    bytes
-}
-
-/// Opens the data stream, and asks for the beginning of the first file.
-pub(super) async fn begin<C: Connection>(connection: &C) -> Result<C::Stream, TransferError> {
-    let mut stream = connection.open().await.map_err(TransferError::Connection)?;
-    stream.write_all(&beginning()).await.map_err(TransferError::Connection)?;
-    stream.flush().await.map_err(TransferError::Connection)?;
-    Ok(stream)
-}
+pub(super) const AHEAD: u32 = 16 << 10;
 
 /// The beginning of a file.
 pub(crate) enum Begun {

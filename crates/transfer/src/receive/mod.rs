@@ -22,8 +22,6 @@ mod symlink;
 mod target;
 mod write;
 
-pub use begun::first_bytes;
-pub(crate) use begun::first_bytes_of;
 pub use offer::{Consent, Offer, OfferedName};
 pub use quota::Quota;
 pub use target::{OutputStream, Target};
@@ -35,7 +33,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
@@ -52,7 +50,7 @@ use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
 use crate::report::{Report, Summary, Watch};
 use ahead::{Asker, Fetch, InFlight};
-use begun::{Begun, begin};
+use begun::{AHEAD, Begun};
 use commit::Committer;
 use job::{FileJob, Keeping};
 use links::Links;
@@ -154,6 +152,16 @@ pub(crate) async fn receive_until<C: Connection>(
         let (bytes, resumed) = (but_unchecked(done.bytes_done), but_unchecked(done.bytes_resumed));
         Summary { bytes, resumed, moved: done.bytes_moved, ..summary }
     })
+}
+
+/// Opens the data stream, and asks for the beginning of the first file.
+async fn begin<C: Connection>(connection: &C) -> Result<C::Stream, TransferError> {
+    let mut stream = connection.open().await.map_err(TransferError::Connection)?;
+    let mut bytes = Vec::new();
+    Request::Begin { most: AHEAD }.encode(&mut bytes);
+    stream.write_all(&bytes).await.map_err(TransferError::Connection)?;
+    stream.flush().await.map_err(TransferError::Connection)?;
+    Ok(stream)
 }
 
 async fn run<C: Connection>(

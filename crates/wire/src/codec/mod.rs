@@ -9,7 +9,6 @@
 //! [`MAX_ACK_RANGES`] ranges each, whatever the bytes say.
 
 mod decode;
-mod early;
 mod encode;
 mod params;
 mod reader;
@@ -18,7 +17,6 @@ mod size;
 mod tests;
 
 pub use decode::decode_frames;
-pub use early::{early_in, put_early};
 pub use encode::{encode_frame, encode_frames, put_address};
 pub use params::{decode_params, encode_params};
 pub use reader::Reader;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anabranch_net::Ticket;
 use anabranch_node::{Dial, Node, Threads};
-use anabranch_transfer::{Progress, ReceiveOptions, Summary, TransferError, first_bytes};
+use anabranch_transfer::{Progress, ReceiveOptions, Summary, TransferError};
 
 use crate::capture::Capture;
 use crate::carrier::Carrier;
@@ -54,10 +54,9 @@ async fn fetch(
 ) -> Result<(), Failure> {
     let node = args.reach.node(Node::builder(), capture)?.start().await?;
     interrupt::survive_file_size_limit();
-    let errand = Receiving { args, question: Question::new(args, context.quiet) };
-    let dial = Dial::ticket(ticket).early(first_bytes(errand.question.is_given()));
-    let (session, dial) = args.reach.dial(&node, dial).await?;
+    let (session, dial) = args.reach.dial(&node, Dial::ticket(ticket)).await?;
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
+    let errand = Receiving { args, question: Question::new(args, context.quiet) };
     let courier = Courier::new(&errand, args.reach.retry, (&node, &dial), display);
     let (summary, took) = courier.run(session.session().clone()).await?;
     report("received", &summary, took, (args.events(), context))

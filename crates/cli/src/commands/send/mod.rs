@@ -252,7 +252,7 @@ async fn offer(
     (session.memory.initial_window, session.memory.max_window) = (64 << 10, 128 << 10);
     let node = node.session(session).silence(PATIENCE);
     let access = Access::by_ticket(ticket.clone());
-    let node = node.access(access.clone()).control(args.running.control.clone()).takes_early();
+    let node = node.access(access.clone()).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     let port = node.addresses().first().map_or(0, SocketAddr::port);
     let mut invitation = node.invite(&ticket, &outside(&args.addresses, port).await?).await?;

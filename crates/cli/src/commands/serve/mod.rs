@@ -169,7 +169,7 @@ async fn serve(
     let node = args.node.node().key(key).port(args.port);
     let node =
         node.session(args.tuning.config()).silence(PATIENCE).path_rules(args.node.paths_wanted.rules()?);
-    let node = node.access(doors.access()).control(args.running.control.clone()).takes_early();
+    let node = node.access(doors.access()).control(args.running.control.clone());
     let node = node.tap(capture.tap()).start().await?;
     crate::interrupt::survive_file_size_limit();
     doors.keep(&folders.directories())?;

@@ -257,22 +257,17 @@ impl SessionInner {
             }
         }
         if outcome.accepted {
-            self.hand_over();
+            count(&self.endpoint.counters.accepted);
+            if let Err(refused) = self.endpoint.incoming.try_send(Handle { inner: self.clone() }) {
+                let reason = "the application takes no more sessions now";
+                refused.into_inner().inner.abort(close_code::BUSY, reason);
+            }
         }
         if outcome.finished {
             self.endpoint.sessions.resets.forget(self, outbox.peers());
             self.linger();
             // A session that was never established has no deadline left to end its task.
             self.wake_driver();
-        }
-    }
-
-    /// Gives an accepted session to the application.
-    pub(crate) fn hand_over(self: &Arc<Self>) {
-        count(&self.endpoint.counters.accepted);
-        if let Err(refused) = self.endpoint.incoming.try_send(Handle { inner: self.clone() }) {
-            let reason = "the application takes no more sessions now";
-            refused.into_inner().inner.abort(close_code::BUSY, reason);
         }
     }
 
