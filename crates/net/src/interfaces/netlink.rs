@@ -26,6 +26,11 @@ const MAX_ROUTES: usize = 64;
 /// How long the kernel may take to answer: long for a router with a full table of routes. It can lose an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How often, and after which pause, the kernel is asked again while the only address is being checked for duplicates. That
+/// takes it one to two seconds.
+const MOST_LOOKS: u32 = 30;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
 /// The kernel's table of local addresses, whose entries lead nowhere.
 const TABLE_LOCAL: u8 = 255;
 
@@ -130,9 +135,28 @@ async fn answered<T>(asked: impl Future<Output = Result<T, rtnetlink::Error>>) -
 }
 
 async fn ask(handle: Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error> {
-    let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
-    let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
-    Ok(combine(&links, &addresses, &ask_routes(&handle).await?))
+    let mut looks = 0;
+    loop {
+        let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
+        let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
+        let list = combine(&links, &addresses, &ask_routes(&handle).await?);
+        // Just after a cable is plugged in, its only address is being checked for duplicates.
+        looks += 1;
+        let may_come = list.iter().all(|address| address.loopback)
+            && addresses.iter().any(|address| will_be_ready(address, &links));
+        if !may_come || looks > MOST_LOOKS {
+            return Ok(list);
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+}
+
+/// True while an address is being checked for duplicates. Without a carrier, the check waits.
+fn will_be_ready(address: &AddressMessage, links: &[LinkMessage]) -> bool {
+    let flags = address.header.flags;
+    flags.contains(AddressHeaderFlags::Tentative)
+        && !flags.contains(AddressHeaderFlags::Dadfailed)
+        && links.iter().any(|link| link.header.index == address.header.index && read_link(link).running)
 }
 
 /// Destinations of routes, by interface.
