@@ -147,8 +147,10 @@ pub struct TransferReport {
     pub hard_links: u64,
     /// Entries of the share that are never sent: sockets, links that lead out of it.
     pub left_out: u64,
-    /// Entries removed here because the sender does not have them.
+    /// Entries that a copy removed because the source does not have them.
     pub removed: u64,
+    /// Links that a copy made, and kept files whose mode or time it changed.
+    pub updated: u64,
     /// Files that the sender cannot read.
     pub missed: u64,
     /// How long this attempt took.
@@ -171,6 +173,7 @@ impl TransferReport {
             hard_links: summary.hard_links,
             left_out: summary.left_out,
             removed: summary.removed,
+            updated: summary.updated,
             missed: summary.missed,
             seconds,
             goodput_mbit_s: mbit_s(

@@ -131,7 +131,7 @@ pub async fn list<C: Connection>(
         Err(error) => {
             let outcome = Err(control.explain(error).await);
             control.part(&outcome).await;
-            outcome
+            outcome.map(|summary| (Vec::new(), Ok(summary)))
         }
     }
 }

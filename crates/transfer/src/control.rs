@@ -11,6 +11,7 @@ use crate::codec::{FRAME_HEADER, parse_header};
 use crate::error::TransferError;
 use crate::message::{Control, LONGEST_CONTROL, VERSION};
 use crate::packed::{PACKED, unpack};
+use crate::report::Summary;
 
 /// How long an end waits for the other to receive its last message.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -178,9 +179,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     }
 
     /// Sends the outcome to the other end, and waits a little until it has arrived.
-    pub async fn part<T>(&mut self, outcome: &Result<T, TransferError>) {
+    pub async fn part(&mut self, outcome: &Result<Summary, TransferError>) {
         let last_word = match outcome {
-            Ok(_) => Control::Done,
+            Ok(Summary { removed, updated, .. }) => Control::Done { removed: *removed, updated: *updated },
             Err(error @ TransferError::Incomplete { count, here, .. }) => {
                 Control::Incomplete { count: *count, failed_here: *here, files: error.to_line().into() }
             }

@@ -77,8 +77,9 @@ pub(crate) enum Control {
     LeftOut(LeftOut),
     /// The list is complete.
     ListEnd,
-    /// The receiver has everything on disk and under its final name.
-    Done,
+    /// The receiver has everything on disk and under its final name. A copy counts what it removed, and the links and kept
+    /// files that it changed.
+    Done { removed: u64, updated: u64 },
     /// The receiver lacks `count` files; `failed_here` of them failed at the receiver.
     Incomplete { count: u64, failed_here: u64, files: ForeignText },
     /// This end gives up for this reason.
@@ -144,7 +145,11 @@ impl Control {
                 put_message(out, what.reason.raw());
             }),
             Self::ListEnd => put_frame(out, LIST_END, |_| {}),
-            Self::Done => put_frame(out, DONE, |_| {}),
+            Self::Done { removed: 0, updated: 0 } => put_frame(out, DONE, |_| {}),
+            Self::Done { removed, updated } => put_frame(out, DONE, |out| {
+                out.extend_from_slice(&removed.to_be_bytes());
+                out.extend_from_slice(&updated.to_be_bytes());
+            }),
             Self::Incomplete { count, failed_here, files } => put_frame(out, INCOMPLETE, |out| {
                 out.extend_from_slice(&count.to_be_bytes());
                 out.extend_from_slice(&failed_here.to_be_bytes());
@@ -180,7 +185,11 @@ impl Control {
                 reason: read_message(&mut reader)?,
             }),
             LIST_END => Self::ListEnd,
-            DONE => Self::Done,
+            DONE if body.is_empty() => Self::Done { removed: 0, updated: 0 },
+            DONE => Self::Done {
+                removed: reader.u64("removed entries")?,
+                updated: reader.u64("updated entries")?,
+            },
             INCOMPLETE => Self::Incomplete {
                 count: reader.u64("number of files")?,
                 failed_here: reader.u64("number of failures")?,
@@ -441,7 +450,7 @@ mod tests {
             Control::HardLink(3),
             Control::LeftOut(LeftOut { path: "s".into(), reason: "a socket".into(), missed: true }),
             Control::ListEnd,
-            Control::Done,
+            Control::Done { removed: 0, updated: 0 },
             Control::Abort("disk full".into()),
             Control::Incomplete { count: 2, failed_here: 1, files: "a: no".into() },
             Control::Ask(Ask::List { path: Some(path("a/b")), deep: true }),
@@ -550,6 +559,9 @@ mod tests {
             assert_eq!(encoded(&|out| hello.encode(out)), vector(name));
             assert_eq!(Control::decode(HELLO, &vector(name)[FRAME_HEADER..]).unwrap(), hello);
         }
+        let done = Control::Done { removed: 2, updated: 1 };
+        assert_eq!(encoded(&|out| done.encode(out)), vector("done of a copy"));
+        assert_eq!(Control::decode(DONE, &vector("done of a copy")[FRAME_HEADER..]).unwrap(), done);
         let fetch = Request::Fetch { file: 1, first: 64, count: 2, last: true, held: vec![[0xaa; 32]] };
         assert_eq!(encoded(&|out| fetch.encode(out)), vector("fetch"));
         let list = unpack(&vector("packed")[FRAME_HEADER..]).unwrap();

@@ -75,7 +75,7 @@ mod tests {
         assert!(unpack(&body(&message(ENTRY, 9))).is_ok());
         assert!(unpack(&body(&message(PACKED, 9))).is_err(), "packed twice");
         let mut done = Vec::new();
-        Control::Done.encode(&mut done);
+        Control::Done { removed: 0, updated: 0 }.encode(&mut done);
         assert!(unpack(&body(&done)).is_err(), "not of a list");
         let whole = message(LEFT_OUT, 9);
         assert!(unpack(&body(&whole[..10])).is_err(), "cut");

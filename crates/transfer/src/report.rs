@@ -32,14 +32,23 @@ pub struct Summary {
     pub left_out: u64,
     /// Those of the files that were made as hard links, as further names of others.
     pub hard_links: u64,
-    /// Entries that were removed here because the sender does not have them.
+    /// Entries that a copy removed because the source does not have them.
     pub removed: u64,
+    /// Links that a copy made, and kept files whose mode or time it changed.
+    pub updated: u64,
     /// Files that the sender could not send, if the receiver has all others.
     pub missed: u64,
     /// At the sender, the printable paths of files that it could not send; the first hundred.
     pub missed_files: Vec<String>,
     /// Warnings, one printable line each; the first hundred.
     pub warnings: Vec<String>,
+}
+
+impl Summary {
+    /// Without what the client did with its copy.
+    pub(crate) fn of_server(self) -> Self {
+        Self { removed: 0, updated: 0, ..self }
+    }
 }
 
 /// The report under construction; clones share it.

@@ -212,7 +212,8 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
             format!("{} there already ({unchecked} not compared)", human::count(summary.skipped, "file"))
         }
     };
-    if summary.files == 0 && summary.skipped > 0 && summary.removed == 0 && summary.missed == 0 {
+    let changes = [summary.files, summary.removed, summary.updated, summary.missed];
+    if changes == [0; 4] && summary.skipped > 0 {
         return format!("nothing new: {kept}");
     }
     let mut text = format!("{files}, {} in {seconds:.1} s", human::bytes(summary.bytes));
@@ -233,6 +234,11 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
     }
     if summary.removed > 0 {
         text += &format!("; {} removed", summary.removed);
+    }
+    match summary.updated {
+        0 => {}
+        1 => text += "; 1 link, mode or time set",
+        updated => text += &format!("; {updated} links, modes or times set"),
     }
     if summary.missed > 0 {
         text += &format!("; {} could not be read", human::count(summary.missed, "file"));
@@ -397,6 +403,9 @@ mod tests {
         let resumed = Summary { files: 1, bytes: 10, resumed: 10, ..Summary::default() };
         let told = summary(&resumed, Duration::from_secs(1));
         assert_eq!(told, "1 file, 10 B in 1.0 s; all of it had been received before");
+        let copy = Summary { skipped: 2, updated: 1, ..Summary::default() };
+        let told = summary(&copy, Duration::from_secs(1));
+        assert!(told.ends_with("; 2 files there already; 1 link, mode or time set"), "{told}");
     }
 
     #[test]

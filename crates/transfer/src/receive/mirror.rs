@@ -34,7 +34,8 @@ impl Planner {
             return;
         };
         let mode = job.meta.mode & self.tree.mode_mask();
-        if has_time(job, &found) && has_mode(&found, mode) && !self.attributes.contains_key(&job.index) {
+        let is_current = has_time(job, &found) && has_mode(&found, mode);
+        if is_current && !self.attributes.contains_key(&job.index) {
             return;
         }
         let mut options = OpenOptions::new();
@@ -47,8 +48,9 @@ impl Planner {
             }
             set_mode(&file, mode)
         });
-        if let Err(error) = renewed {
-            self.report.note("store the time and mode", &job.path, &error);
+        match renewed {
+            Ok(()) => self.report.add(|summary| summary.updated += u64::from(!is_current)),
+            Err(error) => self.report.note("store the time and mode", &job.path, &error),
         }
     }
 

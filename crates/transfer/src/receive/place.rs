@@ -110,10 +110,12 @@ impl Planner {
                     if found.is_dir() && self.may_clear(path, &found) {
                         return self.tree.stage_link(path, text);
                     }
-                    if let Err(error) = replace_with_link(&directory, text, &name, None) {
-                        self.report.fail(path, format!("it cannot be replaced by the link: {error}"));
-                    }
-                    return;
+                    return match replace_with_link(&directory, text, &name, None) {
+                        Ok(()) => self.count_link(),
+                        Err(error) => {
+                            self.report.fail(path, format!("it cannot be replaced by the link: {error}"));
+                        }
+                    };
                 }
                 Conflict::Rename => {
                     let mut names = self.alternatives(path);
@@ -124,9 +126,15 @@ impl Planner {
                 }
             }
         }
-        if let Err(error) = create_link(&directory, text, &name) {
-            self.report.fail(path, format!("the link cannot be made: {error}"));
+        match create_link(&directory, text, &name) {
+            Ok(()) => self.count_link(),
+            Err(error) => self.report.fail(path, format!("the link cannot be made: {error}")),
         }
+    }
+
+    /// Counts a link that a copy got.
+    fn count_link(&self) {
+        self.report.add(|summary| summary.updated += u64::from(self.mirror.is_some()));
     }
 }
 

@@ -230,8 +230,12 @@ impl TargetTree {
                 replace_with_link(&parent, text, name, Some(report))?;
                 sync_directory(&parent)
             });
-            if let Err(error) = replaced {
-                report.fail(path, format!("the link cannot take the place of a directory: {error}"));
+            match replaced {
+                // Only a copy stages links.
+                Ok(()) => report.add(|summary| summary.updated += 1),
+                Err(error) => {
+                    report.fail(path, format!("the link cannot take the place of a directory: {error}"));
+                }
             }
         }
     }

@@ -80,7 +80,7 @@ pub(crate) async fn send_over<C: Connection>(
         reason = share.closed() => Err(TransferError::Closed(reason)),
     };
     let outcome = match outcome {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Summary::default()),
         Err(error) => Err(control.explain(error).await),
     };
     control.part(&outcome).await;
@@ -145,7 +145,10 @@ async fn serve<C: Connection>(
     tokio::select! {
         biased;
         word = control.recv() => match word? {
-            Control::Done => Ok(()),
+            Control::Done { removed, updated } => {
+                report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
+                Ok(())
+            }
             Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
                 // It has every file that the sender can read.
                 report.add(|summary| summary.missed = count);

@@ -215,7 +215,9 @@ impl Folders {
             Ask::Get { paths, contents, attributes } => {
                 let selection = Selection { paths: &paths, contents, attributes, shallow: false };
                 match self.share.select(&selection).and_then(|share| share.checked(contents)) {
-                    Ok(share) => send_over(connection, control, &share, progress).await,
+                    Ok(share) => {
+                        send_over(connection, control, &share, progress).await.map(Summary::of_server)
+                    }
                     Err(error) => refuse(control, error).await,
                 }
             }
@@ -302,7 +304,7 @@ impl Folders {
         show_list(control, &listing).await?;
         let word = timeout(GREETING, control.recv()).await;
         match word.map_err(|_| TransferError::Stalled { after: GREETING })?? {
-            Control::Done | Control::Incomplete { .. } => report.finish(),
+            Control::Done { .. } | Control::Incomplete { .. } => report.finish(),
             Control::Abort(reason) => Err(TransferError::Peer(reason)),
             _ => Err(TransferError::protocol("it did not confirm the list")),
         }

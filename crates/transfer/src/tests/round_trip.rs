@@ -114,7 +114,7 @@ async fn small_files_are_asked_for_without_waiting_for_each_other() {
         // No reply was sent before the last request.
         data.write_all(&replies).await.unwrap();
         data.shutdown().await.unwrap();
-        assert_eq!(control.recv().await.unwrap(), Control::Done);
+        assert_eq!(control.recv().await.unwrap(), Control::Done { removed: 0, updated: 0 });
     };
     let (options, progress) = (ReceiveOptions::default(), Progress::new());
     let receiving = receive(&receiver, directory(&to), &options, &progress);

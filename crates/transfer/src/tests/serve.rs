@@ -390,14 +390,17 @@ async fn a_mirror_is_kept_at_the_server_too_and_times_and_modes_follow() {
         let place = Place::mirror("pub/copy", mirror(true)).unwrap();
         store(&folders, Rights::Write, &place, &share(&here.join("src")).contents_only()).await
     };
-    push().await.unwrap();
+    assert_eq!(push().await.unwrap().removed, 1);
     assert_eq!(tree(&folder.join("copy")), tree(&here.join("src")));
     let file = fs::File::options().write(true).open(here.join("src/a")).unwrap();
     file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
     fs::set_permissions(here.join("src/a"), fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(push().await.unwrap().files, 0, "the content is the same");
+    symlink("a", here.join("src/link")).unwrap();
+    let summary = push().await.unwrap();
+    assert_eq!((summary.files, summary.updated), (0, 2), "the content is the same");
     assert_eq!(tree(&folder.join("copy")), tree(&here.join("src")));
     assert_eq!(names(&folder), ["beside", "copy"]);
+    assert_eq!(push().await.unwrap().updated, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

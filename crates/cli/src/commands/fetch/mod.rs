@@ -152,6 +152,7 @@ fn summary(
             hard_links: 0,
             left_out: 0,
             removed: 0,
+            updated: 0,
             missed: 0,
             seconds,
             goodput_mbit_s: moved as f64 * 8.0 / seconds.max(1e-9) / 1e6,
