@@ -25,6 +25,8 @@ use crate::config::Config;
 const MAX_BACKOFF: u32 = 6;
 /// How long a path stays patient after a pause.
 const PATIENT: Span = Span::from_secs(10);
+/// The longest pause between two probes that ask for a higher limit: the peer has few bytes left for them.
+const LONGEST_WAIT: Span = Span::from_secs(60);
 /// The next pause may be longer than those before by this factor.
 const LONGER: f64 = 1.25;
 
@@ -150,12 +152,14 @@ impl Health {
         self.credit.ask_at
     }
 
-    /// Asks for a higher limit if the path still `waits` for it. Pauses between probes double up to `longest`.
-    pub(crate) fn ask_for_credit(&mut self, now: Time, waits: bool, longest: Span) {
-        let pause = (self.credit.pause * 2).min(longest);
-        self.credit =
-            if waits { AwaitedCredit { ask_at: now + pause, pause } } else { AwaitedCredit::default() };
-        if waits {
+    /// The path still `waits` for a higher limit, or no more. Asks for it, if it `asks` now; the pauses double.
+    pub(crate) fn ask_for_credit(&mut self, now: Time, waits: bool, asks: bool) {
+        if !waits {
+            return self.credit = AwaitedCredit::default();
+        }
+        let pause = (self.credit.pause * 2).min(LONGEST_WAIT);
+        self.credit = AwaitedCredit { ask_at: now + pause, pause };
+        if asks {
             self.want_probe();
         }
     }

@@ -34,6 +34,10 @@ impl Scheduler for EarliestArrival {
         }
         Decision::Send { path: best.id, run: run_length(best) }
     }
+
+    fn lets_messages_pass(&self) -> bool {
+        true
+    }
 }
 
 /// Time from sending to arrival, including queueing: half the smoothed round-trip time, or the time to deliver all

@@ -77,6 +77,11 @@ pub enum Decision {
 pub trait Scheduler: Send {
     /// Chooses the path of one item. `paths` is sorted by id and never empty; at least one has a budget.
     fn pick(&mut self, session: &SessionView, paths: &[PathView], item: &Item) -> Decision;
+
+    /// True if small messages beside bulk data take the path with the least delay instead of the one picked.
+    fn lets_messages_pass(&self) -> bool {
+        false
+    }
 }
 
 /// The paths that may send now.

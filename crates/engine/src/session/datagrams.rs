@@ -199,6 +199,9 @@ impl<P: Payload> Datagrams<P> {
             let fastest = fastest(outlet.views)?;
             return self.build(now, flight, outlet, fastest, false);
         }
+        if outlet.views.iter().all(|view| view.budget == 0) {
+            return None;
+        }
         let (class, flow, bytes) = (front.class, front.flow, front.data.len() as u64);
         let item = Item { bytes, resend: false, class, flow };
         let session = SessionView { now, more_expected: flight.streams.more_expected(), window: u64::MAX };

@@ -234,11 +234,10 @@ impl Liveness {
     /// were lost last, and with that what was spent.
     pub(super) fn check_credit<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) {
         if flight.paths[index].health().ask_for_credit_at() <= now {
-            let longest = flight.config.failure.probe_interval;
             let path = flight.paths.edit(index);
-            let works = path.is_active() && path.can_stand_in();
-            let waits = works && path.allowance().waits_for_peer(path.size() as u64);
-            path.health_mut().ask_for_credit(now, waits, longest);
+            let waits = path.allowance().waits_for_peer(path.size() as u64);
+            let asks = path.is_active() && path.can_stand_in();
+            path.health_mut().ask_for_credit(now, waits, asks);
         }
     }
 

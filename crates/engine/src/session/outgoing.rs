@@ -174,7 +174,7 @@ impl<P: Payload> Session<P> {
         for (index, path) in flight.paths.edit_all().enumerate() {
             let searches = path.is_reachable() && path.searches_mtu();
             // In addition to the window, but not with one so small that larger packets would gain nothing.
-            let (window, left) = (flight.cc.window(path.id()), path.allowance().left());
+            let (window, left) = (flight.cc.window(path.id()), path.allowance().left_for_data());
             let spare = |size: &u16| window >= u64::from(*size) * 3 && left >= u64::from(*size);
             if searches && let Some(size) = path.mtu_mut().next_probe(now).filter(|size| spare(size)) {
                 found = Some((index, size));

@@ -63,8 +63,6 @@ struct Stream<P> {
     credit_blocked: bool,
     /// Whether its data is sent on every path.
     redundant: bool,
-    /// Bytes that all streams had sent when this one last went before the others.
-    jumped_at: u64,
     /// Code for STOP_SENDING, after the application asked for it.
     stop_code: Option<u64>,
 }
@@ -301,15 +299,8 @@ impl<P: Payload> Streams<P> {
     fn insert(&mut self, id: StreamId) {
         let recv = RecvHalf::new(self.limits.initial_window.min(self.window.size()));
         let send = SendHalf::new(self.limits.peer_stream);
-        let stream = Stream {
-            send,
-            recv,
-            queued: false,
-            credit_blocked: false,
-            redundant: false,
-            jumped_at: 0,
-            stop_code: None,
-        };
+        let stream =
+            Stream { send, recv, queued: false, credit_blocked: false, redundant: false, stop_code: None };
         self.table.insert(id, stream);
         // With another stream, the session's window may grow again.
         self.granted.asked_at = 0;

@@ -35,6 +35,8 @@ pub(super) struct Ready {
     served: bool,
     /// The stream that went before the others with a small message, until that is sent.
     pub sparse: Option<StreamId>,
+    /// Bytes that all streams had sent when one last did so.
+    pub jumped_at: u64,
 }
 
 /// Streams whose application is waiting for room.
@@ -83,13 +85,13 @@ impl<P: Payload> Streams<P> {
 
     pub(super) fn enqueue(&mut self, id: StreamId) {
         let credit = self.credit();
-        let may_jump = !self.ready.line.is_empty() && !self.next_is_sparse();
+        let may_jump = self.may_jump();
         let Some(stream) = self.table.get_mut(id) else { return };
         if !stream.queued && stream.send.has_work(credit) {
             stream.queued = true;
-            if may_jump && stream.may_jump(self.sent) {
+            if may_jump && stream.has_message() {
                 self.ready.line.push_front(id);
-                (self.ready.served, self.ready.sparse) = (false, Some(id));
+                (self.ready.served, self.ready.sparse, self.ready.jumped_at) = (false, Some(id), self.sent);
             } else {
                 self.ready.line.push_back(id);
             }

@@ -7,22 +7,23 @@ use super::{Stream, Streams};
 
 /// Most unsent bytes of a stream that goes before the others.
 const SPARSE: u64 = 1_200;
-/// All streams send this many bytes before a stream may go before the others again.
+/// All streams send this many bytes before one may go before the others again.
 const JUMP_AFTER: u64 = 16 << 10;
 
 impl<P: Payload> Stream<P> {
-    /// True if the stream has a small message and may go before the others, which have sent `sent` bytes together with it.
-    pub(super) fn may_jump(&mut self, sent: u64) -> bool {
-        let is_small = (1..=SPARSE).contains(&self.send.unsent()) && !self.send.has_lost();
-        let jumps = is_small && sent >= self.jumped_at + JUMP_AFTER;
-        if jumps {
-            self.jumped_at = sent;
-        }
-        jumps
+    /// True if the stream has nothing but a small message to send.
+    pub(super) fn has_message(&self) -> bool {
+        (1..=SPARSE).contains(&self.send.unsent()) && !self.send.has_lost()
     }
 }
 
 impl<P: Payload> Streams<P> {
+    /// True if a small message may go before the others now.
+    pub(super) fn may_jump(&self) -> bool {
+        let is_due = self.sent >= self.ready.jumped_at + JUMP_AFTER;
+        is_due && !self.ready.line.is_empty() && !self.next_is_sparse()
+    }
+
     /// True if the next stream sends a small message before a bulk stream.
     #[inline]
     pub(crate) fn next_is_sparse(&self) -> bool {

@@ -17,6 +17,10 @@ const LEAST_PACKETS: u64 = 4;
 const SETTLES: Span = Span::from_millis(500);
 /// Such a path is tried again after this time.
 const TRIED_AGAIN: Span = Span::from_secs(20);
+/// At these intervals half as much is in flight for some round trips: without that, the queue that bulk data keep would
+/// soon count as the path's least round trip, which is known for ten seconds at most.
+const DIPS_EVERY: Span = Span::from_secs(8);
+const DIP_ROUNDS: u64 = 3;
 /// Another path has to promise a round trip that is shorter by this to be preferred.
 const BETTER_BY: Span = Span::from_millis(2);
 
@@ -37,10 +41,11 @@ impl Calm {
     /// Urgent data left on a path.
     pub(super) fn on_urgent(&mut self, now: Time, path: &Path) {
         let id = path.id();
-        if !self.is(now, id) {
+        let before = self.delayed.len();
+        self.delayed.retain(|(_, until)| *until > now);
+        if !self.is(now, id) || self.delayed.len() < before {
             (self.path, self.since, self.rate) = (Some(id), now, path.delivery().rate());
         } else if now >= self.since + SETTLES && !is_short(path) && !self.is_delayed(now, id) {
-            self.delayed.retain(|(known, until)| *known != id && *until > now);
             self.delayed.push((id, now + TRIED_AGAIN));
         }
         self.rate = self.rate.max(path.delivery().rate());
@@ -68,9 +73,15 @@ impl Calm {
         if !is_known || !may_settle || !self.is(now, path.id()) || self.is_delayed(now, path.id()) {
             return None;
         }
-        // With a packet more, a slow path finds out that it has become faster.
         let packet = path.size() as u64;
-        Some((self.rate.bytes_in(usual_delay(path)) + packet).max(LEAST_PACKETS * packet))
+        let since_dip = now.since(self.since).as_nanos() % DIPS_EVERY.as_nanos();
+        let bytes = if since_dip < (path.rtt().smoothed() * DIP_ROUNDS).as_nanos() {
+            self.rate.bytes_in(path.rtt().min()) / 2
+        } else {
+            // With a packet more, a slow path finds out that it has become faster.
+            self.rate.bytes_in(usual_delay(path)) + packet
+        };
+        Some(bytes.max(LEAST_PACKETS * packet))
     }
 
     /// Until when a path delivers less than it could.

@@ -41,7 +41,9 @@ fn look<P: Payload>(now: Time, flight: &mut Flight<P>, datagrams: &Datagrams<P>)
             continue;
         }
         let grows = flight.cc.in_slow_start(path.id()) && path.wishes().rate_limit().is_none();
-        if grows || flight.may_send(now, index) {
+        let in_flight = path.board().pipe() + path.size() as u64;
+        let is_held = flight.calm_window(now, index).is_some_and(|window| window < in_flight);
+        if grows || (!is_held && flight.may_send(now, index)) {
             return Seen::Room;
         }
         seen = Seen::Full;

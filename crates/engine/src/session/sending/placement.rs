@@ -62,7 +62,8 @@ impl Placement {
             return Next::Nothing;
         }
         let views = self.take_views(now, flight);
-        let sparse = streams && !datagrams_wait && flight.streams.next_is_sparse();
+        let passes = || self.scheduler.lets_messages_pass();
+        let sparse = streams && !datagrams_wait && flight.streams.next_is_sparse() && passes();
         let next = if sparse && let Some(next) = place_sparse(now, flight, &views) {
             next
         } else if views.iter().all(|view| view.budget == 0) {
