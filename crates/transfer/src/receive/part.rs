@@ -292,10 +292,10 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<(File, u64)> {
             Ok(file) => file,
             Err(_) if is_taken(directory, name) => return Err(in_the_way(name)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && directory.exists(name) => {
-                is_allowed = !is_allowed && allow(directory, name).is_ok();
-                if !is_allowed {
-                    directory.remove_file(name).map_err(|_| not_ours(name, &error))?;
+                if is_allowed || allow(directory, name).is_err() {
+                    return Err(not_ours(name, &error));
                 }
+                is_allowed = true;
                 continue;
             }
             Err(error) => return Err(error),
@@ -321,8 +321,17 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<(File, u64)> {
 
 /// Lets this user write into a file of their own: it may have got its final mode already.
 fn allow(directory: &Dir, name: &str) -> io::Result<()> {
-    use cap_std::fs::PermissionsExt as _;
-    directory.set_permissions(name, cap_std::fs::Permissions::from_mode(0o600))
+    use cap_std::fs::{MetadataExt as _, OpenOptionsExt as _};
+    let mut options = OpenOptions::new();
+    // A pipe in its place must not hold this up.
+    options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    options.read(true).follow(FollowSymlinks::No);
+    let file = directory.open_with(name, &options)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.nlink() > 1 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    set_mode(&file.into_std(), 0o600)
 }
 
 fn not_ours(name: &str, error: &io::Error) -> io::Error {
@@ -470,41 +479,41 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_file_of_another_user_is_begun_anew_or_named_and_one_without_write_permission_goes_on() {
-        use std::os::unix::fs::PermissionsExt as _;
+    fn an_unfinished_file_of_another_user_is_named_and_an_own_one_without_write_permission_goes_on() {
+        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
         let temp = tempfile::tempdir().unwrap();
         let set = |path: &std::path::Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
         set(temp.path(), 0o755);
-        let places = [("removable", 0o777), ("sticky", 0o1777)].map(|(name, mode)| {
+        let [theirs, ours] = ["theirs", "ours"].map(|name| {
             let path = temp.path().join(name);
             std::fs::create_dir(&path).unwrap();
-            set(&path, mode);
-            std::fs::write(path.join(part_name("x")), "others").unwrap();
-            set(&path.join(part_name("x")), 0o600);
+            set(&path, 0o777);
             Arc::new(Dir::open_ambient_dir(&path, cap_std::ambient_authority()).unwrap())
         });
         let open = |place: &Arc<Dir>| PartFile::open(Arc::clone(place), "x", Some(10));
-        let theirs = open(&places[0]).unwrap();
+        let others = open(&theirs).unwrap();
         // Root may write into every file, but not this thread from here on.
         nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
-        if open(&places[1]).is_ok() {
+        let Err(error) = open(&theirs) else {
             return eprintln!("skipped: only root can make files of another user");
-        }
-        let mut ours = open(&places[0]).unwrap();
-        assert_eq!(ours.len, 0);
-        ours.write(0, b"ours").unwrap();
-        set_mode(&ours.file, 0o444).unwrap();
-        drop(ours);
-        assert_eq!(open(&places[0]).unwrap().len, 4);
-        let error = open(&places[1]).unwrap_err().to_string();
+        };
+        let error = error.to_string();
         assert!(error.starts_with(".x.anabranch-part in the same directory is of another user"), "{error}");
+        drop(others);
 
-        // The other's place is taken.
-        let meta = crate::manifest::FileMeta { size: Some(10), mode: 0o644, modified: None, data: None };
-        let job = FileJob::new(0, RelPath::parse("x").unwrap(), meta);
-        assert!(theirs.place(&job, &Report::default()).is_err());
-        assert!(!places[0].exists("x"));
+        let mut own = open(&ours).unwrap();
+        own.write(0, b"ours").unwrap();
+        set_mode(&own.file, 0o444).unwrap();
+        drop(own);
+        assert_eq!(open(&ours).unwrap().len, 4);
+
+        // What is not an unfinished file of this program keeps its mode.
+        ours.write("mine", "x").unwrap();
+        set(&temp.path().join("ours/mine"), 0o444);
+        ours.hard_link("mine", &ours, part_name("y")).unwrap();
+        assert!(PartFile::open(Arc::clone(&ours), "y", Some(10)).is_err());
+        assert_eq!(std::fs::metadata(temp.path().join("ours/mine")).unwrap().mode() & 0o777, 0o444);
     }
 }

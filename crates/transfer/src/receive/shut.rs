@@ -3,10 +3,11 @@
 //! A mark in such a directory has its mode, so that it gets that in the end even if this attempt is cut off.
 
 use std::fs::Permissions;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 
+use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::fs::{Dir, OpenOptions};
 use rustix::fs::{Access, AtFlags, accessat};
 
@@ -14,6 +15,10 @@ use crate::path::trial_name;
 
 /// For the name of the file that marks a directory.
 const MARK: &str = "mode";
+/// Most bytes of its content that are read.
+const LONGEST_MARK: u64 = 8;
+/// The bits of a mode.
+const ALL: u16 = 0o7777;
 
 /// Marks a directory that gets this mode in the end, or the sender's if it is new.
 pub(super) fn mark(directory: &Dir, mode: Option<u16>) {
@@ -34,12 +39,24 @@ pub(super) fn unmark(directory: &Dir) {
 /// attempt made, `listed`.
 pub(super) fn open_existing(directory: &Dir, listed: u16) -> Option<u16> {
     let had = open_up(directory);
-    let name = trial_name(MARK);
-    if directory.symlink_metadata(&name).is_ok_and(|found| found.is_file()) {
-        let marked = directory.read_to_string(&name).unwrap_or_default();
-        return Some(u16::from_str_radix(&marked, 8).map_or(listed, |mode| mode & 0o777));
+    if let Some(marked) = read_mark(directory) {
+        return Some(u16::from_str_radix(&marked, 8).map_or(listed, |mode| mode & ALL));
     }
     had.inspect(|mode| mark(directory, Some(*mode)))
+}
+
+/// The content of a directory's mark, if the directory's owner made it: others who may write there must not set its mode.
+fn read_mark(directory: &Dir) -> Option<String> {
+    use cap_std::fs::{MetadataExt as _, OpenOptionsExt as _};
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    options.follow(FollowSymlinks::No);
+    let file = directory.open_with(trial_name(MARK), &options).ok()?;
+    let meta = file.metadata().ok()?;
+    let is_own = meta.uid() == directory.dir_metadata().ok()?.uid() && meta.nlink() == 1;
+    let mut content = String::new();
+    (meta.is_file() && is_own).then(|| file.take(LONGEST_MARK).read_to_string(&mut content).ok())??;
+    Some(content)
 }
 
 /// Lets this user read and write a directory of their own. Returns the mode that it had, if it was shut.
@@ -49,7 +66,7 @@ pub(super) fn open_up(directory: &Dir) -> Option<u16> {
     if accessat(directory, ".", all, AtFlags::EACCESS).is_ok() {
         return None;
     }
-    let had = (directory.dir_metadata().ok()?.mode() & 0o777) as u16;
+    let had = (directory.dir_metadata().ok()?.mode() & u32::from(ALL)) as u16;
     // The handle itself permits no change, and nothing in a directory without execute permission has a path.
     let handle = format!("/proc/self/fd/{}", directory.as_raw_fd());
     std::fs::set_permissions(handle, Permissions::from_mode(u32::from(had | 0o700))).ok()?;
