@@ -153,10 +153,10 @@ async fn ask(handle: Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error> 
 
 /// True while an address is being checked for duplicates. Without a carrier, the check waits.
 fn will_be_ready(address: &AddressMessage, links: &[LinkMessage]) -> bool {
-    let flags = address.header.flags;
+    let (flags, index) = (address.header.flags, address.header.index);
     flags.contains(AddressHeaderFlags::Tentative)
         && !flags.contains(AddressHeaderFlags::Dadfailed)
-        && links.iter().any(|link| link.header.index == address.header.index && read_link(link).running)
+        && links.iter().any(|link| link.header.index == index && is_usable(&read_link(link), &[]))
 }
 
 /// Destinations of routes, by interface.
