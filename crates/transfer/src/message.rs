@@ -115,8 +115,8 @@ pub(crate) enum Reply {
     End { len: u64, hash: [u8; 32] },
     /// The file cannot be sent, and why; ends the request.
     Failed(ForeignText),
-    /// The first bytes of an entry, after their BLAKE3 hash in the first 32 bytes; `None` if there is none. They are not sent
-    /// again if the receiver fetches the file from its start.
+    /// The first bytes of an entry, after their BLAKE3 hash in the first 32 bytes; `None` without a suitable entry. They
+    /// are not sent again if the receiver fetches the file from its start.
     Begun(Option<(u32, Vec<u8>)>),
 }
 

@@ -25,7 +25,7 @@ use crate::config::Config;
 const MAX_BACKOFF: u32 = 6;
 /// How long a path stays patient after a pause.
 const PATIENT: Span = Span::from_secs(10);
-/// The longest pause between two probes that ask for a higher limit: the peer has few bytes left for them.
+/// The longest pause between two probes that ask for a higher limit: few bytes are left for them.
 const LONGEST_WAIT: Span = Span::from_secs(60);
 /// The next pause may be longer than those before by this factor.
 const LONGER: f64 = 1.25;
@@ -152,7 +152,8 @@ impl Health {
         self.credit.ask_at
     }
 
-    /// The path still `waits` for a higher limit, or no more. Asks for it, if it `asks` now; the pauses double.
+    /// When it is time to ask for a higher limit: ends the wait unless the path still `waits`. Otherwise sends a probe if
+    /// the path `asks` now, and doubles the pause.
     pub(crate) fn ask_for_credit(&mut self, now: Time, waits: bool, asks: bool) {
         if !waits {
             return self.credit = AwaitedCredit::default();

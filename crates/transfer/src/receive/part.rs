@@ -187,10 +187,6 @@ impl PartFile {
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
     pub fn place(self, job: &FileJob, report: &Report) -> io::Result<()> {
-        // Another user who could not open it may have begun anew.
-        if FileId::of(&self.directory.symlink_metadata(&self.name)?) != self.id()? {
-            return Err(io::Error::other("another user receives this file here"));
-        }
         if job.clears {
             clear(&self.directory, &job.name, report)?;
         }
@@ -509,7 +505,7 @@ mod tests {
         drop(own);
         assert_eq!(open(&ours).unwrap().len, 4);
 
-        // What is not an unfinished file of this program keeps its mode.
+        // A file with a second name is no unfinished file, and keeps its mode.
         ours.write("mine", "x").unwrap();
         set(&temp.path().join("ours/mine"), 0o444);
         ours.hard_link("mine", &ours, part_name("y")).unwrap();

@@ -56,7 +56,7 @@ async fn call(receiver: &Memory) -> (super::Gated, super::Gated) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_bytes_of_content_take_one_round_trip() {
-    // What the receiver says before it hears anything …
+    // The receiver sends two messages before it hears anything …
     let (_temp, from, to) = directories(&[("a", &noise(1, BLOCK))]);
     let (sender, receiver) = connect(Gate::after(0, true));
     let target = directory(&to);

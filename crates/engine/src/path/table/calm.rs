@@ -12,8 +12,8 @@ const LASTS: Span = Span::from_secs(2);
 const QUEUE: Span = Span::from_millis(3);
 /// Least packets that bulk data may have in flight on the calm path.
 const LEAST_PACKETS: u64 = 4;
-/// After this time the calm path's own queue has drained. A delay that remains is none of this session's doing, and
-/// to hold bulk data back would only slow them.
+/// After this time the calm path's own queue has drained. A delay that remains has another cause, and to hold bulk data
+/// back would only slow them.
 const SETTLES: Span = Span::from_millis(500);
 /// Such a path is tried again after this time.
 const TRIED_AGAIN: Span = Span::from_secs(20);

@@ -236,7 +236,7 @@ fn update(now: Time, paths: &mut Paths, index: usize, (view, calm_window): (&mut
     view.in_flight = pipe;
     view.bytes_sent = path.stats().bytes_sent;
     if view.budget < view.room {
-        // Not the network limits the rate.
+        // The network does not limit the rate here.
         paths.on_app_limited(index);
     }
 }
