@@ -71,7 +71,7 @@ use usage::{Usage, Wishes};
 pub(crate) use validation::{Allowance, CHALLENGE_BYTES, Challenge};
 
 use crate::config::Config;
-use crate::manager::{Meter, Standing, cost};
+use crate::manager::{Meter, Standing};
 use crate::route::Route;
 
 /// A path.
@@ -477,15 +477,13 @@ impl Path {
         self.wishes.set_peer_limit(peer)
     }
 
-    /// Bytes that count against caps: this end's, and the peer's, whose missing packets count as the largest that came.
+    /// Bytes that count against caps: this end's, and the peer's.
     fn spent(&self) -> (u64, u64) {
         (self.allowance.spent(), self.spent_by_peer())
     }
 
     fn spent_by_peer(&self) -> u64 {
-        let (receipt, missing) = (&self.receipt, self.receipt.missing());
-        let received = receipt.bytes() + missing * receipt.most().max(self.size() as u64);
-        cost(received, receipt.packets() + missing)
+        self.receipt.spent(self.size() as u64)
     }
 
     /// The use of the path, or why it carries nothing; `is_usable` when the scheduler may choose it.

@@ -13,6 +13,7 @@ use std::ops::Range;
 use anabranch_wire::{Ack, ArrivalTime, EcnCounts, Fsn, PathId, RangeSet, Ranges, Span, Time};
 
 use crate::config::Config;
+use crate::manager::cost;
 use crate::route::Ecn;
 
 /// Most ranges remembered. Older ones were reported many times.
@@ -25,6 +26,9 @@ const REPORT_ROUNDS: u64 = 3;
 const REPORT_AT_LEAST: Span = Span::from_millis(50);
 const REPORT_AT_MOST: Span = Span::from_secs(1);
 const REPORT_TIMES: u32 = 8;
+/// Bytes of missing packets that count against a cap for each byte that arrived, and the first ones.
+const MISSING_FOR_RECEIVED: u64 = 16;
+const MISSING_AT_FIRST: u64 = 16 << 10;
 
 /// The number from which ranges are still reported. It follows the highest number with a delay.
 #[derive(Debug, Default)]
@@ -148,9 +152,17 @@ impl Receipt {
         self.most = self.most.max(size as u32);
     }
 
-    /// The most UDP payload of a packet received.
-    pub(crate) fn most(&self) -> u64 {
-        u64::from(self.most)
+    /// Bytes that the peer spent of a cap, as far as packet numbers show. Missing packets count like the largest that came,
+    /// and at least `size` bytes.
+    ///
+    /// A peer may skip any count of numbers, so all missing packets count at most [`MISSING_FOR_RECEIVED`] times what came.
+    /// A lower count does not open the cap, because an honest peer keeps to its limit in any case. It only delays a higher
+    /// limit on a path that loses nearly everything.
+    pub(super) fn spent(&self, size: u64) -> u64 {
+        let received = cost(self.bytes, self.packets);
+        let each = cost(size.max(u64::from(self.most)), 1);
+        let most = MISSING_AT_FIRST + received * MISSING_FOR_RECEIVED;
+        received + self.missing().saturating_mul(each).min(most)
     }
 
     /// Records the number of a packet that arrived.
@@ -274,6 +286,8 @@ impl Receipt {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_wire::PACKET_COST;
+
     use super::*;
 
     fn arrive(receipt: &mut Receipt, numbers: &[u64]) {
@@ -311,6 +325,18 @@ mod tests {
         arrive(&mut receipt, &[0, 1, 4]);
         receipt.packets = 3;
         assert_eq!(receipt.missing(), 2);
+    }
+
+    #[test]
+    fn skipped_numbers_spend_at_most_sixteen_times_what_arrived() {
+        let mut receipt = Receipt::default();
+        arrive(&mut receipt, &[0, 3]);
+        (0..2).for_each(|_| receipt.count(1_000));
+        let packet = 1_000 + PACKET_COST;
+        assert_eq!(receipt.spent(1_000), packet * 4);
+        arrive(&mut receipt, &[1 << 60]);
+        receipt.count(1_000);
+        assert_eq!(receipt.spent(1_000), packet * 3 * 17 + (16 << 10));
     }
 
     #[test]
