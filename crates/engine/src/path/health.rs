@@ -249,6 +249,11 @@ impl Health {
         self.forget_at
     }
 
+    /// Makes the next probe of a failed path due.
+    pub(crate) fn hasten_probe(&mut self) {
+        self.next_probe = self.next_probe.map(|_| Time::ZERO);
+    }
+
     /// Records that a probe of a failed path was sent.
     pub(crate) fn on_probe_sent(&mut self, now: Time, longest: Span) {
         self.probe_pause = (self.probe_pause * 2).min(longest);

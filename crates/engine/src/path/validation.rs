@@ -38,6 +38,10 @@ const LONGEST_UNHEARD: Span = Span::from_secs(4);
 
 /// Bytes of the peer's limit that data leaves alone: with them a probe tells the peer that its limit is reached.
 const KEPT_FOR_PROBES: u64 = 4 << 10;
+/// The longest pause between two probes of a silent path that has little more left.
+const LONGEST_AT_LIMIT: Span = Span::from_secs(30);
+/// The same with the last half of it: some of that must be left when the path answers again.
+const LONGEST_AT_LAST: Span = Span::from_secs(86_400);
 
 /// Most UDP payload of a challenge to an address without proof.
 pub(crate) const CHALLENGE_BYTES: u64 = 48;
@@ -183,6 +187,13 @@ impl Allowance {
         self.limits.1 < u64::MAX && self.peer_limit_for_data() < self.spent + PACKET_COST + size
     }
 
+    /// The longest pause between two probes of a silent path, if the peer's limit leaves no room for a packet of `size`
+    /// with data. The peer raises its limit only when a later packet shows what was spent.
+    pub(crate) fn longest_probe_pause(&self, size: u64) -> Option<Span> {
+        let has_half = self.spent + KEPT_FOR_PROBES / 2 <= self.limits.1;
+        self.waits_for_peer(size).then_some(if has_half { LONGEST_AT_LIMIT } else { LONGEST_AT_LAST })
+    }
+
     #[inline]
     fn peer_limit_for_data(&self) -> u64 {
         self.limits.1.saturating_sub(KEPT_FOR_PROBES)
@@ -222,9 +233,10 @@ impl Allowance {
         self.limits.0 = limit;
     }
 
-    /// Sets the peer's limit of bytes in all; its highest one counts.
-    pub(crate) fn limit_there(&mut self, limit: u64) {
-        self.limits.1 = if self.limits.1 == u64::MAX { limit } else { self.limits.1.max(limit) };
+    /// Sets the peer's limit of bytes in all; its highest one counts. True if it changed.
+    pub(crate) fn limit_there(&mut self, limit: u64) -> bool {
+        let limit = if self.limits.1 == u64::MAX { limit } else { self.limits.1.max(limit) };
+        std::mem::replace(&mut self.limits.1, limit) != limit
     }
 }
 

@@ -243,8 +243,9 @@ impl Liveness {
 
     /// Allows the next probe of a failed path when it is due; true if one was due.
     pub(super) fn check_failed<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> bool {
-        let longest = flight.config.failure.probe_interval;
+        let usual = flight.config.failure.probe_interval;
         let path = flight.paths.edit(index);
+        let longest = path.allowance().longest_probe_pause(path.size() as u64).unwrap_or(usual);
         let is_due =
             path.state() == PathState::Failed && path.health().next_probe().is_some_and(|at| at <= now);
         if is_due {

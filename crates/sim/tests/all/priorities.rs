@@ -102,6 +102,37 @@ fn a_path_that_falls_silent_with_its_last_bytes_is_idle_for_its_cap() {
 }
 
 #[test]
+fn a_path_that_failed_with_the_peers_cap_used_up_comes_back_and_at_once_with_a_higher_limit() {
+    for (renews, seconds) in [(false, 120), (true, 1)] {
+        let capped = rules(&[("cable1", "primary", 1_000_000)]);
+        let meter = capped.iter().find_map(|rule| rule.terms.meter.clone()).expect("a cap");
+        let cables = [CableConfig::new(0.5, millis(20), 1.0), two_cables()[1].clone()];
+        let mut pair = pair([PathRules::default(), capped], &cables);
+        let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+        pair.establish(&mut [&mut sender, &mut sink]);
+        let mut state_after = |pair: &mut Pair<Length>, span: Span| {
+            pair.run(pair.now + span, &mut [&mut sender, &mut sink]);
+            let paths = pair.session(CLIENT).paths();
+            paths.iter().find(|path| path.route.socket == 1).map(|path| path.state)
+        };
+        let is_reached = |path: &anabranch_engine::PathInfo| {
+            matches!(path.standing, Standing::Idle(IdleReason::CapReached { .. }))
+        };
+        while !pair.session(SERVER).paths().iter().any(is_reached) {
+            state_after(&mut pair, millis(1));
+        }
+        pair.set_down(1, true);
+        assert_eq!(state_after(&mut pair, Span::from_secs(120)), Some(PathState::Failed));
+        pair.set_down(1, false);
+        if renews {
+            meter.begin_anew();
+        }
+        let state = state_after(&mut pair, Span::from_secs(seconds));
+        assert_eq!(state, Some(PathState::Active), "a new limit: {renews}");
+    }
+}
+
+#[test]
 fn two_paths_and_a_second_session_under_one_rule_share_one_cap() {
     let cap = 4_000_000;
     let shared = rules(&[("cable*", "primary", cap)]);

@@ -174,7 +174,9 @@ impl PathControl {
             if let Some(rate) = wish.rate {
                 path.wishes_mut().hear_rate(rate);
             }
-            wish.limit.into_iter().for_each(|limit| path.allowance_mut().limit_there(limit));
+            if let Some(limit) = wish.limit {
+                path.allowance_mut().limit_there(limit);
+            }
         }
         let interval = flight.config.initial_rtt.max(Span::from_millis(50)) * 2;
         let challenge = Challenge::new(flight.next_token(), route, now, interval);
