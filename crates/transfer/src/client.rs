@@ -150,7 +150,7 @@ pub async fn get<C: Connection>(
     let Wanted { paths, contents, attributes } = wanted.clone();
     let ask = Ask::Get { paths, contents, attributes };
     let control = open(connection, ask).await?;
-    receive_over(connection, control, Intake { target, options }, progress).await
+    receive_over(connection, control, Intake { target, options, misses_attributes: false }, progress).await
 }
 
 /// Sends a share to the server at the other end of `connection`, until the server has everything on disk.

@@ -62,6 +62,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         Self { opening: Opening::Ask(ask), ..self }
     }
 
+    /// True if this end is about to ask that a directory becomes a copy of its share.
+    pub fn asks_for_copy(&self) -> bool {
+        matches!(&self.opening, Opening::Ask(Ask::Put { placing, .. }) if placing.mirror.is_some())
+    }
+
     /// Exchanges greetings, unless that was done.
     ///
     /// # Errors

@@ -44,13 +44,6 @@ pub struct Summary {
     pub warnings: Vec<String>,
 }
 
-impl Summary {
-    /// Without what the client did with its copy.
-    pub(crate) fn of_server(self) -> Self {
-        Self { removed: 0, updated: 0, ..self }
-    }
-}
-
 /// The report under construction; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report(Arc<Mutex<Inner>>);
@@ -111,6 +104,13 @@ impl Report {
                 summary.warnings.push(Escaped(warning).to_string());
             }
         });
+    }
+
+    /// Notes that the sender sends no extended attributes, which the user wants.
+    pub fn miss_attributes(&self) {
+        self.warn(
+            "the sender sent no extended attributes: its files have none, or it runs without `--xattrs`",
+        );
     }
 
     /// Records an entry that is not sent. One that is missed counts as a failure instead, where it is reported.

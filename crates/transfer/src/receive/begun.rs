@@ -1,12 +1,25 @@
 //! The beginning of a file, which an eager receiver asked for together with the list.
 
+use tokio::io::AsyncWriteExt as _;
+
+use crate::connection::Connection;
 use crate::error::TransferError;
 use crate::hash::block_len;
 use crate::manifest::FileMeta;
-use crate::message::Reply;
+use crate::message::{Reply, Request};
 
 /// Most bytes to ask for together with the list.
-pub(super) const AHEAD: u32 = 16 << 10;
+const AHEAD: u32 = 16 << 10;
+
+/// Opens the data stream, and asks for the beginning of the first file.
+pub(super) async fn begin<C: Connection>(connection: &C) -> Result<C::Stream, TransferError> {
+    let mut stream = connection.open().await.map_err(TransferError::Connection)?;
+    let mut bytes = Vec::new();
+    Request::Begin { most: AHEAD }.encode(&mut bytes);
+    stream.write_all(&bytes).await.map_err(TransferError::Connection)?;
+    stream.flush().await.map_err(TransferError::Connection)?;
+    Ok(stream)
+}
 
 /// The beginning of a file.
 pub(crate) enum Begun {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::shut::Shut;
 use crate::attributes::Attributes;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, FileMeta, ModifiedTime};
@@ -20,8 +21,8 @@ pub(crate) struct FileJob {
     pub meta: FileMeta,
     /// Whether it may replace an existing file.
     pub replace: bool,
-    /// Whether it may replace a directory, too.
-    pub clears: bool,
+    /// What happens to shut directories in one that it may replace, too.
+    pub clears: Option<Shut>,
     /// How many alternative names were taken.
     pub attempt: u32,
     /// The hash of the sender's file, if known.
@@ -33,7 +34,7 @@ impl FileJob {
     pub fn new(index: u32, path: RelPath, meta: FileMeta) -> Self {
         let (parent, name) = path.split();
         let (parent, name) = (parent.to_owned(), name.to_owned());
-        let (replace, clears) = (false, false);
+        let (replace, clears) = (false, None);
         Self { index, path, parent, name, meta, replace, clears, attempt: 0, theirs: None }
     }
 

@@ -12,6 +12,7 @@ use super::job::FileJob;
 use super::part::{set_attributes, set_mode, set_modified, system_time};
 use super::plan::Planner;
 use super::remove::{is_same, names, remove};
+use super::shut::Shut;
 use super::spelling::are_alike;
 use super::target::{TargetTree, sync_directory};
 use crate::error::TransferError;
@@ -66,7 +67,7 @@ impl Planner {
 pub(super) fn discard_staged(directory: &Dir, name: &str) -> std::io::Result<()> {
     let part = part_name(name);
     match directory.symlink_metadata(&part) {
-        Ok(found) if found.is_dir() => remove(directory, &part, &found).map(|_| ()),
+        Ok(found) if found.is_dir() => remove(directory, &part, &found, Shut::Opens).map(|_| ()),
         _ => Ok(()),
     }
 }
@@ -110,7 +111,7 @@ pub(super) fn remove_others(
                 pending.extend(found.is_dir().then(|| alias.unwrap_or(inner)));
                 continue;
             }
-            match remove(&directory, text, &found) {
+            match remove(&directory, text, &found, tree.shut()) {
                 Ok(removed) => report.add(|summary| summary.removed += removed),
                 Err(error) => match RelPath::parse(&inner) {
                     Ok(path) => report.fail(&path, format!("it cannot be removed: {error}")),

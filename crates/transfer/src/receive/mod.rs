@@ -33,7 +33,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
@@ -50,7 +50,7 @@ use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
 use crate::report::{Report, Summary, Watch};
 use ahead::{Asker, Fetch, InFlight};
-use begun::{AHEAD, Begun};
+use begun::{Begun, begin};
 use commit::Committer;
 use job::{FileJob, Keeping};
 use links::Links;
@@ -103,13 +103,16 @@ pub async fn receive<C: Connection>(
     progress: &Progress,
 ) -> Result<Summary, TransferError> {
     let stream = connection.open().await.map_err(TransferError::Connection)?;
-    receive_over(connection, ControlLink::new(stream), Intake { target, options }, progress).await
+    let (control, misses_attributes) = (ControlLink::new(stream), options.attributes);
+    receive_over(connection, control, Intake { target, options, misses_attributes }, progress).await
 }
 
 /// The target of a transfer, and the user's choices.
 pub(crate) struct Intake<'a> {
     pub target: Target,
     pub options: &'a ReceiveOptions,
+    /// Whether to note that the sender sends no extended attributes. A server sends them on request.
+    pub misses_attributes: bool,
 }
 
 /// Receives over this control stream.
@@ -154,23 +157,16 @@ pub(crate) async fn receive_until<C: Connection>(
     })
 }
 
-/// Opens the data stream, and asks for the beginning of the first file.
-async fn begin<C: Connection>(connection: &C) -> Result<C::Stream, TransferError> {
-    let mut stream = connection.open().await.map_err(TransferError::Connection)?;
-    let mut bytes = Vec::new();
-    Request::Begin { most: AHEAD }.encode(&mut bytes);
-    stream.write_all(&bytes).await.map_err(TransferError::Connection)?;
-    stream.flush().await.map_err(TransferError::Connection)?;
-    Ok(stream)
-}
-
 async fn run<C: Connection>(
     connection: &C,
     (control, eager): (&mut ControlLink<C::Stream>, Option<C::Stream>),
-    Intake { target, options }: Intake<'_>,
+    Intake { target, options, misses_attributes }: Intake<'_>,
     watch: &Watch,
 ) -> Result<(), TransferError> {
     let mut list = read_list(control, &options.limits, &watch.report).await?;
+    if misses_attributes && list.attributes.is_empty() {
+        watch.report.miss_attributes();
+    }
     drop_unwanted(&mut list, options, &watch.report);
     let List { entries, left_out, attributes, links } = list;
     watch.progress.set_totals(totals(&entries));

@@ -187,8 +187,8 @@ impl PartFile {
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
     pub fn place(self, job: &FileJob, report: &Report) -> io::Result<()> {
-        if job.clears {
-            clear(&self.directory, &job.name, report)?;
+        if let Some(shut) = job.clears {
+            clear(&self.directory, &job.name, report, shut)?;
         }
         if job.replace {
             self.directory.rename(&self.name, &self.directory, &job.name)

@@ -43,6 +43,7 @@ impl Planner {
             self.tree.stage(path.as_str());
         }
         let name = &*self.tree.current_name(path.as_str(), name);
+        let shut = self.tree.shut();
         let made = self.tree.directory(parent).and_then(|parent| {
             match parent.create_dir_with(name, &open_to_owner(mode)) {
                 Ok(()) => {
@@ -66,7 +67,7 @@ impl Planner {
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     let directory = parent.open_dir_nofollow(name)?;
-                    Ok((open_existing(&directory, mode), false))
+                    Ok((open_existing(&directory, mode, shut), false))
                 }
                 Err(error) => Err(error),
             }

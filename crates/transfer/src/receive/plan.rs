@@ -269,7 +269,8 @@ impl Planner {
                     return Ok(false);
                 }
             }
-            job.clears = found.is_dir() && self.may_clear(&job.path, &found);
+            let clears = found.is_dir() && self.may_clear(&job.path, &found);
+            job.clears = clears.then(|| self.tree.shut());
             match self.resolve(job, Some(&found)) {
                 Some(decided) if decided.replace => return self.fetch(decided, &directory).map(|()| false),
                 Some(decided) => job = decided,
@@ -354,7 +355,7 @@ impl Planner {
                 self.report.fail(&job.path, if is_hidden { UNREADABLE } else { exists() });
             }
             Conflict::Skip => self.skip(&job, false),
-            Conflict::Overwrite if !job.clears && found.is_some_and(Metadata::is_dir) => {
+            Conflict::Overwrite if job.clears.is_none() && found.is_some_and(Metadata::is_dir) => {
                 self.report.fail(&job.path, "a directory has this name; remove it first");
             }
             Conflict::Overwrite => {

@@ -6,35 +6,47 @@ use std::io;
 use cap_fs_ext::DirExt;
 use cap_std::fs::{Dir, Metadata};
 
-use super::shut::open_up;
+use super::shut::{Shut, open_up, shut_again};
 use crate::report::Report;
 
 /// Removes the directory `name`, whose replacement is complete, unless something has failed meanwhile.
-pub(super) fn clear(directory: &Dir, name: &str, report: &Report) -> io::Result<()> {
+pub(super) fn clear(directory: &Dir, name: &str, report: &Report, shut: Shut) -> io::Result<()> {
     let Some(found) = directory.symlink_metadata(name).ok().filter(Metadata::is_dir) else { return Ok(()) };
     if report.has_failed() {
         return Err(io::Error::other("a directory stays there, because not everything has arrived"));
     }
-    let removed = remove(directory, name, &found)?;
+    let removed = remove(directory, name, &found, shut)?;
     report.add(|summary| summary.removed += removed);
     Ok(())
 }
 
-/// Removes a file or a whole directory, without following links; returns how many entries.
-pub(super) fn remove(directory: &Dir, name: &str, found: &Metadata) -> io::Result<u64> {
+/// Removes a file or a whole directory, without following links; returns how many entries. A directory that stays has its
+/// mode again.
+pub(super) fn remove(directory: &Dir, name: &str, found: &Metadata, shut: Shut) -> io::Result<u64> {
     if !found.is_dir() {
         directory.remove_file(name)?;
         return Ok(1);
     }
-    let mut count = 1;
     let inner = directory.open_dir_nofollow(name)?;
-    open_up(&inner);
-    for name in names(&inner)? {
-        let name = name.to_str().ok_or_else(|| io::Error::other("a name in it is not UTF-8"))?.to_owned();
-        let found = inner.symlink_metadata(&name)?;
-        count += remove(&inner, &name, &found)?;
+    let had = open_up(&inner, shut);
+    let removed = empty(&inner, shut).and_then(|count| {
+        directory.remove_dir(name)?;
+        Ok(count + 1)
+    });
+    if let (Err(_), Some(mode)) = (&removed, had) {
+        shut_again(&inner, mode);
     }
-    directory.remove_dir(name)?;
+    removed
+}
+
+/// Removes what is in a directory; returns how many entries.
+fn empty(directory: &Dir, shut: Shut) -> io::Result<u64> {
+    let mut count = 0;
+    for name in names(directory)? {
+        let name = name.to_str().ok_or_else(|| io::Error::other("a name in it is not UTF-8"))?.to_owned();
+        let found = directory.symlink_metadata(&name)?;
+        count += remove(directory, &name, &found, shut)?;
+    }
     Ok(count)
 }
 
@@ -46,4 +58,32 @@ pub(super) fn names(directory: &Dir) -> io::Result<BTreeSet<std::ffi::OsString>>
 pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
     use cap_std::fs::MetadataExt as _;
     (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_removed_has_its_mode_again() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        // Root may write into every directory, but not this thread from here on.
+        nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
+        let inner = temp.path().join("d/e");
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
+        for shut in [&inner, &temp.path().join("d")] {
+            fs::set_permissions(shut, fs::Permissions::from_mode(0o555)).unwrap();
+        }
+        let directory = Dir::open_ambient_dir(temp.path(), cap_std::ambient_authority()).unwrap();
+        let found = directory.symlink_metadata("d").unwrap();
+        remove(&directory, "d", &found, Shut::Opens).unwrap_err();
+        let mode = |path| fs::metadata(temp.path().join(path)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(["d", "d/e"].map(mode), [0o555, 0o555]);
+    }
 }

@@ -1,5 +1,7 @@
 //! Directories whose owner may not write into them, opened for as long as their content arrives.
 //!
+//! A server does not open what its operator shut: only directories with a mark, which a client's attempt made.
+//!
 //! A mark in such a directory has its mode, so that it gets that in the end even if this attempt is cut off.
 
 use std::fs::Permissions;
@@ -20,6 +22,15 @@ const LONGEST_MARK: u64 = 8;
 /// The bits of a mode.
 const ALL: u16 = 0o7777;
 
+/// What happens to existing directories that are shut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shut {
+    /// They are the user's own, and opened.
+    Opens,
+    /// They are a server's, and stay shut.
+    Stays,
+}
+
 /// Marks a directory that gets this mode in the end, or the sender's if it is new.
 pub(super) fn mark(directory: &Dir, mode: Option<u16>) {
     use cap_std::fs::OpenOptionsExt as _;
@@ -35,10 +46,10 @@ pub(super) fn unmark(directory: &Dir) {
     let _ = directory.remove_file(trial_name(MARK));
 }
 
-/// Opens an existing directory to this user. Returns the mode that it gets in the end, if it differs: for one that an earlier
-/// attempt made, `listed`.
-pub(super) fn open_existing(directory: &Dir, listed: u16) -> Option<u16> {
-    let had = open_up(directory);
+/// Opens an existing directory to this user, if `shut` allows. Returns the mode that it gets in the end, if it differs: for
+/// one that an earlier attempt made, `listed`.
+pub(super) fn open_existing(directory: &Dir, listed: u16, shut: Shut) -> Option<u16> {
+    let had = open_up(directory, shut);
     if let Some(marked) = read_mark(directory) {
         return Some(u16::from_str_radix(&marked, 8).map_or(listed, |mode| mode & ALL));
     }
@@ -59,16 +70,28 @@ fn read_mark(directory: &Dir) -> Option<String> {
     Some(content)
 }
 
-/// Lets this user read and write a directory of their own. Returns the mode that it had, if it was shut.
-pub(super) fn open_up(directory: &Dir) -> Option<u16> {
+/// Lets this user read and write a directory of their own, if `shut` allows. Returns the mode that it had, if it was opened.
+pub(super) fn open_up(directory: &Dir, shut: Shut) -> Option<u16> {
     use cap_std::fs::MetadataExt as _;
+    if shut == Shut::Stays {
+        return None;
+    }
     let all = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
     if accessat(directory, ".", all, AtFlags::EACCESS).is_ok() {
         return None;
     }
     let had = (directory.dir_metadata().ok()?.mode() & u32::from(ALL)) as u16;
+    set_mode(directory, had | 0o700).ok()?;
+    Some(had)
+}
+
+/// Gives a directory that was opened the mode again that it had.
+pub(super) fn shut_again(directory: &Dir, mode: u16) {
+    let _ = set_mode(directory, mode);
+}
+
+fn set_mode(directory: &Dir, mode: u16) -> std::io::Result<()> {
     // The handle itself permits no change, and nothing in a directory without execute permission has a path.
     let handle = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    std::fs::set_permissions(handle, Permissions::from_mode(u32::from(had | 0o700))).ok()?;
-    Some(had)
+    std::fs::set_permissions(handle, Permissions::from_mode(mode.into()))
 }

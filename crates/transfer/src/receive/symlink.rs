@@ -6,6 +6,7 @@ use cap_std::fs::Dir;
 
 use super::part::PartFile;
 use super::remove::clear;
+use super::shut::Shut;
 use crate::path::part_name;
 use crate::report::Report;
 
@@ -14,7 +15,7 @@ pub(super) fn replace_with_link(
     directory: &Dir,
     text: &str,
     name: &str,
-    clears: Option<&Report>,
+    clears: Option<(&Report, Shut)>,
 ) -> io::Result<()> {
     let part = part_name(name);
     PartFile::discard(directory, name)?;
@@ -22,7 +23,7 @@ pub(super) fn replace_with_link(
         directory.remove_file(&part)?;
     }
     create_link(directory, text, &part)?;
-    let cleared = clears.map_or(Ok(()), |report| clear(directory, name, report));
+    let cleared = clears.map_or(Ok(()), |(report, shut)| clear(directory, name, report, shut));
     cleared.and_then(|()| directory.rename(&part, directory, name)).inspect_err(|_| {
         // The first error counts.
         let _ = directory.remove_file(&part);

@@ -19,7 +19,7 @@ use super::groups::Groups;
 use super::job::DirectoryEnd;
 use super::links::are_possible;
 use super::part::{cannot_sync, set_mode, set_modified, system_time};
-use super::shut::unmark;
+use super::shut::{Shut, unmark};
 use super::symlink::replace_with_link;
 use crate::error::TransferError;
 use crate::path::{RelPath, part_name};
@@ -103,6 +103,7 @@ pub(crate) struct TargetTree {
     root: Arc<Dir>,
     /// The permission bits that new files and directories may have.
     mode_mask: u16,
+    shut: Shut,
     /// The last directory used: entries are sorted, so the next is often the same.
     last: Option<(String, Arc<Dir>)>,
     /// New directories whose names a file still has. Until [`Self::finish`] they have the name of an unfinished file.
@@ -127,10 +128,10 @@ impl TargetTree {
             .and_then(|()| Dir::open_ambient_dir(path, ambient_authority()));
         let root = opened.map_err(|error| TransferError::io("open the target directory", path, error))?;
         let mode_mask = if all_modes { 0o777 } else { 0o777 & !umask() };
-        Ok(Self::new(path.to_owned(), root, mode_mask))
+        Ok(Self { shut: Shut::Opens, ..Self::new(path.to_owned(), root, mode_mask) })
     }
 
-    /// Opens the directory at `path` below `root`, creating it if necessary. Errors name it without the root's path,
+    /// Opens a server's directory at `path` below `root`, creating it if necessary. Errors name it without the root's path,
     /// which is no business of the other end.
     pub fn open_below(root: &Path, path: &str) -> Result<Self, TransferError> {
         let named = Path::new(path);
@@ -149,7 +150,8 @@ impl TargetTree {
     }
 
     fn new(path: PathBuf, root: Dir, mode_mask: u16) -> Self {
-        Self { path, root: Arc::new(root), mode_mask, last: None, staged: Arc::default() }
+        let shut = Shut::Stays;
+        Self { path, root: Arc::new(root), mode_mask, shut, last: None, staged: Arc::default() }
     }
 
     /// Opens the directory at `path` below `root` if it exists, and counts the directories that are missing. Makes none.
@@ -174,7 +176,12 @@ impl TargetTree {
     /// The same tree for another thread.
     pub fn another(&self) -> Self {
         let (path, root, staged) = (self.path.clone(), Arc::clone(&self.root), Arc::clone(&self.staged));
-        Self { path, root, mode_mask: self.mode_mask, last: None, staged }
+        Self { path, root, mode_mask: self.mode_mask, shut: self.shut, last: None, staged }
+    }
+
+    /// What happens to directories that are shut.
+    pub fn shut(&self) -> Shut {
+        self.shut
     }
 
     /// The path of the target directory.
@@ -227,7 +234,7 @@ impl TargetTree {
             let (parent, name) = path.split();
             // This looks once more whether anything failed.
             let replaced = self.directory(parent).and_then(|parent| {
-                replace_with_link(&parent, text, name, Some(report))?;
+                replace_with_link(&parent, text, name, Some((report, self.shut)))?;
                 sync_directory(&parent)
             });
             match replaced {

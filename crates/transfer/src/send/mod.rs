@@ -103,6 +103,7 @@ async fn serve<C: Connection>(
     share: &Share,
     (progress, report): (&Progress, &Report),
 ) -> Result<(), TransferError> {
+    let asks_for_copy = control.asks_for_copy();
     timeout(GREETING, control.begin()).await.map_err(|_| stalled(GREETING))??;
     let listing = list(share).await?;
     progress.set_totals(totals(&listing.entries));
@@ -146,7 +147,9 @@ async fn serve<C: Connection>(
         biased;
         word = control.recv() => match word? {
             Control::Done { removed, updated } => {
-                report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
+                if asks_for_copy {
+                    report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
+                }
                 Ok(())
             }
             Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {

@@ -215,9 +215,7 @@ impl Folders {
             Ask::Get { paths, contents, attributes } => {
                 let selection = Selection { paths: &paths, contents, attributes, shallow: false };
                 match self.share.select(&selection).and_then(|share| share.checked(contents)) {
-                    Ok(share) => {
-                        send_over(connection, control, &share, progress).await.map(Summary::of_server)
-                    }
+                    Ok(share) => send_over(connection, control, &share, progress).await,
                     Err(error) => refuse(control, error).await,
                 }
             }
@@ -256,7 +254,8 @@ impl Folders {
                 reason = self.share.closed() => TransferError::Closed(reason),
             }
         };
-        receive_until(connection, control, Intake { target, options: &options }, progress, stop).await
+        let intake = Intake { target, options: &options, misses_attributes: false };
+        receive_until(connection, control, intake, progress, stop).await
     }
 
     /// Where the client's files go.

@@ -123,6 +123,23 @@ async fn small_files_are_asked_for_without_waiting_for_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_makes_no_copy_for_the_sender_cannot_claim_to_have_removed_anything() {
+    let (_temp, from, _) = directories(&[("a", b"a")]);
+    let (sender, receiver) = super::plain();
+    let (share, progress) = (share(&from), Progress::new());
+    let receiving = async {
+        let mut control = ControlLink::new(receiver.open().await.unwrap());
+        control.begin().await.unwrap();
+        while control.recv().await.unwrap() != Control::ListEnd {}
+        control.send(&Control::Done { removed: 7, updated: 8 }).await.unwrap();
+        while control.recv().await.is_ok() {}
+    };
+    let (sent, ()) = tokio::join!(crate::send(&sender, &share, &progress), receiving);
+    let sent = sent.unwrap();
+    assert_eq!((sent.removed, sent.updated), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn links_out_of_the_share_and_special_files_are_left_out_with_a_warning() {
     let (_temp, from, to) = directories(&[("tree/a", b"a"), ("tree/.b.anabranch-part", b"unfinished")]);
     symlink("/etc/passwd", from.join("tree/absolute")).unwrap();

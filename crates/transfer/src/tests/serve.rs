@@ -379,6 +379,39 @@ async fn a_mirror_of_a_file_is_refused_and_removes_nothing() {
     assert_eq!(names(&here), ["mine"]);
 }
 
+#[test]
+fn a_directory_that_the_operator_shut_stays_shut_for_clients_who_may_write() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    let (temp, folders, folder, here) = served(&[("shut/old", b"old"), ("gone/deep/f", b"f")]);
+    super::resume::open_to_all(temp.path(), &folder);
+    for name in ["shut", "gone", "gone/deep"] {
+        chown(folder.join(name), Some(65_534), None).unwrap();
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    for name in ["new/shut", "empty"] {
+        fs::create_dir_all(here.join(name)).unwrap();
+    }
+    fs::write(here.join("new/shut/new"), "new").unwrap();
+    let shares = ["new", "empty"].map(|name| share(&here.join(name)).contents_only());
+    let places = [Place::in_directory("pub", Conflict::Overwrite), Place::mirror("pub", mirror(true))];
+    super::resume::without_root().block_on(async {
+        // On a thread of the runtime.
+        let run = async move {
+            for (place, share) in places.into_iter().zip(&shares) {
+                let outcome = store(&folders, Rights::Write, &place.unwrap(), share).await;
+                assert!(matches!(outcome, Err(TransferError::PeerIncomplete { .. })), "{outcome:?}");
+            }
+        };
+        tokio::spawn(run).await.unwrap();
+    });
+    let mode = |name| fs::metadata(folder.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(["shut", "gone", "gone/deep"].map(mode), [0o555; 3]);
+    assert_eq!(
+        (names(&folder.join("shut")), names(&folder.join("gone/deep"))),
+        (vec!["old".into()], vec!["f".into()])
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mirror_is_kept_at_the_server_too_and_times_and_modes_follow() {
     use std::os::unix::fs::PermissionsExt as _;
