@@ -45,10 +45,7 @@ impl fmt::Display for Tried {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// No local address reaches an address of the node.
-    #[error(
-        "no route to {}: none of this machine's addresses ({}) leads there; is the network up, and is the address right?",
-        join(.remotes), join(.locals)
-    )]
+    #[error("{}", no_route(.remotes, .locals))]
     NoRoute {
         /// The node's addresses.
         remotes: Vec<SocketAddr>,
@@ -85,7 +82,7 @@ pub enum ConnectError {
         locals: Vec<IpAddr>,
     },
     /// There was no answer.
-    #[error("no answer from the node: tried {}; {}", .0, advice(.0))]
+    #[error("no answer from the node{}; {}", attempts(.0), advice(.0))]
     TimedOut(Tried),
     /// The node answered, but the ticket's secret does not fit.
     #[error(
@@ -202,10 +199,30 @@ fn begin(
     Ok((inner, routes))
 }
 
+fn no_route(remotes: &[SocketAddr], locals: &[IpAddr]) -> String {
+    if remotes.is_empty() {
+        return "the node named no address that may be used; does it allow paths through relays?".to_owned();
+    }
+    let (remotes, locals) = (join(remotes), join(locals));
+    format!(
+        "no route to {remotes}: none of this machine's addresses ({locals}) leads there; is the network up, and is the address \
+         right?"
+    )
+}
+
+/// What was tried without an answer.
+fn attempts(tried: &Tried) -> String {
+    // Relays have no addresses here.
+    if tried.pairs.is_empty() { " through relays".to_owned() } else { format!(": tried {tried}") }
+}
+
 /// Advice for a user who got no answer.
 fn advice(tried: &Tried) -> String {
-    let there = || "is it running there, is the UDP port open, and is its key the right one?".to_owned();
-    tried.obstacle.as_ref().map_or_else(there, ToString::to_string)
+    let there = || match tried.pairs.is_empty() {
+        true => "do its rules allow such paths, is it running there, and is its key the right one?",
+        false => "is it running there, is the UDP port open, and is its key the right one?",
+    };
+    tried.obstacle.as_ref().map_or_else(|| there().to_owned(), ToString::to_string)
 }
 
 /// The caps that exclude routes, in words.
@@ -345,8 +362,16 @@ mod tests {
         assert!(told(None).ends_with("is its key the right one?"));
         let small = told(Some(Obstacle::SmallMtu { interface: "eth1".to_owned(), mtu: 900 }));
         assert!(small.contains("eth1 carries packets of 900 bytes") && !small.contains("running"), "{small}");
+        assert!(told(None).contains("from the node through relays; do its rules allow such paths"));
         let own = told(Some(Obstacle::Firewall([192, 0, 2, 1].into())));
         assert!(own.contains("own firewall refuses packets from 192.0.2.1") && !own.contains("running"));
+    }
+
+    #[test]
+    fn a_node_that_named_no_address_is_not_a_route_to_nothing() {
+        let told =
+            ConnectError::NoRoute { remotes: Vec::new(), locals: vec![[192, 0, 2, 1].into()] }.to_string();
+        assert!(told.starts_with("the node named no address that may be used; "), "{told}");
     }
 
     #[tokio::test]

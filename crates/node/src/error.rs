@@ -106,7 +106,7 @@ impl From<ConnectError> for Error {
     /// Separates attempts and advice from the message.
     fn from(error: ConnectError) -> Self {
         match &error {
-            ConnectError::TimedOut(tried) => {
+            ConnectError::TimedOut(tried) if !tried.pairs.is_empty() => {
                 let pairs = tried.pairs.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
                 pairs
                     .fold(Self::new(ErrorKind::Unreachable, "no answer from the node"), Self::tried)
@@ -115,6 +115,7 @@ impl From<ConnectError> for Error {
             ConnectError::CapUsedUp { .. } => Self::new(ErrorKind::Unreachable, error.to_string())
                 .hint("raise the cap, connect another network, or wait for the cap's day of the month"),
             ConnectError::NoRoute { .. }
+            | ConnectError::TimedOut(_)
             | ConnectError::Closed(_)
             | ConnectError::PeerCapUsedUp
             | ConnectError::Refused(Refusal::Busy) => advised(ErrorKind::Unreachable, &error),

@@ -123,14 +123,23 @@ fn sort_out_link_locals(list: &mut Vec<InterfaceAddress>) {
 
 /// The current addresses of this machine, without spare ones.
 pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
-    let mut list = all_addresses().await?;
+    let mut list = first_addresses().await?;
     list.retain(|at| !at.spare);
     Ok(list)
 }
 
-/// The current addresses of this machine, with spare ones.
-async fn all_addresses() -> io::Result<Vec<InterfaceAddress>> {
-    let mut list = netlink::list().await?;
+/// The same with spare ones. Waits for the only address while the kernel checks it for duplicates.
+async fn first_addresses() -> io::Result<Vec<InterfaceAddress>> {
+    all_addresses(true).await
+}
+
+/// The addresses of this moment, with spare ones: changes must not wait, least of all the loss of the last address.
+async fn addresses_now() -> io::Result<Vec<InterfaceAddress>> {
+    all_addresses(false).await
+}
+
+async fn all_addresses(waits: bool) -> io::Result<Vec<InterfaceAddress>> {
+    let mut list = netlink::list(waits).await?;
     sort_out_link_locals(&mut list);
     list.sort_by_key(|entry| (entry.index, entry.address));
     Ok(list)
@@ -156,26 +165,26 @@ pub type RouteWatch = Watch<Prefix>;
 
 impl InterfaceWatch {
     pub async fn start() -> io::Result<Self> {
-        Self::over(all_addresses).await
+        Self::over(first_addresses(), addresses_now).await
     }
 }
 
 impl RouteWatch {
     pub async fn start() -> io::Result<Self> {
-        Self::over(netlink::routes).await
+        Self::over(netlink::routes(), netlink::routes).await
     }
 }
 
 impl<T> Watch<T> {
-    /// Reads the list now, and again after each change of the network.
-    async fn over<F, L>(list: L) -> io::Result<Self>
+    /// Takes the `first` list, and reads another after each change of the network.
+    async fn over<F, L>(first: impl Future<Output = io::Result<Vec<T>>>, list: L) -> io::Result<Self>
     where
         T: PartialEq + Send + Sync + 'static,
         F: Future<Output = io::Result<Vec<T>>> + Send + 'static,
         L: Fn() -> F + Copy + Send + Sync + 'static,
     {
         let changes = netlink::Changes::subscribe()?;
-        let first: Arc<[T]> = list().await?.into();
+        let first: Arc<[T]> = first.await?.into();
         let (sender, current) = watch::channel(first);
         Ok(Self { current, task: tokio::spawn(follow(sender, changes, list)) })
     }

@@ -26,9 +26,9 @@ const MAX_ROUTES: usize = 64;
 /// How long the kernel may take to answer: long for a router with a full table of routes. It can lose an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often, and after which pause, the kernel is asked again while the only address is being checked for duplicates. That
+/// How long, and at which intervals, the kernel is asked again while the only address is being checked for duplicates. That
 /// takes it one to two seconds.
-const MOST_LOOKS: u32 = 30;
+const LONGEST_CHECK: Duration = Duration::from_secs(3);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// The kernel's table of local addresses, whose entries lead nowhere.
@@ -93,8 +93,10 @@ impl Drop for Changes {
     }
 }
 
-/// All usable addresses.
-pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {
+/// All usable addresses. If `waits`, this waits for the only one while it is being checked for duplicates.
+pub(super) async fn list(waits: bool) -> io::Result<Vec<InterfaceAddress>> {
+    let patience = if waits { LONGEST_CHECK } else { Duration::ZERO };
+    let ask = |handle: Handle| async move { until_ready(|| look(&handle), patience).await };
     asked(ask, proc::list).await
 }
 
@@ -134,21 +136,32 @@ async fn answered<T>(asked: impl Future<Output = Result<T, rtnetlink::Error>>) -
     tokio::time::timeout(PATIENCE, asked).await.map_err(late)?.map_err(io::Error::other)
 }
 
-async fn ask(handle: Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error> {
-    let mut looks = 0;
+/// The usable addresses. Looks again while the list has none yet and one is being checked, for so long.
+async fn until_ready<F>(
+    look: impl Fn() -> F,
+    patience: Duration,
+) -> Result<Vec<InterfaceAddress>, rtnetlink::Error>
+where
+    F: Future<Output = Result<(Vec<InterfaceAddress>, bool), rtnetlink::Error>>,
+{
+    let until = tokio::time::Instant::now() + patience;
     loop {
-        let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
-        let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
-        let list = combine(&links, &addresses, &ask_routes(&handle).await?);
-        // Just after a cable is plugged in, its only address is being checked for duplicates.
-        looks += 1;
-        let may_come = list.iter().all(|address| address.loopback)
-            && addresses.iter().any(|address| will_be_ready(address, &links));
-        if !may_come || looks > MOST_LOOKS {
+        let (list, may_come) = look().await?;
+        if !may_come || tokio::time::Instant::now() >= until {
             return Ok(list);
         }
         tokio::time::sleep(BETWEEN_LOOKS).await;
     }
+}
+
+/// The usable addresses, and whether the first one is still being checked for duplicates, as after a cable is plugged in.
+async fn look(handle: &Handle) -> Result<(Vec<InterfaceAddress>, bool), rtnetlink::Error> {
+    let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
+    let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
+    let list = combine(&links, &addresses, &ask_routes(handle).await?);
+    let may_come = list.iter().all(|address| address.loopback)
+        && addresses.iter().any(|address| will_be_ready(address, &links));
+    Ok((list, may_come))
 }
 
 /// True while an address is being checked for duplicates. Without a carrier, the check waits.
@@ -329,6 +342,18 @@ mod tests {
         message.header.destination_prefix_length = 8;
         note_routers(&message, &mut routers);
         assert_eq!(routers, [(2, Ipv4Addr::new(192, 168, 1, 1)), (3, Ipv4Addr::new(10, 0, 0, 1))]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_being_checked_is_awaited_for_the_first_list_only_and_not_for_ever() {
+        for (patience, ready_after, waited) in
+            [(LONGEST_CHECK, 1, 1), (LONGEST_CHECK, 60, 3), (Duration::ZERO, 60, 0)]
+        {
+            let began = tokio::time::Instant::now();
+            let look = || async { Ok((Vec::new(), began.elapsed().as_secs() < ready_after)) };
+            assert!(until_ready(look, patience).await.unwrap().is_empty());
+            assert_eq!(began.elapsed().as_secs(), waited, "{patience:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
