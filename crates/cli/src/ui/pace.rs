@@ -36,6 +36,7 @@ pub struct Pace {
 impl Pace {
     /// Takes the next snapshot and returns the values to show.
     pub fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
+        self.begin_anew_after_silence(snapshot);
         let is_open = |path: &PathLine| {
             !matches!(path.state, PathState::Validating | PathState::Closing | PathState::Closed)
         };
@@ -58,8 +59,17 @@ impl Pace {
         Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, outlook }
     }
 
+    /// Measures from now on when bytes come again after a stall: the time of one end's pause says nothing about the rate.
+    fn begin_anew_after_silence(&mut self, snapshot: &ProgressSnapshot) {
+        let Some((since, before)) = self.changed else { return };
+        if before != bytes_of(snapshot) && snapshot.elapsed.saturating_sub(since) >= STALL {
+            self.meter.begin_anew(snapshot.elapsed);
+            self.advance.begin_anew(snapshot.elapsed);
+        }
+    }
+
     fn outlook(&mut self, snapshot: &ProgressSnapshot, rate: Option<Rate>) -> Outlook {
-        let bytes = [snapshot.bytes_done, snapshot.bytes_moved];
+        let bytes = bytes_of(snapshot);
         let since = match self.changed {
             Some((since, before)) if before == bytes => since,
             _ => snapshot.elapsed,
@@ -77,6 +87,11 @@ impl Pace {
             None => Outlook::Unknown,
         }
     }
+}
+
+/// The bytes done and moved.
+fn bytes_of(snapshot: &ProgressSnapshot) -> [u64; 2] {
+    [snapshot.bytes_done, snapshot.bytes_moved]
 }
 
 /// A rate with the digits that a display shows. Otherwise a total could exceed the sum of rounded rates.
@@ -109,6 +124,12 @@ impl Meter {
     /// A meter for bytes that began at zero at this moment. Time before the first byte counts, too.
     pub fn from_zero(at: Span) -> Self {
         Self { samples: VecDeque::from([(at, 0)]), counts_from_zero: true }
+    }
+
+    /// Forgets all samples but the last one, and that too if it is not recent.
+    pub fn begin_anew(&mut self, at: Span) {
+        let last = self.samples.back().copied().filter(|(since, _)| at.saturating_sub(*since) < SHORTEST);
+        *self = Self { samples: last.into_iter().collect(), counts_from_zero: false };
     }
 
     /// Takes the current total and returns the rate; `None` until enough time has passed.

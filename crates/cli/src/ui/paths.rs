@@ -12,6 +12,9 @@ use anabranch_wire::{PathId, Rate, Span};
 use super::pace::{Meter, STALL, window_before};
 use super::snapshot::{PathLine, PathState};
 
+/// A suspect path, whose answers are overdue, has no rate after this long without a byte.
+const DOUBTFUL: Span = Span::from_millis(400);
+
 /// The direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -25,7 +28,7 @@ pub enum Direction {
 pub struct PathMeter {
     direction: Direction,
     meters: BTreeMap<PathId, PathRate>,
-    /// When the first path had data.
+    /// When the first path had data, or the first again after a stall of all.
     begun: Option<Span>,
 }
 
@@ -48,17 +51,34 @@ impl PathMeter {
     /// The lines for these named paths at `elapsed`. Drops the meters of other paths.
     pub fn lines(&mut self, elapsed: Span, paths: &[(String, PathInfo)]) -> Vec<PathLine> {
         self.meters.retain(|id, _| paths.iter().any(|(_, path)| path.id == *id));
+        self.begin_anew_after_silence(elapsed, paths);
         let rates: Vec<Rate> = paths.iter().map(|(_, path)| self.rate(elapsed, path)).collect();
         let sum: u64 = rates.iter().map(|rate| rate.as_bits()).sum();
         let each = paths.iter().zip(rates);
         each.map(|((label, path), rate)| self.line(label, path, (rate, sum))).collect()
     }
 
-    fn rate(&mut self, elapsed: Span, path: &PathInfo) -> Rate {
-        let bytes = match self.direction {
+    /// Measures all paths from now on when bytes come again after a stall of all, as the rate of the whole is.
+    fn begin_anew_after_silence(&mut self, elapsed: Span, paths: &[(String, PathInfo)]) {
+        let Some(grown) = self.meters.values().map(|known| known.grown).max() else { return };
+        let grows = |(_, path): &(String, PathInfo)| {
+            self.meters.get(&path.id).is_some_and(|known| self.bytes(path) > known.bytes)
+        };
+        if self.begun.is_some() && elapsed.saturating_sub(grown) >= STALL && paths.iter().any(grows) {
+            self.begun = Some(elapsed);
+            self.meters.values_mut().for_each(|known| known.meter.begin_anew(elapsed));
+        }
+    }
+
+    fn bytes(&self, path: &PathInfo) -> u64 {
+        match self.direction {
             Direction::Out => delivered(path),
             Direction::In => path.stats.data_received,
-        };
+        }
+    }
+
+    fn rate(&mut self, elapsed: Span, path: &PathInfo) -> Rate {
+        let bytes = self.bytes(path);
         let begun = self.begun;
         let known = self.meters.entry(path.id).or_insert_with(|| match begun {
             // A later path is measured over the same time as the others, so that the sum is that of the same seconds.
@@ -75,7 +95,8 @@ impl PathMeter {
         // A path that carries nothing now has rate zero, even if its last seconds were fast.
         let is_idle =
             matches!(path.state, EngineState::Failed | EngineState::Closing | EngineState::Validating);
-        let is_idle = is_idle || elapsed.saturating_sub(known.grown) >= STALL;
+        let patience = if path.state == EngineState::Suspect { DOUBTFUL } else { STALL };
+        let is_idle = is_idle || elapsed.saturating_sub(known.grown) >= patience;
         if is_idle { Rate::ZERO } else { rate }
     }
 
@@ -313,6 +334,36 @@ mod tests {
         let rates: Vec<f64> = (1..=40).map(&mut rate).collect();
         assert!(rates[8] > 7.0 && rates[38] > 0.0, "{rates:?}");
         assert_eq!(rates[39], 0.0);
+    }
+
+    #[test]
+    fn a_suspect_path_has_no_rate_as_soon_as_nothing_comes_over_it() {
+        let mut meter = PathMeter::new(Direction::Out);
+        let mut rate = |tenths: u64| {
+            let (name, info) = path(0, sent(100_000 * tenths.min(10)));
+            let suspect = PathInfo { state: EngineState::Suspect, ..info };
+            meter.lines(Span::from_millis(100 * tenths), &[(name, suspect)])[0].rate_mbit_s
+        };
+        let rates: Vec<f64> = (0..=14).map(&mut rate).collect();
+        assert!(rates[13] > 0.0 && rates[14] == 0.0, "{rates:?}");
+    }
+
+    #[test]
+    fn after_a_stall_of_all_paths_each_has_its_new_rate() {
+        let mut meter = PathMeter::new(Direction::In);
+        let received = |bytes| PathStats { data_received: bytes, ..PathStats::default() };
+        let mut rates = |tenths: u64, bytes: u64| {
+            let paths = [path(0, received(bytes)), path(2, received(bytes * 2))];
+            let lines = meter.lines(Span::from_millis(100 * tenths), &paths);
+            [lines[0].rate_mbit_s, lines[1].rate_mbit_s]
+        };
+        for tenths in 0..=20 {
+            rates(tenths, 100_000 * tenths);
+        }
+        for more in 1..=10 {
+            let shown = rates(620 + more, 2_000_000 + 100_000 * more);
+            assert_eq!(shown, if more <= 4 { [0.0, 0.0] } else { [8.0, 16.0] }, "{more}");
+        }
     }
 
     #[test]

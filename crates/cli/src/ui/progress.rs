@@ -337,6 +337,32 @@ mod tests {
     }
 
     #[test]
+    fn after_a_pause_of_either_end_the_time_left_is_that_of_the_new_rate() {
+        let (mut progress, _) = shown(View::Lines);
+        // Where this end pauses, there are no snapshots meanwhile.
+        for (first, last) in [(21, 0), (21, 620)] {
+            progress.pace = Pace::default();
+            for tenths in 0..=20 {
+                progress.pace.total(&at(tenths));
+            }
+            for tenths in first..=last {
+                progress.pace.total(&ProgressSnapshot { elapsed: at(tenths).elapsed, ..at(20) });
+            }
+            for more in 1..=60 {
+                let now = ProgressSnapshot { elapsed: at(620 + more).elapsed, ..at(20 + more) };
+                match progress.pace.total(&now).outlook {
+                    Outlook::Unknown => assert!(more <= 4, "nothing after {more} tenths"),
+                    Outlook::Left(eta) => {
+                        let wanted = (80 - more) as f64 / 10.0;
+                        assert!((eta - wanted).abs() < 0.5, "{eta} s instead of {wanted} s");
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_block_that_takes_long_to_arrive_is_no_silence() {
         let (mut progress, _) = shown(View::Lines);
         for tenths in 0..=90 {
