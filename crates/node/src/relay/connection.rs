@@ -1,6 +1,8 @@
 //! A session to one relay, and the addresses at which the relay answers.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_net::{
@@ -174,17 +176,33 @@ impl RelayConnection {
     }
 }
 
+/// Addresses that were reported as silent: reported once, not again by every session.
+static REPORTED: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
+/// Most of them.
+const MOST_REPORTED: usize = 1024;
+
+/// The awaited addresses that have not answered and were not reported.
+fn newly_silent(awaited: &[SocketAddr], answered: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if reported.len() + awaited.len() > MOST_REPORTED {
+        reported.clear();
+    }
+    awaited.iter().copied().filter(|at| !answered.contains(at) && reported.insert(*at)).collect()
+}
+
 /// Logs the addresses at which the relay has not answered after a while.
-async fn report_silent(session: Session, mut awaited: Vec<SocketAddr>) {
+async fn report_silent(session: Session, awaited: Vec<SocketAddr>) {
     sleep(SILENT).await;
     let answered = |path: &PathInfo| !matches!(path.state, PathState::Validating | PathState::Closing);
-    for path in session.paths().into_iter().filter(answered) {
-        awaited.retain(|address| *address != path.route.remote);
+    let paths = session.paths();
+    let answered: Vec<SocketAddr> =
+        paths.iter().filter(|path| answered(path)).map(|path| path.route.remote).collect();
+    if session.close_reason().is_some() {
+        return;
     }
-    if session.close_reason().is_none() {
-        for address in awaited {
-            tracing::info!(relay = %session.peer(), "no answer at {address}; other addresses of the relay are used");
-        }
+    for address in newly_silent(&awaited, &answered) {
+        let silent = SILENT.as_secs();
+        tracing::warn!("relay {address} has not answered for {silent} s; its other addresses are used");
     }
 }
 
@@ -209,4 +227,16 @@ fn config() -> Config {
     config.memory.initial_window = 16 << 10;
     config.memory.max_window = 64 << 10;
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_a_relay_that_does_not_answer_is_reported_once() {
+        let [one, other] = ["192.0.2.77:1", "192.0.2.78:1"].map(|at| at.parse().expect("an address"));
+        assert_eq!(newly_silent(&[one, other], &[other]), [one]);
+        assert_eq!(newly_silent(&[one, other], &[]), [other]);
+    }
 }
