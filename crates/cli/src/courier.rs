@@ -77,16 +77,34 @@ pub struct Courier<'a, E> {
     files: u64,
     /// The last sessions, which moved nothing.
     idle: u32,
-    /// The time of the first of the last sessions in a row that used-up caps of the other end closed.
-    over_cap: Option<Instant>,
+    cap_wait: CapWait,
+}
+
+/// The wait for another path or period of the other end, whose used-up caps close sessions. It counts once for all such
+/// sessions in a row: from the end of the first.
+#[derive(Clone, Copy, Default)]
+struct CapWait(Option<Instant>);
+
+impl CapWait {
+    /// Notes the end of a session at `now`, by used-up caps or not; false if they also ended the one before.
+    fn note(&mut self, now: Instant, is_over_cap: bool, moved: u64) -> bool {
+        let before = self.0.filter(|_| moved == 0);
+        self.0 = is_over_cap.then(|| before.unwrap_or(now));
+        before.is_none() || self.0.is_none()
+    }
+
+    /// What is left of `patience`.
+    fn left(&self, now: Instant, patience: Duration) -> Duration {
+        self.0.map_or(patience, |since| patience.saturating_sub(now.duration_since(since)))
+    }
 }
 
 impl<'a, E: Errand> Courier<'a, E> {
     /// Prepares to transfer with the node that is dialled.
     pub fn new(errand: &'a E, retry: Span, (node, dial): (&'a Node, &'a Dial), display: Progress) -> Self {
         let start = Instant::now();
-        let (began, moved, crossed, files, idle, over_cap) = Default::default();
-        Self { errand, retry, node, dial, display, start, began, moved, crossed, files, idle, over_cap }
+        let (began, moved, crossed, files, idle, cap_wait) = Default::default();
+        Self { errand, retry, node, dial, display, start, began, moved, crossed, files, idle, cap_wait }
     }
 
     /// Transfers over `session`, and over further sessions after losses.
@@ -106,7 +124,7 @@ impl<'a, E: Errand> Courier<'a, E> {
                 }
                 Err(failure) if self.is_lost(&carrier, moved) && self.may_go_on(&failure, &counters) => {
                     self.idle = if moved == 0 { self.idle + 1 } else { 0 };
-                    let is_news = self.note_cap(&carrier, moved);
+                    let is_news = self.cap_wait.note(Instant::now(), carrier.is_over_cap_there(), moved);
                     self.moved += moved;
                     self.crossed += counters.bytes_moved;
                     self.files += counters.files_done.saturating_sub(counters.files_kept);
@@ -144,15 +162,8 @@ impl<'a, E: Errand> Courier<'a, E> {
     /// True if another session may work.
     fn is_lost(&self, carrier: &Carrier, moved: u64) -> bool {
         let patience = Duration::from_nanos(self.retry.as_nanos());
-        let in_time = moved > 0 || self.over_cap.is_none_or(|since| since.elapsed() < patience);
+        let in_time = moved > 0 || !self.cap_wait.left(Instant::now(), patience).is_zero();
         carrier.was_lost(moved > 0) || carrier.is_over_cap_there() && in_time
-    }
-
-    /// Notes whether used-up caps of the other end ended the session; false if they also ended the one before.
-    fn note_cap(&mut self, carrier: &Carrier, moved: u64) -> bool {
-        let before = self.over_cap.filter(|_| moved == 0);
-        self.over_cap = carrier.is_over_cap_there().then(|| before.unwrap_or_else(Instant::now));
-        before.is_none() || self.over_cap.is_none()
     }
 
     fn may_go_on(&self, failure: &Failure, counters: &Snapshot) -> bool {
@@ -207,8 +218,7 @@ impl<'a, E: Errand> Courier<'a, E> {
         counters: &Snapshot,
         (pause, is_news): (Duration, bool),
     ) -> Result<Session, Failure> {
-        let waited = self.over_cap.map_or(Duration::ZERO, |since| since.elapsed());
-        let limit = Duration::from_nanos(self.retry.as_nanos()).saturating_sub(waited);
+        let limit = self.cap_wait.left(Instant::now(), Duration::from_nanos(self.retry.as_nanos()));
         let patience = human::seconds(limit.as_secs_f64());
         let peer = E::PEER;
         let note = format!("{}; looking for {peer} again for {patience}", lost.message);
@@ -360,6 +370,21 @@ pub fn stopped() -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_wait_for_the_other_ends_caps_counts_once_and_anew_after_bytes() {
+        let (begin, retry) = (Instant::now(), Duration::from_secs(60));
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let left = |wait: &CapWait, seconds| wait.left(at(seconds), retry).as_secs();
+        let mut wait = CapWait::default();
+        assert_eq!(left(&wait, 99), 60);
+        assert!(wait.note(at(0), true, 5) && !wait.note(at(20), true, 0), "the second is no news");
+        assert_eq!((left(&wait, 40), left(&wait, 70)), (20, 0));
+        assert!(wait.note(at(50), true, 1), "it moved bytes");
+        assert_eq!(left(&wait, 50), 60);
+        assert!(wait.note(at(55), false, 0), "the end of the last one had another reason");
+        assert_eq!(left(&wait, 99), 60);
+    }
 
     #[test]
     fn data_are_said_to_be_kept_only_where_some_arrived_and_stay() {

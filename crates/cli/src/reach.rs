@@ -1,5 +1,6 @@
 //! How clients reach the other end: the options of commands that open one session and transfer files over it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anabranch_node::{Dial, Node, NodeBuilder, NodeSession};
@@ -65,11 +66,8 @@ impl Reach {
 
     /// Opens the first session. Returns how to open further ones as well.
     pub async fn dial(&self, node: &Node, dial: Dial) -> Result<(NodeSession, Dial), Failure> {
-        let more = outside(&self.addresses, dial.port()).await.unwrap_or_else(|failure| {
-            // The other addresses may work.
-            tracing::warn!("{}", failure.message);
-            Vec::new()
-        });
+        let (more, unknown) = further(&self.addresses, dial.port()).await;
+        unknown.iter().for_each(|what| tracing::warn!("{what}"));
         let dial = dial.addresses(more);
         tokio::select! {
             biased;
@@ -82,5 +80,31 @@ impl Reach {
     pub fn writes(&self) -> Result<Vec<PathBuf>, Failure> {
         let control = self.running.control.as_deref().map(service::directory_of);
         Ok(control.into_iter().chain(self.paths_wanted.caps_directory()?).collect())
+    }
+}
+
+/// The further addresses that are found, and a warning for each that is not: the others may work.
+async fn further(named: &[HostPort], port: u16) -> (Vec<SocketAddr>, Vec<String>) {
+    let (mut all, mut unknown) = (Vec::new(), Vec::new());
+    for place in named {
+        match outside(std::slice::from_ref(place), port).await {
+            Ok(found) => all.extend(found),
+            Err(failure) => unknown.push(failure.message),
+        }
+    }
+    (all, unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_unknown_address_beside_good_ones_is_a_warning() {
+        let named = ["192.0.2.1", "no..name:9", "192.0.2.2:5"].map(|at| at.parse().unwrap());
+        let (found, unknown) = further(&named, 4433).await;
+        assert_eq!(found, ["192.0.2.1:4433", "192.0.2.2:5"].map(|at| at.parse().unwrap()));
+        let [told] = &unknown[..] else { panic!("{unknown:?}") };
+        assert!(told.starts_with("cannot find the address of no..name:9: "), "{told}");
     }
 }

@@ -782,6 +782,15 @@ fn a_used_up_cap_ends_a_test_and_is_named_at_both_ends() {
 }
 
 #[test]
+fn a_test_whose_time_ends_while_a_used_up_cap_holds_it_up_names_the_cap() {
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    // Shorter than the patience with caps.
+    let test = ["bench", "client", &ticket, "--reverse", "--time", "2s", "--path-rule", "*=primary:1MB"];
+    assert_failed(&program(&test).output().unwrap(), 3, &["the cap of 1.00 MB for * is used up"]);
+}
+
+#[test]
 fn an_interrupted_test_prints_what_it_has_measured() {
     let mut server = Running::start(program(&["bench", "server"]).stdin(Stdio::null()));
     let ticket = server.line().split_whitespace().last().unwrap().to_owned();
