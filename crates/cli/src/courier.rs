@@ -93,7 +93,7 @@ impl CapWait {
         before.is_none() || self.0.is_none()
     }
 
-    /// What is left of `patience`.
+    /// The rest of `patience`.
     fn left(&self, now: Instant, patience: Duration) -> Duration {
         self.0.map_or(patience, |since| patience.saturating_sub(now.duration_since(since)))
     }

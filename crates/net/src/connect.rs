@@ -210,7 +210,7 @@ fn no_route(remotes: &[SocketAddr], locals: &[IpAddr]) -> String {
     )
 }
 
-/// What was tried without an answer.
+/// The attempts that got no answer.
 fn attempts(tried: &Tried) -> String {
     // Relays have no addresses here.
     if tried.pairs.is_empty() { " through relays".to_owned() } else { format!(": tried {tried}") }
