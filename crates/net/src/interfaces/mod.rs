@@ -288,6 +288,17 @@ mod tests {
         assert!(loopback.loopback && loopback.prefix == 8, "{loopback:?}");
     }
 
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_caller_is_woken_once_for_the_list_and_not_for_each_answer() {
+        let (mut list, mut looks) = (std::pin::pin!(local_addresses()), 0);
+        let listed = std::future::poll_fn(|context| {
+            looks += 1;
+            list.as_mut().poll(context)
+        });
+        assert!(listed.await.is_ok_and(|list| !list.is_empty()));
+        assert!(looks <= 2, "{looks}");
+    }
+
     #[test]
     fn link_local_addresses_are_spare_where_an_interface_has_others() {
         let at = |index, address: &str| InterfaceAddress {

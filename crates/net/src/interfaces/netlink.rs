@@ -16,7 +16,7 @@ use rtnetlink::packet_route::link::{
 };
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_connection, new_multicast_connection};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::{InterfaceAddress, LONGEST_SETTLE, Link, SETTLE, is_unicast, is_usable, proc};
 
@@ -114,9 +114,15 @@ pub(super) async fn routers() -> io::Result<Vec<(u32, Ipv4Addr)>> {
 }
 
 /// The kernel's answer, or what `read` finds in `/proc` where netlink sockets are forbidden.
-async fn asked<T, F>(ask: impl FnOnce(Handle) -> F, read: fn() -> io::Result<T>) -> io::Result<T>
+///
+/// One task asks and reads the socket, so that the caller's thread is woken once and not after each answer.
+async fn asked<T, F>(
+    ask: impl FnOnce(Handle) -> F + Send + 'static,
+    read: fn() -> io::Result<T>,
+) -> io::Result<T>
 where
-    F: Future<Output = Result<T, rtnetlink::Error>>,
+    T: Send + 'static,
+    F: Future<Output = Result<T, rtnetlink::Error>> + Send,
 {
     let opened = new_connection();
     let (connection, handle, _messages) = match opened {
@@ -124,10 +130,18 @@ where
         Err(_) if proc::is_there() => return read(),
         Err(error) => return Err(error),
     };
-    let connection = tokio::spawn(connection);
-    let result = answered(ask(handle)).await;
-    connection.abort();
-    result
+    // The set ends its task when the caller does not wait any more.
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let answer = answered(ask(handle));
+        tokio::pin!(answer);
+        tokio::select! {
+            answer = &mut answer => answer,
+            () = connection => answer.await,
+        }
+    });
+    let answer = task.join_next().await.ok_or(io::ErrorKind::NotConnected)?;
+    answer.map_err(io::Error::other)?
 }
 
 /// Waits for the kernel's answer.
