@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
         at_once => large_pages::restart_with(at_once),
     }
     if let Some(ticket) = cli.command.ticket_word() {
-        hide_ticket::restart_without(ticket);
+        hide_ticket::hide(ticket);
     }
     let context = Context::new(&cli.global);
     ui::log::start(&context);
