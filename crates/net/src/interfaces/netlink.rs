@@ -96,7 +96,7 @@ impl Drop for Changes {
 /// All usable addresses. If `waits`, this waits for the only one while it is being checked for duplicates.
 pub(super) async fn list(waits: bool) -> io::Result<Vec<InterfaceAddress>> {
     let patience = if waits { LONGEST_CHECK } else { Duration::ZERO };
-    let ask = |handle: Handle| async move { until_ready(|| look(&handle), patience).await };
+    let ask = move |handle: Handle| async move { until_ready(|| look(&handle), patience).await };
     asked(ask, proc::list).await
 }
 
