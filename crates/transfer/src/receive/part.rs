@@ -148,6 +148,15 @@ impl PartFile {
         Ok(())
     }
 
+    /// Cuts off what an earlier attempt has left after the end of the complete file.
+    pub fn end_at(&mut self, len: u64) -> io::Result<()> {
+        if self.len > len {
+            self.file.set_len(len)?;
+            self.len = len;
+        }
+        Ok(())
+    }
+
     /// Stamps, syncs and renames the complete file.
     pub fn commit(self, job: &FileJob, keeping: &Keeping, report: &Report) -> io::Result<()> {
         self.stamp(job, keeping, report);

@@ -194,7 +194,7 @@ impl Writer {
     /// Accepts a block on the disk that matches the sender's.
     fn take_held(&mut self, block: BlockHash) -> Result<(), TransferError> {
         let current = self.current.as_mut().ok_or_else(unasked)?;
-        if current.block.len() > 0 {
+        if current.block.len() > 0 || !current.is_in_place() {
             return Err(unasked());
         }
         let len = block_len(current.job.meta.size.unwrap_or(0), current.hasher.blocks()) as u64;
@@ -264,7 +264,8 @@ impl Writer {
         let size = current.job.meta.size.ok_or_else(unasked)?;
         let most = blocks.saturating_mul(BLOCK as u64) - current.block.len() as u64;
         let mut left = u64::from(len);
-        if len == 0 || len > MOST_ZEROS || left > most.min(size - current.received) {
+        if len == 0 || len > MOST_ZEROS || !current.is_in_place() || left > most.min(size - current.received)
+        {
             return Err(unasked());
         }
         while left > 0 {
@@ -351,14 +352,16 @@ impl Writer {
         self.open_sink()?;
         let current = self.current.take().ok_or_else(unasked)?;
         let path = &current.job.path;
+        // The sender's system may report more bytes than can be read.
         let is_whole = current.received == len
             && current.block.len() == 0
-            && current.job.meta.size.is_none_or(|size| size == len);
+            && current.job.meta.size.is_none_or(|size| len <= size);
         if !is_whole || current.hasher.finish() != *hash {
             return Err(TransferError::protocol(format!("{} does not match its hash", path.shown())));
         }
         match (current.sink, &mut self.output) {
-            (Sink::Part(part), Output::Tree(_, committer)) => {
+            (Sink::Part(mut part), Output::Tree(_, committer)) => {
+                part.end_at(len).map_err(|error| current.job.write_error(error))?;
                 committer.commit(Complete { part, job: current.job, hash: *hash })
             }
             (_, Output::Stream(_)) => {
@@ -400,16 +403,21 @@ impl Current {
         let index = self.hasher.blocks();
         let got = self.block.len() + len;
         let fits = match (self.job.meta.size, completes) {
-            (Some(size), true) => got == block_len(size, index),
+            // If it is shorter, the file ends with it.
+            (Some(size), true) => got <= block_len(size, index),
             (Some(size), false) => got < block_len(size, index),
             (None, true) => got <= BLOCK,
             (None, false) => got < BLOCK,
         };
-        let is_in_place = self.received == index * BLOCK as u64 + self.block.len() as u64;
-        if fits && is_in_place && got > 0 {
+        if fits && self.is_in_place() && got > 0 {
             return Ok(());
         }
         Err(TransferError::protocol(format!("block {index} of {} has a wrong length", self.job.path.shown())))
+    }
+
+    /// False after a short block: the file has ended.
+    fn is_in_place(&self) -> bool {
+        self.received == self.hasher.blocks() * BLOCK as u64 + self.block.len() as u64
     }
 
     fn mismatch(&self) -> TransferError {

@@ -431,7 +431,10 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
 }
 
 fn file_meta(meta: &Metadata) -> FileMeta {
-    FileMeta { size: Some(meta.len()), mode: mode(meta), modified: modified(meta), data: None }
+    let size = meta.len();
+    #[cfg(test)]
+    let size = crate::tests::reported(size, meta);
+    FileMeta { size: Some(size), mode: mode(meta), modified: modified(meta), data: None }
 }
 
 fn directory_kind(meta: &Metadata) -> EntryKind {

@@ -5,6 +5,7 @@ mod answer;
 mod attributed;
 mod bits;
 mod chunk;
+mod current;
 mod holes;
 mod input;
 mod listing;

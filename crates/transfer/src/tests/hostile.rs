@@ -171,7 +171,7 @@ async fn a_block_that_does_not_match_its_hash_never_gets_a_final_name() {
         Reply::End { len: (BLOCK + second.len()) as u64, hash: hasher.finish().into() }
     };
     let forged = Reply::Block([&hash_block(1, &good[..100]).value[..], &other].concat());
-    let short_end = Reply::End { len: BLOCK as u64, hash: blake3::hash(&good).into() };
+    let short_end = Reply::End { len: BLOCK as u64, hash: blake3::hash(&other).into() };
     let cases = [
         (
             "wrong block hash",
@@ -185,11 +185,12 @@ async fn a_block_that_does_not_match_its_hash_never_gets_a_final_name() {
         ),
         (
             "wrong length",
-            "block 1 of a has a wrong length",
+            "a does not match its hash",
             vec![block(0, &good), block(1, &other[..99]), whole(&other)],
         ),
-        ("a short block first", "block 0 of a has a wrong length", vec![block(0, &other), block(1, &good)]),
+        ("a short block first", "block 1 of a has a wrong length", vec![block(0, &other), block(1, &good)]),
         ("ends early", "a does not match its hash", vec![block(0, &good), short_end]),
+        ("zeros after the end", "not asked for", vec![block(0, &other), Reply::Zeros { len: 1 }]),
         ("one block too many", "not asked for", vec![block(0, &good), block(1, &other), block(2, &other)]),
         ("never offered", "never offered", vec![block(0, &good), Reply::Same, whole(&other)]),
         ("no zeros", "not asked for", vec![block(0, &good), Reply::Zeros { len: 0 }]),

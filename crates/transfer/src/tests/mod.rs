@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use cap_std::fs::Dir;
+use cap_std::fs::{Dir, MetadataExt as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{Mutex, Notify, mpsc};
@@ -219,6 +219,13 @@ pub const FULL: &str = "this disk is full";
 
 pub fn fail_if_full(directory: &Dir, block: u64) -> io::Result<()> {
     if block >= 10 && directory.exists(FULL) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+}
+
+/// A file of this time, in seconds, simulates a file system that reports twice its length.
+pub const DOUBLED: u64 = 77_777;
+
+pub fn reported(size: u64, found: &cap_std::fs::Metadata) -> u64 {
+    if found.mtime() == DOUBLED.cast_signed() { 2 * size } else { size }
 }
 
 /// A file of this name in the target simulates a disk with one free megabyte.

@@ -4,8 +4,11 @@ use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
-use super::{Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree};
+use super::{
+    DOUBLED, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
+};
 use crate::hash::BLOCK;
 use crate::{Progress, ReceiveOptions, Share, TransferError, receive, send};
 
@@ -64,6 +67,30 @@ async fn files_with_another_length_than_their_system_reports_are_read_to_their_e
         transfer_into(&share(path), &to).await;
         let name = path.file_name().unwrap();
         assert_eq!(fs::read(to.join(name)).unwrap(), fs::read(path).unwrap(), "{path:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_shorter_than_their_system_reports_arrive_with_what_can_be_read() {
+    for (len, held) in [(1, 0), (1000, 0), (1000, 1800), (BLOCK + 1000, 0), (BLOCK + 1000, 2 * BLOCK)] {
+        let content = noise(1, len);
+        let (_temp, from, to) = directories(&[("file", &content)]);
+        fs::File::open(from.join("file"))
+            .unwrap()
+            .set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(DOUBLED))
+            .unwrap();
+        if held > 0 {
+            fs::write(to.join(".file.anabranch-part"), [&content[..], &noise(2, BLOCK)].concat()).unwrap();
+            fs::File::options()
+                .write(true)
+                .open(to.join(".file.anabranch-part"))
+                .unwrap()
+                .set_len(held as u64)
+                .unwrap();
+        }
+        let summary = transfer_into(&share(&from.join("file")), &to).await;
+        assert_eq!(summary.resumed, if held > BLOCK { BLOCK as u64 } else { 0 });
+        assert!(fs::read(to.join("file")).unwrap() == content, "{len} bytes, {held} held");
     }
 }
 
