@@ -11,6 +11,8 @@ const MIN_HALF_WINDOW: Span = Span::from_secs(5);
 /// Samples are clamped to these bounds: a hostile or broken clock must not break the arithmetic.
 const LEAST_SAMPLE: Span = Span::from_nanos(1_000);
 const LARGEST_SAMPLE: Span = Span::from_secs(3_600);
+/// What an idle path's round trip may vary by.
+const JITTER: Span = Span::from_micros(500);
 /// The timer granularity of RFC 9002 §6.1.2.
 const PTO_GRANULARITY: Span = Span::from_millis(1);
 
@@ -38,6 +40,9 @@ pub struct RttEstimator {
     smoothed: Span,
     variance: Span,
     latest: Span,
+    /// As `smoothed`, but it starts anew with the first sample after a gap longer than itself.
+    recent: Span,
+    sampled_at: Time,
     samples: u8,
     min_now: Span,
     min_before: Span,
@@ -52,6 +57,8 @@ impl RttEstimator {
             smoothed: initial,
             variance: initial / 2,
             latest: initial,
+            recent: initial,
+            sampled_at: Time::ZERO,
             samples: 0,
             min_now: initial,
             min_before: initial,
@@ -64,8 +71,9 @@ impl RttEstimator {
         let sample = bounded(sample);
         self.latest = sample;
         self.samples = self.samples.saturating_add(1);
+        let gap = now.since(std::mem::replace(&mut self.sampled_at, now));
         if self.samples == 1 {
-            self.smoothed = sample;
+            (self.smoothed, self.recent) = (sample, sample);
             self.variance = sample / 2;
             (self.min_now, self.min_before, self.half_started) = (sample, sample, now);
             return;
@@ -76,6 +84,7 @@ impl RttEstimator {
         let deviation = self.smoothed.saturating_sub(adjusted).max(adjusted.saturating_sub(self.smoothed));
         self.variance = (self.variance * 3 + deviation) / 4;
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
+        self.recent = if gap > self.recent { adjusted } else { (self.recent * 7 + adjusted) / 8 };
     }
 
     fn update_min(&mut self, now: Time, sample: Span) {
@@ -92,6 +101,20 @@ impl RttEstimator {
     /// The smoothed round-trip time.
     pub fn smoothed(&self) -> Span {
         self.smoothed
+    }
+
+    /// The round trip of a packet that leaves now, where nothing is in flight: a queue that stood at the last sample
+    /// drains at most as fast as time passes. A path that filled once is thus tried again as soon as it may be fast, and
+    /// the next sample corrects the guess. The guess stays a little above the minimum, or an idle path would always look
+    /// better than one in use.
+    pub fn drained(&self, now: Time) -> Span {
+        let floor = self.min() + self.min() / 8 + JITTER;
+        self.recent.saturating_sub(now.since(self.sampled_at)).max(floor).min(self.recent)
+    }
+
+    /// As [`RttEstimator::smoothed`], without the samples before a gap that was longer than a round trip.
+    pub fn recent(&self) -> Span {
+        self.recent
     }
 
     /// The smoothed deviation from it.
@@ -163,6 +186,23 @@ mod tests {
         assert_eq!(rtt.smoothed(), Span::from_millis(110));
         assert_eq!(rtt.variance(), Span::from_micros(57_500));
         assert_eq!(rtt.latest(), Span::from_millis(180));
+    }
+
+    #[test]
+    fn a_queue_drains_while_nothing_is_sent_and_samples_after_a_pause_begin_anew() {
+        let ms = Span::from_millis;
+        let mut rtt = RttEstimator::new(ms(333));
+        assert_eq!(rtt.drained(at(5_000)), ms(333));
+        rtt.update(at(0), ms(10), Span::ZERO);
+        for step in 1..100 {
+            rtt.update(at(step), ms(50), Span::ZERO);
+        }
+        let whole = |span: Span| span.as_nanos().div_ceil(1_000_000);
+        assert_eq!([99, 119, 139, 500].map(|millis| whole(rtt.drained(at(millis)))), [50, 30, 12, 12]);
+        rtt.update(at(500), ms(12), Span::ZERO);
+        assert_eq!((rtt.recent(), whole(rtt.smoothed())), (ms(12), 46));
+        rtt.update(at(505), ms(20), Span::ZERO);
+        assert_eq!(rtt.recent(), ms(13));
     }
 
     #[test]

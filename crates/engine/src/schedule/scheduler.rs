@@ -19,7 +19,7 @@ pub struct PathView {
     pub window: u64,
     /// Bytes in flight: `pipe_i` of [M3].
     pub in_flight: u64,
-    /// Smoothed round-trip time, queueing included.
+    /// Smoothed round-trip time, queueing included. While nothing is in flight, a queue that stood before drains.
     pub rtt: Span,
     /// Lowest recent round-trip time.
     pub min_rtt: Span,

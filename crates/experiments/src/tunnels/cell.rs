@@ -166,4 +166,13 @@ mod tests {
         let lossy = cells.iter().filter(|cell| cell.paths[0].loss > 0.0).count();
         assert!((120..180).contains(&lossy), "{lossy}");
     }
+
+    #[test]
+    fn a_path_that_filled_once_is_used_again() {
+        let path = |mbit| CellPath { mbit, rtt_ms: 1.0, loss: 0.0, bdp: 50.0 };
+        let paths = [25.0, 15.0, 10.0].map(path).to_vec();
+        let run = TunnelCell { number: 0, paths, inner: Inner::Quic(RuleKind::Bbr) }.run(1);
+        let best = run.singles.iter().copied().fold(0.0, f64::max);
+        assert!(run.lanes[0] > 1.4 * best, "{run:?}");
+    }
 }

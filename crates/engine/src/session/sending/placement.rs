@@ -206,7 +206,7 @@ fn view<P: Payload>(now: Time, flight: &mut Flight<P>, index: usize) -> PathView
         ready_at: Time::ZERO,
         window: limit.map_or(window, |limit| window.min(limit.bytes_in(rtt.smoothed()))),
         in_flight: 0,
-        rtt: rtt.smoothed(),
+        rtt: if path.board().pipe() == 0 { rtt.drained(now) } else { rtt.recent() },
         min_rtt: rtt.min(),
         rtt_variance: rtt.variance(),
         rate: limit.into_iter().fold(rate.max(possible), Rate::min),
