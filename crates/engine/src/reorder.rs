@@ -13,7 +13,7 @@
 //! lower one counts.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anabranch_wire::{Rate, Span, Time};
 
@@ -24,6 +24,9 @@ pub struct Lane {
     pub delay: Span,
     pub rate: Rate,
 }
+
+/// Gaps that were given up and are remembered.
+const MISSED: usize = 32;
 
 /// How many packets may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +71,10 @@ pub struct DoubleBuffer<T> {
     /// Packets since the current round trip began, those of the one before, its start, and its length.
     round: (usize, usize, Time),
     round_trip: Span,
+    /// How late packets have been.
+    tolerance: Span,
+    /// The gaps given up last: the number behind each, and since when packets had waited for it.
+    missed: VecDeque<(u64, Time)>,
     given_up: u64,
     /// The most packets that waited at one time.
     most: usize,
@@ -91,6 +98,8 @@ impl<T> DoubleBuffer<T> {
             patience: (slowest + back) * 2,
             round: (0, 0, Time::ZERO),
             round_trip: slowest + back,
+            tolerance: Span::ZERO,
+            missed: VecDeque::new(),
             given_up: 0,
             most: 0,
         }
@@ -109,7 +118,23 @@ impl<T> DoubleBuffer<T> {
 
     /// Limits the wait of packets.
     pub(crate) fn limit_patience(&mut self, most: Span) {
-        self.patience = self.patience.min(most);
+        self.patience = self.patience.min(most).max(self.tolerance);
+    }
+
+    /// Lets packets wait for at least this: so late have packets been.
+    pub(crate) fn tolerate(&mut self, late: Span) {
+        self.tolerance = late;
+        self.patience = self.patience.max(late);
+    }
+
+    /// How long a later packet had been here before this one, as far as known.
+    pub(crate) fn lateness(&self, now: Time, number: u64) -> Span {
+        let came = if number < self.next {
+            self.missed.iter().find(|(behind, _)| *behind > number).map(|(_, came)| *came)
+        } else {
+            self.arrivals.first().filter(|_| number == self.next).map(|(came, _)| *came)
+        };
+        came.map_or(Span::ZERO, |came| now.since(came))
     }
 
     /// The number of the next packet.
@@ -124,7 +149,19 @@ impl<T> DoubleBuffer<T> {
 
     /// Handles packet `number`; appends the packets that are now in order to `ready`. A packet below the next
     /// number is delivered at once; one that waits already is dropped.
-    pub fn insert(&mut self, now: Time, (number, packet): (u64, T), ready: &mut Vec<T>) {
+    pub fn insert(&mut self, now: Time, packet: (u64, T), ready: &mut Vec<T>) {
+        self.insert_sparing(now, packet, ready, |_| false);
+    }
+
+    /// As [`Self::insert`]. The size rule gives up no packet of a number that `spares` accepts, unless another has waited
+    /// for longer than packets have been late.
+    pub(crate) fn insert_sparing(
+        &mut self,
+        now: Time,
+        (number, packet): (u64, T),
+        ready: &mut Vec<T>,
+        spares: impl Fn(u64) -> bool,
+    ) {
         self.count(now);
         if number < self.next {
             return ready.push(packet);
@@ -140,7 +177,9 @@ impl<T> DoubleBuffer<T> {
             place.insert((now, packet));
             self.arrivals.insert((now, number));
         }
-        while self.waiting.len() > self.limit {
+        while self.waiting.len() > self.limit
+            && !(self.longest_wait(now) < self.tolerance && spares(self.next))
+        {
             self.give_up(ready);
         }
         self.most = self.most.max(self.waiting.len());
@@ -158,6 +197,10 @@ impl<T> DoubleBuffer<T> {
         while self.waiting.keys().next().is_some_and(|first| *first <= number) {
             self.give_up(ready);
         }
+    }
+
+    fn longest_wait(&self, now: Time) -> Span {
+        self.arrivals.first().map_or(Span::ZERO, |(came, _)| now.since(*came))
     }
 
     /// The longest wait of a packet.
@@ -209,6 +252,10 @@ impl<T> DoubleBuffer<T> {
         if let Some(first) = self.waiting.keys().next() {
             self.next = *first;
             self.given_up += 1;
+            if self.missed.len() == MISSED {
+                self.missed.pop_front();
+            }
+            self.missed.extend(self.arrivals.first().map(|(came, _)| (self.next, *came)));
             self.drain(ready);
         }
     }

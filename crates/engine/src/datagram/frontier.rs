@@ -7,9 +7,14 @@
 //! path that delivers an earlier datagram after a later one does not keep order: then only the timer and the size of
 //! the buffer decide for a while.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use anabranch_wire::{PathId, Span, Time};
 use smallvec::SmallVec;
 
+/// Suspect ranges remembered.
+const SUSPECTS: usize = 16;
 /// How long the order on the paths proves nothing after one of them broke it.
 const DISTRUST: Span = Span::from_secs(2);
 
@@ -19,6 +24,17 @@ pub(crate) struct Frontier {
     paths: SmallVec<[Progress; 4]>,
     last: Time,
     distrusted_until: Time,
+    /// Places between two that a path delivered with packet numbers missing in between. One of them may be lost.
+    suspects: VecDeque<Range<u64>>,
+}
+
+/// A datagram that a path brought.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came {
+    pub path: PathId,
+    /// How many of the path's packet numbers are missing so far.
+    pub missing: u64,
+    pub place: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -26,16 +42,18 @@ struct Progress {
     path: PathId,
     /// The highest place that it delivered.
     highest: Option<u64>,
+    /// How many of its packet numbers were missing then.
+    missing: u64,
     /// When it last delivered one, or else when it was first seen.
     at: Time,
 }
 
 impl Frontier {
-    /// A datagram with this place came over `path`. `known` are the session's paths.
+    /// A datagram came. `known` are the session's paths.
     pub(crate) fn note(
         &mut self,
         now: Time,
-        (path, place): (PathId, u64),
+        Came { path, missing, place }: Came,
         (known, patience): (impl Iterator<Item = PathId> + Clone, Span),
     ) {
         if now.since(self.last) > patience {
@@ -46,7 +64,7 @@ impl Frontier {
         self.paths.retain(|progress| known.clone().any(|id| id == progress.path));
         for id in known {
             if !self.paths.iter().any(|progress| progress.path == id) {
-                self.paths.push(Progress { path: id, highest: None, at: now });
+                self.paths.push(Progress { path: id, highest: None, missing: 0, at: now });
             }
         }
         let Some(progress) = self.paths.iter_mut().find(|progress| progress.path == path) else { return };
@@ -54,7 +72,20 @@ impl Frontier {
             self.distrusted_until = now + DISTRUST;
             return;
         }
-        (progress.highest, progress.at) = (Some(place), now);
+        let before = progress.highest.replace(place);
+        let has_lost = std::mem::replace(&mut progress.missing, missing) < missing;
+        if let Some(before) = before.filter(|_| has_lost) {
+            if self.suspects.len() == SUSPECTS {
+                self.suspects.pop_front();
+            }
+            self.suspects.push_back(before + 1..place);
+        }
+        progress.at = now;
+    }
+
+    /// True if a path has lost a packet where it may have carried this place.
+    pub(crate) fn suspects(&self, place: u64) -> bool {
+        self.suspects.iter().any(|range| range.contains(&place))
     }
 
     /// Missing datagrams below this place are lost.
@@ -82,7 +113,8 @@ mod tests {
         let mut frontier = Frontier::default();
         for (millis, path, place) in arrivals {
             let known = [PathId(0), PathId(2)].into_iter();
-            frontier.note(at(*millis), (PathId(*path), *place), (known, PATIENCE));
+            let came = Came { path: PathId(*path), missing: 0, place: *place };
+            frontier.note(at(*millis), came, (known, PATIENCE));
         }
         frontier
     }
@@ -115,5 +147,17 @@ mod tests {
         assert_eq!(frontier.lost_below(at(3), PATIENCE), 0);
         let later = after(&[(0, 0, 4), (2, 0, 3), (2010, 0, 9), (2011, 2, 9)]);
         assert_eq!(later.lost_below(at(2011), PATIENCE), 9);
+    }
+
+    #[test]
+    fn a_place_is_suspect_where_a_path_lost_packets_around_it() {
+        let mut frontier = Frontier::default();
+        let known = [0, 2].map(PathId).into_iter();
+        for (path, missing, place) in [(0, 4, 0), (2, 1, 1), (0, 4, 3), (2, 2, 8), (0, 4, 9)] {
+            let came = Came { path: PathId(path), missing, place };
+            frontier.note(at(0), came, (known.clone(), PATIENCE));
+        }
+        let suspects: Vec<u64> = (0..12).filter(|place| frontier.suspects(*place)).collect();
+        assert_eq!(suspects, [2, 3, 4, 5, 6, 7], "between 1 and 8, the places around path 2's second loss");
     }
 }

@@ -22,11 +22,13 @@
 //! | `mending` | the receiver's blocks, and restoring lost datagrams |
 //! | `turns` | the rate limit of restoring |
 //! | `frontier` | what the order on each path proves lost |
+//! | `lateness` | how late datagrams come behind later ones |
 //! | `ordering` | datagrams that wait for earlier ones, where the receiver wants order |
 //! | `source` | datagrams that wait outside the session until a path may carry them |
 
 mod code;
 mod frontier;
+mod lateness;
 mod loss;
 mod mending;
 mod ordering;

@@ -5,13 +5,15 @@
 //! later one ([`Frontier`]): they are lost then. The wait is limited to the longest possible delay
 //! of any path ([`DoubleBuffer`]) and to the application's limit; the size rule limits the number of waiting datagrams. The
 //! rule uses half the round-trip times as one-way delays, and the paths' recent receive rates over all traffic. Until
-//! these are known, only [`MOST_HELD`] limits.
+//! these are known, only [`MOST_HELD`] limits. If datagrams have come later than these delays tell, both limits give way
+//! ([`Lateness`]).
 
 use std::collections::BTreeMap;
 
 use anabranch_wire::{DatagramFrame, Payload, Rate, Span, Time, order_lane};
 
-use super::frontier::Frontier;
+use super::frontier::{Came, Frontier};
+use super::lateness::Lateness;
 use crate::reorder::{BufferSize, DoubleBuffer, Lane};
 use crate::stream::{MemoryBudget, Reservation};
 
@@ -38,8 +40,9 @@ pub(crate) struct Inflow {
 #[derive(Debug)]
 pub(crate) struct Arrived<P> {
     pub place: u64,
-    /// The path that brought it; `None` if it was restored from parity.
-    pub path: Option<anabranch_wire::PathId>,
+    /// The path that brought it, and how many of its packet numbers are missing so far; `None` if it was restored from
+    /// parity.
+    pub path: Option<(anabranch_wire::PathId, u64)>,
     pub datagram: DatagramFrame<P>,
 }
 
@@ -61,6 +64,7 @@ pub(crate) struct Ordering<P> {
     frontiers: BTreeMap<(u8, u8), Frontier>,
     /// Longest wait of a datagram.
     patience: Span,
+    lateness: Lateness,
     looked_at: Time,
     looked: Vec<Inflow>,
     /// The inputs of the size rule, after the first measurement, and the bytes of a packet.
@@ -78,6 +82,7 @@ impl<P: Payload> Ordering<P> {
             lanes: BTreeMap::new(),
             frontiers: BTreeMap::new(),
             patience,
+            lateness: Lateness::default(),
             looked_at: Time::ZERO,
             looked: Vec::new(),
             routes: None,
@@ -148,6 +153,8 @@ impl<P: Payload> Ordering<P> {
             self.counts.repeated += 1;
             return;
         }
+        self.lateness.note(now, buffer.lateness(now, place));
+        buffer.tolerate(self.lateness.worth_waiting(now).min(self.patience));
         let (gaps, waiting, before) = (buffer.counts().0, buffer.waiting(), ready.len());
         let waits = place > buffer.next();
         let datagram = if waits && P::HAS_BYTES {
@@ -157,11 +164,13 @@ impl<P: Payload> Ordering<P> {
             datagram
         };
         self.bytes += cost(&datagram);
-        buffer.insert(now, (place, datagram), ready);
-        if let Some(path) = path {
-            let frontier = self.frontiers.entry(lane).or_default();
+        let frontier = self.frontiers.entry(lane).or_default();
+        if let Some((path, missing)) = path {
             let known = self.looked.iter().map(|inflow| inflow.path);
-            frontier.note(now, (path, place), (known, buffer.patience()));
+            frontier.note(now, Came { path, missing, place }, (known, buffer.patience()));
+        }
+        buffer.insert_sparing(now, (place, datagram), ready, |missing| !frontier.suspects(missing));
+        if path.is_some() {
             buffer.give_up_below(frontier.lost_below(now, buffer.patience()), ready);
         }
         self.counts.overflowed += buffer.counts().0 - gaps;
@@ -302,13 +311,13 @@ mod tests {
             let datagram = DatagramFrame { class: 1, flow: 1, data: Length(place) };
             ordering.insert(
                 at(1),
-                Arrived { place: place as u64, path: Some(PathId(path)), datagram },
+                Arrived { place: place as u64, path: Some((PathId(path), 0)), datagram },
                 &mut ready,
             );
         }
         assert_eq!(ready.len(), 2, "path 2 may still bring the third");
         let datagram = DatagramFrame { class: 1, flow: 1, data: Length(5) };
-        ordering.insert(at(2), Arrived { place: 5, path: Some(PathId(2)), datagram }, &mut ready);
+        ordering.insert(at(2), Arrived { place: 5, path: Some((PathId(2), 0)), datagram }, &mut ready);
         assert_eq!((ready.len(), ordering.held, ordering.next_timeout()), (5, 0, Time::NEVER));
     }
 
@@ -322,6 +331,31 @@ mod tests {
         assert_eq!(take(&mut ordering, at(100), 1, &places), [0; 0]);
         assert_eq!(take(&mut ordering, at(100), 1, &[13]).len(), 13);
         assert_eq!(ordering.counts.overflowed, 1);
+    }
+
+    #[test]
+    fn datagrams_that_were_late_are_waited_for_as_long_unless_a_path_lost_some() {
+        let mut ordering = ordering(1 << 20).0;
+        ordering.look(at(0), vec![inflow(0, 1, 0), inflow(2, 1, 0)]);
+        ordering.look(at(100), vec![inflow(0, 1, 50), inflow(2, 1, 50)]);
+        let mut ready = Vec::new();
+        let mut insert = |millis, (path, missing), places: &[u64]| {
+            for place in places {
+                let datagram = DatagramFrame { class: 1, flow: 1, data: Length(*place as usize) };
+                let arrived = Arrived { place: *place, path: Some((PathId(path), missing)), datagram };
+                ordering.insert(at(millis), arrived, &mut ready);
+            }
+            std::mem::take(&mut ready).iter().map(|datagram| datagram.data.0 as u64).collect::<Vec<_>>()
+        };
+        let all = |places: std::ops::Range<u64>| places.collect::<Vec<_>>();
+        // Round trips promise a millisecond; path 2 is 40 ms behind.
+        assert_eq!(insert(100, (2, 0), &[0]), [0]);
+        assert_eq!(insert(100, (0, 0), &all(2..20)), all(2..20));
+        assert_eq!(insert(140, (2, 0), &[1]), [1]);
+        assert_eq!(insert(150, (0, 0), &all(21..40)), [0; 0]);
+        assert_eq!(insert(190, (2, 0), &[20]), all(20..40));
+        // One of path 0 is lost: the size rule holds.
+        assert_eq!(insert(200, (0, 1), &all(41..60)), all(41..60));
     }
 
     #[test]

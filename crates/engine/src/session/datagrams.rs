@@ -385,6 +385,9 @@ impl<P: Payload> Datagrams<P> {
         let is_ordered = flight.config.datagrams.ordered_classes >> datagram.class.min(15) & 1 == 1;
         let Some(place) = place.filter(|_| is_ordered) else { return self.hand_up(now, flight, datagram) };
         let (patience, budget) = (flight.config.datagrams.patience, self.budget.clone());
+        let place_of =
+            |id| flight.paths.place_of(id).map(|index| (id, flight.paths[index].receipt().missing()));
+        let path = path.and_then(place_of);
         let queues = self.queues(flight);
         let ordering = queues.ordering.get_or_insert_with(|| Box::new(Ordering::new(patience, budget)));
         if ordering.wants_look(now) {
