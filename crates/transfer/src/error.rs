@@ -178,6 +178,8 @@ pub enum TransferError {
         here: u64,
         /// Metadata that could not be stored for files that arrived, one line each.
         notes: Vec<String>,
+        /// What to do if a file failed for lack of room.
+        advice: Option<&'static str>,
     },
     /// The receiver does not have all files, for reasons at its end.
     #[error("the receiver lacks {count} of the files, saying \"{files}\"")]
@@ -263,6 +265,22 @@ pub(crate) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Why there is no room for a file, and what to do, if the error is of this kind.
+pub(crate) fn no_room(error: &io::Error) -> Option<(&'static str, &'static str)> {
+    match error.kind() {
+        io::ErrorKind::StorageFull => Some((
+            "the disk is full",
+            "free some space, or inodes (`df -i`), and run the same command again: it continues from what has arrived",
+        )),
+        io::ErrorKind::QuotaExceeded => Some((
+            "a disk quota is used up",
+            "free some space of this user, or raise the quota, and run the same command again: it continues from what \
+             has arrived",
+        )),
+        _ => None,
+    }
+}
+
 /// The longest prefix of `text` with at most `most` bytes.
 pub(crate) fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
@@ -295,7 +313,8 @@ mod tests {
     fn the_other_end_is_told_in_one_line() {
         let failure = |path: &str| Failure { path: path.into(), reason: Reason::Here("gone".into()) };
         let failures = vec![failure("a"), failure("b")];
-        let error = TransferError::Incomplete { failures, count: 2, here: 2, notes: Vec::new() };
+        let error =
+            TransferError::Incomplete { failures, count: 2, here: 2, notes: Vec::new(), advice: None };
         assert_eq!(error.to_line(), "2 files were not transferred: a: gone, b: gone");
     }
 

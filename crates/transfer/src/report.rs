@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_wire::{Escaped, ForeignText};
 
-use crate::error::{Failure, MOST_FAILURES, Reason, TransferError};
+use crate::error::{Failure, MOST_FAILURES, Reason, TransferError, no_room};
 use crate::manifest::LeftOut;
 use crate::path::RelPath;
 use crate::progress::Progress;
@@ -54,6 +54,8 @@ struct Inner {
     failures: Vec<Failure>,
     failed: u64,
     failed_here: u64,
+    /// What to do if there was no room.
+    advice: Option<&'static str>,
     changed: bool,
     notes: BTreeMap<&'static str, Note>,
     /// Files without their extended attributes.
@@ -179,6 +181,13 @@ impl Report {
         self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) }, true);
     }
 
+    /// Records that a file failed at this end for this error, of which `why` is the reason unless there is no room.
+    pub fn fail_io(&self, path: &RelPath, error: &io::Error, why: impl FnOnce(&io::Error) -> String) {
+        let Some((reason, advice)) = no_room(error) else { return self.fail(path, why(error)) };
+        self.fail(path, reason);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).advice = Some(advice);
+    }
+
     /// Records that a file failed because another one did, which tells at which end.
     pub fn fail_with_another(&self, path: &RelPath, reason: &str) {
         self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) }, false);
@@ -225,7 +234,8 @@ impl Report {
         }
         let (failures, notes) =
             (std::mem::take(&mut inner.failures), std::mem::take(&mut inner.summary.warnings));
-        Err(TransferError::Incomplete { failures, count: inner.failed, here: inner.failed_here, notes })
+        let (count, here, advice) = (inner.failed, inner.failed_here, inner.advice);
+        Err(TransferError::Incomplete { failures, count, here, notes, advice })
     }
 }
 

@@ -13,9 +13,10 @@ const MOST_NAMED: usize = 10;
 impl From<TransferError> for Failure {
     /// The library's messages put advice after a semicolon; here it becomes the hint.
     fn from(error: TransferError) -> Self {
-        if let TransferError::Incomplete { failures, count, notes, .. } = &error {
+        if let TransferError::Incomplete { failures, count, notes, advice, .. } = &error {
             let noun = if *count == 1 { "file was" } else { "files were" };
             let failure = Self::new(Kind::Incomplete, format!("{count} {noun} not transferred"));
+            let failure = advice.iter().fold(failure, |failure, advice| failure.hint(*advice));
             let files: Vec<String> = failures.iter().map(|file| without_codes(&file.to_string())).collect();
             let failure = named(failure, *count, &files);
             return notes.iter().fold(failure, |failure, note| failure.detail(without_codes(note)));
@@ -158,15 +159,18 @@ mod tests {
             path: format!("f{n}").into(),
             reason: Reason::Here("gone".into()),
         };
-        let incomplete =
-            |failures, count| TransferError::Incomplete { failures, count, here: count, notes: Vec::new() };
+        let incomplete = |failures, count| {
+            let (notes, advice) = (Vec::new(), (count == 1).then_some("free some space"));
+            TransferError::Incomplete { failures, count, here: count, notes, advice }
+        };
         let failed = incomplete((0..20).map(file).collect(), 25);
         let text = Failure::from(failed).render(Paint::OFF);
         assert!(text.starts_with("error: 25 files were not transferred\n  f0: gone\n"), "{text}");
         assert!(text.ends_with("  f9: gone\n  and 15 more\n"), "{text}");
 
         let one = incomplete(vec![file(0)], 1);
-        assert_eq!(Failure::from(one).render(Paint::OFF), "error: 1 file was not transferred\n  f0: gone\n");
+        let text = Failure::from(one).render(Paint::OFF);
+        assert_eq!(text, "error: 1 file was not transferred\n  f0: gone\n  hint    free some space\n");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use super::groups::Groups;
 use super::job::{FileJob, Keeping};
+use super::leftovers::Leftovers;
 use super::links::Links;
 use super::part::{PartFile, cannot_make, unless_removed};
 use super::place::hash_file;
@@ -54,7 +55,7 @@ struct Work {
     keeping: Keeping,
     links: Option<Arc<Links>>,
     groups: Groups,
-    fatal: Mutex<Option<TransferError>>,
+    leftovers: Leftovers,
     renamed: Mutex<BTreeSet<String>>,
 }
 
@@ -67,8 +68,8 @@ impl Committer {
         links: Option<Arc<Links>>,
     ) -> Result<Self, TransferError> {
         let (files, waiting) = queue(WAITING);
-        let (groups, fatal, renamed) = (tree.groups(THREADS), Mutex::default(), Mutex::default());
-        let work = Arc::new(Work { watch, keeping, links, groups, fatal, renamed });
+        let (groups, leftovers, renamed) = (tree.groups(THREADS), tree.leftovers().clone(), Mutex::default());
+        let work = Arc::new(Work { watch, keeping, links, groups, leftovers, renamed });
         let (group, threads) = <_>::default();
         let mut committer = Self { files, waiting: Arc::new(waiting), group, work, threads };
         let started = committer.add_thread(None);
@@ -87,18 +88,11 @@ impl Committer {
     }
 
     /// Adds a complete file to the current group.
-    ///
-    /// # Errors
-    /// The error of an earlier file, if it stops all later files too.
-    pub fn commit(&mut self, file: Complete) -> Result<(), TransferError> {
-        if let Some(error) = self.work.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return Err(error);
-        }
+    pub fn commit(&mut self, file: Complete) {
         self.group.push(file);
         if self.group.len() >= GROUP {
             self.pass_on();
         }
-        Ok(())
     }
 
     /// Passes the current group on.
@@ -124,9 +118,6 @@ impl Committer {
         drop(self.files);
         for thread in self.threads {
             thread.join().map_err(|_| TransferError::protocol("a sync thread panicked"))?;
-        }
-        if let Some(error) = self.work.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return Err(error);
         }
         Ok(std::mem::take(&mut *self.work.renamed.lock().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -185,8 +176,8 @@ impl Work {
                 }
             }
             Err(error) if is_disk_full(&error) => {
-                let error = job.write_error(error);
-                *self.fatal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                self.leftovers.add(&job, job.meta.size.unwrap_or(0));
+                report.fail_io(&job.path, &error, cannot_make);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // No further name may become a link to it.

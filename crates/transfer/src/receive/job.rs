@@ -46,6 +46,11 @@ impl FileJob {
         }
     }
 
+    /// True for a file that is the whole share and cannot be read again.
+    pub fn is_stream(&self) -> bool {
+        self.meta.size.is_none() && self.meta.modified.is_none()
+    }
+
     /// The error for a file that could not be written. A later attempt can continue, except for a stream.
     pub fn write_error(&self, source: std::io::Error) -> TransferError {
         let path = self.path.as_str();

@@ -6,6 +6,7 @@ mod commit;
 mod further;
 mod groups;
 mod job;
+mod leftovers;
 mod links;
 mod mirror;
 mod offer;
@@ -24,8 +25,7 @@ mod write;
 
 pub use offer::{Consent, Offer, OfferedName};
 pub use quota::Quota;
-pub use target::{OutputStream, Target};
-pub use write::close_output;
+pub use target::{OutputStream, Target, close_output};
 
 use std::io;
 use std::path::{Path, PathBuf};

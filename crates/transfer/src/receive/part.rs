@@ -86,6 +86,11 @@ impl PartFile {
         directory.remove_file(&name)
     }
 
+    /// Its length.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
     /// The directory of the file.
     pub fn directory(&self) -> Arc<Dir> {
         Arc::clone(&self.directory)
@@ -108,6 +113,8 @@ impl PartFile {
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         crate::tests::fail_if_full(&self.directory, offset / BLOCK as u64)?;
+        #[cfg(test)]
+        crate::tests::fail_if_over_quota(&self.directory, &self.name, offset + data.len() as u64)?;
         let end = offset + data.len() as u64;
         if offset < self.len {
             self.write_at(offset, data)?;

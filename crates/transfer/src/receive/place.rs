@@ -80,7 +80,7 @@ impl Planner {
                 Some(DirectoryEnd { path: path.clone(), mode, modified, is_new })
             }
             Err(error) => {
-                self.report.fail(path, cannot_enter(&error));
+                self.report.fail_io(path, &error, cannot_enter);
                 None
             }
         }

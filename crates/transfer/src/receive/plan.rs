@@ -24,7 +24,7 @@ use super::quota::Reserved;
 use super::spelling::{Spellings, clash};
 use super::target::TargetTree;
 use crate::attributes::Attributes;
-use crate::error::{TransferError, is_disk_full};
+use crate::error::TransferError;
 use crate::hash::{BLOCK, block_count, block_len, hash_block};
 use crate::manifest::{Entry, EntryKind};
 use crate::message::{MOST_HASHES, Request};
@@ -437,7 +437,10 @@ impl Planner {
         let opened = opened.and_then(|part| Ok((part.reader()?, part)));
         let (mut reader, part) = match opened {
             Ok(opened) => opened,
-            Err(error) => return self.fail_file(&job, error),
+            Err(error) => {
+                self.report.fail_io(&job.path, &error, io::Error::to_string);
+                return Ok(());
+            }
         };
         let (mut part, mut first) = (Some(part), 0);
         let mut buffer = vec![0; BLOCK.min(usize::try_from(size).unwrap_or(BLOCK))];
@@ -467,14 +470,6 @@ impl Planner {
                 return Ok(());
             }
         }
-    }
-
-    fn fail_file(&self, job: &FileJob, error: std::io::Error) -> Result<(), Halt> {
-        if is_disk_full(&error) {
-            return Err(Halt::Fatal(TransferError::io("open", job.path.as_str(), error)));
-        }
-        self.report.fail(&job.path, error.to_string());
-        Ok(())
     }
 
     fn ask_blocks(&mut self, fetch: Fetch) -> Result<(), Halt> {

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -17,6 +18,7 @@ use cap_std::fs::Dir;
 
 use super::groups::Groups;
 use super::job::DirectoryEnd;
+use super::leftovers::Leftovers;
 use super::links::are_possible;
 use super::part::{cannot_sync, set_mode, set_modified, system_time};
 use super::shut::{Shut, unmark};
@@ -57,6 +59,16 @@ pub trait OutputStream: Write + Send {
 }
 
 impl OutputStream for io::Sink {}
+
+/// Closes a second handle of an output that has everything: some file systems report only then that data could not be
+/// stored.
+///
+/// # Errors
+/// The system's.
+pub fn close_output(output: BorrowedFd<'_>) -> io::Result<()> {
+    let handle = output.try_clone_to_owned()?;
+    Ok(nix::unistd::close(handle)?)
+}
 
 impl Target {
     /// Checks that the target is writable, without creating anything; called before the sender is dialled.
@@ -108,6 +120,7 @@ pub(crate) struct TargetTree {
     last: Option<(String, Arc<Dir>)>,
     /// New directories whose names a file still has. Until [`Self::finish`] they have the name of an unfinished file.
     staged: Arc<Mutex<Staged>>,
+    leftovers: Leftovers,
 }
 
 /// Entries that replace others when all else has arrived.
@@ -151,7 +164,8 @@ impl TargetTree {
 
     fn new(path: PathBuf, root: Dir, mode_mask: u16) -> Self {
         let shut = Shut::Stays;
-        Self { path, root: Arc::new(root), mode_mask, shut, last: None, staged: Arc::default() }
+        let (staged, leftovers) = <_>::default();
+        Self { path, root: Arc::new(root), mode_mask, shut, last: None, staged, leftovers }
     }
 
     /// Opens the directory at `path` below `root` if it exists, and counts the directories that are missing. Makes none.
@@ -176,7 +190,13 @@ impl TargetTree {
     /// The same tree for another thread.
     pub fn another(&self) -> Self {
         let (path, root, staged) = (self.path.clone(), Arc::clone(&self.root), Arc::clone(&self.staged));
-        Self { path, root, mode_mask: self.mode_mask, shut: self.shut, last: None, staged }
+        let leftovers = self.leftovers.clone();
+        Self { path, root, mode_mask: self.mode_mask, shut: self.shut, last: None, staged, leftovers }
+    }
+
+    /// Unfinished files that failed because the disk is full.
+    pub fn leftovers(&self) -> &Leftovers {
+        &self.leftovers
     }
 
     /// What happens to directories that are shut.

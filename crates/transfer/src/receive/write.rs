@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::vec::IntoIter;
@@ -213,15 +212,16 @@ impl Writer {
             return Ok(());
         }
         let job = &current.job;
-        let opened = tree.directory(&job.parent);
-        current.sink = match opened.and_then(|directory| PartFile::open(directory, &job.name, job.meta.size))
-        {
+        let leftovers = tree.leftovers().clone();
+        let opened = tree.directory(&job.parent).and_then(|directory| {
+            let open = || PartFile::open(Arc::clone(&directory), &job.name, job.meta.size);
+            leftovers.make_room(tree, None, open)
+        });
+        current.sink = match opened {
             Ok(part) => Sink::Part(part),
-            Err(error) if is_disk_full(&error) => {
-                return Err(job.write_error(error));
-            }
+            Err(error) if is_disk_full(&error) && job.is_stream() => return Err(job.write_error(error)),
             Err(error) => {
-                self.report.fail(&job.path, cannot_make(&error));
+                self.report.fail_io(&job.path, &error, cannot_make);
                 Sink::Discard
             }
         };
@@ -290,7 +290,11 @@ impl Writer {
         self.check_stream(data.len() as u64)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
         let written = match (&mut current.sink, &mut self.output) {
-            (Sink::Part(part), _) => part.write(current.received, data),
+            (Sink::Part(part), Output::Tree(tree, _)) => {
+                let (at, leftovers) = (current.received, tree.leftovers().clone());
+                let need = current.job.meta.size.map_or(data.len() as u64, |size| size - at);
+                leftovers.make_room(tree, Some(need), || part.write(at, data))
+            }
             (_, Output::Stream(stream)) => {
                 // Forward the data of a slow stream at once.
                 let written = stream.write_all(data).and_then(|()| stream.flush());
@@ -312,6 +316,7 @@ impl Writer {
                     self.progress.add_moved(data.len() as u64);
                 }
             }
+            Err(error) if is_disk_full(&error) && !current.job.is_stream() => self.fail_full(&error),
             Err(error) => {
                 let why = refusal(&error).ok_or_else(|| current.job.write_error(error))?;
                 self.report.fail(&current.job.path, why);
@@ -319,6 +324,20 @@ impl Writer {
             }
         }
         Ok(())
+    }
+
+    /// Fails the current file, for which there is no room. What is there of it stays for the next attempt.
+    fn fail_full(&mut self, error: &io::Error) {
+        let (Some(current), Output::Tree(tree, _)) = (&mut self.current, &self.output) else { return };
+        self.report.fail_io(&current.job.path, error, cannot_make);
+        match std::mem::replace(&mut current.sink, Sink::Discard) {
+            Sink::Part(part) if part.len() > 0 && current.job.meta.size.is_some() => {
+                let len = part.len();
+                drop(part);
+                tree.leftovers().add(&current.job, len);
+            }
+            sink => discard(sink, &current.job),
+        }
     }
 
     /// Checks that the files of unknown length stay within the user's limit, all files together, and leave enough free
@@ -362,7 +381,8 @@ impl Writer {
         match (current.sink, &mut self.output) {
             (Sink::Part(mut part), Output::Tree(_, committer)) => {
                 part.end_at(len).map_err(|error| current.job.write_error(error))?;
-                committer.commit(Complete { part, job: current.job, hash: *hash })
+                committer.commit(Complete { part, job: current.job, hash: *hash });
+                Ok(())
             }
             (_, Output::Stream(_)) => {
                 self.progress.add_file();
@@ -468,16 +488,6 @@ fn never_offered() -> TransferError {
 
 fn unasked() -> TransferError {
     TransferError::protocol("a reply that was not asked for")
-}
-
-/// Closes a second handle of an output that has everything: some file systems report only then that data could not be
-/// stored.
-///
-/// # Errors
-/// The system's.
-pub fn close_output(output: BorrowedFd<'_>) -> io::Result<()> {
-    let handle = output.try_clone_to_owned()?;
-    Ok(nix::unistd::close(handle)?)
 }
 
 fn stream_error(error: io::Error) -> TransferError {

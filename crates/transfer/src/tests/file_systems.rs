@@ -236,6 +236,24 @@ async fn a_quota_is_compared_with_what_a_sparse_file_stores() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn directories_and_empty_files_for_which_there_are_no_inodes_are_named_and_others_arrive() {
+    let (temp, from, _) = directories(&[("d/a", b""), ("d/e/f", b"f"), ("d/g/h", b"h"), ("d/i/k", b"k")]);
+    let at = temp.path().join("few");
+    fs::create_dir(&at).unwrap();
+    // For the target, `d`, and two more.
+    let tmpfs = ["mount", "-t", "tmpfs", "-o", "size=1M,nr_inodes=4", "tmpfs", at.to_str().unwrap()];
+    let Some(few) = mount(&at, &[&tmpfs]) else { return };
+    let (_, received) =
+        transfer(&share(&from.join("d")), directory(&few.0), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, advice, .. }) = &received else { panic!("{received:?}") };
+    let is_named = |name: &&str| {
+        failures.iter().any(|failure| failure.to_string() == format!("{name}: the disk is full"))
+    };
+    assert!(["d/e", "d/g", "d/i"].iter().any(is_named) && advice.is_some(), "{received:?}");
+    assert_eq!((tree(&few.0).len(), failures.len()), (3, 5), "{received:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_whose_data_are_lost_when_it_is_closed_has_not_arrived() {
     let (_temp, from, to) = directories(&[("a", b"a")]);
     fs::write(to.join(LOSSY), b"").unwrap();

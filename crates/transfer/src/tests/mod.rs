@@ -217,8 +217,31 @@ pub fn names(path: &Path) -> Vec<String> {
 /// A file of this name in a directory simulates a disk with room for ten blocks of each file.
 pub const FULL: &str = "this disk is full";
 
+/// A file of this name in a directory simulates a disk that breaks after ten blocks of a file.
+pub const BROKEN: &str = "this disk is broken";
+
 pub fn fail_if_full(directory: &Dir, block: u64) -> io::Result<()> {
-    if block >= 10 && directory.exists(FULL) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    match block >= 10 {
+        true if directory.exists(FULL) => Err(io::ErrorKind::StorageFull.into()),
+        true if directory.exists(BROKEN) => Err(io::Error::other("broken")),
+        _ => Ok(()),
+    }
+}
+
+/// A file of this name in a directory simulates a quota of twelve blocks for its files.
+pub const TIGHT: &str = "the quota is small";
+
+pub fn fail_if_over_quota(directory: &Dir, name: &str, end: u64) -> io::Result<()> {
+    if !directory.exists(TIGHT) {
+        return Ok(());
+    }
+    let others = directory.entries()?.flatten().filter(|entry| entry.file_name() != name);
+    let used: u64 = others.map(|entry| entry.metadata().map_or(0, |found| found.len())).sum();
+    if used + end > 12 * crate::hash::BLOCK as u64 {
+        Err(io::ErrorKind::QuotaExceeded.into())
+    } else {
+        Ok(())
+    }
 }
 
 /// A file of this time, in seconds, simulates a file system that reports twice its length.

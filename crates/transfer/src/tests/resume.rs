@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    FULL, Found, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
+    BROKEN, Found, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
 };
 use crate::hash::BLOCK;
 use crate::{Mirror, Progress, ReceiveOptions, Share, TransferError, receive, send};
@@ -153,13 +153,13 @@ async fn a_directory_of_an_attempt_that_was_cut_off_gets_its_mode_from_the_next(
     let (_temp, from, to) = directories(&[("d/e/in", b"in"), ("d/z", &noise(1, 12 * BLOCK))]);
     fs::set_permissions(from.join("d/e"), fs::Permissions::from_mode(0o500)).unwrap();
     fs::create_dir(to.join("d")).unwrap();
-    fs::write(to.join("d").join(FULL), "").unwrap();
+    fs::write(to.join("d").join(BROKEN), "").unwrap();
     let share = share(&from.join("d"));
     let (_, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
-    assert!(matches!(received, Err(TransferError::DiskFull { .. })), "{received:?}");
+    assert!(matches!(received, Err(TransferError::Io { .. })), "{received:?}");
     let mode = || fs::metadata(to.join("d/e")).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(), 0o700);
-    fs::remove_file(to.join("d").join(FULL)).unwrap();
+    fs::remove_file(to.join("d").join(BROKEN)).unwrap();
     transfer_into(&share, &to).await;
     assert_eq!((mode(), names(&to.join("d/e"))), (0o500, vec!["in".to_owned()]));
     // One that is complete is the user's.
@@ -204,11 +204,11 @@ fn a_directory_that_arrived_read_only_is_completed_and_updated_and_is_read_only_
     // An attempt that is cut off, and the next.
     fs::write(from.join("d/e/later"), b"later").unwrap();
     fs::remove_file(to.join("d/z")).unwrap();
-    fs::write(to.join("d").join(FULL), "").unwrap();
+    fs::write(to.join("d").join(BROKEN), "").unwrap();
     let received = run(None);
-    assert!(matches!(received, Err(TransferError::DiskFull { .. })), "{received:?}");
+    assert!(matches!(received, Err(TransferError::Io { .. })), "{received:?}");
     assert_eq!(mode(), 0o755);
-    fs::remove_file(to.join("d").join(FULL)).unwrap();
+    fs::remove_file(to.join("d").join(BROKEN)).unwrap();
     run(None).unwrap();
     assert_eq!((mode(), tree(&from)), (0o555, tree(&to)));
 

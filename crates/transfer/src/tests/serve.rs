@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::crowd::Pipe;
-use super::{FULL, Memory, directories, directory, names, noise, plain, share, tree};
+use super::{BROKEN, Memory, directories, directory, names, noise, plain, share, tree};
 use crate::ask::Ask;
 use crate::control::ControlLink;
 use crate::hash::BLOCK;
@@ -329,11 +329,11 @@ async fn a_directory_goes_only_when_the_file_in_its_place_has_arrived() {
     pull().await.unwrap();
     fs::remove_dir_all(folder.join("e")).unwrap();
     fs::write(folder.join("e"), noise(1, 12 * BLOCK)).unwrap();
-    fs::write(copy.join(FULL), "").unwrap();
+    fs::write(copy.join(BROKEN), "").unwrap();
     let outcome = pull().await;
-    assert!(matches!(outcome, Err(TransferError::DiskFull { .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(TransferError::Io { .. })), "{outcome:?}");
     assert!(copy.join("e/y").exists());
-    fs::remove_file(copy.join(FULL)).unwrap();
+    fs::remove_file(copy.join(BROKEN)).unwrap();
     assert_eq!(pull().await.unwrap().removed, 2);
     assert_eq!(tree(&copy), tree(&folder));
 }
@@ -348,12 +348,12 @@ async fn a_file_goes_only_when_all_else_has_arrived_if_a_directory_takes_its_pla
     fs::create_dir_all(folder.join("e/sub")).unwrap();
     fs::write(folder.join("e/sub/y"), "y").unwrap();
     fs::write(folder.join("z"), noise(1, 12 * BLOCK)).unwrap();
-    // It stops for a full disk, then because one file cannot be put in its place.
-    fs::write(copy.join(FULL), "").unwrap();
+    // It stops for a broken disk, then because one file cannot be put in its place.
+    fs::write(copy.join(BROKEN), "").unwrap();
     let outcome = pull().await;
-    assert!(matches!(outcome, Err(TransferError::DiskFull { .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(TransferError::Io { .. })), "{outcome:?}");
     assert_eq!(fs::read(copy.join("e")).unwrap(), b"old");
-    fs::remove_file(copy.join(FULL)).unwrap();
+    fs::remove_file(copy.join(BROKEN)).unwrap();
     fs::remove_file(copy.join(".z.anabranch-part")).unwrap();
     fs::write(copy.join(".z.anabranch-part"), "").unwrap();
     fs::hard_link(copy.join(".z.anabranch-part"), here.join("its other name")).unwrap();

@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use super::{
-    FULL, Gate, SMALL, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
+    FULL, Gate, SMALL, TIGHT, connect, directories, directory, names, noise, share, transfer, transfer_into,
+    tree,
 };
 use crate::hash::BLOCK;
 use crate::{OutputStream, Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
@@ -164,20 +165,42 @@ async fn a_file_that_vanishes_or_shuts_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_fills_up_stops_with_a_clear_word_and_keeps_what_arrived() {
-    let (_temp, from, to) = directories(&[("a", &noise(2, 40 * BLOCK))]);
-    let share = share(&from.join("a"));
-    fs::write(to.join(FULL), b"").unwrap();
+async fn a_disk_that_fills_up_fails_only_its_file_and_keeps_what_arrived() {
+    let (_temp, from, to) = directories(&[("d/a", &noise(2, 40 * BLOCK)), ("d/b", b"b")]);
+    let share = share(&from.join("d"));
+    fs::create_dir(to.join("d")).unwrap();
+    fs::write(to.join("d").join(FULL), b"").unwrap();
     let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
-    assert!(
-        matches!(&received, Err(TransferError::DiskFull { path }) if path.ends_with("a")),
-        "{received:?}"
-    );
-    assert!(matches!(&sent, Err(TransferError::Peer(why)) if why.raw().contains("disk is full")), "{sent:?}");
-    fs::remove_file(to.join(FULL)).unwrap();
+    let Err(TransferError::Incomplete { failures, count: 1, here: 1, advice, .. }) = &received else {
+        panic!("{received:?}")
+    };
+    assert_eq!(failures[0].to_string(), "d/a: the disk is full");
+    assert!(advice.unwrap().starts_with("free some space, or inodes"), "{advice:?}");
+    let Err(TransferError::PeerIncomplete { files, .. }) = &sent else { panic!("{sent:?}") };
+    assert!(files.raw().contains("disk is full"), "{files}");
+    assert_eq!(names(&to.join("d")), [".a.anabranch-part", "b", FULL]);
+    fs::remove_file(to.join("d").join(FULL)).unwrap();
     let summary = transfer_into(&share, &to).await;
-    assert_eq!(summary.resumed, 10 * BLOCK as u64);
+    assert_eq!((summary.skipped, summary.resumed), (1, 10 * BLOCK as u64 + 1));
     assert_eq!(tree(&from), tree(&to));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_file_gives_up_the_room_that_later_files_need_and_no_more() {
+    let blocks = |blocks| noise(2, blocks * BLOCK);
+    let (_temp, from, to) =
+        directories(&[("d/a", &blocks(20)), ("d/b", &blocks(3)), ("d/c", &blocks(1)), ("d/e", &blocks(13))]);
+    fs::create_dir(to.join("d")).unwrap();
+    fs::write(to.join("d").join(TIGHT), b"").unwrap();
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, count: 2, advice, .. }) = &received else {
+        panic!("{received:?}")
+    };
+    let named = failures.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(named, ["d/a: a disk quota is used up", "d/e: a disk quota is used up"]);
+    assert!(advice.unwrap().contains("raise the quota"), "{advice:?}");
+    assert_eq!(names(&to.join("d")), [".a.anabranch-part", "b", "c", TIGHT]);
+    assert_eq!(fs::metadata(to.join("d/.a.anabranch-part")).unwrap().len(), 8 * BLOCK as u64);
 }
 
 impl OutputStream for fs::File {}
