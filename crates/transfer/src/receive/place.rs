@@ -9,7 +9,7 @@ use super::job::DirectoryEnd;
 use super::mirror::discard_staged;
 use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
 use super::plan::{Planner, cannot_enter, unfinished};
-use super::shut::{mark, open_existing, unmark};
+use super::shut::{Shut, mark, open_existing, unmark};
 use super::spelling::clash;
 use super::symlink::{create_link, replace_with_link};
 use super::target::{readable, set_directory_mode};
@@ -28,9 +28,14 @@ impl Planner {
         mode: u16,
         modified: Option<ModifiedTime>,
     ) -> Option<DirectoryEnd> {
-        // The quota counts what is in it.
-        let readable_here = if self.room.is_some() { 0o500 } else { 0 };
-        let mode = (mode & self.tree.mode_mask()) | readable_here;
+        let shut = self.tree.shut();
+        // A server's quota counts what is in it, and a client must be able to change later what it made.
+        let open_here = match shut {
+            Shut::Stays => 0o700,
+            Shut::Opens if self.room.is_some() => 0o500,
+            Shut::Opens => 0,
+        };
+        let mode = (mode & self.tree.mode_mask()) | open_here;
         let (parent, name) = path.split();
         if self.mirror.is_some()
             && let Ok(parent) = self.tree.directory(parent)
@@ -43,7 +48,6 @@ impl Planner {
             self.tree.stage(path.as_str());
         }
         let name = &*self.tree.current_name(path.as_str(), name);
-        let shut = self.tree.shut();
         let made = self.tree.directory(parent).and_then(|parent| {
             match parent.create_dir_with(name, &open_to_owner(mode)) {
                 Ok(()) => {

@@ -1,6 +1,6 @@
 //! Directories whose owner may not write into them, opened for as long as their content arrives.
 //!
-//! A server does not open what its operator shut: only directories with a mark, which a client's attempt made.
+//! A server opens none: what is shut there was shut by its operator, because clients' directories stay open to it.
 //!
 //! A mark in such a directory has its mode, so that it gets that in the end even if this attempt is cut off.
 

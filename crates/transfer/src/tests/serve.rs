@@ -412,6 +412,31 @@ fn a_directory_that_the_operator_shut_stays_shut_for_clients_who_may_write() {
     );
 }
 
+#[test]
+fn a_client_updates_its_copy_of_a_directory_that_is_read_only_at_its_end() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (temp, folders, folder, here) = served(&[("beside", b"stays")]);
+    super::resume::open_to_all(temp.path(), &folder);
+    let locked = here.join("src/locked");
+    fs::create_dir_all(&locked).unwrap();
+    fs::write(locked.join("a"), "a").unwrap();
+    let lock = |mode| fs::set_permissions(&locked, fs::Permissions::from_mode(mode)).unwrap();
+    super::resume::without_root().block_on(async {
+        for round in ["first", "second"] {
+            lock(0o755);
+            fs::write(locked.join(round), round).unwrap();
+            lock(0o555);
+            let (folders, share) = (folders.clone(), share(&here.join("src")).contents_only());
+            let run = async move {
+                let place = Place::mirror("pub/copy", mirror(true)).unwrap();
+                store(&folders, Rights::Write, &place, &share).await.unwrap();
+            };
+            tokio::spawn(run).await.unwrap();
+            assert_eq!(names(&folder.join("copy/locked")), names(&locked), "{round}");
+        }
+    });
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mirror_is_kept_at_the_server_too_and_times_and_modes_follow() {
     use std::os::unix::fs::PermissionsExt as _;
