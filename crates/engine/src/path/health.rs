@@ -249,9 +249,11 @@ impl Health {
         self.forget_at
     }
 
-    /// Makes the next probe of a failed path due.
-    pub(crate) fn hasten_probe(&mut self) {
-        self.next_probe = self.next_probe.map(|_| Time::ZERO);
+    /// Shortens the pause between probes of a failed path, the current one included.
+    pub(crate) fn hasten_probe(&mut self, longest: Span) {
+        let less = self.probe_pause.saturating_sub(longest);
+        self.next_probe = self.next_probe.map(|at| Time::ZERO + at.since(Time::ZERO).saturating_sub(less));
+        self.probe_pause = self.probe_pause.min(longest);
     }
 
     /// Records that a probe of a failed path was sent.
@@ -269,6 +271,17 @@ mod tests {
 
     fn at(millis: u64) -> Time {
         Time::ZERO + Span::from_millis(millis)
+    }
+
+    #[test]
+    fn probes_are_hastened_within_a_shorter_pause_and_no_further() {
+        let (second, day) = (Span::from_secs(1), Span::from_secs(86_400));
+        let mut health = Health::default();
+        health.on_failure(at(0), RTT);
+        (0..20).for_each(|_| health.on_probe_sent(at(10_000), day));
+        assert!(health.next_probe() > Some(at(10_000) + Span::from_secs(3_600)));
+        (0..5).for_each(|_| health.hasten_probe(second));
+        assert_eq!(health.next_probe(), Some(at(11_000)));
     }
 
     /// The delay of the probe timeout of a packet sent at `sent`, after a timeout at 200 ms and an answer at `answer` to a

@@ -1,7 +1,7 @@
 //! A session to one relay, and the addresses at which the relay answers.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl RelayConnection {
         let session = endpoint.connect(&target, config()).await?;
         let mut connection = Self::greet(session, (relay, grants), None).await?;
         let locals = endpoint.local_addresses();
-        let is_possible = |to: &SocketAddr| locals.iter().any(|from| from.is_ipv4() == to.is_ipv4());
+        let is_possible = |to: &SocketAddr| locals.iter().any(|from| may_lead(from.ip(), to.ip()));
         let awaited = relay.addresses.iter().copied().filter(is_possible).collect();
         connection.tasks.spawn(report_silent(connection.session.clone(), awaited));
         Ok(connection)
@@ -182,11 +182,22 @@ static REPORTED: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
 const MOST_REPORTED: usize = 1024;
 
 /// The awaited addresses that have not answered and were not reported.
+/// True if packets with the source address `from` may lead to `to`.
+fn may_lead(from: IpAddr, to: IpAddr) -> bool {
+    let scope = |at: IpAddr| match at {
+        IpAddr::V4(at) => (true, at.is_loopback(), at.is_link_local()),
+        IpAddr::V6(at) => (false, at.is_loopback(), at.is_unicast_link_local()),
+    };
+    scope(from) == scope(to)
+}
+
 fn newly_silent(awaited: &[SocketAddr], answered: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
     if reported.len() + awaited.len() > MOST_REPORTED {
         reported.clear();
     }
+    // If it falls silent later, that is news.
+    answered.iter().for_each(|at| _ = reported.remove(at));
     awaited.iter().copied().filter(|at| !answered.contains(at) && reported.insert(*at)).collect()
 }
 
@@ -238,5 +249,24 @@ mod tests {
         let [one, other] = ["192.0.2.77:1", "192.0.2.78:1"].map(|at| at.parse().expect("an address"));
         assert_eq!(newly_silent(&[one, other], &[other]), [one]);
         assert_eq!(newly_silent(&[one, other], &[]), [other]);
+        assert_eq!(newly_silent(&[one, other], &[one]), []);
+        assert_eq!(newly_silent(&[one, other], &[]), [one], "it had answered");
+    }
+
+    #[test]
+    fn an_address_to_which_no_address_here_leads_is_not_awaited() {
+        let cases = [
+            ("10.0.0.2", "198.51.100.7", true),
+            ("10.0.0.2", "2001:db8::7", false),
+            ("::1", "2001:db8::7", false),
+            ("fe80::1", "2001:db8::7", false),
+            ("2001:db8::1", "2001:db8::7", true),
+            ("127.0.0.1", "127.0.0.1", true),
+            ("fe80::1", "fe80::2", true),
+        ];
+        for (from, to, leads) in cases {
+            let [at, to] = [from, to].map(|at| at.parse().expect("an address"));
+            assert_eq!(may_lead(at, to), leads, "{from} {to}");
+        }
     }
 }

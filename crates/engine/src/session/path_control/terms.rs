@@ -128,10 +128,11 @@ impl PathControl {
     ) {
         let limit = if limit >= VARINT_MAX { u64::MAX } else { limit };
         if let Some(index) = flight.paths.place_of(path) {
+            let usual = flight.config.failure.probe_interval;
             let path = flight.paths.edit(index);
             if path.allowance_mut().limit_there(limit) {
                 // It may have waited to save bytes.
-                path.health_mut().hasten_probe();
+                path.health_mut().hasten_probe(usual);
             }
         } else if self.ids.is_awaited(path, false) {
             let known = &mut self.early_wishes.entry(path).or_default().limit;
