@@ -71,6 +71,7 @@ pub fn main() -> ExitCode {
                 // The exit code and standard error report the failure, too.
                 let _ = stream.json(&Event::Error(&failure));
             }
+            failure.log_hidden();
             out::sentence(failure.render(context.paint).trim_end());
             ExitCode::from(failure.kind.exit_code())
         }

@@ -13,8 +13,8 @@ use thiserror::Error;
 
 /// Longest message to or from the other end, in bytes.
 pub(crate) const LONGEST_MESSAGE: usize = 2048;
-/// Most failures listed in a [`TransferError::Incomplete`]; the rest are only counted.
-pub(crate) const MOST_FAILURES: usize = 100;
+/// Most bytes of names and reasons in a [`TransferError::Incomplete`]; other failures are only counted.
+pub(crate) const MOST_NAMES: usize = 1 << 20;
 
 /// A file that was not transferred, while others were.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,14 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Bytes of its text.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Here(why) => why.len(),
+            Self::OtherEnd(why) => why.raw().len(),
+        }
+    }
+
     /// The reason as text, escaped if it comes from the other end.
     pub fn text(&self) -> String {
         match self {
@@ -170,7 +178,7 @@ pub enum TransferError {
     /// Some files arrived and some did not.
     #[error("{}", incomplete(failures, *count))]
     Incomplete {
-        /// The files that failed, the first hundred of them.
+        /// The files that failed; all of them up to a megabyte of names.
         failures: Vec<Failure>,
         /// How many files failed.
         count: u64,

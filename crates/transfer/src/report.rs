@@ -1,15 +1,18 @@
 //! The outcome of a transfer: its threads collect it, and the caller gets it at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_wire::{Escaped, ForeignText};
 
-use crate::error::{Failure, MOST_FAILURES, Reason, TransferError, no_room};
+use crate::error::{Failure, MOST_NAMES, Reason, TransferError, no_room};
 use crate::manifest::LeftOut;
 use crate::path::RelPath;
 use crate::progress::Progress;
+
+/// Most warnings that are kept.
+const MOST_WARNINGS: usize = 100;
 
 /// The summary of a successful transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub struct Summary {
     pub updated: u64,
     /// Files that the sender could not send, if the receiver has all others.
     pub missed: u64,
-    /// At the sender, the printable paths of files that it could not send; the first hundred.
+    /// At the sender, the printable paths of files that it could not send; all up to a megabyte.
     pub missed_files: Vec<String>,
     /// Warnings, one printable line each; the first hundred.
     pub warnings: Vec<String>,
@@ -52,6 +55,9 @@ pub(crate) struct Report(Arc<Mutex<Inner>>);
 struct Inner {
     summary: Summary,
     failures: Vec<Failure>,
+    /// The files that this end cannot send, and the bytes of all names and reasons.
+    missed: HashSet<String>,
+    named: usize,
     failed: u64,
     failed_here: u64,
     /// What to do if there was no room.
@@ -62,6 +68,15 @@ struct Inner {
     bare: Counted,
     /// Hard links that became files of their own.
     copied: Counted,
+}
+
+impl Inner {
+    /// Counts the bytes of a name that is to be kept; false if there are too many.
+    fn has_room_for(&mut self, bytes: usize) -> bool {
+        // Each has its own small cost.
+        self.named += bytes + 32;
+        self.named <= MOST_NAMES
+    }
 }
 
 /// A number of files, and the printable path of the first.
@@ -102,7 +117,7 @@ impl Report {
 
     pub fn warn(&self, warning: &str) {
         self.add(|summary| {
-            if summary.warnings.len() < MOST_FAILURES {
+            if summary.warnings.len() < MOST_WARNINGS {
                 summary.warnings.push(Escaped(warning).to_string());
             }
         });
@@ -127,11 +142,11 @@ impl Report {
 
     /// Records the printable path of a file that this end cannot send.
     pub fn miss(&self, path: String) {
-        self.add(|summary| {
-            if summary.missed_files.len() < MOST_FAILURES && !summary.missed_files.contains(&path) {
-                summary.missed_files.push(path);
-            }
-        });
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !inner.missed.contains(&path) && inner.has_room_for(path.len()) {
+            inner.missed.insert(path.clone());
+            inner.summary.missed_files.push(path);
+        }
     }
 
     /// Records that the file system cannot do `what` ("store the mode") with a file that arrived.
@@ -202,7 +217,7 @@ impl Report {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.failed += 1;
         inner.failed_here += u64::from(is_here);
-        if inner.failures.len() < MOST_FAILURES {
+        if inner.has_room_for(failure.path.raw().len() + failure.reason.len()) {
             inner.failures.push(failure);
         }
     }
@@ -244,5 +259,25 @@ pub(crate) fn not_kept(count: u64, first: &str) -> String {
     match count {
         1 => format!("the extended attributes of {first} are left out"),
         _ => format!("the extended attributes of {count} files and directories ({first}, ...) are left out"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_failures_are_named_up_to_a_megabyte_and_others_are_counted() {
+        let report = Report::default();
+        let long = "x".repeat(1000);
+        for at in 0..3000 {
+            report.fail_there(format!("{at}").into(), if at < 1500 { "gone" } else { &*long }.into());
+            report.miss(format!("{}", at % 1000));
+        }
+        let mut missed = Vec::new();
+        report.add(|summary| missed.clone_from(&summary.missed_files));
+        assert_eq!(missed.len(), 1000);
+        let Err(TransferError::Incomplete { failures, count: 3000, .. }) = report.finish() else { panic!() };
+        assert!((1501..3000).contains(&failures.len()), "{}", failures.len());
     }
 }

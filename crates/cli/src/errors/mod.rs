@@ -12,7 +12,7 @@ mod node;
 mod transfer;
 
 pub(crate) use anabranch_node::describe;
-pub(crate) use transfer::{all_sent, without_codes};
+pub(crate) use transfer::{all_sent, log_missed, without_codes};
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -22,6 +22,9 @@ use anabranch_wire::{Escaped, ForeignText};
 use serde::{Serialize, Serializer};
 
 use crate::ui::paint::Paint;
+
+/// The most files to show by name; the log and `--json` have the others, too.
+const SHOWN: usize = 10;
 
 /// Text with all terminal control characters escaped ([`Escaped`]).
 pub fn printable(text: &str) -> String {
@@ -89,6 +92,12 @@ pub struct Failure {
     /// Details of the message, one per line, such as the files that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<String>,
+    /// How many lines of the details after the first [`SHOWN`] only events and the log have, and of how many files they
+    /// are.
+    #[serde(skip)]
+    pub hidden_lines: u16,
+    #[serde(skip)]
+    pub hidden_files: u32,
     /// The other end's error message.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "escaped")]
     pub said: Option<ForeignText>,
@@ -103,7 +112,8 @@ pub struct Failure {
 impl Failure {
     /// A failure of this kind without attempts or a hint.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), details: Vec::new(), said: None, tried: Vec::new(), hint: None }
+        let (details, hidden_lines, hidden_files, said, tried, hint) = <_>::default();
+        Self { kind, message: message.into(), details, hidden_lines, hidden_files, said, tried, hint }
     }
 
     /// A failure on this machine.
@@ -165,6 +175,19 @@ impl Failure {
         self
     }
 
+    /// Shows only the first [`SHOWN`] of the details so far, which are of so many files.
+    fn fold(mut self, files: u64) -> Self {
+        self.hidden_lines = self.details.len().saturating_sub(SHOWN).try_into().unwrap_or(u16::MAX);
+        self.hidden_files = files.saturating_sub(SHOWN as u64).try_into().unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Logs the details that are not shown.
+    pub fn log_hidden(&self) {
+        let hidden = self.details.iter().skip(SHOWN).take(self.hidden_lines.into());
+        hidden.for_each(|file| tracing::info!("{}", printable(file)));
+    }
+
     /// The text for a terminal, ending in a newline. Escapes control characters, which may come from the other end or
     /// from file names.
     pub fn render(&self, paint: Paint) -> String {
@@ -172,8 +195,13 @@ impl Failure {
         let label =
             if self.kind == Kind::Interrupted { paint.bold("stopped:") } else { paint.red_bold("error:") };
         let mut text = format!("{label} {}\n", printable(&self.message));
-        for detail in &self.details {
-            let _ = writeln!(text, "  {}", printable(detail));
+        let hidden = SHOWN..SHOWN + usize::from(self.hidden_lines);
+        for (at, detail) in self.details.iter().enumerate() {
+            if !hidden.contains(&at) {
+                let _ = writeln!(text, "  {}", printable(detail));
+            } else if at == hidden.start {
+                let _ = writeln!(text, "  and {} more; `-v` names them", self.hidden_files);
+            }
         }
         if let Some(said) = &self.said {
             let _ = writeln!(text, "  {} \"{said}\"", paint.bold("it said"));

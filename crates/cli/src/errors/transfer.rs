@@ -4,11 +4,8 @@ use std::io;
 
 use anabranch_transfer::{Summary, TransferError};
 
-use super::{Failure, Kind, describe};
+use super::{Failure, Kind, SHOWN, describe};
 use crate::ui::human;
-
-/// The most files to list by name; the rest are counted.
-const MOST_NAMED: usize = 10;
 
 impl From<TransferError> for Failure {
     /// The library's messages put advice after a semicolon; here it becomes the hint.
@@ -52,6 +49,11 @@ impl From<TransferError> for Failure {
     }
 }
 
+/// Logs the files that could not be read here.
+pub(crate) fn log_missed(summary: &Summary) {
+    summary.missed_files.iter().for_each(|file| tracing::info!("could not be read: {file}"));
+}
+
 /// Fails if files could not be read here, so that the other end does not have them.
 ///
 /// # Errors
@@ -66,13 +68,14 @@ pub(crate) fn all_sent(summary: &Summary) -> Result<(), Failure> {
     }
 }
 
-/// The failure of `count` files, with the first of these lines about them.
+/// The failure of `count` files, with these lines about them. Not all may be named.
 fn named(failure: Failure, count: u64, files: &[String]) -> Failure {
-    let failure = files.iter().take(MOST_NAMED).fold(failure, |failure, file| failure.detail(file));
-    match count.saturating_sub(failure.details.len() as u64) {
+    let failure = files.iter().fold(failure, |failure, file| failure.detail(file));
+    let failure = match count.saturating_sub(files.len() as u64) {
         0 => failure,
         rest => failure.detail(format!("and {rest} more")),
-    }
+    };
+    if files.len() > SHOWN { failure.fold(count) } else { failure }
 }
 
 /// The text without the codes that Rust appends to system errors: "(os error 13)".
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_failed_are_named_up_to_ten_and_then_counted() {
+    fn files_that_failed_are_shown_up_to_ten_and_all_are_events() {
         let file = |n: u32| anabranch_transfer::Failure {
             path: format!("f{n}").into(),
             reason: Reason::Here("gone".into()),
@@ -166,7 +169,11 @@ mod tests {
         let failed = incomplete((0..20).map(file).collect(), 25);
         let text = Failure::from(failed).render(Paint::OFF);
         assert!(text.starts_with("error: 25 files were not transferred\n  f0: gone\n"), "{text}");
-        assert!(text.ends_with("  f9: gone\n  and 15 more\n"), "{text}");
+        assert!(text.ends_with("  f9: gone\n  and 15 more; `-v` names them\n"), "{text}");
+        let failure = Failure::from(incomplete((0..20).map(file).collect(), 25));
+        let json = serde_json::to_value(&failure).unwrap();
+        let named = [19, 20].map(|at| json["details"][at].as_str());
+        assert_eq!(named, [Some("f19: gone"), Some("and 5 more")]);
 
         let one = incomplete(vec![file(0)], 1);
         let text = Failure::from(one).render(Paint::OFF);

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::kept::Kept;
 use super::resources::{self, Placed};
 use crate::carrier::{self, CAP_PATIENCE, Carrier, Gauge, REDRAW};
-use crate::errors::{Failure, Kind, all_sent};
+use crate::errors::{Failure, Kind, all_sent, log_missed};
 use crate::report::{Event, TransferReport};
 use crate::ui::human;
 use crate::ui::out::Stream;
@@ -277,6 +277,7 @@ impl<'a> Server<'a> {
                 }
                 let is_last = self.offer.once || served.took_stream;
                 if !is_last {
+                    log_missed(&summary);
                     return Ok(false);
                 }
                 self.part();

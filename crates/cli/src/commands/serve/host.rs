@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::access::Doors;
 use crate::carrier::{CAP_PATIENCE, Carrier};
 use crate::commands::send::resources::{self, Placed};
-use crate::errors::{Failure, printable};
+use crate::errors::{Failure, log_missed, printable};
 use crate::report::TransferReport;
 use crate::ui::out::{self, Stream};
 use crate::ui::render;
@@ -219,6 +219,10 @@ fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: 
         Task::Put(to) => ("put", to),
     };
     let outcome = served.outcome.map_err(Failure::from);
+    match &outcome {
+        Ok(summary) => log_missed(summary),
+        Err(failure) => failure.details.iter().for_each(|file| tracing::info!("{}", printable(file))),
+    }
     if how.json {
         let mut event = serde_json::json!({
             "event": "served", "client": name, "key": visitor.name, "request": verb, "paths": paths,
