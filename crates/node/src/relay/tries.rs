@@ -109,6 +109,46 @@ mod tests {
         assert!(tries.without_path().is_empty());
     }
 
+    /// Keeps the levels of what is logged.
+    #[derive(Clone, Default)]
+    struct Levels(Arc<Mutex<Vec<tracing::Level>>>);
+
+    impl tracing::Subscriber for Levels {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+            tracing::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            lock(&self.0).push(*event.metadata().level());
+        }
+
+        fn enter(&self, _: &tracing::Id) {}
+
+        fn exit(&self, _: &tracing::Id) {}
+    }
+
+    #[test]
+    fn the_end_of_a_problem_that_a_warning_told_is_a_warning_too() {
+        let levels = Levels::default();
+        tracing::subscriber::with_default(levels.clone(), || {
+            let tried = Tries::default().begin(&route(1));
+            tried.opened();
+            tried.warned();
+            tried.opened();
+            tried.opened();
+        });
+        let [info, warn] = [tracing::Level::INFO, tracing::Level::WARN];
+        assert_eq!(*lock(&levels.0), [info, warn, info]);
+    }
+
     #[test]
     fn ways_without_end_take_no_more_room_than_is_said() {
         let tries = Tries::default();
