@@ -135,6 +135,21 @@ fn experiments_tell_what_was_not_as_expected_the_same_way_wherever_it_is_looked_
 }
 
 #[test]
+fn a_sweep_ends_with_a_table_that_compares_the_variants() {
+    let home = Home::new("sweep");
+    let file = home.path().join("tiny.toml");
+    let scenario = "duration = \"1 s\"\n[[link]]\nname = \"a\"\nrate = \"4 Mbit/s\"\ndelay = \"5 ms\"\n\
+         [[flow]]\nname = \"M\"\npaths = [\"a\"]\n";
+    std::fs::write(&file, scenario).unwrap();
+    let set = "link.a.rate=1 Mbit/s,4 Mbit/s";
+    let swept = home.run(&["sim", "sweep", file.to_str().unwrap(), "--set", set]);
+    let told = text(&swept.stdout);
+    let (_, table) = told.split_once("\n\n|").unwrap_or_else(|| panic!("{told}"));
+    let rows: Vec<_> = table.lines().skip(2).map(|row| row.rsplit_once(" | ").unwrap().0).collect();
+    assert_eq!(rows, ["| tiny link.a.rate=1 Mbit/s | 1", "| tiny link.a.rate=4 Mbit/s | 1"]);
+}
+
+#[test]
 fn a_run_prints_and_draws_the_metrics_that_are_asked_for() {
     let home = Home::new("metric");
     let drawings = home.path().join("drawings");

@@ -231,6 +231,17 @@ fn a_closed_terminal_ends_a_transfer_as_a_request_to_stop_does() {
     assert!(told.contains("what has arrived is kept"), "{told}");
 }
 
+#[test]
+fn a_closed_terminal_ends_a_sender_as_a_request_to_stop_does() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/a", 100, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    sender.running.signal("-HUP");
+    let (code, told) = sender.running.end();
+    assert_eq!(code, Some(130), "{told}");
+    assert!(told.contains("the ticket opens nothing any more"), "{told}");
+}
+
 /// The terminal writes `^C` below the drawing, so that lines drawn later would not replace the earlier ones.
 #[test]
 fn after_an_interrupt_in_a_terminal_nothing_is_drawn_over_the_last_lines() {
