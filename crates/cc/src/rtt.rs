@@ -13,6 +13,8 @@ const LEAST_SAMPLE: Span = Span::from_nanos(1_000);
 const LARGEST_SAMPLE: Span = Span::from_secs(3_600);
 /// What an idle path's round trip may vary by.
 const JITTER: Span = Span::from_micros(500);
+/// How long the sample after a pause shows what an idle path's round trip is.
+const GUESS: Span = Span::from_secs(1);
 /// The timer granularity of RFC 9002 §6.1.2.
 const PTO_GRANULARITY: Span = Span::from_millis(1);
 
@@ -40,8 +42,10 @@ pub struct RttEstimator {
     smoothed: Span,
     variance: Span,
     latest: Span,
-    /// As `smoothed`, but it starts anew with the first sample after a gap longer than itself.
+    /// As `smoothed`, but the first sample after a gap longer than itself lowers it at once.
     recent: Span,
+    /// That sample, and when it came.
+    resumed: (Span, Time),
     sampled_at: Time,
     samples: u8,
     min_now: Span,
@@ -58,6 +62,7 @@ impl RttEstimator {
             variance: initial / 2,
             latest: initial,
             recent: initial,
+            resumed: (Span::ZERO, Time::ZERO),
             sampled_at: Time::ZERO,
             samples: 0,
             min_now: initial,
@@ -84,7 +89,13 @@ impl RttEstimator {
         let deviation = self.smoothed.saturating_sub(adjusted).max(adjusted.saturating_sub(self.smoothed));
         self.variance = (self.variance * 3 + deviation) / 4;
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
-        self.recent = if gap > self.recent { adjusted } else { (self.recent * 7 + adjusted) / 8 };
+        if gap > self.recent {
+            self.resumed = (adjusted, now);
+        }
+        self.recent = match gap > self.recent && adjusted < self.recent {
+            true => adjusted,
+            false => (self.recent * 7 + adjusted) / 8,
+        };
     }
 
     fn update_min(&mut self, now: Time, sample: Span) {
@@ -106,13 +117,16 @@ impl RttEstimator {
     /// The round trip of a packet that leaves now, where nothing is in flight: a queue that stood at the last sample
     /// drains at most as fast as time passes. A path that filled once is thus tried again as soon as it may be fast, and
     /// the next sample corrects the guess. The guess stays a little above the minimum, or an idle path would always look
-    /// better than one in use.
+    /// better than one in use. A queue of others does not drain: for a while, the guess stays above what the last one led
+    /// to.
     pub fn drained(&self, now: Time) -> Span {
-        let floor = self.min() + self.min() / 8 + JITTER;
+        let (found, at) = self.resumed;
+        let known = if now.since(at) < GUESS { found } else { Span::ZERO };
+        let floor = (self.min() + self.min() / 8 + JITTER).max(known);
         self.recent.saturating_sub(now.since(self.sampled_at)).max(floor).min(self.recent)
     }
 
-    /// As [`RttEstimator::smoothed`], without the samples before a gap that was longer than a round trip.
+    /// As [`RttEstimator::smoothed`], but lowered at once by the first sample after a gap longer than a round trip.
     pub fn recent(&self) -> Span {
         self.recent
     }
@@ -203,6 +217,10 @@ mod tests {
         assert_eq!((rtt.recent(), whole(rtt.smoothed())), (ms(12), 46));
         rtt.update(at(505), ms(20), Span::ZERO);
         assert_eq!(rtt.recent(), ms(13));
+        // Another's queue is there after the next pause, and is believed for a second.
+        rtt.update(at(1_000), ms(93), Span::ZERO);
+        let guesses = [1_000, 1_100, 1_999, 2_100].map(|millis| whole(rtt.drained(at(millis))));
+        assert_eq!((rtt.recent(), guesses), (ms(23), [23, 23, 23, 12]));
     }
 
     #[test]

@@ -210,7 +210,9 @@ impl<T> DoubleBuffer<T> {
 
     /// When to call [`Self::handle_timeout`].
     pub fn deadline(&self) -> Option<Time> {
-        self.arrivals.first().map(|(came, _)| *came + self.patience)
+        let is_full = self.waiting.len() > self.limit;
+        let wait = if is_full { self.tolerance.min(self.patience) } else { self.patience };
+        self.arrivals.first().map(|(came, _)| *came + wait)
     }
 
     /// Packets that wait now.

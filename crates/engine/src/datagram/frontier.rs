@@ -70,6 +70,7 @@ impl Frontier {
         let Some(progress) = self.paths.iter_mut().find(|progress| progress.path == path) else { return };
         if progress.highest.is_some_and(|highest| place < highest) {
             self.distrusted_until = now + DISTRUST;
+            progress.missing = progress.missing.min(missing);
             return;
         }
         let before = progress.highest.replace(place);

@@ -153,7 +153,11 @@ impl<P: Payload> Ordering<P> {
             self.counts.repeated += 1;
             return;
         }
-        self.lateness.note(now, buffer.lateness(now, place));
+        let late = buffer.lateness(now, place);
+        if late <= self.patience {
+            // No wait would have saved a later one.
+            self.lateness.note(now, late);
+        }
         buffer.tolerate(self.lateness.worth_waiting(now).min(self.patience));
         let (gaps, waiting, before) = (buffer.counts().0, buffer.waiting(), ready.len());
         let waits = place > buffer.next();
