@@ -181,7 +181,6 @@ static REPORTED: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
 /// Most of them.
 const MOST_REPORTED: usize = 1024;
 
-/// The awaited addresses that have not answered and were not reported.
 /// True if packets with the source address `from` may lead to `to`.
 fn may_lead(from: IpAddr, to: IpAddr) -> bool {
     let scope = |at: IpAddr| match at {
@@ -191,6 +190,7 @@ fn may_lead(from: IpAddr, to: IpAddr) -> bool {
     scope(from) == scope(to)
 }
 
+/// The awaited addresses that have not answered and were not reported.
 fn newly_silent(awaited: &[SocketAddr], answered: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
     if reported.len() + awaited.len() > MOST_REPORTED {

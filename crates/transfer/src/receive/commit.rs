@@ -162,6 +162,7 @@ impl Work {
         let links = self.links.as_ref().filter(|links| links.concerns(job.index));
         let links = links.and_then(|links| Some((links, part.id().ok()?)));
         let report = &self.watch.report;
+        let left = (part.id(), part.len());
         let synced = if is_synced { Ok(()) } else { part.sync(&job, report) };
         match synced.and_then(|()| part.place(&job, report)) {
             Ok(()) => {
@@ -176,7 +177,7 @@ impl Work {
                 }
             }
             Err(error) if is_disk_full(&error) => {
-                self.leftovers.add(&job, job.meta.size.unwrap_or(0));
+                self.leftovers.add(&job, left);
                 report.fail_io(&job.path, &error, cannot_make);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -61,6 +61,12 @@ impl PartFile {
         meta.ok().filter(cap_std::fs::Metadata::is_file).map_or(0, |meta| meta.len())
     }
 
+    /// Identity and length of the unfinished file for `final_name`.
+    pub fn found(directory: &Dir, final_name: &str) -> Option<(FileId, u64)> {
+        let meta = directory.symlink_metadata(part_name(final_name)).ok()?;
+        meta.is_file().then(|| (FileId::of(&meta), meta.len()))
+    }
+
     /// Opens the unfinished file for `final_name`, or creates it; cuts it to at most `size`.
     ///
     /// # Errors

@@ -215,7 +215,7 @@ impl Writer {
         let leftovers = tree.leftovers().clone();
         let opened = tree.directory(&job.parent).and_then(|directory| {
             let open = || PartFile::open(Arc::clone(&directory), &job.name, job.meta.size);
-            leftovers.make_room(tree, None, open)
+            leftovers.make_room(tree, 1, open)
         });
         current.sink = match opened {
             Ok(part) => Sink::Part(part),
@@ -293,7 +293,7 @@ impl Writer {
             (Sink::Part(part), Output::Tree(tree, _)) => {
                 let (at, leftovers) = (current.received, tree.leftovers().clone());
                 let need = current.job.meta.size.map_or(data.len() as u64, |size| size - at);
-                leftovers.make_room(tree, Some(need), || part.write(at, data))
+                leftovers.make_room(tree, need, || part.write(at, data))
             }
             (_, Output::Stream(stream)) => {
                 // Forward the data of a slow stream at once.
@@ -332,9 +332,9 @@ impl Writer {
         self.report.fail_io(&current.job.path, error, cannot_make);
         match std::mem::replace(&mut current.sink, Sink::Discard) {
             Sink::Part(part) if part.len() > 0 && current.job.meta.size.is_some() => {
-                let len = part.len();
+                let left = (part.id(), part.len());
                 drop(part);
-                tree.leftovers().add(&current.job, len);
+                tree.leftovers().add(&current.job, left);
             }
             sink => discard(sink, &current.job),
         }

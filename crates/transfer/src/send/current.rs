@@ -67,10 +67,11 @@ impl Current {
         let Some(size) = self.meta.size else { return Ok(()) };
         // Programs can set the time of modification, but not of the last change.
         let found = self.file.look()?;
-        let is_as_opened = size == 0 || found.map(|(_, changed)| changed) == self.changed;
-        if is_as_opened && self.has_ended {
-            return Ok(());
+        if self.has_ended {
+            // The system reported a wrong length.
+            return if self.is_unchanged(found) { Ok(()) } else { Err(Trouble::Changed) };
         }
+        let is_as_opened = size == 0 || found.map(|(_, changed)| changed) == self.changed;
         if !(is_as_opened && self.is_as_listed(found.map(|(now, _)| now)) && size == self.sent) {
             return Err(Trouble::Changed);
         }
@@ -130,7 +131,9 @@ impl Current {
         }
         let hash = self.block.finish();
         self.hasher.push(hash);
-        if is_whole && (held == Some(&hash.value) || (self.meta.size.is_some() && is_zero(data))) {
+        if is_whole
+            && (held == Some(&hash.value) || (self.meta.size.is_some() && read == want && is_zero(data)))
+        {
             out.buffer.bytes.truncate(start);
             let is_held = held == Some(&hash.value);
             *(if is_held { &mut out.held } else { &mut out.carried }) += read as u64;
@@ -232,17 +235,24 @@ impl Current {
     /// The error for a file shorter than its listed length. The system may have corrected the length by now (FUSE).
     pub fn too_short(&self) -> Trouble {
         match (self.file.look(), self.meta.size) {
-            (Ok(now), Some(size)) if now.map(|(_, changed)| changed) == self.changed => {
+            (Ok(now), Some(size)) if self.is_unchanged(now) => {
                 format!("the sender's system reports {size} bytes for it, but fewer can be read").into()
             }
             _ => Trouble::Changed,
         }
     }
 
-    /// Whether a file shorter than listed may end here: its system reports a wrong length, and it has not changed.
+    /// True if the file has not changed since it was opened. Its reported length may have: the kernel corrects that of FUSE
+    /// when it meets the end.
+    fn is_unchanged(&self, now: Option<(FileMeta, ChangeTime)>) -> bool {
+        now.map(|(_, changed)| changed) == self.changed
+    }
+
+    /// Whether a file shorter than listed may end here: it has not changed, and its system may report a wrong length. Other
+    /// systems report the right one, and a shorter file was cut within a tick of their clocks.
     fn end_early(&self, may_end: bool) -> Result<(), Trouble> {
         match self.too_short() {
-            Trouble::Other(_) if may_end => Ok(()),
+            Trouble::Other(_) if may_end && self.file.is_in_fuse() => Ok(()),
             trouble => Err(trouble),
         }
     }

@@ -139,7 +139,17 @@ impl Opened {
             Self::Stream(_) => Ok(None),
         }
     }
+
+    /// True if a program provides the file (FUSE), whose reported length may be wrong.
+    pub fn is_in_fuse(&self) -> bool {
+        let Self::File(file) = self else { return false };
+        let found = rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type as u64 & 0xffff_ffff == FUSE);
+        found || cfg!(test)
+    }
 }
+
+/// The number of FUSE in `statfs(2)`.
+const FUSE: u64 = 0x6573_5546;
 
 /// Time of a file's last change of content or metadata: seconds since 1970, and nanoseconds. Programs cannot set it,
 /// unlike the time of modification.

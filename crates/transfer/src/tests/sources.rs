@@ -72,8 +72,11 @@ async fn files_with_another_length_than_their_system_reports_are_read_to_their_e
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_shorter_than_their_system_reports_arrive_with_what_can_be_read() {
-    for (len, held) in [(1, 0), (1000, 0), (1000, 1800), (BLOCK + 1000, 0), (BLOCK + 1000, 2 * BLOCK)] {
-        let content = noise(1, len);
+    let noisy = [(1, 0), (1000, 0), (1000, 1800), (BLOCK + 1000, 0), (BLOCK + 1000, 2 * BLOCK)];
+    let noisy = noisy.map(|(len, held)| (noise(1, len), held));
+    let zeros = [vec![0; 1000], [noise(1, BLOCK), vec![0; 1000]].concat()].map(|content| (content, 0));
+    for (content, held) in noisy.into_iter().chain(zeros) {
+        let len = content.len();
         let (_temp, from, to) = directories(&[("file", &content)]);
         fs::File::open(from.join("file"))
             .unwrap()
