@@ -11,7 +11,7 @@ const MIN_HALF_WINDOW: Span = Span::from_secs(5);
 /// Samples are clamped to these bounds: a hostile or broken clock must not break the arithmetic.
 const LEAST_SAMPLE: Span = Span::from_nanos(1_000);
 const LARGEST_SAMPLE: Span = Span::from_secs(3_600);
-/// What an idle path's round trip may vary by.
+/// By how much an idle path's round trip may vary.
 const JITTER: Span = Span::from_micros(500);
 /// How long the sample after a pause shows what an idle path's round trip is.
 const GUESS: Span = Span::from_secs(1);
