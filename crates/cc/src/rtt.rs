@@ -13,7 +13,7 @@ const LEAST_SAMPLE: Span = Span::from_nanos(1_000);
 const LARGEST_SAMPLE: Span = Span::from_secs(3_600);
 /// By how much an idle path's round trip may vary.
 const JITTER: Span = Span::from_micros(500);
-/// How long the sample after a pause shows what an idle path's round trip is.
+/// How long the sample after a pause limits the guess for an idle path.
 const GUESS: Span = Span::from_secs(1);
 /// The timer granularity of RFC 9002 §6.1.2.
 const PTO_GRANULARITY: Span = Span::from_millis(1);

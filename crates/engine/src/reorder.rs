@@ -305,6 +305,19 @@ mod tests {
     }
 
     #[test]
+    fn spared_packets_wait_for_late_ones_but_leave_before_they_are_too_many() {
+        let mut buffer = fixed(3);
+        buffer.tolerate(Span::from_secs(1));
+        let mut ready = Vec::new();
+        for number in 1..=BURST as u64 {
+            buffer.insert_sparing(at(0), (number, number), &mut ready, |_| true);
+        }
+        assert_eq!((ready.len(), buffer.waiting()), (0, BURST));
+        buffer.insert_sparing(at(0), (100, 100), &mut ready, |_| true);
+        assert_eq!((ready.len(), buffer.waiting()), (BURST, 1));
+    }
+
+    #[test]
     fn a_full_buffer_gives_up_the_gap_and_a_late_packet_is_delivered_at_once() {
         let mut buffer = fixed(3);
         assert_eq!(handed(&mut buffer, &[1, 2, 3]), [0; 0]);

@@ -186,7 +186,7 @@ pub enum TransferError {
         here: u64,
         /// Metadata that could not be stored for files that arrived, one line each.
         notes: Vec<String>,
-        /// What to do if a file failed for lack of room.
+        /// The user's next step if a file failed for lack of room.
         advice: Option<&'static str>,
     },
     /// The receiver does not have all files, for reasons at its end.

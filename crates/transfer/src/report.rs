@@ -60,7 +60,7 @@ struct Inner {
     named: usize,
     failed: u64,
     failed_here: u64,
-    /// What to do if there was no room.
+    /// The user's next step if there was no room.
     advice: Option<&'static str>,
     changed: bool,
     notes: BTreeMap<&'static str, Note>,

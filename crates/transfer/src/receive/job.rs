@@ -21,7 +21,7 @@ pub(crate) struct FileJob {
     pub meta: FileMeta,
     /// Whether it may replace an existing file.
     pub replace: bool,
-    /// What happens to shut directories in one that it may replace, too.
+    /// Whether shut directories are opened, in a directory that it may replace, too.
     pub clears: Option<Shut>,
     /// How many alternative names were taken.
     pub attempt: u32,

@@ -1,6 +1,6 @@
 //! Directories whose owner may not write into them, opened for as long as their content arrives.
 //!
-//! A server opens none: what is shut there was shut by its operator, because clients' directories stay open to it.
+//! A server opens none: its operator shut them, because clients' directories stay open to it.
 //!
 //! A mark in such a directory has its mode, so that it gets that in the end even if this attempt is cut off.
 
@@ -22,7 +22,7 @@ const LONGEST_MARK: u64 = 8;
 /// The bits of a mode.
 const ALL: u16 = 0o7777;
 
-/// What happens to existing directories that are shut.
+/// Whether existing directories without write permission are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shut {
     /// They are the user's own, and opened.

@@ -199,7 +199,7 @@ impl TargetTree {
         &self.leftovers
     }
 
-    /// What happens to directories that are shut.
+    /// Whether existing directories without write permission are opened.
     pub fn shut(&self) -> Shut {
         self.shut
     }

@@ -326,7 +326,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Fails the current file, for which there is no room. What is there of it stays for the next attempt.
+    /// Fails the current file, for which there is no room. Its unfinished file stays for the next attempt.
     fn fail_full(&mut self, error: &io::Error) {
         let (Some(current), Output::Tree(tree, _)) = (&mut self.current, &self.output) else { return };
         self.report.fail_io(&current.job.path, error, cannot_make);
