@@ -1,6 +1,7 @@
 //! The control stream: the greeting, the list, and the end of a transfer.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -8,13 +9,20 @@ use tokio::time::timeout;
 
 use crate::ask::Ask;
 use crate::codec::{FRAME_HEADER, parse_header};
-use crate::error::TransferError;
+use crate::error::{Failure, MOST_NAMES, Missing, PER_NAME, Reason, TransferError};
 use crate::message::{Control, LONGEST_CONTROL, VERSION};
-use crate::packed::{PACKED, unpack};
+use crate::packed::{PACKED, pack, unpack};
 use crate::report::Summary;
 
 /// How long an end waits for the other to receive its last message.
 const FAREWELL: Duration = Duration::from_secs(3);
+/// Bytes of names of failed files that the other end takes in a second, after [`FAREWELL`].
+const SLOWEST: u64 = 16 << 10;
+/// Bytes of them that are compressed together.
+const PIECE: usize = 32 << 10;
+/// Most bytes of names of failed files that senders of this process hold while more are to come.
+const MOST_OF_ALL: usize = 16 << 20;
+static HELD: AtomicUsize = AtomicUsize::new(0);
 /// How long to wait for the other end's reason after a stream broke.
 const REASON: Duration = Duration::from_millis(500);
 
@@ -39,6 +47,8 @@ pub(crate) struct ControlLink<S> {
     opening: Opening,
     /// The other end has opened the data stream, too.
     is_peer_eager: bool,
+    /// The other end takes [`Control::Missing`].
+    is_peer_extended: bool,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
     /// Bytes read; those from `taken` on are not decoded yet. They survive a cancelled `recv`.
@@ -54,7 +64,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     pub fn new(stream: S) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let opening = Opening::Greet;
-        Self { opening, is_peer_eager: false, reader, writer, buffer: Vec::new(), taken: 0 }
+        Self {
+            opening,
+            is_peer_eager: false,
+            is_peer_extended: false,
+            reader,
+            writer,
+            buffer: Vec::new(),
+            taken: 0,
+        }
     }
 
     /// A link on which this end asks.
@@ -102,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         let has_asked = ask.is_some();
         self.opening = Opening::Hear { has_asked };
         let mut bytes = Vec::new();
-        Control::Hello { version: VERSION, asks: has_asked, eager }.encode(&mut bytes);
+        Control::Hello { version: VERSION, asks: has_asked, eager, extended: true }.encode(&mut bytes);
         if let Some(ask) = ask {
             Control::Ask(ask).encode(&mut bytes);
         }
@@ -113,8 +131,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     async fn hear(&mut self) -> Result<bool, TransferError> {
         self.opening = Opening::Done;
         match self.recv().await? {
-            Control::Hello { version: VERSION, asks, eager } => {
-                self.is_peer_eager = eager;
+            Control::Hello { version: VERSION, asks, eager, extended } => {
+                (self.is_peer_eager, self.is_peer_extended) = (eager, extended);
                 Ok(asks)
             }
             Control::Hello { version, .. } => Err(TransferError::Version { ours: VERSION, theirs: version }),
@@ -126,12 +144,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     /// True if the other end has opened the data stream, too.
     pub fn is_peer_eager(&self) -> bool {
         self.is_peer_eager
-    }
-
-    pub async fn send(&mut self, message: &Control) -> Result<(), TransferError> {
-        let mut bytes = Vec::new();
-        message.encode(&mut bytes);
-        self.send_bytes(&bytes).await
     }
 
     /// Sends encoded messages.
@@ -172,6 +184,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
+    /// The receiver's verdict, and the files that it lacks. Of those, all receivers of this process together hold only
+    /// [`MOST_OF_ALL`] bytes here.
+    pub async fn verdict(&mut self) -> Result<(Control, Vec<Missing>), TransferError> {
+        let (mut missing, mut named, mut held) = (Vec::new(), 0, Held(0));
+        loop {
+            match self.recv().await? {
+                Control::Missing(file) => {
+                    let bytes = file.path.raw().len() + file.reason.raw().len() + PER_NAME;
+                    named += bytes;
+                    if named > MOST_NAMES {
+                        return Err(TransferError::protocol("it names more failed files than allowed"));
+                    }
+                    if held.add(bytes) {
+                        missing.push(file);
+                    }
+                }
+                verdict => return Ok((verdict, missing)),
+            }
+        }
+    }
+
     /// The other end's reason for stopping, if it sent one; otherwise `error`.
     pub async fn explain(&mut self, error: TransferError) -> TransferError {
         if !matches!(error, TransferError::Connection(_)) {
@@ -185,10 +218,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
 
     /// Sends the outcome to the other end, and waits a little until it has arrived.
     pub async fn part(&mut self, outcome: &Result<Summary, TransferError>) {
+        let mut last_words = Vec::new();
         let last_word = match outcome {
             Ok(Summary { removed, updated, .. }) => Control::Done { removed: *removed, updated: *updated },
-            Err(error @ TransferError::Incomplete { count, here, .. }) => {
-                Control::Incomplete { count: *count, failed_here: *here, files: error.to_line().into() }
+            Err(error @ TransferError::Incomplete { count, here, again, failures, .. }) => {
+                let again = self.is_peer_extended.then_some(*again);
+                if again.is_some() {
+                    last_words = missing(failures);
+                }
+                Control::Incomplete {
+                    count: *count,
+                    failed_here: *here,
+                    files: error.to_line().into(),
+                    again,
+                }
             }
             Err(
                 TransferError::Peer(_) | TransferError::PeerIncomplete { .. } | TransferError::Connection(_),
@@ -199,12 +242,50 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             }
             Err(error) => Control::Abort(error.to_line().into()),
         };
-        let _ = timeout(FAREWELL, async {
-            self.send(&last_word).await?;
+        last_word.encode(&mut last_words);
+        let patience = FAREWELL + Duration::from_secs(last_words.len() as u64 / SLOWEST);
+        let _ = timeout(patience, async {
+            self.send_bytes(&last_words).await?;
             self.writer.shutdown().await.map_err(TransferError::Connection)?;
             while self.recv().await.is_ok() {}
             Ok::<(), TransferError>(())
         })
         .await;
     }
+}
+
+/// Bytes of names that one sender holds.
+struct Held(usize);
+
+impl Held {
+    /// True if there is room for so many more.
+    fn add(&mut self, bytes: usize) -> bool {
+        let more = |held: usize| Some(held + bytes).filter(|held| *held <= MOST_OF_ALL);
+        let has_room = HELD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        self.0 += if has_room { bytes } else { 0 };
+        has_room
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// The messages that name these failed files.
+fn missing(failures: &[Failure]) -> Vec<u8> {
+    let (mut bytes, mut piece) = (Vec::new(), Vec::new());
+    for Failure { path, reason } in failures {
+        let reason = match reason {
+            Reason::Here(why) => why.as_str().into(),
+            Reason::OtherEnd(why) => why.clone(),
+        };
+        Control::Missing(Missing { path: path.clone(), reason }).encode(&mut piece);
+        if piece.len() >= PIECE {
+            bytes.append(&mut pack(std::mem::take(&mut piece)));
+        }
+    }
+    bytes.append(&mut pack(piece));
+    bytes
 }

@@ -15,6 +15,8 @@ use thiserror::Error;
 pub(crate) const LONGEST_MESSAGE: usize = 2048;
 /// Most bytes of names and reasons in a [`TransferError::Incomplete`]; other failures are only counted.
 pub(crate) const MOST_NAMES: usize = 1 << 20;
+/// What each name costs in addition to its bytes.
+pub(crate) const PER_NAME: usize = 32;
 
 /// A file that was not transferred, while others were.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +60,21 @@ impl fmt::Display for Failure {
             Reason::Here(why) => write!(f, "{}: {why}", self.path),
             Reason::OtherEnd(why) => write!(f, "{}: the sender says \"{why}\"", self.path),
         }
+    }
+}
+
+/// A file that the receiver lacks, in its words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The file's path within the share.
+    pub path: ForeignText,
+    /// The cause, and advice for the receiver's user.
+    pub reason: ForeignText,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: the receiver says \"{}\"", self.path, self.reason)
     }
 }
 
@@ -184,6 +201,8 @@ pub enum TransferError {
         count: u64,
         /// How many of them failed at this end.
         here: u64,
+        /// How many of those another command here may take.
+        again: u64,
         /// Metadata that could not be stored for files that arrived, one line each.
         notes: Vec<String>,
         /// The user's next step if a file failed for lack of room.
@@ -196,8 +215,12 @@ pub enum TransferError {
         count: u64,
         /// How many of them failed at the receiver; another attempt may get the others.
         there: u64,
-        /// Which files, and why, as the receiver reports it.
+        /// How many of those another command of the receiver may take; `None` from an older receiver.
+        again: Option<u64>,
+        /// Which files, and why, as the receiver reports it; the first ten.
         files: ForeignText,
+        /// All files, up to a megabyte of names; none from an older receiver.
+        missing: Vec<Missing>,
     },
     /// The other end gave up for this reason.
     #[error("the other end stopped, saying \"{0}\"")]
@@ -273,6 +296,12 @@ pub(crate) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// True if the file system here can never make this entry, rather than not now.
+pub(crate) fn is_lasting(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, InvalidFilename, InvalidInput, NotFound, Unsupported};
+    matches!(error.kind(), FileTooLarge | InvalidFilename | InvalidInput | NotFound | Unsupported)
+}
+
 /// Why there is no room for a file, and what to do, if the error is of this kind.
 pub(crate) fn no_room(error: &io::Error) -> Option<(&'static str, &'static str)> {
     match error.kind() {
@@ -321,8 +350,14 @@ mod tests {
     fn the_other_end_is_told_in_one_line() {
         let failure = |path: &str| Failure { path: path.into(), reason: Reason::Here("gone".into()) };
         let failures = vec![failure("a"), failure("b")];
-        let error =
-            TransferError::Incomplete { failures, count: 2, here: 2, notes: Vec::new(), advice: None };
+        let error = TransferError::Incomplete {
+            failures,
+            count: 2,
+            here: 2,
+            again: 2,
+            notes: Vec::new(),
+            advice: None,
+        };
         assert_eq!(error.to_line(), "2 files were not transferred: a: gone, b: gone");
     }
 

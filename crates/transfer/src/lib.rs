@@ -49,7 +49,7 @@ mod serve;
 
 pub use client::{Listed, ListedKind, Place, Wanted, get, list, put};
 pub use connection::Connection;
-pub use error::{Failure, Reason, TransferError};
+pub use error::{Failure, Missing, Reason, TransferError};
 pub use manifest::Limits;
 #[doc(hidden)]
 pub use message::check_message;

@@ -9,11 +9,11 @@ use blake3::hazmat::ChainingValue;
 use crate::ask::Ask;
 use crate::attributes::Attribute;
 use crate::codec::{FRAME_HEADER, put_frame, put_text, read_text};
-use crate::error::{LONGEST_MESSAGE, TransferError, cut};
+use crate::error::{LONGEST_MESSAGE, Missing, TransferError, cut};
 use crate::hash::BLOCK;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
 use crate::packed::{PACKED, unpack};
-use crate::path::RelPath;
+use crate::path::{LONGEST_PATH, RelPath};
 
 /// Version of the transfer protocol.
 pub(crate) const VERSION: u16 = 4;
@@ -38,6 +38,7 @@ const INCOMPLETE: u8 = 0x07;
 const ASK: u8 = 0x08;
 pub(crate) const ATTRIBUTE: u8 = 0x09;
 pub(crate) const HARD_LINK: u8 = 0x0a;
+pub(crate) const MISSING: u8 = 0x0c;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 const WAIT: u8 = 0x13;
@@ -54,6 +55,7 @@ const BEGUN: u8 = 0x28;
 
 const ASKS: u8 = 1;
 const IS_EAGER: u8 = 2;
+const IS_EXTENDED: u8 = 4;
 
 const HAS_SIZE: u8 = 1;
 const HAS_TIME: u8 = 2;
@@ -63,8 +65,8 @@ const HAS_HOLES: u8 = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     /// First message in each direction. With `asks`, an [`Ask`] follows. An eager receiver opens the data stream at once,
-    /// with [`Request::Begin`].
-    Hello { version: u16, asks: bool, eager: bool },
+    /// with [`Request::Begin`]. An extended sender takes [`Self::Missing`].
+    Hello { version: u16, asks: bool, eager: bool, extended: bool },
     /// A client's request to a server.
     Ask(Ask),
     /// One entry of the share's list.
@@ -80,8 +82,11 @@ pub(crate) enum Control {
     /// The receiver has everything on disk and under its final name. A copy counts what it removed, and the links and kept
     /// files that it changed.
     Done { removed: u64, updated: u64 },
-    /// The receiver lacks `count` files; `failed_here` of them failed at the receiver.
-    Incomplete { count: u64, failed_here: u64, files: ForeignText },
+    /// A file that the receiver lacks; sent before [`Self::Incomplete`].
+    Missing(Missing),
+    /// The receiver lacks `count` files; `failed_here` of them failed at the receiver. Another command there may take
+    /// `again` of them, if the sender is extended.
+    Incomplete { count: u64, failed_here: u64, files: ForeignText, again: Option<u64> },
     /// This end gives up for this reason.
     Abort(ForeignText),
 }
@@ -123,10 +128,11 @@ pub(crate) enum Reply {
 impl Control {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello { version, asks, eager } => put_frame(out, HELLO, |out| {
+            Self::Hello { version, asks, eager, extended } => put_frame(out, HELLO, |out| {
                 out.extend_from_slice(&MAGIC);
                 out.extend_from_slice(&version.to_be_bytes());
-                let flags = (u8::from(*asks) * ASKS) | (u8::from(*eager) * IS_EAGER);
+                let flags = [(*asks, ASKS), (*eager, IS_EAGER), (*extended, IS_EXTENDED)];
+                let flags = flags.iter().fold(0, |sum, (is_set, flag)| sum | (u8::from(*is_set) * flag));
                 out.extend_from_slice(if flags > 0 { std::slice::from_ref(&flags) } else { &[] });
             }),
             Self::Ask(ask) => put_frame(out, ASK, |out| ask.encode(out)),
@@ -150,10 +156,15 @@ impl Control {
                 out.extend_from_slice(&removed.to_be_bytes());
                 out.extend_from_slice(&updated.to_be_bytes());
             }),
-            Self::Incomplete { count, failed_here, files } => put_frame(out, INCOMPLETE, |out| {
+            Self::Missing(Missing { path, reason }) => put_frame(out, MISSING, |out| {
+                put_text(out, cut(path.raw(), LONGEST_PATH));
+                put_message(out, reason.raw());
+            }),
+            Self::Incomplete { count, failed_here, files, again } => put_frame(out, INCOMPLETE, |out| {
                 out.extend_from_slice(&count.to_be_bytes());
                 out.extend_from_slice(&failed_here.to_be_bytes());
                 put_message(out, files.raw());
+                out.extend_from_slice(again.map(u64::to_be_bytes).as_ref().map_or(&[], |again| again));
             }),
             Self::Abort(message) => put_frame(out, ABORT, |out| put_message(out, message.raw())),
         }
@@ -169,7 +180,9 @@ impl Control {
                 let version = reader.u16("version")?;
                 // Later versions may append fields.
                 let flags = reader.rest().first().copied().unwrap_or(0);
-                return Ok(Self::Hello { version, asks: flags & ASKS != 0, eager: flags & IS_EAGER != 0 });
+                let is_set = |flag: u8| flags & flag != 0;
+                let (asks, eager, extended) = (is_set(ASKS), is_set(IS_EAGER), is_set(IS_EXTENDED));
+                return Ok(Self::Hello { version, asks, eager, extended });
             }
             ASK => Self::Ask(Ask::decode(&mut reader)?),
             ENTRY => Self::Entry(read_entry(&mut reader)?),
@@ -190,11 +203,20 @@ impl Control {
                 removed: reader.u64("removed entries")?,
                 updated: reader.u64("updated entries")?,
             },
-            INCOMPLETE => Self::Incomplete {
-                count: reader.u64("number of files")?,
-                failed_here: reader.u64("number of failures")?,
-                files: read_message(&mut reader)?,
-            },
+            MISSING => Self::Missing(Missing {
+                path: cut(read_text(&mut reader)?, LONGEST_PATH).into(),
+                reason: read_message(&mut reader)?,
+            }),
+            INCOMPLETE => {
+                let (count, failed_here) =
+                    (reader.u64("number of files")?, reader.u64("number of failures")?);
+                let files = read_message(&mut reader)?;
+                let again = match reader.rest() {
+                    [] => None,
+                    rest => Some(u64::from_be_bytes(whole(rest)?)),
+                };
+                return Ok(Self::Incomplete { count, failed_here, files, again });
+            }
             ABORT => Self::Abort(read_message(&mut reader)?),
             _ => return Err(unknown(kind)),
         };
@@ -410,6 +432,11 @@ fn read_message(reader: &mut Reader<&[u8]>) -> Result<ForeignText, TransferError
     read_text(reader).map(|text| cut(text, LONGEST_MESSAGE).into())
 }
 
+/// A number that is all that is left of a body.
+fn whole(rest: &[u8]) -> Result<[u8; 8], TransferError> {
+    rest.try_into().map_err(|_| TransferError::protocol("a message of the wrong length"))
+}
+
 fn unknown(kind: u8) -> TransferError {
     TransferError::protocol(format!("a message of unknown kind {kind:#04x}"))
 }
@@ -426,7 +453,7 @@ mod tests {
     fn controls() -> Vec<Control> {
         let modified = Some(ModifiedTime { seconds: -5, nanoseconds: 7 });
         vec![
-            Control::Hello { version: 4, asks: false, eager: false },
+            Control::Hello { version: 4, asks: false, eager: false, extended: false },
             Control::Entry(Entry {
                 path: path("a/é"),
                 kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified, data: None }),
@@ -448,11 +475,12 @@ mod tests {
             Control::Entry(Entry { path: path("l"), kind: EntryKind::Link { text: "d/é".into() } }),
             Control::Attribute(Attribute { name: "user.tag".into(), value: b"red".into() }),
             Control::HardLink(3),
+            Control::Missing(Missing { path: "s".into(), reason: "its name is taken".into() }),
             Control::LeftOut(LeftOut { path: "s".into(), reason: "a socket".into(), missed: true }),
             Control::ListEnd,
             Control::Done { removed: 0, updated: 0 },
             Control::Abort("disk full".into()),
-            Control::Incomplete { count: 2, failed_here: 1, files: "a: no".into() },
+            Control::Incomplete { count: 2, failed_here: 1, files: "a: no".into(), again: None },
             Control::Ask(Ask::List { path: Some(path("a/b")), deep: true }),
             Control::Ask(Ask::Get { paths: vec![path("a"), path("b/c")], contents: false, attributes: true }),
             Control::Ask(Ask::Put { to: None, placing: Placing { conflict: Conflict::Skip, mirror: None } }),
@@ -541,6 +569,7 @@ mod tests {
             "link",
             "attribute",
             "hard link",
+            "missing",
             "left out",
             "list end",
             "done",
@@ -554,14 +583,24 @@ mod tests {
         for (name, message) in names.into_iter().zip(controls()) {
             assert_eq!(encoded(&|out| message.encode(out)), vector(name), "{name}");
         }
-        for (name, asks, eager) in [("hello of a client", true, false), ("eager hello", false, true)] {
-            let hello = Control::Hello { version: 4, asks, eager };
+        let hellos = [
+            ("hello of a client", true, false, false),
+            ("eager hello", false, true, false),
+            ("extended hello", false, false, true),
+        ];
+        for (name, asks, eager, extended) in hellos {
+            let hello = Control::Hello { version: 4, asks, eager, extended };
             assert_eq!(encoded(&|out| hello.encode(out)), vector(name));
             assert_eq!(Control::decode(HELLO, &vector(name)[FRAME_HEADER..]).unwrap(), hello);
         }
         let done = Control::Done { removed: 2, updated: 1 };
         assert_eq!(encoded(&|out| done.encode(out)), vector("done of a copy"));
         assert_eq!(Control::decode(DONE, &vector("done of a copy")[FRAME_HEADER..]).unwrap(), done);
+        let again = Control::Incomplete { count: 2, failed_here: 1, files: "a: no".into(), again: Some(1) };
+        let bytes = vector("incomplete for now");
+        assert_eq!(encoded(&|out| again.encode(out)), bytes);
+        assert_eq!(Control::decode(INCOMPLETE, &bytes[FRAME_HEADER..]).unwrap(), again);
+        assert!(Control::decode(INCOMPLETE, &bytes[FRAME_HEADER..bytes.len() - 1]).is_err());
         let fetch = Request::Fetch { file: 1, first: 64, count: 2, last: true, held: vec![[0xaa; 32]] };
         assert_eq!(encoded(&|out| fetch.encode(out)), vector("fetch"));
         let list = unpack(&vector("packed")[FRAME_HEADER..]).unwrap();
@@ -613,6 +652,7 @@ mod tests {
                 FAILED,
                 REPLY_PIECE,
                 INCOMPLETE,
+                MISSING,
                 BEGUN,
                 bytes[95],
             ] {

@@ -1,11 +1,11 @@
-//! Compressed lists: an entry resembles the one before it.
+//! Compressed lists, of a share and of what failed: an entry resembles the one before it.
 
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
 
 use crate::codec::{FRAME_HEADER, parse_header, put_frame};
 use crate::error::TransferError;
-use crate::message::{ATTRIBUTE, ENTRY, HARD_LINK, LEFT_OUT, LONGEST_CONTROL};
+use crate::message::{ATTRIBUTE, ENTRY, HARD_LINK, LEFT_OUT, LONGEST_CONTROL, MISSING};
 
 /// Kind of a frame with compressed messages of a list.
 pub(crate) const PACKED: u8 = 0x0b;
@@ -37,7 +37,7 @@ pub(crate) fn unpack(body: &[u8]) -> Result<Vec<u8>, TransferError> {
     let mut rest = &messages[..];
     while let Some((header, after)) = rest.split_first_chunk::<FRAME_HEADER>() {
         let (kind, len) = parse_header(*header, LONGEST_CONTROL)?;
-        let is_of_list = matches!(kind, ENTRY | ATTRIBUTE | HARD_LINK | LEFT_OUT);
+        let is_of_list = matches!(kind, ENTRY | ATTRIBUTE | HARD_LINK | LEFT_OUT | MISSING);
         rest = after.get(len..).filter(|_| is_of_list).ok_or_else(invalid)?;
     }
     if rest.is_empty() { Ok(messages) } else { Err(invalid()) }

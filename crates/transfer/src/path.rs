@@ -17,7 +17,7 @@ const LONGEST_NAME: usize = 255;
 /// Longest name of an unfinished file, in bytes. Some encrypted file systems, such as eCryptfs, take no longer names.
 const LONGEST_PART: usize = 143;
 /// Longest path or link text, in bytes.
-const LONGEST_PATH: usize = 4096;
+pub(crate) const LONGEST_PATH: usize = 4096;
 /// Most components in a path.
 const DEEPEST: usize = 128;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_wire::{Escaped, ForeignText};
 
-use crate::error::{Failure, MOST_NAMES, Reason, TransferError, no_room};
+use crate::error::{Failure, MOST_NAMES, PER_NAME, Reason, TransferError, is_lasting, no_room};
 use crate::manifest::LeftOut;
 use crate::path::RelPath;
 use crate::progress::Progress;
@@ -60,6 +60,8 @@ struct Inner {
     named: usize,
     failed: u64,
     failed_here: u64,
+    /// Those of them that another command here may take.
+    again: u64,
     /// The user's next step if there was no room.
     advice: Option<&'static str>,
     changed: bool,
@@ -73,10 +75,18 @@ struct Inner {
 impl Inner {
     /// Counts the bytes of a name that is to be kept; false if there are too many.
     fn has_room_for(&mut self, bytes: usize) -> bool {
-        // Each has its own small cost.
-        self.named += bytes + 32;
+        self.named += bytes + PER_NAME;
         self.named <= MOST_NAMES
     }
+}
+
+/// The end at which a file failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// This one; whether another command here may take it.
+    Here { again: bool },
+    /// The other one, or that of another file.
+    Elsewhere,
 }
 
 /// A number of files, and the printable path of the first.
@@ -191,32 +201,47 @@ impl Report {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).changed
     }
 
-    /// Records that a file failed at this end; the others continue.
+    /// Records that a file failed at this end, where another command may take it; the others continue.
     pub fn fail(&self, path: &RelPath, reason: impl Into<String>) {
-        self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) }, true);
+        let failure = Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) };
+        self.add_failure(failure, End::Here { again: true });
+    }
+
+    /// Records that a file failed at this end, whose file system cannot hold it.
+    pub fn fail_for_good(&self, path: &RelPath, reason: impl Into<String>) {
+        let failure = Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) };
+        self.add_failure(failure, End::Here { again: false });
     }
 
     /// Records that a file failed at this end for this error, of which `why` is the reason unless there is no room.
     pub fn fail_io(&self, path: &RelPath, error: &io::Error, why: impl FnOnce(&io::Error) -> String) {
-        let Some((reason, advice)) = no_room(error) else { return self.fail(path, why(error)) };
+        let Some((reason, advice)) = no_room(error) else {
+            return if is_lasting(error) {
+                self.fail_for_good(path, why(error))
+            } else {
+                self.fail(path, why(error))
+            };
+        };
         self.fail(path, reason);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).advice = Some(advice);
     }
 
     /// Records that a file failed because another one did, which tells at which end.
     pub fn fail_with_another(&self, path: &RelPath, reason: &str) {
-        self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) }, false);
+        let failure = Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) };
+        self.add_failure(failure, End::Elsewhere);
     }
 
     /// Records that the other end could not send a file, with its reason.
     pub fn fail_there(&self, path: ForeignText, reason: ForeignText) {
-        self.add_failure(Failure { path, reason: Reason::OtherEnd(reason) }, false);
+        self.add_failure(Failure { path, reason: Reason::OtherEnd(reason) }, End::Elsewhere);
     }
 
-    fn add_failure(&self, failure: Failure, is_here: bool) {
+    fn add_failure(&self, failure: Failure, end: End) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.failed += 1;
-        inner.failed_here += u64::from(is_here);
+        inner.failed_here += u64::from(end != End::Elsewhere);
+        inner.again += u64::from(end == End::Here { again: true });
         if inner.has_room_for(failure.path.raw().len() + failure.reason.len()) {
             inner.failures.push(failure);
         }
@@ -249,8 +274,8 @@ impl Report {
         }
         let (failures, notes) =
             (std::mem::take(&mut inner.failures), std::mem::take(&mut inner.summary.warnings));
-        let (count, here, advice) = (inner.failed, inner.failed_here, inner.advice);
-        Err(TransferError::Incomplete { failures, count, here, notes, advice })
+        let Inner { failed: count, failed_here: here, again, advice, .. } = *inner;
+        Err(TransferError::Incomplete { failures, count, here, again, notes, advice })
     }
 }
 

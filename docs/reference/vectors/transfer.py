@@ -45,7 +45,7 @@ def hello(body):
         raise Refused("greeting")
     message = {"version": body.uint(2)}
     flags = body.uint(1) if body.data else 0
-    message |= {"asks": bool(flags & 1), "eager": bool(flags & 2)}
+    message |= {"asks": bool(flags & 1), "eager": bool(flags & 2), "extended": bool(flags & 4)}
     body.data = b""
     return message
 
@@ -92,7 +92,7 @@ def packed(body):
     while rest.data:
         kinds.append(rest.uint(1))
         length = rest.uint(4)
-        if kinds[-1] not in (0x02, 0x06, 0x09, 0x0A) or length > 16384:
+        if kinds[-1] not in (0x02, 0x06, 0x09, 0x0A, 0x0C) or length > 16384:
             raise Refused("not a message of a list")
         rest.take(length)
     return {"kinds": kinds}
@@ -117,6 +117,11 @@ def fetch(body):
     return message | {"held": [body.take(32) for _ in range(held)]}
 
 
+def incomplete(body):
+    message = {"count": body.uint(8), "failed_here": body.uint(8), "files": body.text()}
+    return message | {"again": body.uint(8)} if body.data else message
+
+
 def data(least):
     def decode(body):
         message = {"hash": body.take(32), "data": body.data}
@@ -135,11 +140,12 @@ KINDS = {
     0x04: lambda body: {"removed": body.uint(8), "updated": body.uint(8)} if body.data else {},
     0x05: lambda body: {"reason": body.text()},
     0x06: lambda body: {"missed": body.uint(1), "path": body.text(), "reason": body.text()},
-    0x07: lambda body: {"count": body.uint(8), "failed_here": body.uint(8), "files": body.text()},
+    0x07: incomplete,
     0x08: ask,
     0x09: attribute,
     0x0A: lambda body: {"first": body.uint(4)},
     0x0B: packed,
+    0x0C: lambda body: {"path": body.text(), "reason": body.text()},
     0x10: fetch,
     0x12: lambda body: {"entry": body.uint(4)},
     0x13: lambda body: {},
@@ -167,9 +173,10 @@ def decode_message(message):
 
 # What the vectors stand for. Those that are not here have no fields, or hashes.
 MEANINGS = {
-    "hello": {"version": 4, "asks": False, "eager": False},
-    "hello of a client": {"version": 4, "asks": True, "eager": False},
-    "eager hello": {"version": 4, "asks": False, "eager": True},
+    "hello": {"version": 4, "asks": False, "eager": False, "extended": False},
+    "hello of a client": {"version": 4, "asks": True, "eager": False, "extended": False},
+    "eager hello": {"version": 4, "asks": False, "eager": True, "extended": False},
+    "extended hello": {"version": 4, "asks": False, "eager": False, "extended": True},
     "file": {"path": "a/é", "mode": 0o640, "size": 5, "seconds": -5, "nanoseconds": 7},
     "sparse": {"path": "s", "mode": 0o644, "size": 1 << 30, "data": 4096},
     "stream": {"path": "-", "mode": 0o644},
@@ -181,7 +188,9 @@ MEANINGS = {
     "left out": {"missed": 1, "path": "s", "reason": "a socket"},
     "done of a copy": {"removed": 2, "updated": 1},
     "abort": {"reason": "disk full"},
+    "missing": {"path": "s", "reason": "its name is taken"},
     "incomplete": {"count": 2, "failed_here": 1, "files": "a: no"},
+    "incomplete for now": {"count": 2, "failed_here": 1, "files": "a: no", "again": 1},
     "ls": {"request": 1, "options": 1, "paths": ["a/b"]},
     "get": {"request": 2, "options": 2, "paths": ["a", "b/c"]},
     "put": {"request": 3, "options": 0, "taken": 3, "paths": []},

@@ -188,6 +188,17 @@ impl Failure {
         hidden.for_each(|file| tracing::info!("{}", printable(file)));
     }
 
+    /// The details to show: a number in place of those that are hidden.
+    pub fn shown_details(&self) -> Vec<String> {
+        let hidden = SHOWN..SHOWN + usize::from(self.hidden_lines);
+        let more = || format!("and {} more; `-v` names them", self.hidden_files);
+        let shown = |(at, detail): (usize, &String)| match hidden.contains(&at) {
+            false => Some(detail.clone()),
+            true => (at == hidden.start).then(more),
+        };
+        self.details.iter().enumerate().filter_map(shown).collect()
+    }
+
     /// The text for a terminal, ending in a newline. Escapes control characters, which may come from the other end or
     /// from file names.
     pub fn render(&self, paint: Paint) -> String {
@@ -195,13 +206,8 @@ impl Failure {
         let label =
             if self.kind == Kind::Interrupted { paint.bold("stopped:") } else { paint.red_bold("error:") };
         let mut text = format!("{label} {}\n", printable(&self.message));
-        let hidden = SHOWN..SHOWN + usize::from(self.hidden_lines);
-        for (at, detail) in self.details.iter().enumerate() {
-            if !hidden.contains(&at) {
-                let _ = writeln!(text, "  {}", printable(detail));
-            } else if at == hidden.start {
-                let _ = writeln!(text, "  and {} more; `-v` names them", self.hidden_files);
-            }
+        for detail in self.shown_details() {
+            let _ = writeln!(text, "  {}", printable(&detail));
         }
         if let Some(said) = &self.said {
             let _ = writeln!(text, "  {} \"{said}\"", paint.bold("it said"));

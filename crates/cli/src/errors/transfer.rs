@@ -23,10 +23,15 @@ impl From<TransferError> for Failure {
                 return Self::new(Kind::Refused, "the other end stopped")
                     .said(without_codes(said.raw()).into());
             }
-            TransferError::PeerIncomplete { count, files, .. } => {
+            TransferError::PeerIncomplete { count, files, missing, .. } => {
                 let noun = if *count == 1 { "file" } else { "files" };
-                return Self::new(Kind::Incomplete, format!("the receiver lacks {count} {noun}"))
-                    .said(without_codes(files.raw()).into());
+                let failure = Self::new(Kind::Incomplete, format!("the receiver lacks {count} {noun}"));
+                if missing.is_empty() {
+                    return failure.said(without_codes(files.raw()).into());
+                }
+                let files: Vec<String> =
+                    missing.iter().map(|file| without_codes(&file.to_string())).collect();
+                return named(failure, *count, &files);
             }
             TransferError::Io { action, path, source } => {
                 let mut failure = Self::file(action, path, source);
@@ -105,7 +110,7 @@ fn kind(error: &TransferError) -> Kind {
 mod tests {
     use std::io;
 
-    use anabranch_transfer::Reason;
+    use anabranch_transfer::{Missing, Reason};
 
     use super::*;
     use crate::ui::paint::Paint;
@@ -164,7 +169,7 @@ mod tests {
         };
         let incomplete = |failures, count| {
             let (notes, advice) = (Vec::new(), (count == 1).then_some("free some space"));
-            TransferError::Incomplete { failures, count, here: count, notes, advice }
+            TransferError::Incomplete { failures, count, here: count, again: 0, notes, advice }
         };
         let failed = incomplete((0..20).map(file).collect(), 25);
         let text = Failure::from(failed).render(Paint::OFF);
@@ -178,6 +183,25 @@ mod tests {
         let one = incomplete(vec![file(0)], 1);
         let text = Failure::from(one).render(Paint::OFF);
         assert_eq!(text, "error: 1 file was not transferred\n  f0: gone\n  hint    free some space\n");
+    }
+
+    #[test]
+    fn a_sender_names_all_files_that_the_receiver_lacks_in_the_receivers_words() {
+        let file = |n: u32| Missing { path: format!("f{n}").into(), reason: "full (os error 28)\n".into() };
+        let lacks = |missing: Vec<Missing>| TransferError::PeerIncomplete {
+            count: 12,
+            there: 12,
+            again: Some(0),
+            files: "f0: full".into(),
+            missing,
+        };
+        let failure = Failure::from(lacks((0..12).map(file).collect()));
+        assert_eq!(failure.details.len(), 12);
+        let text = failure.render(Paint::OFF);
+        let first = "error: the receiver lacks 12 files\n  f0: the receiver says \"full\\u{a}\"\n";
+        assert!(text.starts_with(first) && text.ends_with("\n  and 2 more; `-v` names them\n"), "{text}");
+        let older = Failure::from(lacks(Vec::new())).render(Paint::OFF);
+        assert_eq!(older, "error: the receiver lacks 12 files\n  it said \"f0: full\"\n");
     }
 
     #[test]

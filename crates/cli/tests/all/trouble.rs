@@ -303,18 +303,50 @@ fn once_is_enough_when_a_receiver_has_every_file_that_can_be_read() {
 }
 
 #[test]
-fn once_is_enough_when_files_failed_at_the_receiver_and_the_sender_names_them() {
+fn once_lasts_until_the_receiver_has_chosen_what_to_do_with_taken_names() {
     let scratch = Scratch::new();
     ["from/d", "to/d"].iter().for_each(|name| std::fs::create_dir_all(scratch.path(name)).unwrap());
     scratch.file("from/d/good", 1000, 1);
-    scratch.file("from/d/taken", 1000, 2);
-    scratch.file("to/d/taken", 10, 3);
-    let sender = Sender::start(&[&scratch.text("from/d"), "--once"]);
+    for at in 10..22 {
+        scratch.file(&format!("from/d/taken{at}"), 1000, 2);
+        scratch.file(&format!("to/d/taken{at}"), 10, 3);
+    }
+    let sender = Sender::start(&[&scratch.text("from/d"), "--once", "-v"]);
     let received = receive(&[&sender.ticket, &scratch.text("to")]);
-    assert_failed(&received, 6, &["1 file was not transferred", "d/taken: something else has this name"]);
+    assert_failed(
+        &received,
+        6,
+        &["12 files were not transferred", "d/taken10: something else has this name"],
+    );
+    let received = receive(&[&sender.ticket, &scratch.text("to"), "--overwrite"]);
+    assert!(received.status.success(), "{}", errors(&received));
+    assert_eq!(std::fs::metadata(scratch.path("to/d/taken10")).unwrap().len(), 1000);
+    let (code, told) = sender.running.end();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("did not get it all: the receiver lacks 12 files\n"), "{told}");
+    assert!(told.contains("  d/taken10: the receiver says \"something else"), "{told}");
+    assert!(told.contains("  and 2 more; `-v` names them"), "{told}");
+    assert_eq!(told.matches("d/taken21: the receiver says").count(), 1, "only in the log: {told}");
+}
+
+#[test]
+fn once_is_enough_when_the_receiver_can_never_hold_the_rest_and_the_sender_names_it() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.path("from/d")).unwrap();
+    scratch.file("from/d/a-large", 3 << 20, 1);
+    scratch.file("from/d/b-small", 1000, 2);
+    let sender = Sender::start(&[&scratch.text("from/d"), "--once", "-q"]);
+    let (to, ticket) = (scratch.text("to"), &sender.ticket);
+    // `ulimit -f` counts units of 512 bytes.
+    let script = format!("ulimit -f 2048 && exec '{PROGRAM}' receive --yes '{ticket}' '{to}'");
+    let received = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_failed(&received, 6, &["d/a-large: it is larger than files may be here"]);
     let (code, told) = sender.running.end();
     assert_eq!(code, Some(6), "{told}");
-    assert!(told.contains("the receiver lacks 1 file") && told.contains("d/taken: something else"), "{told}");
+    assert!(
+        told.contains("the receiver lacks 1 file\n  d/a-large: the receiver says \"it is larger"),
+        "{told}"
+    );
 }
 
 #[test]

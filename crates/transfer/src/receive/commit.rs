@@ -198,9 +198,8 @@ impl Work {
             }
             Err(error) => {
                 let error = unless_removed(&directory, error);
-                self.watch
-                    .report
-                    .fail(&job.path, format!("it cannot be put in place: {}", cannot_make(&error)));
+                let why = |error: &io::Error| format!("it cannot be put in place: {}", cannot_make(error));
+                report.fail_io(&job.path, &error, why);
             }
         }
     }

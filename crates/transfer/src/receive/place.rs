@@ -13,6 +13,7 @@ use super::shut::{Shut, mark, open_existing, unmark};
 use super::spelling::clash;
 use super::symlink::{create_link, replace_with_link};
 use super::target::{readable, set_directory_mode};
+use crate::error::is_disk_full;
 use crate::hash::{FileHasher, block_len, hash_block};
 use crate::manifest::ModifiedTime;
 use crate::path::RelPath;
@@ -94,7 +95,7 @@ impl Planner {
         let (parent, name) = path.split();
         let directory = match self.tree.directory(parent) {
             Ok(directory) => directory,
-            Err(error) => return self.report.fail(path, cannot_enter(&error)),
+            Err(error) => return self.report.fail_io(path, &error, cannot_enter),
         };
         let mut name = name.to_owned();
         if let Ok(found) = directory.symlink_metadata(&name) {
@@ -133,7 +134,9 @@ impl Planner {
         }
         match create_link(&directory, text, &name) {
             Ok(()) => self.count_link(),
-            Err(error) => self.report.fail(path, format!("the link cannot be made: {error}")),
+            Err(error) if is_disk_full(&error) => self.report.fail_io(path, &error, io::Error::to_string),
+            // Some file systems have no links.
+            Err(error) => self.report.fail_for_good(path, format!("the link cannot be made: {error}")),
         }
     }
 

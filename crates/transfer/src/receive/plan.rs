@@ -219,7 +219,7 @@ impl Planner {
         let directory = match self.tree.directory(&job.parent) {
             Ok(directory) => directory,
             Err(error) => {
-                self.report.fail(&job.path, cannot_enter(&error));
+                self.report.fail_io(&job.path, &error, cannot_enter);
                 return Ok(false);
             }
         };
@@ -229,7 +229,7 @@ impl Planner {
                 && error.kind() == io::ErrorKind::InvalidFilename
             {
                 // Rather than when everything has arrived.
-                self.report.fail(&job.path, cannot_make(error));
+                self.report.fail_for_good(&job.path, cannot_make(error));
                 return Ok(false);
             }
             let Ok(found) = found else {
@@ -323,7 +323,7 @@ impl Planner {
                 Some(job) if job.replace => {
                     match self.tree.directory(&job.parent) {
                         Ok(directory) => self.fetch(job, &directory)?,
-                        Err(error) => self.report.fail(&job.path, cannot_enter(&error)),
+                        Err(error) => self.report.fail_io(&job.path, &error, cannot_enter),
                     }
                     Ok(None)
                 }

@@ -319,7 +319,7 @@ impl Writer {
             Err(error) if is_disk_full(&error) && !current.job.is_stream() => self.fail_full(&error),
             Err(error) => {
                 let why = refusal(&error).ok_or_else(|| current.job.write_error(error))?;
-                self.report.fail(&current.job.path, why);
+                self.report.fail_for_good(&current.job.path, why);
                 discard(std::mem::replace(&mut current.sink, Sink::Discard), &current.job);
             }
         }

@@ -146,22 +146,22 @@ async fn serve<C: Connection>(
     };
     tokio::select! {
         biased;
-        word = control.recv() => match word? {
-            Control::Done { removed, updated } => {
+        verdict = control.verdict() => match verdict? {
+            (Control::Done { removed, updated }, _) => {
                 if asks_for_copy {
                     report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
                 }
                 Ok(())
             }
-            Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
+            (Control::Incomplete { failed_here: 0, count, .. }, _) if !report.has_changed() => {
                 // It has every file that the sender can read.
                 report.add(|summary| summary.missed = count);
                 Ok(())
             }
-            Control::Incomplete { count, failed_here: there, files } => {
-                Err(TransferError::PeerIncomplete { count, there, files })
+            (Control::Incomplete { count, failed_here: there, files, again }, missing) => {
+                Err(TransferError::PeerIncomplete { count, there, again, files, missing })
             }
-            Control::Abort(reason) => Err(TransferError::Peer(reason)),
+            (Control::Abort(reason), _) => Err(TransferError::Peer(reason)),
             _ => Err(TransferError::protocol("a control message that only senders send")),
         },
         error = work => Err(error),

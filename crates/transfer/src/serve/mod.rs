@@ -301,10 +301,10 @@ impl Folders {
         let report = Report::default();
         listing.left_out.iter().for_each(|what| report.leave_out(what));
         show_list(control, &listing).await?;
-        let word = timeout(GREETING, control.recv()).await;
-        match word.map_err(|_| TransferError::Stalled { after: GREETING })?? {
-            Control::Done { .. } | Control::Incomplete { .. } => report.finish(),
-            Control::Abort(reason) => Err(TransferError::Peer(reason)),
+        let verdict = timeout(GREETING, control.verdict()).await;
+        match verdict.map_err(|_| TransferError::Stalled { after: GREETING })?? {
+            (Control::Done { .. } | Control::Incomplete { .. }, _) => report.finish(),
+            (Control::Abort(reason), _) => Err(TransferError::Peer(reason)),
             _ => Err(TransferError::protocol("it did not confirm the list")),
         }
     }

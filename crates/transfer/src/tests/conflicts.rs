@@ -125,9 +125,38 @@ async fn a_link_that_cannot_be_made_is_missed_at_both_ends() {
         panic!("{received:?}")
     };
     assert_eq!(failures[0].path.raw(), "d/link");
-    let Err(TransferError::PeerIncomplete { count: 1, there: 1, files }) = &sent else { panic!("{sent:?}") };
-    assert!(files.raw().contains("d/link: it cannot be replaced by the link"), "{files}");
+    let Err(TransferError::PeerIncomplete { count: 1, there: 1, again: Some(1), missing, .. }) = &sent else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(missing[0].path.raw(), "d/link");
+    assert!(missing[0].reason.raw().starts_with("it cannot be replaced by the link"), "{missing:?}");
     assert_eq!(fs::read(to.join("d/a")).unwrap(), b"a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sender_learns_all_files_that_failed_and_how_many_another_command_may_take() {
+    let (_temp, from, to) = directories(&[]);
+    fs::create_dir_all(from.join("d")).unwrap();
+    fs::create_dir_all(to.join("d")).unwrap();
+    for at in 0..500 {
+        fs::write(from.join(format!("d/{at}")), "new").unwrap();
+        fs::write(to.join(format!("d/{at}")), "old").unwrap();
+    }
+    let (sent, received) =
+        transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, again: 500, .. }) = &received else {
+        panic!("{received:?}")
+    };
+    let Err(TransferError::PeerIncomplete { count: 500, there: 500, again: Some(500), files, missing }) =
+        &sent
+    else {
+        panic!("{sent:?}")
+    };
+    assert!(files.raw().ends_with("and 490 more"), "{files}");
+    assert_eq!(missing.len(), 500);
+    for (failure, file) in failures.iter().zip(missing) {
+        assert_eq!((failure.path.raw(), &*failure.reason.text()), (file.path.raw(), file.reason.raw()));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ use crate::{Connection, Progress, Share, TransferError, send};
 async fn ask(receiver: &Memory, requests: &[Request]) -> (Gated, Gated) {
     let mut control = receiver.open().await.unwrap();
     let mut hello = Vec::new();
-    Control::Hello { version: 4, asks: false, eager: false }.encode(&mut hello);
+    Control::Hello { version: 4, asks: false, eager: false, extended: false }.encode(&mut hello);
     control.write_all(&hello).await.unwrap();
     let mut data = receiver.open().await.unwrap();
     let mut bytes = Vec::new();

@@ -45,7 +45,7 @@ async fn reply(stream: &mut (impl AsyncReadExt + Unpin)) -> Reply {
 /// A receiver that has greeted and asked for the beginning of the content, and has read nothing.
 async fn call(receiver: &Memory) -> (super::Gated, super::Gated) {
     let (mut control, mut bytes) = (receiver.open().await.unwrap(), Vec::new());
-    Control::Hello { version: VERSION, asks: false, eager: true }.encode(&mut bytes);
+    Control::Hello { version: VERSION, asks: false, eager: true, extended: false }.encode(&mut bytes);
     control.write_all(&bytes).await.unwrap();
     let mut data = receiver.open().await.unwrap();
     bytes.clear();
@@ -66,7 +66,7 @@ async fn the_first_bytes_of_content_take_one_round_trip() {
     let begin = frame(&mut data.expect("it waits for an answer").unwrap()).await;
     receiving.abort();
     let hello = Control::decode(hello.0, &hello.1).unwrap();
-    assert_eq!(hello, Control::Hello { version: VERSION, asks: false, eager: true });
+    assert_eq!(hello, Control::Hello { version: VERSION, asks: false, eager: true, extended: true });
     let begin = Request::decode(begin.0, &begin.1).unwrap();
     assert_eq!(begin, Request::Begin { most: MOST as u32 });
     // … is enough for the sender.

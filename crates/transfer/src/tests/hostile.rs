@@ -13,7 +13,8 @@ use crate::manifest::{Entry, EntryKind, FileMeta};
 use crate::message::{Control, MOST_ZEROS, Reply};
 use crate::path::RelPath;
 use crate::{
-    Conflict, Connection, Limits, Progress, Quota, ReceiveOptions, Summary, Target, TransferError, receive,
+    Conflict, Connection, Limits, Missing, Progress, Quota, ReceiveOptions, Summary, Target, TransferError,
+    receive, send,
 };
 
 /// The outcome at a receiver whose sender sends `control`, then `data` whatever is requested.
@@ -47,7 +48,7 @@ async fn face(
 
 fn hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    Control::Hello { version: 4, asks: false, eager: false }.encode(&mut bytes);
+    Control::Hello { version: 4, asks: false, eager: false, extended: false }.encode(&mut bytes);
     bytes
 }
 
@@ -351,7 +352,7 @@ async fn a_reply_longer_than_a_block_is_refused() {
 async fn another_version_is_named_as_such() {
     let (_temp, _, to) = directories(&[]);
     let mut control = Vec::new();
-    Control::Hello { version: 7, asks: false, eager: false }.encode(&mut control);
+    Control::Hello { version: 7, asks: false, eager: false, extended: false }.encode(&mut control);
     let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
     assert!(matches!(outcome, Err(TransferError::Version { ours: 4, theirs: 7 })), "{outcome:?}");
     let outcome =
@@ -390,4 +391,73 @@ async fn a_receiver_that_asks_for_nonsense_gets_an_answer_and_no_harm_is_done() 
     drop((control, data, receiver));
     assert!(matches!(sending.await.unwrap(), Err(TransferError::Connection(_))));
     transfer_into(&share, &to).await;
+}
+
+/// What a sender of `from` says to a receiver that sends these control messages.
+async fn send_to(from: &std::path::Path, control: &[Control]) -> Result<Summary, TransferError> {
+    let (sender, receiver) = plain();
+    let mut bytes = Vec::new();
+    control.iter().for_each(|message| message.encode(&mut bytes));
+    let receiving = async {
+        let mut stream = receiver.open().await.unwrap();
+        let _ = stream.write_all(&bytes).await;
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    };
+    let (share, progress) = (share(from), Progress::new());
+    let sending = send(&sender, &share, &progress);
+    tokio::join!(sending, receiving).0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_may_name_a_megabyte_of_failed_files_and_no_more_and_an_older_one_none() {
+    let (_temp, from, _) = directories(&[("a", b"a")]);
+    let hello = Control::Hello { version: 4, asks: false, eager: false, extended: true };
+    let name =
+        || Control::Missing(Missing { path: "p".repeat(1000).into(), reason: "r".repeat(1000).into() });
+    let verdict = |again| Control::Incomplete { count: 9, failed_here: 9, files: "p: r".into(), again };
+    let with = |names, again| {
+        let names = (0..names).map(|_| name());
+        [hello.clone()].into_iter().chain(names).chain([verdict(again)]).collect::<Vec<_>>()
+    };
+    let sent = send_to(&from, &with(500, Some(3))).await;
+    let Err(TransferError::PeerIncomplete { count: 9, again: Some(3), missing, .. }) = &sent else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(missing.len(), 500);
+    let sent = send_to(&from, &with(520, Some(3))).await;
+    assert!(matches!(sent, Err(TransferError::Protocol(_))), "{sent:?}");
+    let sent = send_to(&from, &with(0, None)).await;
+    let Err(TransferError::PeerIncomplete { again: None, missing, files, .. }) = &sent else {
+        panic!("{sent:?}")
+    };
+    assert_eq!((missing.len(), files.raw()), (0, "p: r"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_sender_gets_the_verdict_that_it_knows() {
+    let (_temp, _, to) = directories(&[]);
+    fs::write(to.join("a"), "old").unwrap();
+    let (sender, receiver) = plain();
+    let control = list(&[entry("a", file(9))]);
+    let sending = async move {
+        let mut stream = sender.accept().await.unwrap();
+        stream.write_all(&control).await.unwrap();
+        let _data = sender.accept().await.unwrap();
+        let mut words = Vec::new();
+        stream.read_to_end(&mut words).await.unwrap();
+        words
+    };
+    let (target, options, progress) = (directory(&to), ReceiveOptions::default(), Progress::new());
+    let receiving = async {
+        let outcome = receive(&receiver, target, &options, &progress).await;
+        drop(receiver);
+        outcome
+    };
+    let (words, received) = tokio::join!(sending, receiving);
+    let error = received.unwrap_err();
+    let mut expected = Vec::new();
+    Control::Hello { version: 4, asks: false, eager: false, extended: true }.encode(&mut expected);
+    let files = error.to_line().into();
+    Control::Incomplete { count: 1, failed_here: 1, files, again: None }.encode(&mut expected);
+    assert_eq!(words, expected);
 }

@@ -68,7 +68,7 @@ struct Served {
     took: Duration,
     /// It began to read standard input, which no other receiver gets.
     took_stream: bool,
-    /// It lacks files that it could not write.
+    /// It lacks files that its file system cannot hold, and has all others.
     is_refused: bool,
     outcome: Result<Summary, Failure>,
 }
@@ -239,7 +239,11 @@ impl<'a> Server<'a> {
             };
             let took = counters.began().unwrap_or(start).elapsed();
             let took_stream = counters.snapshot().is_stream;
-            let is_refused = matches!(outcome, Ok(Err(TransferError::PeerIncomplete { there: 1.., .. })));
+            // With another command, a receiver may take files whose names were taken.
+            let is_refused = matches!(
+                outcome,
+                Ok(Err(TransferError::PeerIncomplete { there: 1.., again: None | Some(0), .. }))
+            );
             let outcome = match outcome {
                 Ok(Ok(summary)) => Ok(summary),
                 Ok(Err(error)) => Err(carrier.explain(error).await),
@@ -294,9 +298,14 @@ impl<'a> Server<'a> {
                 let said =
                     failure.said.as_ref().map_or_else(String::new, |said| format!(", saying \"{said}\""));
                 self.note(&format!("{} did not get it all: {}{said}", receiver.name, failure.message))?;
-                for detail in &failure.details {
+                let details = match self.offer.events {
+                    Some(_) => failure.details.clone(),
+                    None => failure.shown_details(),
+                };
+                for detail in details {
                     self.note(&format!("  {detail}"))?;
                 }
+                failure.log_hidden();
                 Ok(false)
             }
         }
