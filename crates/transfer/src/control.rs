@@ -47,10 +47,12 @@ pub(crate) struct ControlLink<S> {
     opening: Opening,
     /// The other end has opened the data stream, too.
     is_peer_eager: bool,
-    /// The other end takes [`Control::Missing`].
+    /// The other end takes [`Control::Skip`] and [`Control::Missing`].
     is_peer_extended: bool,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
+    /// Bytes to be sent: a cancelled `send` goes on with the next one.
+    unsent: Vec<u8>,
     /// Bytes read; those from `taken` on are not decoded yet. They survive a cancelled `recv`.
     buffer: Vec<u8>,
     taken: usize,
@@ -70,6 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             is_peer_extended: false,
             reader,
             writer,
+            unsent: Vec::new(),
             buffer: Vec::new(),
             taken: 0,
         }
@@ -141,14 +144,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
+    /// True if the other end takes [`Control::Skip`] and [`Control::Missing`].
+    pub fn is_peer_extended(&self) -> bool {
+        self.is_peer_extended
+    }
+
     /// True if the other end has opened the data stream, too.
     pub fn is_peer_eager(&self) -> bool {
         self.is_peer_eager
     }
 
-    /// Sends encoded messages.
+    pub async fn send(&mut self, message: &Control) -> Result<(), TransferError> {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.send_bytes(&bytes).await
+    }
+
+    /// Sends encoded messages. Cancelling sends the rest with the next ones.
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
-        self.writer.write_all(bytes).await.map_err(TransferError::Connection)?;
+        self.unsent.extend_from_slice(bytes);
+        while !self.unsent.is_empty() {
+            let written = self.writer.write(&self.unsent).await.map_err(TransferError::Connection)?;
+            if written == 0 {
+                return Err(TransferError::Connection(io::ErrorKind::WriteZero.into()));
+            }
+            self.unsent.drain(..written);
+        }
         self.writer.flush().await.map_err(TransferError::Connection)
     }
 
@@ -185,8 +206,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     }
 
     /// The receiver's verdict, and the files that it lacks. Of those, all receivers of this process together hold only
-    /// [`MOST_OF_ALL`] bytes here.
-    pub async fn verdict(&mut self) -> Result<(Control, Vec<Missing>), TransferError> {
+    /// [`MOST_OF_ALL`] bytes here. `skip` gets the files of which the receiver takes no more.
+    pub async fn verdict(&mut self, skip: impl Fn(u32)) -> Result<(Control, Vec<Missing>), TransferError> {
         let (mut missing, mut named, mut held) = (Vec::new(), 0, Held(0));
         loop {
             match self.recv().await? {
@@ -200,6 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
                         missing.push(file);
                     }
                 }
+                Control::Skip(file) => skip(file),
                 verdict => return Ok((verdict, missing)),
             }
         }

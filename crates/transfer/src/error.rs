@@ -15,7 +15,7 @@ use thiserror::Error;
 pub(crate) const LONGEST_MESSAGE: usize = 2048;
 /// Most bytes of names and reasons in a [`TransferError::Incomplete`]; other failures are only counted.
 pub(crate) const MOST_NAMES: usize = 1 << 20;
-/// What each name costs in addition to its bytes.
+/// The cost of each name in addition to its bytes.
 pub(crate) const PER_NAME: usize = 32;
 
 /// A file that was not transferred, while others were.

@@ -39,6 +39,7 @@ const ASK: u8 = 0x08;
 pub(crate) const ATTRIBUTE: u8 = 0x09;
 pub(crate) const HARD_LINK: u8 = 0x0a;
 pub(crate) const MISSING: u8 = 0x0c;
+const SKIP: u8 = 0x0d;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 const WAIT: u8 = 0x13;
@@ -65,7 +66,8 @@ const HAS_HOLES: u8 = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     /// First message in each direction. With `asks`, an [`Ask`] follows. An eager receiver opens the data stream at once,
-    /// with [`Request::Begin`]. An extended sender takes [`Self::Missing`].
+    /// with [`Request::Begin`]. An extended sender takes [`Self::Skip`] and
+    /// [`Self::Missing`].
     Hello { version: u16, asks: bool, eager: bool, extended: bool },
     /// A client's request to a server.
     Ask(Ask),
@@ -82,6 +84,8 @@ pub(crate) enum Control {
     /// The receiver has everything on disk and under its final name. A copy counts what it removed, and the links and kept
     /// files that it changed.
     Done { removed: u64, updated: u64 },
+    /// The receiver takes no more of the file with this number, which it is receiving.
+    Skip(u32),
     /// A file that the receiver lacks; sent before [`Self::Incomplete`].
     Missing(Missing),
     /// The receiver lacks `count` files; `failed_here` of them failed at the receiver. Another command there may take
@@ -156,6 +160,7 @@ impl Control {
                 out.extend_from_slice(&removed.to_be_bytes());
                 out.extend_from_slice(&updated.to_be_bytes());
             }),
+            Self::Skip(file) => put_frame(out, SKIP, |out| out.extend_from_slice(&file.to_be_bytes())),
             Self::Missing(Missing { path, reason }) => put_frame(out, MISSING, |out| {
                 put_text(out, cut(path.raw(), LONGEST_PATH));
                 put_message(out, reason.raw());
@@ -203,6 +208,7 @@ impl Control {
                 removed: reader.u64("removed entries")?,
                 updated: reader.u64("updated entries")?,
             },
+            SKIP => Self::Skip(reader.u32("number of a file")?),
             MISSING => Self::Missing(Missing {
                 path: cut(read_text(&mut reader)?, LONGEST_PATH).into(),
                 reason: read_message(&mut reader)?,
@@ -475,6 +481,7 @@ mod tests {
             Control::Entry(Entry { path: path("l"), kind: EntryKind::Link { text: "d/é".into() } }),
             Control::Attribute(Attribute { name: "user.tag".into(), value: b"red".into() }),
             Control::HardLink(3),
+            Control::Skip(3),
             Control::Missing(Missing { path: "s".into(), reason: "its name is taken".into() }),
             Control::LeftOut(LeftOut { path: "s".into(), reason: "a socket".into(), missed: true }),
             Control::ListEnd,
@@ -569,6 +576,7 @@ mod tests {
             "link",
             "attribute",
             "hard link",
+            "skip",
             "missing",
             "left out",
             "list end",

@@ -222,7 +222,8 @@ impl Report {
                 self.fail(path, why(error))
             };
         };
-        self.fail(path, reason);
+        let own = error.get_ref().map(ToString::to_string);
+        self.fail(path, own.unwrap_or_else(|| reason.to_owned()));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).advice = Some(advice);
     }
 

@@ -5,9 +5,11 @@ mod begun;
 mod commit;
 mod further;
 mod groups;
+mod incoming;
 mod job;
 mod leftovers;
 mod links;
+mod list;
 mod mirror;
 mod offer;
 mod part;
@@ -43,7 +45,7 @@ use crate::connection::Connection;
 use crate::control::ControlLink;
 use crate::error::TransferError;
 use crate::hash::block_count;
-use crate::manifest::{Entry, EntryKind, FileMeta, Limits, List, ManifestBuilder, totals};
+use crate::manifest::{Entry, EntryKind, Limits, List, totals};
 use crate::message::{Control, Request};
 use crate::path::RelPath;
 use crate::policy::{Conflict, Mirror, Placing};
@@ -54,6 +56,8 @@ use begun::{Begun, begin};
 use commit::Committer;
 use job::{FileJob, Keeping};
 use links::Links;
+pub(crate) use list::read_list;
+use list::{drop_unwanted, is_stream};
 use plan::{PlanPorts, Planner};
 use pump::{REPLIES, read_replies, write_requests};
 use target::TargetTree;
@@ -180,11 +184,23 @@ async fn run<C: Connection>(
     let removal = removes.then_some(left_out);
     let offer = Offer::of(&entries);
     offer.check(options, (place.directory(), &entries))?;
+    let (skips, mut to_skip) = mpsc::unbounded_channel();
+    let skips = control.is_peer_extended().then_some(skips);
     let stop = async {
-        match control.recv().await {
-            Ok(Control::Abort(reason)) => TransferError::Peer(reason),
-            Ok(_) => TransferError::protocol("a control message in the middle of the transfer"),
-            Err(error) => error,
+        loop {
+            tokio::select! {
+                biased;
+                word = control.recv() => return match word {
+                    Ok(Control::Abort(reason)) => TransferError::Peer(reason),
+                    Ok(_) => TransferError::protocol("a control message in the middle of the transfer"),
+                    Err(error) => error,
+                },
+                Some(file) = to_skip.recv() => {
+                    if let Err(error) = control.send(&Control::Skip(file)).await {
+                        return error;
+                    }
+                }
+            }
         }
     };
     tokio::pin!(stop);
@@ -199,54 +215,8 @@ async fn run<C: Connection>(
     };
     watch.progress.begin();
     let list = List { entries, left_out: Vec::new(), attributes, links };
-    let order = Order { place, begun, content: Content { list, removal, options } };
+    let order = Order { place, begun, skips, content: Content { list, removal, options } };
     work(stream, order, watch.clone(), stop).await
-}
-
-/// Drops what the user does not want from the list, and notes it.
-fn drop_unwanted(list: &mut List, options: &ReceiveOptions, report: &Report) {
-    if !options.attributes {
-        let mut dropped: Vec<u32> = list.attributes.drain().map(|(index, _)| index).collect();
-        dropped.sort_unstable();
-        let dropped = dropped.iter().filter_map(|index| list.entries.get(*index as usize));
-        dropped.for_each(|entry| report.drop_attributes(&entry.path));
-    }
-    if !options.hard_links {
-        report.copy_links(list.links.len());
-        list.links.clear();
-    }
-}
-
-pub(crate) async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
-    control: &mut ControlLink<S>,
-    limits: &Limits,
-    report: &Report,
-) -> Result<List, TransferError> {
-    let mut builder = ManifestBuilder::new(limits);
-    loop {
-        match control.recv().await? {
-            Control::Entry(entry) => builder.push(entry)?,
-            Control::Attribute(attribute) => builder.add_attribute(attribute)?,
-            Control::HardLink(first) => builder.add_link(first)?,
-            Control::LeftOut(what) => {
-                builder.leave_out(&what.path)?;
-                if what.missed {
-                    report.fail_there(what.path, what.reason);
-                } else {
-                    report.leave_out(&what);
-                }
-            }
-            Control::ListEnd => return Ok(builder.finish()),
-            Control::Abort(reason) => return Err(TransferError::Peer(reason)),
-            _ => return Err(TransferError::protocol("a control message in the middle of the list")),
-        }
-    }
-}
-
-/// True for a share that the sender can read only once. Other files of unknown length have a time.
-fn is_stream(entries: &[Entry]) -> bool {
-    let is_stream = |meta: &FileMeta| meta.size.is_none() && meta.modified.is_none();
-    entries.iter().any(|entry| matches!(&entry.kind, EntryKind::File(meta) if is_stream(meta)))
 }
 
 /// A target that fits the share.
@@ -332,6 +302,8 @@ fn settle_target(
 struct Order<'a> {
     place: Destination,
     begun: Begun,
+    /// For the files that the sender is to skip, if it can.
+    skips: Option<mpsc::UnboundedSender<u32>>,
     content: Content<'a>,
 }
 
@@ -350,14 +322,14 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     watch: Watch,
     stop: impl Future<Output = TransferError>,
 ) -> Result<(), TransferError> {
-    let Order { place, begun, content } = order;
+    let Order { place, begun, skips, content } = order;
     let (asker, requests, in_flight) = ahead::channels();
     let (reply_sender, replies) = mpsc::channel(REPLIES);
     let (compared_sender, compared) = channel();
     let (spare_sender, spare) = channel();
     let plan_ports = PlanPorts { asker, compared };
     let write_ports =
-        WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender, begun };
+        WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender, begun, skips };
 
     let progress = watch.progress.clone();
     let threads = async move {

@@ -14,13 +14,16 @@ use tokio::sync::mpsc;
 use super::ahead::{Fetch, InFlight};
 use super::begun::Begun;
 use super::commit::{Committer, Complete};
+use super::incoming::{
+    Current, Sink, discard, discard_stream, never_offered, refusal, stream_error, unasked,
+};
 use super::job::FileJob;
 use super::part::{PartFile, cannot_make};
 use super::plan::Compared;
 use super::queue;
 use super::target::{OutputStream, TargetTree};
 use crate::error::{TransferError, is_disk_full};
-use crate::hash::{BLOCK, BlockHash, BlockHasher, FileHasher, ZERO_BLOCK, block_len};
+use crate::hash::{BLOCK, BlockHash, ZERO_BLOCK, block_len};
 use crate::message::{MOST_ZEROS, Reply};
 use crate::progress::Progress;
 use crate::report::{Report, Watch};
@@ -40,6 +43,15 @@ pub(crate) struct WritePorts {
     /// Buffers of written blocks, to be used again.
     pub spare: Sender<Vec<u8>>,
     pub begun: Begun,
+    /// The files that the sender is to skip, if it can.
+    pub skips: Option<mpsc::UnboundedSender<u32>>,
+}
+
+impl WritePorts {
+    /// True if the others may still arrive after this file has failed: a file of unknown length may have no end.
+    fn may_fail_alone(&self, job: &FileJob) -> bool {
+        job.meta.size.is_some() || (!job.is_stream() && self.skips.is_some())
+    }
 }
 
 /// The destination of blocks.
@@ -63,24 +75,6 @@ pub(crate) struct Writer {
     endless: u64,
     /// Free space that a file of unknown length must leave.
     reserve: u64,
-}
-
-/// The file being received.
-struct Current {
-    job: Arc<FileJob>,
-    sink: Sink,
-    hasher: FileHasher,
-    /// The block that arrives in pieces.
-    block: BlockHasher,
-    received: u64,
-}
-
-enum Sink {
-    /// Nothing was received yet, and there is no unfinished file.
-    Unopened,
-    Part(PartFile),
-    /// The file failed here; the rest is verified and dropped.
-    Discard,
 }
 
 impl Writer {
@@ -145,9 +139,7 @@ impl Writer {
         let Fetch { job, part, held, first, count, last } = fetch;
         if first == 0 {
             self.progress.set_current(job.path.shown());
-            let sink = part.map_or(Sink::Unopened, Sink::Part);
-            let (hasher, block) = (FileHasher::default(), BlockHasher::new(0));
-            self.current = Some(Current { job, sink, hasher, block, received: 0 });
+            self.current = Some(Current::new(job, part));
             if held.is_empty() {
                 self.take_beginning()?;
             }
@@ -225,6 +217,7 @@ impl Writer {
                 Sink::Discard
             }
         };
+        self.skip();
         Ok(())
     }
 
@@ -287,13 +280,13 @@ impl Writer {
     /// Writes verified bytes to the file or the stream.
     fn write(&mut self, data: &[u8]) -> Result<(), TransferError> {
         self.open_sink()?;
-        self.check_stream(data.len() as u64)?;
+        let room = self.check_stream(data.len() as u64)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
         let written = match (&mut current.sink, &mut self.output) {
             (Sink::Part(part), Output::Tree(tree, _)) => {
                 let (at, leftovers) = (current.received, tree.leftovers().clone());
                 let need = current.job.meta.size.map_or(data.len() as u64, |size| size - at);
-                leftovers.make_room(tree, need, || part.write(at, data))
+                room.and_then(|()| leftovers.make_room(tree, need, || part.write(at, data)))
             }
             (_, Output::Stream(stream)) => {
                 // Forward the data of a slow stream at once.
@@ -304,7 +297,8 @@ impl Writer {
             _ => Ok(()),
         };
         current.received += data.len() as u64;
-        if current.job.meta.size.is_none() {
+        current.count_skipped(data.len() as u64)?;
+        if current.job.meta.size.is_none() && current.skipped.is_none() {
             self.endless = self.endless.saturating_add(data.len() as u64);
         }
         match written {
@@ -316,14 +310,30 @@ impl Writer {
                     self.progress.add_moved(data.len() as u64);
                 }
             }
-            Err(error) if is_disk_full(&error) && !current.job.is_stream() => self.fail_full(&error),
+            Err(error) if is_disk_full(&error) && self.ports.may_fail_alone(&current.job) => {
+                self.fail_full(&error);
+            }
             Err(error) => {
                 let why = refusal(&error).ok_or_else(|| current.job.write_error(error))?;
                 self.report.fail_for_good(&current.job.path, why);
                 discard(std::mem::replace(&mut current.sink, Sink::Discard), &current.job);
             }
         }
+        self.skip();
         Ok(())
+    }
+
+    /// Asks the sender to skip the rest of the current file, if it failed here.
+    fn skip(&mut self) {
+        if let (Some(skips), Some(current)) = (&self.ports.skips, &mut self.current)
+            && matches!(current.sink, Sink::Discard)
+            && current.skipped.is_none()
+            && current.is_far_from_its_end()
+        {
+            current.skipped = Some(0);
+            // When the transfer ends, there is nothing to skip.
+            let _ = skips.send(current.job.index);
+        }
     }
 
     /// Fails the current file, for which there is no room. Its unfinished file stays for the next attempt.
@@ -340,12 +350,12 @@ impl Writer {
         }
     }
 
-    /// Checks that the files of unknown length stay within the user's limit, all files together, and leave enough free
-    /// space.
-    fn check_stream(&self, more: u64) -> Result<(), TransferError> {
-        let Some(Current { job, .. }) = &self.current else { return Ok(()) };
-        if job.meta.size.is_some() {
-            return Ok(());
+    /// Checks that the files of unknown length stay within the user's limit, all files together. The inner error is for one
+    /// that would leave too little free space.
+    fn check_stream(&self, more: u64) -> Result<io::Result<()>, TransferError> {
+        let Some(Current { job, skipped, .. }) = &self.current else { return Ok(Ok(())) };
+        if job.meta.size.is_some() || skipped.is_some() {
+            return Ok(Ok(()));
         }
         if self.listed.saturating_add(self.endless).saturating_add(more) > self.most {
             return Err(TransferError::TooLarge { most: self.most });
@@ -355,9 +365,9 @@ impl Writer {
             && free < self.reserve + more
         {
             let why = format!("{free} bytes are free, and no stream may fill the disk");
-            return Err(job.write_error(io::Error::new(io::ErrorKind::StorageFull, why)));
+            return Ok(Err(io::Error::new(io::ErrorKind::StorageFull, why)));
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Returns the buffer of a large reply to the pool; the reader allocates when the pool is empty.
@@ -415,81 +425,4 @@ impl Writer {
             self.replies = group.ok_or_else(lost)?.into_iter();
         }
     }
-}
-
-impl Current {
-    /// Checks that the next `len` bytes fit into the current block, and that they fill it if they complete it.
-    fn check_len(&self, len: usize, completes: bool) -> Result<(), TransferError> {
-        let index = self.hasher.blocks();
-        let got = self.block.len() + len;
-        let fits = match (self.job.meta.size, completes) {
-            // If it is shorter, the file ends with it.
-            (Some(size), true) => got <= block_len(size, index),
-            (Some(size), false) => got < block_len(size, index),
-            (None, true) => got <= BLOCK,
-            (None, false) => got < BLOCK,
-        };
-        if fits && self.is_in_place() && got > 0 {
-            return Ok(());
-        }
-        Err(TransferError::protocol(format!("block {index} of {} has a wrong length", self.job.path.shown())))
-    }
-
-    /// False after a short block: the file has ended.
-    fn is_in_place(&self) -> bool {
-        self.received == self.hasher.blocks() * BLOCK as u64 + self.block.len() as u64
-    }
-
-    fn mismatch(&self) -> TransferError {
-        let (index, path) = (self.hasher.blocks(), self.job.path.shown());
-        TransferError::protocol(format!("block {index} of {path} does not match its hash"))
-    }
-
-    /// Moves to the next block if this one is complete.
-    fn end_block(&mut self, hash: BlockHash) {
-        self.hasher.push(hash);
-        self.block = BlockHasher::new(self.hasher.blocks());
-    }
-}
-
-/// Removes what was received of a stream: it cannot be continued.
-fn discard_stream(current: Current) {
-    if current.job.meta.size.is_none() {
-        discard(current.sink, &current.job);
-    }
-}
-
-fn discard(sink: Sink, job: &FileJob) {
-    if let Sink::Part(part) = sink {
-        let directory = part.directory();
-        drop(part);
-        // If this fails as well, the file stays, under a name that identifies it.
-        let _ = PartFile::discard(&directory, &job.name);
-    }
-}
-
-/// Why the file system does not take this file, if others may still be written.
-fn refusal(error: &io::Error) -> Option<String> {
-    use io::ErrorKind::{FileTooLarge, InvalidInput, PermissionDenied, Unsupported};
-    match error.kind() {
-        FileTooLarge => {
-            Some("it is larger than files may be here; choose another file system, or a larger limit".into())
-        }
-        InvalidInput | PermissionDenied | Unsupported => {
-            Some(format!("this file system does not take its content: {error}"))
-        }
-        _ => None,
-    }
-}
-
-fn never_offered() -> TransferError {
-    TransferError::protocol("a block was never offered")
-}
-
-fn unasked() -> TransferError {
-    TransferError::protocol("a reply that was not asked for")
-}
-
-fn stream_error(error: io::Error) -> TransferError {
-    TransferError::Lost { path: "the output".into(), source: error }
 }

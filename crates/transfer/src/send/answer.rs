@@ -15,6 +15,7 @@ use super::listing::Listing;
 use super::memory::{Consumer, PATIENCE, SILENCE};
 use super::requests::Requests;
 use super::share::Share;
+use super::skipped::Skipped;
 use super::source::Source;
 use crate::error::TransferError;
 use crate::progress::Progress;
@@ -35,6 +36,7 @@ pub(crate) struct Service {
     pub share: Share,
     pub progress: Progress,
     pub report: Report,
+    pub skipped: Skipped,
 }
 
 /// Serves requests from `stream` until the receiver closes it. `in_session` returns the bytes that the session holds
@@ -47,9 +49,9 @@ pub(crate) async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (reader, writer) = tokio::io::split(stream);
     let (chunk_sender, chunks) = mpsc::channel::<Chunk>(CHUNKS);
     let consumer = service.share.memory().consumer();
-    let Service { listing, share, progress, report } = service;
+    let Service { listing, share, progress, report, skipped } = service;
     // Boxed, because each chunk moves it to a thread and back.
-    let source = Box::new(Source::new(listing, progress.clone(), report));
+    let source = Box::new(Source::new(listing, progress.clone(), report).skipping(skipped));
     let read = read_chunks(source, Requests::new(reader), (&share, &consumer), chunk_sender);
     let outlet =
         Outlet { writer, share: &share, consumer: &consumer, progress: &progress, in_session: &in_session };

@@ -14,6 +14,7 @@ mod rate;
 mod requests;
 mod root;
 mod share;
+mod skipped;
 mod source;
 mod trouble;
 mod turns;
@@ -40,6 +41,7 @@ use crate::report::{Report, Summary};
 use answer::{Service, answer};
 use listing::Listing;
 use memory::SILENCE;
+use skipped::Skipped;
 
 /// How long the first stream, the greeting and each part of the list may take.
 const GREETING: Duration = Duration::from_secs(120);
@@ -118,8 +120,14 @@ async fn serve<C: Connection>(
         true => Some(timeout(GREETING, connection.accept()).await.map_err(|_| stalled(GREETING))?),
         false => None,
     };
-    let service =
-        Service { listing, share: share.clone(), progress: progress.clone(), report: report.clone() };
+    let skipped = Skipped::default();
+    let service = Service {
+        listing,
+        share: share.clone(),
+        progress: progress.clone(),
+        report: report.clone(),
+        skipped: skipped.clone(),
+    };
     let work = async {
         let accepted = match eager {
             Some(accepted) => accepted,
@@ -146,7 +154,7 @@ async fn serve<C: Connection>(
     };
     tokio::select! {
         biased;
-        verdict = control.verdict() => match verdict? {
+        verdict = control.verdict(|file| skipped.set(file)) => match verdict? {
             (Control::Done { removed, updated }, _) => {
                 if asks_for_copy {
                     report.add(|summary| (summary.removed, summary.updated) = (removed, updated));

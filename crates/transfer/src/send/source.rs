@@ -15,6 +15,7 @@ use super::current::{Blocks, Current, Step};
 use super::holes::Holes;
 use super::listing::{Listing, Opened};
 use super::memory::Buffer;
+use super::skipped::Skipped;
 use super::trouble::Trouble;
 use crate::attributes;
 use crate::hash::{BLOCK, BlockHasher, FileHasher, block_len, hash_block};
@@ -41,6 +42,7 @@ pub(crate) struct Source {
     hashed: Bits,
     begun: Bits,
     ahead: Ahead<Current>,
+    skipped: Skipped,
 }
 
 /// A request in progress.
@@ -52,8 +54,13 @@ enum Task {
 
 impl Source {
     pub fn new(listing: Arc<Listing>, progress: Progress, report: Report) -> Self {
-        let (task, asked, current, hashed, begun, ahead) = <_>::default();
-        Self { listing, progress, report, task, asked, current, hashed, begun, ahead }
+        let (task, asked, current, hashed, begun, ahead, skipped) = <_>::default();
+        Self { listing, progress, report, task, asked, current, hashed, begun, ahead, skipped }
+    }
+
+    /// A source that sends no more of files that are skipped.
+    pub fn skipping(self, skipped: Skipped) -> Self {
+        Self { skipped, ..self }
     }
 
     /// True when all requests are answered.
@@ -86,6 +93,7 @@ impl Source {
         let (mut read, is_check) = (0, self.is_checking(queue));
         while out.len() < out.buffer.size && read < A_TURN {
             let step = match (self.task.take(), queue.is_empty()) {
+                (Some(Task::Blocks(_)), _) if self.skips_current() => Err(Trouble::Skipped),
                 (Some(Task::Blocks(blocks)), _) => self.send(blocks, &mut out),
                 (Some(Task::Hash(file)), _) => self.hash(file, &mut out),
                 (Some(Task::Begin { most }), _) => Ok(self.send_ahead(most, &mut out)),
@@ -110,15 +118,22 @@ impl Source {
         let is_stream = self.current.take().is_some_and(|current| matches!(current.file, Opened::Stream(_)));
         let why = match trouble {
             Trouble::Changed => CHANGED.into(),
+            Trouble::Skipped => "the receiver takes no more of it".into(),
             Trouble::Other(why) => why.clone(),
         };
-        if is_stream || matches!(trouble, Trouble::Changed) {
+        if matches!(trouble, Trouble::Skipped) {
+            // The receiver reports why.
+        } else if is_stream || matches!(trouble, Trouble::Changed) {
             // The sender must report this as a failure, unlike a file that cannot be read.
             self.report.note_changed();
         } else if let Some(entry) = self.listing.entries.get(self.asked) {
             self.report.miss(entry.path.shown());
         }
         out.reply(&Reply::Failed(why.into()));
+    }
+
+    fn skips_current(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| self.skipped.is(current.index))
     }
 
     fn begin(&mut self, request: Request) -> Result<Step, Trouble> {
@@ -156,6 +171,9 @@ impl Source {
                     let is_between = current.block.len() == 0 || first == 0;
                     current.index == index && current.hasher.blocks() == first && is_between
                 };
+                if self.skipped.is(index) {
+                    return Err(Trouble::Skipped);
+                }
                 if !self.current.as_ref().is_some_and(is_next) {
                     return Err("it was asked for out of order".into());
                 }

@@ -8,6 +8,8 @@ use super::listing::unreadable;
 pub(super) enum Trouble {
     /// It differs from the list; another attempt may succeed.
     Changed,
+    /// The receiver takes no more of it.
+    Skipped,
     /// Another reason, for users at both ends.
     Other(String),
 }

@@ -301,7 +301,7 @@ impl Folders {
         let report = Report::default();
         listing.left_out.iter().for_each(|what| report.leave_out(what));
         show_list(control, &listing).await?;
-        let verdict = timeout(GREETING, control.verdict()).await;
+        let verdict = timeout(GREETING, control.verdict(|_| {})).await;
         match verdict.map_err(|_| TransferError::Stalled { after: GREETING })?? {
             (Control::Done { .. } | Control::Incomplete { .. }, _) => report.finish(),
             (Control::Abort(reason), _) => Err(TransferError::Peer(reason)),

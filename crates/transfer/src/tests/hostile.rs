@@ -5,11 +5,11 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{directories, directory, names, noise, plain, share, transfer, transfer_into};
+use super::{SMALL, directories, directory, names, noise, plain, share, transfer, transfer_into};
 use crate::attributes::Attribute;
 use crate::codec::put_text;
 use crate::hash::{BLOCK, FileHasher, hash_block};
-use crate::manifest::{Entry, EntryKind, FileMeta};
+use crate::manifest::{Entry, EntryKind, FileMeta, ModifiedTime};
 use crate::message::{Control, MOST_ZEROS, Reply};
 use crate::path::RelPath;
 use crate::{
@@ -393,7 +393,7 @@ async fn a_receiver_that_asks_for_nonsense_gets_an_answer_and_no_harm_is_done() 
     transfer_into(&share, &to).await;
 }
 
-/// What a sender of `from` says to a receiver that sends these control messages.
+/// The outcome at a sender of `from` whose receiver sends these control messages.
 async fn send_to(from: &std::path::Path, control: &[Control]) -> Result<Summary, TransferError> {
     let (sender, receiver) = plain();
     let mut bytes = Vec::new();
@@ -460,4 +460,68 @@ async fn an_older_sender_gets_the_verdict_that_it_knows() {
     let files = error.to_line().into();
     Control::Incomplete { count: 1, failed_here: 1, files, again: None }.encode(&mut expected);
     assert_eq!(words, expected);
+}
+
+/// Sends two files to a receiver with little room: `endless`, without a length, and `b`. Goes on with the first for so many
+/// blocks whatever comes, then until the receiver skips it.
+async fn send_endless(to: &std::path::Path, blocks: u64) -> Result<Summary, TransferError> {
+    fs::write(to.join(SMALL), b"").unwrap();
+    let (sender, receiver) = plain();
+    let modified = Some(ModifiedTime { seconds: 5, nanoseconds: 0 });
+    let endless = EntryKind::File(FileMeta { size: None, mode: 0o644, modified, data: None });
+    let mut control = Vec::new();
+    Control::Hello { version: 4, asks: false, eager: false, extended: true }.encode(&mut control);
+    control.extend_from_slice(&list(&[entry("a", endless), entry("b", file(1))])[hello().len()..]);
+    let sending = async move {
+        let mut stream = sender.accept().await.unwrap();
+        stream.write_all(&control).await.unwrap();
+        let mut replies = sender.accept().await.unwrap();
+        let data = vec![7; BLOCK];
+        for index in 0..blocks {
+            if replies.write_all(&super::hostile::replies(&[block(index, &data)])).await.is_err() {
+                return;
+            }
+        }
+        // A greeting comes first.
+        let mut words = vec![0; 12 + 9];
+        stream.read_exact(&mut words).await.unwrap();
+        assert_eq!(words[12..], [0x0d, 0, 0, 0, 4, 0, 0, 0, 0]);
+        let mut hasher = FileHasher::default();
+        hasher.push(hash_block(0, b"b"));
+        let end = Reply::End { len: 1, hash: hasher.finish().into() };
+        let rest = [Reply::Failed("skipped".into()), block(0, b"b"), end];
+        replies.write_all(&super::hostile::replies(&rest)).await.unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    };
+    let (target, options, progress) = (directory(to), ReceiveOptions::default(), Progress::new());
+    let receiving = async {
+        let outcome = receive(&receiver, target, &options, &progress).await;
+        drop(receiver);
+        outcome
+    };
+    tokio::join!(sending, receiving).1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_unknown_length_fails_alone_near_a_full_disk() {
+    let (_temp, _, to) = directories(&[]);
+    let received = send_endless(&to, 1).await;
+    let Err(TransferError::Incomplete { failures, count: 1, here: 1, again: 1, advice, .. }) = &received
+    else {
+        panic!("{received:?}")
+    };
+    assert_eq!(failures[0].to_string(), "a: 1048576 bytes are free, and no stream may fill the disk");
+    assert!(advice.is_some());
+    assert_eq!(
+        (names(&to), fs::read(to.join("b")).unwrap()),
+        (vec!["b".into(), SMALL.into()], b"b".to_vec())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sender_that_does_not_skip_what_failed_is_left() {
+    let (_temp, _, to) = directories(&[]);
+    let received = send_endless(&to, 100).await;
+    let Err(TransferError::Protocol(why)) = &received else { panic!("{received:?}") };
+    assert_eq!(why, "it does not skip a");
 }

@@ -5,6 +5,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 #[cfg(target_os = "linux")]
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{
     FULL, Gate, SMALL, TIGHT, connect, directories, directory, names, noise, share, transfer, transfer_into,
@@ -183,6 +184,24 @@ async fn a_disk_that_fills_up_fails_only_its_file_and_keeps_what_arrived() {
     let summary = transfer_into(&share, &to).await;
     assert_eq!((summary.skipped, summary.resumed), (1, 10 * BLOCK as u64 + 1));
     assert_eq!(tree(&from), tree(&to));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rest_of_a_file_that_found_no_room_does_not_cross_the_network() {
+    let (_temp, from, to) = directories(&[("d/a", &noise(2, 200 * BLOCK)), ("d/b", b"b")]);
+    fs::create_dir(to.join("d")).unwrap();
+    fs::write(to.join("d").join(FULL), b"").unwrap();
+    let gate = Gate::after(u64::MAX, false);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let (share, options) = (share(&from.join("d")), ReceiveOptions::default());
+    let (ours, theirs) = (Progress::new(), Progress::new());
+    let receiving = receive(&receiver, directory(&to), &options, &theirs);
+    let (sent, received) = tokio::join!(send(&sender, &share, &ours), receiving);
+    assert!(matches!(received, Err(TransferError::Incomplete { count: 1, here: 1, .. })), "{received:?}");
+    assert!(matches!(sent, Err(TransferError::PeerIncomplete { there: 1, again: Some(1), .. })), "{sent:?}");
+    assert_eq!(names(&to.join("d")), [".a.anabranch-part", "b", FULL]);
+    let moved = (u64::MAX - gate.left.load(Ordering::SeqCst)) / BLOCK as u64;
+    assert!(moved < 150, "{moved} MiB of 200");
 }
 
 #[tokio::test(flavor = "multi_thread")]
