@@ -140,7 +140,10 @@ pub struct DatagramConfig {
     pub ordered_classes: u16,
     /// Classes of urgent datagrams, one bit each: the path that carries them keeps its queue short.
     pub urgent_classes: u16,
-    /// Longest time that such a datagram waits for earlier ones; less if no path can be so late.
+    /// Ordered classes whose receivers take any number of datagrams at once, one bit each: as many as are late may wait. A
+    /// program's UDP socket holds some 90 full ones, TCP any number.
+    pub patient_classes: u16,
+    /// Longest time that a datagram of an ordered class waits for earlier ones; less if no path can be so late.
     pub patience: Span,
 }
 
@@ -207,6 +210,7 @@ impl Default for DatagramConfig {
             protection: Protection::default(),
             ordered_classes: 0,
             urgent_classes: 0,
+            patient_classes: 0,
             patience: Span::from_millis(200),
         }
     }

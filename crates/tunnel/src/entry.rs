@@ -28,8 +28,11 @@ use crate::trial::{Situation, Trials, Verdict};
 pub mod class {
     /// Packets of flows that stay on one path.
     pub const ROUTED: u8 = 1;
-    /// Packets of striped flows: the far end puts them in order.
+    /// TCP packets of striped flows: the far end puts them in order.
     pub const STRIPED: u8 = 2;
+    /// Other packets of striped flows: the far end puts them in order, but lets few leave together, because the sockets of
+    /// programs hold few.
+    pub const STRIPED_FEW: u8 = 3;
     /// Packets that want the lowest delay.
     pub const LOW_LATENCY: u8 = 5;
     /// Low-latency packets, copied on every path.
@@ -37,7 +40,9 @@ pub mod class {
     /// Packets with parity for lost ones (PSMC [T8]).
     pub const PROTECTED: u8 = 4;
     /// The classes that the far end wants in order, as a mask.
-    pub const ORDERED: u16 = 1 << STRIPED;
+    pub const ORDERED: u16 = 1 << STRIPED | 1 << STRIPED_FEW;
+    /// The classes of which any number may wait at the far end, as a mask.
+    pub const PATIENT: u16 = 1 << STRIPED;
     /// The classes whose path keeps its queue short, as a mask.
     pub const URGENT: u16 = 1 << LOW_LATENCY;
 }
@@ -80,6 +85,8 @@ pub struct Parcel<P> {
 pub trait InnerPacket: Payload {
     /// Sets "congestion experienced"; false when the packet cannot carry it.
     fn mark_congestion(&mut self) -> bool;
+    /// True for TCP.
+    fn is_tcp(&self) -> bool;
 }
 
 impl<P: InnerPacket> Queueable for Parcel<P> {
@@ -205,13 +212,14 @@ impl Choice {
             Lane::Striped | Lane::Protected => Verdict::Striped,
             Lane::Routed | Lane::LowLatency | Lane::Redundant => Verdict::Routed,
         };
+        let striped = || if head.packet.data.is_tcp() { class::STRIPED } else { class::STRIPED_FEW };
         match lane {
             Lane::Routed | Lane::Auto if verdict != Verdict::Striped => {
                 let path = self.router.path_of(session.now, head.flow, paths);
                 let path = room_on(path, paths)?;
                 self.router.count(session.now, (head.flow, size), paths);
                 self.trials.count(session.now, head.flow, size);
-                Ok((path, if verdict == Verdict::RoutedInOrder { class::STRIPED } else { class::ROUTED }))
+                Ok((path, if verdict == Verdict::RoutedInOrder { striped() } else { class::ROUTED }))
             }
             Lane::LowLatency | Lane::Redundant => {
                 let fastest = paths.iter().min_by_key(|path| (path.calm_rtt, path.id));
@@ -224,7 +232,7 @@ impl Choice {
                 }
             }
             Lane::Auto | Lane::Routed | Lane::Striped | Lane::Protected => {
-                let class = if lane == Lane::Protected { class::PROTECTED } else { class::STRIPED };
+                let class = if lane == Lane::Protected { class::PROTECTED } else { striped() };
                 let bytes = size.max(head.bytes as u64);
                 let item = Item { bytes, resend: false, class, flow: head.flow };
                 match self.scheduler.pick(session, paths, &item) {
@@ -334,6 +342,9 @@ pub(crate) mod tests {
         fn mark_congestion(&mut self) -> bool {
             false
         }
+        fn is_tcp(&self) -> bool {
+            self.0 != UDP
+        }
     }
 
     pub(crate) fn view(id: u32, mbit: f64) -> PathView {
@@ -359,6 +370,9 @@ pub(crate) mod tests {
         let now = Time::ZERO + Span::from_millis(millis);
         SessionView { now, more_expected: false, window: u64::MAX }
     }
+
+    /// The length of a packet that is not of TCP.
+    const UDP: usize = 1100;
 
     fn fill(entry: &mut Entry<Length>, lane: Lane, flow: u32, count: usize) {
         (0..count).for_each(|_| entry.push(Time::ZERO, flow, Parcel { data: Length(1200), lane }));
@@ -396,6 +410,19 @@ pub(crate) mod tests {
         assert!(matches!(entry.next(&at(1), &paths), Pulled::Wait(until) if until == at(3).now));
         fill(&mut entry, Lane::Routed, 2, 1);
         assert_eq!(sent(&entry.next(&at(1), &paths)), Some((1, class::ROUTED)));
+    }
+
+    #[test]
+    fn striped_tcp_has_a_class_that_may_wait_for_long() {
+        let mut entry = Entry::new(QueueLimits::default());
+        for (flow, length, class) in [(1, 1200, class::STRIPED), (2, UDP, class::STRIPED_FEW)] {
+            entry.push(Time::ZERO, flow, Parcel { data: Length(length), lane: Lane::Striped });
+            assert_eq!(sent(&entry.next(&at(0), &[view(0, 20.0)])), Some((0, class)));
+            assert_eq!(
+                (class::ORDERED >> class & 1, class::PATIENT >> class & 1),
+                (1, u16::from(length != UDP))
+            );
+        }
     }
 
     #[test]

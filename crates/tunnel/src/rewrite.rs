@@ -152,6 +152,10 @@ impl InnerPacket for Bytes {
         *self = copy.freeze();
         is_marked
     }
+
+    fn is_tcp(&self) -> bool {
+        Header::read(self).is_some_and(|header| header.protocol == protocol::TCP)
+    }
 }
 
 #[cfg(test)]

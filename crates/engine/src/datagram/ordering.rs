@@ -64,6 +64,8 @@ pub(crate) struct Ordering<P> {
     frontiers: BTreeMap<(u8, u8), Frontier>,
     /// Longest wait of a datagram.
     patience: Span,
+    /// The classes of which any number may wait, as a mask.
+    patient: u16,
     lateness: Lateness,
     looked_at: Time,
     looked: Vec<Inflow>,
@@ -77,11 +79,13 @@ pub(crate) struct Ordering<P> {
 }
 
 impl<P: Payload> Ordering<P> {
-    pub(crate) fn new(patience: Span, budget: MemoryBudget) -> Self {
+    /// Datagrams wait for at most `patience`; `patient` is the mask of the classes of which any number may wait.
+    pub(crate) fn new((patience, patient): (Span, u16), budget: MemoryBudget) -> Self {
         Self {
             lanes: BTreeMap::new(),
             frontiers: BTreeMap::new(),
             patience,
+            patient,
             lateness: Lateness::default(),
             looked_at: Time::ZERO,
             looked: Vec::new(),
@@ -145,8 +149,9 @@ impl<P: Payload> Ordering<P> {
     ) {
         let lane = (datagram.class, order_lane(datagram.flow));
         if !self.lanes.contains_key(&lane) {
-            let new = self.adjusted(DoubleBuffer::new(BufferSize::Fixed(MOST_HELD), &[], Span::ZERO));
-            self.lanes.insert(lane, new);
+            let new = DoubleBuffer::new(BufferSize::Fixed(MOST_HELD), &[], Span::ZERO);
+            let is_patient = self.patient >> lane.0.min(15) & 1 == 1;
+            self.lanes.insert(lane, self.adjusted(if is_patient { new.patient() } else { new }));
         }
         let Some(buffer) = self.lanes.get_mut(&lane) else { return };
         if buffer.has(place) {
@@ -261,7 +266,7 @@ mod tests {
 
     fn ordering(budget: u64) -> (Ordering<Length>, MemoryBudget) {
         let budget = MemoryBudget::new(budget);
-        (Ordering::new(Span::from_millis(200), budget.clone()), budget)
+        (Ordering::new((Span::from_millis(200), 0), budget.clone()), budget)
     }
 
     fn inflow(path: u32, millis: u64, packets: u64) -> Inflow {
@@ -323,6 +328,22 @@ mod tests {
         let datagram = DatagramFrame { class: 1, flow: 1, data: Length(5) };
         ordering.insert(at(2), Arrived { place: 5, path: Some((PathId(2), 0)), datagram }, &mut ready);
         assert_eq!((ready.len(), ordering.held, ordering.next_timeout()), (5, 0, Time::NEVER));
+    }
+
+    #[test]
+    fn as_many_datagrams_of_a_patient_class_wait_as_are_late() {
+        for (patient, waiting) in [(0, 0), (1 << 1, 200)] {
+            let mut ordering: Ordering<Length> =
+                Ordering::new((Span::from_millis(200), patient), MemoryBudget::new(1 << 20));
+            // Both paths are equally fast as far as is known, so few datagrams may wait by the size rule. One came late.
+            ordering.look(at(0), vec![inflow(0, 10, 0), inflow(2, 10, 0)]);
+            ordering.look(at(100), vec![inflow(0, 10, 50), inflow(2, 10, 50)]);
+            take(&mut ordering, at(100), 1, &[1]);
+            take(&mut ordering, at(160), 1, &[0]);
+            let places: Vec<u64> = (3..203).collect();
+            take(&mut ordering, at(161), 1, &places);
+            assert_eq!(ordering.held, waiting);
+        }
     }
 
     #[test]

@@ -384,12 +384,13 @@ impl<P: Payload> Datagrams<P> {
         }
         let is_ordered = flight.config.datagrams.ordered_classes >> datagram.class.min(15) & 1 == 1;
         let Some(place) = place.filter(|_| is_ordered) else { return self.hand_up(now, flight, datagram) };
-        let (patience, budget) = (flight.config.datagrams.patience, self.budget.clone());
+        let config = &flight.config.datagrams;
+        let (waits, budget) = ((config.patience, config.patient_classes), self.budget.clone());
         let place_of =
             |id| flight.paths.place_of(id).map(|index| (id, flight.paths[index].receipt().missing()));
         let path = path.and_then(place_of);
         let queues = self.queues(flight);
-        let ordering = queues.ordering.get_or_insert_with(|| Box::new(Ordering::new(patience, budget)));
+        let ordering = queues.ordering.get_or_insert_with(|| Box::new(Ordering::new(waits, budget)));
         if ordering.wants_look(now) {
             let usual = flight.config.initial_rtt;
             let inflow = |path: &Path| {

@@ -102,7 +102,8 @@ impl TunnelCell {
         config.max_paths = paths.len() as u32;
         let tunnel = TunnelPlan { paths: (0..paths.len()).map(route).collect(), config: config.into() };
         let flow = FlowPlan::bulk(Vec::new(), self.inner.config(), (Time::ZERO, Time::NEVER));
-        let flow = FlowPlan { tunnel: Some(InTunnel { tunnel: 0, lane }), ..flow };
+        let is_tcp = !matches!(self.inner, Inner::Quic(_));
+        let flow = FlowPlan { tunnel: Some(InTunnel { tunnel: 0, lane, is_tcp }), ..flow };
         let links = paths.iter().flat_map(links).collect();
         let plan = Plan { seed, links, flows: vec![flow], tunnels: vec![tunnel], ..Plan::default() };
         let mut network = Network::new(plan);

@@ -8,6 +8,8 @@ use anabranch_wire::Payload;
 const CAPABLE: u32 = 1 << 31;
 /// Set in [`Load::tag`] if it carries one.
 const MARKED: u32 = 1 << 30;
+/// Set in [`Load::tag`] if it is of TCP.
+const TCP: u32 = 1 << 29;
 
 /// Bytes of a stream or datagram, of which only the number exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub struct Load {
 
 impl Load {
     /// The number of inner packets after which numbers repeat.
-    pub(super) const NUMBERS: u32 = MARKED;
+    pub(super) const NUMBERS: u32 = TCP;
 
     /// So many bytes, at most as many as a `u32` counts.
     pub fn of(length: u64) -> Self {
@@ -27,8 +29,9 @@ impl Load {
     }
 
     /// The inner packet with this number.
-    pub(super) fn inner(length: u32, number: u32, ecn: bool) -> Self {
-        Self { length, tag: (number % Self::NUMBERS) | if ecn { CAPABLE } else { 0 } }
+    pub(super) fn inner(length: u32, number: u32, ecn: bool, is_tcp: bool) -> Self {
+        let flags = if ecn { CAPABLE } else { 0 } | if is_tcp { TCP } else { 0 };
+        Self { length, tag: (number % Self::NUMBERS) | flags }
     }
 
     /// The number of the inner packet.
@@ -78,6 +81,10 @@ impl InnerPacket for Load {
         }
         self.tag & CAPABLE != 0
     }
+
+    fn is_tcp(&self) -> bool {
+        self.tag & TCP != 0
+    }
 }
 
 #[cfg(test)]
@@ -86,10 +93,10 @@ mod tests {
 
     #[test]
     fn a_load_takes_eight_bytes_and_keeps_its_number_when_marked() {
-        let mut load = Load::inner(1380, Load::NUMBERS + 5, true);
+        let mut load = Load::inner(1380, Load::NUMBERS + 5, true, true);
         assert_eq!((size_of::<Load>(), load.len(), load.number(), load.ecn()), (8, 1380, 5, Ecn::Ect0));
         assert!(load.mark_congestion());
-        assert_eq!((load.number(), load.ecn()), (5, Ecn::Ce));
-        assert!(!Load::inner(100, 7, false).mark_congestion());
+        assert_eq!((load.number(), load.ecn(), load.is_tcp()), (5, Ecn::Ce, true));
+        assert!(!Load::inner(100, 7, false, false).mark_congestion());
     }
 }

@@ -47,7 +47,7 @@ use anabranch_wire::Time;
 use crate::chance::seed_of;
 use agenda::Agenda;
 use delivery::Batch;
-use flow::{CLIENT, Flow, Passage, Routes, Served};
+use flow::{CLIENT, Flow, InnerPackets, Passage, Routes, Served};
 use packets::Destination;
 use routes::Table;
 use source::{Arrivals, Burst, MAX_OPEN};
@@ -180,8 +180,10 @@ impl Network {
             let made = Flow::new(routes, flow.config, flow.supply, (start, flow.stop));
             let passage = match flow.tunnel {
                 None => Passage::Links,
-                Some(InTunnel { tunnel, lane: Some(lane) }) => Passage::Packets(tunnel, lane),
-                Some(InTunnel { tunnel, lane: None }) => Passage::Stream(tunnel),
+                Some(InTunnel { tunnel, lane: Some(lane), is_tcp }) => {
+                    Passage::Packets(tunnel, InnerPackets { lane, is_tcp })
+                }
+                Some(InTunnel { tunnel, lane: None, .. }) => Passage::Stream(tunnel),
             };
             let made = made.opening(flow.openings).through(passage).redundant(flow.redundant);
             network.add_flow(made.guided(flow.agent));
@@ -329,8 +331,8 @@ impl Network {
                     let packet = Captured::new(self.now, (to, true), size, &transmit.message);
                     list.push(packet.with_metrics(session));
                 }
-                if let Passage::Packets(tunnel, lane) = passage {
-                    self.tunnels[tunnel as usize].push(self.now, to, lane, transmit);
+                if let Passage::Packets(tunnel, packets) = passage {
+                    self.tunnels[tunnel as usize].push(self.now, to, packets, transmit);
                     continue;
                 }
                 let message = &mut transmit.message;

@@ -173,6 +173,8 @@ pub struct InTunnel {
     pub tunnel: u32,
     /// The lane of its packets; `None` for the stream lane, for endless data and files.
     pub lane: Option<Lane>,
+    /// Its packets are of TCP.
+    pub is_tcp: bool,
 }
 
 /// The links of a path, in order, in both directions.

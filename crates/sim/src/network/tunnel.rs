@@ -11,11 +11,11 @@
 use std::collections::VecDeque;
 
 use anabranch_engine::{Ecn, Session, Transmit};
-use anabranch_tunnel::entry::{Lane, Parcel, SharedEntry};
+use anabranch_tunnel::entry::{Parcel, SharedEntry};
 use anabranch_tunnel::queue::{QueueCounts, QueueLimits};
 use anabranch_wire::{Message, Time};
 
-use super::flow::{CLIENT, Passage};
+use super::flow::{CLIENT, InnerPackets, Passage};
 use super::load::Load;
 use super::packets::{Destination, NO_MESSAGE};
 use super::wires::Envelope;
@@ -41,12 +41,18 @@ impl Tunnel {
     }
 
     /// Queues a packet of an inner session.
-    pub(super) fn push(&mut self, now: Time, to: Destination, lane: Lane, sent: &mut Transmit<Load>) {
+    pub(super) fn push(
+        &mut self,
+        now: Time,
+        to: Destination,
+        packets: InnerPackets,
+        sent: &mut Transmit<Load>,
+    ) {
         let size = sent.size as u32;
         let message = std::mem::replace(&mut sent.message, NO_MESSAGE);
         let number = self.underway.add(InnerPacket { to, size, message });
-        let data = Load::inner(size + HEADERS, number, sent.ecn);
-        let parcel = Parcel { data, lane };
+        let data = Load::inner(size + HEADERS, number, sent.ecn, packets.is_tcp);
+        let parcel = Parcel { data, lane: packets.lane };
         self.entries[usize::from(1 - to.end)].with(|entry| entry.push(now, to.flow, parcel));
     }
 

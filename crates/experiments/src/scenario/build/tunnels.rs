@@ -85,6 +85,6 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("rule"), "the stream lane has the tunnel's window rule")
                 .hint("set the tunnel's `rule`, or take another lane"));
         }
-        Ok(Some(InTunnel { tunnel: index as u32, lane }))
+        Ok(Some(InTunnel { tunnel: index as u32, lane, is_tcp }))
     }
 }

@@ -44,13 +44,21 @@ pub(crate) enum Served {
     Over,
 }
 
+/// The packets of a flow in a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InnerPackets {
+    pub lane: Lane,
+    /// They are of TCP.
+    pub is_tcp: bool,
+}
+
 /// How a flow's data travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
     /// As packets over links.
     Links,
-    /// As packets through the tunnel with this number, in this lane.
-    Packets(u32, Lane),
+    /// As packets through the tunnel with this number.
+    Packets(u32, InnerPackets),
     /// As packets over links, with those of a tunnel's inner flows: it is the session of this tunnel.
     Carrier(u32),
     /// As a stream of this tunnel's session.

@@ -20,7 +20,7 @@ fn tunnel(cables: &[LinkConfig], lanes: &[Option<Lane>]) -> Plan {
         let mut config = Config::clone(&inner.config);
         config.mtu = MtuConfig { base: INNER, max: INNER };
         inner.config = config.into();
-        inner.tunnel = Some(InTunnel { tunnel: 0, lane: *lane });
+        inner.tunnel = Some(InTunnel { tunnel: 0, lane: *lane, is_tcp: true });
         plan.flows.push(inner);
     }
     plan
