@@ -55,7 +55,8 @@ pub(crate) struct Turn {
     pub resend: bool,
     /// The stream's number, cut to 32 bits.
     pub number: u32,
-    /// The peer's receive window for it: bytes admitted now, in flight or waiting there.
+    /// The peer's receive window in bytes, in flight or waiting there: for the session, or what can be sent until this
+    /// stream has used up its own window, taking turns with the others.
     pub window: u64,
 }
 
@@ -80,7 +81,8 @@ impl<P: Payload> Streams<P> {
         };
         let resend = send.has_lost();
         let bytes = if resend { send.lost() } else { self.unsent };
-        Turn { bytes, resend, number, window: session.min(send.window()) }
+        let own = send.window().saturating_mul(self.ready.line.len() as u64);
+        Turn { bytes, resend, number, window: session.min(own) }
     }
 
     pub(super) fn enqueue(&mut self, id: StreamId) {

@@ -81,3 +81,18 @@ fn the_data_of_one_stream_is_not_late_because_another_has_sent_more() {
     let late = after.late_packets - before.late_packets;
     assert!(late * 4 < after.data_packets - before.data_packets, "{before:?} {after:?}");
 }
+
+#[test]
+fn many_streams_with_small_windows_fill_a_near_and_a_far_path() {
+    let mut plan = tunnel(&[link(50.0, 5, 250), link(20.0, 50, 250)], &[None; 8]);
+    let mut config = session_config();
+    config.memory.initial_window = 256 << 10;
+    plan.tunnels[0].config = config.into();
+    let mut network = Network::new(plan);
+    let bytes = |network: &Network| (0..8).map(|flow| network.flow(flow).bytes).sum::<u64>();
+    network.run(secs(3.0));
+    let before = bytes(&network);
+    network.run(secs(8.0));
+    let mbit = (bytes(&network) - before) as f64 * 8e-6 / 5.0;
+    assert!(mbit > 63.0, "{mbit}");
+}
