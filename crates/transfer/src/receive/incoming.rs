@@ -8,7 +8,7 @@ use super::part::PartFile;
 use crate::error::TransferError;
 use crate::hash::{BLOCK, BlockHash, BlockHasher, FileHasher, block_len};
 
-/// Most bytes of a file that a sender may send after it was told to skip it: more than any has under way.
+/// Most bytes of a file that may arrive after `Skip`: more than any sender has under way.
 const MOST_SKIPPED: u64 = if cfg!(test) { 64 << 20 } else { 256 << 20 };
 
 /// The file being received.
@@ -19,7 +19,7 @@ pub(super) struct Current {
     /// The block that arrives in pieces.
     pub block: BlockHasher,
     pub received: u64,
-    /// Bytes that came since the sender was told to skip the file.
+    /// Bytes that arrived after `Skip`.
     pub skipped: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Sink {
 }
 
 impl Current {
-    /// A file of which nothing was received.
+    /// A file before its first byte.
     pub fn new(job: Arc<FileJob>, part: Option<PartFile>) -> Self {
         let sink = part.map_or(Sink::Unopened, Sink::Part);
         let (hasher, block) = (FileHasher::default(), BlockHasher::new(0));
@@ -44,7 +44,7 @@ impl Current {
         self.job.meta.size.is_none_or(|size| size.saturating_sub(self.received) > BLOCK as u64)
     }
 
-    /// Counts bytes that came although the sender was told to skip the file.
+    /// Counts bytes that arrive after `Skip`.
     pub fn count_skipped(&mut self, bytes: u64) -> Result<(), TransferError> {
         let Some(skipped) = &mut self.skipped else { return Ok(()) };
         *skipped = skipped.saturating_add(bytes);

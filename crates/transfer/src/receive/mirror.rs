@@ -29,6 +29,18 @@ impl Planner {
             && has_time(job, found)
     }
 
+    /// True for an existing file that is worth a comparison: it has the listed length, or the listed time where the length is
+    /// unknown or may be too large.
+    pub(super) fn may_be_alike(&self, job: &FileJob, found: &Metadata) -> bool {
+        let may_differ = || {
+            self.compares_all
+                && !job.is_stream()
+                && job.meta.size.is_none_or(|size| found.len() < size)
+                && has_time(job, found)
+        };
+        found.is_file() && (Some(found.len()) == job.meta.size || may_differ())
+    }
+
     /// Gives a kept file the time, mode and attributes of the source's, in a mirror.
     pub(super) fn renew(&self, directory: &Dir, job: &FileJob) {
         let Some(found) = self.mirror.and_then(|_| directory.symlink_metadata(&job.name).ok()) else {

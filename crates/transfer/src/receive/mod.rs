@@ -20,6 +20,7 @@ mod queue;
 mod quota;
 mod remove;
 mod shut;
+mod space;
 mod spelling;
 mod symlink;
 mod target;
@@ -185,7 +186,8 @@ async fn run<C: Connection>(
     let offer = Offer::of(&entries);
     offer.check(options, (place.directory(), &entries))?;
     let (skips, mut to_skip) = mpsc::unbounded_channel();
-    let skips = control.is_peer_extended().then_some(skips);
+    let compares_all = control.is_peer_extended();
+    let skips = compares_all.then_some(skips);
     let stop = async {
         loop {
             tokio::select! {
@@ -215,7 +217,7 @@ async fn run<C: Connection>(
     };
     watch.progress.begin();
     let list = List { entries, left_out: Vec::new(), attributes, links };
-    let order = Order { place, begun, skips, content: Content { list, removal, options } };
+    let order = Order { place, begun, skips, content: Content { list, removal, options, compares_all } };
     work(stream, order, watch.clone(), stop).await
 }
 
@@ -313,6 +315,8 @@ struct Content<'a> {
     /// If others are to be removed: the paths that stay, because the sender has them and does not send them.
     removal: Option<Vec<String>>,
     options: &'a ReceiveOptions,
+    /// Whether the sender hashes files of another length than it lists, too.
+    compares_all: bool,
 }
 
 /// Runs the threads and the data stream until all files have their final names, or `stop` completes.
@@ -379,7 +383,7 @@ async fn fill(
     write_ports: WritePorts,
     watch: Watch,
 ) -> Result<(), TransferError> {
-    let Content { list, removal, options } = content;
+    let Content { list, removal, options, compares_all } = content;
     let (entries, attributes) = (Arc::new(list.entries), Arc::new(list.attributes));
     let (most, listed) = (options.max_size.unwrap_or(u64::MAX), totals(&entries).1);
     let placing = Placing { conflict: options.conflict, mirror: options.mirror };
@@ -408,7 +412,7 @@ async fn fill(
     let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
     let (tree_of, room, watch_of) = (tree.another(), reserved.clone(), watch.clone());
     let planner = Planner::new(tree_of, placing, watch_of, plan_ports).within(room);
-    let planner = planner.keeping(attributes, links.clone());
+    let planner = planner.keeping(attributes, links.clone()).comparing_all(compares_all);
     let planned = Arc::clone(&entries);
     let plan = spawn_blocking(move || planner.run(&planned));
     let mut renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;

@@ -77,6 +77,8 @@ pub(crate) struct Planner {
     pub spellings: Spellings,
     /// The last directory that was made.
     pub made: Option<String>,
+    /// Whether the sender hashes files of another length than it lists, too.
+    pub compares_all: bool,
 }
 
 /// Why planning ends early.
@@ -95,7 +97,7 @@ impl Planner {
     pub fn new(tree: TargetTree, placing: Placing, watch: Watch, ports: PlanPorts) -> Self {
         let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
         let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
-        let (room, attributes, links, later, listed, hashes, spellings, made) = <_>::default();
+        let (room, attributes, links, later, listed, hashes, spellings, made, compares_all) = <_>::default();
         Self {
             tree,
             conflict,
@@ -111,7 +113,13 @@ impl Planner {
             hashes,
             spellings,
             made,
+            compares_all,
         }
+    }
+
+    /// A planner that may ask for the hash of any file but a stream.
+    pub fn comparing_all(self, compares_all: bool) -> Self {
+        Self { compares_all, ..self }
     }
 
     /// A planner that gives directories and kept files these attributes, and makes these links.
@@ -185,35 +193,6 @@ impl Planner {
         Ok(())
     }
 
-    /// Rejects a share that needs more space than is free. Data already on the disk needs none.
-    fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {
-        let Some(free) = self.tree.free_bytes() else { return Ok(()) };
-        let (mut needed, mut missing) = (0_u64, None);
-        for (index, entry) in (0..).zip(entries) {
-            let EntryKind::File(meta) = entry.kind else { continue };
-            let (Some(size), Some(stored)) = (meta.size, meta.stored()) else { continue };
-            if self.links.as_ref().is_some_and(|links| links.has(index)) {
-                continue;
-            }
-            let (parent, name) = entry.path.split();
-            if missing == Some(parent) {
-                needed = needed.saturating_add(stored);
-                continue;
-            }
-            let directory = self.tree.directory(parent);
-            missing = directory.is_err().then_some(parent);
-            let held = directory.map_or(0, |directory| match directory.symlink_metadata(name) {
-                Ok(found) if found.len() == size || self.conflict.keeps() => size,
-                _ => PartFile::held(&directory, name).min(size),
-            });
-            needed = needed.saturating_add(stored.saturating_sub(held));
-        }
-        if needed > free {
-            return Err(TransferError::NoSpace { path: self.tree.path().to_owned(), needed, free });
-        }
-        Ok(())
-    }
-
     /// Sends the request that `job` needs; true if it is a comparison.
     fn plan_file(&mut self, mut job: FileJob) -> Result<bool, Halt> {
         let directory = match self.tree.directory(&job.parent) {
@@ -259,7 +238,7 @@ impl Planner {
                 self.keep(&job, false);
                 return Ok(false);
             }
-            if found.is_file() && Some(found.len()) == job.meta.size {
+            if self.may_be_alike(&job, &found) {
                 let Some(theirs) = job.theirs else {
                     self.compare(job, &directory)?;
                     return Ok(true);

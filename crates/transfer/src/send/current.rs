@@ -232,6 +232,19 @@ impl Current {
         }
     }
 
+    /// Reads the next block of a file that is hashed; fewer bytes than asked for are its end.
+    pub fn read_block(&mut self, block: &mut [u8]) -> Result<usize, Trouble> {
+        let read = read_full(&mut self.file, block)?;
+        if read < block.len() {
+            if self.meta.size.is_some() {
+                self.end_early(true)?;
+            }
+            self.has_ended = true;
+        }
+        self.sent += read as u64;
+        Ok(read)
+    }
+
     /// The error for a file shorter than its listed length. The system may have corrected the length by now (FUSE).
     pub fn too_short(&self) -> Trouble {
         match (self.file.look(), self.meta.size) {

@@ -10,6 +10,7 @@ use cap_fs_ext::DirExt;
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, Metadata};
 
+use super::fuse;
 use super::holes::examine;
 use super::input::Input;
 use super::root::{Root, Scope, reading};
@@ -140,16 +141,11 @@ impl Opened {
         }
     }
 
-    /// True if a program provides the file (FUSE), whose reported length may be wrong.
+    /// True if a program provides the file, whose reported length may be wrong.
     pub fn is_in_fuse(&self) -> bool {
-        let Self::File(file) = self else { return false };
-        let found = rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type as u64 & 0xffff_ffff == FUSE);
-        found || cfg!(test)
+        matches!(self, Self::File(file) if fuse::provides(file))
     }
 }
-
-/// The number of FUSE in `statfs(2)`.
-const FUSE: u64 = 0x6573_5546;
 
 /// Time of a file's last change of content or metadata: seconds since 1970, and nanoseconds. Programs cannot set it,
 /// unlike the time of modification.
@@ -184,6 +180,11 @@ impl Listing {
             inside.push(".");
         }
         root.directory.open(root.file.as_deref().unwrap_or(&inside))
+    }
+
+    /// True for a stream, which can be read only once.
+    pub fn is_stream(&self) -> bool {
+        self.stream.is_some()
     }
 
     /// True if the scope includes extended attributes.

@@ -6,6 +6,7 @@ mod attributed;
 mod bits;
 mod chunk;
 mod current;
+mod fuse;
 mod holes;
 mod input;
 mod listing;

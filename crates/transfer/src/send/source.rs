@@ -143,10 +143,10 @@ impl Source {
             Request::Hash { file } => {
                 let index = file as usize;
                 self.asked = index;
-                let current = self.open(index)?;
-                if current.meta.size.is_none() {
-                    return Err("a file of unknown length cannot be compared".into());
+                if self.listing.is_stream() {
+                    return Err("a stream cannot be compared".into());
                 }
+                let current = self.open(index)?;
                 if !self.hashed.set(index) {
                     return Err("its hash was asked for before".into());
                 }
@@ -200,10 +200,10 @@ impl Source {
     /// Corrects the counters when a file is fetched after its hash was requested: the receiver's file differs.
     fn take_back(&self, index: usize) {
         if self.hashed.has(index)
-            && let Some(EntryKind::File(FileMeta { size: Some(size), .. })) =
+            && let Some(EntryKind::File(FileMeta { size, .. })) =
                 self.listing.entries.get(index).map(|entry| &entry.kind)
         {
-            self.progress.take_back(*size);
+            self.progress.take_back(size.unwrap_or(0));
             self.report.add(|summary| summary.skipped = summary.skipped.saturating_sub(1));
         }
     }
@@ -240,19 +240,20 @@ impl Source {
 
     /// Hashes one more block of a file for a comparison.
     fn hash(&mut self, mut file: Box<Current>, out: &mut Chunk) -> Result<Step, Trouble> {
-        let size = file.meta.size.unwrap_or(0);
-        let mut block = vec![0; block_len(size, file.hasher.blocks())];
-        file.read_full(&mut block)?;
-        if !block.is_empty() {
-            file.hasher.push(hash_block(file.hasher.blocks(), &block));
-            file.sent += block.len() as u64;
+        let want = file.meta.size.map_or(BLOCK, |size| block_len(size, file.hasher.blocks()));
+        if want > 0 && !file.has_ended {
+            let mut block = vec![0; want];
+            let read = file.read_block(&mut block)?;
+            if read > 0 {
+                file.hasher.push(hash_block(file.hasher.blocks(), &block[..read]));
+            }
             self.task = Some(Task::Hash(file));
-            return Ok(Step::Read(block.len()));
+            return Ok(Step::Read(read));
         }
         file.check_end()?;
-        out.reply(&Reply::End { len: size, hash: file.hasher.finish().into() });
+        out.reply(&Reply::End { len: file.sent, hash: file.hasher.finish().into() });
         // Usually the receiver has the file. If not, it fetches it, and `take_back` corrects this.
-        out.held += size;
+        out.held += file.meta.size.unwrap_or(0);
         self.report.add(|summary| summary.skipped += 1);
         Ok(Step::Read(0))
     }
@@ -336,6 +337,24 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(50));
         std::fs::write(&path, "new").unwrap();
         assert!(matches!(current.too_short(), Trouble::Changed));
+    }
+
+    #[test]
+    fn only_a_file_in_fuse_may_end_before_its_listed_length() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        std::fs::write(&path, "short").unwrap();
+        let reads = || {
+            let share = Share::from_paths(&[&path]).unwrap();
+            let source = Source::new(share.list().unwrap(), Progress::new(), Report::default());
+            let mut current = source.open(0).ok().unwrap();
+            current.meta.size = Some(10);
+            current.read_block(&mut [0; 10]).ok()
+        };
+        assert_eq!(reads(), None);
+        let doubled = std::time::UNIX_EPOCH + std::time::Duration::from_secs(crate::tests::DOUBLED);
+        std::fs::File::open(&path).unwrap().set_modified(doubled).unwrap();
+        assert_eq!(reads(), Some(5));
     }
 
     #[test]

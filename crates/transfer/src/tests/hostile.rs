@@ -437,8 +437,13 @@ async fn a_receiver_may_name_a_megabyte_of_failed_files_and_no_more_and_an_older
 async fn an_older_sender_gets_the_verdict_that_it_knows() {
     let (_temp, _, to) = directories(&[]);
     fs::write(to.join("a"), "old").unwrap();
+    // A later sender would be asked for its hash.
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(5);
+    fs::File::open(to.join("a")).unwrap().set_modified(time).unwrap();
     let (sender, receiver) = plain();
-    let control = list(&[entry("a", file(9))]);
+    let modified = Some(ModifiedTime { seconds: 5, nanoseconds: 0 });
+    let meta = FileMeta { size: Some(9), mode: 0o644, modified, data: None };
+    let control = list(&[entry("a", EntryKind::File(meta))]);
     let sending = async move {
         let mut stream = sender.accept().await.unwrap();
         stream.write_all(&control).await.unwrap();

@@ -244,11 +244,15 @@ pub fn fail_if_over_quota(directory: &Dir, name: &str, end: u64) -> io::Result<(
     }
 }
 
-/// A file of this time, in seconds, simulates a file system that reports twice its length.
+/// A file of this time, in seconds, simulates one in FUSE, which reports twice its length.
 pub const DOUBLED: u64 = 77_777;
 
+pub fn is_doubled(found: &cap_std::fs::Metadata) -> bool {
+    found.mtime() == DOUBLED.cast_signed()
+}
+
 pub fn reported(size: u64, found: &cap_std::fs::Metadata) -> u64 {
-    if found.mtime() == DOUBLED.cast_signed() { 2 * size } else { size }
+    if is_doubled(found) { 2 * size } else { size }
 }
 
 /// A file of this name in the target simulates a disk with one free megabyte.

@@ -10,7 +10,7 @@ use super::{
     DOUBLED, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
 };
 use crate::hash::BLOCK;
-use crate::{Progress, ReceiveOptions, Share, TransferError, receive, send};
+use crate::{Conflict, Progress, ReceiveOptions, Share, TransferError, receive, send};
 
 /// Sends `share` to the directory `to`; returns the bytes that reach the receiver.
 async fn bytes_on_the_wire(share: &Share, to: &Path) -> u64 {
@@ -94,6 +94,37 @@ async fn files_shorter_than_their_system_reports_arrive_with_what_can_be_read() 
         let summary = transfer_into(&share(&from.join("file")), &to).await;
         assert_eq!(summary.resumed, if held > BLOCK { BLOCK as u64 } else { 0 });
         assert!(fs::read(to.join("file")).unwrap() == content, "{len} bytes, {held} held");
+
+        // Again, it stays.
+        let summary = transfer_into(&share(&from.join("file")), &to).await;
+        assert_eq!((summary.files, summary.skipped, summary.moved), (0, 1, 0), "{len} bytes");
+        // Another one of that length and time does not.
+        fs::write(to.join("file"), noise(9, len)).unwrap();
+        let doubled = SystemTime::UNIX_EPOCH + Duration::from_secs(DOUBLED);
+        fs::File::open(to.join("file")).unwrap().set_modified(doubled).unwrap();
+        let (_, received) =
+            transfer(&share(&from.join("file")), directory(&to), &ReceiveOptions::default()).await;
+        assert!(matches!(received, Err(TransferError::Incomplete { here: 1, .. })), "{received:?}");
+        let options = ReceiveOptions { conflict: Conflict::Overwrite, ..ReceiveOptions::default() };
+        let (sent, received) = transfer(&share(&from.join("file")), directory(&to), &options).await;
+        assert_eq!((sent.unwrap().skipped, received.unwrap().files), (0, 1));
+        assert!(fs::read(to.join("file")).unwrap() == content, "{len} bytes");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_unknown_length_that_was_received_before_stays() {
+    let (_temp, _, to) = directories(&[]);
+    // While it is open, the system keeps its times.
+    let Ok(_open) = fs::File::open("/proc/version") else {
+        return eprintln!("skipped: there is no /proc/version");
+    };
+    let share = share(Path::new("/proc/version"));
+    for (files, skipped) in [(1, 0), (0, 1)] {
+        let summary = transfer_into(&share, &to).await;
+        assert_eq!((summary.files, summary.skipped), (files, skipped));
+        assert_eq!(fs::read(to.join("version")).unwrap(), fs::read("/proc/version").unwrap());
     }
 }
 
