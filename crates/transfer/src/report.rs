@@ -66,6 +66,8 @@ struct Inner {
     advice: Option<&'static str>,
     changed: bool,
     notes: BTreeMap<&'static str, Note>,
+    /// Directories whose new names could not be synced.
+    unsynced: Option<Note>,
     /// Files without their extended attributes.
     bare: Counted,
     /// Hard links that became files of their own.
@@ -191,6 +193,20 @@ impl Report {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).changed = true;
     }
 
+    /// Records that there was no room to sync the directory at `path`: after a crash, names in it may be gone.
+    pub fn note_unsynced(&self, path: &str, why: &io::Error) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = if path.is_empty() { "the target directory".into() } else { Escaped(path).to_string() };
+        let first = || Note { count: 0, first: shown, why: why.to_string() };
+        inner.unsynced.get_or_insert_with(first).count += 1;
+    }
+
+    /// True if nothing failed, and all new names are safe from a crash as far as this end knows.
+    pub fn is_all_safe(&self) -> bool {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.failed == 0 && inner.unsynced.is_none()
+    }
+
     /// True if a file failed, at either end.
     pub fn has_failed(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).failed > 0
@@ -259,6 +275,11 @@ impl Report {
             }
         });
         inner.summary.warnings.extend(lines);
+        if let Some(Note { count, first, why }) = inner.unsynced.take() {
+            let what = if count == 1 { first } else { format!("{count} directories ({first}, ...)") };
+            let advice = "free some space and run `sync`";
+            inner.summary.warnings.push(format!("a crash may undo the new names in {what}: {why}; {advice}"));
+        }
         let Counted { count, first } = std::mem::take(&mut inner.bare);
         if count > 0 {
             inner.summary.warnings.push(format!("{}; `--xattrs` keeps them", not_kept(count, &first)));

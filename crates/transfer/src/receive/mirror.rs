@@ -14,7 +14,7 @@ use super::plan::Planner;
 use super::remove::{is_same, names, remove};
 use super::shut::Shut;
 use super::spelling::are_alike;
-use super::target::{TargetTree, sync_directory};
+use super::target::{TargetTree, sync_or_note};
 use crate::error::TransferError;
 use crate::manifest::Entry;
 use crate::path::{RelPath, is_part_name, part_name};
@@ -95,6 +95,10 @@ pub(super) fn remove_others(
         report.warn("nothing was removed, because not everything has arrived");
         return Ok(());
     }
+    if !report.is_all_safe() {
+        report.warn("nothing was removed, because the names of what arrived may be lost");
+        return Ok(());
+    }
     let known: HashSet<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();
     let left_out: HashSet<&str> = left_out.iter().map(String::as_str).collect();
     let mut listed: HashMap<&str, Vec<&str>> = HashMap::new();
@@ -133,7 +137,7 @@ pub(super) fn remove_others(
             changed = true;
         }
         if changed {
-            sync_directory(&directory).map_err(|error| failed("sync", error))?;
+            sync_or_note(&directory, &path, report).map_err(|error| failed("sync", error))?;
         }
     }
     Ok(())

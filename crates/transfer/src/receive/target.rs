@@ -23,7 +23,7 @@ use super::links::are_possible;
 use super::part::{cannot_sync, set_mode, set_modified, system_time};
 use super::shut::{Shut, unmark};
 use super::symlink::replace_with_link;
-use crate::error::TransferError;
+use crate::error::{TransferError, is_disk_full};
 use crate::path::{RelPath, part_name};
 use crate::report::Report;
 
@@ -255,7 +255,7 @@ impl TargetTree {
             // This looks once more whether anything failed.
             let replaced = self.directory(parent).and_then(|parent| {
                 replace_with_link(&parent, text, name, Some((report, self.shut)))?;
-                sync_directory(&parent)
+                sync_or_note(&parent, path.split().0, report)
             });
             match replaced {
                 // Only a copy stages links.
@@ -272,7 +272,7 @@ impl TargetTree {
         let staged = self.staged().directories.clone();
         // Children first: the paths to them have the names that their parents have until then.
         for path in staged.iter().rev().filter_map(|path| RelPath::parse(path).ok()) {
-            if report.has_failed() {
+            if !report.is_all_safe() {
                 report.fail(&path, "a file of this name stays, because not everything has arrived");
                 continue;
             }
@@ -280,7 +280,7 @@ impl TargetTree {
             let renamed = self.directory(parent).and_then(|parent| {
                 parent.remove_file(name)?;
                 parent.rename(part_name(name), &parent, name)?;
-                sync_directory(&parent)
+                sync_or_note(&parent, path.split().0, report)
             });
             match renamed {
                 Ok(()) => report.add(|summary| summary.removed += 1),
@@ -317,9 +317,9 @@ impl TargetTree {
         free_bytes(&self.root)
     }
 
-    fn sync_directories(&mut self, paths: &[&String]) -> Result<(), TransferError> {
+    fn sync_directories(&mut self, paths: &[&String], report: &Report) -> Result<(), TransferError> {
         for path in paths {
-            let synced = self.directory(path).and_then(|directory| sync_directory(&directory));
+            let synced = self.directory(path).and_then(|directory| sync_or_note(&directory, path, report));
             synced.map_err(|error| TransferError::io("sync the directory", self.path.join(path), error))?;
         }
         Ok(())
@@ -332,7 +332,7 @@ impl TargetTree {
         std::thread::scope(|scope| {
             let sync = |paths| {
                 let mut tree = self.another();
-                scope.spawn(move || tree.sync_directories(paths))
+                scope.spawn(move || tree.sync_directories(paths, report))
             };
             let threads: Vec<_> = paths.chunks(share).map(sync).collect();
             let panicked = |_| Err(TransferError::protocol("a sync thread panicked"));
@@ -388,10 +388,22 @@ fn free_bytes(directory: &Dir) -> Option<u64> {
     (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-pub(crate) fn sync_directory(directory: &Dir) -> io::Result<()> {
+/// Syncs the directory at `path`. If there is no room for that, the report notes that its names are not safe.
+pub(super) fn sync_or_note(directory: &Dir, path: &str, report: &Report) -> io::Result<()> {
+    match sync_directory(directory) {
+        Err(error) if is_disk_full(&error) => {
+            report.note_unsynced(path, &error);
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+fn sync_directory(directory: &Dir) -> io::Result<()> {
     let synced = readable(directory).and_then(|directory| directory.sync_all());
     #[cfg(test)]
-    let synced = crate::tests::fail_if_syncless(directory).and(synced);
+    let synced =
+        crate::tests::fail_if_syncless(directory).and(crate::tests::fail_if_crowded(directory)).and(synced);
     // Some file systems cannot sync directories, and some directories are not readable.
     synced.or_else(|error| if cannot_sync(&error) { Ok(()) } else { Err(error) })
 }

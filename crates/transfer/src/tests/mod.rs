@@ -285,3 +285,10 @@ pub const SYNCLESS: &str = "no syncs here";
 pub fn fail_if_syncless(directory: &Dir) -> io::Result<()> {
     if directory.exists(SYNCLESS) { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
 }
+
+/// A file of this name in a directory simulates a disk without room to sync the directory.
+pub const CROWDED: &str = "no room for syncs";
+
+pub fn fail_if_crowded(directory: &Dir) -> io::Result<()> {
+    if directory.exists(CROWDED) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+}
