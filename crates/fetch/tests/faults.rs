@@ -270,7 +270,7 @@ async fn one_page_in_place_of_the_file_does_not_cost_the_bytes_that_came() {
         let late = request.range(SIZE).is_some_and(|(start, _)| start > 1_000_000);
         // A portal or a proxy answers once, when a third of the file is there.
         if late && shown.fetch_add(1, Ordering::SeqCst) == 0 {
-            return Response::new(200, b"<html>please log in</html>");
+            return Response::new(200, b"please log in");
         }
         right.with("ETag", "\"x\"")
     });
@@ -280,12 +280,14 @@ async fn one_page_in_place_of_the_file_does_not_cost_the_bytes_that_came() {
 #[tokio::test]
 async fn a_page_in_the_middle_ends_the_download_and_does_not_replace_the_file() {
     let content = noise(SIZE, 48);
-    for name in ["/file", "/file.iso", "/file.dat"] {
+    let html = Some("text/html");
+    for (name, kind) in [("/file", html), ("/file.iso", html), ("/file.dat", html), ("/file", None)] {
         let is_portal = Arc::new(AtomicBool::new(true));
         let now = is_portal.clone();
         let server = Server::changed(&content, move |request, right| match request.number {
             2.. if now.load(Ordering::SeqCst) => {
-                Response::new(200, b"<html>login</html>").with("Content-Type", "text/html")
+                let page = Response::new(200, b"<html>login</html>");
+                kind.map_or(page.clone(), |kind| page.with("Content-Type", kind))
             }
             _ => right,
         });
@@ -752,16 +754,19 @@ async fn a_file_that_its_server_calls_a_web_page_is_fetched_and_resumed() {
 #[tokio::test]
 async fn a_login_page_that_comes_first_gives_way_to_the_file_over_another_route() {
     let content = noise(SIZE, 56);
-    let server = Server::changed(&content, |request, right| {
-        if request.from.ip() == std::net::IpAddr::from([127, 0, 0, 2]) {
-            return Response::new(200, b"<html>login</html>").with("Content-Type", "text/html");
-        }
-        right
-    });
-    let place = Place::new(&[server.url("/latest")]).over_addresses(&[2, 3]);
-    let (_, notes) = place.fetch_with_notes().await;
-    assert!(place.content() == content, "{notes:?}");
-    assert!(notes.iter().any(|note| note.contains("a web page came")), "{notes:?}");
+    for is_called_one in [true, false] {
+        let server = Server::changed(&content, move |request, right| {
+            if request.from.ip() != std::net::IpAddr::from([127, 0, 0, 2]) {
+                return right;
+            }
+            let page = Response::new(200, b"<html>login</html>");
+            if is_called_one { page.with("Content-Type", "text/html") } else { page }
+        });
+        let place = Place::new(&[server.url("/latest")]).over_addresses(&[2, 3]);
+        let (_, notes) = place.fetch_with_notes().await;
+        assert!(place.content() == content, "{is_called_one}: {notes:?}");
+        assert!(notes.iter().any(|note| note.contains("a web page came")), "{is_called_one}: {notes:?}");
+    }
 }
 
 #[tokio::test]

@@ -90,6 +90,8 @@ pub struct Head {
     /// The server sends parts if asked.
     accepts_ranges: bool,
     is_html: bool,
+    /// The server does not say what it sends.
+    is_untyped: bool,
     retry_after: Option<Span>,
 }
 
@@ -149,6 +151,7 @@ impl Head {
             accepts_ranges: text(header::ACCEPT_RANGES)
                 .is_some_and(|unit| unit.eq_ignore_ascii_case("bytes")),
             is_html: is_of_kind("text/html"),
+            is_untyped: !headers.contains_key(header::CONTENT_TYPE),
             retry_after,
         }
     }
@@ -156,6 +159,11 @@ impl Head {
     /// Whether the server sends something as the file and calls it a web page.
     pub fn is_page(&self) -> bool {
         self.is_html && (200..=299).contains(&self.status)
+    }
+
+    /// Whether the server does not say what it sends.
+    pub fn is_untyped(&self) -> bool {
+        self.is_untyped
     }
 
     /// Whether the server says that it sends parts.

@@ -12,12 +12,12 @@ const BEGINNINGS: [&str; 6] = ["<!doctype html", "<html", "<head", "<body", "<me
 /// So many bytes show whether a page begins.
 pub(crate) const ENOUGH: usize = 512;
 
-/// Whether bytes begin a web page although no file at this path can be one, whatever its server calls it.
-pub(crate) fn is_page(path: &str, bytes: &[u8]) -> bool {
+/// Whether bytes begin a web page.
+pub(crate) fn begins_page(bytes: &[u8]) -> bool {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
     let begins =
         |with: &&str| text.get(..with.len()).is_some_and(|text| text.eq_ignore_ascii_case(with.as_bytes()));
-    cannot_be_text(path) && BEGINNINGS.iter().any(begins)
+    BEGINNINGS.iter().any(begins)
 }
 
 /// Whether a file at this path is never text.
@@ -38,11 +38,10 @@ mod tests {
     #[test]
     fn a_page_in_place_of_an_archive_is_known_by_its_first_bytes() {
         for page in ["<!DOCTYPE HTML>\n<html>", "\u{feff} \r\n<html lang=en>", "<script>location='/login'"] {
-            assert!(is_page("/a/file.ISO?x=a.html", page.as_bytes()), "{page}");
-            assert!(!is_page("/a/file.html", page.as_bytes()) && !is_page("/notes.txt", page.as_bytes()));
+            assert!(begins_page(page.as_bytes()), "{page}");
         }
-        assert!(
-            !is_page("/file.iso", b"\0\0\0\0") && !is_page("/file.iso", b"<ht") && !is_page("/file.iso", b"")
-        );
+        assert!(!begins_page(b"\0\0\0\0") && !begins_page(b"<ht") && !begins_page(b""));
+        assert!(cannot_be_text("/a/file.ISO?x=a.html"));
+        assert!(!cannot_be_text("/a/file.html") && !cannot_be_text("/notes.txt"));
     }
 }

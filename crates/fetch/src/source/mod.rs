@@ -282,20 +282,17 @@ impl Source {
         let start = wanted.range.as_ref().map_or(0, |range| range.start);
         let Response { head, body, was_redirected, is_redirect, was_conditional } =
             self.follow(connection, wanted).await?;
-        let is_page = head.is_page();
-        match wanted.size {
-            // Some servers call every file a page.
-            None => self.memory().begins_as_page = is_page,
-            Some(_) if is_page && !self.memory().begins_as_page => return Err(Refusal::PAGE),
-            Some(_) => {}
-        }
         let verdict = head.judge(start, self.mirror.path());
         let begins_file =
             matches!(verdict, Verdict::Part(0, _) | Verdict::Whole(_) | Verdict::Packed { is_whole: true });
         let is_packed = matches!(verdict, Verdict::Packed { .. });
         let mut body = Body::of_http(body, is_packed);
-        if begins_file && self.begins_as_page(&mut body).await? {
-            return Err(Refusal::PAGE);
+        let is_page = begins_file && self.begins_as_page(&head, &mut body).await? || head.is_page();
+        match wanted.size {
+            // Some servers call every file a page.
+            None => self.memory().begins_as_page = is_page,
+            Some(_) if is_page && !self.memory().begins_as_page => return Err(Refusal::PAGE),
+            Some(_) => {}
         }
         if let Verdict::Part(_, size) | Verdict::Whole(size) | Verdict::NoSuchBytes(size) = verdict {
             match self.check(&head.validator, size, wanted) {
@@ -385,15 +382,23 @@ impl Source {
         }
     }
 
-    /// Whether a web page came although no file of this name can be one.
-    async fn begins_as_page(&self, body: &mut Body) -> Result<bool, Refusal> {
-        let path = self.mirror.path();
-        if !page::cannot_be_text(path) {
+    /// Whether a web page comes that its server does not call one.
+    ///
+    /// # Errors
+    /// The page is refused if no file of this name can be one.
+    async fn begins_as_page(&self, head: &Head, body: &mut Body) -> Result<bool, Refusal> {
+        let cannot_be_text = page::cannot_be_text(self.mirror.path());
+        if !cannot_be_text && !head.is_untyped() {
             return Ok(false);
         }
-        let begin = timeout(ANSWER, body.peek(page::ENOUGH)).await;
-        let begin = begin.map_err(|_| Refusal::failed("the server sends nothing"))?;
-        Ok(page::is_page(path, begin.map_err(Refusal::failed)?))
+        match timeout(ANSWER, body.peek(page::ENOUGH)).await {
+            Ok(Ok(begin)) if cannot_be_text && page::begins_page(begin) => Err(Refusal::PAGE),
+            Ok(Ok(begin)) => Ok(page::begins_page(begin)),
+            // It is noticed again when the body is read.
+            _ if !cannot_be_text => Ok(false),
+            Ok(Err(why)) => Err(Refusal::failed(why)),
+            Err(_) => Err(Refusal::failed("the server sends nothing")),
+        }
     }
 
     /// Compares an answer with the file that the download began with.
