@@ -635,6 +635,26 @@ fn sixty_downloads_that_nobody_reads_hold_up_no_other() {
 }
 
 #[test]
+fn memory_of_downloads_that_nobody_read_is_given_back() {
+    let port = server(|mut connection| {
+        let _ = io::copy(&mut io::repeat(7).take(64 << 20), &mut connection);
+    });
+    let pair = Pair::start(&[], &[]);
+    let resident = || [&pair.exit, &pair.proxy].map(|program| resident(program.as_ref().unwrap()));
+    let stalled: Vec<_> = (0..200).map(|_| pair.socks5("127.0.0.1", port).unwrap()).collect();
+    wait_for("bytes to wait in memory", || resident()[1] > 100 << 20);
+    drop(stalled);
+    wait_for("memory to be given back", || resident().into_iter().max() < Some(70 << 20));
+}
+
+/// The memory of its own that a program occupies.
+fn resident(program: &Running) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", program.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
 fn an_upload_that_is_broken_off_leaves_nothing_open_though_its_destination_never_reads() {
     let port = server(|connection| {
         thread::sleep(4 * PATIENCE);

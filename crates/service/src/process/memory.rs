@@ -5,6 +5,13 @@
 //! clients instead of being killed.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+/// How often [`give_back_unused`] looks, and the free memory that is worth returning: it costs some milliseconds.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+const WORTH_GIVING_BACK: u64 = 16 << 20;
 
 /// Memory that this process may use, in bytes; `None` if the system does not report it.
 pub fn limit() -> Option<u64> {
@@ -20,6 +27,58 @@ pub fn give_back() {
     unsafe {
         nix::libc::malloc_trim(0);
     }
+}
+
+/// Returns memory to the system whenever the allocator keeps much that is free. Does not end.
+pub async fn give_back_unused() {
+    let mut keeper = Keeper::default();
+    loop {
+        sleep(LOOK_EVERY).await;
+        if unused().is_some_and(|unused| keeper.gives_back(unused)) {
+            give_back();
+            keeper.kept = unused().unwrap_or_default();
+        }
+    }
+}
+
+/// Decides when memory is returned.
+#[derive(Debug, Default)]
+struct Keeper {
+    /// What was free and could not be returned: single bytes between others that are in use.
+    kept: u64,
+}
+
+impl Keeper {
+    fn gives_back(&mut self, unused: u64) -> bool {
+        self.kept = self.kept.min(unused);
+        unused - self.kept >= WORTH_GIVING_BACK
+    }
+}
+
+/// Memory that the process occupies and does not use.
+fn unused() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    let [_, resident, shared, ..] = pages[..] else { return None };
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
+    Some((resident.saturating_sub(shared) * u64::try_from(page).ok()?).saturating_sub(allocated()?))
+}
+
+/// Bytes that the program has asked for.
+#[cfg(target_env = "gnu")]
+fn allocated() -> Option<u64> {
+    #[allow(unsafe_code)]
+    // SAFETY: `mallinfo` only counts, and may be called at any time from any thread.
+    let counts = unsafe { nix::libc::mallinfo() };
+    // Its counters are those of 32 bits: beyond 4 GiB more seems to be free than is, and is kept in the next look.
+    let [used, mapped] = [counts.uordblks, counts.hblkhd].map(|bytes| u64::from(bytes as u32));
+    Some(used + mapped)
+}
+
+/// Other allocators do not tell.
+#[cfg(not(target_env = "gnu"))]
+fn allocated() -> Option<u64> {
+    None
 }
 
 fn machine() -> Option<u64> {
@@ -103,6 +162,26 @@ mod tests {
         assert_eq!(control_groups(root), None);
         write(root, "sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "33554432\n");
         assert_eq!(control_groups(root), Some(32 << 20));
+    }
+
+    #[test]
+    fn memory_is_given_back_when_much_more_is_free_than_could_be_returned_last() {
+        const MIB: u64 = 1 << 20;
+        let mut keeper = Keeper::default();
+        assert!(!keeper.gives_back(15 * MIB) && keeper.gives_back(16 * MIB));
+        keeper.kept = 10 * MIB;
+        assert!(!keeper.gives_back(25 * MIB) && keeper.gives_back(26 * MIB));
+        // What was in the way has gone meanwhile.
+        assert!(!keeper.gives_back(2 * MIB) && keeper.gives_back(18 * MIB));
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn what_is_allocated_is_not_unused() {
+        let before = allocated().unwrap();
+        let bytes = vec![1_u8; 8 << 20];
+        assert!(allocated().unwrap() >= before + (7 << 20), "{} {}", bytes.len(), before);
+        assert!(unused().is_some());
     }
 
     #[test]

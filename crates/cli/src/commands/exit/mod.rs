@@ -10,6 +10,7 @@ use anabranch_node::{Access, Node, Threads};
 use anabranch_proxy::{
     AddressRange, Exit, ExitNotice, ExitOptions, Limits, MOST_CONNECTIONS, SessionLimits, session_config,
 };
+use anabranch_service::process::memory;
 use clap::{Args, Subcommand};
 
 use crate::commands::send::{outside, resources};
@@ -173,6 +174,7 @@ async fn serve(args: &ServeArgs, context: Context) -> Result<(), Failure> {
     let how = Telling { json: args.json, log: args.log, quiet: context.quiet };
     tokio::select! {
         () = exit.run(accept, move |notice| tell(&notice, how)) => {}
+        () = memory::give_back_unused() => unreachable!("it does not end"),
         () = stop => {}
     }
     node.close().await;

@@ -10,6 +10,7 @@ use anabranch_proxy::{
     Forward, MOST_CONNECTIONS, Method, Proxy, ProxyError, ProxyNotice, ProxyOptions, RedirectError,
     Redirection, session_config,
 };
+use anabranch_service::process::memory;
 use anabranch_tunnel_io::system::forwarded_for_all;
 use clap::{Args, Subcommand};
 
@@ -178,6 +179,7 @@ async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<()
     let stop = interrupt::requested();
     let outcome = tokio::select! {
         error = proxy.run(held, grants, move |notice| tell(&notice, &how)) => Err(failure(&error)),
+        () = memory::give_back_unused() => unreachable!("it does not end"),
         () = stop => Ok(()),
     };
     node.close().await;
