@@ -85,7 +85,8 @@ impl Planner {
                 Some(DirectoryEnd { path: path.clone(), mode, modified, is_new })
             }
             Err(error) => {
-                self.report.fail_io(path, &error, cannot_enter);
+                let shut = self.tree.why_shut(parent, &error);
+                self.report.fail_io(path, &error, |error| shut.unwrap_or_else(|| cannot_enter(error)));
                 None
             }
         }
@@ -135,8 +136,11 @@ impl Planner {
         match create_link(&directory, text, &name) {
             Ok(()) => self.count_link(),
             Err(error) if is_disk_full(&error) => self.report.fail_io(path, &error, io::Error::to_string),
-            // Some file systems have no links.
-            Err(error) => self.report.fail_for_good(path, format!("the link cannot be made: {error}")),
+            Err(error) => match self.tree.why_shut(parent, &error) {
+                Some(shut) => self.report.fail(path, shut),
+                // Some file systems have no links.
+                None => self.report.fail_for_good(path, format!("the link cannot be made: {error}")),
+            },
         }
     }
 

@@ -5,10 +5,12 @@
 //! A mark in such a directory has its mode, so that it gets that in the end even if this attempt is cut off.
 
 use std::fs::Permissions;
-use std::io::{Read as _, Write as _};
+use std::io::{Error, ErrorKind, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
+use anabranch_wire::Escaped;
 use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::fs::{Dir, OpenOptions};
 use rustix::fs::{Access, AtFlags, accessat};
@@ -90,8 +92,39 @@ pub(super) fn shut_again(directory: &Dir, mode: u16) {
     let _ = set_mode(directory, mode);
 }
 
+/// True if the error comes from a directory that its owner shut.
+pub(super) fn is_shut(directory: &Dir, error: &Error) -> bool {
+    use cap_std::fs::MetadataExt as _;
+    error.kind() == ErrorKind::PermissionDenied
+        && directory.dir_metadata().is_ok_and(|found| found.mode() & 0o200 == 0)
+}
+
+/// The command that opens what is at `path` below a shared folder, for a server's operator. Clients choose the path.
+pub(super) fn opening(path: &Path, options: &str) -> String {
+    let path = path.to_string_lossy();
+    let path = Escaped(if path.is_empty() { "." } else { &path }).to_string();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._/".contains(letter);
+    let path = if path.chars().all(is_plain) { path } else { format!("'./{}'", path.replace('\'', r"'\''")) };
+    format!("`chmod {options}u+w {path}` in the shared folder")
+}
+
 fn set_mode(directory: &Dir, mode: u16) -> std::io::Result<()> {
     // The handle itself permits no change, and nothing in a directory without execute permission has a path.
     let handle = format!("/proc/self/fd/{}", directory.as_raw_fd());
     std::fs::set_permissions(handle, Permissions::from_mode(mode.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_for_the_operator_is_one_word_after_its_options_whatever_path_a_client_chose() {
+        let command = |path: &str| opening(Path::new(path), "");
+        assert_eq!(command("a/b.c"), "`chmod u+w a/b.c` in the shared folder");
+        assert_eq!(command(""), "`chmod u+w .` in the shared folder");
+        assert_eq!(command("-R"), "`chmod u+w './-R'` in the shared folder");
+        let nasty = command("a'; rm b\n`c`");
+        assert_eq!(nasty, r"`chmod u+w './a'\''; rm b\u{a}`c`'` in the shared folder");
+    }
 }

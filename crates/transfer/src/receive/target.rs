@@ -21,7 +21,7 @@ use super::job::DirectoryEnd;
 use super::leftovers::Leftovers;
 use super::links::are_possible;
 use super::part::{cannot_sync, set_mode, set_modified, system_time};
-use super::shut::{Shut, unmark};
+use super::shut::{Shut, is_shut, opening, unmark};
 use super::symlink::replace_with_link;
 use crate::error::{TransferError, is_disk_full};
 use crate::path::{RelPath, part_name};
@@ -202,6 +202,26 @@ impl TargetTree {
     /// Whether existing directories without write permission are opened.
     pub fn shut(&self) -> Shut {
         self.shut
+    }
+
+    /// Why a server makes nothing in its directory at `parent`, if that is shut.
+    pub fn why_shut(&mut self, parent: &str, error: &io::Error) -> Option<String> {
+        let directory = self.directory(parent).ok()?;
+        let path = self.path.join(parent);
+        (self.shut == Shut::Stays && is_shut(&directory, error)).then(|| {
+            format!("the server may not write into its directory; its operator runs {}", opening(&path, ""))
+        })
+    }
+
+    /// Why a server does not remove what is at `path`, if the reason may be a directory that is shut.
+    pub fn why_stays(&self, path: &str, error: &io::Error) -> String {
+        if self.shut == Shut::Opens || error.kind() != io::ErrorKind::PermissionDenied {
+            return format!("it cannot be removed: {error}");
+        }
+        format!(
+            "it cannot be removed: the server may not write into a directory; its operator runs {}",
+            opening(&self.path.join(path), "-R ")
+        )
     }
 
     /// The path of the target directory.

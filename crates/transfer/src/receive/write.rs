@@ -214,7 +214,8 @@ impl Writer {
             Ok(part) => Sink::Part(part),
             Err(error) if is_disk_full(&error) && job.is_stream() => return Err(job.write_error(error)),
             Err(error) => {
-                self.report.fail_io(&job.path, &error, cannot_make);
+                let shut = tree.why_shut(&job.parent, &error);
+                self.report.fail_io(&job.path, &error, |error| shut.unwrap_or_else(|| cannot_make(error)));
                 Sink::Discard
             }
         };

@@ -392,14 +392,31 @@ fn a_directory_that_the_operator_shut_stays_shut_for_clients_who_may_write() {
         fs::create_dir_all(here.join(name)).unwrap();
     }
     fs::write(here.join("new/shut/new"), "new").unwrap();
+    fs::create_dir(here.join("new/shut/sub")).unwrap();
+    std::os::unix::fs::symlink("new", here.join("new/shut/to new")).unwrap();
+    let into = "the server may not write into its directory; its operator runs `chmod u+w shut`";
+    let from =
+        "it cannot be removed: the server may not write into a directory; its operator runs `chmod -R u+w ";
+    let reasons = [
+        vec![("shut/new", into), ("shut/sub", into), ("shut/to new", into)],
+        vec![("gone", from), ("shut", from)],
+    ];
     let shares = ["new", "empty"].map(|name| share(&here.join(name)).contents_only());
     let places = [Place::in_directory("pub", Conflict::Overwrite), Place::mirror("pub", mirror(true))];
     super::resume::without_root().block_on(async {
         // On a thread of the runtime.
         let run = async move {
-            for (place, share) in places.into_iter().zip(&shares) {
+            for ((place, share), reasons) in places.into_iter().zip(&shares).zip(reasons) {
                 let outcome = store(&folders, Rights::Write, &place.unwrap(), share).await;
-                assert!(matches!(outcome, Err(TransferError::PeerIncomplete { .. })), "{outcome:?}");
+                let Err(TransferError::PeerIncomplete { mut missing, .. }) = outcome else {
+                    panic!("{outcome:?}")
+                };
+                missing.sort_by(|one, other| one.path.raw().cmp(other.path.raw()));
+                assert_eq!(missing.len(), reasons.len(), "{missing:?}");
+                for (file, (path, reason)) in missing.iter().zip(reasons) {
+                    assert_eq!(file.path.raw(), path);
+                    assert!(file.reason.raw().starts_with(reason), "{missing:?}");
+                }
             }
         };
         tokio::spawn(run).await.unwrap();
