@@ -15,6 +15,10 @@ use super::snapshot::{PathLine, PathState};
 /// A suspect path, whose answers are overdue, has no rate after this long without a byte.
 const DOUBTFUL: Span = Span::from_millis(400);
 
+/// While others carry data, a path to this end has no rate after a silence in which so many bytes come at its rate: twenty
+/// packets.
+const MISSED: u64 = 24_000;
+
 /// The direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -52,6 +56,7 @@ impl PathMeter {
     pub fn lines(&mut self, elapsed: Span, paths: &[(String, PathInfo)]) -> Vec<PathLine> {
         self.meters.retain(|id, _| paths.iter().any(|(_, path)| path.id == *id));
         self.begin_anew_after_silence(elapsed, paths);
+        paths.iter().for_each(|(_, path)| self.count(elapsed, path));
         let rates: Vec<Rate> = paths.iter().map(|(_, path)| self.rate(elapsed, path)).collect();
         let sum: u64 = rates.iter().map(|rate| rate.as_bits()).sum();
         let each = paths.iter().zip(rates);
@@ -77,26 +82,35 @@ impl PathMeter {
         }
     }
 
-    fn rate(&mut self, elapsed: Span, path: &PathInfo) -> Rate {
+    /// Counts the bytes of a path.
+    fn count(&mut self, elapsed: Span, path: &PathInfo) {
         let bytes = self.bytes(path);
         let begun = self.begun;
         let known = self.meters.entry(path.id).or_insert_with(|| match begun {
             // A later path is measured over the same time as the others, so that the sum is that of the same seconds.
-            Some(begun) => {
+            // What it has at their beginning came before.
+            Some(begun) if begun < elapsed || bytes == 0 => {
                 PathRate { meter: Meter::from_zero(begun.max(window_before(elapsed))), ..<_>::default() }
             }
-            None => PathRate::default(),
+            _ => PathRate::default(),
         });
         if bytes > known.bytes {
             (known.bytes, known.grown) = (bytes, elapsed);
             self.begun.get_or_insert(elapsed);
         }
+    }
+
+    fn rate(&mut self, elapsed: Span, path: &PathInfo) -> Rate {
+        let newest = self.meters.values().map(|known| known.grown).max().unwrap_or_default();
+        let Some(known) = self.meters.get_mut(&path.id) else { return Rate::ZERO };
         let rate = known.meter.sample(elapsed, known.bytes).unwrap_or(Rate::ZERO);
         // A path that carries nothing now has rate zero, even if its last seconds were fast.
-        let is_idle =
+        let is_closed =
             matches!(path.state, EngineState::Failed | EngineState::Closing | EngineState::Validating);
         let patience = if path.state == EngineState::Suspect { DOUBTFUL } else { STALL };
-        let is_idle = is_idle || elapsed.saturating_sub(known.grown) >= patience;
+        // A receiver sends too little to find a path suspect.
+        let is_left = self.direction == Direction::In && newest.saturating_sub(known.grown) >= gap(rate);
+        let is_idle = is_closed || is_left || elapsed.saturating_sub(known.grown) >= patience;
         if is_idle { Rate::ZERO } else { rate }
     }
 
@@ -117,6 +131,11 @@ impl PathMeter {
             why,
         }
     }
+}
+
+/// How long a path of this rate may be silent while others are not.
+fn gap(rate: Rate) -> Span {
+    rate.time_for(MISSED).clamp(DOUBTFUL, STALL)
 }
 
 /// The data that was delivered over a path, as far as is known.
@@ -271,6 +290,41 @@ mod tests {
             let kbit = |line: &PathLine| (line.rate_mbit_s * 1e3).round() as u64;
             assert_eq!((kbit(&lines[0]), kbit(&lines[1])), (8_000, 1_600 * (second - 7)), "{second} s");
         }
+    }
+
+    #[test]
+    fn what_paths_had_at_the_first_look_is_no_speed_of_any() {
+        let mut meter = PathMeter::new(Direction::In);
+        let received = |bytes| PathStats { data_received: bytes, ..PathStats::default() };
+        for tenths in 1..=10 {
+            // 10 and 20 Mbit/s
+            let paths = [path(0, received(125_000 * tenths)), path(2, received(250_000 * tenths))];
+            let lines = meter.lines(Span::from_millis(100 * tenths), &paths);
+            let shown = [lines[0].rate_mbit_s, lines[1].rate_mbit_s];
+            assert_eq!(shown, if tenths < 5 { [0.0, 0.0] } else { [10.0, 20.0] }, "{tenths}");
+        }
+    }
+
+    #[test]
+    fn a_path_to_this_end_that_falls_silent_has_no_rate_while_others_carry_data() {
+        let received = |bytes| PathStats { data_received: bytes, ..PathStats::default() };
+        let rates = |other_goes_on: bool| {
+            let mut meter = PathMeter::new(Direction::In);
+            let mut rate = |tenths: u64| {
+                let silent = 100_000 * tenths.min(20);
+                let other = if other_goes_on { 100_000 * tenths } else { silent };
+                let paths = [path(0, received(silent)), path(2, received(other))];
+                meter.lines(Span::from_millis(100 * tenths), &paths)[0].rate_mbit_s
+            };
+            (0..=30).map(&mut rate).collect::<Vec<_>>()
+        };
+        let alone = rates(true);
+        assert!(alone[23] > 6.0 && alone[24..].iter().all(|rate| *rate == 0.0), "{alone:?}");
+        let both = rates(false);
+        assert!(both[30] > 0.0, "a pause of all: {both:?}");
+        assert_eq!(gap(Rate::from_mbit(8.0)), DOUBTFUL);
+        assert_eq!(gap(Rate::from_mbit(0.192)), Span::from_secs(1));
+        assert_eq!(gap(Rate::ZERO), STALL);
     }
 
     #[test]
