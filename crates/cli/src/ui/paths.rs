@@ -88,7 +88,7 @@ impl PathMeter {
         let begun = self.begun;
         let known = self.meters.entry(path.id).or_insert_with(|| match begun {
             // A later path is measured over the same time as the others, so that the sum is that of the same seconds.
-            // What it has at their beginning came before.
+            // Bytes at their beginning came before it.
             Some(begun) if begun < elapsed || bytes == 0 => {
                 PathRate { meter: Meter::from_zero(begun.max(window_before(elapsed))), ..<_>::default() }
             }

@@ -366,7 +366,8 @@ impl Writer {
             && let Some(free) = tree.free_bytes()
             && free < self.reserve + more
         {
-            let why = format!("{free} bytes are free, and no stream may fill the disk");
+            let what = if job.is_stream() { "stream" } else { "file of unknown length" };
+            let why = format!("{free} bytes are free, and no {what} may fill the disk");
             return Ok(Err(io::Error::new(io::ErrorKind::StorageFull, why)));
         }
         Ok(Ok(()))

@@ -515,7 +515,8 @@ async fn a_file_of_unknown_length_fails_alone_near_a_full_disk() {
     else {
         panic!("{received:?}")
     };
-    assert_eq!(failures[0].to_string(), "a: 1048576 bytes are free, and no stream may fill the disk");
+    let why = "a: 1048576 bytes are free, and no file of unknown length may fill the disk";
+    assert_eq!(failures[0].to_string(), why);
     assert!(advice.is_some());
     assert_eq!(
         (names(&to), fs::read(to.join("b")).unwrap()),
