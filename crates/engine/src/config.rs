@@ -140,9 +140,9 @@ pub struct DatagramConfig {
     pub ordered_classes: u16,
     /// Classes of urgent datagrams, one bit each: the path that carries them keeps its queue short.
     pub urgent_classes: u16,
-    /// Ordered classes whose receivers take any number of datagrams at once, one bit each: as many as are late may wait. A
-    /// program's UDP socket holds some 90 full ones, TCP any number.
-    pub patient_classes: u16,
+    /// Ordered classes whose receivers take any number of datagrams at once, one bit each. Those of the others are
+    /// delivered over some milliseconds where many waited for a late one: a program's UDP socket holds some 90 full ones.
+    pub burst_classes: u16,
     /// Longest time that a datagram of an ordered class waits for earlier ones; less if no path can be so late.
     pub patience: Span,
 }
@@ -210,7 +210,7 @@ impl Default for DatagramConfig {
             protection: Protection::default(),
             ordered_classes: 0,
             urgent_classes: 0,
-            patient_classes: 0,
+            burst_classes: 0,
             patience: Span::from_millis(200),
         }
     }

@@ -25,9 +25,6 @@ pub struct Lane {
     pub rate: Rate,
 }
 
-/// Most packets that wait beyond the size rule, unless the buffer is [`DoubleBuffer::patient`]. They leave together, and a
-/// program's socket may hold no more: Linux grants some 90 full packets.
-const BURST: usize = 64;
 /// Gaps that were given up and are remembered.
 const MISSED: usize = 32;
 
@@ -76,8 +73,6 @@ pub struct DoubleBuffer<T> {
     round_trip: Span,
     /// How late packets have been.
     tolerance: Span,
-    /// The most packets that wait beyond the size rule.
-    burst: usize,
     /// The gaps given up last: the number behind each, and since when packets had waited for it.
     missed: VecDeque<(u64, Time)>,
     given_up: u64,
@@ -104,16 +99,10 @@ impl<T> DoubleBuffer<T> {
             round: (0, 0, Time::ZERO),
             round_trip: slowest + back,
             tolerance: Span::ZERO,
-            burst: BURST,
             missed: VecDeque::new(),
             given_up: 0,
             most: 0,
         }
-    }
-
-    /// Any number of packets may wait beyond the size rule: their receiver takes all at once.
-    pub(crate) fn patient(self) -> Self {
-        Self { burst: usize::MAX, ..self }
     }
 
     /// Changes the routes, for a flow whose acknowledgements take `back` to return; at most `most` packets may wait.
@@ -189,9 +178,7 @@ impl<T> DoubleBuffer<T> {
             self.arrivals.insert((now, number));
         }
         while self.waiting.len() > self.limit
-            && (self.waiting.len() > self.burst
-                || self.longest_wait(now) >= self.tolerance
-                || !spares(self.next))
+            && (self.longest_wait(now) >= self.tolerance || !spares(self.next))
         {
             self.give_up(ready);
         }
@@ -315,23 +302,16 @@ mod tests {
     }
 
     #[test]
-    fn spared_packets_wait_for_late_ones_but_leave_before_they_are_too_many() {
+    fn spared_packets_wait_beyond_the_size_for_as_long_as_packets_were_late() {
         let mut buffer = fixed(3);
-        buffer.tolerate(Span::from_secs(1));
+        buffer.tolerate(Span::from_millis(100));
         let mut ready = Vec::new();
-        for number in 1..=BURST as u64 {
-            buffer.insert_sparing(at(0), (number, number), &mut ready, |_| true);
-        }
-        assert_eq!((ready.len(), buffer.waiting()), (0, BURST));
-        buffer.insert_sparing(at(0), (100, 100), &mut ready, |_| true);
-        assert_eq!((ready.len(), buffer.waiting()), (BURST, 1));
-
-        let mut buffer = fixed(3).patient();
-        buffer.tolerate(Span::from_secs(1));
         for number in 1..=1000 {
             buffer.insert_sparing(at(0), (number, number), &mut ready, |_| true);
         }
-        assert_eq!(buffer.waiting(), 1000);
+        assert_eq!((ready.len(), buffer.waiting()), (0, 1000));
+        buffer.insert_sparing(at(100), (1100, 1100), &mut ready, |_| true);
+        assert_eq!((ready.len(), buffer.waiting()), (1000, 1));
     }
 
     #[test]

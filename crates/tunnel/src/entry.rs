@@ -30,9 +30,9 @@ pub mod class {
     pub const ROUTED: u8 = 1;
     /// TCP packets of striped flows: the far end puts them in order.
     pub const STRIPED: u8 = 2;
-    /// Other packets of striped flows: the far end puts them in order, but lets few leave together, because the sockets of
+    /// Other packets of striped flows: the far end puts them in order, and delivers few at once, because the sockets of
     /// programs hold few.
-    pub const STRIPED_FEW: u8 = 3;
+    pub const STRIPED_EVENLY: u8 = 3;
     /// Packets that want the lowest delay.
     pub const LOW_LATENCY: u8 = 5;
     /// Low-latency packets, copied on every path.
@@ -40,9 +40,9 @@ pub mod class {
     /// Packets with parity for lost ones (PSMC [T8]).
     pub const PROTECTED: u8 = 4;
     /// The classes that the far end wants in order, as a mask.
-    pub const ORDERED: u16 = 1 << STRIPED | 1 << STRIPED_FEW;
-    /// The classes of which any number may wait at the far end, as a mask.
-    pub const PATIENT: u16 = 1 << STRIPED;
+    pub const ORDERED: u16 = 1 << STRIPED | 1 << STRIPED_EVENLY;
+    /// The classes of which the far end delivers any number at once, as a mask.
+    pub const BURST: u16 = 1 << STRIPED;
     /// The classes whose path keeps its queue short, as a mask.
     pub const URGENT: u16 = 1 << LOW_LATENCY;
 }
@@ -212,7 +212,7 @@ impl Choice {
             Lane::Striped | Lane::Protected => Verdict::Striped,
             Lane::Routed | Lane::LowLatency | Lane::Redundant => Verdict::Routed,
         };
-        let striped = || if head.packet.data.is_tcp() { class::STRIPED } else { class::STRIPED_FEW };
+        let striped = || if head.packet.data.is_tcp() { class::STRIPED } else { class::STRIPED_EVENLY };
         match lane {
             Lane::Routed | Lane::Auto if verdict != Verdict::Striped => {
                 let path = self.router.path_of(session.now, head.flow, paths);
@@ -413,13 +413,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn striped_tcp_has_a_class_that_may_wait_for_long() {
+    fn only_striped_tcp_is_delivered_in_bursts() {
         let mut entry = Entry::new(QueueLimits::default());
-        for (flow, length, class) in [(1, 1200, class::STRIPED), (2, UDP, class::STRIPED_FEW)] {
+        for (flow, length, class) in [(1, 1200, class::STRIPED), (2, UDP, class::STRIPED_EVENLY)] {
             entry.push(Time::ZERO, flow, Parcel { data: Length(length), lane: Lane::Striped });
             assert_eq!(sent(&entry.next(&at(0), &[view(0, 20.0)])), Some((0, class)));
             assert_eq!(
-                (class::ORDERED >> class & 1, class::PATIENT >> class & 1),
+                (class::ORDERED >> class & 1, class::BURST >> class & 1),
                 (1, u16::from(length != UDP))
             );
         }

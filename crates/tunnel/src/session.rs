@@ -22,7 +22,7 @@ pub fn session_config() -> Config {
     config.memory.datagrams = 4096;
     config.memory.independent_streams = true;
     config.datagrams.ordered_classes = class::ORDERED;
-    config.datagrams.patient_classes = class::PATIENT;
+    config.datagrams.burst_classes = class::BURST;
     config.datagrams.urgent_classes = class::URGENT;
     config.datagrams.modes[usize::from(class::REDUNDANT)] = DatagramMode::Redundant;
     config.datagrams.modes[usize::from(class::PROTECTED)] = DatagramMode::Protected;

@@ -24,6 +24,7 @@
 //! | `frontier` | what the order on each path proves lost |
 //! | `lateness` | how late datagrams come behind later ones |
 //! | `ordering` | datagrams that wait for earlier ones, where the receiver wants order |
+//! | `outlet` | datagrams that become deliverable together and leave one after another |
 //! | `source` | datagrams that wait outside the session until a path may carry them |
 
 mod code;
@@ -32,6 +33,7 @@ mod lateness;
 mod loss;
 mod mending;
 mod ordering;
+mod outlet;
 mod seen;
 mod sending;
 mod source;

@@ -8,12 +8,13 @@
 //! these are known, only [`MOST_HELD`] limits. If datagrams have come later than these delays tell, both limits give way
 //! ([`Lateness`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_wire::{DatagramFrame, Payload, Rate, Span, Time, order_lane};
 
 use super::frontier::{Came, Frontier};
 use super::lateness::Lateness;
+use super::outlet::Outlet;
 use crate::reorder::{BufferSize, DoubleBuffer, Lane};
 use crate::stream::{MemoryBudget, Reservation};
 
@@ -62,10 +63,12 @@ pub(crate) struct OrderCounts {
 pub(crate) struct Ordering<P> {
     lanes: BTreeMap<(u8, u8), DoubleBuffer<DatagramFrame<P>>>,
     frontiers: BTreeMap<(u8, u8), Frontier>,
+    /// For the lanes whose datagrams do not leave in bursts.
+    outlets: BTreeMap<(u8, u8), Outlet<DatagramFrame<P>>>,
     /// Longest wait of a datagram.
     patience: Span,
-    /// The classes of which any number may wait, as a mask.
-    patient: u16,
+    /// The classes of which any number may leave at once, as a mask.
+    bursts: u16,
     lateness: Lateness,
     looked_at: Time,
     looked: Vec<Inflow>,
@@ -79,13 +82,14 @@ pub(crate) struct Ordering<P> {
 }
 
 impl<P: Payload> Ordering<P> {
-    /// Datagrams wait for at most `patience`; `patient` is the mask of the classes of which any number may wait.
-    pub(crate) fn new((patience, patient): (Span, u16), budget: MemoryBudget) -> Self {
+    /// Datagrams wait for at most `patience`; `bursts` is the mask of the classes of which any number may leave at once.
+    pub(crate) fn new((patience, bursts): (Span, u16), budget: MemoryBudget) -> Self {
         Self {
             lanes: BTreeMap::new(),
             frontiers: BTreeMap::new(),
+            outlets: BTreeMap::new(),
             patience,
-            patient,
+            bursts,
             lateness: Lateness::default(),
             looked_at: Time::ZERO,
             looked: Vec::new(),
@@ -149,9 +153,11 @@ impl<P: Payload> Ordering<P> {
     ) {
         let lane = (datagram.class, order_lane(datagram.flow));
         if !self.lanes.contains_key(&lane) {
-            let new = DoubleBuffer::new(BufferSize::Fixed(MOST_HELD), &[], Span::ZERO);
-            let is_patient = self.patient >> lane.0.min(15) & 1 == 1;
-            self.lanes.insert(lane, self.adjusted(if is_patient { new.patient() } else { new }));
+            let new = self.adjusted(DoubleBuffer::new(BufferSize::Fixed(MOST_HELD), &[], Span::ZERO));
+            self.lanes.insert(lane, new);
+            if self.bursts >> lane.0.min(15) & 1 == 0 {
+                self.outlets.insert(lane, Outlet::new(now));
+            }
         }
         let Some(buffer) = self.lanes.get_mut(&lane) else { return };
         if buffer.has(place) {
@@ -185,23 +191,56 @@ impl<P: Payload> Ordering<P> {
         self.counts.overflowed += buffer.counts().0 - gaps;
         self.counts.waited += u64::from(waits);
         self.held = self.held + buffer.waiting() - waiting;
-        self.bytes -= ready[before..].iter().map(cost).sum::<u64>();
+        if let Some(outlet) = self.outlets.get_mut(&lane) {
+            outlet.count_arrival();
+        }
+        self.let_out(now, lane, ready, before);
         self.make_room(lane, ready);
     }
 
-    /// Gives up gaps, those of this lane first, until the waiting datagrams are within bounds.
+    /// Delivers those of `ready` from number `before`, or keeps them in the lane's outlet.
+    fn let_out(&mut self, now: Time, lane: (u8, u8), ready: &mut Vec<DatagramFrame<P>>, before: usize) {
+        if let Some(outlet) = self.outlets.get_mut(&lane) {
+            let waiting = outlet.len();
+            outlet.pass(now, ready, before);
+            self.held = self.held + outlet.len() - waiting;
+        }
+        self.bytes -= ready[before..].iter().map(cost).sum::<u64>();
+    }
+
+    /// Releases datagrams, those of this lane first, until the waiting ones are within bounds.
     fn make_room(&mut self, lane: (u8, u8), ready: &mut Vec<DatagramFrame<P>>) {
         if self.bytes > self.reservation.held() {
             let more = self.bytes - self.reservation.held();
             self.reservation.reserve_more(more.max(STEP));
         }
         while self.held > MOST_HELD || (self.held > 0 && self.bytes > self.reservation.held()) {
-            let waits =
-                |(lane, buffer): (&(u8, u8), &DoubleBuffer<_>)| (buffer.waiting() > 0).then_some(*lane);
-            let own = self.lanes.get(&lane).filter(|buffer| buffer.waiting() > 0).map(|_| lane);
-            let Some(chosen) = own.or_else(|| self.lanes.iter().find_map(waits)) else { break };
-            self.counts.overflowed += self.release(chosen, ready, DoubleBuffer::give_up);
+            let own = Some(lane).filter(|lane| self.held_in(*lane) > 0);
+            let Some(chosen) =
+                own.or_else(|| self.lanes.keys().copied().find(|lane| self.held_in(*lane) > 0))
+            else {
+                break;
+            };
+            let before = ready.len();
+            match self.outlets.get_mut(&chosen).filter(|outlet| outlet.len() > 0) {
+                Some(outlet) => {
+                    self.held -= outlet.len();
+                    outlet.flush(ready);
+                }
+                None => self.counts.overflowed += self.release(chosen, ready, DoubleBuffer::give_up),
+            }
+            self.bytes -= ready[before..].iter().map(cost).sum::<u64>();
         }
+        self.forget_nothing_held();
+    }
+
+    /// Datagrams of a lane that wait.
+    fn held_in(&self, lane: (u8, u8)) -> usize {
+        let waiting = self.lanes.get(&lane).map_or(0, DoubleBuffer::waiting);
+        waiting + self.outlets.get(&lane).map_or(0, Outlet::len)
+    }
+
+    fn forget_nothing_held(&mut self) {
         if self.held == 0 {
             self.bytes = 0;
             self.reservation.release();
@@ -216,10 +255,9 @@ impl<P: Payload> Ordering<P> {
         how: impl FnOnce(&mut DoubleBuffer<DatagramFrame<P>>, &mut Vec<DatagramFrame<P>>),
     ) -> u64 {
         let Some(buffer) = self.lanes.get_mut(&lane) else { return 0 };
-        let (gaps, waiting, before) = (buffer.counts().0, buffer.waiting(), ready.len());
+        let (gaps, waiting) = (buffer.counts().0, buffer.waiting());
         how(buffer, ready);
         self.held = self.held + buffer.waiting() - waiting;
-        self.bytes -= ready[before..].iter().map(cost).sum::<u64>();
         buffer.counts().0 - gaps
     }
 
@@ -228,25 +266,26 @@ impl<P: Payload> Ordering<P> {
         if self.held == 0 {
             return Time::NEVER;
         }
-        self.lanes.values().filter_map(DoubleBuffer::deadline).min().unwrap_or(Time::NEVER)
+        let buffers = self.lanes.values().filter_map(DoubleBuffer::deadline);
+        buffers.chain(self.outlets.values().filter_map(Outlet::deadline)).min().unwrap_or(Time::NEVER)
     }
 
-    /// Releases datagrams that have waited for too long.
+    /// Releases datagrams that have waited for long enough.
     pub(crate) fn handle_timeout(&mut self, now: Time, ready: &mut Vec<DatagramFrame<P>>) {
         if self.next_timeout() > now {
             return;
         }
-        let is_due = |buffer: &DoubleBuffer<_>| buffer.deadline().is_some_and(|at| at <= now);
-        let due: Vec<_> =
-            self.lanes.iter().filter(|(_, buffer)| is_due(buffer)).map(|(lane, _)| *lane).collect();
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        let gaps = self.lanes.iter().filter(|(_, buffer)| is_due(buffer.deadline()));
+        let outlets = self.outlets.iter().filter(|(_, outlet)| is_due(outlet.deadline()));
+        let due: BTreeSet<_> = gaps.map(|(lane, _)| *lane).chain(outlets.map(|(lane, _)| *lane)).collect();
         for lane in due {
-            let gaps = self.release(lane, ready, |buffer, ready| buffer.handle_timeout(now, ready));
-            self.counts.timed_out += gaps;
+            let before = ready.len();
+            self.counts.timed_out +=
+                self.release(lane, ready, |buffer, ready| buffer.handle_timeout(now, ready));
+            self.let_out(now, lane, ready, before);
         }
-        if self.held == 0 {
-            self.bytes = 0;
-            self.reservation.release();
-        }
+        self.forget_nothing_held();
     }
 }
 
@@ -266,7 +305,7 @@ mod tests {
 
     fn ordering(budget: u64) -> (Ordering<Length>, MemoryBudget) {
         let budget = MemoryBudget::new(budget);
-        (Ordering::new((Span::from_millis(200), 0), budget.clone()), budget)
+        (Ordering::new((Span::from_millis(200), u16::MAX), budget.clone()), budget)
     }
 
     fn inflow(path: u32, millis: u64, packets: u64) -> Inflow {
@@ -331,18 +370,35 @@ mod tests {
     }
 
     #[test]
-    fn as_many_datagrams_of_a_patient_class_wait_as_are_late() {
-        for (patient, waiting) in [(0, 0), (1 << 1, 200)] {
-            let mut ordering: Ordering<Length> =
-                Ordering::new((Span::from_millis(200), patient), MemoryBudget::new(1 << 20));
-            // Both paths are equally fast as far as is known, so few datagrams may wait by the size rule. One came late.
-            ordering.look(at(0), vec![inflow(0, 10, 0), inflow(2, 10, 0)]);
-            ordering.look(at(100), vec![inflow(0, 10, 50), inflow(2, 10, 50)]);
-            take(&mut ordering, at(100), 1, &[1]);
-            take(&mut ordering, at(160), 1, &[0]);
-            let places: Vec<u64> = (3..203).collect();
-            take(&mut ordering, at(161), 1, &places);
-            assert_eq!(ordering.held, waiting);
+    fn without_bursts_datagrams_leave_one_after_another_and_in_order() {
+        let budget = MemoryBudget::new(1 << 20);
+        let mut ordering = Ordering::new((Span::from_millis(200), 0), budget.clone());
+        let places: Vec<u64> = (1..200).collect();
+        let mut all = take(&mut ordering, at(0), 1, &places);
+        all.extend(take(&mut ordering, at(0), 1, &[0, 200]));
+        assert!(all.len() < 50 && ordering.next_timeout() == at(1), "{}", all.len());
+        let mut ready = Vec::new();
+        for millis in 1..10 {
+            ordering.handle_timeout(at(millis), &mut ready);
+            assert!(ready.len() <= 50 * millis as usize);
+        }
+        all.extend(ready.iter().map(|datagram| datagram.data.0));
+        assert_eq!(all, (0..=200).collect::<Vec<_>>());
+        assert_eq!((ordering.held, ordering.bytes, budget.left()), (0, 0, 1 << 20));
+    }
+
+    #[test]
+    fn datagrams_that_may_not_leave_yet_stay_within_the_bounds() {
+        for (budget, most) in [(1 << 30, MOST_HELD), (STEP, STEP as usize / COST as usize)] {
+            let mut ordering = Ordering::new((Span::from_millis(200), 0), MemoryBudget::new(budget));
+            let mut ready = Vec::new();
+            for place in (0..5_000_u64).rev() {
+                let datagram = DatagramFrame { class: 1, flow: 1, data: Length(1) };
+                ordering.insert(at(0), Arrived { place, path: None, datagram }, &mut ready);
+                assert!(ordering.held <= most && ordering.held == ordering.held_in((1, 1)));
+            }
+            (1..100).for_each(|millis| ordering.handle_timeout(at(millis * 10), &mut ready));
+            assert_eq!((ready.len(), ordering.held, ordering.bytes), (5_000, 0, 0));
         }
     }
 

@@ -385,7 +385,7 @@ impl<P: Payload> Datagrams<P> {
         let is_ordered = flight.config.datagrams.ordered_classes >> datagram.class.min(15) & 1 == 1;
         let Some(place) = place.filter(|_| is_ordered) else { return self.hand_up(now, flight, datagram) };
         let config = &flight.config.datagrams;
-        let (waits, budget) = ((config.patience, config.patient_classes), self.budget.clone());
+        let (waits, budget) = ((config.patience, config.burst_classes), self.budget.clone());
         let place_of =
             |id| flight.paths.place_of(id).map(|index| (id, flight.paths[index].receipt().missing()));
         let path = path.and_then(place_of);
