@@ -9,7 +9,7 @@ use crate::error::TransferError;
 use crate::hash::{BLOCK, BlockHash, BlockHasher, FileHasher, block_len};
 
 /// Most bytes of a file that may arrive after `Skip`: more than any sender has under way.
-const MOST_SKIPPED: u64 = if cfg!(test) { 64 << 20 } else { 256 << 20 };
+const MOST_SKIPPED: u64 = if cfg!(test) { 64 << 20 } else { 1 << 30 };
 
 /// The file being received.
 pub(super) struct Current {
@@ -44,7 +44,7 @@ impl Current {
         self.job.meta.size.is_none_or(|size| size.saturating_sub(self.received) > BLOCK as u64)
     }
 
-    /// Counts bytes that arrive after `Skip`.
+    /// Counts bytes that arrive after `Skip`. Zeros take none, so any number may be under way.
     pub fn count_skipped(&mut self, bytes: u64) -> Result<(), TransferError> {
         let Some(skipped) = &mut self.skipped else { return Ok(()) };
         *skipped = skipped.saturating_add(bytes);

@@ -228,6 +228,7 @@ impl Writer {
         let (stated, data) = body.split_first_chunk::<HASH>().ok_or_else(unasked)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
         current.check_len(data.len(), false)?;
+        current.count_skipped(data.len() as u64)?;
         if blake3::hash(data) != *stated {
             return Err(current.mismatch());
         }
@@ -242,6 +243,7 @@ impl Writer {
         let (stated, data) = body.split_first_chunk::<HASH>().ok_or_else(unasked)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
         current.check_len(data.len(), true)?;
+        current.count_skipped(data.len() as u64)?;
         current.block.update(data);
         let hash = current.block.finish();
         if hash.value != *stated {
@@ -299,7 +301,6 @@ impl Writer {
             _ => Ok(()),
         };
         current.received += data.len() as u64;
-        current.count_skipped(data.len() as u64)?;
         if current.job.meta.size.is_none() && current.skipped.is_none() {
             self.endless = self.endless.saturating_add(data.len() as u64);
         }

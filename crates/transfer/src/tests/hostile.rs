@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{SMALL, directories, directory, names, noise, plain, share, transfer, transfer_into};
+use super::{FULL, SMALL, directories, directory, names, noise, plain, share, transfer, transfer_into};
 use crate::attributes::Attribute;
 use crate::codec::put_text;
 use crate::hash::{BLOCK, FileHasher, hash_block};
@@ -530,4 +530,22 @@ async fn a_sender_that_does_not_skip_what_failed_is_left() {
     let received = send_endless(&to, 100).await;
     let Err(TransferError::Protocol(why)) = &received else { panic!("{received:?}") };
     assert_eq!(why, "it does not skip a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holes_that_are_under_way_when_a_file_finds_no_room_are_no_fault() {
+    let (_temp, _, to) = directories(&[]);
+    fs::write(to.join(FULL), b"").unwrap();
+    let mut control = Vec::new();
+    Control::Hello { version: 4, asks: false, eager: false, extended: true }.encode(&mut control);
+    let size = 2 * u64::from(MOST_ZEROS);
+    let sparse = FileMeta { size: Some(size), mode: 0o644, modified: None, data: Some(0) };
+    control.extend_from_slice(&list(&[entry("a", EntryKind::File(sparse))])[hello().len()..]);
+    let mut hasher = blake3::Hasher::new();
+    (0..size / BLOCK as u64).for_each(|_| _ = hasher.update(&vec![0; BLOCK]));
+    let zeros = || Reply::Zeros { len: MOST_ZEROS };
+    let data = replies(&[zeros(), zeros(), Reply::End { len: size, hash: hasher.finalize().into() }]);
+    let received = face(control, data, directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, count: 1, .. }) = &received else { panic!("{received:?}") };
+    assert_eq!(failures[0].to_string(), "a: the disk is full");
 }
