@@ -47,7 +47,7 @@ pub(crate) struct ControlLink<S> {
     opening: Opening,
     /// The other end has opened the data stream, too.
     is_peer_eager: bool,
-    /// The other end takes [`Control::Skip`] and [`Control::Missing`].
+    /// The other end takes [`Control::Skip`] and [`Control::Missing`], and files shorter than listed.
     is_peer_extended: bool,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
@@ -144,7 +144,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
-    /// True if the other end takes [`Control::Skip`] and [`Control::Missing`].
+    /// True if the other end takes [`Control::Skip`] and [`Control::Missing`], and files shorter than listed.
     pub fn is_peer_extended(&self) -> bool {
         self.is_peer_extended
     }

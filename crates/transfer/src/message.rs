@@ -67,7 +67,7 @@ const HAS_HOLES: u8 = 4;
 pub(crate) enum Control {
     /// First message in each direction. With `asks`, an [`Ask`] follows. An eager receiver opens the data stream at once,
     /// with [`Request::Begin`]. An extended sender takes [`Self::Skip`] and
-    /// [`Self::Missing`].
+    /// [`Self::Missing`], an extended receiver files shorter than listed.
     Hello { version: u16, asks: bool, eager: bool, extended: bool },
     /// A client's request to a server.
     Ask(Ask),

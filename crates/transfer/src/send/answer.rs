@@ -37,6 +37,8 @@ pub(crate) struct Service {
     pub progress: Progress,
     pub report: Report,
     pub skipped: Skipped,
+    /// Whether the receiver takes files shorter than listed.
+    pub takes_short: bool,
 }
 
 /// Serves requests from `stream` until the receiver closes it. `in_session` returns the bytes that the session holds
@@ -49,9 +51,9 @@ pub(crate) async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (reader, writer) = tokio::io::split(stream);
     let (chunk_sender, chunks) = mpsc::channel::<Chunk>(CHUNKS);
     let consumer = service.share.memory().consumer();
-    let Service { listing, share, progress, report, skipped } = service;
+    let Service { listing, share, progress, report, skipped, takes_short } = service;
     // Boxed, because each chunk moves it to a thread and back.
-    let source = Box::new(Source::new(listing, progress.clone(), report).skipping(skipped));
+    let source = Box::new(Source::new(listing, progress.clone(), report).skipping(skipped, takes_short));
     let read = read_chunks(source, Requests::new(reader), (&share, &consumer), chunk_sender);
     let outlet =
         Outlet { writer, share: &share, consumer: &consumer, progress: &progress, in_session: &in_session };

@@ -42,6 +42,8 @@ pub(super) struct Current {
     pub holes: Holes,
     /// A file of unknown length, or one shorter than listed, has ended; only `End` is still to be sent.
     pub has_ended: bool,
+    /// The receiver takes files shorter than listed.
+    pub may_be_short: bool,
 }
 
 /// The outcome of one step.
@@ -265,7 +267,7 @@ impl Current {
     /// systems report the right one, and a shorter file was cut within a tick of their clocks.
     fn end_early(&self, may_end: bool) -> Result<(), Trouble> {
         match self.too_short() {
-            Trouble::Other(_) if may_end && self.file.is_in_fuse() => Ok(()),
+            Trouble::Other(_) if may_end && self.may_be_short && self.file.is_in_fuse() => Ok(()),
             trouble => Err(trouble),
         }
     }

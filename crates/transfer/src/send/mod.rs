@@ -128,6 +128,7 @@ async fn serve<C: Connection>(
         progress: progress.clone(),
         report: report.clone(),
         skipped: skipped.clone(),
+        takes_short: control.is_peer_extended(),
     };
     let work = async {
         let accepted = match eager {

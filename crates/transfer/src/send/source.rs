@@ -43,6 +43,7 @@ pub(crate) struct Source {
     begun: Bits,
     ahead: Ahead<Current>,
     skipped: Skipped,
+    takes_short: bool,
 }
 
 /// A request in progress.
@@ -55,12 +56,13 @@ enum Task {
 impl Source {
     pub fn new(listing: Arc<Listing>, progress: Progress, report: Report) -> Self {
         let (task, asked, current, hashed, begun, ahead, skipped) = <_>::default();
-        Self { listing, progress, report, task, asked, current, hashed, begun, ahead, skipped }
+        let takes_short = true;
+        Self { listing, progress, report, task, asked, current, hashed, begun, ahead, skipped, takes_short }
     }
 
-    /// A source that sends no more of files that are skipped.
-    pub fn skipping(self, skipped: Skipped) -> Self {
-        Self { skipped, ..self }
+    /// A source that sends no more of files that are skipped, for a receiver that may take files shorter than listed.
+    pub fn skipping(self, skipped: Skipped, takes_short: bool) -> Self {
+        Self { skipped, takes_short, ..self }
     }
 
     /// True when all requests are answered.
@@ -283,6 +285,7 @@ impl Source {
             sent: 0,
             holes: Holes::of(meta),
             has_ended: false,
+            may_be_short: self.takes_short,
         };
         if current.is_as_listed(found.map(|(now, _)| now)) { Ok(current) } else { Err(Trouble::Changed) }
     }

@@ -6,11 +6,14 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::{
-    DOUBLED, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
+    DOUBLED, Gate, connect, directories, directory, names, noise, plain, share, transfer, transfer_into, tree,
 };
 use crate::hash::BLOCK;
-use crate::{Conflict, Progress, ReceiveOptions, Share, TransferError, receive, send};
+use crate::message::{Control, Request};
+use crate::{Conflict, Connection as _, Progress, ReceiveOptions, Share, TransferError, receive, send};
 
 /// Sends `share` to the directory `to`; returns the bytes that reach the receiver.
 async fn bytes_on_the_wire(share: &Share, to: &Path) -> u64 {
@@ -109,6 +112,33 @@ async fn files_shorter_than_their_system_reports_arrive_with_what_can_be_read() 
         let (sent, received) = transfer(&share(&from.join("file")), directory(&to), &options).await;
         assert_eq!((sent.unwrap().skipped, received.unwrap().files), (0, 1));
         assert!(fs::read(to.join("file")).unwrap() == content, "{len} bytes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_receiver_gets_no_file_shorter_than_listed() {
+    let (_temp, from, _) = directories(&[("file", b"short")]);
+    let doubled = SystemTime::UNIX_EPOCH + Duration::from_secs(DOUBLED);
+    fs::File::open(from.join("file")).unwrap().set_modified(doubled).unwrap();
+    for (extended, expected) in [(true, 0x20), (false, 0x23)] {
+        let (sender, receiver) = plain();
+        let receiving = async {
+            let mut bytes = Vec::new();
+            Control::Hello { version: 4, asks: false, eager: false, extended }.encode(&mut bytes);
+            let mut control = receiver.open().await.unwrap();
+            control.write_all(&bytes).await.unwrap();
+            bytes.clear();
+            let fetch = Request::Fetch { file: 0, first: 0, count: 1, last: true, held: Vec::new() };
+            fetch.encode(&mut bytes);
+            let mut data = receiver.open().await.unwrap();
+            data.write_all(&bytes).await.unwrap();
+            let kind = data.read_u8().await.unwrap();
+            drop(control);
+            kind
+        };
+        let (share, progress) = (share(&from.join("file")), Progress::new());
+        let (_, kind) = tokio::join!(send(&sender, &share, &progress), receiving);
+        assert_eq!(kind, expected, "{extended}");
     }
 }
 
