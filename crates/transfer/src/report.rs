@@ -232,11 +232,8 @@ impl Report {
     /// Records that a file failed at this end for this error, of which `why` is the reason unless there is no room.
     pub fn fail_io(&self, path: &RelPath, error: &io::Error, why: impl FnOnce(&io::Error) -> String) {
         let Some((reason, advice)) = no_room(error) else {
-            return if is_lasting(error) {
-                self.fail_for_good(path, why(error))
-            } else {
-                self.fail(path, why(error))
-            };
+            let fail = if is_lasting(error) { Self::fail_for_good } else { Self::fail };
+            return fail(self, path, why(error));
         };
         let own = error.get_ref().map(ToString::to_string);
         self.fail(path, own.unwrap_or_else(|| reason.to_owned()));
