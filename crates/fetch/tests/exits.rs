@@ -21,7 +21,7 @@ use anabranch_link::{Limit, LinkConfig, LossModel};
 use anabranch_net::{Addresses, NodeKey, Rate, Span};
 use anabranch_node::{Access, Dial, Node};
 use anabranch_proxy::{Exit, ExitDialer, ExitOptions, Limits, SessionLimits, session_config};
-use common::server::Server;
+use common::server::{Response, Server};
 use common::{Place, noise};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -209,6 +209,23 @@ async fn a_file_is_split_over_three_exits() {
         tries.push((rate, shares));
     }
     panic!("Mbit/s and shares: {tries:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_allows_one_request_gives_a_file_through_one_exit() {
+    let content = noise(2_000_000, 51);
+    let served = content.clone();
+    let server = Server::start(move |request| match request.number {
+        0 => Response::long(request, &served),
+        _ => Response::new(429, b"").with("Retry-After", "600"),
+    });
+    let stage = Stage::new(&[Path::new(100.0, 0.5, 0.0)], false, "cubic").await;
+    let mut place = Place::new(&[server.url("/a")]);
+    let route = Route::Exit(stage.dialers[0].clone());
+    place.options.routes = vec![RouteUse { route, name: "exit".to_owned(), rank: 0, cap: None }];
+    place.fetch().await.unwrap();
+    assert!(place.content() == content, "wrong bytes");
+    stage.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

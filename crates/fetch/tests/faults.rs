@@ -770,6 +770,23 @@ async fn a_login_page_that_comes_first_gives_way_to_the_file_over_another_route(
 }
 
 #[tokio::test]
+async fn a_route_leaves_the_requests_of_a_limited_server_to_another_one_that_it_answers() {
+    let content = noise(SIZE, 57);
+    // The first route asks again before the second one has an answer.
+    for (refused, most) in [(2, 2), (3, 1)] {
+        let refused = std::net::IpAddr::from([127, 0, 0, refused]);
+        let server = Server::changed(&content, move |request, right| match request.from.ip() == refused {
+            true => Response::new(503, b""),
+            false => Response { rate: Some(800_000), ..right },
+        });
+        let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+        fetched(&place, &content).await;
+        let asked = server.requests().iter().filter(|request| request.from.ip() == refused).count();
+        assert!(asked <= most, "{asked} requests over {refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_login_page_of_a_network_does_not_cost_what_is_there() {
     let content = noise(SIZE, 28);
     for has_ranges in [false, true] {

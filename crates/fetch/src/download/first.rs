@@ -18,6 +18,8 @@ use crate::source::{Answer, Refusal, Source, Wanted};
 
 /// Pauses between attempts to open a source.
 const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
+/// The first pause of a source whose server limits requests and answers over another route.
+const BESIDE_ANOTHER: Duration = Duration::from_secs(8);
 /// Why sources are not used.
 const OTHER_SIZE: &str = "its file has another size";
 pub(super) const OTHER_CONTENT: &str = "its file has another content";
@@ -87,19 +89,19 @@ pub(super) struct FirstPart {
     pub(super) stream: Option<Stream>,
 }
 
-/// Asks for the first bytes until they come or there is no hope. `is_long`: the same answer is to bring the whole file. Notifies
-/// `done` after the first attempt.
+/// Asks for the first bytes until they come or there is no hope. `is_long`: the same answer is to bring the whole file.
+/// Reports each attempt through `serves`, which becomes true when a route to the mirror has an answer.
 pub(super) async fn open(
     opened: &Opened,
     progress: &Progress,
     is_long: bool,
-    done: &watch::Sender<()>,
+    serves: &watch::Sender<bool>,
 ) -> Result<First, Trouble> {
     let source = &opened.source;
     let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms));
     loop {
         let first = timeout(PATIENCE, first_bytes(source, is_long)).await;
-        done.send_replace(());
+        serves.send_modify(|serves| *serves |= matches!(first, Ok(Ok(_))));
         let refusal = match first.unwrap_or_else(|_| Err(failed("the first bytes do not come"))) {
             Ok(first) => return Ok(first),
             Err(refusal) => refusal,
@@ -110,6 +112,9 @@ pub(super) async fn open(
                 Trouble::Failed("the file changed meanwhile".to_owned())
             }
         };
+        // Of the few requests that the server answers, this would be one less for the other route.
+        let is_second = matches!(trouble, Trouble::Busy(_)) && *serves.borrow();
+        let least = if is_second { BESIDE_ANOTHER } else { Duration::ZERO };
         let asked = match &trouble {
             // The user may have to log in first.
             Trouble::Useless(_) | Trouble::Page => return Err(trouble),
@@ -119,7 +124,10 @@ pub(super) async fn open(
             Trouble::Failed(_) | Trouble::NoParts(_) => Duration::ZERO,
         };
         let longest = Duration::from_nanos(LONGEST_WAIT.as_nanos());
-        let Some(pause) = pauses.next().map(|pause| pause.max(asked)).filter(|pause| *pause <= longest)
+        let Some(pause) = pauses
+            .find(|pause| *pause >= least)
+            .map(|pause| pause.max(asked))
+            .filter(|pause| *pause <= longest)
         else {
             return Err(trouble);
         };

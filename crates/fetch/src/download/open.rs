@@ -36,6 +36,15 @@ pub(super) struct Opened {
     pub(super) index: usize,
 }
 
+/// The first route to a mirror.
+#[derive(Clone)]
+struct Ahead {
+    mirror: usize,
+    is_long: bool,
+    /// Whether a route to the mirror has an answer; notifies of every attempt.
+    serves: watch::Sender<bool>,
+}
+
 /// All sources that are being opened.
 pub(super) struct Opening {
     pending: JoinSet<(Opened, Result<First, Trouble>)>,
@@ -93,7 +102,8 @@ impl Opening {
         let (now, later) = std::mem::take(&mut self.waiting).into_iter().partition(|one| rank(one) == lowest);
         self.waiting = later;
         let now: Vec<Opened> = now;
-        let mut ahead: Vec<(usize, watch::Sender<()>)> = Vec::new();
+        let is_only = now.len() == 1;
+        let mut ahead: Vec<Ahead> = Vec::new();
         for opened in now {
             if context.options.left(opened.route) < PROBE {
                 self.all_refused = false;
@@ -103,23 +113,26 @@ impl Opening {
             self.unanswered.push(opened.index);
             let progress = context.progress.clone();
             let mirror = context.mirror(opened.index);
-            let turn = ahead.iter().find(|(known, _)| *known == mirror).map(|(_, turn)| turn.subscribe());
-            let is_first = turn.is_none();
+            let first = ahead.iter().find(|first| first.mirror == mirror).cloned();
+            let is_first = first.is_none();
             let is_http = opened.source.mirror.scheme().is_http();
-            // Unread bytes would be wasted: under a cap, and in the queues of an exit.
+            // Unread bytes would be wasted: under a cap, and in the queues of an exit if others take the end.
             let has_cap = context.options.routes[opened.route].cap.is_some();
             let is_exit = matches!(opened.source.route, Route::Exit(_));
-            let is_long = self.is_fresh && is_first && is_http && !has_cap && !is_exit && mirror == 0;
-            let done = watch::Sender::new(());
-            if is_long {
-                ahead.push((mirror, done.clone()));
+            let is_short = !is_http || has_cap || is_exit && !is_only;
+            let is_long = self.is_fresh && is_first && mirror == 0 && !is_short;
+            let serves =
+                first.as_ref().map_or_else(|| watch::Sender::new(false), |first| first.serves.clone());
+            if is_first {
+                ahead.push(Ahead { mirror, is_long, serves: serves.clone() });
             }
+            let turn = first.filter(|first| first.is_long).map(|first| first.serves.subscribe());
             self.pending.spawn(async move {
                 if let Some(mut turn) = turn {
                     // A server that allows few requests answers the first route.
                     let _ = timeout(TURN, turn.changed()).await;
                 }
-                let first = open(&opened, &progress, is_long, &done).await;
+                let first = open(&opened, &progress, is_long, &serves).await;
                 (opened, first)
             });
         }
