@@ -21,7 +21,7 @@ use super::mirror::discard_staged;
 use super::part::{PartFile, cannot_make};
 use super::place::{UNREADABLE, exists, hash_file, is_unreadable, no_name};
 use super::quota::Reserved;
-use super::spelling::{Spellings, clash};
+use super::spelling::{Spellings, clash, clash_above};
 use super::target::TargetTree;
 use crate::attributes::Attributes;
 use crate::error::TransferError;
@@ -151,6 +151,7 @@ impl Planner {
         let mut undecided = VecDeque::new();
         for (index, entry) in (0..).zip(entries) {
             match &entry.kind {
+                _ if self.merges(entry) => {}
                 EntryKind::Directory { mode, modified } => {
                     ends.extend(self.make_directory((index, &entry.path), *mode, *modified));
                 }
@@ -261,6 +262,30 @@ impl Planner {
     /// True if overwriting the entry `found` for the one at `path` would replace another one of the share.
     pub fn clashes(&mut self, path: &RelPath, found: &Metadata) -> bool {
         self.spellings.clash(&mut self.tree, path, found)
+    }
+
+    /// True for a directory that is an earlier one of the share here, and for what is in it: they fail. Where files that clash
+    /// are renamed, the directories become one.
+    fn merges(&mut self, Entry { path, kind }: &Entry) -> bool {
+        if self.spellings.is_in_another(path, kind) {
+            self.report.fail(path, clash_above());
+            return true;
+        }
+        if !matches!(kind, EntryKind::Directory { .. }) || !self.spellings.has_several(path) {
+            return false;
+        }
+        let (parent, name) = path.split();
+        let found = self.tree.directory(parent).and_then(|parent| parent.symlink_metadata(name));
+        let merges = found.is_ok_and(|found| found.is_dir() && self.clashes(path, &found));
+        if merges && self.conflict == Conflict::Rename {
+            self.report.warn(&format!("{}, as another directory of the share: {}", path.as_str(), clash()));
+            return false;
+        }
+        if merges {
+            self.spellings.put_in_another(path);
+            self.report.fail(path, clash());
+        }
+        merges
     }
 
     /// Asks for the sender's hash, and hashes the existing file meanwhile.

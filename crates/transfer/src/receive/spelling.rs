@@ -5,7 +5,7 @@
 //! of the two would remain. Two files under way must not share an unfinished file either. So the second fails, even if its
 //! content is there: the first may be about to replace it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 
 use cap_std::fs::{Dir, Metadata, OpenOptions};
@@ -13,15 +13,19 @@ use unicode_normalization::UnicodeNormalization as _;
 
 use super::remove::{is_same, names};
 use super::target::TargetTree;
-use crate::manifest::Entry;
+use crate::manifest::{Entry, EntryKind};
 use crate::path::{RelPath, spelled_part_name};
 
 /// Most spellings of one path that are compared.
 const MOST: usize = 16;
 
-/// The paths of the share that differ only in case or composition, by their folded form, in the order of the list.
 #[derive(Default)]
-pub(super) struct Spellings(HashMap<String, Vec<RelPath>>);
+pub(super) struct Spellings {
+    /// The paths of the share that differ only in case or composition, by their folded form, in the order of the list.
+    several: HashMap<String, Vec<RelPath>>,
+    /// Directories that are earlier ones here, and those in them.
+    in_others: HashSet<String>,
+}
 
 impl Spellings {
     pub fn of(entries: &[Entry]) -> Self {
@@ -36,12 +40,12 @@ impl Spellings {
                 several.entry(folded).or_default().push(path.clone());
             }
         }
-        Self(several)
+        Self { several, in_others: HashSet::new() }
     }
 
     /// True if `found`, which has the name at `path`, is also found under an earlier spelling of that path.
     pub fn clash(&self, tree: &mut TargetTree, path: &RelPath, found: &Metadata) -> bool {
-        let Some(all) = self.0.get(&folded(path.as_str())) else { return false };
+        let Some(all) = self.several.get(&folded(path.as_str())) else { return false };
         let earlier = all.iter().take_while(|other| *other != path).take(MOST);
         // Some file systems give one entry another number under each spelling.
         earlier
@@ -51,10 +55,29 @@ impl Spellings {
 }
 
 impl Spellings {
+    /// True if the share has the path in another spelling, too.
+    pub fn has_several(&self, path: &RelPath) -> bool {
+        self.several.contains_key(&folded(path.as_str()))
+    }
+
+    /// Records that the directory at `path` is an earlier one here.
+    pub fn put_in_another(&mut self, path: &RelPath) {
+        self.in_others.insert(path.as_str().to_owned());
+    }
+
+    /// True for what is in such a directory.
+    pub fn is_in_another(&mut self, path: &RelPath, kind: &EntryKind) -> bool {
+        let is_in = self.in_others.contains(path.split().0);
+        if is_in && matches!(kind, EntryKind::Directory { .. }) {
+            self.put_in_another(path);
+        }
+        is_in
+    }
+
     /// True if a new file at `path` would be the file of an earlier spelling. Tries it with a file, and removes that again:
     /// the earlier one may not be there yet.
     pub fn meet(&self, tree: &mut TargetTree, path: &RelPath) -> bool {
-        let Some(all) = self.0.get(&folded(path.as_str())) else { return false };
+        let Some(all) = self.several.get(&folded(path.as_str())) else { return false };
         let earlier = all.iter().take_while(|other| *other != path).take(MOST);
         earlier.into_iter().any(|other| find_each_other(tree, other, path))
     }
@@ -86,6 +109,10 @@ fn folded(path: &str) -> String {
 
 pub(super) fn clash() -> &'static str {
     "the file system here does not tell its name from another one of the share; rename one of the two"
+}
+
+pub(super) fn clash_above() -> &'static str {
+    "the file system here does not tell its directory from another one of the share; rename one of the two"
 }
 
 /// True if `name` finds an entry with another spelling.
@@ -122,7 +149,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::manifest::{EntryKind, FileMeta};
+    use crate::manifest::FileMeta;
 
     /// Whether the second path clashes with the first in a directory of these files, of which all links are to `A`.
     fn clash(paths: [&str; 2], links: &[&str]) -> bool {

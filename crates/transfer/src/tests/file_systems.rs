@@ -160,6 +160,52 @@ async fn on_exfat_no_file_replaces_another_of_the_share_and_a_copy_keeps_one_wit
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn on_exfat_directories_that_are_one_there_fail_with_what_is_in_them_and_a_copy_removes_nothing() {
+    let (temp, from, _) = directories(&[
+        ("d/Dir/one", b"1"),
+        ("d/Dir/sub/two", b"2"),
+        ("d/dir/sub/three", b"3"),
+        ("d/dir/four", b"4"),
+        ("d/other", b"o"),
+    ]);
+    symlink("four", from.join("d/dir/link")).unwrap();
+    let types = ["exfat", "exfat-fuse"];
+    let Some(exfat) = mount_image(&temp.path().join("exfat"), &["mkfs.exfat"], &types) else { return };
+    let to = exfat.0.join("to");
+    let run =
+        async |options: ReceiveOptions| transfer(&share(&from.join("d")), directory(&to), &options).await.1;
+    let mirror = Some(Mirror { delete: true, by_content: false });
+    for mirror in [None, mirror] {
+        for _ in 0..2 {
+            let received = run(ReceiveOptions { mirror, ..Default::default() }).await;
+            let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+            let mut failed: Vec<_> = failures.iter().map(|failure| failure.path.raw()).collect();
+            failed.sort_unstable();
+            assert_eq!(failed, ["d/dir", "d/dir/four", "d/dir/link", "d/dir/sub", "d/dir/sub/three"]);
+            for failure in failures {
+                assert!(failure.reason.text().contains("does not tell its"), "{failures:?}");
+            }
+            assert_eq!(fs::read(to.join("d/Dir/one")).unwrap(), b"1");
+            assert_eq!(fs::read(to.join("d/Dir/sub/two")).unwrap(), b"2");
+        }
+    }
+    // Where names give way, all files arrive in one directory, with a note.
+    fs::remove_file(from.join("d/dir/link")).unwrap();
+    let summary = run(ReceiveOptions { conflict: Conflict::Rename, ..Default::default() }).await.unwrap();
+    let is_told = |note: &String| note.starts_with("d/dir, as another directory of the share: ");
+    assert_eq!(summary.warnings.iter().filter(|note| is_told(note)).count(), 1, "{summary:?}");
+    assert_eq!(fs::read(to.join("d/Dir/four")).unwrap(), b"4");
+    // Now the share has only the other spelling, and the copy keeps all of it.
+    fs::rename(from.join("d/Dir/one"), from.join("d/dir/one")).unwrap();
+    fs::rename(from.join("d/Dir/sub/two"), from.join("d/dir/sub/two")).unwrap();
+    fs::remove_dir_all(from.join("d/Dir")).unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    let summary = run(ReceiveOptions { mirror, ..Default::default() }).await.unwrap();
+    assert_eq!(summary.removed, 0, "{summary:?}");
+    assert_eq!(names(&to.join("d/Dir")), ["four", "one", "sub"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_hard_links_further_names_are_copies_and_counted() {
     let (temp, from, _) = directories(&[("d/a", b"a")]);
     let types = ["exfat", "exfat-fuse"];
