@@ -30,7 +30,7 @@ const PORT: u16 = 4434;
 /// The server's addresses in the tunnel, if no others are given.
 const INSIDE: [&str; 2] = ["10.177.0.1/16", "fdab:177::1/64"];
 /// Most clients at the same time.
-const MOST_CLIENTS: usize = 1000;
+const MOST_CLIENTS: usize = 2000;
 
 const EXAMPLES: &str = "\
 Examples:
