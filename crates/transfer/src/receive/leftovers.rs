@@ -55,8 +55,7 @@ impl Leftovers {
 
     /// True if so many bytes find no room, even if unfinished files give up theirs; `free` are free on the disk.
     pub fn are_too_few(&self, need: u64, free: Option<u64>) -> bool {
-        let held = self.held();
-        held > 0 && free.is_some_and(|free| free.saturating_add(held) < need)
+        free.is_some_and(|free| free.saturating_add(self.held()) < need)
     }
 
     fn held(&self) -> u64 {

@@ -117,18 +117,21 @@ impl PartFile {
 
     /// Writes `data` at `offset`. Zeros beyond the end of the file become holes.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let written = self.write_all(offset, data);
+        self.len = match &written {
+            Ok(()) => self.len.max(offset + data.len() as u64),
+            // A disk that fills up may have taken a part.
+            Err(_) => self.file.metadata().map_or(self.len, |found| found.len()),
+        };
+        written
+    }
+
+    fn write_all(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         crate::tests::fail_if_full(&self.directory, offset / BLOCK as u64)?;
         #[cfg(test)]
-        crate::tests::fail_if_over_quota(&self.directory, &self.name, offset + data.len() as u64)?;
-        let end = offset + data.len() as u64;
-        if offset < self.len {
-            self.write_at(offset, data)?;
-        } else {
-            self.write_sparse(offset, data)?;
-        }
-        self.len = self.len.max(end);
-        Ok(())
+        crate::tests::fail_if_over_quota(&self.directory, (&self.name, &self.file), (offset, data))?;
+        if offset < self.len { self.write_at(offset, data) } else { self.write_sparse(offset, data) }
     }
 
     /// Writes the non-zero pages. Sets the length if the last page is zero.

@@ -10,12 +10,12 @@ use super::mirror::discard_staged;
 use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
 use super::plan::{Planner, cannot_enter, unfinished};
 use super::shut::{Shut, mark, open_existing, unmark};
-use super::spelling::clash;
+use super::spelling::{clash, clash_above};
 use super::symlink::{create_link, replace_with_link};
 use super::target::{readable, set_directory_mode};
 use crate::error::is_disk_full;
 use crate::hash::{FileHasher, block_len, hash_block};
-use crate::manifest::ModifiedTime;
+use crate::manifest::{Entry, EntryKind, ModifiedTime};
 use crate::path::RelPath;
 use crate::policy::Conflict;
 use crate::send::read_full;
@@ -90,6 +90,30 @@ impl Planner {
                 None
             }
         }
+    }
+
+    /// True for a directory that is an earlier one of the share here, and for what is in it: they fail. Where files that clash
+    /// are renamed, the directories become one.
+    pub fn merges(&mut self, Entry { path, kind }: &Entry) -> bool {
+        if self.spellings.is_in_another(path, kind) {
+            self.report.fail(path, clash_above());
+            return true;
+        }
+        if !matches!(kind, EntryKind::Directory { .. }) || !self.spellings.has_several(path) {
+            return false;
+        }
+        let (parent, name) = path.split();
+        let found = self.tree.directory(parent).and_then(|parent| parent.symlink_metadata(name));
+        let merges = found.is_ok_and(|found| found.is_dir() && self.clashes(path, &found));
+        if merges && self.conflict == Conflict::Rename {
+            self.report.warn(&format!("{}, as another directory of the share: {}", path.as_str(), clash()));
+            return false;
+        }
+        if merges {
+            self.spellings.put_in_another(path);
+            self.report.fail(path, clash());
+        }
+        merges
     }
 
     pub fn make_link(&mut self, path: &RelPath, text: &str) {

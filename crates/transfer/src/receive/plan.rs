@@ -21,7 +21,7 @@ use super::mirror::discard_staged;
 use super::part::{PartFile, cannot_make};
 use super::place::{UNREADABLE, exists, hash_file, is_unreadable, no_name};
 use super::quota::Reserved;
-use super::spelling::{Spellings, clash, clash_above};
+use super::spelling::{Spellings, clash};
 use super::target::TargetTree;
 use crate::attributes::Attributes;
 use crate::error::TransferError;
@@ -264,30 +264,6 @@ impl Planner {
         self.spellings.clash(&mut self.tree, path, found)
     }
 
-    /// True for a directory that is an earlier one of the share here, and for what is in it: they fail. Where files that clash
-    /// are renamed, the directories become one.
-    fn merges(&mut self, Entry { path, kind }: &Entry) -> bool {
-        if self.spellings.is_in_another(path, kind) {
-            self.report.fail(path, clash_above());
-            return true;
-        }
-        if !matches!(kind, EntryKind::Directory { .. }) || !self.spellings.has_several(path) {
-            return false;
-        }
-        let (parent, name) = path.split();
-        let found = self.tree.directory(parent).and_then(|parent| parent.symlink_metadata(name));
-        let merges = found.is_ok_and(|found| found.is_dir() && self.clashes(path, &found));
-        if merges && self.conflict == Conflict::Rename {
-            self.report.warn(&format!("{}, as another directory of the share: {}", path.as_str(), clash()));
-            return false;
-        }
-        if merges {
-            self.spellings.put_in_another(path);
-            self.report.fail(path, clash());
-        }
-        merges
-    }
-
     /// Asks for the sender's hash, and hashes the existing file meanwhile.
     fn compare(&mut self, job: FileJob, directory: &Dir) -> Result<(), Halt> {
         let (index, name) = (job.index, job.name.clone());
@@ -427,7 +403,10 @@ impl Planner {
         let held = if is_new { 0 } else { PartFile::held(directory, &job.name) };
         let need = job.meta.stored().unwrap_or(0).saturating_sub(held);
         if self.tree.leftovers().are_too_few(need, self.tree.free_bytes()) {
-            // Its data would only be dropped here.
+            // Its data would only be dropped here. Its unfinished file may give up room.
+            if let Some((id, len)) = PartFile::found(directory, &job.name) {
+                self.tree.leftovers().add(&job, (Ok(id), len));
+            }
             self.report.fail_io(&job.path, &io::ErrorKind::StorageFull.into(), cannot_make);
             return Ok(());
         }

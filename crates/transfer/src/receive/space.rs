@@ -6,10 +6,12 @@ use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind};
 
 impl Planner {
-    /// Rejects a share that needs more space than is free. Data already on the disk needs none.
+    /// Rejects a share that needs more space than is free. Data already on the disk needs none. Where files found no room
+    /// before, the others may have that of the unfinished ones.
     pub(super) fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {
         let Some(free) = self.tree.free_bytes() else { return Ok(()) };
         let (mut needed, mut missing) = (0_u64, None);
+        let (mut unfinished, mut begun) = (0_u64, 0_u64);
         for (index, entry) in (0..).zip(entries) {
             let EntryKind::File(meta) = entry.kind else { continue };
             let (Some(size), Some(stored)) = (meta.size, meta.stored()) else { continue };
@@ -23,13 +25,19 @@ impl Planner {
             }
             let directory = self.tree.directory(parent);
             missing = directory.is_err().then_some(parent);
-            let held = directory.map_or(0, |directory| match directory.symlink_metadata(name) {
-                Ok(found) if found.len() == size || self.conflict.keeps() => size,
-                _ => PartFile::held(&directory, name).min(size),
-            });
-            needed = needed.saturating_add(stored.saturating_sub(held));
+            let (held, is_there) =
+                directory.map_or((0, false), |directory| match directory.symlink_metadata(name) {
+                    Ok(found) if found.len() == size || self.conflict.keeps() => (size, true),
+                    _ => (PartFile::held(&directory, name).min(size), false),
+                });
+            let more = stored.saturating_sub(held);
+            needed = needed.saturating_add(more);
+            if held > 0 && !is_there {
+                unfinished = unfinished.saturating_add(held);
+                begun = begun.saturating_add(more);
+            }
         }
-        if needed > free {
+        if needed - begun > free.saturating_add(unfinished) {
             return Err(TransferError::NoSpace { path: self.tree.path().to_owned(), needed, free });
         }
         Ok(())

@@ -219,7 +219,24 @@ async fn an_unfinished_file_gives_up_the_room_that_later_files_need_and_no_more(
     assert_eq!(named, ["d/a: a disk quota is used up", "d/e: a disk quota is used up"]);
     assert!(advice.unwrap().contains("raise the quota"), "{advice:?}");
     assert_eq!(names(&to.join("d")), [".a.anabranch-part", "b", "c", TIGHT]);
-    assert_eq!(fs::metadata(to.join("d/.a.anabranch-part")).unwrap().len(), 8 * BLOCK as u64);
+    assert_eq!(fs::metadata(to.join("d/.a.anabranch-part")).unwrap().len(), 17 * BLOCK as u64 / 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_file_that_finds_no_room_again_gives_up_its_own_for_others() {
+    let (_temp, from, to) =
+        directories(&[("d/a", &noise(1, 4 * BLOCK)), ("d/b", &noise(2, 3 * BLOCK / 2)), ("d/c", b"c")]);
+    fs::create_dir(to.join("d")).unwrap();
+    fs::write(to.join(SMALL), b"").unwrap();
+    let part = to.join("d/.a.anabranch-part");
+    fs::write(&part, noise(1, 2 * BLOCK)).unwrap();
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    let named = failures.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(named, ["d/a: the disk is full"]);
+    // This disk has room, so the unfinished file need not become shorter.
+    assert_eq!(names(&to.join("d")), [".a.anabranch-part", "b", "c"]);
+    assert_eq!(fs::metadata(&part).unwrap().len(), 2 * BLOCK as u64);
 }
 
 impl OutputStream for fs::File {}
