@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use anabranch_wire::ForeignText;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
@@ -12,7 +13,7 @@ use crate::codec::{FRAME_HEADER, parse_header};
 use crate::error::{Failure, MOST_NAMES, Missing, PER_NAME, Reason, TransferError};
 use crate::message::{Control, LONGEST_CONTROL, VERSION};
 use crate::packed::{PACKED, pack, unpack};
-use crate::report::Summary;
+use crate::report::{MOST_WARNINGS, Summary};
 
 /// How long an end waits for the other to receive its last message.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -49,6 +50,8 @@ pub(crate) struct ControlLink<S> {
     is_peer_eager: bool,
     /// The other end takes [`Control::Skip`] and [`Control::Missing`], and files shorter than listed.
     is_peer_extended: bool,
+    /// This end is a server, whose client learns its notes.
+    has_client: bool,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
     /// Bytes to be sent: a cancelled `send` goes on with the next one.
@@ -70,6 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             opening,
             is_peer_eager: false,
             is_peer_extended: false,
+            has_client: false,
             reader,
             writer,
             unsent: Vec::new(),
@@ -108,7 +112,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             return Ok(None);
         }
         match self.recv().await? {
-            Control::Ask(ask) => Ok(Some(ask)),
+            Control::Ask(ask) => {
+                self.has_client = true;
+                Ok(Some(ask))
+            }
             _ => Err(TransferError::protocol("it did not say what it asks for")),
         }
     }
@@ -238,8 +245,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
-    /// Sends the outcome to the other end, and waits a little until it has arrived.
-    pub async fn part(&mut self, outcome: &Result<Summary, TransferError>) {
+    /// Sends the outcome to the other end, and waits a little until it has arrived. Returns the notes of a server.
+    pub async fn part(&mut self, outcome: &Result<Summary, TransferError>) -> Vec<ForeignText> {
         let mut last_words = Vec::new();
         let last_word = match outcome {
             Ok(Summary { removed, updated, .. }) => Control::Done { removed: *removed, updated: *updated },
@@ -260,19 +267,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             ) => {
                 // The other end has stopped, so a failure here changes nothing.
                 let _ = timeout(FAREWELL, self.writer.shutdown()).await;
-                return;
+                return Vec::new();
             }
             Err(error) => Control::Abort(error.to_line().into()),
         };
         last_word.encode(&mut last_words);
+        if let (true, Ok(Summary { warnings, .. })) = (self.has_client, outcome) {
+            warnings.iter().for_each(|note| Control::Note(note.as_str().into()).encode(&mut last_words));
+        }
         let patience = FAREWELL + Duration::from_secs(last_words.len() as u64 / SLOWEST);
+        let mut notes = Vec::new();
         let _ = timeout(patience, async {
             self.send_bytes(&last_words).await?;
             self.writer.shutdown().await.map_err(TransferError::Connection)?;
-            while self.recv().await.is_ok() {}
+            while let Ok(word) = self.recv().await {
+                match word {
+                    Control::Note(note) if notes.len() < MOST_WARNINGS => notes.push(note),
+                    _ => {}
+                }
+            }
             Ok::<(), TransferError>(())
         })
         .await;
+        notes
     }
 }
 

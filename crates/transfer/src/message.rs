@@ -40,6 +40,7 @@ pub(crate) const ATTRIBUTE: u8 = 0x09;
 pub(crate) const HARD_LINK: u8 = 0x0a;
 pub(crate) const MISSING: u8 = 0x0c;
 const SKIP: u8 = 0x0d;
+const NOTE: u8 = 0x0e;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 const WAIT: u8 = 0x13;
@@ -93,6 +94,8 @@ pub(crate) enum Control {
     Incomplete { count: u64, failed_here: u64, files: ForeignText, again: Option<u64> },
     /// This end gives up for this reason.
     Abort(ForeignText),
+    /// A server's note about the files that arrived; sent at the very end, where any message is passed over.
+    Note(ForeignText),
 }
 
 /// A receiver's request on the data stream.
@@ -172,6 +175,7 @@ impl Control {
                 out.extend_from_slice(again.map(u64::to_be_bytes).as_ref().map_or(&[], |again| again));
             }),
             Self::Abort(message) => put_frame(out, ABORT, |out| put_message(out, message.raw())),
+            Self::Note(message) => put_frame(out, NOTE, |out| put_message(out, message.raw())),
         }
     }
 
@@ -224,6 +228,7 @@ impl Control {
                 return Ok(Self::Incomplete { count, failed_here, files, again });
             }
             ABORT => Self::Abort(read_message(&mut reader)?),
+            NOTE => Self::Note(read_message(&mut reader)?),
             _ => return Err(unknown(kind)),
         };
         reader.end()?;
@@ -487,6 +492,7 @@ mod tests {
             Control::ListEnd,
             Control::Done { removed: 0, updated: 0 },
             Control::Abort("disk full".into()),
+            Control::Note("a note".into()),
             Control::Incomplete { count: 2, failed_here: 1, files: "a: no".into(), again: None },
             Control::Ask(Ask::List { path: Some(path("a/b")), deep: true }),
             Control::Ask(Ask::Get { paths: vec![path("a"), path("b/c")], contents: false, attributes: true }),

@@ -12,7 +12,7 @@ use crate::path::RelPath;
 use crate::progress::Progress;
 
 /// Most warnings that are kept.
-const MOST_WARNINGS: usize = 100;
+pub(crate) const MOST_WARNINGS: usize = 100;
 
 /// The summary of a successful transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,15 @@ pub struct Summary {
     pub missed_files: Vec<String>,
     /// Warnings, one printable line each; the first hundred.
     pub warnings: Vec<String>,
+}
+
+impl Summary {
+    /// Adds a server's notes, but for those that this end has, too.
+    pub(crate) fn hear(&mut self, notes: &[ForeignText]) {
+        let own = self.warnings.clone();
+        let new = notes.iter().filter(|note| own.iter().all(|own| own != note.raw()));
+        self.warnings.extend(new.map(|note| format!("the server says: {note}")));
+    }
 }
 
 /// The report under construction; clones share it.
@@ -105,6 +114,11 @@ impl Counted {
         }
         self.count += 1;
     }
+
+    /// The note that the extended attributes of these files are not kept.
+    fn note(&self) -> Option<String> {
+        (self.count > 0).then(|| format!("{}; `--xattrs` keeps them", not_kept(self.count, &self.first)))
+    }
 }
 
 /// A kind of metadata that could not be stored.
@@ -133,6 +147,11 @@ impl Report {
                 summary.warnings.push(Escaped(warning).to_string());
             }
         });
+    }
+
+    /// The note for files whose extended attributes are not kept.
+    pub fn bare(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).bare.note()
     }
 
     /// Notes that the sender sends no extended attributes, which the user wants.
@@ -277,10 +296,8 @@ impl Report {
             let advice = "free some space and run `sync`";
             inner.summary.warnings.push(format!("a crash may undo the new names in {what}: {why}; {advice}"));
         }
-        let Counted { count, first } = std::mem::take(&mut inner.bare);
-        if count > 0 {
-            inner.summary.warnings.push(format!("{}; `--xattrs` keeps them", not_kept(count, &first)));
-        }
+        let bare = std::mem::take(&mut inner.bare).note();
+        inner.summary.warnings.extend(bare);
         let Counted { count, first } = std::mem::take(&mut inner.copied);
         if count > 0 {
             inner.summary.warnings.push(match count {

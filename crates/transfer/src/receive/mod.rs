@@ -153,9 +153,10 @@ pub(crate) async fn receive_until<C: Connection>(
         Ok(()) => watch.report.finish(),
         Err(error) => Err(control.explain(error).await),
     };
-    control.part(&outcome).await;
+    let notes = control.part(&outcome).await;
     let done = progress.snapshot();
-    outcome.map(|summary| {
+    outcome.map(|mut summary| {
+        summary.hear(&notes);
         let but_unchecked = |bytes: u64| bytes.saturating_sub(summary.unchecked_bytes);
         let (bytes, resumed) = (but_unchecked(done.bytes_done), but_unchecked(done.bytes_resumed));
         Summary { bytes, resumed, moved: done.bytes_moved, ..summary }

@@ -401,13 +401,7 @@ impl Planner {
         // Nothing was received into a directory that this attempt has made.
         let is_new = self.made.as_ref() == Some(&job.parent);
         let held = if is_new { 0 } else { PartFile::held(directory, &job.name) };
-        let need = job.meta.stored().unwrap_or(0).saturating_sub(held);
-        if self.tree.leftovers().are_too_few(need, self.tree.free_bytes()) {
-            // Its data would only be dropped here. Its unfinished file may give up room.
-            if let Some((id, len)) = PartFile::found(directory, &job.name) {
-                self.tree.leftovers().add(&job, (Ok(id), len));
-            }
-            self.report.fail_io(&job.path, &io::ErrorKind::StorageFull.into(), cannot_make);
+        if !self.finds_room(&job, (directory, held)) {
             return Ok(());
         }
         let (Some(size), true) = (job.meta.size, held > 0) else {

@@ -1,11 +1,31 @@
 //! The check before a transfer that its files find room.
 
-use super::part::PartFile;
+use std::io;
+
+use cap_std::fs::Dir;
+
+use super::job::FileJob;
+use super::part::{PartFile, cannot_make};
 use super::plan::Planner;
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind};
 
 impl Planner {
+    /// False for a file that fails, because its data would only be dropped here. Its unfinished file, which holds `held` bytes,
+    /// may give up room for others.
+    pub(super) fn finds_room(&self, job: &FileJob, (directory, held): (&Dir, u64)) -> bool {
+        let need = job.meta.stored().unwrap_or(0).saturating_sub(held);
+        let leftovers = self.tree.leftovers();
+        if !leftovers.are_too_few(need, self.tree.free_bytes()) {
+            return true;
+        }
+        if let Some((id, len)) = PartFile::found(directory, &job.name) {
+            leftovers.add(job, (Ok(id), len));
+        }
+        self.report.fail_io(&job.path, &io::ErrorKind::StorageFull.into(), cannot_make);
+        false
+    }
+
     /// Rejects a share that needs more space than is free. Data already on the disk needs none. Where files found no room
     /// before, the others may have that of the unfinished ones.
     pub(super) fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {

@@ -84,17 +84,19 @@ pub(crate) async fn send_over<C: Connection>(
         reason = share.closed() => Err(TransferError::Closed(reason)),
     };
     let outcome = match outcome {
-        Ok(()) => Ok(Summary::default()),
+        Ok(()) => Ok(Summary { warnings: report.bare().into_iter().collect(), ..Summary::default() }),
         Err(error) => Err(control.explain(error).await),
     };
-    control.part(&outcome).await;
+    let notes = control.part(&outcome).await;
     outcome?;
     let done = progress.snapshot();
     report.add(|summary| {
         (summary.bytes, summary.resumed, summary.moved) =
             (done.bytes_done, done.bytes_resumed, done.bytes_moved);
     });
-    report.finish()
+    let mut summary = report.finish()?;
+    summary.hear(&notes);
+    Ok(summary)
 }
 
 fn stalled(after: Duration) -> TransferError {

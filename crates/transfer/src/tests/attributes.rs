@@ -84,7 +84,8 @@ async fn a_server_sends_attributes_on_request_and_a_mirror_keeps_them() {
         let options = ReceiveOptions { attributes, ..Default::default() };
         pull_with(&folders, (&wanted, &copy), options).await.unwrap()
     };
-    pull(false).await;
+    let told = "the server says: the extended attributes of a are left out; `--xattrs` keeps them";
+    assert_eq!(pull(false).await.warnings, [told]);
     assert_eq!(attribute(&copy.join("a"), "user.tag"), None);
     // The file stays as it is and gets them.
     assert_eq!(pull(true).await.files, 0);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::crowd::Pipe;
-use super::{BROKEN, Memory, directories, directory, names, noise, plain, share, tree};
+use super::{BROKEN, Memory, TIMELESS, directories, directory, names, noise, plain, share, transfer, tree};
 use crate::ask::Ask;
 use crate::control::ControlLink;
 use crate::hash::BLOCK;
@@ -604,4 +604,29 @@ fn a_server_answers_in_a_task_of_its_own() {
     let (server, _near) = plain();
     let (_temp, folders, _, _) = served(&[]);
     is_send(folders.serve(&server, &visitor(Rights::Write), &Progress::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_learns_what_the_server_notes_about_its_files_and_no_other_sender_does() {
+    let (_temp, folders, folder, here) = served(&[]);
+    fs::write(folder.join(TIMELESS), b"").unwrap();
+    fs::write(here.join("a"), b"a").unwrap();
+    // Both ends note it, and the client hears of it once.
+    let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).unwrap();
+    let all = Share::from_paths(&[here.as_path()]).unwrap();
+    fs::create_dir(folder.join("to")).unwrap();
+    fs::write(folder.join("to").join(TIMELESS), b"").unwrap();
+    let client = async |near: Memory| put(&near, &to("pub"), &all, &Progress::new()).await;
+    let (put, served) = visit(&folders, Rights::Write, client).await;
+    let notes = put.unwrap().warnings;
+    let [left_out, note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(left_out.contains("socket"), "{notes:?}");
+    let told = "this file system cannot store the time of to/a: ";
+    assert!(note.starts_with(&format!("the server says: {told}")), "{notes:?}");
+    let Ok(summary) = &served[0] else { panic!("{served:?}") };
+    assert!(summary.warnings.iter().any(|note| note.starts_with(told)), "{summary:?}");
+
+    let (sent, received) = transfer(&all, directory(&folder), &ReceiveOptions::default()).await;
+    received.unwrap();
+    assert_eq!(sent.unwrap().warnings.len(), 1);
 }

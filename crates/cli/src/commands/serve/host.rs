@@ -220,7 +220,10 @@ fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: 
     };
     let outcome = served.outcome.map_err(Failure::from);
     match &outcome {
-        Ok(summary) => log_missed(summary),
+        Ok(summary) => {
+            log_missed(summary);
+            summary.warnings.iter().for_each(|note| tracing::info!("{name}: {}", printable(note)));
+        }
         Err(failure) => failure.details.iter().for_each(|file| tracing::info!("{}", printable(file))),
     }
     if how.json {
