@@ -588,6 +588,7 @@ mod tests {
             "list end",
             "done",
             "abort",
+            "note",
             "incomplete",
             "ls",
             "get",
