@@ -116,11 +116,20 @@ fn value(file: &File, name: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-fn set(file: &std::fs::File, Attribute { name, value }: &Attribute) -> io::Result<()> {
-    use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+/// True if a file has all of these attributes.
+pub(crate) fn are_on(file: &std::fs::File, attributes: &[Attribute]) -> bool {
+    attributes.iter().all(|attribute| is_on(file, attribute))
+}
+
+fn is_on(file: &std::fs::File, Attribute { name, value }: &Attribute) -> bool {
     let mut held = vec![0; LARGEST];
-    if fgetxattr(file, name.as_str(), &mut held[..]).is_ok_and(|len| held[..len] == value[..]) {
+    rustix::fs::fgetxattr(file, name.as_str(), &mut held[..]).is_ok_and(|len| held[..len] == value[..])
+}
+
+fn set(file: &std::fs::File, attribute: &Attribute) -> io::Result<()> {
+    use rustix::fs::{XattrFlags, fsetxattr};
+    if is_on(file, attribute) {
         return Ok(());
     }
-    Ok(fsetxattr(file, name.as_str(), value, XattrFlags::empty())?)
+    Ok(fsetxattr(file, attribute.name.as_str(), &attribute.value, XattrFlags::empty())?)
 }

@@ -79,6 +79,8 @@ struct Inner {
     unsynced: Option<Note>,
     /// Files without their extended attributes.
     bare: Counted,
+    /// Those that were there and keep theirs.
+    kept: Counted,
     /// Hard links that became files of their own.
     copied: Counted,
 }
@@ -192,6 +194,11 @@ impl Report {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).bare.add(path);
     }
 
+    /// Records that an entry that was there lacks extended attributes of the source's.
+    pub fn keep_attributes(&self, path: &RelPath) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).kept.add(path);
+    }
+
     /// Records that a hard link became a file of its own.
     pub fn copy_link(&self, path: &RelPath) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).copied.add(path);
@@ -298,6 +305,13 @@ impl Report {
         }
         let bare = std::mem::take(&mut inner.bare).note();
         inner.summary.warnings.extend(bare);
+        let Counted { count, first } = std::mem::take(&mut inner.kept);
+        if count > 0 {
+            inner.summary.warnings.push(match count {
+                1 => format!("{first} was here and keeps its own extended attributes"),
+                _ => format!("{count} files and directories ({first}, ...) were here and keep their own extended attributes"),
+            });
+        }
         let Counted { count, first } = std::mem::take(&mut inner.copied);
         if count > 0 {
             inner.summary.warnings.push(match count {

@@ -36,6 +36,8 @@ pub(super) struct State {
     tree: TargetTree,
     /// By the number of the group's first file.
     pub(super) leaders: HashMap<u32, Leader>,
+    /// The first kept file of each group that has one.
+    kept: HashMap<u32, FileId>,
     /// Directories with new links.
     changed: BTreeSet<String>,
 }
@@ -64,7 +66,7 @@ impl Links {
         watch: Watch,
     ) -> Self {
         let groups = first.values().copied().collect();
-        let state = State { tree, leaders: HashMap::new(), changed: BTreeSet::new() };
+        let state = State { tree, leaders: HashMap::new(), kept: HashMap::new(), changed: BTreeSet::new() };
         Self { first, groups, entries, attributes, watch, state: Mutex::new(state) }
     }
 
@@ -92,6 +94,12 @@ impl Links {
             let leader = || Leader::Coming { index, waiting: Vec::new() };
             self.state().leaders.entry(group).or_insert_with(leader);
         }
+    }
+
+    /// Records that a file stays as it is. False if it is to be another name of an earlier one that stays, and is not.
+    pub fn keep(&self, index: u32, id: FileId) -> bool {
+        let Some(group) = self.group(index) else { return true };
+        *self.state().kept.entry(group).or_insert(id) == id
     }
 
     /// Records that a file has its final name; makes the links to it that wait.

@@ -4,17 +4,20 @@
 //! last, and only when everything else has arrived: an unreadable directory at the sender must not empty its copy.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::io;
 
-use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
-use cap_std::fs::{Dir, Metadata, OpenOptions};
+use cap_std::fs::{Dir, Metadata};
 
 use super::job::FileJob;
-use super::part::{set_attributes, set_mode, set_modified, system_time};
+use super::part::{FileId, set_attributes, set_mode, set_modified, system_time};
+use super::place::open;
 use super::plan::Planner;
 use super::remove::{is_same, names, remove};
 use super::shut::Shut;
 use super::spelling::are_alike;
 use super::target::{TargetTree, sync_or_note};
+use crate::attributes;
 use crate::error::TransferError;
 use crate::manifest::Entry;
 use crate::path::{RelPath, is_part_name, part_name};
@@ -41,19 +44,26 @@ impl Planner {
         found.is_file() && (Some(found.len()) == job.meta.size || may_differ())
     }
 
-    /// Gives a kept file the time, mode and attributes of the source's, in a mirror.
+    /// Gives a kept file the time, mode and attributes of the source's, in a mirror. Otherwise its attributes and links stay
+    /// what they are, with a note.
     pub(super) fn renew(&self, directory: &Dir, job: &FileJob) {
-        let Some(found) = self.mirror.and_then(|_| directory.symlink_metadata(&job.name).ok()) else {
+        let Ok(found) = directory.symlink_metadata(&job.name) else { return };
+        if self.mirror.is_none() {
+            if self.attributes.contains_key(&job.index) {
+                let file = open(directory, &job.name).map(cap_std::fs::File::into_std);
+                self.note_old_attributes(file, (job.index, &job.path));
+            }
+            if self.links.as_ref().is_some_and(|links| !links.keep(job.index, FileId::of(&found))) {
+                self.report.copy_link(&job.path);
+            }
             return;
-        };
+        }
         let mode = job.meta.mode & self.tree.mode_mask();
         let is_current = has_time(job, &found) && has_mode(&found, mode);
         if is_current && !self.attributes.contains_key(&job.index) {
             return;
         }
-        let mut options = OpenOptions::new();
-        options.read(true).follow(FollowSymlinks::No);
-        let renewed = directory.open_with(&job.name, &options).and_then(|file| {
+        let renewed = open(directory, &job.name).and_then(|file| {
             let file = file.into_std();
             set_attributes(&file, &self.attributes, (job.index, &job.path), &self.report);
             if let Some(time) = job.meta.modified.and_then(system_time) {
@@ -64,6 +74,14 @@ impl Planner {
         match renewed {
             Ok(()) => self.report.add(|summary| summary.updated += u64::from(!is_current)),
             Err(error) => self.report.note("store the time and mode", &job.path, &error),
+        }
+    }
+
+    /// Notes that an existing entry, which is this open file, lacks attributes of the source's.
+    pub(super) fn note_old_attributes(&self, file: io::Result<File>, (index, path): (u32, &RelPath)) {
+        let wanted = self.attributes.get(&index).map_or(&[][..], Vec::as_slice);
+        if !file.is_ok_and(|file| attributes::are_on(&file, wanted)) {
+            self.report.keep_attributes(path);
         }
     }
 

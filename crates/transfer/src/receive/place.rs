@@ -57,12 +57,7 @@ impl Planner {
                     if is_restricted {
                         mark(&directory, None);
                     }
-                    if self.attributes.contains_key(&index) {
-                        match readable(&directory).map(cap_std::fs::File::into_std) {
-                            Ok(file) => set_attributes(&file, &self.attributes, (index, path), &self.report),
-                            Err(error) => self.report.note(STORE_ATTRIBUTES, path, &error),
-                        }
-                    }
+                    self.give_attributes(&directory, (index, path), true);
                     if let Err(error) = set_directory_mode(&directory, mode | 0o700) {
                         self.report.note("store the mode", path, &error);
                         unmark(&directory);
@@ -72,7 +67,9 @@ impl Planner {
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     let directory = parent.open_dir_nofollow(name)?;
-                    Ok((open_existing(&directory, mode, shut), false))
+                    let mode = open_existing(&directory, mode, shut);
+                    self.give_attributes(&directory, (index, path), false);
+                    Ok((mode, false))
                 }
                 Err(error) => Err(error),
             }
@@ -89,6 +86,21 @@ impl Planner {
                 self.report.fail_io(path, &error, |error| shut.unwrap_or_else(|| cannot_enter(error)));
                 None
             }
+        }
+    }
+
+    /// Gives a directory its attributes if it is new, or a mirror's.
+    fn give_attributes(&self, directory: &Dir, (index, path): (u32, &RelPath), is_new: bool) {
+        if !self.attributes.contains_key(&index) {
+            return;
+        }
+        let opened = readable(directory).map(File::into_std);
+        if !is_new && self.mirror.is_none() {
+            return self.note_old_attributes(opened, (index, path));
+        }
+        match opened {
+            Ok(file) => set_attributes(&file, &self.attributes, (index, path), &self.report),
+            Err(error) => self.report.note(STORE_ATTRIBUTES, path, &error),
         }
     }
 
@@ -207,7 +219,8 @@ pub(crate) fn hash_file(
     }
 }
 
-fn open(directory: &Dir, name: &str) -> io::Result<File> {
+/// Opens a file for reading, but no link.
+pub(super) fn open(directory: &Dir, name: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).follow(FollowSymlinks::No);
     directory.open_with(name, &options)

@@ -53,6 +53,14 @@ async fn attributes_arrive_if_both_ends_want_them_and_are_named_otherwise() {
     assert_eq!(attribute(&to.join("all/d/a"), "user.tag"), Some(b"red\0\xff".to_vec()));
     assert_eq!(attribute(&to.join("all/d"), "user.kind"), Some(Vec::new()));
     assert_eq!(tree(&from), tree(&to.join("all")));
+
+    // What is there stays as it is, with a note if that is different.
+    let (_, received) = transfer(&with, directory(&to.join("all")), &taking(true)).await;
+    assert!(received.unwrap().warnings.is_empty());
+    let (_, received) = transfer(&with, directory(&to.join("bare")), &taking(true)).await;
+    let told = "2 files and directories (d, ...) were here and keep their own extended attributes";
+    assert_eq!(received.unwrap().warnings, [told]);
+    assert_eq!(attribute(&to.join("bare/d/a"), "user.tag"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,6 +98,7 @@ async fn a_server_sends_attributes_on_request_and_a_mirror_keeps_them() {
     // The file stays as it is and gets them.
     assert_eq!(pull(true).await.files, 0);
     assert_eq!(attribute(&copy.join("a"), "user.tag"), Some(b"red".to_vec()));
+    assert_eq!(attribute(&copy.join("d"), "user.tag"), Some(b"dir".to_vec()));
 
     set(&copy.join("d/b"), "user.tag", b"here");
     let place = Place::in_directory("pub/new", crate::Conflict::Error).unwrap();

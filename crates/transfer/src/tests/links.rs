@@ -51,7 +51,14 @@ async fn names_of_one_file_stay_so_if_both_ends_want_it_and_are_counted_otherwis
     }
     // Once more: all is there.
     let (_, received) = transfer(&with, directory(&to.join("2")), &keeping(Conflict::Error)).await;
-    assert_eq!((received.unwrap().files, groups(&to.join("2"), &NAMES)), (0, "aacdd".into()));
+    let summary = received.unwrap();
+    assert_eq!((summary.files, groups(&to.join("2"), &NAMES)), (0, "aacdd".into()));
+    assert!(summary.warnings.is_empty(), "{summary:?}");
+    // Copies that are there stay copies.
+    let (_, received) = transfer(&with, directory(&to.join("1")), &keeping(Conflict::Error)).await;
+    let note = "2 hard links (d/e/b, ...) are copies now, because of what was here";
+    assert_eq!(received.unwrap().warnings, [note]);
+    assert_eq!(groups(&to.join("1"), &NAMES), "abcde");
 }
 
 #[tokio::test(flavor = "multi_thread")]
