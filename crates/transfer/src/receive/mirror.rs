@@ -32,14 +32,13 @@ impl Planner {
             && has_time(job, found)
     }
 
-    /// True for an existing file that is worth a comparison: it has the listed length, or the listed time where the length is
-    /// unknown or may be too large.
+    /// True for an existing file that is worth a comparison: it has the listed length, or none is known, or it has the listed
+    /// time where the length may be too large.
     pub(super) fn may_be_alike(&self, job: &FileJob, found: &Metadata) -> bool {
         let may_differ = || {
             self.compares_all
                 && !job.is_stream()
-                && job.meta.size.is_none_or(|size| found.len() < size)
-                && has_time(job, found)
+                && job.meta.size.is_none_or(|size| found.len() < size && has_time(job, found))
         };
         found.is_file() && (Some(found.len()) == job.meta.size || may_differ())
     }

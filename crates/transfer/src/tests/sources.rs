@@ -70,6 +70,10 @@ async fn files_with_another_length_than_their_system_reports_are_read_to_their_e
         transfer_into(&share(path), &to).await;
         let name = path.file_name().unwrap();
         assert_eq!(fs::read(to.join(name)).unwrap(), fs::read(path).unwrap(), "{path:?}");
+        // Their times change, too.
+        fs::File::open(to.join(name)).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let again = transfer_into(&share(path), &to).await;
+        assert_eq!((again.files, again.skipped, again.unchecked), (0, 1, 0), "{path:?}");
     }
 }
 
