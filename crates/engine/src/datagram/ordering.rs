@@ -6,7 +6,7 @@
 //! of any path ([`DoubleBuffer`]) and to the application's limit; the size rule limits the number of waiting datagrams. The
 //! rule uses half the round-trip times as one-way delays, and the paths' recent receive rates over all traffic. Until
 //! these are known, only [`MOST_HELD`] limits. If datagrams have come later than these delays tell, both limits give way
-//! ([`Lateness`]).
+//! ([`Lateness`]). Datagrams in order leave at once, or one after another ([`Outlet`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
