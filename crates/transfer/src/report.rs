@@ -227,10 +227,11 @@ impl Report {
         inner.unsynced.get_or_insert_with(first).count += 1;
     }
 
-    /// True if nothing failed, and all new names are safe from a crash as far as this end knows.
-    pub fn is_all_safe(&self) -> bool {
+    /// Why a copy must remove nothing: a file failed, or new names are not safe from a crash. `None` otherwise.
+    pub fn why_unsafe(&self) -> Option<&'static str> {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.failed == 0 && inner.unsynced.is_none()
+        let is_unsynced = inner.unsynced.is_some().then_some("the names of what arrived may be lost");
+        (inner.failed > 0).then_some("not everything has arrived").or(is_unsynced)
     }
 
     /// True if a file failed, at either end.

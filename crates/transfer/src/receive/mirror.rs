@@ -108,12 +108,8 @@ pub(super) fn remove_others(
     (entries, left_out): (&[Entry], &[String]),
     report: &Report,
 ) -> Result<(), TransferError> {
-    if report.has_failed() {
-        report.warn("nothing was removed, because not everything has arrived");
-        return Ok(());
-    }
-    if !report.is_all_safe() {
-        report.warn("nothing was removed, because the names of what arrived may be lost");
+    if let Some(why) = report.why_unsafe() {
+        report.warn(&format!("nothing was removed, because {why}"));
         return Ok(());
     }
     let known: HashSet<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();

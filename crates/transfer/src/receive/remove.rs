@@ -9,11 +9,11 @@ use cap_std::fs::{Dir, Metadata};
 use super::shut::{Shut, open_up, shut_again};
 use crate::report::Report;
 
-/// Removes the directory `name`, whose replacement is complete, unless something has failed meanwhile.
+/// Removes the directory `name`, whose replacement is complete, unless something is not safe by then.
 pub(super) fn clear(directory: &Dir, name: &str, report: &Report, shut: Shut) -> io::Result<()> {
     let Some(found) = directory.symlink_metadata(name).ok().filter(Metadata::is_dir) else { return Ok(()) };
-    if report.has_failed() {
-        return Err(io::Error::other("a directory stays there, because not everything has arrived"));
+    if let Some(why) = report.why_unsafe() {
+        return Err(io::Error::other(format!("a directory stays there, because {why}")));
     }
     let removed = remove(directory, name, &found, shut)?;
     report.add(|summary| summary.removed += removed);

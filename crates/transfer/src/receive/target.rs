@@ -267,12 +267,12 @@ impl TargetTree {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts staged links in the place of directories, which stay if anything failed.
+    /// Puts staged links in the place of directories, which stay unless all else is safe.
     fn end_staging_links(&mut self, report: &Report) {
         let staged = std::mem::take(&mut self.staged().links);
         for (path, text) in &staged {
             let (parent, name) = path.split();
-            // This looks once more whether anything failed.
+            // This looks once more whether all else is safe.
             let replaced = self.directory(parent).and_then(|parent| {
                 replace_with_link(&parent, text, name, Some((report, self.shut)))?;
                 sync_or_note(&parent, path.split().0, report)
@@ -287,13 +287,14 @@ impl TargetTree {
         }
     }
 
-    /// Removes the files whose names staged directories are to have, and renames those. The files stay if anything failed.
+    /// Removes the files whose names staged directories are to have, and renames those. The files stay unless all else is
+    /// safe.
     fn end_staging(&mut self, report: &Report) {
         let staged = self.staged().directories.clone();
         // Children first: the paths to them have the names that their parents have until then.
         for path in staged.iter().rev().filter_map(|path| RelPath::parse(path).ok()) {
-            if !report.is_all_safe() {
-                report.fail(&path, "a file of this name stays, because not everything has arrived");
+            if let Some(why) = report.why_unsafe() {
+                report.fail(&path, format!("a file of this name stays, because {why}"));
                 continue;
             }
             let (parent, name) = path.split();

@@ -357,3 +357,27 @@ async fn without_room_to_sync_a_directory_its_files_arrive_with_a_note_and_a_cop
     let (_, received) = transfer(&share(&from.join("d")), directory(&to), &options).await;
     assert_eq!(received.unwrap().removed, 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_room_to_sync_a_directory_no_link_or_directory_takes_the_place_of_another_kind() {
+    let (_temp, from, to) = directories(&[("d/a", b"a"), ("d/file/b", b"b")]);
+    symlink("a", from.join("d/link")).unwrap();
+    fs::create_dir_all(to.join("d/link")).unwrap();
+    for name in ["file", "link/old", CROWDED] {
+        fs::write(to.join("d").join(name), b"old").unwrap();
+    }
+    let mirror = Some(Mirror { delete: true, by_content: false });
+    let options = ReceiveOptions { mirror, ..ReceiveOptions::default() };
+    let run = async || transfer(&share(&from.join("d")), directory(&to), &options).await.1;
+    let received = run().await;
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    let lines: Vec<_> = failures.iter().map(ToString::to_string).collect();
+    let why = "stays there, because the names of what arrived may be lost";
+    assert_eq!(lines[0], format!("d/link: the link cannot take the place of a directory: a directory {why}"));
+    assert!(lines[1].starts_with("d/file: a file of this name stays, because"), "{lines:?}");
+    assert_eq!(names(&to.join("d/link")), ["old"]);
+    assert_eq!(fs::read(to.join("d/file")).unwrap(), b"old");
+    fs::remove_file(to.join("d").join(CROWDED)).unwrap();
+    run().await.unwrap();
+    assert_eq!(tree(&to), tree(&from));
+}
