@@ -41,7 +41,7 @@ pub struct Summary {
     pub updated: u64,
     /// Files that the sender could not send, if the receiver has all others.
     pub missed: u64,
-    /// At the sender, the printable paths of files that it could not send; all up to a megabyte.
+    /// At the sender, the printable paths of files that it could not send, with reasons; all up to a megabyte.
     pub missed_files: Vec<String>,
     /// Warnings, one printable line each; the first hundred.
     pub warnings: Vec<String>,
@@ -166,19 +166,21 @@ impl Report {
     /// Records an entry that is not sent. One that is missed counts as a failure instead, where it is reported.
     pub fn leave_out(&self, what: &LeftOut) {
         if what.missed {
-            self.miss(what.path.to_string());
+            // A warning names the reason.
+            self.miss(what.path.to_string(), None);
         } else {
             self.add(|summary| summary.left_out += 1);
         }
         self.warn(&what.to_string());
     }
 
-    /// Records the printable path of a file that this end cannot send.
-    pub fn miss(&self, path: String) {
+    /// Records the printable path of a file that this end cannot send, and why.
+    pub fn miss(&self, path: String, why: Option<String>) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !inner.missed.contains(&path) && inner.has_room_for(path.len()) {
-            inner.missed.insert(path.clone());
-            inner.summary.missed_files.push(path);
+        let line = why.map_or_else(|| path.clone(), |why| format!("{path}: {why}"));
+        if !inner.missed.contains(&path) && inner.has_room_for(line.len()) {
+            inner.missed.insert(path);
+            inner.summary.missed_files.push(line);
         }
     }
 
@@ -348,7 +350,7 @@ mod tests {
         let long = "x".repeat(1000);
         for at in 0..3000 {
             report.fail_there(format!("{at}").into(), if at < 1500 { "gone" } else { &*long }.into());
-            report.miss(format!("{}", at % 1000));
+            report.miss(format!("{}", at % 1000), None);
         }
         let mut missed = Vec::new();
         report.add(|summary| missed.clone_from(&summary.missed_files));

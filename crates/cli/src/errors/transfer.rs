@@ -56,7 +56,7 @@ impl From<TransferError> for Failure {
 
 /// Logs the files that could not be read here.
 pub(crate) fn log_missed(summary: &Summary) {
-    summary.missed_files.iter().for_each(|file| tracing::info!("could not be read: {file}"));
+    summary.missed_files.iter().for_each(|file| tracing::info!("could not be read: {}", without_codes(file)));
 }
 
 /// Fails if files could not be read here, so that the other end does not have them.
@@ -68,7 +68,8 @@ pub(crate) fn all_sent(summary: &Summary) -> Result<(), Failure> {
         0 => Ok(()),
         missed => {
             let text = format!("{} could not be read here", human::count(missed, "file"));
-            Err(named(Failure::new(Kind::Incomplete, text), missed, &summary.missed_files))
+            let files: Vec<_> = summary.missed_files.iter().map(|file| without_codes(file)).collect();
+            Err(named(Failure::new(Kind::Incomplete, text), missed, &files))
         }
     }
 }
@@ -206,9 +207,13 @@ mod tests {
 
     #[test]
     fn files_that_could_not_be_read_are_named() {
-        let summary = Summary { missed: 2, missed_files: vec!["d/a".to_owned()], ..Summary::default() };
+        let summary = Summary {
+            missed: 2,
+            missed_files: vec!["d/a: gone (os error 2)".to_owned()],
+            ..Summary::default()
+        };
         let text = all_sent(&summary).unwrap_err().render(Paint::OFF);
-        assert_eq!(text, "error: 2 files could not be read here\n  d/a\n  and 1 more\n");
+        assert_eq!(text, "error: 2 files could not be read here\n  d/a: gone\n  and 1 more\n");
     }
 
     #[test]

@@ -267,7 +267,11 @@ impl Current {
     /// systems report the right one, and a shorter file was cut within a tick of their clocks.
     fn end_early(&self, may_end: bool) -> Result<(), Trouble> {
         match self.too_short() {
-            Trouble::Other(_) if may_end && self.may_be_short && self.file.is_in_fuse() => Ok(()),
+            Trouble::System(_) | Trouble::Other(_)
+                if may_end && self.may_be_short && self.file.is_in_fuse() =>
+            {
+                Ok(())
+            }
             trouble => Err(trouble),
         }
     }

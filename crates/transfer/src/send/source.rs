@@ -13,7 +13,7 @@ use super::bits::Bits;
 use super::chunk::Chunk;
 use super::current::{Blocks, Current, Step};
 use super::holes::Holes;
-use super::listing::{Listing, Opened};
+use super::listing::{Listing, Opened, unreadable};
 use super::memory::Buffer;
 use super::skipped::Skipped;
 use super::trouble::Trouble;
@@ -121,6 +121,7 @@ impl Source {
         let why = match trouble {
             Trouble::Changed => CHANGED.into(),
             Trouble::Skipped => "the receiver takes no more of it".into(),
+            Trouble::System(error) => unreadable(error),
             Trouble::Other(why) => why.clone(),
         };
         if matches!(trouble, Trouble::Skipped) {
@@ -129,7 +130,11 @@ impl Source {
             // The sender must report this as a failure, unlike a file that cannot be read.
             self.report.note_changed();
         } else if let Some(entry) = self.listing.entries.get(self.asked) {
-            self.report.miss(entry.path.shown());
+            let here = match trouble {
+                Trouble::System(error) => error.to_string(),
+                _ => why.clone(),
+            };
+            self.report.miss(entry.path.shown(), Some(here));
         }
         out.reply(&Reply::Failed(why.into()));
     }

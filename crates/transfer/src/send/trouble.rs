@@ -2,14 +2,14 @@
 
 use std::io;
 
-use super::listing::unreadable;
-
 /// Why a file cannot be sent.
 pub(super) enum Trouble {
     /// It differs from the list; another attempt may succeed.
     Changed,
     /// The receiver takes no more of it.
     Skipped,
+    /// The system's error.
+    System(io::Error),
     /// Another reason, for users at both ends.
     Other(String),
 }
@@ -28,6 +28,6 @@ impl From<&str> for Trouble {
 
 impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Self {
-        Self::Other(unreadable(&error))
+        Self::System(error)
     }
 }
