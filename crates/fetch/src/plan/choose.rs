@@ -34,12 +34,14 @@ impl Planner {
             // Another request may be refused. Other lanes take the end of this one.
             return own.or(free.into_iter().max_by_key(|gap| gap.end - gap.start));
         }
+        let own_or_free = own.or(free.into_iter().next());
+        let is_of_another = own_or_free.is_none();
         let second_half = || {
             let gap = kept.into_iter().next()?;
             let half = (gap.end - gap.start) / 2;
             (half >= LEAST_CHUNK).then(|| gap.start + half..gap.end)
         };
-        let gap = own.or(free.into_iter().next()).or_else(second_half)?;
+        let gap = own_or_free.or_else(second_half)?;
         if !goes_on && self.is_whole(lane.source) {
             return Some(gap.start..self.size);
         }
@@ -57,7 +59,12 @@ impl Planner {
         };
         // A small rest would cost a request of its own.
         let is_rest = gap.end - gap.start < wanted + wanted / 4;
-        Some(if is_rest { gap } else { gap.start..gap.start + wanted })
+        Some(match is_rest {
+            true => gap,
+            // The other answer is cut off where it meets these bytes, and what is on its way then is wasted.
+            false if is_of_another => gap.end - wanted..gap.end,
+            false => gap.start..gap.start + wanted,
+        })
     }
 
     /// Whether an answer to another lane goes on with this byte.
