@@ -122,9 +122,9 @@ pub enum TransferError {
         most: u64,
     },
     /// The target's file system has less room than the share needs.
-    #[error("not enough space in {path}: {needed} bytes needed, {free} free; nothing was written", path = shown(path))]
+    #[error("not enough space{}: {needed} bytes needed, {free} free; nothing was written", within(path))]
     NoSpace {
-        /// The target directory.
+        /// The target directory; "" for that of a server.
         path: PathBuf,
         /// Bytes that the share still needs.
         needed: u64,
@@ -325,6 +325,10 @@ pub(crate) fn cut(text: &str, most: usize) -> &str {
         end -= 1;
     }
     &text[..end]
+}
+
+fn within(path: &std::path::Path) -> String {
+    if path.as_os_str().is_empty() { String::new() } else { format!(" in {}", shown(path)) }
 }
 
 fn shown(path: &std::path::Path) -> String {

@@ -184,6 +184,15 @@ impl Report {
         }
     }
 
+    /// Counts those of all `files` for which the receiver, which has them all, did not ask.
+    pub fn count_kept(&self, files: u64) {
+        self.add(|summary| {
+            let kept = files.saturating_sub(summary.files + summary.skipped + summary.missed);
+            summary.skipped += kept;
+            summary.unchecked += kept;
+        });
+    }
+
     /// Records that the file system cannot do `what` ("store the mode") with a file that arrived.
     pub fn note(&self, what: &'static str, path: &RelPath, why: &io::Error) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);

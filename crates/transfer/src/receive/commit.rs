@@ -18,7 +18,7 @@ use super::place::hash_file;
 use super::queue::{Input, Output, queue};
 use super::spelling::{clash, is_alias};
 use super::target::TargetTree;
-use crate::error::{TransferError, is_disk_full};
+use crate::error::{TransferError, is_disk_full, is_lasting};
 use crate::report::Watch;
 
 /// Most threads of a transfer: those that sync groups of files together, and those that sync each file.
@@ -198,6 +198,10 @@ impl Work {
             }
             Err(error) => {
                 let error = unless_removed(&directory, error);
+                if is_lasting(&error) {
+                    // Another attempt could not use it.
+                    let _ = PartFile::discard(&directory, &job.name);
+                }
                 let why = |error: &io::Error| format!("it cannot be put in place: {}", cannot_make(error));
                 report.fail_io(&job.path, &error, why);
             }

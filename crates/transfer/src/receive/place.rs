@@ -7,7 +7,7 @@ use cap_std::fs::{Dir, DirBuilder, File, OpenOptions};
 
 use super::job::DirectoryEnd;
 use super::mirror::discard_staged;
-use super::part::{PartFile, STORE_ATTRIBUTES, set_attributes};
+use super::part::{PartFile, STORE_ATTRIBUTES, cannot_make, set_attributes};
 use super::plan::{Planner, cannot_enter, unfinished};
 use super::shut::{Shut, mark, open_existing, unmark};
 use super::spelling::{clash, clash_above};
@@ -83,7 +83,9 @@ impl Planner {
             }
             Err(error) => {
                 let shut = self.tree.why_shut(parent, &error);
-                self.report.fail_io(path, &error, |error| shut.unwrap_or_else(|| cannot_enter(error)));
+                let may_be_made = self.tree.directory(parent).is_ok_and(|parent| !parent.exists(name));
+                let why = if may_be_made { cannot_make } else { cannot_enter };
+                self.report.fail_io(path, &error, |error| shut.unwrap_or_else(|| why(error)));
                 None
             }
         }

@@ -464,7 +464,10 @@ impl Planner {
 }
 
 pub(crate) fn cannot_enter(error: &std::io::Error) -> String {
-    format!("its directory cannot be used (links are not followed): {error}")
+    match error.kind() {
+        io::ErrorKind::NotFound => "its directory could not be made".into(),
+        _ => format!("its directory cannot be used (links are not followed): {error}"),
+    }
 }
 
 pub(crate) fn unfinished(error: &std::io::Error) -> String {

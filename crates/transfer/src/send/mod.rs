@@ -112,7 +112,9 @@ async fn serve<C: Connection>(
     let asks_for_copy = control.asks_for_copy();
     timeout(GREETING, control.begin()).await.map_err(|_| stalled(GREETING))??;
     let listing = list(share).await?;
-    progress.set_totals(totals(&listing.entries));
+    let (files, bytes) = totals(&listing.entries);
+    progress.set_totals((files, bytes));
+    let files = files - if listing.has_links() { listing.links.len() as u64 } else { 0 };
     listing.left_out.iter().for_each(|what| report.leave_out(what));
     if !listing.has_links() {
         report.copy_links(listing.links.len());
@@ -163,6 +165,7 @@ async fn serve<C: Connection>(
                 if asks_for_copy {
                     report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
                 }
+                report.count_kept(files);
                 Ok(())
             }
             (Control::Incomplete { failed_here: 0, count, .. }, _) if !report.has_changed() => {

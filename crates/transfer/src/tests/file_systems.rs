@@ -60,8 +60,14 @@ fn mount_image(at: &Path, make: &[&str], types: &[&str]) -> Option<Mounted> {
     fs::create_dir(at).ok()?;
     let (image, target) = (image.to_str()?, at.to_str()?);
     let make = [make, &[image]].concat();
-    let ways: Vec<_> =
-        types.iter().map(|kind| ["mount", "-t", kind, "-o", "loop,umask=000", image, target]).collect();
+    // A type may have options of its own after a comma.
+    let options = |kind: &str| format!("loop,umask=000{}", kind.find(',').map_or("", |at| &kind[at..]));
+    let options: Vec<_> = types.iter().map(|kind| options(kind)).collect();
+    let kinds = types.iter().map(|kind| kind.split(',').next().unwrap_or_default());
+    let ways: Vec<_> = kinds
+        .zip(&options)
+        .map(|(kind, options)| ["mount", "-t", kind, "-o", options, image, target])
+        .collect();
     ways.iter().find_map(|way| mount(at, &[&make, way]))
 }
 
@@ -380,4 +386,31 @@ async fn without_room_to_sync_a_directory_no_link_or_directory_takes_the_place_o
     fs::remove_file(to.join("d").join(CROWDED)).unwrap();
     run().await.unwrap();
     assert_eq!(tree(&to), tree(&from));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_whose_name_is_refused_in_the_end_leaves_nothing_behind() {
+    let (temp, from, _) = directories(&[("d/CON", b"c"), ("d/plain", b"p")]);
+    let make = ["mkfs.ntfs", "-F", "-Q", "-q"];
+    let types = ["ntfs-3g,windows_names", "ntfs3,windows_names"];
+    let Some(ntfs) = mount_image(&temp.path().join("ntfs"), &make, &types) else { return };
+    let to = ntfs.0.join("to");
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, again: 0, .. }) = &received else { panic!("{received:?}") };
+    assert!(failures[0].reason.text().contains("does not take its name"), "{failures:?}");
+    assert_eq!((failures.len(), names(&to.join("d"))), (1, vec!["plain".to_owned()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_a_directory_that_could_not_be_made_fails_for_that() {
+    let (_temp, from, to) = directories(&[("d/e/x", b"x")]);
+    let at = to.join("d");
+    fs::create_dir(&at).unwrap();
+    let tmpfs = ["mount", "-t", "tmpfs", "-o", "size=1M,ro", "tmpfs", at.to_str().unwrap()];
+    let Some(_fixed) = mount(&at, &[&tmpfs]) else { return };
+    let received = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await.1;
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    let told: Vec<_> = failures.iter().map(ToString::to_string).collect();
+    let expected = ["d/e: Read-only file system (os error 30)", "d/e/x: its directory could not be made"];
+    assert_eq!(told, expected);
 }
