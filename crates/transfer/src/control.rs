@@ -212,10 +212,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
-    /// The receiver's verdict, and the files that it lacks. Of those, all receivers of this process together hold only
-    /// [`MOST_OF_ALL`] bytes here. `skip` gets the files of which the receiver takes no more.
-    pub async fn verdict(&mut self, skip: impl Fn(u32)) -> Result<(Control, Vec<Missing>), TransferError> {
+    /// The receiver's verdict. Of the names in it, all receivers of this process together hold only [`MOST_OF_ALL`] bytes
+    /// here. `skip` gets the files of which the receiver takes no more.
+    pub async fn verdict(&mut self, skip: impl Fn(u32)) -> Result<Verdict, TransferError> {
         let (mut missing, mut named, mut held) = (Vec::new(), 0, Held(0));
+        let mut unsynced = 0;
         loop {
             match self.recv().await? {
                 Control::Missing(file) => {
@@ -229,7 +230,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
                     }
                 }
                 Control::Skip(file) => skip(file),
-                verdict => return Ok((verdict, missing)),
+                Control::Unsynced(count) => unsynced = count,
+                word => return Ok(Verdict { word, missing, unsynced }),
             }
         }
     }
@@ -248,12 +250,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     /// Sends the outcome to the other end, and waits a little until it has arrived. Returns the notes of a server.
     pub async fn part(&mut self, outcome: &Result<Summary, TransferError>) -> Vec<ForeignText> {
         let mut last_words = Vec::new();
+        if let Ok(Summary { unsynced, .. }) | Err(TransferError::Incomplete { unsynced, .. }) = outcome
+            && self.is_peer_extended
+            && *unsynced > 0
+        {
+            Control::Unsynced(*unsynced).encode(&mut last_words);
+        }
         let last_word = match outcome {
             Ok(Summary { removed, updated, .. }) => Control::Done { removed: *removed, updated: *updated },
             Err(error @ TransferError::Incomplete { count, here, again, failures, .. }) => {
                 let again = self.is_peer_extended.then_some(*again);
                 if again.is_some() {
-                    last_words = missing(failures);
+                    last_words.append(&mut missing(failures));
                 }
                 Control::Incomplete {
                     count: *count,
@@ -291,6 +299,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         .await;
         notes
     }
+}
+
+/// How a receiver says that its transfer ended.
+pub(crate) struct Verdict {
+    /// [`Control::Done`], [`Control::Incomplete`] or [`Control::Abort`]; anything else is against the protocol.
+    pub word: Control,
+    /// The files that it lacks, as far as it names them.
+    pub missing: Vec<Missing>,
+    /// Directories of it that found no room to be synced.
+    pub unsynced: u64,
 }
 
 /// Bytes of names that one sender holds.

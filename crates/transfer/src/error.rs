@@ -207,6 +207,8 @@ pub enum TransferError {
         notes: Vec<String>,
         /// The user's next step if a file failed for lack of room.
         advice: Option<&'static str>,
+        /// Directories whose new names a crash may undo.
+        unsynced: u64,
     },
     /// The receiver does not have all files, for reasons at its end.
     #[error("the receiver lacks {count} of the files, saying \"{files}\"")]
@@ -361,6 +363,7 @@ mod tests {
             again: 2,
             notes: Vec::new(),
             advice: None,
+            unsynced: 0,
         };
         assert_eq!(error.to_line(), "2 files were not transferred: a: gone, b: gone");
     }

@@ -41,6 +41,7 @@ pub(crate) const HARD_LINK: u8 = 0x0a;
 pub(crate) const MISSING: u8 = 0x0c;
 const SKIP: u8 = 0x0d;
 const NOTE: u8 = 0x0e;
+const UNSYNCED: u8 = 0x0f;
 const FETCH: u8 = 0x10;
 const HASH: u8 = 0x12;
 const WAIT: u8 = 0x13;
@@ -82,9 +83,12 @@ pub(crate) enum Control {
     LeftOut(LeftOut),
     /// The list is complete.
     ListEnd,
-    /// The receiver has everything on disk and under its final name. A copy counts what it removed, and the links and kept
-    /// files that it changed.
+    /// The receiver has everything under its final name, and on disk but for [`Self::Unsynced`]. A copy counts what it
+    /// removed, and the links and kept files that it changed.
     Done { removed: u64, updated: u64 },
+    /// So many directories of the receiver found no room to be synced: a crash may undo new names in them. Sent before
+    /// [`Self::Done`] or [`Self::Incomplete`].
+    Unsynced(u64),
     /// The receiver takes no more of the file with this number, which it is receiving.
     Skip(u32),
     /// A file that the receiver lacks; sent before [`Self::Incomplete`].
@@ -163,6 +167,9 @@ impl Control {
                 out.extend_from_slice(&removed.to_be_bytes());
                 out.extend_from_slice(&updated.to_be_bytes());
             }),
+            Self::Unsynced(count) => {
+                put_frame(out, UNSYNCED, |out| out.extend_from_slice(&count.to_be_bytes()));
+            }
             Self::Skip(file) => put_frame(out, SKIP, |out| out.extend_from_slice(&file.to_be_bytes())),
             Self::Missing(Missing { path, reason }) => put_frame(out, MISSING, |out| {
                 put_text(out, cut(path.raw(), LONGEST_PATH));
@@ -212,6 +219,7 @@ impl Control {
                 removed: reader.u64("removed entries")?,
                 updated: reader.u64("updated entries")?,
             },
+            UNSYNCED => Self::Unsynced(reader.u64("number of directories")?),
             SKIP => Self::Skip(reader.u32("number of a file")?),
             MISSING => Self::Missing(Missing {
                 path: cut(read_text(&mut reader)?, LONGEST_PATH).into(),
@@ -487,6 +495,7 @@ mod tests {
             Control::Attribute(Attribute { name: "user.tag".into(), value: b"red".into() }),
             Control::HardLink(3),
             Control::Skip(3),
+            Control::Unsynced(2),
             Control::Missing(Missing { path: "s".into(), reason: "its name is taken".into() }),
             Control::LeftOut(LeftOut { path: "s".into(), reason: "a socket".into(), missed: true }),
             Control::ListEnd,
@@ -583,6 +592,7 @@ mod tests {
             "attribute",
             "hard link",
             "skip",
+            "unsynced",
             "missing",
             "left out",
             "list end",

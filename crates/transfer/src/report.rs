@@ -39,6 +39,8 @@ pub struct Summary {
     pub removed: u64,
     /// Links that a copy made, and kept files whose mode or time it changed.
     pub updated: u64,
+    /// Directories of the receiver that found no room to be synced: a crash may undo new names in them.
+    pub unsynced: u64,
     /// Files that the sender could not send, if the receiver has all others.
     pub missed: u64,
     /// At the sender, the printable paths of files that it could not send, with reasons; all up to a megabyte.
@@ -311,6 +313,7 @@ impl Report {
         });
         inner.summary.warnings.extend(lines);
         if let Some(Note { count, first, why }) = inner.unsynced.take() {
+            inner.summary.unsynced = count;
             let what = if count == 1 { first } else { format!("{count} directories ({first}, ...)") };
             let advice = "free some space and run `sync`";
             inner.summary.warnings.push(format!("a crash may undo the new names in {what}: {why}; {advice}"));
@@ -337,7 +340,8 @@ impl Report {
         let (failures, notes) =
             (std::mem::take(&mut inner.failures), std::mem::take(&mut inner.summary.warnings));
         let Inner { failed: count, failed_here: here, again, advice, .. } = *inner;
-        Err(TransferError::Incomplete { failures, count, here, again, notes, advice })
+        let unsynced = inner.summary.unsynced;
+        Err(TransferError::Incomplete { failures, count, here, again, notes, advice, unsynced })
     }
 }
 

@@ -170,7 +170,7 @@ mod tests {
         };
         let incomplete = |failures, count| {
             let (notes, advice) = (Vec::new(), (count == 1).then_some("free some space"));
-            TransferError::Incomplete { failures, count, here: count, again: 0, notes, advice }
+            TransferError::Incomplete { failures, count, here: count, again: 0, notes, advice, unsynced: 0 }
         };
         let failed = incomplete((0..20).map(file).collect(), 25);
         let text = Failure::from(failed).render(Paint::OFF);

@@ -198,6 +198,15 @@ fn plain_path(path: &PathLine) -> String {
     }
 }
 
+/// The sender's warning if the receiver has names that a crash may undo.
+pub fn unsynced(summary: &Summary) -> Option<String> {
+    let noun = if summary.unsynced == 1 { "directory" } else { "directories" };
+    let count = summary.unsynced;
+    (count > 0).then(|| {
+        format!("  its disk had no room to sync {count} {noun}, where a crash may undo the new names")
+    })
+}
+
 /// The summary of a finished transfer.
 pub fn summary(summary: &Summary, took: Duration) -> String {
     let seconds = took.as_secs_f64();
@@ -406,6 +415,9 @@ mod tests {
         let copy = Summary { skipped: 2, updated: 1, ..Summary::default() };
         let told = summary(&copy, Duration::from_secs(1));
         assert!(told.ends_with("; 2 files there already; 1 link, mode or time set"), "{told}");
+        let told = [0, 1, 2].map(|count| unsynced(&Summary { unsynced: count, ..Summary::default() }));
+        let [None, Some(one), Some(two)] = told else { panic!("{told:?}") };
+        assert!(one.contains(" sync 1 directory, ") && two.contains(" sync 2 directories, "));
     }
 
     #[test]

@@ -32,7 +32,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::connection::Connection;
-use crate::control::ControlLink;
+use crate::control::{ControlLink, Verdict};
 use crate::error::TransferError;
 use crate::manifest::totals;
 use crate::message::Control;
@@ -160,25 +160,28 @@ async fn serve<C: Connection>(
     };
     tokio::select! {
         biased;
-        verdict = control.verdict(|file| skipped.set(file)) => match verdict? {
-            (Control::Done { removed, updated }, _) => {
+        verdict = control.verdict(|file| skipped.set(file)) => {
+            let Verdict { word, missing, unsynced } = verdict?;
+            report.add(|summary| summary.unsynced = unsynced);
+            match word {
+            Control::Done { removed, updated } => {
                 if asks_for_copy {
                     report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
                 }
                 report.count_kept(files);
                 Ok(())
             }
-            (Control::Incomplete { failed_here: 0, count, .. }, _) if !report.has_changed() => {
+            Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
                 // It has every file that the sender can read.
                 report.add(|summary| summary.missed = count);
                 Ok(())
             }
-            (Control::Incomplete { count, failed_here: there, files, again }, missing) => {
+            Control::Incomplete { count, failed_here: there, files, again } => {
                 Err(TransferError::PeerIncomplete { count, there, again, files, missing })
             }
-            (Control::Abort(reason), _) => Err(TransferError::Peer(reason)),
+            Control::Abort(reason) => Err(TransferError::Peer(reason)),
             _ => Err(TransferError::protocol("a control message that only senders send")),
-        },
+        }},
         error = work => Err(error),
     }
 }

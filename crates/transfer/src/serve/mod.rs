@@ -302,9 +302,9 @@ impl Folders {
         listing.left_out.iter().for_each(|what| report.leave_out(what));
         show_list(control, &listing).await?;
         let verdict = timeout(GREETING, control.verdict(|_| {})).await;
-        match verdict.map_err(|_| TransferError::Stalled { after: GREETING })?? {
-            (Control::Done { .. } | Control::Incomplete { .. }, _) => report.finish(),
-            (Control::Abort(reason), _) => Err(TransferError::Peer(reason)),
+        match verdict.map_err(|_| TransferError::Stalled { after: GREETING })??.word {
+            Control::Done { .. } | Control::Incomplete { .. } => report.finish(),
+            Control::Abort(reason) => Err(TransferError::Peer(reason)),
             _ => Err(TransferError::protocol("it did not confirm the list")),
         }
     }

@@ -276,6 +276,9 @@ impl<'a> Server<'a> {
                     0 => format!("{name} has it all: {result}"),
                     missed => format!("{name} has all that can be read, {missed} could not: {result}"),
                 })?;
+                if let Some(warning) = render::unsynced(&summary) {
+                    self.note(&warning)?;
+                }
                 if let Some(stream) = self.offer.events {
                     stream.json(&Event::Done(TransferReport::new(&summary, served.took)))?;
                 }
