@@ -68,7 +68,7 @@ fn unused() -> Option<u64> {
 #[cfg(target_env = "gnu")]
 fn allocated() -> Option<u64> {
     #[allow(unsafe_code)]
-    // SAFETY: `mallinfo` only counts, and may be called at any time from any thread.
+    // SAFETY: `mallinfo` only counts. Any thread may call it while none calls `mallopt`, and nothing here does.
     let counts = unsafe { nix::libc::mallinfo() };
     // Its counters are those of 32 bits: beyond 4 GiB more seems to be free than is, and is kept in the next look.
     let [used, mapped] = [counts.uordblks, counts.hblkhd].map(|bytes| u64::from(bytes as u32));
