@@ -65,6 +65,8 @@ pub(crate) struct Report(Arc<Mutex<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     summary: Summary,
+    /// At the sender, the files of its list but for hard links.
+    listed: u64,
     failures: Vec<Failure>,
     /// The files that this end cannot send, and the bytes of all names and reasons.
     missed: HashSet<String>,
@@ -186,13 +188,18 @@ impl Report {
         }
     }
 
-    /// Counts those of all `files` for which the receiver, which has them all, did not ask.
-    pub fn count_kept(&self, files: u64) {
-        self.add(|summary| {
-            let kept = files.saturating_sub(summary.files + summary.skipped + summary.missed);
-            summary.skipped += kept;
-            summary.unchecked += kept;
-        });
+    /// Records how many files the receiver may ask for.
+    pub fn expect(&self, files: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).listed = files;
+    }
+
+    /// Counts the files for which a receiver did not ask that has all of them.
+    pub fn count_kept(&self) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { summary, listed, .. } = &mut *inner;
+        let kept = listed.saturating_sub(summary.files + summary.skipped + summary.missed);
+        summary.skipped += kept;
+        summary.unchecked += kept;
     }
 
     /// Records that the file system cannot do `what` ("store the mode") with a file that arrived.

@@ -197,6 +197,12 @@ impl Listing {
         self.scope.links
     }
 
+    /// The number of files, of which hard links are none.
+    pub fn count_files(&self) -> u64 {
+        let links = if self.has_links() { self.links.len() } else { 0 };
+        crate::manifest::totals(&self.entries).0 - links as u64
+    }
+
     /// A list with one file, read from `stream`.
     pub fn of_stream(name: &RelPath, stream: &Stream) -> Self {
         let meta = FileMeta { size: None, mode: 0o644, modified: None, data: None };

@@ -89,6 +89,7 @@ pub(crate) async fn send_over<C: Connection>(
     };
     let notes = control.part(&outcome).await;
     outcome?;
+    report.count_kept();
     let done = progress.snapshot();
     report.add(|summary| {
         (summary.bytes, summary.resumed, summary.moved) =
@@ -112,9 +113,8 @@ async fn serve<C: Connection>(
     let asks_for_copy = control.asks_for_copy();
     timeout(GREETING, control.begin()).await.map_err(|_| stalled(GREETING))??;
     let listing = list(share).await?;
-    let (files, bytes) = totals(&listing.entries);
-    progress.set_totals((files, bytes));
-    let files = files - if listing.has_links() { listing.links.len() as u64 } else { 0 };
+    progress.set_totals(totals(&listing.entries));
+    report.expect(listing.count_files());
     listing.left_out.iter().for_each(|what| report.leave_out(what));
     if !listing.has_links() {
         report.copy_links(listing.links.len());
@@ -168,7 +168,6 @@ async fn serve<C: Connection>(
                 if asks_for_copy {
                     report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
                 }
-                report.count_kept(files);
                 Ok(())
             }
             Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
