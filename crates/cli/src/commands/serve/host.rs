@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::access::Doors;
 use crate::carrier::{CAP_PATIENCE, Carrier};
 use crate::commands::send::resources::{self, Placed};
-use crate::errors::{Failure, log_missed, printable};
+use crate::errors::{Failure, log_missed, printable, without_codes};
 use crate::report::TransferReport;
 use crate::ui::out::{self, Stream};
 use crate::ui::render;
@@ -222,7 +222,10 @@ fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: 
     match &outcome {
         Ok(summary) => {
             log_missed(summary);
-            summary.warnings.iter().for_each(|note| tracing::info!("{name}: {}", printable(note)));
+            summary
+                .warnings
+                .iter()
+                .for_each(|note| tracing::info!("{name}: {}", printable(&without_codes(note))));
         }
         Err(failure) => failure.details.iter().for_each(|file| tracing::info!("{}", printable(file))),
     }
