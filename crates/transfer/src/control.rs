@@ -19,6 +19,9 @@ use crate::report::{MOST_WARNINGS, Summary};
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Bytes of names of failed files that the other end takes in a second, after [`FAREWELL`].
 const SLOWEST: u64 = 16 << 10;
+/// The time that the most names may take.
+pub(crate) const LONGEST_FAREWELL: Duration =
+    Duration::from_secs(FAREWELL.as_secs() + 12 + MOST_NAMES as u64 / SLOWEST);
 /// Bytes of them that are compressed together.
 const PIECE: usize = 32 << 10;
 /// Most bytes of names of failed files that senders of this process hold while more are to come.
@@ -177,6 +180,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             }
             self.unsent.drain(..written);
         }
+        // A list or names of failed files may have made it long, and the link lives on.
+        self.unsent = Vec::new();
         self.writer.flush().await.map_err(TransferError::Connection)
     }
 
@@ -213,16 +218,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     }
 
     /// The receiver's verdict. Of the names in it, all receivers of this process together hold only [`MOST_OF_ALL`] bytes
-    /// here. `skip` gets the files of which the receiver takes no more.
-    pub async fn verdict(&mut self, skip: impl Fn(u32)) -> Result<Verdict, TransferError> {
-        let (mut missing, mut named, mut held) = (Vec::new(), 0, Held(0));
+    /// here. `skip` gets the files of which the receiver takes no more; `named` is called for each that it names.
+    pub async fn verdict(&mut self, skip: impl Fn(u32), named: impl Fn()) -> Result<Verdict, TransferError> {
+        let (mut missing, mut length, mut held) = (Vec::new(), 0, Held(0));
         let mut unsynced = 0;
         loop {
             match self.recv().await? {
                 Control::Missing(file) => {
                     let bytes = file.path.raw().len() + file.reason.raw().len() + PER_NAME;
-                    named += bytes;
-                    if named > MOST_NAMES {
+                    named();
+                    length += bytes;
+                    if length > MOST_NAMES {
                         return Err(TransferError::protocol("it names more failed files than allowed"));
                     }
                     if held.add(bytes) {
@@ -345,4 +351,17 @@ fn missing(failures: &[Failure]) -> Vec<u8> {
     }
     bytes.append(&mut pack(piece));
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_sent_takes_no_memory() {
+        let (near, _far) = tokio::io::duplex(1 << 20);
+        let mut control = ControlLink::new(near);
+        control.send_bytes(&[0; 100_000]).await.unwrap();
+        assert_eq!(control.unsent.capacity(), 0);
+    }
 }

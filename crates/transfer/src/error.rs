@@ -223,6 +223,8 @@ pub enum TransferError {
         files: ForeignText,
         /// All files, up to a megabyte of names; none from an older receiver.
         missing: Vec<Missing>,
+        /// Some of them changed at the sender meanwhile: the receiver's same command may take those.
+        changed: bool,
     },
     /// The other end gave up for this reason.
     #[error("the other end stopped, saying \"{0}\"")]
@@ -275,6 +277,11 @@ impl TransferError {
             io::ErrorKind::QuotaExceeded => Self::OverQuota { path },
             _ => Self::Io { action, path, source },
         }
+    }
+
+    /// True if the receiver lacks files that no command of it can take from the same share, and has all others.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::PeerIncomplete { there: 1.., again: None | Some(0), changed: false, .. })
     }
 
     /// The error in one line, for the other end.
@@ -366,6 +373,20 @@ mod tests {
             unsynced: 0,
         };
         assert_eq!(error.to_line(), "2 files were not transferred: a: gone, b: gone");
+    }
+
+    #[test]
+    fn a_receiver_that_may_get_a_file_that_changed_is_not_at_its_end() {
+        let lacks = |again, changed| TransferError::PeerIncomplete {
+            count: 2,
+            there: 1,
+            again,
+            files: "a: no".into(),
+            missing: Vec::new(),
+            changed,
+        };
+        assert!(lacks(None, false).is_final() && lacks(Some(0), false).is_final());
+        assert!(!lacks(Some(1), false).is_final() && !lacks(Some(0), true).is_final());
     }
 
     #[test]

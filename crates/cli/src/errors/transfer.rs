@@ -195,6 +195,7 @@ mod tests {
             again: Some(0),
             files: "f0: full".into(),
             missing,
+            changed: false,
         };
         let failure = Failure::from(lacks((0..12).map(file).collect()));
         assert_eq!(failure.details.len(), 12);

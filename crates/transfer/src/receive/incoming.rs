@@ -27,7 +27,7 @@ pub(super) enum Sink {
     /// Nothing was received yet, and there is no unfinished file.
     Unopened,
     Part(PartFile),
-    /// The file failed here; the rest is verified and dropped.
+    /// The file failed here; the rest is dropped. It is verified until the sender is asked to skip it.
     Discard,
 }
 
@@ -42,6 +42,23 @@ impl Current {
     /// True if much of the file may be still to come.
     pub fn is_far_from_its_end(&self) -> bool {
         self.job.meta.size.is_none_or(|size| size.saturating_sub(self.received) > BLOCK as u64)
+    }
+
+    /// Blocks that have arrived.
+    pub fn blocks(&self) -> u64 {
+        if self.skipped.is_some() { self.received / BLOCK as u64 } else { self.hasher.blocks() }
+    }
+
+    /// Drops the next `len` bytes, which arrive after `Skip` and lie in `blocks` blocks. They are not hashed: any number of
+    /// zeros may be under way.
+    pub fn drop_next(&mut self, len: u64, blocks: u64) -> Result<(), TransferError> {
+        let end = self.blocks().saturating_add(blocks).saturating_mul(BLOCK as u64);
+        let most = end.min(self.job.meta.size.unwrap_or(u64::MAX)).saturating_sub(self.received);
+        if len == 0 || len > most {
+            return Err(unasked());
+        }
+        self.received += len;
+        Ok(())
     }
 
     /// Counts bytes that arrive after `Skip`. Zeros take none, so any number may be under way.

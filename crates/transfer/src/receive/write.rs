@@ -146,12 +146,20 @@ impl Writer {
             }
         }
         loop {
-            let taken =
-                self.current.as_ref().map_or(0, |current| current.hasher.blocks().saturating_sub(first));
+            let taken = self.current.as_ref().map_or(0, |current| current.blocks().saturating_sub(first));
             if taken >= count && !last {
                 return Ok(());
             }
-            match self.next_reply()? {
+            let reply = self.next_reply()?;
+            if let Some(current) = self.current.as_mut().filter(|current| current.skipped.is_some())
+                && drop_skipped(current, &reply, count.saturating_sub(taken))?
+            {
+                if let Reply::Piece(body) | Reply::Block(body) = reply {
+                    self.recycle(body);
+                }
+                continue;
+            }
+            match reply {
                 Reply::Piece(body) if taken < count => self.take_piece(body)?,
                 Reply::Block(body) if taken < count => self.take_block(body)?,
                 Reply::Zeros { len } if taken < count => self.take_zeros(len, count - taken)?,
@@ -228,7 +236,6 @@ impl Writer {
         let (stated, data) = body.split_first_chunk::<HASH>().ok_or_else(unasked)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
         current.check_len(data.len(), false)?;
-        current.count_skipped(data.len() as u64)?;
         if blake3::hash(data) != *stated {
             return Err(current.mismatch());
         }
@@ -243,7 +250,6 @@ impl Writer {
         let (stated, data) = body.split_first_chunk::<HASH>().ok_or_else(unasked)?;
         let current = self.current.as_mut().ok_or_else(unasked)?;
         current.check_len(data.len(), true)?;
-        current.count_skipped(data.len() as u64)?;
         current.block.update(data);
         let hash = current.block.finish();
         if hash.value != *stated {
@@ -267,6 +273,9 @@ impl Writer {
         }
         while left > 0 {
             let current = self.current.as_mut().ok_or_else(unasked)?;
+            if current.skipped.is_some() {
+                return current.drop_next(left, blocks);
+            }
             let want = block_len(size, current.hasher.blocks()) - current.block.len();
             let data = &ZERO_BLOCK[..usize::try_from(left).unwrap_or(want).min(want)];
             current.block.update(data);
@@ -384,6 +393,9 @@ impl Writer {
     fn end_file(&mut self, len: u64, hash: &[u8; 32]) -> Result<(), TransferError> {
         self.open_sink()?;
         let current = self.current.take().ok_or_else(unasked)?;
+        if current.skipped.is_some() {
+            return Ok(());
+        }
         let path = &current.job.path;
         // The sender's system may report more bytes than can be read.
         let is_whole = current.received == len
@@ -429,4 +441,19 @@ impl Writer {
             self.replies = group.ok_or_else(lost)?.into_iter();
         }
     }
+}
+
+/// Drops a reply with data of a file that the sender was asked to skip. False for its end.
+fn drop_skipped(current: &mut Current, reply: &Reply, blocks: u64) -> Result<bool, TransferError> {
+    let len = match reply {
+        Reply::Piece(body) | Reply::Block(body) => {
+            let len = body.len().saturating_sub(HASH) as u64;
+            current.count_skipped(len)?;
+            len
+        }
+        Reply::Zeros { len } => u64::from(*len),
+        Reply::Same => block_len(current.job.meta.size.unwrap_or(0), current.blocks()) as u64,
+        _ => return Ok(false),
+    };
+    current.drop_next(len, blocks).map(|()| true)
 }

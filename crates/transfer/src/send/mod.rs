@@ -28,11 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::connection::Connection;
-use crate::control::{ControlLink, Verdict};
+use crate::control::{ControlLink, LONGEST_FAREWELL, Verdict};
 use crate::error::TransferError;
 use crate::manifest::totals;
 use crate::message::Control;
@@ -46,8 +47,8 @@ use skipped::Skipped;
 
 /// How long the first stream, the greeting and each part of the list may take.
 const GREETING: Duration = Duration::from_secs(120);
-/// How long the receiver may take to say how the transfer ended after it closed the data stream: longer than it takes to
-/// write received data.
+/// How long the receiver may take to say how the transfer ended after the data stream broke, and after each file that it
+/// names: longer than it takes to write received data.
 const VERDICT: Duration = Duration::from_secs(12);
 /// Bytes of the list in one write.
 const LIST_PIECE: usize = 32 << 10;
@@ -125,7 +126,7 @@ async fn serve<C: Connection>(
         true => Some(timeout(GREETING, connection.accept()).await.map_err(|_| stalled(GREETING))?),
         false => None,
     };
-    let skipped = Skipped::default();
+    let (skipped, named) = (Skipped::default(), Notify::new());
     let service = Service {
         listing,
         share: share.clone(),
@@ -152,36 +153,48 @@ async fn serve<C: Connection>(
             }
             Err(error) => {
                 if matches!(error, TransferError::Connection(_)) {
-                    sleep(VERDICT).await;
+                    wait_for_verdict(&named).await;
                 }
                 error
             }
         }
     };
+    let verdict = control.verdict(|file| skipped.set(file), || named.notify_one());
     tokio::select! {
         biased;
-        verdict = control.verdict(|file| skipped.set(file)) => {
-            let Verdict { word, missing, unsynced } = verdict?;
-            report.add(|summary| summary.unsynced = unsynced);
-            match word {
-            Control::Done { removed, updated } => {
-                if asks_for_copy {
-                    report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
-                }
-                Ok(())
-            }
-            Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
-                // It has every file that the sender can read.
-                report.add(|summary| summary.missed = count);
-                Ok(())
-            }
-            Control::Incomplete { count, failed_here: there, files, again } => {
-                Err(TransferError::PeerIncomplete { count, there, again, files, missing })
-            }
-            Control::Abort(reason) => Err(TransferError::Peer(reason)),
-            _ => Err(TransferError::protocol("a control message that only senders send")),
-        }},
+        verdict = verdict => conclude(verdict?, asks_for_copy, report),
         error = work => Err(error),
+    }
+}
+
+/// Waits until the receiver has had the time for its verdict, anew with each file that it names.
+async fn wait_for_verdict(named: &Notify) {
+    let _ =
+        timeout(LONGEST_FAREWELL, async { while timeout(VERDICT, named.notified()).await.is_ok() {} }).await;
+}
+
+/// The outcome for this verdict.
+fn conclude(verdict: Verdict, asks_for_copy: bool, report: &Report) -> Result<(), TransferError> {
+    let Verdict { word, missing, unsynced } = verdict;
+    report.add(|summary| summary.unsynced = unsynced);
+    match word {
+        Control::Done { removed, updated } => {
+            if asks_for_copy {
+                report.add(|summary| (summary.removed, summary.updated) = (removed, updated));
+            }
+            Ok(())
+        }
+        Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
+            // It has every file that the sender can read.
+            report.add(|summary| summary.missed = count);
+            Ok(())
+        }
+        Control::Incomplete { count, failed_here: there, files, again } => {
+            let changed = report.has_changed();
+            Err(TransferError::PeerIncomplete { count, there, again, files, missing, changed })
+        }
+        Control::Abort(reason) => Err(TransferError::Peer(reason)),
+        _ => Err(TransferError::protocol("a control message that only senders send")),
     }
 }
 

@@ -301,7 +301,7 @@ impl Folders {
         let report = Report::default();
         listing.left_out.iter().for_each(|what| report.leave_out(what));
         show_list(control, &listing).await?;
-        let verdict = timeout(GREETING, control.verdict(|_| {})).await;
+        let verdict = timeout(GREETING, control.verdict(|_| {}, || {})).await;
         match verdict.map_err(|_| TransferError::Stalled { after: GREETING })??.word {
             Control::Done { .. } | Control::Incomplete { .. } => report.finish(),
             Control::Abort(reason) => Err(TransferError::Peer(reason)),

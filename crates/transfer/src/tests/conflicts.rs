@@ -147,8 +147,9 @@ async fn the_sender_learns_all_files_that_failed_and_how_many_another_command_ma
     let Err(TransferError::Incomplete { failures, again: 500, .. }) = &received else {
         panic!("{received:?}")
     };
-    let Err(TransferError::PeerIncomplete { count: 500, there: 500, again: Some(500), files, missing }) =
-        &sent
+    let Err(TransferError::PeerIncomplete {
+        count: 500, there: 500, again: Some(500), files, missing, ..
+    }) = &sent
     else {
         panic!("{sent:?}")
     };

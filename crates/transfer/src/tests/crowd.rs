@@ -9,9 +9,10 @@ use tokio::task::JoinSet;
 
 use super::{Gated, Memory, directories, noise, plain, share, transfer_into, tree};
 use crate::codec::FRAME_HEADER;
+use crate::control::ControlLink;
 use crate::hash::BLOCK;
 use crate::message::{Control, Request};
-use crate::{Connection, Progress, Share, TransferError, send};
+use crate::{Connection, Missing, Progress, Share, TransferError, send};
 
 /// A receiver that greets and sends these requests.
 async fn ask(receiver: &Memory, requests: &[Request]) -> (Gated, Gated) {
@@ -292,4 +293,34 @@ async fn what_comes_slowly_from_a_pipe_arrives_at_once() {
     // Gathering takes 20 ms. On a busy machine, some lines take longer.
     assert!(took[5] < Duration::from_millis(50) && took[10] < Duration::from_millis(500), "{took:?}");
     assert_eq!((sent.unwrap().bytes, received.unwrap().bytes), (150, 150));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_whose_data_stream_broke_has_time_to_name_what_it_lacks_but_not_without_end() {
+    let (_temp, from, _) = directories(&[("a", b"a")]);
+    let share = share(&from);
+    for (count, is_heard) in [(4_u64, true), (40, false)] {
+        let (sender, receiver) = plain();
+        let receiving = async {
+            let mut control = ControlLink::new(receiver.open().await.unwrap());
+            control.begin().await.unwrap();
+            while control.recv().await.unwrap() != Control::ListEnd {}
+            // A request that is cut off.
+            receiver.open().await.unwrap().write_all(&[0x10]).await.unwrap();
+            for _ in 0..count {
+                tokio::time::sleep(Duration::from_secs(8)).await;
+                let file = Missing { path: "a".into(), reason: "no".into() };
+                let _ = control.send(&Control::Missing(file)).await;
+            }
+            let verdict = Control::Incomplete { count, failed_here: count, files: "a".into(), again: None };
+            let _ = control.send(&verdict).await;
+            while control.recv().await.is_ok() {}
+        };
+        let progress = Progress::new();
+        let (sent, ()) = tokio::join!(send(&sender, &share, &progress), receiving);
+        let was_heard =
+            matches!(&sent, Err(TransferError::PeerIncomplete { missing, .. }) if missing.len() == 4);
+        assert_eq!(was_heard, is_heard, "{sent:?}");
+        assert!(was_heard || matches!(sent, Err(TransferError::Connection(_))), "{sent:?}");
+    }
 }

@@ -37,7 +37,8 @@ async fn a_file_that_changes_while_it_is_sent_fails_by_name_at_both_ends_and_the
         };
         assert_eq!(failures[0].path.raw(), "d/log");
         assert!(failures[0].reason.text().contains("changed"), "{failures:?}");
-        let Err(TransferError::PeerIncomplete { count: 1, there: 0, files, .. }) = &sent else {
+        let Err(TransferError::PeerIncomplete { count: 1, there: 0, files, changed: true, .. }) = &sent
+        else {
             panic!("{sent:?}")
         };
         assert!(files.raw().contains("d/log"), "{files}");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_net::Session;
 use anabranch_node::{Access, Node, TicketShare};
-use anabranch_transfer::{Share, Summary, TransferError};
+use anabranch_transfer::{Share, Summary};
 use tokio::task::JoinSet;
 
 use super::kept::Kept;
@@ -239,11 +239,8 @@ impl<'a> Server<'a> {
             };
             let took = counters.began().unwrap_or(start).elapsed();
             let took_stream = counters.snapshot().is_stream;
-            // With another command, a receiver may take files whose names were taken.
-            let is_refused = matches!(
-                outcome,
-                Ok(Err(TransferError::PeerIncomplete { there: 1.., again: None | Some(0), .. }))
-            );
+            // With another command, a receiver may take files whose names were taken; with the same, those that changed.
+            let is_refused = matches!(&outcome, Ok(Err(error)) if error.is_final());
             let outcome = match outcome {
                 Ok(Ok(summary)) => Ok(summary),
                 Ok(Err(error)) => Err(carrier.explain(error).await),
