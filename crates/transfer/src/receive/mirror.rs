@@ -147,7 +147,7 @@ pub(super) fn remove_others(
             match remove(&directory, text, &found, tree.shut()) {
                 Ok(removed) => report.add(|summary| summary.removed += removed),
                 Err(error) => match RelPath::parse(&inner) {
-                    Ok(path) => report.fail(&path, tree.why_stays(&inner, &error)),
+                    Ok(path) => report.fail(&path, tree.why_stays((&directory, &inner), &error)),
                     Err(_) => report.warn(&format!("{inner} cannot be removed: {error}")),
                 },
             }

@@ -11,10 +11,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anabranch_wire::Escaped;
-use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt as _};
+use cap_fs_ext::{DirExt as _, FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::fs::{Dir, OpenOptions};
 use rustix::fs::{Access, AtFlags, accessat};
 
+use super::remove::names;
 use crate::path::trial_name;
 
 /// For the name of the file that marks a directory.
@@ -92,11 +93,34 @@ pub(super) fn shut_again(directory: &Dir, mode: u16) {
     let _ = set_mode(directory, mode);
 }
 
-/// True if the error comes from a directory that its owner shut.
+/// True if the error comes from a directory of this user's that is shut, which a command can open.
 pub(super) fn is_shut(directory: &Dir, error: &Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied && is_own_and_shut(directory)
+}
+
+/// True if the directory `name`, or one in it, is this user's and shut.
+pub(super) fn holds_shut(directory: &Dir, name: &str) -> bool {
+    directory.open_dir_nofollow(name).is_ok_and(|inner| {
+        let is_one = |name: &std::ffi::OsString| name.to_str().is_some_and(|name| holds_shut(&inner, name));
+        is_own_and_shut(&inner) || names(&inner).is_ok_and(|names| names.iter().any(is_one))
+    })
+}
+
+fn is_own_and_shut(directory: &Dir) -> bool {
     use cap_std::fs::MetadataExt as _;
-    error.kind() == ErrorKind::PermissionDenied
-        && directory.dir_metadata().is_ok_and(|found| found.mode() & 0o200 == 0)
+    directory.dir_metadata().is_ok_and(|found| found.mode() & 0o200 == 0 && found.uid() == user())
+}
+
+/// The user whose rights this thread has.
+#[cfg(not(test))]
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Threads of tests leave root by `setfsuid`, which changes nothing for a number that no user has.
+#[cfg(test)]
+fn user() -> u32 {
+    nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw()
 }
 
 /// The command that opens what is at `path` below a shared folder, for a server's operator. Clients choose the path.

@@ -21,7 +21,7 @@ use super::job::DirectoryEnd;
 use super::leftovers::Leftovers;
 use super::links::are_possible;
 use super::part::{cannot_sync, set_mode, set_modified, system_time};
-use super::shut::{Shut, is_shut, opening, unmark};
+use super::shut::{Shut, holds_shut, is_shut, opening, unmark};
 use super::symlink::replace_with_link;
 use crate::error::{TransferError, is_disk_full};
 use crate::path::{RelPath, part_name};
@@ -213,15 +213,19 @@ impl TargetTree {
         })
     }
 
-    /// Why a server does not remove what is at `path`, if the reason may be a directory that is shut.
-    pub fn why_stays(&self, path: &str, error: &io::Error) -> String {
-        if self.shut == Shut::Opens || error.kind() != io::ErrorKind::PermissionDenied {
+    /// Why what is at `path`, in this directory, is not removed. At a server, directories may be shut.
+    pub fn why_stays(&self, (directory, path): (&Dir, &str), error: &io::Error) -> String {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let may_be_shut = self.shut == Shut::Stays && error.kind() == io::ErrorKind::PermissionDenied;
+        let (what, shut, options) = if may_be_shut && is_shut(directory, error) {
+            ("its directory", parent, "")
+        } else if may_be_shut && holds_shut(directory, name) {
+            ("a directory there", path, "-R ")
+        } else {
             return format!("it cannot be removed: {error}");
-        }
-        format!(
-            "it cannot be removed: the server may not write into a directory; its operator runs {}",
-            opening(&self.path.join(path), "-R ")
-        )
+        };
+        let command = opening(&self.path.join(shut), options);
+        format!("it cannot be removed: the server may not write into {what}; its operator runs {command}")
     }
 
     /// The path of the target directory.

@@ -384,24 +384,43 @@ async fn a_mirror_of_a_file_is_refused_and_removes_nothing() {
 #[test]
 fn a_directory_that_the_operator_shut_stays_shut_for_clients_who_may_write() {
     use std::os::unix::fs::{PermissionsExt as _, chown};
-    let (temp, folders, folder, here) = served(&[("shut/old", b"old"), ("gone/deep/f", b"f")]);
+    let (temp, folders, folder, here) = served(&[
+        ("shut/old", b"old"),
+        ("gone/deep/f", b"f"),
+        ("keep/x/f", b"f"),
+        ("keep/y", b"y"),
+        ("theirs/z/f", b"f"),
+    ]);
     super::resume::open_to_all(temp.path(), &folder);
-    for name in ["shut", "gone", "gone/deep"] {
+    chown(folder.join("keep/x"), Some(65_534), None).unwrap();
+    for name in ["shut", "gone", "gone/deep", "keep"] {
         chown(folder.join(name), Some(65_534), None).unwrap();
         fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o555)).unwrap();
     }
-    for name in ["new/shut", "empty"] {
+    for name in ["new/shut", "empty/keep", "empty/theirs"] {
         fs::create_dir_all(here.join(name)).unwrap();
     }
     fs::write(here.join("new/shut/new"), "new").unwrap();
     fs::create_dir(here.join("new/shut/sub")).unwrap();
     std::os::unix::fs::symlink("new", here.join("new/shut/to new")).unwrap();
-    let into = "the server may not write into its directory; its operator runs `chmod u+w shut`";
-    let from =
-        "it cannot be removed: the server may not write into a directory; its operator runs `chmod -R u+w ";
+    let at = |place, command| {
+        format!(
+            "the server may not write into {place}; its operator runs `chmod {command}` in the shared folder"
+        )
+    };
+    let into = || at("its directory", "u+w shut");
+    let stays = |why: &str| format!("it cannot be removed: {why}");
+    let beside = || stays(&at("its directory", "u+w keep"));
     let reasons = [
-        vec![("shut/new", into), ("shut/sub", into), ("shut/to new", into)],
-        vec![("gone", from), ("shut", from)],
+        vec![("shut/new", into()), ("shut/sub", into()), ("shut/to new", into())],
+        vec![
+            ("gone", stays(&at("a directory there", "-R u+w gone"))),
+            ("keep/x", beside()),
+            ("keep/y", beside()),
+            ("shut", stays(&at("a directory there", "-R u+w shut"))),
+            // It is another user's: no command of the operator's would help.
+            ("theirs/z", stays("Permission denied (os error 13)")),
+        ],
     ];
     let shares = ["new", "empty"].map(|name| share(&here.join(name)).contents_only());
     let places = [Place::in_directory("pub", Conflict::Overwrite), Place::mirror("pub", mirror(true))];
@@ -417,7 +436,7 @@ fn a_directory_that_the_operator_shut_stays_shut_for_clients_who_may_write() {
                 assert_eq!(missing.len(), reasons.len(), "{missing:?}");
                 for (file, (path, reason)) in missing.iter().zip(reasons) {
                     assert_eq!(file.path.raw(), path);
-                    assert!(file.reason.raw().starts_with(reason), "{missing:?}");
+                    assert_eq!(file.reason.raw(), reason, "{missing:?}");
                 }
             }
         };
