@@ -26,6 +26,8 @@ use crate::report::Report;
 
 /// Most bytes read in one turn.
 pub(crate) const A_TURN: usize = 8 << 20;
+/// Most bytes that are hashed for a comparison of a file of unknown length, which may have no end.
+const MOST_COMPARED: u64 = if cfg!(test) { 32 << 20 } else { 4 << 30 };
 const CHANGED: &str = "it changed on the sender while it was being sent; run the same command again";
 
 /// Serves one receiver's requests.
@@ -248,6 +250,10 @@ impl Source {
     /// Hashes one more block of a file for a comparison.
     fn hash(&mut self, mut file: Box<Current>, out: &mut Chunk) -> Result<Step, Trouble> {
         let want = file.meta.size.map_or(BLOCK, |size| block_len(size, file.hasher.blocks()));
+        if file.meta.size.is_none() && file.sent > MOST_COMPARED {
+            let most = MOST_COMPARED >> 30;
+            return Err(format!("its length is unknown, and beyond {most} GiB it is not compared").into());
+        }
         if want > 0 && !file.has_ended {
             let mut block = vec![0; want];
             let read = file.read_block(&mut block)?;
@@ -327,6 +333,29 @@ mod tests {
             };
             assert!(why.raw().contains(expected), "{odd}: {why}");
         }
+    }
+
+    #[test]
+    fn a_file_of_unknown_length_is_not_compared_without_end() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        std::fs::File::create(&path).unwrap().set_len(2 * MOST_COMPARED).unwrap();
+        let share = Share::from_paths(&[&path]).unwrap();
+        let mut listing = Arc::into_inner(share.list().unwrap()).unwrap();
+        let EntryKind::File(meta) = &mut listing.entries[0].kind else { panic!("not a file") };
+        meta.size = None;
+        let mut source = Source::new(Arc::new(listing), Progress::new(), Report::default());
+        let mut queue = VecDeque::from([Request::Hash { file: 0 }]);
+        let replies = loop {
+            let chunk = source.turn(&mut queue, share.memory().consumer().buffer());
+            if !chunk.buffer.bytes.is_empty() {
+                break chunk.buffer.bytes.clone();
+            }
+        };
+        let Ok(Reply::Failed(why)) = Reply::decode(replies[0], replies[FRAME_HEADER..].to_vec()) else {
+            panic!("{replies:?}")
+        };
+        assert!(why.raw().starts_with("its length is unknown"), "{why}");
     }
 
     #[test]
