@@ -1,7 +1,7 @@
 //! The receiver's planning thread: compares the list with the disk and requests missing data.
 //!
 //! It takes the files in order. For a missing file, it sends a request with the hashes of the unfinished file, if there
-//! is one. It compares an existing file of the same length by hash. Anything else under that name is a conflict, which
+//! is one. It compares an existing file that may be alike by hash. Anything else under that name is a conflict, which
 //! the user's policy decides. Requests run ahead of the replies by a bounded number.
 //!
 //! To compare, the sender sends its hash and this end checks it. The hash of an existing file is never sent: otherwise

@@ -26,7 +26,8 @@ impl Planner {
         false
     }
 
-    /// Rejects a share that needs more space than is free. Data already on the disk needs none. Where files found no room
+    /// Rejects a share that needs more space than is free. Data already on the disk needs none, nor do
+    /// files that may be alike. Where files found no room
     /// before, the others may have that of the unfinished ones.
     pub(super) fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {
         let Some(free) = self.tree.free_bytes() else { return Ok(()) };
@@ -48,6 +49,12 @@ impl Planner {
             let (held, is_there) =
                 directory.map_or((0, false), |directory| match directory.symlink_metadata(name) {
                     Ok(found) if found.len() == size || self.conflict.keeps() => (size, true),
+                    // The sender's system may report more bytes than can be read.
+                    Ok(found)
+                        if self.may_be_alike(&FileJob::new(index, entry.path.clone(), meta), &found) =>
+                    {
+                        (size, true)
+                    }
                     _ => (PartFile::held(&directory, name).min(size), false),
                 });
             let more = stored.saturating_sub(held);

@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
-    DOUBLED, Gate, connect, directories, directory, names, noise, plain, share, transfer, transfer_into, tree,
+    DOUBLED, Gate, SMALL, connect, directories, directory, names, noise, plain, share, transfer,
+    transfer_into, tree,
 };
 use crate::hash::BLOCK;
 use crate::message::{Control, Request};
@@ -75,6 +76,20 @@ async fn files_with_another_length_than_their_system_reports_are_read_to_their_e
         let again = transfer_into(&share(path), &to).await;
         assert_eq!((again.files, again.skipped, again.unchecked), (0, 1, 0), "{path:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_there_and_shorter_than_its_system_reports_needs_no_room() {
+    let (_temp, from, to) = directories(&[("file", &noise(1, 2 * BLOCK))]);
+    fs::copy(from.join("file"), to.join("file")).unwrap();
+    fs::write(to.join(SMALL), b"").unwrap();
+    for at in [&from, &to] {
+        let doubled = SystemTime::UNIX_EPOCH + Duration::from_secs(DOUBLED);
+        fs::File::open(at.join("file")).unwrap().set_modified(doubled).unwrap();
+    }
+    let options = ReceiveOptions { conflict: Conflict::Overwrite, ..ReceiveOptions::default() };
+    let (_, received) = transfer(&share(&from.join("file")), directory(&to), &options).await;
+    assert_eq!(received.unwrap().skipped, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
