@@ -18,6 +18,10 @@ pub(crate) const MOST_NAMES: usize = 1 << 20;
 /// The cost of each name in addition to its bytes.
 pub(crate) const PER_NAME: usize = 32;
 
+/// The sender's reason for a file that changed.
+pub(crate) const CHANGED: &str =
+    "it changed on the sender while it was being sent; run the same command again";
+
 /// A file that was not transferred, while others were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -74,6 +78,10 @@ pub struct Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The receiver repeats what this end gave as the reason.
+        if self.reason.raw() == CHANGED {
+            return write!(f, "{}: it changed here while it was being sent", self.path);
+        }
         write!(f, "{}: the receiver says \"{}\"", self.path, self.reason)
     }
 }
@@ -387,6 +395,13 @@ mod tests {
         };
         assert!(lacks(None, false).is_final() && lacks(Some(0), false).is_final());
         assert!(!lacks(Some(1), false).is_final() && !lacks(Some(0), true).is_final());
+    }
+
+    #[test]
+    fn a_sender_does_not_quote_its_own_reason_as_the_receivers() {
+        let missing = |reason: &str| Missing { path: "a".into(), reason: reason.into() }.to_string();
+        assert_eq!(missing("its name is taken"), "a: the receiver says \"its name is taken\"");
+        assert_eq!(missing(CHANGED), "a: it changed here while it was being sent");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::memory::Buffer;
 use super::skipped::Skipped;
 use super::trouble::Trouble;
 use crate::attributes;
+use crate::error::CHANGED;
 use crate::hash::{BLOCK, BlockHasher, FileHasher, block_len, hash_block};
 use crate::manifest::{EntryKind, FileMeta};
 use crate::message::{Reply, Request};
@@ -28,7 +29,6 @@ use crate::report::Report;
 pub(crate) const A_TURN: usize = 8 << 20;
 /// Most bytes that are hashed for a comparison of a file of unknown length, which may have no end.
 const MOST_COMPARED: u64 = if cfg!(test) { 32 << 20 } else { 4 << 30 };
-const CHANGED: &str = "it changed on the sender while it was being sent; run the same command again";
 
 /// Serves one receiver's requests.
 pub(crate) struct Source {
