@@ -16,7 +16,7 @@ pub(crate) const LONGEST_MESSAGE: usize = 2048;
 /// Most bytes of names and reasons in a [`TransferError::Incomplete`]; other failures are only counted.
 pub(crate) const MOST_NAMES: usize = 1 << 20;
 /// The cost of each name in addition to its bytes.
-pub(crate) const PER_NAME: usize = 32;
+pub(crate) const PER_NAME: usize = 128;
 
 /// The sender's reason for a file that changed.
 pub(crate) const CHANGED: &str =
