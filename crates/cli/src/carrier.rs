@@ -58,10 +58,6 @@ impl Connection for Carrier {
         Ok(self.0.accept_stream().await?)
     }
 
-    fn peer(&self) -> Option<[u8; 32]> {
-        Some(*self.0.peer().as_bytes())
-    }
-
     fn unacknowledged(&self) -> usize {
         usize::try_from(self.0.stats().bytes_unacknowledged).unwrap_or(usize::MAX)
     }

@@ -19,11 +19,6 @@ pub trait Connection: Send + Sync {
     /// Waits for the next stream that the other end opens.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// The other end's identity, which no other has; `None` if there is none.
-    fn peer(&self) -> Option<[u8; 32]> {
-        None
-    }
-
     /// Bytes written to streams and not yet acknowledged by the other end.
     fn unacknowledged(&self) -> usize {
         0

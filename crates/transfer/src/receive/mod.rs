@@ -10,7 +10,6 @@ mod job;
 mod leftovers;
 mod links;
 mod list;
-mod marks;
 mod mirror;
 mod offer;
 mod part;
@@ -60,7 +59,6 @@ use job::{FileJob, Keeping};
 use links::Links;
 pub(crate) use list::read_list;
 use list::{drop_unwanted, is_stream};
-use marks::Marks;
 use plan::{PlanPorts, Planner};
 use pump::{REPLIES, read_replies, write_requests};
 use target::TargetTree;
@@ -187,8 +185,7 @@ async fn run<C: Connection>(
     let (place, entries) = settle_target(target, entries)?;
     let removal = removes.then_some(left_out);
     let offer = Offer::of(&entries);
-    let mut marks = connection.peer().map(Marks::of);
-    offer.check(options, (place.directory(), &entries), marks.as_mut())?;
+    offer.check(options, (place.directory(), &entries))?;
     let (skips, mut to_skip) = mpsc::unbounded_channel();
     let compares_all = control.is_peer_extended();
     let skips = compares_all.then_some(skips);
@@ -221,8 +218,7 @@ async fn run<C: Connection>(
     };
     watch.progress.begin();
     let list = List { entries, left_out: Vec::new(), attributes, links };
-    let order =
-        Order { place, begun, skips, content: Content { list, removal, marks, options, compares_all } };
+    let order = Order { place, begun, skips, content: Content { list, removal, options, compares_all } };
     work(stream, order, watch.clone(), stop).await
 }
 
@@ -319,8 +315,6 @@ struct Content<'a> {
     list: List,
     /// If others are to be removed: the paths that stay, because the sender has them and does not send them.
     removal: Option<Vec<String>>,
-    /// For the directories that hidden names go into.
-    marks: Option<Marks>,
     options: &'a ReceiveOptions,
     /// Whether the sender hashes files of another length than it lists, too.
     compares_all: bool,
@@ -390,7 +384,7 @@ async fn fill(
     write_ports: WritePorts,
     watch: Watch,
 ) -> Result<(), TransferError> {
-    let Content { list, removal, marks, options, compares_all } = content;
+    let Content { list, removal, options, compares_all } = content;
     let (entries, attributes) = (Arc::new(list.entries), Arc::new(list.attributes));
     let (most, listed) = (options.max_size.unwrap_or(u64::MAX), totals(&entries).1);
     let placing = Placing { conflict: options.conflict, mirror: options.mirror };
@@ -419,8 +413,7 @@ async fn fill(
     let writer = Writer::new(output, write_ports, watch.clone(), (most, listed));
     let (tree_of, room, watch_of) = (tree.another(), reserved.clone(), watch.clone());
     let planner = Planner::new(tree_of, placing, watch_of, plan_ports).within(room);
-    let planner =
-        planner.keeping(attributes, links.clone()).comparing_all(compares_all).marking(marks.clone());
+    let planner = planner.keeping(attributes, links.clone()).comparing_all(compares_all);
     let planned = Arc::clone(&entries);
     let plan = spawn_blocking(move || planner.run(&planned));
     let mut renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
@@ -431,9 +424,6 @@ async fn fill(
         let removed = removal.map_or(Ok(()), |left_out| {
             mirror::remove_others(&mut tree, (&entries, &left_out), &watch.report)
         });
-        if let Some(marks) = marks.filter(|_| !watch.report.has_failed()) {
-            marks.remove(&mut tree);
-        }
         tree.settle(&ends, &watch.report);
         removed
     })

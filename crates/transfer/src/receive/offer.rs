@@ -12,7 +12,6 @@ use cap_std::fs::Dir;
 use tokio::task::spawn_blocking;
 
 use super::ReceiveOptions;
-use super::marks::Marks;
 use super::part::{is_near, stores_times, system_time};
 use super::target::TargetTree;
 use crate::error::TransferError;
@@ -83,12 +82,11 @@ impl Offer {
         offer
     }
 
-    /// Rejects offers of these entries beyond the user's limits. Adds to `marks` the directories that hidden names go into.
-    pub(super) fn check(
+    /// Rejects offers of these entries beyond the user's limits.
+    pub(crate) fn check(
         &self,
         options: &ReceiveOptions,
         (directory, entries): (Option<&Path>, &[Entry]),
-        mut marks: Option<&mut Marks>,
     ) -> Result<(), TransferError> {
         if let Some(most) = options.max_size.filter(|most| self.bytes > *most) {
             return Err(TransferError::TooLarge { most });
@@ -99,12 +97,8 @@ impl Offer {
         let mut fresh = HashMap::new();
         for path in entries.iter().map(|entry| entry.path.as_str()) {
             let Some((parent, name)) = first_hidden(path) else { continue };
-            let goes_on = || marks.as_ref().is_some_and(|marks| listed.is_marked(parent, marks));
-            if !*fresh.entry(parent).or_insert_with(|| listed.is_fresh(parent) || goes_on()) {
+            if !*fresh.entry(parent).or_insert_with(|| listed.is_fresh(parent)) {
                 return Err(TransferError::Hidden { name: name.into(), target: target.join(parent) });
-            }
-            if let Some(marks) = &mut marks {
-                marks.add(parent);
             }
         }
         Ok(())
@@ -152,13 +146,6 @@ impl Listed<'_> {
                 None => found.is_file() && is_part_name(name),
             }
         })
-    }
-
-    /// True if an attempt of the same sender at the directory was cut off.
-    fn is_marked(&self, directory: &str, marks: &Marks) -> bool {
-        let here = if directory.is_empty() { self.target.to_owned() } else { self.target.join(directory) };
-        let opened = Dir::open_ambient_dir(TargetTree::named(&here), ambient_authority());
-        opened.is_ok_and(|opened| marks.is_in(&opened))
     }
 
     /// Whether a file has the length that it would have been given, and the time, unless none can be stored.

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use super::ahead::{Asker, Fetch, Gone, InFlight};
 use super::job::{DirectoryEnd, FileJob};
 use super::links::Links;
-use super::marks::Marks;
 use super::mirror::discard_staged;
 use super::part::{PartFile, cannot_make};
 use super::place::{UNREADABLE, exists, hash_file, is_unreadable, no_name};
@@ -80,8 +79,6 @@ pub(crate) struct Planner {
     pub made: Option<String>,
     /// Whether the sender hashes files of another length than it lists, too.
     pub compares_all: bool,
-    /// For the directories that hidden names go into.
-    marks: Option<Marks>,
 }
 
 /// Why planning ends early.
@@ -101,7 +98,6 @@ impl Planner {
         let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
         let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
         let (room, attributes, links, later, listed, hashes, spellings, made, compares_all) = <_>::default();
-        let marks = None;
         Self {
             tree,
             conflict,
@@ -118,25 +114,12 @@ impl Planner {
             spellings,
             made,
             compares_all,
-            marks,
         }
     }
 
     /// A planner that may ask for the hash of any file but a stream.
     pub fn comparing_all(self, compares_all: bool) -> Self {
         Self { compares_all, ..self }
-    }
-
-    /// A planner that marks these directories.
-    pub(super) fn marking(self, marks: Option<Marks>) -> Self {
-        Self { marks, ..self }
-    }
-
-    /// Marks the directory at `path`, if it is to be.
-    fn mark(&mut self, path: &str) {
-        if let Some(marks) = &self.marks {
-            marks.put(&mut self.tree, path);
-        }
     }
 
     /// A planner that gives directories and kept files these attributes, and makes these links.
@@ -164,7 +147,6 @@ impl Planner {
             self.listed = entries.iter().map(|entry| entry.path.as_str().to_owned()).collect();
         }
         self.spellings = Spellings::of(entries);
-        self.mark("");
         let mut open_comparisons = 0;
         let mut undecided = VecDeque::new();
         for (index, entry) in (0..).zip(entries) {
@@ -172,7 +154,6 @@ impl Planner {
                 _ if self.merges(entry) => {}
                 EntryKind::Directory { mode, modified } => {
                     ends.extend(self.make_directory((index, &entry.path), *mode, *modified));
-                    self.mark(entry.path.as_str());
                 }
                 EntryKind::Link { text } => self.make_link(&entry.path, text),
                 EntryKind::File(meta) => {

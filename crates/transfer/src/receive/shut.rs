@@ -21,7 +21,7 @@ use crate::path::trial_name;
 /// For the name of the file that marks a directory.
 const MARK: &str = "mode";
 /// Most bytes of its content that are read.
-const LONGEST_MARK: u64 = 64;
+const LONGEST_MARK: u64 = 8;
 /// The bits of a mode.
 const ALL: u16 = 0o7777;
 
@@ -53,19 +53,19 @@ pub(super) fn unmark(directory: &Dir) {
 /// one that an earlier attempt made, `listed`.
 pub(super) fn open_existing(directory: &Dir, listed: u16, shut: Shut) -> Option<u16> {
     let had = open_up(directory, shut);
-    if let Some(marked) = read_mark(directory, MARK) {
+    if let Some(marked) = read_mark(directory) {
         return Some(u16::from_str_radix(&marked, 8).map_or(listed, |mode| mode & ALL));
     }
     had.inspect(|mode| mark(directory, Some(*mode)))
 }
 
-/// The content of a directory's mark of this kind, if the directory's owner made it: others who may write there must not.
-pub(super) fn read_mark(directory: &Dir, kind: &str) -> Option<String> {
+/// The content of a directory's mark, if the directory's owner made it: others who may write there must not set its mode.
+fn read_mark(directory: &Dir) -> Option<String> {
     use cap_std::fs::{MetadataExt as _, OpenOptionsExt as _};
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
     options.follow(FollowSymlinks::No);
-    let file = directory.open_with(trial_name(kind), &options).ok()?;
+    let file = directory.open_with(trial_name(MARK), &options).ok()?;
     let meta = file.metadata().ok()?;
     let is_own = meta.uid() == directory.dir_metadata().ok()?.uid() && meta.nlink() == 1;
     let mut content = String::new();

@@ -76,10 +76,6 @@ impl Connection for Memory {
         let stream = self.from_peer.lock().await.recv().await.ok_or(io::ErrorKind::ConnectionReset)?;
         Ok(Gated(stream, Arc::clone(&self.gate)))
     }
-
-    fn peer(&self) -> Option<[u8; 32]> {
-        Some([1; 32])
-    }
 }
 
 impl AsyncRead for Gated {

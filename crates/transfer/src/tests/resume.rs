@@ -10,8 +10,7 @@ use super::{
     BROKEN, Found, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
 };
 use crate::hash::BLOCK;
-use crate::path::trial_name;
-use crate::{Conflict, Mirror, Progress, ReceiveOptions, Share, TransferError, receive, send};
+use crate::{Mirror, Progress, ReceiveOptions, Share, TransferError, receive, send};
 
 const PART: &str = ".a.anabranch-part";
 
@@ -59,47 +58,6 @@ async fn a_receiver_stopped_at_any_byte_continues_with_what_is_on_the_disk() {
             );
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_directory_with_hidden_names_goes_on_after_a_change_and_only_for_its_sender() {
-    let files: [(&str, &[u8]); 4] =
-        [("d/.git/HEAD", b"one"), ("d/gone", b"gone"), ("d/old", b"old"), ("d/z", &noise(1, 9 * BLOCK))];
-    let (_temp, from, to) = directories(&files);
-    let share = share(&from.join("d"));
-    transfer_some(&share, &to, 4 * BLOCK as u64).await;
-    for _ in 0..3_000 {
-        let is_there = |name: &&str| to.join("d").join(name).exists();
-        if [".git/HEAD", "gone", "old", ".z.anabranch-part"].iter().all(is_there) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    fs::remove_file(from.join("d/gone")).unwrap();
-    fs::write(from.join("d/old"), "newer").unwrap();
-    fs::write(from.join("d/.git/index"), "index").unwrap();
-
-    let options = ReceiveOptions { conflict: Conflict::Overwrite, ..ReceiveOptions::default() };
-    let mark = to.join("d").join(trial_name("sender"));
-    let ours = fs::read(&mark).unwrap();
-    let before = tree(&to);
-    for other in [None, Some(ours.iter().rev().copied().collect::<Vec<_>>())] {
-        match other {
-            None => fs::remove_file(&mark).unwrap(),
-            Some(other) => fs::write(&mark, other).unwrap(),
-        }
-        let (_, received) = transfer(&share, directory(&to), &options).await;
-        assert!(matches!(received, Err(TransferError::Hidden { .. })), "{received:?}");
-    }
-    fs::write(&mark, ours).unwrap();
-    assert_eq!(tree(&to).len(), before.len());
-    transfer(&share, directory(&to), &options).await.1.unwrap();
-    assert_eq!(names(&to.join("d")), [".git", "gone", "old", "z"]);
-    assert_eq!(fs::read(to.join("d/.git/index")).unwrap(), b"index");
-    // It is complete: from here on, what is in it may be the user's.
-    fs::write(from.join("d/.git/hook"), "hook").unwrap();
-    let (_, received) = transfer(&share, directory(&to), &options).await;
-    assert!(matches!(received, Err(TransferError::Hidden { .. })), "{received:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
