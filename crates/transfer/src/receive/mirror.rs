@@ -19,6 +19,7 @@ use super::spelling::are_alike;
 use super::target::{TargetTree, sync_or_note};
 use crate::attributes;
 use crate::error::TransferError;
+use crate::hash::MOST_COMPARED;
 use crate::manifest::Entry;
 use crate::path::{RelPath, is_part_name, part_name};
 use crate::report::Report;
@@ -32,13 +33,15 @@ impl Planner {
             && has_time(job, found)
     }
 
-    /// True for an existing file that is worth a comparison: it has the listed length, or none is known, or it has the listed
-    /// time where the length may be too large.
+    /// True for an existing file that is worth a comparison: it has the listed length, or it is not too long where
+    /// none is known, or it has the listed time where the listed length may be too large.
     pub(super) fn may_be_alike(&self, job: &FileJob, found: &Metadata) -> bool {
         let may_differ = || {
-            self.compares_all
-                && !job.is_stream()
-                && job.meta.size.is_none_or(|size| found.len() < size && has_time(job, found))
+            let may_end_there = match job.meta.size {
+                Some(size) => found.len() < size && has_time(job, found),
+                None => found.len() <= MOST_COMPARED,
+            };
+            self.compares_all && !job.is_stream() && may_end_there
         };
         found.is_file() && (Some(found.len()) == job.meta.size || may_differ())
     }

@@ -19,7 +19,7 @@ use super::skipped::Skipped;
 use super::trouble::Trouble;
 use crate::attributes;
 use crate::error::CHANGED;
-use crate::hash::{BLOCK, BlockHasher, FileHasher, block_len, hash_block};
+use crate::hash::{BLOCK, BlockHasher, FileHasher, MOST_COMPARED, block_len, hash_block};
 use crate::manifest::{EntryKind, FileMeta};
 use crate::message::{Reply, Request};
 use crate::progress::Progress;
@@ -27,8 +27,6 @@ use crate::report::Report;
 
 /// Most bytes read in one turn.
 pub(crate) const A_TURN: usize = 8 << 20;
-/// Most bytes that are hashed for a comparison of a file of unknown length, which may have no end.
-const MOST_COMPARED: u64 = if cfg!(test) { 32 << 20 } else { 4 << 30 };
 
 /// Serves one receiver's requests.
 pub(crate) struct Source {
@@ -250,11 +248,8 @@ impl Source {
     /// Hashes one more block of a file for a comparison.
     fn hash(&mut self, mut file: Box<Current>, out: &mut Chunk) -> Result<Step, Trouble> {
         let want = file.meta.size.map_or(BLOCK, |size| block_len(size, file.hasher.blocks()));
-        if file.meta.size.is_none() && file.sent > MOST_COMPARED {
-            let most = MOST_COMPARED >> 30;
-            return Err(format!("its length is unknown, and beyond {most} GiB it is not compared").into());
-        }
-        if want > 0 && !file.has_ended {
+        let is_too_long = file.meta.size.is_none() && file.sent > MOST_COMPARED;
+        if want > 0 && !file.has_ended && !is_too_long {
             let mut block = vec![0; want];
             let read = file.read_block(&mut block)?;
             if read > 0 {
@@ -263,8 +258,13 @@ impl Source {
             self.task = Some(Task::Hash(file));
             return Ok(Step::Read(read));
         }
-        file.check_end()?;
-        out.reply(&Reply::End { len: file.sent, hash: file.hasher.finish().into() });
+        // No file has this hash: the receiver's counts as another one.
+        let mut hash = [0; 32];
+        if !is_too_long {
+            file.check_end()?;
+            hash = file.hasher.finish().into();
+        }
+        out.reply(&Reply::End { len: file.sent, hash });
         // Usually the receiver has the file. If not, it fetches it, and `take_back` corrects this.
         out.held += file.meta.size.unwrap_or(0);
         self.report.add(|summary| summary.skipped += 1);
@@ -352,10 +352,11 @@ mod tests {
                 break chunk.buffer.bytes.clone();
             }
         };
-        let Ok(Reply::Failed(why)) = Reply::decode(replies[0], replies[FRAME_HEADER..].to_vec()) else {
-            panic!("{replies:?}")
-        };
-        assert!(why.raw().starts_with("its length is unknown"), "{why}");
+        let reply = Reply::decode(replies[0], replies[FRAME_HEADER..].to_vec()).unwrap();
+        assert!(
+            matches!(reply, Reply::End { hash, .. } if hash == [0; 32]),
+            "it counts as another one: {reply:?}"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{FULL, SMALL, directories, directory, names, noise, plain, share, transfer, transfer_into};
 use crate::attributes::Attribute;
 use crate::codec::put_text;
-use crate::hash::{BLOCK, FileHasher, hash_block};
+use crate::hash::{BLOCK, FileHasher, MOST_COMPARED, hash_block};
 use crate::manifest::{Entry, EntryKind, FileMeta, ModifiedTime};
 use crate::message::{Control, MOST_ZEROS, Reply};
 use crate::path::RelPath;
@@ -338,6 +338,23 @@ async fn files_without_a_length_keep_to_the_most_bytes_all_together() {
     let outcome = face(control, all, directory(&to), &options).await;
     assert!(matches!(outcome, Err(TransferError::TooLarge { .. })), "{outcome:?}");
     assert!(!to.join("c").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_too_long_for_a_comparison_is_replaced_by_one_of_unknown_length() {
+    let (_temp, _, to) = directories(&[]);
+    fs::File::create(to.join("a")).unwrap().set_len(MOST_COMPARED + 1).unwrap();
+    let modified = Some(ModifiedTime { seconds: 1, nanoseconds: 0 });
+    let kind = EntryKind::File(FileMeta { size: None, mode: 0o644, modified, data: None });
+    let mut control = Vec::new();
+    Control::Hello { version: 4, asks: false, eager: false, extended: true }.encode(&mut control);
+    control.extend_from_slice(&list(&[entry("a", kind)])[hello().len()..]);
+    // Only the first request is answered.
+    let end = Reply::End { len: 0, hash: FileHasher::default().finish().into() };
+    let data = replies(&[end, Reply::Failed("asked twice".into())]);
+    let options = ReceiveOptions { conflict: Conflict::Overwrite, ..ReceiveOptions::default() };
+    let summary = face(control, data, directory(&to), &options).await.unwrap();
+    assert_eq!((summary.files, fs::metadata(to.join("a")).unwrap().len()), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
