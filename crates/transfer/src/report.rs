@@ -65,8 +65,11 @@ pub(crate) struct Report(Arc<Mutex<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     summary: Summary,
-    /// At the sender, the files of its list but for hard links.
+    /// At the sender, the files of its list but for hard links, and all entries of it.
     listed: u64,
+    entries: u64,
+    /// Missed entries that are not in the list.
+    unlisted: u64,
     failures: Vec<Failure>,
     /// The files that this end cannot send, and the bytes of all names and reasons.
     missed: HashSet<String>,
@@ -172,6 +175,7 @@ impl Report {
         if what.missed {
             // A warning names the reason.
             self.miss(what.path.to_string(), None);
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).unlisted += 1;
         } else {
             self.add(|summary| summary.left_out += 1);
         }
@@ -188,16 +192,24 @@ impl Report {
         }
     }
 
-    /// Records how many files the receiver may ask for.
-    pub fn expect(&self, files: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).listed = files;
+    /// Records how many files the receiver may ask for, and how many entries are listed.
+    pub fn expect(&self, files: u64, entries: u64) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (inner.listed, inner.entries) = (files, entries);
+    }
+
+    /// Records how many files the receiver reports as missed, which it may make up.
+    pub fn count_missed(&self, count: u64) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.summary.missed = count.min(inner.entries.saturating_add(inner.unlisted));
     }
 
     /// Counts the files for which a receiver did not ask that has all of them.
     pub fn count_kept(&self) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Inner { summary, listed, .. } = &mut *inner;
-        let kept = listed.saturating_sub(summary.files + summary.skipped + summary.missed);
+        let Inner { summary, listed, unlisted, .. } = &mut *inner;
+        let missed = summary.missed.saturating_sub(*unlisted);
+        let kept = listed.saturating_sub(missed).saturating_sub(summary.files + summary.skipped);
         summary.skipped += kept;
         summary.unchecked += kept;
     }
@@ -363,6 +375,20 @@ pub(crate) fn not_kept(count: u64, first: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_receiver_misses_no_more_than_there_is_and_what_is_not_listed_counts_as_no_file_of_it() {
+        for (said, missed, kept) in [(0, 0, 4), (1, 1, 4), (2, 2, 3), (u64::MAX, 6, 0)] {
+            let report = Report::default();
+            report.expect(5, 5);
+            report.leave_out(&LeftOut { path: "locked".into(), reason: "denied".into(), missed: true });
+            report.add(|summary| summary.files = 1);
+            report.count_missed(said);
+            report.count_kept();
+            let summary = report.finish().unwrap();
+            assert_eq!((summary.missed, summary.skipped), (missed, kept), "{said}");
+        }
+    }
 
     #[test]
     fn all_failures_are_named_up_to_a_megabyte_and_others_are_counted() {

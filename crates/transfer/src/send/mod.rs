@@ -115,7 +115,7 @@ async fn serve<C: Connection>(
     timeout(GREETING, control.begin()).await.map_err(|_| stalled(GREETING))??;
     let listing = list(share).await?;
     progress.set_totals(totals(&listing.entries));
-    report.expect(listing.count_files());
+    report.expect(listing.count_files(), listing.entries.len() as u64);
     listing.left_out.iter().for_each(|what| report.leave_out(what));
     if !listing.has_links() {
         report.copy_links(listing.links.len());
@@ -186,7 +186,7 @@ fn conclude(verdict: Verdict, asks_for_copy: bool, report: &Report) -> Result<()
         }
         Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
             // It has every file that the sender can read.
-            report.add(|summary| summary.missed = count);
+            report.count_missed(count);
             Ok(())
         }
         Control::Incomplete { count, failed_here: there, files, again } => {

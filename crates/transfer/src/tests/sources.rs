@@ -192,6 +192,10 @@ async fn what_is_too_deep_is_named_with_the_reason_and_the_rest_arrives() {
     }
     let sent = sent.unwrap();
     assert_eq!((sent.files, sent.missed, sent.left_out), (1, 2, 0));
+    let options = ReceiveOptions { conflict: Conflict::Skip, ..ReceiveOptions::default() };
+    let (sent, _) = transfer(&share(&from.join("d")), directory(&to), &options).await;
+    let sent = sent.unwrap();
+    assert_eq!((sent.files, sent.skipped, sent.missed), (0, 1, 2));
     let arrived = to.join(deepest.strip_prefix(&from).unwrap());
     assert_eq!(names(arrived.parent().unwrap()), ["d", "file"]);
 }
