@@ -41,7 +41,7 @@ enum Opening {
     /// Both ends greet, and this one asks.
     Ask(Ask),
     /// The other end greets. This end has greeted, and perhaps asked.
-    Hear { has_asked: bool },
+    Hear,
     /// None.
     Done,
 }
@@ -55,6 +55,8 @@ pub(crate) struct ControlLink<S> {
     is_peer_extended: bool,
     /// This end is a server, whose client learns its notes.
     has_client: bool,
+    /// This end asks a server, and takes its notes.
+    has_asked: bool,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
     /// Bytes to be sent: a cancelled `send` goes on with the next one.
@@ -77,6 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             is_peer_eager: false,
             is_peer_extended: false,
             has_client: false,
+            has_asked: false,
             reader,
             writer,
             unsent: Vec::new(),
@@ -101,8 +104,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     /// [`TransferError::Refused`] if the other end asks where nothing can be asked.
     pub async fn begin(&mut self) -> Result<(), TransferError> {
         self.greet(false).await?;
-        let Opening::Hear { has_asked } = self.opening else { return Ok(()) };
-        match (self.hear().await?, has_asked) {
+        if !matches!(self.opening, Opening::Hear) {
+            return Ok(());
+        }
+        match (self.hear().await?, self.has_asked) {
             (true, false) => Err(TransferError::Refused(NOTHING_TO_ASK.into())),
             _ => Ok(()),
         }
@@ -128,12 +133,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         let ask = match &self.opening {
             Opening::Greet => None,
             Opening::Ask(ask) => Some(ask.clone()),
-            Opening::Hear { .. } | Opening::Done => return Ok(()),
+            Opening::Hear | Opening::Done => return Ok(()),
         };
-        let has_asked = ask.is_some();
-        self.opening = Opening::Hear { has_asked };
+        self.has_asked = ask.is_some();
+        self.opening = Opening::Hear;
         let mut bytes = Vec::new();
-        Control::Hello { version: VERSION, asks: has_asked, eager, extended: true }.encode(&mut bytes);
+        Control::Hello { version: VERSION, asks: self.has_asked, eager, extended: true }.encode(&mut bytes);
         if let Some(ask) = ask {
             Control::Ask(ask).encode(&mut bytes);
         }
@@ -296,7 +301,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             self.writer.shutdown().await.map_err(TransferError::Connection)?;
             while let Ok(word) = self.recv().await {
                 match word {
-                    Control::Note(note) if notes.len() < MOST_WARNINGS => notes.push(note),
+                    Control::Note(note) if self.has_asked && notes.len() < MOST_WARNINGS => notes.push(note),
                     _ => {}
                 }
             }
@@ -363,5 +368,21 @@ mod tests {
         let mut control = ControlLink::new(near);
         control.send_bytes(&[0; 100_000]).await.unwrap();
         assert_eq!(control.unsent.capacity(), 0);
+    }
+
+    #[tokio::test]
+    async fn only_an_end_that_asked_hears_notes() {
+        for (ask, heard) in [(None, 0), (Some(Ask::List { path: None, deep: false }), 1)] {
+            let (near, mut far) = tokio::io::duplex(1 << 20);
+            let control = ControlLink::new(near);
+            let mut control = if let Some(ask) = ask { control.asking(ask) } else { control };
+            let mut bytes = Vec::new();
+            Control::Hello { version: VERSION, asks: false, eager: false, extended: true }.encode(&mut bytes);
+            Control::Note("run this".into()).encode(&mut bytes);
+            far.write_all(&bytes).await.unwrap();
+            far.shutdown().await.unwrap();
+            control.begin().await.unwrap();
+            assert_eq!(control.part(&Ok(Summary::default())).await.len(), heard);
+        }
     }
 }
